@@ -1,0 +1,1 @@
+"""A policy acting in an environment: prompts, parsing, episodes, vLLM workers, trajectories."""

@@ -1,0 +1,164 @@
+"""Carriers of the agent package: completions, steps, trajectories, work items.
+
+Role: the values that policy, runner, worker, store and trainer pass to each other. Rule: frozen, plain data, no heavy imports.
+Axes: T tokens of one response, P tokens of one prompt, S steps of one trajectory, G trajectories of one group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from dart_envs.types import EndReason, RgbImage
+
+PolicyVersion = int
+"""0 is the warm-started policy; each optimiser step of the trainer makes the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn. `temperature` 0 is greedy."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int = 64
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSpan:
+    """Tokens [start, end) of a response were sampled by policy `version`."""
+
+    version: PolicyVersion
+    start: int
+    end: int
+
+
+class StopReason(StrEnum):
+    """Why the engine stopped writing one response."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRequest:
+    """One model call: chat messages (text, with `{"type": "image"}` place holders) and the images they refer to, in order.
+
+    images: model-input images, uint8 [H, W, 3], already resized (`dart_agent.prompt`).
+    """
+
+    messages: tuple[Mapping[str, Any], ...]
+    images: tuple[RgbImage, ...]
+    sampling: Sampling
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What the engine sampled.
+
+    prompt_ids_P: the prompt's token ids as the engine used them, image place holders expanded (what the trainer trains on).
+    token_ids_T, logprobs_T: sampled ids (end-of-turn included) and the log-probs of the distribution they were really drawn from.
+    """
+
+    text: str
+    prompt_ids_P: tuple[int, ...]
+    token_ids_T: tuple[int, ...]
+    logprobs_T: tuple[float, ...]
+    version_spans: tuple[VersionSpan, ...]
+    stop: StopReason
+    worker: str = ""
+
+
+class Policy(Protocol):
+    """Anything that answers a request: the vLLM pool, a scripted fake, an oracle."""
+
+    async def complete(self, request: PolicyRequest) -> Completion:
+        """Sample one response. Raises `dart_agent.errors.ProviderError` when no worker can answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One training row: the sampled ids with everything needed to train on them.
+
+    image_sha256: content hashes (over raw RGB bytes) of the images in the prompt, in order; the blobs are in the image store.
+    parse_error: why the text could not be turned into an action (None when it could).
+    """
+
+    index: int
+    prompt_ids_P: tuple[int, ...]
+    token_ids_T: tuple[int, ...]
+    logprobs_T: tuple[float, ...]
+    version_spans: tuple[VersionSpan, ...]
+    image_sha256: tuple[str, ...]
+    image_hw: tuple[tuple[int, int], ...]
+    text: str
+    action: Mapping[str, Any] | None
+    parse_error: str | None
+    sampling: Sampling
+    stop: StopReason
+    model_s: float
+    env_s: float
+
+
+class Purpose(StrEnum):
+    """What a trajectory is for. Only `train` trajectories may reach the trainer's batches; only `demo` the warm start."""
+
+    TRAIN = "train"
+    DEMO = "demo"
+    EVAL = "eval"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItem:
+    """One rollout to run: handed out by the data manager, claimed by a rollout worker under a deadline.
+
+    task_id: `family/variation`, resolved by `dart_envs.tasks`. group_id: rollouts of one group share it.
+    """
+
+    rollout_id: str
+    group_id: str
+    task_id: str
+    purpose: Purpose
+    sampling: Sampling
+    max_steps: int
+    phase: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One finished episode, whatever its end. `reward` is None where there is no verdict (`end.masked`)."""
+
+    rollout_id: str
+    group_id: str
+    task_id: str
+    purpose: Purpose
+    phase: str
+    steps_S: tuple[StepRecord, ...]
+    reward: float | None
+    end: EndReason
+    cause: str | None
+    started_at_s: float
+    duration_s: float
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+class WorkSource(Protocol):
+    """Where a rollout worker gets its work and leaves its results: the data manager's client, or a list in tests."""
+
+    async def claim(self, worker_id: str) -> WorkItem | None:
+        """Next rollout, None when there is nothing to do right now."""
+        ...
+
+    async def report(self, trajectory: Trajectory, images: Mapping[str, RgbImage]) -> None:
+        """Store a finished trajectory; `images` by sha256. Idempotent by rollout id."""
+        ...
+
+    async def abandon(self, rollout_id: str, cause: str) -> None:
+        """Give a claimed rollout back: it could not be started or its worker is stopping."""
+        ...

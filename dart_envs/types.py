@@ -1,0 +1,167 @@
+"""Carriers of the environment package: actions, observations, outcomes, and why an episode ended.
+
+Role: the values that env, tasks, policy and runner pass to each other. Rule: frozen, no behaviour beyond validation, no I/O, no
+heavy imports. Non-goals: task definitions (`dart_envs.tasks`), wire models (`dart_server.wire`).
+
+Coordinates are integer screen pixels, origin top left, x to the right, y down. Images are uint8 RGB arrays [H, W, 3].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+from dart_server.wire import A11yElement, ExecReply, FrameHeader, InputEvent, SettleSpec
+from numpy.typing import NDArray
+
+RgbImage = NDArray[np.uint8]
+"""Screenshot, uint8 [H, W, 3]."""
+
+
+class ActionType(StrEnum):
+    """The closed set of canonical actions."""
+
+    CLICK = "click"
+    DOUBLE_CLICK = "double_click"
+    TRIPLE_CLICK = "triple_click"
+    RIGHT_CLICK = "right_click"
+    MIDDLE_CLICK = "middle_click"
+    MOVE = "move"
+    DRAG = "drag"
+    SCROLL = "scroll"
+    TYPE = "type"
+    KEY = "key"
+    WAIT = "wait"
+    DONE = "done"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """The one canonical action. Which fields are set depends on `type` (checked in `dart_envs.actions`).
+
+    x, y: target in screen pixels (click, double_click, triple_click, right_click, middle_click, move, drag, scroll).
+    x2, y2: end of a drag. dx, dy: wheel clicks (positive dy scrolls up). text: what to type. keys: pressed together, released in reverse.
+    duration_s: length of a wait.
+    """
+
+    type: ActionType
+    x: int | None = None
+    y: int | None = None
+    x2: int | None = None
+    y2: int | None = None
+    dx: int = 0
+    dy: int = 0
+    text: str = ""
+    keys: tuple[str, ...] = ()
+    duration_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the policy may see: pixels and the instruction; the other two only when asked for."""
+
+    screenshot: RgbImage
+    instruction: str
+    a11y: tuple[A11yElement, ...] | None = None
+    terminal: str | None = None
+
+
+class EndReason(StrEnum):
+    """Why an episode ended. `terminated` reasons are the task's word, `truncated` ones are ours."""
+
+    DONE = "done"
+    """terminated: the policy said it is done; evaluated."""
+    FAIL = "fail"
+    """terminated: the policy said the task cannot be done; evaluated."""
+    MAX_STEPS = "max_steps"
+    """truncated: the step budget is used up; evaluated."""
+    BROKE_DESKTOP = "broke_desktop"
+    """terminated: the policy broke the desktop from the inside (memory, pids, disk, log-out, killed session); scores 0."""
+    FARM_FAULT = "farm_fault"
+    """truncated: the farm or the host failed; no reward, masked from training."""
+    EVALUATOR_ERROR = "evaluator_error"
+    """truncated: the evaluator raised; no reward, masked from training."""
+    CANCELLED = "cancelled"
+    """truncated: the caller stopped the episode; no reward."""
+
+    @property
+    def masked(self) -> bool:
+        """True where the episode carries no verdict about the policy and must not train it."""
+        return self in {EndReason.FARM_FAULT, EndReason.EVALUATOR_ERROR, EndReason.CANCELLED}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Verdict of an evaluator: `reward` in [0, 1] and what it looked at."""
+
+    reward: float
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One transition. `reward` is 0.0 until the evaluator ran. `end` is set exactly when terminated or truncated."""
+
+    observation: Observation
+    reward: float
+    terminated: bool
+    truncated: bool
+    end: EndReason | None
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A screenshot with the header that the guest sent with it."""
+
+    image: RgbImage
+    header: FrameHeader
+
+
+class Desktop(Protocol):
+    """What set-up steps, getters and oracles may do to a live desktop. Implemented by the lease client and by the scripted fake.
+
+    Every method raises a `dart_envs.errors.DesktopError` subclass; a program that fails inside is data (`ExecReply.returncode`).
+    """
+
+    @property
+    def resolution(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        ...
+
+    async def step(self, events: list[InputEvent], settle: SettleSpec | None = None) -> Frame:
+        """Perform input events, wait until the screen settled, return the frame (raw RGB)."""
+        ...
+
+    async def exec(
+        self,
+        argv: list[str],
+        *,
+        timeout_s: float = 30.0,
+        user: str = "user",
+        env: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+        detach: bool = False,
+    ) -> ExecReply:
+        """Run a program inside the desktop."""
+        ...
+
+    async def read_file(self, path: str) -> bytes | None:
+        """Content of a file inside the desktop, None when there is none."""
+        ...
+
+    async def write_file(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
+        """Write a file inside the desktop as the desktop's user; parents are made."""
+        ...
+
+    async def a11y(self) -> list[A11yElement]:
+        """The showing elements of the accessibility tree."""
+        ...
+
+    async def activate_window(self, title: str, *, strict: bool = False) -> bool:
+        """Raise and focus the first window whose title contains (or equals) `title`; False when there is none."""
+        ...
