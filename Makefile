@@ -1,0 +1,46 @@
+# One entry for everything a newcomer or CI does. Each target does its own set-up: idempotent, cached, saying what it does.
+
+PYTHON_BOOT ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p && break; done)
+VENV := .venv
+PY := $(VENV)/bin/python
+
+.PHONY: help setup demo test test-unit test-desktop test-vllm lint image clean reap
+
+help:
+	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image"
+	@echo "make demo          the main job: a small policy learns tasks on live desktops (about an hour)"
+	@echo "make test          lint, types, unit, contract and integration tests"
+	@echo "make lint          ruff and mypy"
+	@echo "make image         (re)build the desktop image"
+	@echo "make reap          remove everything a crashed farm left on this host"
+
+setup:
+	@$(PYTHON_BOOT) server/deploy/setup_host.py
+
+demo: setup
+	@$(VENV)/bin/dart-train run dart_train/recipes/demo.toml $(ARGS)
+
+lint:
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+
+test: setup lint test-unit test-desktop test-vllm
+
+test-unit:
+	@$(VENV)/bin/pytest tests -m "not desktop and not vllm and not slow" $(ARGS)
+
+test-desktop:
+	@$(VENV)/bin/pytest tests -m "desktop and not vllm and not slow" $(ARGS)
+
+test-vllm:
+	@$(VENV)/bin/pytest tests -m "vllm and not slow" $(ARGS)
+
+image:
+	@$(PY) vm_images/build.py build basic
+
+reap:
+	@$(VENV)/bin/dart-farm reap
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
