@@ -96,7 +96,9 @@ class DesktopShape(WireModel):
 
     image: ImageName = "basic"
     resolution: Resolution = (1920, 1080)
-    font_size: int | None = Field(default=None, ge=6, le=48, description="GUI font size in points; None keeps the image's own")
+    font_size: int | None = Field(
+        default=None, ge=6, le=48, description="GUI font size in points; None keeps the image's own"
+    )
 
 
 class LeaseRequest(WireModel):
@@ -106,7 +108,9 @@ class LeaseRequest(WireModel):
     shape: DesktopShape = DesktopShape()
     setup_key: SetupKey | None = Field(default=None, description="prefer a copy of this snapshot when it exists")
     ttl_s: float = Field(default=60.0, gt=1, le=3600, description="the lease ends this long after the last heartbeat")
-    wait_s: float = Field(default=60.0, ge=0, le=600, description="how long to wait for a free desktop before `no_capacity`")
+    wait_s: float = Field(
+        default=60.0, ge=0, le=600, description="how long to wait for a free desktop before `no_capacity`"
+    )
     labels: dict[str, str] = Field(default_factory=dict)
 
 

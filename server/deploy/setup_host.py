@@ -57,21 +57,29 @@ def as_root(argv: list[str]) -> list[str]:
     if os.geteuid() == 0:
         return argv
     if shutil.which("sudo") is None:
-        raise SetupFailed("This needs root rights for system packages and live desktops: run it as root or install sudo.")
+        raise SetupFailed(
+            "This needs root rights for system packages and live desktops: run it as root or install sudo."
+        )
     return ["sudo", *argv]
 
 
 def check_host(home: Path) -> None:
     """Refuse hosts that cannot work, each with the cure."""
     if sys.platform != "linux":
-        raise SetupFailed("Live desktops need Linux; on other systems run the farm on a Linux host and set DART_FARM_URL.")
+        raise SetupFailed(
+            "Live desktops need Linux; on other systems run the farm on a Linux host and set DART_FARM_URL."
+        )
     if shutil.which("apt-get") is None:
-        raise SetupFailed("The set-up knows Debian 12+ and Ubuntu 22.04+ (apt-get not found); use one of these, or a container of one.")
+        raise SetupFailed(
+            "The set-up knows Debian 12+ and Ubuntu 22.04+ (apt-get not found); use one of these, or a container of one."
+        )
     home.mkdir(parents=True, exist_ok=True)
     for folder in (ROOT, home):
         free_gib = shutil.disk_usage(folder).free / 2**30
         if free_gib < MIN_DISK_GIB and not STAMP.exists():
-            raise SetupFailed(f"{folder} has {free_gib:.0f} GiB free, the set-up needs {MIN_DISK_GIB}: free some space or set DART_HOME.")
+            raise SetupFailed(
+                f"{folder} has {free_gib:.0f} GiB free, the set-up needs {MIN_DISK_GIB}: free some space or set DART_HOME."
+            )
     with open("/proc/meminfo", encoding="ascii") as handle:
         total_gib = int(handle.readline().split()[1]) / 2**20
     if total_gib < MIN_MEMORY_GIB:
@@ -143,19 +151,28 @@ def python_environment(python: str, extras: str) -> None:
 
 def has_nvidia() -> bool:
     """True where an NVIDIA driver answers."""
-    return shutil.which("nvidia-smi") is not None and subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False).returncode == 0
+    return (
+        shutil.which("nvidia-smi") is not None
+        and subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False).returncode == 0
+    )
 
 
 def install_cpu_torch(pip: list[str]) -> None:
     """Install the CPU build of torch: from pip's own sources when they offer one, else from PyTorch's public CPU wheels."""
     report = subprocess.run(
         [*pip, "install", "--dry-run", "--no-deps", "--ignore-installed", "-q", "--report", "-", f"torch=={TORCH}"],
-        text=True, capture_output=True, check=False,
+        text=True,
+        capture_output=True,
+        check=False,
     )
     is_cpu_build = False
     if report.returncode == 0:
         chosen = json.loads(report.stdout)["install"][0]
-        is_cpu_build = "+cpu" in chosen["metadata"]["version"] or "%2Bcpu" in chosen["download_info"]["url"] or "+cpu" in chosen["download_info"]["url"]
+        is_cpu_build = (
+            "+cpu" in chosen["metadata"]["version"]
+            or "%2Bcpu" in chosen["download_info"]["url"]
+            or "+cpu" in chosen["download_info"]["url"]
+        )
         requires = " ".join(chosen["metadata"].get("requires_dist", []))
         is_cpu_build = is_cpu_build or ("nvidia" not in requires and "cuda" not in requires)
     say(f"installing torch {TORCH} (CPU build)")
@@ -171,7 +188,14 @@ def criu(home: Path) -> None:
 
 def image(home: Path) -> None:
     """Build the desktop image `basic` when it is missing or out of date."""
-    command = [str(VENV / "bin" / "python"), str(ROOT / "vm_images" / "build.py"), "build", "basic", "--home", str(home)]
+    command = [
+        str(VENV / "bin" / "python"),
+        str(ROOT / "vm_images" / "build.py"),
+        "build",
+        "basic",
+        "--home",
+        str(home),
+    ]
     run(as_root(command), quiet=False)
 
 

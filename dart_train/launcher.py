@@ -1,0 +1,188 @@
+"""Starting, watching and stopping the components of a run.
+
+Role: the `Launcher` protocol and its local implementation, one operating-system process per component. Rule: a component dies with
+its launcher (parent-death signal) and is stopped as a whole process group; a component that must not die is restarted with a bound,
+then its end is an error that ends the run. Non-goals: no knowledge of what a component does, no cluster placement (another Launcher).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+STOP_GRACE_S = 10.0
+"""Between SIGTERM and SIGKILL: time to give leases back and to finish a checkpoint."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class ComponentFailed(Exception):
+    """A component ended and may not be restarted again; the message names its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentSpec:
+    """How to start one component.
+
+    restarts: how often an unexpected end is answered by a new start (spread over the whole run).
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    log: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    restarts: int = 0
+
+
+class Component(Protocol):
+    """A started component."""
+
+    @property
+    def name(self) -> str:
+        """The spec's name."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Process id of the present incarnation."""
+        ...
+
+    async def wait(self) -> int:
+        """Wait for a deliberate end. Returns 0; raises ComponentFailed when it ended otherwise too often."""
+        ...
+
+    async def stop(self) -> None:
+        """End it: SIGTERM, a grace period, SIGKILL to the whole group. Idempotent."""
+        ...
+
+
+class Launcher(Protocol):
+    """Where components run."""
+
+    async def start(self, spec: ComponentSpec) -> Component:
+        """Start one component."""
+        ...
+
+    async def stop_all(self) -> None:
+        """Stop every component, last started first."""
+        ...
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def log_tail(path: Path, lines: int = 12) -> str:
+    """The last lines of a log file, for an error message."""
+    if not path.exists():
+        return "(no log)"
+    with path.open(encoding="utf-8", errors="replace") as handle:
+        return "".join(deque(handle, maxlen=lines)).rstrip()
+
+
+class LocalComponent:
+    """One supervised local process."""
+
+    def __init__(self, spec: ComponentSpec, on_restart: Callable[[str, int], None]) -> None:
+        self._spec = spec
+        self._on_restart = on_restart
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = False
+        self._supervisor: asyncio.Task[int] | None = None
+
+    @property
+    def name(self) -> str:
+        """The spec's name."""
+        return self._spec.name
+
+    @property
+    def pid(self) -> int:
+        """Process id of the present incarnation."""
+        assert self._process is not None
+        return self._process.pid
+
+    async def start(self) -> None:
+        """Start the first incarnation and its supervisor."""
+        await self._spawn()
+        self._supervisor = asyncio.create_task(self._supervise(), name=f"supervise-{self._spec.name}")
+
+    async def _spawn(self) -> None:
+        self._spec.log.parent.mkdir(parents=True, exist_ok=True)
+        with self._spec.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._spec.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self._spec.env},
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    async def _supervise(self) -> int:
+        restarts_left = self._spec.restarts
+        while True:
+            assert self._process is not None
+            code = await self._process.wait()
+            if self._stopping or code == 0:
+                return 0
+            _kill_group(self._process.pid, signal.SIGKILL)
+            if restarts_left == 0:
+                raise ComponentFailed(
+                    f"{self._spec.name} ended with exit code {code}; the end of {self._spec.log}:\n{log_tail(self._spec.log)}"
+                )
+            restarts_left -= 1
+            self._on_restart(self._spec.name, code)
+            await self._spawn()
+
+    async def wait(self) -> int:
+        """Wait for a deliberate end. Returns 0; raises ComponentFailed when it ended otherwise too often."""
+        assert self._supervisor is not None
+        return await asyncio.shield(self._supervisor)
+
+    async def stop(self) -> None:
+        """End it: SIGTERM, a grace period, SIGKILL to the whole group. Idempotent."""
+        self._stopping = True
+        if self._process is None or self._supervisor is None:
+            return
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), STOP_GRACE_S)
+        _kill_group(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
+        await asyncio.gather(self._supervisor, return_exceptions=True)
+
+
+def _kill_group(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)
+
+
+class LocalLauncher:
+    """Components as processes of this machine."""
+
+    def __init__(self, on_restart: Callable[[str, int], None] = lambda name, code: None) -> None:
+        self._on_restart = on_restart
+        self._components: list[LocalComponent] = []
+
+    async def start(self, spec: ComponentSpec) -> LocalComponent:
+        """Start one component."""
+        component = LocalComponent(spec, self._on_restart)
+        await component.start()
+        self._components.append(component)
+        return component
+
+    async def stop_all(self) -> None:
+        """Stop every component, last started first."""
+        while self._components:
+            await self._components.pop().stop()

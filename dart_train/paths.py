@@ -1,0 +1,104 @@
+"""Every path of a run directory, in one place.
+
+Role: names of files and folders of `runs/<name>/`. Rule: no other module spells one of these names. Non-goals: no I/O beyond `make`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def runtime_dir() -> Path:
+    """DART_RUNTIME_DIR, else a private folder of this user for sockets and keys (docs/architecture.md)."""
+    if "DART_RUNTIME_DIR" in os.environ:
+        return Path(os.environ["DART_RUNTIME_DIR"])
+    if "XDG_RUNTIME_DIR" in os.environ:
+        return Path(os.environ["XDG_RUNTIME_DIR"]) / "dart"
+    return Path(tempfile.gettempdir()) / f"dart-{os.getuid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunPaths:
+    """Paths of one run below `root`."""
+
+    root: Path
+
+    def make(self) -> None:
+        """Create the folders."""
+        for folder in (self.root, self.images, self.weights, self.checkpoints, self.logs, self.configs, self.report):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def resolved(self) -> Path:
+        """The whole recipe with every default written out."""
+        return self.root / "resolved.json"
+
+    @property
+    def state(self) -> Path:
+        """Which stages are done."""
+        return self.root / "state.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one launcher that runs in this directory."""
+        return self.root / "run.lock"
+
+    @property
+    def database(self) -> Path:
+        """The data manager's SQLite store."""
+        return self.root / "data.db"
+
+    @property
+    def data_socket(self) -> Path:
+        """The data manager's Unix socket: in the runtime directory, as a socket's path may not exceed about 100 bytes."""
+        digest = hashlib.sha256(str(self.root.resolve()).encode()).hexdigest()[:12]
+        return runtime_dir() / f"data-{digest}.sock"
+
+    @property
+    def images(self) -> Path:
+        """Image blobs by content hash."""
+        return self.root / "images"
+
+    @property
+    def initial_model(self) -> Path:
+        """The policy before the warm start."""
+        return self.root / "model"
+
+    @property
+    def warm_model(self) -> Path:
+        """The warm-started policy: version 0."""
+        return self.root / "warm"
+
+    @property
+    def weights(self) -> Path:
+        """Published policy versions, `v<N>/`."""
+        return self.root / "weights"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Trainer states for resuming."""
+        return self.root / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        """One log file per component."""
+        return self.root / "logs"
+
+    @property
+    def configs(self) -> Path:
+        """The JSON configuration that each component was started with."""
+        return self.root / "configs"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object per line: everything the components measured."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def report(self) -> Path:
+        """The HTML report and its pictures."""
+        return self.root / "report"
