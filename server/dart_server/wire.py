@@ -31,8 +31,17 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     GET    /v1/farm                              -> FarmView
     GET    /metrics                              Prometheus text
 
-Guest calls carry the lease's own credentials in two headers, `X-Dart-Lease-Token` and `X-Dart-Fence`; the channel and the tunnel
-take them as headers of the upgrade request. A wrong or late fence is refused with 409 `fenced`.
+    GET    /readyz                               readiness: 200 when claims are served, else 503 (no key needed, like `/healthz`)
+
+Everything under a lease except GET of the lease itself, heartbeat and release is a guest call. Guest calls carry the lease's own
+credentials in two headers, `X-Dart-Lease-Token` and `X-Dart-Fence` (`health` needs no fence); the channel and the tunnel take them as
+headers of the upgrade request. A wrong or late fence is refused with 409 `fenced`; GET of the lease tells its owner the fence of now.
+
+Every error is an `ErrorBody`, also of a refused upgrade; status by code: 401 unauthenticated, 403 forbidden, 404 not_found, image_missing,
+snapshot_missing, 422 invalid (413 too large, 405 wrong method), 409 fenced, snapshot_broken, 410 lease_expired (released ones too), 503
+no_capacity, draining, host_fault, 507 quota, 501 capability_missing, 502 desktop_failed; guest_error has the guest's own status or 502. On the
+channel an error is a binary frame whose header is a `ChannelError`; after `fenced`, `lease_expired` and `desktop_failed` the farm closes it.
+A desktop that failed stays with its lease until `reset` makes a new one.
 """
 
 from __future__ import annotations
@@ -82,13 +91,44 @@ class ErrorCode(StrEnum):
     DRAINING = "draining"
 
 
+class FaultOwner(StrEnum):
+    """Whose fault the end of a desktop is: the policy's (scores 0) or ours (the episode is truncated and masked)."""
+
+    NONE = "none"
+    POLICY = "policy"
+    HOST = "host"
+
+
+class DesktopHealthView(WireModel):
+    """Health of a leased desktop, with the owner of a failure."""
+
+    alive: bool
+    cause: str
+    fault_owner: FaultOwner
+    memory_bytes: int | None = None
+
+
 class ErrorBody(WireModel):
-    """The one error envelope."""
+    """The one error envelope. `desktop` comes with `desktop_failed`."""
 
     error: ErrorCode
     detail: str
     hint: str | None = None
     request_id: str
+    desktop: DesktopHealthView | None = None
+
+
+class ChannelError(BaseModel):
+    """Header of a binary frame that answers a failed step; `error` is an `ErrorCode` or, for `guest_error`, in `detail` the guest's."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    seq: int | None
+    error: ErrorCode
+    detail: str
+    status: int
+    desktop: DesktopHealthView | None = None
+    nbytes: int = 0
 
 
 class DesktopShape(WireModel):
@@ -107,6 +147,9 @@ class LeaseRequest(WireModel):
     client_request_id: str = Field(min_length=8, max_length=64)
     shape: DesktopShape = DesktopShape()
     setup_key: SetupKey | None = Field(default=None, description="prefer a copy of this snapshot when it exists")
+    snapshot_id: str | None = Field(
+        default=None, description="a copy of exactly this snapshot, else `snapshot_missing`"
+    )
     ttl_s: float = Field(default=60.0, gt=1, le=3600, description="the lease ends this long after the last heartbeat")
     wait_s: float = Field(
         default=60.0, ge=0, le=600, description="how long to wait for a free desktop before `no_capacity`"
@@ -158,9 +201,12 @@ class HeartbeatReply(WireModel):
 
 
 class ResetRequest(WireModel):
-    """Replace the leased desktop by a fresh copy of a snapshot (None: of the booted base)."""
+    """Replace the leased desktop by a fresh copy of a snapshot (None: of the booted base).
+
+    A `setup_key` nobody has built yet gives the booted base, and the reply says so; a `snapshot_id` that is gone is `snapshot_missing`."""
 
     setup_key: SetupKey | None = None
+    snapshot_id: str | None = None
 
 
 class ResetReply(WireModel):
@@ -329,23 +375,6 @@ class SetupAbandon(WireModel):
     key: SetupKey
     grant: str
     reason: str = Field(max_length=500)
-
-
-class FaultOwner(StrEnum):
-    """Whose fault the end of a desktop is: the policy's (scores 0) or ours (the episode is truncated and masked)."""
-
-    NONE = "none"
-    POLICY = "policy"
-    HOST = "host"
-
-
-class DesktopHealthView(WireModel):
-    """Health of a leased desktop, with the owner of a failure."""
-
-    alive: bool
-    cause: str
-    fault_owner: FaultOwner
-    memory_bytes: int | None = None
 
 
 class DesktopState(StrEnum):
