@@ -37,11 +37,11 @@ Everything under a lease except GET of the lease itself, heartbeat and release i
 credentials in two headers, `X-Dart-Lease-Token` and `X-Dart-Fence` (`health` needs no fence); the channel and the tunnel take them as
 headers of the upgrade request. A wrong or late fence is refused with 409 `fenced`; GET of the lease tells its owner the fence of now.
 
-Every error is an `ErrorBody`, also of a refused upgrade; status by code: 401 unauthenticated, 403 forbidden, 404 not_found, image_missing,
-snapshot_missing, 422 invalid (413 too large, 405 wrong method), 409 fenced, snapshot_broken, 410 lease_expired (released ones too), 503
-no_capacity, draining, host_fault, 507 quota, 501 capability_missing, 502 desktop_failed; guest_error has the guest's own status or 502. On the
-channel an error is a binary frame whose header is a `ChannelError`; after `fenced`, `lease_expired` and `desktop_failed` the farm closes it.
-A desktop that failed stays with its lease until `reset` makes a new one.
+Every error is an `ErrorBody`, also of a refused upgrade. Status by code: 401 unauthenticated, 403 forbidden, 404 not_found,
+image_missing, snapshot_missing, 422 invalid (413 too large, 405 wrong method), 409 fenced, snapshot_broken, 410 lease_expired (released
+ones too), 501 capability_missing, 502 desktop_failed, 503 no_capacity, draining, host_fault, 507 quota; guest_error has the guest's own
+status or 502. On the channel an error is a binary frame whose header is a `ChannelError`; after `fenced`, `lease_expired` and
+`desktop_failed` the farm closes it. A desktop that failed stays with its lease until `reset` makes a new one.
 """
 
 from __future__ import annotations
