@@ -1,0 +1,31 @@
+"""Carriers of the training package.
+
+Role: the values that batch maker, model, loss and trainer pass to each other. Rule: frozen, plain tensors, no behaviour.
+Axes: B samples of a batch, T tokens of a padded sample (prompt, then response, then padding), N image patches of the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """One forward pass over right-padded samples.
+
+    input_ids_BT: int64; image place holders already expanded, exactly as the engine saw them.
+    attention_mask_BT: 1 on real tokens, 0 on padding.
+    response_mask_BT: 1 on sampled tokens (the end of turn included), 0 on prompt and padding.
+    pixel_values: float32 [N, channels * temporal * patch * patch], image after image in the order of the samples.
+    image_grid_thw: int64 [images, 3], patches along time, height and width.
+    """
+
+    input_ids_BT: Tensor
+    attention_mask_BT: Tensor
+    response_mask_BT: Tensor
+    pixel_values: Tensor
+    image_grid_thw: Tensor
