@@ -1,0 +1,145 @@
+"""The report of a run: one HTML file that opens anywhere, with curves, tables and example trajectories.
+
+Role: turns a `RunStory` (plain data that the orchestrator gathered) into `report/index.html` and `report/result.json`. Rule: pictures are
+inlined, nothing is loaded from elsewhere, every number shown is also in the JSON. Non-goals: no database access, no statistics
+(`dart_train.verdict`).
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dart_train.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleStep:
+    """One step of an example: the screen as PNG, what the policy said, and where it clicked (x, y in screen pixels)."""
+
+    png: bytes
+    text: str
+    click_xy: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One trajectory to show."""
+
+    title: str
+    instruction: str
+    reward: float | None
+    end: str
+    steps_S: Sequence[ExampleStep]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a chart."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart: title, axis names with units, lines."""
+
+    title: str
+    x_label: str
+    y_label: str
+    curves: Sequence[Curve]
+
+
+@dataclass(frozen=True, slots=True)
+class RunStory:
+    """Everything a reader of a run wants to know.
+
+    baselines: success in percent of the random and blank-screenshot policies, by name. stages_s: seconds per stage.
+    """
+
+    name: str
+    recipe: Mapping[str, Any]
+    verdict: Verdict | None
+    conclusion: str
+    baselines: Mapping[str, float]
+    stages_s: Mapping[str, float]
+    counts: Mapping[str, int]
+    charts: Sequence[Chart] = ()
+    examples: Sequence[Example] = ()
+    incidents: Sequence[str] = field(default_factory=tuple)
+
+    def figures(self) -> dict[str, Any]:
+        """The same numbers as plain data."""
+        return {
+            "name": self.name,
+            "conclusion": self.conclusion,
+            "verdict": None if self.verdict is None else self.verdict.as_dict(),
+            "baselines_percent": dict(self.baselines),
+            "stages_s": dict(self.stages_s),
+            "counts": dict(self.counts),
+            "incidents": list(self.incidents),
+            "recipe": dict(self.recipe),
+        }
+
+
+def write_report(story: RunStory, folder: Path) -> Path:
+    """Write `index.html` and `result.json` below `folder`; returns the path of the page."""
+    from jinja2 import Environment, PackageLoader, select_autoescape
+
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = Environment(loader=PackageLoader("dart_train"), autoescape=select_autoescape(default=True))
+    environment.filters["png_uri"] = lambda png: "data:image/png;base64," + base64.b64encode(png).decode()
+    page = environment.get_template("report.html.j2").render(
+        story=story,
+        charts=[_svg(chart) for chart in story.charts if any(len(curve.x) > 0 for curve in chart.curves)],
+        examples=[(example, [_marked(step) for step in example.steps_S]) for example in story.examples],
+        recipe_json=json.dumps(story.recipe, indent=2),
+    )
+    (folder / "result.json").write_text(json.dumps(story.figures(), indent=2) + "\n", encoding="utf-8")
+    target = folder / "index.html"
+    target.write_text(page, encoding="utf-8")
+    return target
+
+
+def _svg(chart: Chart) -> str:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6, 3.0), layout="constrained")
+    FigureCanvasSVG(figure)
+    axes = figure.add_subplot()
+    for curve in chart.curves:
+        axes.plot(curve.x, curve.y, label=curve.label, linewidth=1.6)
+    axes.set_title(chart.title, fontsize=10)
+    axes.set_xlabel(chart.x_label, fontsize=9)
+    axes.set_ylabel(chart.y_label, fontsize=9)
+    axes.grid(alpha=0.3)
+    if len(chart.curves) > 1:
+        axes.legend(fontsize=8)
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg")
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _marked(step: ExampleStep) -> ExampleStep:
+    """The step with a ring drawn where the policy clicked."""
+    if step.click_xy is None:
+        return step
+    from PIL import Image, ImageDraw
+
+    image = Image.open(io.BytesIO(step.png)).convert("RGB")
+    x, y = step.click_xy
+    draw = ImageDraw.Draw(image)
+    for radius, colour in ((9, "white"), (8, "red"), (7, "red")):
+        draw.ellipse((x - radius, y - radius, x + radius, y + radius), outline=colour)
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG")
+    return ExampleStep(png=buffer.getvalue(), text=step.text, click_xy=step.click_xy)
