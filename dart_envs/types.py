@@ -8,14 +8,15 @@ Coordinates are integer screen pixels, origin top left, x to the right, y down. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
 import numpy as np
-from dart_server.wire import A11yElement, ExecReply, FrameHeader, InputEvent, SettleSpec
 from numpy.typing import NDArray
+
+from dart_server.wire import A11yElement, DesktopShape, ExecReply, FrameHeader, InputEvent, SettleSpec
 
 RgbImage = NDArray[np.uint8]
 """Screenshot, uint8 [H, W, 3]."""
@@ -164,4 +165,42 @@ class Desktop(Protocol):
 
     async def activate_window(self, title: str, *, strict: bool = False) -> bool:
         """Raise and focus the first window whose title contains (or equals) `title`; False when there is none."""
+        ...
+
+
+class TaskLike(Protocol):
+    """What an episode needs of a task; implemented by `dart_envs.tasks.Task` and by anything a user writes.
+
+    Rewards come from `evaluate` alone. None of the three coroutines keeps state between episodes.
+    """
+
+    @property
+    def id(self) -> str:
+        """Stable name, `suite/family/variation` for bundled tasks."""
+        ...
+
+    @property
+    def instruction(self) -> str:
+        """What the policy is asked to do."""
+        ...
+
+    @property
+    def max_steps(self) -> int:
+        """Step budget of one episode."""
+        ...
+
+    def setup_key(self, image_digest: str, shape: DesktopShape) -> str:
+        """Identity of the prepared state (64 hex digits); tasks that share it share their snapshot."""
+        ...
+
+    async def prepare(self, desktop: Desktop) -> None:
+        """Run the set-up on a freshly booted desktop. Raises `SetupError`."""
+        ...
+
+    async def evaluate(self, desktop: Desktop) -> Outcome:
+        """Judge the desktop as it is. Raises `EvaluatorError`; what the policy corrupted is an `Outcome` of 0."""
+        ...
+
+    async def oracle(self, desktop: Desktop) -> Sequence[Action]:
+        """The actions that solve the task from its prepared state."""
         ...

@@ -1,0 +1,142 @@
+"""The binary WebSocket channel to one leased desktop: many steps over one connection.
+
+Role: match answers to requests by their `seq`, and split binary frames. Rule: an answer whose request has timed out is dropped, never
+given to another request; a broken channel fails everything that waits on it at once. Non-goals: reopening, blame (`lease` does both).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect, unix_connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+
+from dart_envs.errors import DartEnvError, FarmError
+from dart_envs.farm.transport import CONNECT_TIMEOUT_S, Transport, error_from_response
+from dart_server.wire import StepRequest
+
+HEADER_PREFIX_NBYTES = 4
+
+
+class ChannelClosed(DartEnvError):
+    """The connection ended; `sent` says whether the request may have reached the desktop."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+def split_frame(message: bytes) -> tuple[dict[str, Any], bytes]:
+    """Header and payload of one binary message. Raises `ValueError` when it is not one."""
+    end = HEADER_PREFIX_NBYTES + int.from_bytes(message[:HEADER_PREFIX_NBYTES], "big")
+    if len(message) < end or end == HEADER_PREFIX_NBYTES:
+        raise ValueError("the frame is shorter than its header says")
+    header = json.loads(message[HEADER_PREFIX_NBYTES:end])
+    if not isinstance(header, dict):
+        raise ValueError("the frame's header is not an object")
+    payload = message[end:]
+    if len(payload) != header.get("nbytes", 0):
+        raise ValueError("the frame's payload is not as long as its header says")
+    return header, payload
+
+
+async def open_websocket(transport: Transport, path: str, headers: Mapping[str, str]) -> ClientConnection:
+    """Open a WebSocket to the farm. Raises `FarmError`, or what the refusal's envelope says."""
+    address = transport.address
+    uri = address.ws_url + path
+    options: dict[str, Any] = {
+        "additional_headers": {**transport.auth_headers(), **headers},
+        "compression": None,
+        "max_size": None,
+        "ping_interval": None,
+        "open_timeout": CONNECT_TIMEOUT_S,
+        "close_timeout": 2.0,
+    }
+    try:
+        if address.socket_path:
+            return await unix_connect(address.socket_path, uri, **options)
+        return await connect(uri, **options)
+    except InvalidStatus as refused:
+        response = refused.response
+        raise error_from_response(response.status_code, bytes(response.body or b""), what=f"WS {path}") from refused
+    except (OSError, TimeoutError, WebSocketException) as error:
+        raise transport.unreachable(error) from error
+
+
+class Channel:
+    """An open channel. Requests may overlap; each gets the answer that carries its own `seq`."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
+        self._closed: ChannelClosed | None = None
+        self._reader = asyncio.create_task(self._read(), name="dart-channel-reader")
+
+    @property
+    def closed(self) -> bool:
+        """True once nothing can be sent any more."""
+        return self._closed is not None
+
+    async def request(self, request: StepRequest, timeout_s: float) -> tuple[dict[str, Any], bytes]:
+        """Send one request and wait for its own answer: the frame's header and payload.
+
+        Raises `ChannelClosed`, or `FarmError` with code `timeout`.
+        """
+        if self._closed is not None:
+            raise ChannelClosed(str(self._closed), sent=False)
+        answer: asyncio.Future[tuple[dict[str, Any], bytes]] = asyncio.get_running_loop().create_future()
+        self._waiting[request.seq] = answer
+        try:
+            async with asyncio.timeout(timeout_s):
+                try:
+                    await self._socket.send(request.model_dump_json())
+                except ConnectionClosed as closed:
+                    raise ChannelClosed(f"The channel to the desktop closed ({closed}).", sent=False) from closed
+                return await answer
+        except TimeoutError as error:
+            raise FarmError(f"The desktop did not answer within {timeout_s:.0f} s.", code="timeout") from error
+        finally:
+            self._waiting.pop(request.seq, None)
+            if answer.done() and not answer.cancelled():
+                answer.exception()
+
+    async def _read(self) -> None:
+        reason = "The channel to the desktop closed."
+        try:
+            async for message in self._socket:
+                if isinstance(message, str):
+                    self._deliver(json.loads(message), b"")
+                else:
+                    self._deliver(*split_frame(message))
+        except ConnectionClosed as closed:
+            reason = f"The channel to the desktop closed ({closed})."
+        except (ValueError, UnicodeDecodeError) as error:
+            reason = f"The channel to the desktop carried something that is not a frame: {error}."
+        finally:
+            self._fail(reason)
+        await self._socket.close()
+
+    def _deliver(self, header: dict[str, Any], payload: bytes) -> None:
+        seq = header.get("seq")
+        answer = self._waiting.get(seq) if isinstance(seq, int) else None
+        if answer is not None and not answer.done():
+            answer.set_result((header, payload))
+
+    def _fail(self, reason: str) -> None:
+        self._closed = ChannelClosed(reason, sent=True)
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(ChannelClosed(reason, sent=True))
+
+    async def aclose(self) -> None:
+        """Close the connection; whoever waits gets `ChannelClosed`. Idempotent."""
+        if self._closed is None:
+            self._fail("The channel was closed by this client.")
+        await self._socket.close()
+        self._reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reader

@@ -1,0 +1,143 @@
+"""One farm daemon per user, found by its socket and started on demand.
+
+Role: `ensure_embedded_farm`. Rule: the farm never runs inside the caller's process; a file lock makes N callers start one daemon; a
+daemon that does not come up is reported with the end of its own log. Non-goals: stopping it (it stops when idle; `dart-farm stop`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.errors import FarmError
+
+START_TIMEOUT_S = 120.0
+POLL_S = 0.1
+LOG_TAIL_LINES = 15
+LOG_TAIL_NBYTES = 8_192
+
+_started: list[subprocess.Popen[bytes]] = []
+"""Daemons that this process started: kept so that one that ends early is reaped and its exit status known."""
+
+
+def runtime_dir() -> Path:
+    """`DART_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/dart`, else `/tmp/dart-<uid>`; made with mode 0700 when missing."""
+    if named := os.environ.get("DART_RUNTIME_DIR"):
+        path = Path(named)
+    elif session := os.environ.get("XDG_RUNTIME_DIR"):
+        path = Path(session) / "dart"
+    else:
+        path = Path(f"/tmp/dart-{os.getuid()}")
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_uid != os.getuid():
+        raise FarmError(
+            f"{path} belongs to another user.",
+            code="forbidden",
+            hint="Set DART_RUNTIME_DIR to a directory of your own.",
+        )
+    return path
+
+
+async def ensure_embedded_farm(
+    *, clock: Clock = SYSTEM_CLOCK, start_timeout_s: float = START_TIMEOUT_S, command: list[str] | None = None
+) -> Path:
+    """Path of the socket of this user's farm, started when nobody answers there. Raises `FarmError` with the end of its log.
+
+    command: what starts the daemon (for tests); by default this Python with `-m dart_server.cli serve --embedded`.
+    """
+    place = runtime_dir()
+    socket_path = place / "farm.sock"
+    if await _healthy(socket_path):
+        return socket_path
+    deadline_s = clock.monotonic() + start_timeout_s
+    with (place / "farm.lock").open("w") as lock_file:
+        while not _try_lock(lock_file.fileno()):
+            if await _healthy(socket_path):
+                return socket_path
+            if clock.monotonic() > deadline_s:
+                raise FarmError(
+                    f"Another process has been starting the farm for more than {start_timeout_s:.0f} s.",
+                    code="unreachable",
+                    hint=f"See {place / 'farm.log'}.",
+                )
+            await clock.sleep(POLL_S)
+        if await _healthy(socket_path):
+            return socket_path
+        await _start(place, socket_path, clock, deadline_s, command or _default_command())
+    return socket_path
+
+
+def _default_command() -> list[str]:
+    return [sys.executable, "-m", "dart_server.cli", "serve", "--embedded"]
+
+
+async def _start(place: Path, socket_path: Path, clock: Clock, deadline_s: float, command: list[str]) -> None:
+    log_path = place / "farm.log"
+    with _append_private(log_path) as log_fd:
+        daemon = subprocess.Popen(  # noqa: ASYNC220 - a fork and exec, milliseconds; the daemon must outlive this event loop
+            command, stdin=subprocess.DEVNULL, stdout=log_fd, stderr=log_fd, start_new_session=True, cwd="/"
+        )
+    _started.append(daemon)
+    while not await _healthy(socket_path):
+        status = daemon.poll()
+        if status is not None:
+            raise FarmError(
+                f"The embedded farm stopped at once (exit status {status}). The end of {log_path}:\n{_tail(log_path)}",
+                code="unreachable",
+                hint="\nRun `dart-farm doctor` to see what this host lacks.",
+            )
+        if clock.monotonic() > deadline_s:
+            daemon.terminate()
+            raise FarmError(
+                f"The embedded farm did not become healthy in time. The end of {log_path}:\n{_tail(log_path)}",
+                code="timeout",
+                hint="\nRun `dart-farm doctor` to see what this host lacks.",
+            )
+        await clock.sleep(POLL_S)
+
+
+async def _healthy(socket_path: Path) -> bool:
+    if not await asyncio.to_thread(socket_path.exists):
+        return False
+    transport = httpx.AsyncHTTPTransport(uds=str(socket_path))
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://farm", timeout=5.0) as client:
+            return (await client.get("/healthz")).is_success
+    except httpx.TransportError:
+        return False
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _append_private(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_TAIL_NBYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError as error:
+        return f"(the log cannot be read: {error})"
+    return "\n".join(lines[-LOG_TAIL_LINES:])

@@ -1,0 +1,188 @@
+"""HTTP to the farm, and the one place where wire and transport failures become `dart_envs.errors`.
+
+Role: addresses, keys, one request with its own time-out, and the mapping of error envelopes. Rule: no other module of the client
+looks at status codes or catches httpx errors. Non-goals: retries (the callers know what is safe to repeat), WebSockets (`channel`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import ValidationError
+
+from dart_envs.errors import DartEnvError, DesktopGone, FarmError, GuestError, LeaseLost
+from dart_server.wire import ErrorBody, ErrorCode, FaultOwner, WireModel
+
+CONNECT_TIMEOUT_S = 10.0
+REPLY_GRACE_S = 30.0
+"""How much longer than the server's own waiting time the client waits for the answer."""
+
+FATAL_CODES = frozenset(
+    {
+        ErrorCode.UNAUTHENTICATED,
+        ErrorCode.FORBIDDEN,
+        ErrorCode.INVALID,
+        ErrorCode.IMAGE_MISSING,
+        ErrorCode.CAPABILITY_MISSING,
+    }
+)
+"""Refusals that the same request meets again, whatever the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a farm listens: an http(s) base URL, or a Unix socket."""
+
+    base_url: str
+    socket_path: str | None = None
+
+    @property
+    def ws_url(self) -> str:
+        """The same place, for WebSockets."""
+        return "ws" + self.base_url.removeprefix("http")
+
+    def __str__(self) -> str:
+        return f"unix://{self.socket_path}" if self.socket_path else self.base_url
+
+
+def parse_address(url: str) -> Address:
+    """Read `http://…`, `https://…` or `unix://PATH`. Raises `FarmError` for anything else."""
+    parts = urlsplit(url)
+    if parts.scheme in {"http", "https"} and parts.netloc:
+        return Address(url.rstrip("/"))
+    if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
+        return Address("http://farm", parts.path)
+    raise FarmError(
+        f"{url!r} is not the address of a farm.",
+        code="invalid",
+        hint="Use http://HOST:PORT, https://HOST or unix:///absolute/path in DART_FARM_URL.",
+    )
+
+
+def find_key(address: Address, api_key: str | None) -> str | None:
+    """The key to use: the one given, `DART_API_KEY`, or the `farm.key` that lies beside the farm's Unix socket."""
+    if api_key:
+        return api_key
+    if from_env := os.environ.get("DART_API_KEY"):
+        return from_env
+    if address.socket_path:
+        beside = Path(address.socket_path).with_name("farm.key")
+        try:
+            return beside.read_text(encoding="utf-8").strip() or None
+        except OSError:
+            return None
+    return None
+
+
+def error_from_envelope(body: ErrorBody) -> DartEnvError:
+    """The exception for an error that the farm named.
+
+    `desktop_failed` is given to the host here; the lease asks for the desktop's health and corrects the owner.
+    """
+    detail = body.detail if body.hint is None else f"{body.detail} {body.hint}"
+    match body.error:
+        case ErrorCode.FENCED | ErrorCode.LEASE_EXPIRED:
+            return LeaseLost(detail)
+        case ErrorCode.DESKTOP_FAILED | ErrorCode.HOST_FAULT:
+            return DesktopGone(detail, fault_owner=FaultOwner.HOST, cause=body.error.value)
+        case ErrorCode.GUEST_ERROR:
+            return GuestError(detail)
+        case _:
+            return FarmError(body.detail, code=body.error.value, hint=body.hint)
+
+
+def error_from_response(status: int, content: bytes, *, what: str) -> DartEnvError:
+    """The exception for an answer with an error status, whether or not it carries the envelope."""
+    try:
+        return error_from_envelope(ErrorBody.model_validate_json(content))
+    except ValidationError:
+        text = content[:200].decode("utf-8", "replace").strip()
+        return FarmError(f"The farm answered {what} with status {status}: {text or 'no text'}.", code=f"http_{status}")
+
+
+class Transport:
+    """One connection pool to one farm."""
+
+    def __init__(self, address: Address, api_key: str | None) -> None:
+        self.address = address
+        self._key = api_key
+        self._http = httpx.AsyncClient(
+            base_url=address.base_url,
+            transport=httpx.AsyncHTTPTransport(uds=address.socket_path) if address.socket_path else None,
+            headers=self.auth_headers(),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+        )
+
+    def auth_headers(self) -> dict[str, str]:
+        """Headers that every request carries."""
+        return {"Authorization": f"Bearer {self._key}"} if self._key else {}
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: WireModel | None = None,
+        json: object | None = None,
+        content: bytes | None = None,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = REPLY_GRACE_S,
+    ) -> httpx.Response:
+        """One request, whatever its status. Raises `FarmError` (`unreachable` or `timeout`) when there is no answer."""
+        all_headers = dict(headers or {})
+        if body is not None:
+            content = body.model_dump_json().encode()
+            all_headers["Content-Type"] = "application/json"
+        try:
+            return await self._http.request(
+                method,
+                path,
+                content=content,
+                json=json,
+                params=dict(params) if params else None,
+                headers=all_headers,
+                timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+            )
+        except httpx.TimeoutException as error:
+            raise FarmError(
+                f"The farm at {self.address} did not answer {method} {path} within {timeout_s:.0f} s.", code="timeout"
+            ) from error
+        except httpx.TransportError as error:
+            raise self.unreachable(error) from error
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: WireModel | None = None,
+        content: bytes | None = None,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = REPLY_GRACE_S,
+    ) -> bytes:
+        """One request that must succeed; the body of the answer. Raises what the envelope says."""
+        response = await self.send(
+            method, path, body=body, content=content, params=params, headers=headers, timeout_s=timeout_s
+        )
+        if response.is_error:
+            raise error_from_response(response.status_code, response.content, what=f"{method} {path}")
+        return response.content
+
+    def unreachable(self, error: Exception) -> FarmError:
+        """The error for a farm that cannot be talked to."""
+        return FarmError(
+            f"The farm at {self.address} cannot be reached ({type(error).__name__}: {error}).",
+            code="unreachable",
+            hint="Start it with `dart-farm serve`, or unset DART_FARM_URL to use the embedded farm.",
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections. Idempotent."""
+        await self._http.aclose()

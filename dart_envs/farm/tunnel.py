@@ -1,0 +1,88 @@
+"""A TCP port of the desktop on this machine's loopback interface.
+
+Role: accept local connections and relay each through a WebSocket of its own. Rule: 127.0.0.1 only, an ephemeral port, nothing outlives the
+context. Non-goals: what is spoken through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from dart_envs.errors import DartEnvError
+from dart_envs.farm.channel import open_websocket
+from dart_envs.farm.transport import Transport
+
+log = logging.getLogger(__name__)
+
+CHUNK_NBYTES = 64 * 1024
+
+
+@asynccontextmanager
+async def open_tunnel(
+    transport: Transport, path: str, headers: Callable[[], Mapping[str, str]]
+) -> AsyncIterator[tuple[str, int]]:
+    """Listen on 127.0.0.1 and relay every connection to the WebSocket at `path`; yields (host, port)."""
+    relays: set[asyncio.Task[None]] = set()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        relays.add(task)
+        try:
+            await _relay(transport, path, headers(), reader, writer)
+        except DartEnvError as error:
+            log.warning("A connection through the tunnel failed: %s", error)
+        finally:
+            relays.discard(task)
+            writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    try:
+        yield host, port
+    finally:
+        server.close()
+        for relay in list(relays):
+            relay.cancel()
+        await asyncio.gather(*relays, return_exceptions=True)
+        await server.wait_closed()
+
+
+async def _relay(
+    transport: Transport,
+    path: str,
+    headers: Mapping[str, str],
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> None:
+    async with await open_websocket(transport, path, headers) as socket:
+        inbound = asyncio.create_task(_to_client(socket, writer))
+        try:
+            while chunk := await reader.read(CHUNK_NBYTES):
+                await socket.send(chunk)
+        except (ConnectionClosed, ConnectionError):
+            return
+        finally:
+            if reader.at_eof():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.shield(inbound), timeout=5.0)
+            inbound.cancel()
+            await asyncio.gather(inbound, return_exceptions=True)
+
+
+async def _to_client(socket: ClientConnection, writer: asyncio.StreamWriter) -> None:
+    try:
+        async for message in socket:
+            writer.write(message if isinstance(message, bytes) else message.encode())
+            await writer.drain()
+    except (ConnectionClosed, ConnectionError):
+        return
+    finally:
+        writer.close()
