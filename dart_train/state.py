@@ -48,7 +48,8 @@ def open_run(recipe: Recipe, paths: RunPaths) -> RunState:
     resolved = recipe.model_dump_json(indent=2)
     if paths.resolved.exists() and json.loads(paths.resolved.read_text(encoding="utf-8")) != json.loads(resolved):
         raise RecipeError(
-            f"{paths.root} holds a run with other settings: continue it with its own recipe, choose another run.name, or remove the directory"
+            f"{paths.root} holds a run with other settings: continue it with its own recipe, choose another run.name, "
+            "or remove the directory"
         )
     paths.make()
     paths.resolved.write_text(resolved + "\n", encoding="utf-8")

@@ -1,0 +1,163 @@
+"""Gathering what the report tells: from the store's answers and the metrics file to a `RunStory`.
+
+Role: the only reader of a finished (or interrupted) run for people. Rule: reads through the data manager's client and the metrics file,
+never the database. Non-goals: no statistics, no drawing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from PIL import Image
+
+from dart_agent.store.client import DataClient
+from dart_agent.store.wire import EpisodeResult, Stats
+from dart_agent.types import Trajectory
+from dart_envs import tasks
+from dart_train.config import Recipe
+from dart_train.paths import RunPaths
+from dart_train.report import Chart, Curve, Example, ExampleStep, RunStory
+from dart_train.state import RunState
+from dart_train.verdict import EvalItem, Verdict, compare, family_of
+
+EXAMPLES_PER_PHASE = 4
+SMOOTHING = 5
+
+
+def rewards(results: Sequence[EpisodeResult]) -> dict[EvalItem, float | None]:
+    """Evaluation results by item."""
+    return {(result.task_id, result.repeat): result.reward for result in results}
+
+
+def conclusion(verdict: Verdict, min_gain_points: float) -> str:
+    """The one sentence on top of the report."""
+    gain = verdict.overall
+    numbers = (
+        f"{gain.before_percent:.1f} % → {gain.after_percent:.1f} % on {gain.episodes} validation episodes "
+        f"({gain.gain_points:+.1f} points, 95 % interval {gain.gain_lower_points:+.1f} to {gain.gain_upper_points:+.1f})"
+    )
+    if verdict.learned(min_gain_points):
+        return f"The policy learned: {numbers}."
+    return f"The policy did not learn: {numbers}."
+
+
+async def tell(
+    client: DataClient,
+    recipe: Recipe,
+    paths: RunPaths,
+    state: RunState,
+    phases: Mapping[str, str],
+) -> RunStory:
+    """Gather the story of a run.
+
+    Args:
+        phases: phase names by role: `before`, `after`, and baselines under their printed names (`random policy`, ...).
+    """
+    results = {role: await client.results(name) for role, name in phases.items()}
+    before, after = results.pop("before", []), results.pop("after", [])
+    verdict = compare(rewards(before), rewards(after)) if before and after else None
+    metrics = read_metrics(paths)
+    examples = [
+        *await _examples(client, phases["before"], "before training"),
+        *await _examples(client, phases["after"], "after training"),
+    ]
+    return RunStory(
+        name=recipe.run.name,
+        recipe=recipe.model_dump(mode="json"),
+        verdict=verdict,
+        conclusion="The run has no paired evaluation yet."
+        if verdict is None
+        else conclusion(verdict, recipe.eval.min_gain_points),
+        baselines={name: _mean_percent(episodes) for name, episodes in results.items() if episodes},
+        stages_s=state.stages_s,
+        counts=_counts(await client.stats()),
+        charts=_charts(metrics),
+        examples=examples,
+        incidents=tuple(state.incidents),
+    )
+
+
+def read_metrics(paths: RunPaths) -> list[dict[str, Any]]:
+    """All complete lines of the metrics file; a torn last line is left out."""
+    if not paths.metrics.exists():
+        return []
+    found = []
+    for line in paths.metrics.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return found
+
+
+def _counts(stats: Stats) -> dict[str, int]:
+    return {
+        "trajectories stored": stats.trajectories,
+        "steps stored": stats.steps,
+        "training rows used": stats.rows_used,
+        "batches": sum(stats.batches.values()),
+        "policy version at the end": stats.latest_version or 0,
+    }
+
+
+def _mean_percent(episodes: Sequence[EpisodeResult]) -> float:
+    return 100.0 * sum(episode.reward for episode in episodes) / len(episodes)
+
+
+def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    updates = [line for line in metrics if line.get("kind") == "update"]
+    warmup = [line for line in metrics if line.get("kind") == "warmup"]
+
+    def curve(lines: Sequence[Mapping[str, Any]], x: str, y: str, label: str, smooth: int = 1) -> Curve:
+        points = [(float(line[x]), float(line[y])) for line in lines if x in line and y in line]
+        ys = [point[1] for point in points]
+        return Curve(label, [point[0] for point in points], [_trailing_mean(ys, i, smooth) for i in range(len(ys))])
+
+    families = sorted({key for line in updates for key in line if key.startswith("reward/")})
+    return [
+        Chart("Warm start", "images seen", "loss", [curve(warmup, "images", "loss", "loss")]),
+        Chart("Reward of training rollouts", "policy version", "mean reward", [
+            curve(updates, "version", "reward_mean", "all", SMOOTHING),
+            *(curve(updates, "version", key, key.removeprefix("reward/"), SMOOTHING) for key in families),
+        ]),
+        Chart("Entropy", "policy version", "nats per token", [curve(updates, "version", "entropy", "entropy")]),
+        Chart("Staleness of trained tokens", "policy version", "versions", [
+            curve(updates, "version", "staleness_mean", "mean"), curve(updates, "version", "staleness_max", "max"),
+        ]),
+        Chart("Sampler to trainer mismatch", "policy version", "k3", [curve(updates, "version", "mismatch_k3", "k3")]),
+        Chart("Gradient norm", "policy version", "norm", [curve(updates, "version", "grad_norm", "norm")]),
+    ]  # fmt: skip
+
+
+def _trailing_mean(values: Sequence[float], index: int, width: int) -> float:
+    window = values[max(0, index - width + 1) : index + 1]
+    return sum(window) / len(window)
+
+
+async def _examples(client: DataClient, phase: str, label: str) -> list[Example]:
+    chosen: dict[str, Trajectory] = {}
+    async for trajectory in client.trajectories(phase):
+        chosen.setdefault(family_of(trajectory.task_id), trajectory)
+        if len(chosen) >= EXAMPLES_PER_PHASE:
+            break
+    return [_example(client, trajectory, f"{label} · {family}") for family, trajectory in sorted(chosen.items())]
+
+
+def _example(client: DataClient, trajectory: Trajectory, title: str) -> Example:
+    steps = []
+    for step in trajectory.steps_S:
+        if not step.image_sha256:
+            continue
+        buffer = io.BytesIO()
+        Image.fromarray(client.images.get(step.image_sha256[-1])).save(buffer, format="PNG")
+        steps.append(ExampleStep(png=buffer.getvalue(), text=step.text, click_xy=None))
+    return Example(
+        title=title,
+        instruction=tasks.load(trajectory.task_id).instruction,
+        reward=trajectory.reward,
+        end=trajectory.end.value,
+        steps_S=steps,
+    )
