@@ -8,7 +8,6 @@ the desktop (tasks), when to take another one (`dart_envs.core`).
 from __future__ import annotations
 
 import asyncio
-import io
 import itertools
 import logging
 from collections.abc import AsyncIterator, Mapping
@@ -16,23 +15,22 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar, cast
 from urllib.parse import quote
 
-import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from dart_envs.clock import Clock
 from dart_envs.errors import DartEnvError, DesktopError, DesktopGone, FarmError, GuestError, LeaseLost
 from dart_envs.farm.base import GuestReply
 from dart_envs.farm.channel import Channel, ChannelClosed, open_websocket
+from dart_envs.farm.frames import channel_error, decode_image, envelope_code, step_timeout_s
 from dart_envs.farm.transport import REPLY_GRACE_S, Transport, error_from_response
 from dart_envs.farm.tunnel import open_tunnel
-from dart_envs.types import Frame, RgbImage
+from dart_envs.types import Frame
 from dart_server.wire import (
     FENCE_HEADER,
     LEASE_TOKEN_HEADER,
     A11yElement,
     DesktopHealthView,
     DesktopShape,
-    ErrorBody,
     ErrorCode,
     ExecReply,
     ExecRequest,
@@ -50,8 +48,6 @@ from dart_server.wire import (
     SnapshotRequest,
     SnapshotView,
     StepRequest,
-    TextEvent,
-    WaitEvent,
     WireModel,
 )
 
@@ -61,38 +57,10 @@ RESET_TIMEOUT_S = 120.0
 SNAPSHOT_TIMEOUT_S = 120.0
 HEALTH_TIMEOUT_S = 15.0
 RELEASE_TIMEOUT_S = 30.0
-STEP_GRACE_S = 20.0
-TYPING_S_PER_CHARACTER = 0.05
 A11Y_TIMEOUT_S = 30.0
 
 _ELEMENTS = TypeAdapter(list[A11yElement])
 _Model = TypeVar("_Model", bound=WireModel)
-
-
-def step_timeout_s(events: list[InputEvent], settle: SettleSpec | None) -> float:
-    """How long a step may take before its answer is given up, seconds."""
-    seconds = STEP_GRACE_S + (settle.cap_ms / 1000 if settle else 0.0)
-    for event in events:
-        if isinstance(event, WaitEvent):
-            seconds += event.ms / 1000
-        elif isinstance(event, TextEvent):
-            seconds += TYPING_S_PER_CHARACTER * len(event.text)
-    return seconds
-
-
-def decode_image(header: FrameHeader, payload: bytes) -> RgbImage:
-    """Pixels of a frame, uint8 [H, W, 3], writable and not shared; an empty image where none was asked for."""
-    if header.encoding == "none":
-        return np.zeros((0, 0, 3), dtype=np.uint8)
-    if header.encoding == "raw":
-        expected = header.height * header.width * 3
-        if len(payload) != expected:
-            raise FarmError(f"A raw frame has {len(payload)} bytes where {expected} were announced.", code="bad_frame")
-        return np.frombuffer(payload, dtype=np.uint8).reshape(header.height, header.width, 3).copy()
-    from PIL import Image
-
-    with Image.open(io.BytesIO(payload)) as picture:
-        return np.array(picture.convert("RGB"), dtype=np.uint8)
 
 
 class AsyncLease:
@@ -171,7 +139,7 @@ class AsyncLease:
             except FarmError as timeout:
                 raise await self._explain(timeout) from timeout
             if "error" in header:
-                raise await self._explain(_channel_error(header))
+                raise await self._explain(channel_error(header))
             try:
                 parsed = FrameHeader.model_validate(header)
             except ValidationError as error:
@@ -217,7 +185,7 @@ class AsyncLease:
 
     async def read_file(self, path: str) -> bytes | None:
         response = await self._raw("GET", "/files", params={"path": path})
-        if response.status == 404 and _error_code(response.content) in {None, ErrorCode.NOT_FOUND}:
+        if response.status == 404 and envelope_code(response.content) in {None, ErrorCode.NOT_FOUND}:
             return None
         return await self._checked(response, "GET /files")
 
@@ -248,7 +216,7 @@ class AsyncLease:
         reply = await self._raw(
             method, f"/guest/{path.lstrip('/')}", params=params, json=json, content=content, timeout_s=timeout_s
         )
-        if reply.status >= 400 and _error_code(reply.content) is not None:
+        if reply.status >= 400 and envelope_code(reply.content) is not None:
             await self._checked(reply, f"{method} {path}")
         return reply
 
@@ -443,22 +411,3 @@ class AsyncLease:
             return error
         owner = FaultOwner.POLICY if health.fault_owner is FaultOwner.POLICY else FaultOwner.HOST
         return DesktopGone(f"The desktop died: {health.cause}.", fault_owner=owner, cause=health.cause)
-
-
-def _error_code(content: bytes) -> ErrorCode | None:
-    """The code of the farm's own error envelope; None when the answer is not one."""
-    try:
-        return ErrorBody.model_validate_json(content).error
-    except ValidationError:
-        return None
-
-
-def _channel_error(header: dict[str, Any]) -> DartEnvError:
-    """An error that came over the channel: the farm's envelope, or the guest agent's `{error, detail}`."""
-    try:
-        envelope = {name: header[name] for name in ("error", "detail", "hint", "request_id") if name in header}
-        return error_from_response(0, ErrorBody.model_validate(envelope).model_dump_json().encode(), what="step")
-    except ValidationError:
-        return GuestError(
-            f"The desktop refused the step: {header.get('detail', header['error'])}", code=str(header["error"])
-        )

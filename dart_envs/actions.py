@@ -1,0 +1,229 @@
+"""Canonical actions: checked, performed as input events, written as JSON and read back.
+
+Role: the only place that knows what each `ActionType` needs and which input events it is made of. Rule: pure functions; every refusal is an
+`ActionError` with one sentence. Non-goals: model text (`dart_agent.parse`), the Gymnasium space (`dart_envs.spaces`).
+
+Coordinates are integer screen pixels; `resolution` is (width, height).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from dart_envs.errors import ActionError
+from dart_envs.keys import is_key
+from dart_envs.types import Action, ActionType
+from dart_server.wire import (
+    ButtonEvent,
+    InputEvent,
+    KeyEvent,
+    MoveEvent,
+    ScrollEvent,
+    TextEvent,
+    WaitEvent,
+)
+
+LEFT, MIDDLE, RIGHT = 1, 2, 3
+MAX_TEXT_LENGTH = 4_096
+MAX_WHEEL_CLICKS = 50
+MAX_KEYS = 5
+MAX_WAIT_S = 60.0
+DRAG_MOVES = 8
+"""Intermediate pointer moves of a drag: toolkits start dragging only after they saw the pointer move with the button down."""
+DRAG_MOVE_MS = 12
+MULTI_CLICK_GAP_MS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """What one action type must carry; everything else stays at its default."""
+
+    fields: frozenset[str]
+    click: tuple[int, int] | None = None
+    """(button, times) for the types that are clicks."""
+
+
+_POINT = frozenset({"x", "y"})
+NEEDS: Mapping[ActionType, _Needs] = {
+    ActionType.CLICK: _Needs(_POINT, (LEFT, 1)),
+    ActionType.DOUBLE_CLICK: _Needs(_POINT, (LEFT, 2)),
+    ActionType.TRIPLE_CLICK: _Needs(_POINT, (LEFT, 3)),
+    ActionType.RIGHT_CLICK: _Needs(_POINT, (RIGHT, 1)),
+    ActionType.MIDDLE_CLICK: _Needs(_POINT, (MIDDLE, 1)),
+    ActionType.MOVE: _Needs(_POINT),
+    ActionType.DRAG: _Needs(_POINT | {"x2", "y2"}),
+    ActionType.SCROLL: _Needs(_POINT | {"dx", "dy"}),
+    ActionType.TYPE: _Needs(frozenset({"text"})),
+    ActionType.KEY: _Needs(frozenset({"keys"})),
+    ActionType.WAIT: _Needs(frozenset({"duration_s"})),
+    ActionType.DONE: _Needs(frozenset()),
+    ActionType.FAIL: _Needs(frozenset()),
+}
+_DEFAULTS = {spec.name: spec.default for spec in fields(Action) if spec.name != "type"}
+
+
+def check_action(action: Action, resolution: tuple[int, int]) -> None:
+    """Raise `ActionError` unless the action has exactly the fields of its type, with values that a screen of `resolution` has."""
+    if not isinstance(action, Action) or not isinstance(action.type, ActionType):
+        raise ActionError(f"{action!r} is not a dart_envs Action with a type of ActionType.")
+    needs = NEEDS[action.type].fields
+    for name, default in _DEFAULTS.items():
+        if name not in needs and getattr(action, name) != default:
+            raise ActionError(f"A {action.type} action takes no {name}; leave it out.")
+    for name, limit in (("x", resolution[0]), ("y", resolution[1]), ("x2", resolution[0]), ("y2", resolution[1])):
+        if name in needs:
+            _check_int(action.type, name, getattr(action, name), 0, limit - 1)
+    if "dy" in needs:
+        _check_int(action.type, "dx", action.dx, -MAX_WHEEL_CLICKS, MAX_WHEEL_CLICKS)
+        _check_int(action.type, "dy", action.dy, -MAX_WHEEL_CLICKS, MAX_WHEEL_CLICKS)
+    if "text" in needs:
+        check_text(action.text)
+    if "keys" in needs:
+        _check_keys(action.keys)
+    if "duration_s" in needs and not (_is_number(action.duration_s) and 0 <= action.duration_s <= MAX_WAIT_S):
+        raise ActionError(f"A wait lasts between 0 and {MAX_WAIT_S:.0f} seconds, not {action.duration_s!r}.")
+
+
+def check_text(text: str, max_length: int = MAX_TEXT_LENGTH) -> None:
+    """Raise `ActionError` unless `text` can be typed: Unicode scalar values, no NUL, at most `max_length` characters."""
+    if not isinstance(text, str):
+        raise ActionError(f"Text to type is a str, not {type(text).__name__}.")
+    if len(text) > max_length:
+        raise ActionError(f"Text to type has {len(text)} characters; the limit is {max_length}.")
+    if not is_typeable(text):
+        raise ActionError("Text to type holds a NUL or half of a surrogate pair, which no keyboard can send.")
+
+
+def is_typeable(text: str) -> bool:
+    """True where every character is a Unicode scalar value other than NUL."""
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _check_int(kind: ActionType, name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ActionError(f"A {kind} action needs {name} as an integer, not {value!r}.")
+    if not low <= value <= high:
+        raise ActionError(f"{name} of a {kind} action must be between {low} and {high}, not {value}.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_keys(keys: tuple[str, ...]) -> None:
+    if not isinstance(keys, tuple) or not 1 <= len(keys) <= MAX_KEYS:
+        raise ActionError(f"A key action needs a tuple of 1 to {MAX_KEYS} key names, not {keys!r}.")
+    for key in keys:
+        if not isinstance(key, str) or not is_key(key):
+            raise ActionError(f"{key!r} is not a key; use names such as ctrl, enter, f5 or pagedown, or one character.")
+    if len(set(keys)) != len(keys):
+        raise ActionError(f"The keys {keys!r} name one key twice.")
+
+
+def to_input_events(action: Action, resolution: tuple[int, int]) -> list[InputEvent]:
+    """The input events that perform an action; none for `done`, `fail` and empty ones. Raises `ActionError`."""
+    check_action(action, resolution)
+    click = NEEDS[action.type].click
+    if click is not None:
+        return [_move(action), *_clicks(*click)]
+    return _PERFORM[action.type](action)
+
+
+def _move(action: Action) -> MoveEvent:
+    assert action.x is not None
+    assert action.y is not None
+    return MoveEvent(x=action.x, y=action.y)
+
+
+def _clicks(button: int, times: int) -> list[InputEvent]:
+    events: list[InputEvent] = []
+    for index in range(times):
+        if index:
+            events.append(WaitEvent(ms=MULTI_CLICK_GAP_MS))
+        events += [ButtonEvent(type="down", button=button), ButtonEvent(type="up", button=button)]
+    return events
+
+
+def _drag(action: Action) -> list[InputEvent]:
+    start = _move(action)
+    assert action.x2 is not None
+    assert action.y2 is not None
+    events: list[InputEvent] = [start, ButtonEvent(type="down", button=LEFT)]
+    for index in range(1, DRAG_MOVES + 1):
+        x = start.x + round((action.x2 - start.x) * index / DRAG_MOVES)
+        y = start.y + round((action.y2 - start.y) * index / DRAG_MOVES)
+        events += [WaitEvent(ms=DRAG_MOVE_MS), MoveEvent(x=x, y=y)]
+    return [*events, WaitEvent(ms=DRAG_MOVE_MS), ButtonEvent(type="up", button=LEFT)]
+
+
+def _scroll(action: Action) -> list[InputEvent]:
+    if action.dx == 0 and action.dy == 0:
+        return [_move(action)]
+    return [_move(action), ScrollEvent(dx=action.dx, dy=action.dy)]
+
+
+def _chord(action: Action) -> list[InputEvent]:
+    down: list[InputEvent] = [KeyEvent(type="key_down", key=key) for key in action.keys]
+    up: list[InputEvent] = [KeyEvent(type="key_up", key=key) for key in reversed(action.keys)]
+    return down + up
+
+
+def _nothing(_action: Action) -> list[InputEvent]:
+    return []
+
+
+_PERFORM: Mapping[ActionType, Callable[[Action], list[InputEvent]]] = {
+    ActionType.MOVE: lambda action: [_move(action)],
+    ActionType.DRAG: _drag,
+    ActionType.SCROLL: _scroll,
+    ActionType.TYPE: lambda action: [TextEvent(text=action.text)] if action.text else [],
+    ActionType.KEY: _chord,
+    ActionType.WAIT: lambda action: [WaitEvent(ms=round(action.duration_s * 1000))],
+    ActionType.DONE: _nothing,
+    ActionType.FAIL: _nothing,
+}
+
+
+def action_to_dict(action: Action) -> dict[str, Any]:
+    """JSON form: the type and the fields that it needs, nothing else."""
+    needs = NEEDS[action.type].fields
+    record: dict[str, Any] = {"type": action.type.value}
+    for name in _DEFAULTS:
+        if name in needs:
+            value = getattr(action, name)
+            record[name] = list(value) if isinstance(value, tuple) else value
+    return record
+
+
+def action_from_dict(record: Mapping[str, Any], resolution: tuple[int, int] | None = None) -> Action:
+    """Read the JSON form back; with `resolution`, check it too. Raises `ActionError`."""
+    try:
+        kind = ActionType(record["type"])
+    except (KeyError, ValueError, TypeError):
+        known = ", ".join(ActionType)
+        raise ActionError(f"{record!r} names no action type; the types are {known}.") from None
+    unknown = sorted(set(record) - {"type"} - NEEDS[kind].fields)
+    if unknown:
+        raise ActionError(f"A {kind} action takes no {', '.join(unknown)}.")
+    values: dict[str, Any] = {
+        name: tuple(value) if name == "keys" and isinstance(value, list) else value
+        for name, value in record.items()
+        if name != "type"
+    }
+    action = Action(kind, **values)
+    if resolution is not None:
+        check_action(action, resolution)
+    return action
+
+
+def scale_action(action: Action, from_wh: tuple[int, int], to_wh: tuple[int, int]) -> Action:
+    """The same action on a screen of another size: points of a `from_wh` image moved to the pixel centres of a `to_wh` one, clamped."""
+    changed: dict[str, int] = {}
+    for name, axis in (("x", 0), ("y", 1), ("x2", 0), ("y2", 1)):
+        value = getattr(action, name)
+        if value is not None:
+            scaled = int((value + 0.5) * to_wh[axis] / from_wh[axis])
+            changed[name] = min(max(scaled, 0), to_wh[axis] - 1)
+    return replace(action, **changed)  # type: ignore[arg-type]

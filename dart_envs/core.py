@@ -1,0 +1,293 @@
+"""One episode after another on leased desktops: the core under the Gymnasium env, the vector env and the rollout runner.
+
+Role: lease, prepare (set-up snapshots), step, judge once, and give every failure its owner. Rule: nothing here knows what a task does
+(`TaskLike`) or how a farm is reached (`FarmLike`); results are deterministic but for pixels, so timings live beside them. Non-goals:
+observation spaces and conversions of actions (`dart_envs.env`), model calls (`dart_agent`).
+
+    reset:  lease ─► claim set-up ─► ready: restore a copy ──────────────────────────► settle ─► first observation
+                                 └─► build: boot, run the set-up, publish, restore ──┘
+    step:   action ─► events ─► frame ─► DONE, FAIL or last step? ─► health ─► evaluate ─► reward
+    faults: policy broke it: terminated, 0.0 · farm or host: truncated, masked, lease replaced · evaluator: truncated, masked
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dart_envs.actions import to_input_events
+from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.errors import (
+    ActionError,
+    DartEnvError,
+    DesktopGone,
+    EvaluatorError,
+    FarmError,
+    GuestError,
+    LeaseLost,
+    SetupError,
+)
+from dart_envs.farm.base import FarmLike, LeaseLike
+from dart_envs.farm.transport import FATAL_CODES
+from dart_envs.prepare import Preparer
+from dart_envs.types import Action, ActionType, EndReason, Frame, Observation, Outcome, StepResult, TaskLike
+from dart_server.wire import DesktopShape, FaultOwner, SettleSpec
+
+log = logging.getLogger(__name__)
+
+DEFAULT_SETTLE = SettleSpec(quiet_ms=100, cap_ms=2_000)
+RESET_SETTLE = SettleSpec(quiet_ms=200, cap_ms=3_000)
+RESET_ATTEMPTS = 3
+EVALUATE_TIMEOUT_S = 120.0
+REFUSED_EVENT_CODES = frozenset({"unknown_key", "bad_request"})
+_FINAL = {ActionType.DONE: EndReason.DONE, ActionType.FAIL: EndReason.FAIL}
+
+
+class AsyncDesktopEnv:
+    """Episodes of tasks on one desktop at a time. Not for concurrent calls; close it with `aclose`.
+
+    farm: where desktops come from; it is not closed here. max_steps: overrides the task's own budget. observation: which of
+    `screenshot`, `a11y`, `terminal` to fetch at every step. labels: shown in the farm's lists of leases.
+    """
+
+    def __init__(
+        self,
+        farm: FarmLike,
+        *,
+        shape: DesktopShape | None = None,
+        max_steps: int | None = None,
+        settle: SettleSpec = DEFAULT_SETTLE,
+        observation: Sequence[str] = ("screenshot",),
+        ttl_s: float = 60.0,
+        wait_s: float = 60.0,
+        setup_wait_s: float = 180.0,
+        evaluate_timeout_s: float = EVALUATE_TIMEOUT_S,
+        labels: Mapping[str, str] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        unknown = set(observation) - {"screenshot", "a11y", "terminal"}
+        if unknown or "screenshot" not in observation:
+            raise ValueError(
+                f"observation must name screenshot, and may name a11y and terminal; got {tuple(observation)}."
+            )
+        if max_steps is not None and max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, not {max_steps}.")
+        self.shape = shape or DesktopShape()
+        self._farm = farm
+        self._max_steps = max_steps
+        self._settle = settle
+        self._parts = frozenset(observation)
+        self._ttl_s, self._wait_s = ttl_s, wait_s
+        self._evaluate_timeout_s = evaluate_timeout_s
+        self._labels = dict(labels or {})
+        self._clock = clock
+        self._preparer = Preparer(farm, self.shape, clock=clock, wait_s=setup_wait_s)
+        self._lease: LeaseLike | None = None
+        self._unusable = False
+        self._task: TaskLike | None = None
+        self._over = True
+        self._steps = 0
+        self._last: Observation | None = None
+        self.timings_s: dict[str, float] = {}
+        """How long the parts of the last `reset` or `step` took, seconds: lease, prepare, act, evaluate."""
+
+    @property
+    def lease(self) -> LeaseLike | None:
+        """The desktop now held, for set-up tools, oracles and debugging."""
+        return self._lease
+
+    @property
+    def task(self) -> TaskLike | None:
+        """The task of the running or last episode."""
+        return self._task
+
+    @property
+    def max_steps(self) -> int:
+        """Step budget of the episode."""
+        if self._max_steps is not None:
+            return self._max_steps
+        return self._task.max_steps if self._task is not None else 1
+
+    # Reset.
+
+    async def reset(self, task: TaskLike, seed: int | None = None) -> tuple[Observation, dict[str, Any]]:
+        """Start an episode of `task` on a fresh copy of its prepared desktop; first observation and info.
+
+        A desktop or lease that fails meanwhile is replaced, up to three times. `seed` is recorded in info: the desktop itself has no
+        randomness of ours. Raises `SetupError`, `FarmError`, `DesktopGone` or `LeaseLost` when no attempt came through.
+        """
+        self._over, self._task, self._steps, self._last = True, task, 0, None
+        self.timings_s = {}
+        for attempt in range(1, RESET_ATTEMPTS + 1):
+            try:
+                observation = await self._start(task)
+            except (DesktopGone, LeaseLost, GuestError, FarmError, SetupError) as error:
+                self._unusable = True
+                if attempt == RESET_ATTEMPTS or not _worth_retrying(error):
+                    raise
+                log.warning("Attempt %d to start %s failed, trying another desktop: %s", attempt, task.id, error)
+            except BaseException:
+                self._unusable = True
+                raise
+            else:
+                self._over, self._last = False, observation
+                return observation, {"task_id": task.id, "max_steps": self.max_steps, "seed": seed}
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _start(self, task: TaskLike) -> Observation:
+        started_s = self._clock.monotonic()
+        if self._lease is not None and (self._unusable or self._lease.lost):
+            await self.drop_lease()
+        fresh = self._lease is None
+        if self._lease is None:
+            key = self._preparer.known_key(task)
+            self._lease = await self._farm.lease(
+                self.shape, key, ttl_s=self._ttl_s, wait_s=self._wait_s, labels=self._labels
+            )
+            self._unusable = False
+        leased_s = self._clock.monotonic()
+        await self._preparer.prepare(self._lease, task, fresh=fresh)
+        prepared_s = self._clock.monotonic()
+        observation = await self._observe(await self._lease.step([], RESET_SETTLE))
+        self.timings_s = {
+            "lease": leased_s - started_s,
+            "prepare": prepared_s - leased_s,
+            "act": self._clock.monotonic() - prepared_s,
+        }
+        return observation
+
+    # Step.
+
+    async def step(self, action: Action) -> StepResult:
+        """Perform one action and observe; judge when the action ends the episode or uses up the budget.
+
+        Raises `ActionError` (nothing happened, the step does not count) and `DartEnvError` when no episode is running. Faults of the
+        farm and of the desktop never raise: they end the episode, and the result says whose they were.
+        """
+        if self._over or self._lease is None or self._last is None:
+            raise DartEnvError("No episode is running; call reset() first.")
+        events = to_input_events(action, self.shape.resolution)
+        started_s = self._clock.monotonic()
+        self.timings_s = {}
+        try:
+            if action.type not in _FINAL:
+                self._last = await self._observe(await self._lease.step(events, self._settle))
+        except GuestError as error:
+            if error.code in REFUSED_EVENT_CODES:
+                raise ActionError(f"The desktop refused the action: {error}") from error
+            return self._faulted(error)
+        except (DesktopGone, LeaseLost, FarmError) as error:
+            return self._faulted(error)
+        except BaseException:
+            self._over = self._unusable = True
+            raise
+        finally:
+            self.timings_s["act"] = self._clock.monotonic() - started_s
+        self._steps += 1
+        if action.type in _FINAL:
+            return await self._judge(_FINAL[action.type])
+        if self._steps >= self.max_steps:
+            return await self._judge(EndReason.MAX_STEPS)
+        return StepResult(self._last, 0.0, terminated=False, truncated=False, end=None, info=self._info())
+
+    async def _judge(self, end: EndReason) -> StepResult:
+        """The evaluator's one run of this episode. A desktop that was broken from inside scores 0 whatever it holds."""
+        assert self._lease is not None
+        assert self._task is not None
+        self._over = True
+        started_s = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(self._evaluate_timeout_s):
+                await self._check_alive(self._lease)
+                outcome = await self._task.evaluate(self._lease)
+            _check_outcome(outcome)
+        except (DesktopGone, LeaseLost, FarmError) as error:
+            return self._faulted(error)
+        except Exception as error:  # noqa: BLE001 - whatever an evaluator raises is its own failure, never a score
+            return await self._evaluator_failed(error)
+        except BaseException:
+            self._unusable = True
+            raise
+        finally:
+            self.timings_s["evaluate"] = self._clock.monotonic() - started_s
+        return self._ended(end, reward=float(outcome.reward), details=dict(outcome.details))
+
+    async def _evaluator_failed(self, error: Exception) -> StepResult:
+        """An evaluator that failed on a desktop that turns out to be dead did not fail by itself."""
+        assert self._lease is not None
+        try:
+            await self._check_alive(self._lease)
+        except (DesktopGone, LeaseLost, FarmError) as fault:
+            return self._faulted(fault)
+        what = str(error) if isinstance(error, EvaluatorError) else f"{type(error).__name__}: {error}"
+        log.warning("The evaluator of %s failed: %s", self._task.id if self._task else "?", what)
+        return self._ended(EndReason.EVALUATOR_ERROR, cause=f"evaluator: {what}")
+
+    async def _check_alive(self, lease: LeaseLike) -> None:
+        health = await lease.health()
+        if not health.alive:
+            raise DesktopGone(f"The desktop died: {health.cause}.", fault_owner=health.fault_owner, cause=health.cause)
+
+    # Ends.
+
+    def _faulted(self, error: DesktopGone | LeaseLost | FarmError | GuestError) -> StepResult:
+        self._over = self._unusable = True
+        if isinstance(error, DesktopGone) and error.fault_owner is FaultOwner.POLICY:
+            return self._ended(EndReason.BROKE_DESKTOP, cause=error.cause)
+        log.warning("The episode of %s ends by a fault of the farm: %s", self._task.id if self._task else "?", error)
+        code = error.cause if isinstance(error, DesktopGone) else getattr(error, "code", "lease_lost")
+        return self._ended(EndReason.FARM_FAULT, cause=f"{code}: {error}")
+
+    def _ended(
+        self, end: EndReason, *, reward: float = 0.0, cause: str | None = None, details: Mapping[str, Any] | None = None
+    ) -> StepResult:
+        assert self._last is not None
+        self._over = True
+        terminated = end in {EndReason.DONE, EndReason.FAIL, EndReason.BROKE_DESKTOP}
+        info = {**self._info(), "end": end.value, "masked": end.masked, "cause": cause}
+        if details is not None:
+            info["outcome"] = dict(details)
+        return StepResult(self._last, reward, terminated=terminated, truncated=not terminated, end=end, info=info)
+
+    def _info(self) -> dict[str, Any]:
+        return {"task_id": self._task.id if self._task else None, "steps": self._steps}
+
+    async def _observe(self, frame: Frame) -> Observation:
+        assert self._lease is not None
+        assert self._task is not None
+        a11y = tuple(await self._lease.a11y()) if "a11y" in self._parts else None
+        terminal = await self._lease.terminal() if "terminal" in self._parts else None
+        return Observation(frame.image, self._task.instruction, a11y, terminal)
+
+    # The end.
+
+    async def drop_lease(self) -> None:
+        """Give the desktop back; the next reset takes another one. Ends the running episode. Idempotent."""
+        self._over = True
+        lease, self._lease = self._lease, None
+        self._unusable = False
+        if lease is not None:
+            await lease.release()
+
+    async def aclose(self) -> None:
+        """Give the desktop back. Idempotent."""
+        await self.drop_lease()
+
+    async def __aenter__(self) -> AsyncDesktopEnv:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        with contextlib.suppress(DartEnvError):
+            await self.aclose()
+
+
+def _worth_retrying(error: DartEnvError) -> bool:
+    return not (isinstance(error, FarmError) and (error.code in FATAL_CODES or error.code == "no_capacity"))
+
+
+def _check_outcome(outcome: Outcome) -> None:
+    if not isinstance(outcome, Outcome) or not 0.0 <= outcome.reward <= 1.0:
+        raise EvaluatorError(f"An evaluator answers an Outcome with a reward between 0 and 1, not {outcome!r}.")
