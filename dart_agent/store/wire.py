@@ -1,7 +1,8 @@
 """The data manager's wire contract: everything that crosses `<run>/data.sock`, as pydantic models.
 
 Role: the single definition shared by the data manager and its clients (rollout worker, launcher, trainer).
-Rule: pydantic only; unknown fields are errors. Rows are in `dart_agent.store.rows`. Images never travel: they are blobs by content hash in a directory that all processes share.
+Rule: pydantic only; unknown fields are errors. Rows are in `dart_agent.store.rows`. Images never travel:
+they are blobs by content hash in a directory that all processes share.
 Non-goals: no behaviour.
 
     POST /work/claim            ClaimRequest -> ClaimReply

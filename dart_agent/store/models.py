@@ -1,0 +1,187 @@
+"""Tables of the trajectory store (SQLAlchemy 2).
+
+Role: the schema, once; `migrations/` creates and changes it. Rule: trajectories and steps are only ever added; what changes over time
+(rollout, group, phase and batch states) has its own columns and leaves an event. Non-goals: queries (`trajectories`, `work`, `groups`).
+
+Times are seconds since the epoch. Token ids are little-endian int32 bytes, log-probs little-endian float32 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, LargeBinary
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Base(DeclarativeBase):
+    """Registry of the tables."""
+
+    type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012 - SQLAlchemy reads this class attribute
+
+
+class TaskRow(Base):
+    """A task that was ever run, with the split it belonged to when it was first seen."""
+
+    __tablename__ = "tasks"
+    task_id: Mapped[str] = mapped_column(primary_key=True)
+    family: Mapped[str] = mapped_column(index=True)
+    split: Mapped[str]
+
+
+class PhaseRow(Base):
+    """What was asked for; `state` is active, stopped or done."""
+
+    __tablename__ = "phases"
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    purpose: Mapped[str]
+    spec: Mapped[dict[str, Any]]
+    task_ids: Mapped[list[Any]]
+    state: Mapped[str]
+    created_s: Mapped[float]
+
+
+class GroupRow(Base):
+    """Rollouts of one task that are compared with each other.
+
+    state: open (rollouts outstanding), ready (all ended, may train), dropped (cannot train, see `reason`), used (was in a finished
+    batch), done (not for training).
+    """
+
+    __tablename__ = "groups"
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    group_id: Mapped[str] = mapped_column(unique=True)
+    phase: Mapped[str] = mapped_column(ForeignKey("phases.name"))
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.task_id"), index=True)
+    purpose: Mapped[str]
+    size: Mapped[int]
+    max_steps: Mapped[int]
+    state: Mapped[str]
+    reason: Mapped[str | None]
+    opened_s: Mapped[float]
+    closed_s: Mapped[float | None]
+    __table_args__ = (
+        Index("ix_groups_purpose_state", "purpose", "state"),
+        Index("ix_groups_phase_state", "phase", "state"),
+    )
+
+
+class RolloutRow(Base):
+    """A work item. state: queued, claimed, done (verdict), masked (ended without one), failed (attempts used up), cancelled."""
+
+    __tablename__ = "rollouts"
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    rollout_id: Mapped[str] = mapped_column(unique=True)
+    group_id: Mapped[str] = mapped_column(ForeignKey("groups.group_id"), index=True)
+    phase: Mapped[str]
+    task_id: Mapped[str]
+    purpose: Mapped[str]
+    repeat: Mapped[int]
+    attempt: Mapped[int]
+    state: Mapped[str]
+    worker_id: Mapped[str | None]
+    request_id: Mapped[str | None] = mapped_column(index=True)
+    deadline_s: Mapped[float | None]
+    sampling: Mapped[dict[str, Any]]
+    max_steps: Mapped[int]
+    __table_args__ = (
+        Index("ix_rollouts_state_phase", "state", "phase", "seq"),
+        Index("ix_rollouts_phase_repeat", "phase", "task_id", "repeat"),
+    )
+
+
+class TrajectoryTable(Base):
+    """One finished episode; never changed."""
+
+    __tablename__ = "trajectories"
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.rollout_id"), unique=True)
+    group_id: Mapped[str] = mapped_column(index=True)
+    task_id: Mapped[str]
+    family: Mapped[str]
+    purpose: Mapped[str]
+    phase: Mapped[str]
+    reward: Mapped[float | None]
+    end: Mapped[str]
+    cause: Mapped[str | None]
+    started_at_s: Mapped[float]
+    duration_s: Mapped[float]
+    stored_s: Mapped[float]
+    info: Mapped[dict[str, Any]]
+    n_steps: Mapped[int]
+    version_min: Mapped[int | None]
+    version_max: Mapped[int | None]
+    __table_args__ = (
+        Index("ix_trajectories_phase", "phase", "seq"),
+        Index("ix_trajectories_task", "purpose", "task_id", "seq"),
+        Index("ix_trajectories_family", "purpose", "family", "seq"),
+        CheckConstraint("purpose IN ('train', 'demo', 'eval')", name="purpose_known"),
+    )
+
+
+class StepTable(Base):
+    """One training row; never changed."""
+
+    __tablename__ = "steps"
+    rollout_id: Mapped[str] = mapped_column(ForeignKey("trajectories.rollout_id"), primary_key=True)
+    index: Mapped[int] = mapped_column(primary_key=True)
+    prompt_ids: Mapped[bytes] = mapped_column(LargeBinary)
+    token_ids: Mapped[bytes] = mapped_column(LargeBinary)
+    logprobs: Mapped[bytes] = mapped_column(LargeBinary)
+    version_spans: Mapped[list[Any]]
+    image_sha256: Mapped[list[Any]]
+    image_hw: Mapped[list[Any]]
+    text: Mapped[str]
+    action: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    parse_error: Mapped[str | None]
+    sampling: Mapped[dict[str, Any]]
+    stop: Mapped[str]
+    model_s: Mapped[float]
+    env_s: Mapped[float]
+
+
+class VersionTable(Base):
+    """A published policy."""
+
+    __tablename__ = "versions"
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    path: Mapped[str]
+    created_s: Mapped[float]
+
+
+class BatchTable(Base):
+    """A training batch. state: issued (the trainer has it), done (it became policy `version`)."""
+
+    __tablename__ = "batches"
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    batch_id: Mapped[str] = mapped_column(unique=True)
+    trainer_version: Mapped[int]
+    state: Mapped[str] = mapped_column(index=True)
+    version: Mapped[int | None]
+    created_s: Mapped[float]
+    done_s: Mapped[float | None]
+    metrics: Mapped[dict[str, Any]]
+
+
+class BatchMemberTable(Base):
+    """Why a step was trained on or not: `reason` is None where it was."""
+
+    __tablename__ = "batch_members"
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.batch_id"), primary_key=True)
+    group_id: Mapped[str] = mapped_column(primary_key=True)
+    rollout_id: Mapped[str] = mapped_column(primary_key=True)
+    index: Mapped[int] = mapped_column(primary_key=True)
+    source: Mapped[str]
+    trainable: Mapped[list[Any]]
+    reason: Mapped[str | None]
+
+
+class EventTable(Base):
+    """Append-only history."""
+
+    __tablename__ = "events"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    at_s: Mapped[float]
+    kind: Mapped[str]
+    data: Mapped[dict[str, Any]]
