@@ -1,13 +1,12 @@
 """Images by content hash: write once, read by anyone who shares the directory.
 
-Role: `image_sha256` is THE identity of an image; `ImageStore` keeps the pixels as PNG under `aa/<hash>.png`.
+Role: `ImageStore` keeps pixels as PNG under `aa/<hash>.png`, the hash being `dart_agent.hashing.image_sha256`.
 Rule: a blob is complete or absent (temporary file, then rename), never changed, and checked against its hash when read.
 Non-goals: deletion; a run directory goes as a whole.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import re
@@ -19,26 +18,16 @@ from typing import Protocol
 import numpy as np
 from PIL import Image
 
+from dart_agent.errors import StoreError
+from dart_agent.hashing import image_sha256
 from dart_envs.types import RgbImage
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 PNG_LEVEL = 1
 
 
-class BlobError(Exception):
+class BlobError(StoreError):
     """A blob is missing or does not hold what its name says."""
-
-
-def image_sha256(image: RgbImage) -> str:
-    """Identity of an image: sha256 over `H,W` and the raw RGB bytes.
-
-    image: uint8 [H, W, 3]. Raises ValueError for any other shape or type.
-    """
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-        raise ValueError(f"an image is uint8 [H, W, 3], not {image.dtype} {list(image.shape)}")
-    digest = hashlib.sha256(f"{image.shape[0]},{image.shape[1]}".encode())
-    digest.update(np.ascontiguousarray(image).tobytes())
-    return digest.hexdigest()
 
 
 class Storage(Protocol):

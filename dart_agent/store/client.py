@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 import httpx
 from pydantic import BaseModel, TypeAdapter
 
+from dart_agent.errors import StoreError
 from dart_agent.store.blobs import ImageStore, Storage
 from dart_agent.store.rows import TrajectoryRow
 from dart_agent.store.wire import (
@@ -50,7 +51,7 @@ LONGEST_PAUSE_S = 2.0
 REQUEST_TIMEOUT_S = 60.0
 
 
-class DataManagerError(Exception):
+class DataManagerError(StoreError):
     """The data manager cannot be reached, or refused; `status` is the HTTP status of a refusal."""
 
     def __init__(self, message: str, status: int | None = None) -> None:

@@ -15,11 +15,9 @@ from alembic.config import Config
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import DatabaseError
 
+from dart_agent.errors import StoreError
+
 BUSY_TIMEOUT_MS = 10_000
-
-
-class StoreError(Exception):
-    """The store cannot be opened, or refuses what it was given; the message says why."""
 
 
 def open_engine(path: Path, *, read_only: bool = False) -> Engine:

@@ -18,7 +18,8 @@ import numpy as np
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from dart_agent.store.database import StoreError, open_engine
+from dart_agent.errors import StoreError
+from dart_agent.store.database import open_engine
 from dart_agent.store.models import EventTable, RolloutRow, StepTable, TaskRow, TrajectoryTable
 from dart_agent.store.rows import SamplingSpec, TrajectoryRow
 from dart_agent.types import Purpose, StepRecord, StopReason, Trajectory, VersionSpan

@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from ulid import ULID
 
-from dart_agent.store.database import StoreError
+from dart_agent.errors import StoreError
 from dart_agent.store.models import GroupRow, PhaseRow, RolloutRow
 from dart_agent.store.rows import SamplingSpec, WorkItemRow
 from dart_agent.store.trajectories import Store

@@ -1,0 +1,29 @@
+"""Length budget: how many steps an episode may take (DART's dynamic trajectory length).
+
+Role: stop early where past successes were short. Rule: the longest success of the task's family so far plus a margin, never
+above the phase's own limit; no reduction before `min_successes`. Source: DART (arXiv 2509.23866), which states the rule per task; here per
+family, because variations of a family are rarely repeated. Non-goals: rewarding short episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class LengthBudgetSettings(BaseModel):
+    """Off by default: every episode then has the phase's `max_steps`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool = False
+    margin: int = Field(default=1, ge=0, description="steps on top of the longest success")
+    min_successes: int = Field(default=8, ge=1)
+
+
+def length_budget(limit: int, success_lengths: Sequence[int], settings: LengthBudgetSettings) -> int:
+    """Steps allowed. success_lengths: steps of each success so far."""
+    if not settings.enabled or len(success_lengths) < settings.min_successes:
+        return limit
+    return min(limit, max(success_lengths) + settings.margin)

@@ -1,0 +1,39 @@
+"""Rollout budget: how many rollouts the next group of a task gets (DART's dynamic rollout number).
+
+Role: spend fewer rollouts where the policy already succeeds. Rule: with SR the success rate over the latest rollouts,
+N below the threshold, else max(min_rollouts, int((N + 1) / SR - (N - 1))), never above N. Source: DART (arXiv 2509.23866), whose code has int(9 / SR - 7)
+for N = 8: 0.6 -> 8, 0.7 -> 5, 0.8 -> 4, 0.9 -> 3, 1.0 -> 2; written here for any N.
+Non-goals: which task is next (`task_sampler`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict, Field
+
+ROUNDING_GUARD = 1e-9
+
+
+class RolloutBudgetSettings(BaseModel):
+    """Off by default: every group then has the phase's `rollouts_per_task`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool = False
+    threshold: float = Field(default=0.6, gt=0, le=1)
+    min_rollouts: int = Field(default=2, ge=2)
+
+
+def rollout_budget(full: int, recent_rewards: Sequence[float], settings: RolloutBudgetSettings) -> int:
+    """Rollouts of the next group.
+
+    full: N, the size without reduction. recent_rewards: of the latest rollouts; fewer than N of them are no evidence.
+    """
+    if not settings.enabled or len(recent_rewards) < full:
+        return full
+    rate = sum(reward > 0 for reward in recent_rewards) / len(recent_rewards)
+    if rate < settings.threshold:
+        return full
+    reduced = int((full + 1) / rate - (full - 1) + ROUNDING_GUARD)
+    return min(full, max(settings.min_rollouts, reduced))

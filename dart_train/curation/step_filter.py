@@ -1,0 +1,22 @@
+"""Step filter: train on the steps where the policy was undecided (DART's high-entropy steps).
+
+Role: of the steps of one group, keep the given fraction with the highest mean token entropy. Rule: keep a step when its entropy is at
+least the (1 - fraction) quantile of its group. Source: DART (arXiv 2509.23866), top 80 % of the group's steps; its code never
+had the rule. Entropies are those of the trainer's policy before the update. Non-goals: selecting single tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def keep_undecided(entropies: Sequence[float], fraction: float) -> list[bool]:
+    """Which steps of one group to keep. fraction: in (0, 1]; 1 keeps all."""
+    if not 0 < fraction <= 1:
+        raise ValueError(f"the kept fraction of steps is in (0, 1], not {fraction}")
+    if fraction == 1 or not entropies:
+        return [True] * len(entropies)
+    threshold = float(np.quantile(np.asarray(entropies, dtype=np.float64), 1 - fraction))
+    return [entropy >= threshold for entropy in entropies]

@@ -1,0 +1,60 @@
+"""Task sampler: which task the next training group works on.
+
+Role: draws a family, then takes the task of that family that was run least often. Rule: a family's probability is its weight, times
+floor + 4p(1-p) with p its latest success rate when `difficulty_aware` is on: most work goes where a group is most likely to
+have reward variance, and nothing is starved. Source: the variance of a Bernoulli reward; the idea is that of difficulty pools in
+prime-rl's curriculum. Non-goals: how many rollouts the task gets (`rollout_budget`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from pydantic import BaseModel, ConfigDict, Field
+
+UNKNOWN_SUCCESS_RATE = 0.5
+
+
+class TaskSamplerSettings(BaseModel):
+    """`weights`: per family, 1 when not named. `floor`: what a hopeless or solved family keeps."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    difficulty_aware: bool = False
+    weights: dict[str, float] = Field(default_factory=dict)
+    floor: float = Field(default=0.25, gt=0)
+    window: int = Field(default=32, ge=1, description="latest rollouts of a family that its success rate is taken over")
+
+
+def family_weights(
+    families: Sequence[str], success_rates: Mapping[str, float], settings: TaskSamplerSettings
+) -> dict[str, float]:
+    """Unnormalised weight per family. Families without a success rate count as half solved."""
+    weights = {}
+    for family in families:
+        weights[family] = settings.weights.get(family, 1.0)
+        if settings.difficulty_aware:
+            rate = success_rates.get(family, UNKNOWN_SUCCESS_RATE)
+            weights[family] *= settings.floor + 4 * rate * (1 - rate)
+    return weights
+
+
+def choose_task(
+    tasks_by_family: Mapping[str, Sequence[str]],
+    runs: Mapping[str, int],
+    success_rates: Mapping[str, float],
+    settings: TaskSamplerSettings,
+    random: Random,
+) -> str:
+    """The next task id.
+
+    tasks_by_family: at least one task per family. runs: groups opened so far per task id. Ties are broken at random.
+    """
+    families = sorted(tasks_by_family)
+    weights = family_weights(families, success_rates, settings)
+    if sum(weights.values()) <= 0:
+        raise ValueError("the weights of all task families are zero: nothing can be chosen")
+    family = random.choices(families, [weights[name] for name in families])[0]
+    fewest = min(runs.get(task, 0) for task in tasks_by_family[family])
+    return random.choice([task for task in tasks_by_family[family] if runs.get(task, 0) == fewest])
