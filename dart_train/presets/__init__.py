@@ -1,0 +1,14 @@
+"""Named shapes of small models that are made here, without any download.
+
+Role: `PRESETS[name]` is everything `dart_train.init_model` needs to write a model directory. Rule: plain frozen data, imports
+without torch. Non-goals: real checkpoints; those load by name or path and need no preset.
+"""
+
+from __future__ import annotations
+
+from dart_train.presets.spec import ModelPreset
+from dart_train.presets.tiny import TINY
+
+PRESETS: dict[str, ModelPreset] = {TINY.name: TINY}
+
+__all__ = ["PRESETS", "ModelPreset"]

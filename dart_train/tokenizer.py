@@ -1,0 +1,113 @@
+"""The tokenizer of made-here models: whole words, whole integers, whole action pieces, bytes for everything else.
+
+Role: `build_tokenizer(words)` returns a fast tokenizer whose vocabulary needs no corpus. Rule: any Unicode text encodes and
+decodes to itself; a listed word, with or without one leading space, an integer 0..999 and each piece of an action is one token,
+so that an answer costs few tokens. Non-goals: learning merges.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+MAX_INTEGER = 999
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+END_OF_TURN = "<|im_end|>"
+PADDING = "<|endoftext|>"
+ROLES = ("system\n", "user\n", "assistant\n")
+ACTION_PIECES = (
+    "Thought:",
+    "\nAction: click(start_box='(",
+    "\nAction: left_double(start_box='(",
+    "\nAction: right_single(start_box='(",
+    "\nAction: drag(start_box='(",
+    "\nAction: scroll(start_box='(",
+    "\nAction: type(content='",
+    "\nAction: hotkey(key='",
+    "\nAction: finished(content='')",
+    "\nAction: wait()",
+    "Action: click(start_box='(",
+    "Action: type(content='",
+    "Action: hotkey(key='",
+    "Action: finished(content='')",
+    "Action: wait()",
+    ")', end_box='(",
+    ")', direction='",
+    ")')",
+    "')",
+    "\\n')",
+)
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{{- '<|im_start|>' + message.role + '\\n' -}}"
+    "{%- if message.content is string -%}{{- message.content -}}"
+    "{%- else -%}{%- for part in message.content -%}"
+    "{%- if part.type == 'image' or 'image' in part or 'image_url' in part -%}"
+    "{{- '<|vision_start|><|image_pad|><|vision_end|>' -}}"
+    "{%- elif 'text' in part -%}{{- part.text -}}{%- endif -%}"
+    "{%- endfor -%}{%- endif -%}"
+    "{{- '<|im_end|>\\n' -}}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
+)
+
+
+def build_tokenizer(words: Sequence[str]) -> Any:
+    """A `PreTrainedTokenizerFast` whose vocabulary is bytes, integers 0..999, action pieces and `words`."""
+    from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
+    from tokenizers.models import BPE
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = sorted({*ACTION_PIECES, *ROLES}, key=len, reverse=True)
+    literal = "|".join(re.escape(piece).replace("\\\n", "\\n").replace("\n", "\\n") for piece in pieces)
+    pattern = Regex(rf"{literal}| ?\p{{L}}+|\p{{N}}{{1,3}}|[^\p{{L}}\p{{N}}]")
+    entries = [
+        *sorted(pre_tokenizers.ByteLevel.alphabet()),
+        *(_byte_level(str(number)) for number in range(MAX_INTEGER + 1)),
+        *(_byte_level(piece) for piece in pieces),
+        *(_byte_level(form) for word in words for form in (word, f" {word}")),
+    ]
+    vocabulary: dict[str, int] = {}
+    for entry in entries:
+        vocabulary.setdefault(entry, len(vocabulary))
+    core = Tokenizer(BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(pattern, behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    core.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        eos_token=END_OF_TURN,
+        pad_token=PADDING,
+        additional_special_tokens=[token for token in SPECIAL_TOKENS if token not in (END_OF_TURN, PADDING)],
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def _byte_level(text: str) -> str:
+    """`text` in the printable alphabet of byte-level vocabularies."""
+    return "".join(_PRINTABLE_BY_BYTE[byte] for byte in text.encode())
+
+
+def _printable_by_byte() -> dict[int, str]:
+    """The byte-level alphabet: printable Latin-1 stands for itself, the other bytes for code points from 256 on."""
+    own = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in own]
+    return {byte: chr(byte) for byte in own} | {byte: chr(256 + index) for index, byte in enumerate(others)}
+
+
+_PRINTABLE_BY_BYTE = _printable_by_byte()
