@@ -30,9 +30,9 @@ def mend_torch_extras() -> None:
     if "torchvision" not in sys.modules and not _declared and _library_is_broken("torchvision", "_C*.so"):
         from torch.library import Library
 
-        library = Library("torchvision", "DEF")
+        library = Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
         for schema in _TORCHVISION_SCHEMAS.values():
-            library.define(schema)
+            library.define(schema)  # type: ignore[no-untyped-call]
         _declared.append(library)
     for package, pattern in _HIDDEN_IF_BROKEN.items():
         if package not in sys.modules and _library_is_broken(package, pattern):
