@@ -1,0 +1,72 @@
+"""Live desktops as reinforcement-learning environments.
+
+    import dart_envs, gymnasium as gym
+    env = gym.make("DartOSWorld-v0", task="basics", resolution=(640, 400))
+
+Importing registers `DartOSWorld-v0`. Light by rule: no torch, no vLLM, no FastAPI. For code without
+Gymnasium: `AsyncFarm` and `AsyncDesktopEnv` (async), `Farm` (sync). For tests: `dart_envs.fake`,
+`dart_envs.check`.
+"""
+
+from dart_envs.core import AsyncDesktopEnv
+from dart_envs.errors import (
+    ActionError,
+    DartEnvError,
+    DesktopError,
+    DesktopGone,
+    EvaluatorError,
+    FarmError,
+    GuestError,
+    LeaseLost,
+    SetupError,
+    TaskError,
+)
+from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.lease import AsyncLease
+from dart_envs.farm.sync import Farm, Lease
+from dart_envs.registration import ENV_ID, register_envs
+from dart_envs.types import (
+    Action,
+    ActionType,
+    Desktop,
+    EndReason,
+    Frame,
+    Observation,
+    Outcome,
+    StepResult,
+    TaskLike,
+)
+from dart_server.wire import DesktopShape, SettleSpec
+
+register_envs()
+
+__all__ = [
+    "ENV_ID",
+    "Action",
+    "ActionError",
+    "ActionType",
+    "AsyncDesktopEnv",
+    "AsyncFarm",
+    "AsyncLease",
+    "DartEnvError",
+    "Desktop",
+    "DesktopError",
+    "DesktopGone",
+    "DesktopShape",
+    "EndReason",
+    "EvaluatorError",
+    "Farm",
+    "FarmError",
+    "Frame",
+    "GuestError",
+    "Lease",
+    "LeaseLost",
+    "Observation",
+    "Outcome",
+    "SettleSpec",
+    "SetupError",
+    "StepResult",
+    "TaskError",
+    "TaskLike",
+    "register_envs",
+]

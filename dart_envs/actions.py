@@ -1,7 +1,8 @@
 """Canonical actions: checked, performed as input events, written as JSON and read back.
 
-Role: the only place that knows what each `ActionType` needs and which input events it is made of. Rule: pure functions; every refusal is an
-`ActionError` with one sentence. Non-goals: model text (`dart_agent.parse`), the Gymnasium space (`dart_envs.spaces`).
+Role: the only place that knows what each `ActionType` needs and which input events it is made of. Rule: pure
+functions; every refusal is an `ActionError` with one sentence. Non-goals: model text (`dart_agent.parse`),
+the Gymnasium space (`dart_envs.spaces`).
 
 Coordinates are integer screen pixels; `resolution` is (width, height).
 """
@@ -14,6 +15,7 @@ from typing import Any
 
 from dart_envs.errors import ActionError
 from dart_envs.keys import is_key
+from dart_envs.observation import scale_point
 from dart_envs.types import Action, ActionType
 from dart_server.wire import (
     ButtonEvent,
@@ -31,7 +33,8 @@ MAX_WHEEL_CLICKS = 50
 MAX_KEYS = 5
 MAX_WAIT_S = 60.0
 DRAG_MOVES = 8
-"""Intermediate pointer moves of a drag: toolkits start dragging only after they saw the pointer move with the button down."""
+"""Intermediate pointer moves of a drag: toolkits start dragging only after they saw the pointer move with the
+button down."""
 DRAG_MOVE_MS = 12
 MULTI_CLICK_GAP_MS = 40
 
@@ -65,7 +68,8 @@ _DEFAULTS = {spec.name: spec.default for spec in fields(Action) if spec.name != 
 
 
 def check_action(action: Action, resolution: tuple[int, int]) -> None:
-    """Raise `ActionError` unless the action has exactly the fields of its type, with values that a screen of `resolution` has."""
+    """Raise `ActionError` unless the action has exactly the fields of its type, with values that a screen of
+    `resolution` has."""
     if not isinstance(action, Action) or not isinstance(action.type, ActionType):
         raise ActionError(f"{action!r} is not a dart_envs Action with a type of ActionType.")
     needs = NEEDS[action.type].fields
@@ -87,7 +91,8 @@ def check_action(action: Action, resolution: tuple[int, int]) -> None:
 
 
 def check_text(text: str, max_length: int = MAX_TEXT_LENGTH) -> None:
-    """Raise `ActionError` unless `text` can be typed: Unicode scalar values, no NUL, at most `max_length` characters."""
+    """Raise `ActionError` unless `text` can be typed: Unicode scalar values, no NUL, at most `max_length`
+    characters."""
     if not isinstance(text, str):
         raise ActionError(f"Text to type is a str, not {type(text).__name__}.")
     if len(text) > max_length:
@@ -123,7 +128,8 @@ def _check_keys(keys: tuple[str, ...]) -> None:
 
 
 def to_input_events(action: Action, resolution: tuple[int, int]) -> list[InputEvent]:
-    """The input events that perform an action; none for `done`, `fail` and empty ones. Raises `ActionError`."""
+    """The input events that perform an action; none for `done`, `fail` and empty ones. Raises
+    `ActionError`."""
     check_action(action, resolution)
     click = NEEDS[action.type].click
     if click is not None:
@@ -219,11 +225,11 @@ def action_from_dict(record: Mapping[str, Any], resolution: tuple[int, int] | No
 
 
 def scale_action(action: Action, from_wh: tuple[int, int], to_wh: tuple[int, int]) -> Action:
-    """The same action on a screen of another size: points of a `from_wh` image moved to the pixel centres of a `to_wh` one, clamped."""
+    """The same action on a screen of another size: points of a `from_wh` image moved to the pixel centres of
+    a `to_wh` one, clamped."""
     changed: dict[str, int] = {}
-    for name, axis in (("x", 0), ("y", 1), ("x2", 0), ("y2", 1)):
-        value = getattr(action, name)
-        if value is not None:
-            scaled = int((value + 0.5) * to_wh[axis] / from_wh[axis])
-            changed[name] = min(max(scaled, 0), to_wh[axis] - 1)
+    for x_name, y_name in (("x", "y"), ("x2", "y2")):
+        x, y = getattr(action, x_name), getattr(action, y_name)
+        if x is not None and y is not None:
+            changed[x_name], changed[y_name] = scale_point((x, y), from_wh, to_wh)
     return replace(action, **changed)  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
 """The clock that everything in this package schedules by.
 
-Role: one protocol, so that tests decide what time it is. Rule: code that waits or measures takes a `Clock`; nothing here knows what
-it is used for. Non-goals: time-outs of single network calls (those belong to the transport).
+Role: one protocol, so that tests decide what time it is. Rule: code that waits or measures takes a `Clock`;
+nothing here knows what it is used for. Non-goals: time-outs of single network calls (those belong to the
+transport).
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""One episode after another on leased desktops: the core under the Gymnasium env, the vector env and the rollout runner.
+"""One episode after another on leased desktops: the core under the Gymnasium env, the vector env and the
+rollout runner.
 
-Role: lease, prepare (set-up snapshots), step, judge once, and give every failure its owner. Rule: nothing here knows what a task does
-(`TaskLike`) or how a farm is reached (`FarmLike`); results are deterministic but for pixels, so timings live beside them. Non-goals:
-observation spaces and conversions of actions (`dart_envs.env`), model calls (`dart_agent`).
+Role: lease, prepare (set-up snapshots), step, judge once, and give every failure its owner. Rule: nothing
+here knows what a task does (`TaskLike`) or how a farm is reached (`FarmLike`); results are deterministic but
+for pixels, so timings live beside them. Non-goals: observation spaces and conversions of actions
+(`dart_envs.env`), model calls (`dart_agent`).
 
     reset:  lease ─► claim set-up ─► ready: restore a copy ──────────────────────────► settle ─► first observation
                                  └─► build: boot, run the set-up, publish, restore ──┘
@@ -49,8 +51,9 @@ _FINAL = {ActionType.DONE: EndReason.DONE, ActionType.FAIL: EndReason.FAIL}
 class AsyncDesktopEnv:
     """Episodes of tasks on one desktop at a time. Not for concurrent calls; close it with `aclose`.
 
-    farm: where desktops come from; it is not closed here. max_steps: overrides the task's own budget. observation: which of
-    `screenshot`, `a11y`, `terminal` to fetch at every step. labels: shown in the farm's lists of leases.
+    farm: where desktops come from; it is not closed here. max_steps: overrides the task's own budget.
+    observation: which of `screenshot`, `a11y`, `terminal` to fetch at every step. labels: shown in the farm's
+    lists of leases.
     """
 
     def __init__(
@@ -116,8 +119,9 @@ class AsyncDesktopEnv:
     async def reset(self, task: TaskLike, seed: int | None = None) -> tuple[Observation, dict[str, Any]]:
         """Start an episode of `task` on a fresh copy of its prepared desktop; first observation and info.
 
-        A desktop or lease that fails meanwhile is replaced, up to three times. `seed` is recorded in info: the desktop itself has no
-        randomness of ours. Raises `SetupError`, `FarmError`, `DesktopGone` or `LeaseLost` when no attempt came through.
+        A desktop or lease that fails meanwhile is replaced, up to three times. `seed` is recorded in info:
+        the desktop itself has no randomness of ours. Raises `SetupError`, `FarmError`, `DesktopGone` or
+        `LeaseLost` when no attempt came through.
         """
         self._over, self._task, self._steps, self._last = True, task, 0, None
         self.timings_s = {}
@@ -164,8 +168,9 @@ class AsyncDesktopEnv:
     async def step(self, action: Action) -> StepResult:
         """Perform one action and observe; judge when the action ends the episode or uses up the budget.
 
-        Raises `ActionError` (nothing happened, the step does not count) and `DartEnvError` when no episode is running. Faults of the
-        farm and of the desktop never raise: they end the episode, and the result says whose they were.
+        Raises `ActionError` (nothing happened, the step does not count) and `DartEnvError` when no episode is
+        running. Faults of the farm and of the desktop never raise: they end the episode, and the result says
+        whose they were.
         """
         if self._over or self._lease is None or self._last is None:
             raise DartEnvError("No episode is running; call reset() first.")
@@ -194,7 +199,8 @@ class AsyncDesktopEnv:
         return StepResult(self._last, 0.0, terminated=False, truncated=False, end=None, info=self._info())
 
     async def _judge(self, end: EndReason) -> StepResult:
-        """The evaluator's one run of this episode. A desktop that was broken from inside scores 0 whatever it holds."""
+        """The evaluator's one run of this episode. A desktop that was broken from inside scores 0 whatever it
+        holds."""
         assert self._lease is not None
         assert self._task is not None
         self._over = True

@@ -41,7 +41,8 @@ class LeaseLost(DesktopError):
 
 
 class GuestError(DesktopError):
-    """The guest agent refused or failed one request; the desktop itself is alive. `code` is the agent's own name for it."""
+    """The guest agent refused or failed one request; the desktop itself is alive. `code` is the agent's own
+    name for it."""
 
     def __init__(self, message: str, *, code: str = "unknown") -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
 """Names of keys, as pyautogui and the guest agent write them.
 
-Role: say whether a name is a key, read and write chords such as `ctrl+s`. Rule: any one printable character is a key too. Non-goals: which
-keysym a name becomes (the guest agent's business).
+Role: say whether a name is a key, read and write chords such as `ctrl+s`. Rule: any one printable character
+is a key too. Non-goals: which keysym a name becomes (the guest agent's business).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Bring a leased desktop to a task's prepared state, building the shared snapshot of that state when nobody has yet.
+"""Bring a leased desktop to a task's prepared state, building the shared snapshot of that state when nobody
+has yet.
 
-Role: `Preparer`, used by `core`. Rule: one builder per key, the others wait; a builder that fails says so at once, so that the next one may
-try; every episode starts from a restored copy, the builder's own too. Non-goals: what a set-up does (`TaskLike.prepare`).
+Role: `Preparer`, used by `core`. Rule: one builder per key, the others wait; a builder that fails says so at
+once, so that the next one may try; every episode starts from a restored copy, the builder's own too.
+Non-goals: what a set-up does (`TaskLike.prepare`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ GONE_SNAPSHOT_CODES = frozenset({ErrorCode.SNAPSHOT_MISSING, ErrorCode.SNAPSHOT_
 
 
 class Preparer:
-    """Prepares desktops of one shape. Remembers the image digest, so that later leases can ask for the right copy at once."""
+    """Prepares desktops of one shape. Remembers the image digest, so that later leases can ask for the right
+    copy at once."""
 
     def __init__(self, farm: FarmLike, shape: DesktopShape, *, clock: Clock, wait_s: float) -> None:
         self._farm = farm
@@ -41,7 +44,8 @@ class Preparer:
         return task.setup_key(self._image_digest, self._shape)
 
     async def prepare(self, lease: LeaseLike, task: TaskLike, *, fresh: bool) -> None:
-        """Leave `lease` on an untouched desktop in the task's prepared state. `fresh`: nobody has used this desktop yet.
+        """Leave `lease` on an untouched desktop in the task's prepared state. `fresh`: nobody has used this
+        desktop yet.
 
         Raises `SetupError`, `FarmError` and `DesktopError`s.
         """
@@ -78,7 +82,8 @@ class Preparer:
             return
 
     async def _build_and_publish(self, lease: LeaseLike, task: TaskLike, key: str, grant: str, *, fresh: bool) -> bool:
-        """True when the state is published; False when the farm cannot keep it and this desktop is all there is."""
+        """True when the state is published; False when the farm cannot keep it and this desktop is all there
+        is."""
         try:
             await self._build(lease, task, fresh=fresh)
             await lease.snapshot(publish_key=key, grant=grant)

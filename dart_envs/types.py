@@ -1,9 +1,11 @@
 """Carriers of the environment package: actions, observations, outcomes, and why an episode ended.
 
-Role: the values that env, tasks, policy and runner pass to each other. Rule: frozen, no behaviour beyond validation, no I/O, no
-heavy imports. Non-goals: task definitions (`dart_envs.tasks`), wire models (`dart_server.wire`).
+Role: the values that env, tasks, policy and runner pass to each other. Rule: frozen, no behaviour beyond
+validation, no I/O, no heavy imports. Non-goals: task definitions (`dart_envs.tasks`), wire models
+(`dart_server.wire`).
 
-Coordinates are integer screen pixels, origin top left, x to the right, y down. Images are uint8 RGB arrays [H, W, 3].
+Coordinates are integer screen pixels, origin top left, x to the right, y down. Images are uint8 RGB arrays
+[H, W, 3].
 """
 
 from __future__ import annotations
@@ -44,9 +46,9 @@ class ActionType(StrEnum):
 class Action:
     """The one canonical action. Which fields are set depends on `type` (checked in `dart_envs.actions`).
 
-    x, y: target in screen pixels (click, double_click, triple_click, right_click, middle_click, move, drag, scroll).
-    x2, y2: end of a drag. dx, dy: wheel clicks (positive dy scrolls up). text: what to type. keys: pressed together, released in reverse.
-    duration_s: length of a wait.
+    x, y: target in screen pixels (click, double_click, triple_click, right_click, middle_click, move, drag,
+    scroll). x2, y2: end of a drag. dx, dy: wheel clicks (positive dy scrolls up). text: what to type. keys:
+    pressed together, released in reverse. duration_s: length of a wait.
     """
 
     type: ActionType
@@ -81,7 +83,8 @@ class EndReason(StrEnum):
     MAX_STEPS = "max_steps"
     """truncated: the step budget is used up; evaluated."""
     BROKE_DESKTOP = "broke_desktop"
-    """terminated: the policy broke the desktop from the inside (memory, pids, disk, log-out, killed session); scores 0."""
+    """terminated: the policy broke the desktop from the inside (memory, pids, disk, log-out, killed session);
+    scores 0."""
     FARM_FAULT = "farm_fault"
     """truncated: the farm or the host failed; no reward, masked from training."""
     EVALUATOR_ERROR = "evaluator_error"
@@ -105,7 +108,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One transition. `reward` is 0.0 until the evaluator ran. `end` is set exactly when terminated or truncated."""
+    """One transition. `reward` is 0.0 until the evaluator ran. `end` is set exactly when terminated or
+    truncated."""
 
     observation: Observation
     reward: float
@@ -124,9 +128,11 @@ class Frame:
 
 
 class Desktop(Protocol):
-    """What set-up steps, getters and oracles may do to a live desktop. Implemented by the lease client and by the scripted fake.
+    """What set-up steps, getters and oracles may do to a live desktop. Implemented by the lease client and by
+    the scripted fake.
 
-    Every method raises a `dart_envs.errors.DesktopError` subclass; a program that fails inside is data (`ExecReply.returncode`).
+    Every method raises a `dart_envs.errors.DesktopError` subclass; a program that fails inside is data
+    (`ExecReply.returncode`).
     """
 
     @property
@@ -164,7 +170,8 @@ class Desktop(Protocol):
         ...
 
     async def activate_window(self, title: str, *, strict: bool = False) -> bool:
-        """Raise and focus the first window whose title contains (or equals) `title`; False when there is none."""
+        """Raise and focus the first window whose title contains (or equals) `title`; False when there is
+        none."""
         ...
 
 
@@ -198,7 +205,8 @@ class TaskLike(Protocol):
         ...
 
     async def evaluate(self, desktop: Desktop) -> Outcome:
-        """Judge the desktop as it is. Raises `EvaluatorError`; what the policy corrupted is an `Outcome` of 0."""
+        """Judge the desktop as it is. Raises `EvaluatorError`; what the policy corrupted is an `Outcome` of
+        0."""
         ...
 
     async def oracle(self, desktop: Desktop) -> Sequence[Action]:

@@ -1,7 +1,7 @@
 """What the rest of the package asks of a farm and of a lease.
 
-Role: the protocols behind which the real client (`client`, `lease`) and the scripted fake (`dart_envs.fake`) are interchangeable.
-Rule: no I/O here. Non-goals: the server's routes (`dart_server.wire`).
+Role: the protocols behind which the real client (`client`, `lease`) and the scripted fake (`dart_envs.fake`)
+are interchangeable. Rule: no I/O here. Non-goals: the server's routes (`dart_server.wire`).
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class LeaseLike(Desktop, Protocol):
         ...
 
     async def claim_setup(self, key: str, wait_s: float = 120.0) -> SetupGrant:
-        """Ask for the prepared state: ready, yours to build, or still being built by another after `wait_s`."""
+        """Ask for the prepared state: ready, yours to build, or still being built by another after
+        `wait_s`."""
         ...
 
     async def snapshot(
@@ -103,7 +104,8 @@ class LeaseLike(Desktop, Protocol):
     async def health(self) -> DesktopHealthView: ...
 
     def tunnel(self, port: int) -> AbstractAsyncContextManager[tuple[str, int]]:
-        """A local (host, port) that leads to a TCP port inside the desktop, for as long as the context is open."""
+        """A local (host, port) that leads to a TCP port inside the desktop, for as long as the context is
+        open."""
         ...
 
     async def release(self) -> None:

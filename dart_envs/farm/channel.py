@@ -1,7 +1,8 @@
 """The binary WebSocket channel to one leased desktop: many steps over one connection.
 
-Role: match answers to requests by their `seq`, and split binary frames. Rule: an answer whose request has timed out is dropped, never
-given to another request; a broken channel fails everything that waits on it at once. Non-goals: reopening, blame (`lease` does both).
+Role: match answers to requests by their `seq`, and split binary frames. Rule: an answer whose request has
+timed out is dropped, never given to another request; a broken channel fails everything that waits on it at
+once. Non-goals: reopening, blame (`lease` does both).
 """
 
 from __future__ import annotations

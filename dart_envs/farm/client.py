@@ -1,8 +1,8 @@
 """The client of a farm: connect, lease desktops, look at what the farm has.
 
-Role: `AsyncFarm`, the one async core under env, vector env and runner. Rule: whatever was leased through it is released by `aclose`, and a
-claim that was cancelled half-way gives its desktop back. Non-goals: retries of failed desktops (`dart_envs.core`), starting a farm
-(`embedded`).
+Role: `AsyncFarm`, the one async core under env, vector env and runner. Rule: whatever was leased through it
+is released by `aclose`, and a claim that was cancelled half-way gives its desktop back. Non-goals: retries of
+failed desktops (`dart_envs.core`), starting a farm (`embedded`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class AsyncFarm:
     async def connect(
         cls, url: str | None = None, api_key: str | None = None, *, clock: Clock = SYSTEM_CLOCK
     ) -> AsyncFarm:
-        """Connect to the farm at `url`, at `DART_FARM_URL`, or to this user's embedded farm, which is started on demand.
+        """Connect to the farm at `url`, at `DART_FARM_URL`, or to this user's embedded farm, which is started
+        on demand.
 
         `api_key` falls back to `DART_API_KEY`, then to the key file beside a Unix socket. Raises `FarmError`.
         """
@@ -78,7 +79,8 @@ class AsyncFarm:
         wait_s: float = 60.0,
         labels: Mapping[str, str] | None = None,
     ) -> AsyncLease:
-        """Claim a desktop, waiting up to `wait_s` for a free one; with `setup_key`, a copy of that prepared state where there is one.
+        """Claim a desktop, waiting up to `wait_s` for a free one; with `setup_key`, a copy of that prepared
+        state where there is one.
 
         Heartbeats start at once. Raises `FarmError` (`no_capacity`, `image_missing`, …).
         """

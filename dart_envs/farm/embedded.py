@@ -1,7 +1,8 @@
 """One farm daemon per user, found by its socket and started on demand.
 
-Role: `ensure_embedded_farm`. Rule: the farm never runs inside the caller's process; a file lock makes N callers start one daemon; a
-daemon that does not come up is reported with the end of its own log. Non-goals: stopping it (it stops when idle; `dart-farm stop`).
+Role: `ensure_embedded_farm`. Rule: the farm never runs inside the caller's process; a file lock makes N
+callers start one daemon; a daemon that does not come up is reported with the end of its own log. Non-goals:
+stopping it (it stops when idle; `dart-farm stop`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,13 +32,14 @@ _started: list[subprocess.Popen[bytes]] = []
 
 
 def runtime_dir() -> Path:
-    """`DART_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/dart`, else `/tmp/dart-<uid>`; made with mode 0700 when missing."""
+    """`DART_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/dart`, else `dart-<uid>` among the temporary files; made
+    with mode 0700 when missing."""
     if named := os.environ.get("DART_RUNTIME_DIR"):
         path = Path(named)
     elif session := os.environ.get("XDG_RUNTIME_DIR"):
         path = Path(session) / "dart"
     else:
-        path = Path(f"/tmp/dart-{os.getuid()}")
+        path = Path(tempfile.gettempdir()) / f"dart-{os.getuid()}"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_uid != os.getuid():
         raise FarmError(
@@ -50,16 +53,18 @@ def runtime_dir() -> Path:
 async def ensure_embedded_farm(
     *, clock: Clock = SYSTEM_CLOCK, start_timeout_s: float = START_TIMEOUT_S, command: list[str] | None = None
 ) -> Path:
-    """Path of the socket of this user's farm, started when nobody answers there. Raises `FarmError` with the end of its log.
+    """Path of the socket of this user's farm, started when nobody answers there. Raises `FarmError` with the
+    end of its log.
 
-    command: what starts the daemon (for tests); by default this Python with `-m dart_server.cli serve --embedded`.
+    command: what starts the daemon (for tests); by default this Python with `-m dart_server.cli serve
+    --embedded`.
     """
     place = runtime_dir()
     socket_path = place / "farm.sock"
     if await _healthy(socket_path):
         return socket_path
     deadline_s = clock.monotonic() + start_timeout_s
-    with (place / "farm.lock").open("w") as lock_file:
+    with (place / "farm.start.lock").open("w") as lock_file:
         while not _try_lock(lock_file.fileno()):
             if await _healthy(socket_path):
                 return socket_path

@@ -1,7 +1,7 @@
 """What comes back over the wire of one step: pixels, refusals, and how long to wait for them.
 
-Role: pure decoding for `lease`. Rule: no I/O; anything malformed is a `FarmError` with code `bad_frame`. Non-goals: splitting messages
-(`channel`).
+Role: pure decoding for `lease`. Rule: no I/O; anything malformed is a `FarmError` with code `bad_frame`.
+Non-goals: splitting messages (`channel`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def step_timeout_s(events: list[InputEvent], settle: SettleSpec | None) -> float
 
 
 def decode_image(header: FrameHeader, payload: bytes) -> RgbImage:
-    """Pixels of a frame, uint8 [H, W, 3], writable and not shared; an empty image where none was asked for."""
+    """Pixels of a frame, uint8 [H, W, 3], writable and not shared; an empty image where none was asked
+    for."""
     if header.encoding == "none":
         return np.zeros((0, 0, 3), dtype=np.uint8)
     if header.encoding == "raw":

@@ -1,8 +1,9 @@
 """A claim on one live desktop, from the client's side: heartbeat, channel, every call, release.
 
-Role: `AsyncLease`, which implements `dart_envs.types.Desktop`. Rule: every failure leaves here as a `dart_envs.errors` class with the
-right owner (a dead desktop's health decides whose fault it was); the server alone decides when a lease has ended. Non-goals: what runs on
-the desktop (tasks), when to take another one (`dart_envs.core`).
+Role: `AsyncLease`, which implements `dart_envs.types.Desktop`. Rule: every failure leaves here as a
+`dart_envs.errors` class with the right owner (a dead desktop's health decides whose fault it was); the server
+alone decides when a lease has ended. Non-goals: what runs on the desktop (tasks), when to take another one
+(`dart_envs.core`).
 """
 
 from __future__ import annotations
@@ -121,8 +122,9 @@ class AsyncLease:
     ) -> Frame:
         """Perform input events, wait until the screen settled, return the frame.
 
-        Raises `GuestError` (refused, the desktop lives), `DesktopGone`, `LeaseLost`, or `FarmError` (`timeout`, `channel_lost`,
-        `unreachable`): in the last three cases the events may or may not have been performed.
+        Raises `GuestError` (refused, the desktop lives), `DesktopGone`, `LeaseLost`, or `FarmError`
+        (`timeout`, `channel_lost`, `unreachable`): in the last three cases the events may or may not have
+        been performed.
         """
         request = StepRequest(seq=next(self._seq), events=events, settle=settle, frame=frame or FrameSpec())
         timeout_s = step_timeout_s(events, settle)
@@ -212,7 +214,8 @@ class AsyncLease:
         content: bytes | None = None,
         timeout_s: float = 60.0,
     ) -> GuestReply:
-        """One of the guest agent's OSWorld routes, whatever it answers; failures on the way to it are raised."""
+        """One of the guest agent's OSWorld routes, whatever it answers; failures on the way to it are
+        raised."""
         reply = await self._raw(
             method, f"/guest/{path.lstrip('/')}", params=params, json=json, content=content, timeout_s=timeout_s
         )
@@ -269,8 +272,8 @@ class AsyncLease:
     # The end.
 
     async def release(self) -> None:
-        """Give the desktop back. Idempotent; goes on to its end when the caller is cancelled; never raises for a farm that is gone
-        (the lease then ends by itself)."""
+        """Give the desktop back. Idempotent; goes on to its end when the caller is cancelled; never raises
+        for a farm that is gone (the lease then ends by itself)."""
         if self._release_task is None:
             self._release_task = asyncio.create_task(self._release(), name=f"dart-release-{self.lease_id}")
         await asyncio.shield(self._release_task)
@@ -392,7 +395,8 @@ class AsyncLease:
         raise (await self._explain(error)) if explain else error
 
     async def _explain(self, error: DartEnvError) -> DartEnvError:
-        """The same failure with its right owner: what looks like a dead desktop is checked against the desktop's health."""
+        """The same failure with its right owner: what looks like a dead desktop is checked against the
+        desktop's health."""
         if isinstance(error, LeaseLost):
             await self._give_up(error)
             return error

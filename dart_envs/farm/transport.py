@@ -1,7 +1,8 @@
 """HTTP to the farm, and the one place where wire and transport failures become `dart_envs.errors`.
 
-Role: addresses, keys, one request with its own time-out, and the mapping of error envelopes. Rule: no other module of the client
-looks at status codes or catches httpx errors. Non-goals: retries (the callers know what is safe to repeat), WebSockets (`channel`).
+Role: addresses, keys, one request with its own time-out, and the mapping of error envelopes. Rule: no other
+module of the client looks at status codes or catches httpx errors. Non-goals: retries (the callers know what
+is safe to repeat), WebSockets (`channel`).
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def parse_address(url: str) -> Address:
 
 
 def find_key(address: Address, api_key: str | None) -> str | None:
-    """The key to use: the one given, `DART_API_KEY`, or the `farm.key` that lies beside the farm's Unix socket."""
+    """The key to use: the one given, `DART_API_KEY`, or the `farm.key` that lies beside the farm's Unix
+    socket."""
     if api_key:
         return api_key
     if from_env := os.environ.get("DART_API_KEY"):
@@ -82,7 +84,8 @@ def find_key(address: Address, api_key: str | None) -> str | None:
 def error_from_envelope(body: ErrorBody) -> DartEnvError:
     """The exception for an error that the farm named.
 
-    `desktop_failed` is given to the host here; the lease asks for the desktop's health and corrects the owner.
+    `desktop_failed` is given to the host here; the lease asks for the desktop's health and corrects the
+    owner.
     """
     detail = body.detail if body.hint is None else f"{body.detail} {body.hint}"
     match body.error:
@@ -134,7 +137,8 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = REPLY_GRACE_S,
     ) -> httpx.Response:
-        """One request, whatever its status. Raises `FarmError` (`unreachable` or `timeout`) when there is no answer."""
+        """One request, whatever its status. Raises `FarmError` (`unreachable` or `timeout`) when there is no
+        answer."""
         all_headers = dict(headers or {})
         if body is not None:
             content = body.model_dump_json().encode()

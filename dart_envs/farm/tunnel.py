@@ -1,7 +1,7 @@
 """A TCP port of the desktop on this machine's loopback interface.
 
-Role: accept local connections and relay each through a WebSocket of its own. Rule: 127.0.0.1 only, an ephemeral port, nothing outlives the
-context. Non-goals: what is spoken through it.
+Role: accept local connections and relay each through a WebSocket of its own. Rule: 127.0.0.1 only, an
+ephemeral port, nothing outlives the context. Non-goals: what is spoken through it.
 """
 
 from __future__ import annotations

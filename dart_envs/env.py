@@ -1,0 +1,202 @@
+"""`gym.make("DartOSWorld-v0")`: tasks on a live desktop as a Gymnasium environment.
+
+Role: `DartOSWorldEnv`, a synchronous face of `AsyncDesktopEnv`. Rule: nothing is leased before the first
+`reset`, everything is given back by `close`, by garbage collection and at interpreter exit; whatever is
+returned is fresh memory and deterministic but for pixels. Non-goals: several desktops at once
+(`dart_envs.vector`), model text (`dart_agent`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_envs.core import DEFAULT_SETTLE, AsyncDesktopEnv
+from dart_envs.errors import DartEnvError
+from dart_envs.farm.base import FarmLike, LeaseLike
+from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.sync import LoopThread
+from dart_envs.selection import TaskChoice, load, select
+from dart_envs.spaces import action_from_space, make_action_space, make_observation_space, observation_to_space
+from dart_envs.types import Action, RgbImage, TaskLike
+from dart_server.wire import DesktopShape, SettleSpec
+
+log = logging.getLogger(__name__)
+
+OBSERVATION = ("screenshot",)
+
+
+class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
+    """One desktop, one task after another.
+
+    task: a task id (`basics/family/variation`), a suite or family, a task object, or a sequence of these;
+    None plays the bundled suite. Each `reset` draws one by the seed, or takes `options={"task": …}`. split:
+    `train`, `validation` or `test`, for suites and families. max_steps: overrides the tasks' own budget.
+    resolution: (width, height), pixels. font_size: points; None keeps the image's. image: name of the desktop
+    image. farm: URL of a farm (default: `DART_FARM_URL`, else the embedded farm, started on demand), or an
+    object with `FarmLike`'s methods. settle: how long the screen must be quiet before it is looked at, a
+    `SettleSpec` or its fields. observation: `screenshot`, and if wanted `a11y` and `terminal`.
+
+    Actions: elements of `action_space`, `dart_envs.Action`s, or their JSON form. Reward: 0.0 until the
+    evaluator ran, which happens once, at DONE, FAIL or the last step. `info["end"]` says why an episode
+    ended; where `info["masked"]` is true there is no verdict to learn from.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 2}  # type: ignore[misc]
+
+    def __init__(
+        self,
+        task: TaskChoice = None,
+        split: str = "train",
+        max_steps: int | None = None,
+        resolution: tuple[int, int] = (1920, 1080),
+        font_size: int | None = None,
+        image: str = "basic",
+        farm: str | FarmLike | None = None,
+        render_mode: str | None = None,
+        settle: SettleSpec | Mapping[str, int] | None = None,
+        observation: tuple[str, ...] = OBSERVATION,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise ValueError(f"render_mode is None or rgb_array, not {render_mode!r}.")
+        self.render_mode = render_mode
+        self.shape = make_shape(image, resolution, font_size)
+        self.tasks = select(task, split)
+        self.action_space = make_action_space(self.shape.resolution)
+        self.observation_space = make_observation_space(self.shape.resolution, tuple(observation))
+        self._core_options: dict[str, Any] = {
+            "shape": self.shape,
+            "max_steps": max_steps,
+            "settle": make_settle(settle),
+            "observation": tuple(observation),
+            "labels": labels,
+        }
+        self._farm = farm
+        self._held: _Held | None = None
+        self._screen: RgbImage | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start an episode. `options={"task": id or task}` picks the task. Raises `SetupError`, `FarmError`
+        or `DesktopError` when no desktop could be brought to the task's start."""
+        super().reset(seed=seed)
+        chosen = (options or {}).get("task")
+        task = self.tasks.draw(self.np_random) if chosen is None else load(chosen)
+        held = self._hold()
+        observation, info = held.loop.run(held.core.reset(task, seed))
+        self._screen = observation.screenshot
+        return observation_to_space(observation), dict(info)
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Perform one action. Raises `ActionError` for one outside the action space; the episode then goes
+        on."""
+        if self._held is None:
+            raise DartEnvError("No episode is running; call reset() first.")
+        canonical = action_from_space(action, self.shape.resolution)
+        result = self._held.loop.run(self._held.core.step(canonical))
+        self._screen = result.observation.screenshot
+        element = observation_to_space(result.observation)
+        return element, float(result.reward), result.terminated, result.truncated, dict(result.info)
+
+    def oracle(self) -> list[Action]:
+        """The actions that solve the running task from its start, for demonstrations and tests."""
+        held, task = self._held, self.current_task
+        if held is None or task is None or held.core.lease is None:
+            raise DartEnvError("No episode is running; call reset() first.")
+        return list(held.loop.run(_oracle(task, held.core.lease)))
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """The last screenshot, uint8 [H, W, 3]; no new one is taken."""
+        if self.render_mode != "rgb_array":
+            return None
+        if self._screen is None:
+            width, height = self.shape.resolution
+            return np.zeros((height, width, 3), dtype=np.uint8)
+        return self._screen.copy()
+
+    @property
+    def current_task(self) -> TaskLike | None:
+        """The task of the running or last episode."""
+        return None if self._held is None else self._held.core.task
+
+    @property
+    def timings_s(self) -> dict[str, float]:
+        """How long the parts of the last `reset` or `step` took, seconds."""
+        return {} if self._held is None else dict(self._held.core.timings_s)
+
+    def close(self) -> None:
+        """Give the desktop back and disconnect. Idempotent; the next `reset` would take a desktop again."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
+
+    def _hold(self) -> _Held:
+        if self._held is None or self._held.pid != os.getpid():
+            self._held = _Held(self._farm, self._core_options)
+            weakref.finalize(self, _Held.close_quietly, self._held)
+        return self._held
+
+
+class _Held:
+    """What an env holds outside itself: a connection and a leased desktop, on the process's event loop."""
+
+    def __init__(self, farm: str | FarmLike | None, core_options: Mapping[str, Any]) -> None:
+        self.pid = os.getpid()
+        self.loop = LoopThread.shared()
+        self._own_farm: FarmLike | None = None
+        if farm is None or isinstance(farm, str):
+            farm = self._own_farm = self.loop.run(AsyncFarm.connect(farm))
+        self.core = AsyncDesktopEnv(farm, **core_options)
+        self._closed = False
+
+    def close(self) -> None:
+        if not self._closed and self.pid == os.getpid():
+            self._closed = True
+            self.loop.run(self._aclose())
+
+    def close_quietly(self) -> None:
+        """`close` for the garbage collector and the end of the interpreter: nobody is there to catch
+        anything."""
+        if self._closed or self.pid != os.getpid():
+            return
+        try:
+            if self.loop.is_current():
+                self._closed = True
+                self.loop.submit(self._aclose())
+            else:
+                self.close()
+        except (DartEnvError, RuntimeError) as error:
+            log.warning("A desktop could not be given back and its lease will expire: %s", error)
+
+    async def _aclose(self) -> None:
+        await self.core.aclose()
+        if self._own_farm is not None:
+            await self._own_farm.aclose()
+
+
+def make_shape(image: str, resolution: tuple[int, int], font_size: int | None) -> DesktopShape:
+    """The desktop that is asked for. Raises `ValueError` with the field at fault."""
+    width, height = (int(side) for side in resolution)
+    if width < 64 or height < 64:
+        raise ValueError(f"resolution is (width, height) of at least 64 pixels each, not {tuple(resolution)}.")
+    return DesktopShape(image=image, resolution=(width, height), font_size=font_size)
+
+
+def make_settle(settle: SettleSpec | Mapping[str, int] | None) -> SettleSpec:
+    """The settling to use: the one given, as a spec or as its fields, or the default."""
+    if settle is None:
+        return DEFAULT_SETTLE
+    return settle if isinstance(settle, SettleSpec) else SettleSpec.model_validate(dict(settle))
+
+
+async def _oracle(task: TaskLike, lease: LeaseLike) -> list[Action]:
+    return list(await task.oracle(lease))

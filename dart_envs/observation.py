@@ -1,0 +1,49 @@
+"""What is seen, in the sizes and forms that a policy wants.
+
+Role: resize screenshots, map points between image and screen, write the accessibility tree as text. Rule:
+pure functions; images are uint8 RGB [H, W, 3], sizes are (width, height). Non-goals: prompts
+(`dart_agent.prompt`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import numpy as np
+
+from dart_envs.types import RgbImage
+from dart_server.wire import A11yElement
+
+
+def resize_image(image: RgbImage, to_wh: tuple[int, int]) -> RgbImage:
+    """The image in another size, antialiased; a copy also where the size is already right."""
+    if (image.shape[1], image.shape[0]) == to_wh:
+        return image.copy()
+    from PIL import Image
+
+    return np.array(Image.fromarray(image).resize(to_wh, Image.Resampling.LANCZOS), dtype=np.uint8)
+
+
+def fit_size(wh: tuple[int, int], *, max_pixels: int) -> tuple[int, int]:
+    """The largest size of (nearly) the same shape with at most `max_pixels` pixels; `wh` itself where it
+    fits."""
+    width, height = wh
+    if width * height <= max_pixels:
+        return wh
+    factor = (max_pixels / (width * height)) ** 0.5
+    return max(1, int(width * factor)), max(1, int(height * factor))
+
+
+def scale_point(xy: tuple[int, int], from_wh: tuple[int, int], to_wh: tuple[int, int]) -> tuple[int, int]:
+    """The pixel of a `to_wh` image that holds the centre of pixel `xy` of a `from_wh` image, clamped to the
+    image."""
+    x, y = (int((xy[axis] + 0.5) * to_wh[axis] / from_wh[axis]) for axis in (0, 1))
+    return min(max(x, 0), to_wh[0] - 1), min(max(y, 0), to_wh[1] - 1)
+
+
+def a11y_to_text(elements: Iterable[A11yElement]) -> str:
+    """The accessibility tree's showing elements, one JSON object per line, without what Unicode cannot
+    hold."""
+    lines = (json.dumps(element.model_dump(), ensure_ascii=False) for element in elements)
+    return "\n".join(lines).encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,215 @@
+"""Gymnasium spaces of the desktop: any Unicode text, key chords, the canonical action, the observation.
+
+Role: spaces that can be sampled, checked and batched without losing a character. Rule: every sample of the
+action space is an action that can be performed. Non-goals: performing it (`dart_envs.actions`).
+
+Why not `gymnasium.spaces.Text`: its alphabet is a finite set, and a vector env with shared memory silently
+returns "000…" for it; a space class of our own is refused there with a clear error instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from dart_envs.actions import (
+    MAX_KEYS,
+    MAX_TEXT_LENGTH,
+    action_from_dict,
+    action_to_dict,
+    check_action,
+    is_typeable,
+)
+from dart_envs.errors import ActionError
+from dart_envs.keys import MODIFIERS, NAMED_KEYS, format_chord, parse_chord
+from dart_envs.types import Action, ActionType, Observation
+
+ACTION_TYPES: tuple[ActionType, ...] = tuple(ActionType)
+"""The order of the action space's `type` index."""
+
+INSTRUCTION_LENGTH = 16_384
+TREE_LENGTH = 4_000_000
+WHEEL_CLICKS = 10
+SAMPLE_LENGTH = 12
+_SAMPLE_RANGES = ((0x20, 0x7F), (0xA1, 0x180), (0x391, 0x3C9), (0x410, 0x450), (0x4E00, 0x4F00), (0x1F600, 0x1F640))
+_SAMPLE_KEYS = (*NAMED_KEYS, *"abcdefghijklmnopqrstuvwxyz0123456789")
+
+
+class UnicodeText(Space[str]):
+    """Strings of any Unicode scalar values but NUL, at most `max_length` characters long; samples are short
+    and mixed in script."""
+
+    def __init__(self, max_length: int = MAX_TEXT_LENGTH, *, seed: int | np.random.Generator | None = None) -> None:
+        if max_length < 1:
+            raise ValueError(f"max_length must be at least 1, not {max_length}.")
+        self.max_length = max_length
+        super().__init__(dtype=str, seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        return False
+
+    def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
+        _refuse_masks(mask, probability)
+        length = int(self.np_random.integers(0, min(self.max_length, SAMPLE_LENGTH) + 1))
+        ranges = self.np_random.integers(0, len(_SAMPLE_RANGES), size=length)
+        return "".join(chr(int(self.np_random.integers(*_SAMPLE_RANGES[index]))) for index in ranges)
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str) and len(x) <= self.max_length and is_typeable(x)
+
+    def __repr__(self) -> str:
+        return f"UnicodeText({self.max_length})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UnicodeText) and other.max_length == self.max_length
+
+    def __hash__(self) -> int:
+        return hash((UnicodeText, self.max_length))
+
+
+class KeyChord(Space[str]):
+    """Key chords written with plus signs, such as `ctrl+shift+s`, `enter` or `é`."""
+
+    def __init__(self, *, seed: int | np.random.Generator | None = None) -> None:
+        super().__init__(dtype=str, seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        return False
+
+    def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
+        _refuse_masks(mask, probability)
+        key = _SAMPLE_KEYS[int(self.np_random.integers(len(_SAMPLE_KEYS)))]
+        held = tuple(name for name in MODIFIERS if name != key and self.np_random.random() < 0.15)
+        return format_chord((*held, key))
+
+    def contains(self, x: Any) -> bool:
+        chord = parse_chord(x) if isinstance(x, str) else None
+        return chord is not None and len(chord) <= MAX_KEYS
+
+    def __repr__(self) -> str:
+        return "KeyChord()"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeyChord)
+
+    def __hash__(self) -> int:
+        return hash(KeyChord)
+
+
+def _refuse_masks(mask: object, probability: object) -> None:
+    if mask is not None or probability is not None:
+        raise ValueError("Text spaces are sampled without a mask.")
+
+
+def make_action_space(resolution: tuple[int, int]) -> spaces.Dict:
+    """The canonical action for a screen of `resolution` (width, height): one Dict, of which each type reads
+    its own fields.
+
+    type: index into `ACTION_TYPES`; x, y, x2, y2: screen pixels; dx, dy: wheel clicks; text: what to type;
+    key: a chord. A `wait` lasts one second.
+    """
+    width, height = resolution
+    wheel = 2 * WHEEL_CLICKS + 1
+    return spaces.Dict(
+        {
+            "type": spaces.Discrete(len(ACTION_TYPES)),
+            "x": spaces.Discrete(width),
+            "y": spaces.Discrete(height),
+            "x2": spaces.Discrete(width),
+            "y2": spaces.Discrete(height),
+            "dx": spaces.Discrete(wheel, start=-WHEEL_CLICKS),
+            "dy": spaces.Discrete(wheel, start=-WHEEL_CLICKS),
+            "text": UnicodeText(MAX_TEXT_LENGTH),
+            "key": KeyChord(),
+        }
+    )
+
+
+def action_from_space(value: object, resolution: tuple[int, int]) -> Action:
+    """The action that a caller of `env.step` means: an element of the action space, an `Action`, or an
+    action's JSON form.
+
+    Fields that the type does not read are ignored in an element of the space. Raises `ActionError`.
+    """
+    if isinstance(value, Action):
+        check_action(value, resolution)
+        return value
+    if not isinstance(value, Mapping):
+        raise ActionError(f"An action is a dict of the action space or a dart_envs Action, not {type(value).__name__}.")
+    if isinstance(value.get("type"), str):
+        return action_from_dict(value, resolution)
+    kind = ACTION_TYPES[_index(value, len(ACTION_TYPES))]
+    record: dict[str, Any] = {"type": kind}
+    for name in action_to_dict(Action(kind)):
+        if name == "keys":
+            record[name] = _chord(value.get("key"))
+        elif name in value:
+            element = value[name]
+            record[name] = int(element) if isinstance(element, np.integer) else _unwrapped(element)
+    return action_from_dict(record, resolution)
+
+
+def action_to_space(action: Action) -> dict[str, Any]:
+    """The element of the action space that stands for an action; a wait's duration is not part of it."""
+    return {
+        "type": np.int64(ACTION_TYPES.index(action.type)),
+        "x": np.int64(action.x or 0),
+        "y": np.int64(action.y or 0),
+        "x2": np.int64(action.x2 or 0),
+        "y2": np.int64(action.y2 or 0),
+        "dx": np.int64(action.dx),
+        "dy": np.int64(action.dy),
+        "text": action.text,
+        "key": format_chord(action.keys) if action.keys else "enter",
+    }
+
+
+def _index(value: Mapping[Any, Any], count: int) -> int:
+    index = _unwrapped(value.get("type"))
+    if isinstance(index, bool) or not isinstance(index, int | np.integer) or not 0 <= index < count:
+        raise ActionError(f"An action's type is an index from 0 to {count - 1} or a name, not {index!r}.")
+    return int(index)
+
+
+def _unwrapped(element: Any) -> Any:
+    """Arrays of no dimension, as batched spaces hand them out, are what they hold."""
+    return element.item() if isinstance(element, np.ndarray) and element.ndim == 0 else element
+
+
+def _chord(value: object) -> tuple[str, ...]:
+    chord = parse_chord(value) if isinstance(value, str) else None
+    if chord is None:
+        raise ActionError(f"{value!r} is not a chord of keys; write it like ctrl+s, enter or ctrl+shift+t.")
+    return chord
+
+
+def make_observation_space(resolution: tuple[int, int], parts: tuple[str, ...] = ("screenshot",)) -> spaces.Dict:
+    """Screenshot uint8 [H, W, 3] and instruction; `a11y` (JSON text) and `terminal` when they are among
+    `parts`."""
+    width, height = resolution
+    members: dict[str, Space[Any]] = {
+        "screenshot": spaces.Box(0, 255, (height, width, 3), np.uint8),
+        "instruction": UnicodeText(INSTRUCTION_LENGTH),
+    }
+    members.update({name: UnicodeText(TREE_LENGTH) for name in ("a11y", "terminal") if name in parts})
+    return spaces.Dict(members)
+
+
+def observation_to_space(observation: Observation) -> dict[str, Any]:
+    """The observation as a fresh element of the observation space, sharing no memory with what was given out
+    before."""
+    from dart_envs.observation import a11y_to_text
+
+    screenshot: NDArray[np.uint8] = observation.screenshot.copy()
+    element: dict[str, Any] = {"screenshot": screenshot, "instruction": observation.instruction[:INSTRUCTION_LENGTH]}
+    if observation.a11y is not None:
+        element["a11y"] = a11y_to_text(observation.a11y)[:TREE_LENGTH]
+    if observation.terminal is not None:
+        element["terminal"] = observation.terminal.replace("\0", "")[:TREE_LENGTH]
+    return element
