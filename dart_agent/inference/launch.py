@@ -1,0 +1,191 @@
+"""One inference worker as a child process: start, wait until it answers, stop, leave nothing behind.
+
+Role: `WorkerProcess`. Rule: a worker lives in a directory of its own (socket, key, temporary files) and in a process group of its
+own; `stop` ends the group and removes the directory, whatever state they are in. The worker watches its parent, so a launcher that is
+killed takes its workers with it. Non-goals: restarting (`dart_agent.inference.supervisor`), routing (`pool`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from dart_agent.clock import Clock, SystemClock
+from dart_agent.errors import ConfigError, WorkerError
+from dart_agent.inference.client import WorkerClient
+from dart_agent.inference.settings import KEY_NAME, WorkerSettings
+
+_MAX_DIRECTORY_CHARS = 64
+"""A Unix socket's path may have 107 bytes, and vLLM appends its own names of up to 40."""
+
+
+def runtime_dir() -> Path:
+    """Directory for sockets and keys, mode 0700: DART_RUNTIME_DIR, $XDG_RUNTIME_DIR/dart, or /tmp/dart-<uid>."""
+    configured, session = os.environ.get("DART_RUNTIME_DIR"), os.environ.get("XDG_RUNTIME_DIR")
+    if configured:
+        path = Path(configured)
+    elif session:
+        path = Path(session) / "dart"
+    else:
+        path = Path(tempfile.gettempdir()) / f"dart-{os.getuid()}"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+class WorkerProcess:
+    """One vLLM worker. `directory` is made at each start and removed at each stop; its path stays the same."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: WorkerSettings,
+        *,
+        directory: Path,
+        log_path: Path,
+        clock: Clock | None = None,
+    ) -> None:
+        """Raises ConfigError when `directory` is too long for a Unix socket, or the model is not there."""
+        settings.check()
+        if len(str(directory)) > _MAX_DIRECTORY_CHARS:
+            raise ConfigError(
+                f"{directory} is too long for Unix sockets: set DART_RUNTIME_DIR to a path of at most "
+                f"{_MAX_DIRECTORY_CHARS - len(directory.name) - 1} characters"
+            )
+        self.name = name
+        self.settings = settings
+        self.directory = directory
+        self.log_path = log_path
+        self._clock = clock or SystemClock()
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the worker, None when it was not started."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> None:
+        """Start the process; `ready` waits for it."""
+        await self.stop()
+        temporary = self.directory / "tmp"
+        temporary.mkdir(mode=0o700, parents=True)
+        self.directory.chmod(0o700)
+        key_path = self.directory / KEY_NAME
+        with open(os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+            stream.write(secrets.token_urlsafe(32))
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "dart_agent.inference.server",
+                "--settings",
+                self.settings.model_dump_json(),
+                "--directory",
+                str(self.directory),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment(temporary),
+                start_new_session=True,
+            )
+
+    async def ready(self) -> None:
+        """Wait until the worker answers. Raises WorkerError when it ends or does not answer in `start_timeout_s`."""
+        assert self._process is not None, "start() first"
+        deadline_s = self._clock.monotonic() + self.settings.start_timeout_s
+        async with WorkerClient(self.name, self.directory) as client:
+            while self._process.returncode is None:
+                with contextlib.suppress(WorkerError):
+                    await client.health(timeout_s=5.0)
+                    return
+                if self._clock.monotonic() > deadline_s:
+                    raise WorkerError(
+                        f"{self.name} did not answer within {self.settings.start_timeout_s:.0f} s: see {self.log_path}"
+                    )
+                await self._clock.sleep(0.25)
+        raise WorkerError(f"{self.name} ended with code {self._process.returncode} while starting: see {self.log_path}")
+
+    async def wait(self) -> int:
+        """Wait until the process ends; its exit code."""
+        assert self._process is not None, "start() first"
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """End the whole process group and remove the directory; idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            await asyncio.shield(self._end_group(process))
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    async def _end_group(self, process: asyncio.subprocess.Process) -> None:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), self.settings.stop_timeout_s)
+        # Python's resource tracker frees shared memory once all others are gone: it is let live until then.
+        for spare_tracker in (True, False):
+            members = _group_members(process.pid)
+            for pid, is_tracker in members:
+                if not (spare_tracker and is_tracker):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            for _ in range(40):
+                if not _group_members(process.pid):
+                    break
+                await asyncio.sleep(0.05)
+        await process.wait()
+
+    def _environment(self, temporary: Path) -> dict[str, str]:
+        settings = self.settings
+        environment = {key: value for key, value in os.environ.items() if key != "DART_API_KEY"}
+        environment |= {
+            "TMPDIR": str(temporary),
+            "VLLM_RPC_BASE_PATH": str(temporary),
+            "OMP_NUM_THREADS": str(settings.threads),
+            "MKL_NUM_THREADS": str(settings.threads),
+            "OMP_WAIT_POLICY": "passive",
+            "KMP_BLOCKTIME": "0",
+            "TOKENIZERS_PARALLELISM": "false",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_DO_NOT_TRACK": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        if settings.tensor_parallel == 1:
+            # One process fewer: the engine computes in its own process instead of a worker's.
+            environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        if settings.eager:
+            environment |= {"TORCH_COMPILE_DISABLE": "1", "VLLM_CACHE_ROOT": str(temporary / "cache")}
+        if Path(settings.model).expanduser().is_dir():
+            environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+        if settings.device_ids is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = settings.device_ids
+        return environment
+
+
+def _group_members(group: int) -> list[tuple[int, bool]]:
+    """Processes of a process group that are not zombies, and whether each is Python's resource tracker."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            state, _, group_id = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            if int(group_id) != group or state == "Z":
+                continue
+            command = (entry / "cmdline").read_bytes()
+        except (OSError, ValueError):
+            continue
+        members.append((int(entry.name), b"resource_tracker" in command))
+    return members
+
+

@@ -1,0 +1,334 @@
+"""The process of one inference worker: a vLLM engine behind four routes on a Unix socket.
+
+Role: `python -m dart_agent.inference.server --settings JSON --directory DIR`. Chat messages and raw pixels in; token ids,
+log-probs of the sampled distribution, policy versions and text out. Rule: the prompt is expanded once, by the engine, and its ids go
+back to the caller; weights change only between two tokens, with every cache cleared, so that each token's log-prob can be
+computed again from the weights of its version. The engine may not outlive its parent: a thread ends the whole process group.
+Non-goals: routing, restarts (`dart_agent.inference.pool`).
+
+vLLM's own OpenAI server is not used: its chat route returns no version spans, and its token route wants images that another
+process has already expanded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import hmac
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from dart_agent.errors import RequestRejected, WeightUpdateError
+from dart_agent.inference import wire
+from dart_agent.inference.settings import KEY_NAME, SOCKET_NAME, WorkerSettings
+from dart_agent.inference.torch_extras import mend_torch_extras
+from dart_agent.inference.weight_files import check_fits, tensor_shapes
+from dart_agent.types import Completion, PolicyRequest, StopReason, VersionSpan
+
+# vLLM spawns its engine, and the spawned process imports this module before it imports vLLM: mend here, for both.
+mend_torch_extras()
+
+
+class Engine:
+    """One AsyncLLM with integer policy versions."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        from PIL import Image
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self._pil_image = Image
+        model = _local_model(settings.model)
+        _inspect_in_this_process(model)
+        self._llm = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(
+                model=model,
+                dtype=settings.dtype,
+                enforce_eager=settings.eager,
+                max_model_len=settings.max_model_len,
+                max_num_seqs=settings.max_num_seqs,
+                max_num_batched_tokens=max(2048, settings.max_model_len),
+                kv_cache_memory_bytes=None if settings.kv_cache_mib is None else settings.kv_cache_mib * 2**20,
+                gpu_memory_utilization=settings.gpu_memory_fraction,
+                tensor_parallel_size=settings.tensor_parallel,
+                distributed_executor_backend="uni" if settings.tensor_parallel == 1 else "mp",
+                limit_mm_per_prompt={"image": settings.max_images, "video": 0},
+                mm_processor_cache_gb=0.1,
+                logprobs_mode="processed_logprobs",
+                weight_transfer_config={"backend": "dart_file"},
+                seed=settings.seed,
+                disable_log_stats=True,
+            )
+        )
+        self._tokenizer = self._llm.get_tokenizer()
+        if not self._tokenizer.chat_template:
+            raise ValueError(f"the tokenizer of {settings.model} has no chat template")
+        self._shapes = tensor_shapes(Path(model))
+        self._swap = asyncio.Lock()
+        self.broken = ""
+        self.in_flight = 0
+        self.version = 0
+
+    async def start(self) -> None:
+        """Number the weights of the start-up: version 0."""
+        await self._llm.update_weight_version("0")
+
+    async def generate(self, request: PolicyRequest) -> Completion:
+        """Sample one response. Raises RequestRejected for a request that can never be answered."""
+        from vllm import SamplingParams
+        from vllm.exceptions import VLLMClientError
+
+        sampling = request.sampling
+        if self.broken:
+            raise RuntimeError(self.broken)
+        self.in_flight += 1
+        try:
+            prompt = await self._render(request)
+            params = SamplingParams(
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                max_tokens=sampling.max_tokens,
+                seed=sampling.seed,
+                logprobs=0,
+            )
+            final = None
+            async for output in self._llm.generate(prompt, params, request.request_id):
+                final = output
+        except (ValueError, VLLMClientError) as error:
+            raise RequestRejected(str(error)) from error
+        finally:
+            self.in_flight -= 1
+        if final is None or self.broken:
+            raise RuntimeError(self.broken or f"the engine ended request {request.request_id} without an answer")
+        return _completion(final)
+
+    async def _render(self, request: PolicyRequest) -> Any:
+        text = self._tokenizer.apply_chat_template(
+            list(request.messages), tokenize=False, add_generation_prompt=True
+        )
+        ids = self._tokenizer.encode(text, add_special_tokens=False)
+        prompt: dict[str, Any] = {"prompt_token_ids": ids}
+        if request.images:
+            images = [self._pil_image.fromarray(image) for image in request.images]
+            prompt["multi_modal_data"] = {"image": images}
+        (rendered,) = await self._llm.renderer.render_cmpl_async([prompt])
+        return rendered
+
+    async def load(self, path: Path, version: int) -> dict[str, float]:
+        """Swap the weights between two tokens; running requests go on under the new version. Idempotent. Returns seconds.
+
+        Raises WeightUpdateError when the files do not fit: nothing was paused, the old weights serve on. Any other error leaves
+        the engine broken.
+        """
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        check_fits(path, self._shapes)
+        async with self._swap:
+            if version == self.version:
+                return {"pause_s": 0.0, "load_s": 0.0}
+            began_s = time.monotonic()
+            await self._llm.pause_generation(mode="keep", clear_cache=True)
+            paused_s = time.monotonic()
+            try:
+                await self._llm.start_weight_update()
+                await self._llm.update_weights(WeightTransferUpdateRequest(update_info={"path": str(path)}))
+                await self._llm.finish_weight_update(str(version))
+                self.version = version
+            except BaseException:
+                self.broken = f"loading version {version} failed half-way"
+                raise
+            finally:
+                loaded_s = time.monotonic()
+                await self._llm.resume_generation()
+        return {"pause_s": paused_s - began_s, "load_s": loaded_s - paused_s}
+
+    async def check(self) -> None:
+        """Raises RuntimeError, or what vLLM raises, when this engine cannot be trusted any more."""
+        if self.broken:
+            raise RuntimeError(self.broken)
+        await self._llm.check_health()
+
+    def close(self) -> None:
+        """End the engine process."""
+        self._llm.shutdown(timeout=2.0)
+
+
+def _completion(output: Any) -> Completion:
+    (answer,) = output.outputs
+    ids = tuple(answer.token_ids)
+    logprobs = tuple(float(step[token].logprob) for step, token in zip(answer.logprobs or [], ids, strict=True))
+    spans = tuple(VersionSpan(int(span.version), span.start, span.end) for span in answer.weight_versions or ())
+    return Completion(
+        text=answer.text,
+        prompt_ids_P=tuple(output.prompt_token_ids),
+        token_ids_T=ids,
+        logprobs_T=logprobs,
+        version_spans=spans,
+        stop=StopReason(answer.finish_reason or "abort"),
+    )
+
+
+def _local_model(model: str) -> str:
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return str(path)
+    from huggingface_hub import snapshot_download
+
+    return str(snapshot_download(model))
+
+
+def _inspect_in_this_process(model: str) -> None:
+    """Resolve the model's class here. vLLM would start a Python process for it: slower, and without the mended extras."""
+    import json
+
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    for name in json.loads((Path(model) / "config.json").read_text()).get("architectures", ()):
+        entry = ModelRegistry.models.get(name)
+        if entry is not None:
+            ModelRegistry.register_model(name, entry.load_model_cls())
+
+
+def build_app(engine: Engine, key: str) -> Any:
+    """The ASGI application."""
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    expected = f"Bearer {key}"
+
+    def problem(status: int, code: str, detail: str) -> Any:
+        return JSONResponse({"error": code, "detail": detail}, status_code=status)
+
+    def guarded(handler: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+        async def handle(request: Any) -> Any:
+            if not hmac.compare_digest(request.headers.get("authorization", ""), expected):
+                return problem(401, "unauthenticated", "the key of this worker is missing or wrong")
+            try:
+                return JSONResponse(await handler(request))
+            except (ValueError, RequestRejected) as error:
+                return problem(400, "invalid", str(error))
+            except WeightUpdateError as error:
+                return problem(409, "weights", str(error))
+            except Exception as error:  # noqa: BLE001 - every other failure of the engine means: use another worker
+                return problem(500, "broken", f"{type(error).__name__}: {error}")
+
+        return handle
+
+    async def health(request: Any) -> Any:
+        await engine.check()
+        return {"ready": True, "version": engine.version, "in_flight": engine.in_flight, "pid": os.getpid()}
+
+    async def generate(request: Any) -> Any:
+        decoded = wire.decode_request(await request.body())
+        task = asyncio.ensure_future(engine.generate(decoded))
+        return wire.encode_completion(await _unless_disconnected(request, task))
+
+    async def weights(request: Any) -> Any:
+        body = await request.json()
+        # Shielded: a caller that goes away must not leave the engine paused.
+        seconds = await asyncio.shield(asyncio.ensure_future(engine.load(Path(body["path"]), int(body["version"]))))
+        return {"version": engine.version, **seconds}
+
+    return Starlette(
+        routes=[
+            Route(wire.HEALTH_PATH, guarded(health), methods=["GET"]),
+            Route(wire.GENERATE_PATH, guarded(generate), methods=["POST"]),
+            Route(wire.WEIGHTS_PATH, guarded(weights), methods=["POST"]),
+        ]
+    )
+
+
+async def _unless_disconnected(request: Any, task: asyncio.Future[Completion]) -> Completion:
+    """Result of `task`; cancels it (and so aborts the request) when the caller goes away."""
+
+    async def watch() -> None:
+        while True:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                return
+
+    watcher = asyncio.ensure_future(watch())
+    try:
+        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+        return await task
+    finally:
+        watcher.cancel()
+
+
+@contextlib.asynccontextmanager
+async def running(settings: WorkerSettings) -> AsyncIterator[Engine]:
+    """An engine that is ready, closed at the end."""
+    engine = Engine(settings)
+    try:
+        await engine.start()
+        yield engine
+    finally:
+        engine.close()
+
+
+async def serve(settings: WorkerSettings, socket_path: Path, key: str) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    import uvicorn
+
+    async with running(settings) as engine:
+        config = uvicorn.Config(
+            build_app(engine, key), uds=str(socket_path), log_level="warning", access_log=False, lifespan="off"
+        )
+        server = uvicorn.Server(config)
+        watcher = asyncio.ensure_future(_leave_when_broken(engine, server))
+        await server.serve()
+        watcher.cancel()
+        if server.should_exit and engine.broken:
+            raise SystemExit(f"this worker ends: {engine.broken}")
+
+
+async def _leave_when_broken(engine: Engine, server: Any, poll_s: float = 1.0) -> None:
+    """A worker that cannot answer any more ends itself; its supervisor starts a new one."""
+    while True:
+        await asyncio.sleep(poll_s)
+        try:
+            await engine.check()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the engine is not healthy
+            engine.broken = engine.broken or f"{type(error).__name__}: {error}"
+            server.should_exit = server.force_exit = True
+            return
+
+
+def follow_parent(directory: Path, poll_s: float = 0.5) -> None:
+    """Remove `directory` and end this process group as soon as the process that started it is gone, however it went."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(poll_s)
+        shutil.rmtree(directory, ignore_errors=True)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, name="follow-parent", daemon=True).start()
+
+
+def main() -> None:
+    """Entry point of the worker process."""
+    parser = argparse.ArgumentParser(description="One vLLM inference worker on a Unix socket.")
+    parser.add_argument("--settings", required=True, help="WorkerSettings as JSON")
+    parser.add_argument("--directory", required=True, type=Path, help="holds the file `key`; the socket is made in it")
+    arguments = parser.parse_args()
+    directory: Path = arguments.directory
+    follow_parent(directory)
+    os.umask(0o077)
+    settings = WorkerSettings.model_validate_json(arguments.settings)
+    asyncio.run(serve(settings, directory / SOCKET_NAME, (directory / KEY_NAME).read_text().strip()))
+
+
+if __name__ == "__main__":
+    main()

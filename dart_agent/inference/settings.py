@@ -1,0 +1,51 @@
+"""Settings of one inference worker, shared by launcher and server process.
+
+Role: validate what a worker is started with, before a process exists. Rule: unknown keys are errors; imports neither torch nor vLLM.
+Non-goals: how many workers there are (`dart_agent.inference.pool`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dart_agent.errors import ConfigError
+
+
+SOCKET_NAME = "worker.sock"
+KEY_NAME = "key"
+
+
+class WorkerSettings(BaseModel):
+    """One vLLM engine.
+
+    model: directory of a Hugging Face checkpoint, or a name on the hub. threads: OpenMP threads of the engine (CPU builds).
+    kv_cache_mib: memory of the key-value cache (None: vLLM's own choice, right for GPUs). eager: skip compilation; starts much
+    faster, and on small models runs as fast. device_ids: CUDA_VISIBLE_DEVICES of this worker.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(min_length=1)
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    max_model_len: int = Field(default=1024, ge=64)
+    max_num_seqs: int = Field(default=32, ge=1)
+    max_images: int = Field(default=1, ge=1)
+    threads: int = Field(default=1, ge=1)
+    kv_cache_mib: int | None = Field(default=96, ge=8)
+    eager: bool = True
+    tensor_parallel: int = Field(default=1, ge=1)
+    gpu_memory_fraction: float = Field(default=0.85, gt=0, le=1)
+    device_ids: str | None = None
+    seed: int = 0
+    start_timeout_s: float = Field(default=300.0, gt=0)
+    stop_timeout_s: float = Field(default=10.0, gt=0)
+
+    def check(self) -> None:
+        """Raise ConfigError for what can be known to be wrong before a process is started."""
+        path = Path(self.model).expanduser()
+        looks_like_a_path = self.model.startswith((".", "/", "~")) or path.is_dir()
+        if looks_like_a_path and not (path / "config.json").is_file():
+            raise ConfigError(f"there is no model in {self.model}: {path / 'config.json'} does not exist")

@@ -1,0 +1,22 @@
+"""What every vLLM process loads before it builds an engine (entry point `vllm.general_plugins`).
+
+Role: `register()` mends broken torch extras and makes the weight backend `dart_file` known. Rule: idempotent, cheap, and harmless
+in a vLLM that is not ours. Non-goals: settings of an engine (`dart_agent.inference.server`).
+"""
+
+from __future__ import annotations
+
+from dart_agent.inference.torch_extras import mend_torch_extras
+
+WEIGHT_BACKEND = "dart_file"
+
+
+def register() -> None:
+    """Called by vLLM in the server, engine and worker processes."""
+    mend_torch_extras()
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    if WEIGHT_BACKEND not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine(
+            WEIGHT_BACKEND, "dart_agent.inference.weight_engine", "FileWeightEngine"
+        )

@@ -1,0 +1,71 @@
+"""Weights from a directory into a live vLLM engine: the weight-transfer backend `dart_file`.
+
+Role: runs inside vLLM's worker process, on CPU and CUDA builds; reads the safetensors that the trainer published (names as in the
+Hugging Face checkpoint) and loads them into the model. Rule: the load is bracketed by vLLM's layerwise reload. Linear layers are
+packed for their kernels and their plain parameters are gone, so loading into the live model would fail half-way. Non-goals: checking
+the files (`weight_files`), pausing requests and numbering versions (`server`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from dart_agent.inference.weight_files import weight_files
+
+
+@dataclass
+class FileInitInfo(WeightTransferInitInfo):
+    """Nothing to agree on: the files carry everything."""
+
+
+@dataclass
+class FileUpdateInfo(WeightTransferUpdateInfo):
+    """`path`: directory that holds `*.safetensors`, complete and never changed again."""
+
+    path: str
+
+
+class FileWeightEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):  # type: ignore[misc]
+    """Loads one published directory per update."""
+
+    init_info_cls = FileInitInfo
+    update_info_cls = FileUpdateInfo
+    supports_draft_weight_update = False
+
+    def init_transfer_engine(self, init_info: FileInitInfo) -> None:
+        """Nothing to connect to."""
+
+    def start_weight_update(self) -> None:
+        """The bracket opens in `receive_weights`."""
+
+    def receive_weights(self, update_info: FileUpdateInfo) -> None:
+        """Load the files, bracketed. Whoever calls checks them before (`weight_files.check_fits`): a failure here is final."""
+        with torch.device(self.device):
+            initialize_layerwise_reload(self.model)
+            self.model.load_weights(_tensors(Path(update_info.path)))
+            finalize_layerwise_reload(self.model, self.model_config)
+
+    def finish_weight_update(self) -> None:
+        """The bracket is closed already."""
+
+    def shutdown(self) -> None:
+        """Nothing is held between updates."""
+
+
+def _tensors(directory: Path) -> Iterator[tuple[str, Any]]:
+    for file in weight_files(directory):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - not a mapping
+                yield name, tensors.get_tensor(name)
