@@ -1,0 +1,127 @@
+"""Entry point of the agent: the listener and its door keeper.
+
+Role: accept connections, let in only callers from outside the desktop, serve the application.
+Rule: a peer that our pid namespace can see is dropped before a byte is read; SO_PEERCRED reports pid 0 for all others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+
+from aiohttp import web
+from dart_guest import files, lifecycle, osworld, osworld_run, session, v1
+from dart_guest.agent import Agent
+from dart_guest.http import AGENT, errors_as_json
+
+DEFAULT_LISTEN = "abstract:dart-guest"
+BODY_LIMIT = 1024**3
+UCRED = struct.Struct("3i")
+
+
+def make_application(agent: Agent) -> web.Application:
+    """The HTTP application around an agent."""
+    app = web.Application(middlewares=[errors_as_json], client_max_size=BODY_LIMIT)
+    app[AGENT] = agent
+    for part in (v1, files, lifecycle, osworld, osworld_run):
+        app.add_routes(part.routes)
+    return app
+
+
+def open_listener(text: str) -> socket.socket:
+    """A bound listening socket from `abstract:NAME`, `unix:PATH` or `tcp:HOST:PORT`."""
+    kind, _, rest = text.partition(":")
+    if kind == "tcp":
+        host, _, port = rest.rpartition(":")
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, int(port)))
+    elif kind in ("abstract", "unix"):
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        if kind == "unix":
+            Path(rest).unlink(missing_ok=True)
+        listener.bind(f"\0{rest}" if kind == "abstract" else rest)
+    else:
+        raise ValueError("--listen must be abstract:NAME, unix:PATH or tcp:HOST:PORT")
+    listener.listen(128)
+    listener.setblocking(False)
+    return listener
+
+
+def from_outside(peer: socket.socket) -> bool:
+    """Whether the peer is invisible in our pid namespace; a TCP peer has no credentials and never is."""
+    if peer.family != socket.AF_UNIX:
+        return False
+    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size)
+    pid: int = UCRED.unpack(raw)[0]
+    return pid == 0
+
+
+async def accept_forever(
+    listener: socket.socket, server: web.Server, agent: Agent, allow_local: bool
+) -> None:
+    """Let callers in one by one."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            peer, _ = await loop.sock_accept(listener)
+        except OSError:
+            # Out of descriptors or memory: what is open may free some.
+            await asyncio.sleep(0.1)
+            continue
+        if not (allow_local or from_outside(peer)):
+            peer.close()
+            continue
+        with contextlib.suppress(OSError):
+            transport, _ = await loop.connect_accepted_socket(server, peer)
+            agent.transports.add(transport)
+
+
+async def serve(listen: str) -> None:
+    """Serve until SIGTERM."""
+    package_dir = str(Path(__file__).resolve().parent.parent)
+    managed = session.STATUS_FILE.exists() and os.getuid() == 0
+    agent = Agent(
+        os.environ.get("DISPLAY", session.DISPLAY), package_dir, drop_privileges=managed, managed=managed
+    )
+    listener = open_listener(listen)
+    runner = web.AppRunner(make_application(agent), access_log=None, handle_signals=False)
+    await runner.setup()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    allow_local = os.environ.get("DART_GUEST_ALLOW_LOCAL") == "1"
+    assert runner.server is not None
+    door = asyncio.create_task(accept_forever(listener, runner.server, agent, allow_local))
+    start = asyncio.create_task(agent.watch_start())
+    await stop.wait()
+    for task in (door, start):
+        task.cancel()
+    await asyncio.gather(door, start, return_exceptions=True)
+    await agent.walker.stop()
+    await runner.cleanup()
+    listener.close()
+
+
+def main() -> int:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(prog="dart_guest", description="The in-guest agent of a DART desktop.")
+    parser.add_argument("--listen", default=DEFAULT_LISTEN, help="abstract:NAME, unix:PATH or tcp:HOST:PORT")
+    options = parser.parse_args()
+    try:
+        asyncio.run(serve(options.listen))
+    except (OSError, ValueError) as error:
+        print(f"dart_guest: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

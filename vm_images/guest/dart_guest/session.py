@@ -1,0 +1,106 @@
+"""What the desktop session is: its user, its environment, its run-time files.
+
+Role: the one place with names and paths that init, the agent and the walker share.
+Rule: pure values and tiny readers; importing it starts nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+USER = "user"
+UID = 1000
+GID = 1000
+HOME = "/home/user"
+DISPLAY = ":0"
+RUN_DIR = Path("/run/dart")
+USER_RUN_DIR = Path("/run/user/1000")
+STATUS_FILE = RUN_DIR / "status.json"
+READY_FILE = RUN_DIR / "ready"
+BOOT_ID_FILE = RUN_DIR / "boot_id"
+BUS_ADDRESS = "unix:path=/run/user/1000/bus"
+PATH_VARIABLE = "/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games:/usr/local/sbin:/usr/sbin:/sbin"
+
+DEFAULT_RESOLUTION = (1920, 1080)
+DEFAULT_FONT_SIZE = 10
+
+
+class BadSetting(ValueError):
+    """An environment variable of the image has a value that cannot be used."""
+
+
+def parse_resolution(text: str) -> tuple[int, int]:
+    """`"640x400"` -> (640, 400), in pixels; raises BadSetting outside 160x120 .. 7680x4320."""
+    width, cross, height = text.lower().partition("x")
+    if not (cross and width.isdecimal() and height.isdecimal()):
+        raise BadSetting(f"DART_RESOLUTION must look like 1920x1080, not {text!r}")
+    size = (int(width), int(height))
+    if not (160 <= size[0] <= 7680 and 120 <= size[1] <= 4320):
+        raise BadSetting(f"DART_RESOLUTION must be between 160x120 and 7680x4320, not {text}")
+    return size
+
+
+def parse_font_size(text: str) -> int:
+    """GTK font size in points; raises BadSetting outside 6 .. 48."""
+    if not (text.isdecimal() and 6 <= int(text) <= 48):
+        raise BadSetting(f"DART_FONT_SIZE must be a number from 6 to 48, not {text!r}")
+    return int(text)
+
+
+def session_environment() -> dict[str, str]:
+    """Environment of every process that runs in the session as `user`."""
+    return {
+        "HOME": HOME,
+        "USER": USER,
+        "LOGNAME": USER,
+        "SHELL": "/bin/bash",
+        "PATH": PATH_VARIABLE,
+        "LANG": "C.UTF-8",
+        "DISPLAY": DISPLAY,
+        "DBUS_SESSION_BUS_ADDRESS": BUS_ADDRESS,
+        "XDG_RUNTIME_DIR": str(USER_RUN_DIR),
+        "XDG_SESSION_TYPE": "x11",
+        "XDG_CURRENT_DESKTOP": "Openbox",
+        "QT_ACCESSIBILITY": "1",
+        "QT_LINUX_ACCESSIBILITY_ALWAYS_ON": "1",
+        "GNOME_ACCESSIBILITY": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def root_environment() -> dict[str, str]:
+    """The same for a process that the outside asks to run as root."""
+    return session_environment() | {"HOME": "/root", "USER": "root", "LOGNAME": "root"}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatus:
+    """What init knows: pids of the parts of the session, which of them have died, and agent starts."""
+
+    pids: dict[str, int]
+    dead: tuple[str, ...]
+    agent_starts: int
+
+    def alive(self, part: str) -> bool:
+        """Whether this part was started and has not died."""
+        return part in self.pids and part not in self.dead
+
+
+def write_status(status: SessionStatus, path: Path = STATUS_FILE) -> None:
+    """Replace the status file in one step."""
+    text = json.dumps({"pids": status.pids, "dead": status.dead, "agent_starts": status.agent_starts})
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text, encoding="utf-8")
+    os.replace(fresh, path)
+
+
+def read_status(path: Path = STATUS_FILE) -> SessionStatus:
+    """Read the status file; a missing or broken one reads as a session of which nothing is alive."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return SessionStatus(dict(raw["pids"]), tuple(raw["dead"]), int(raw["agent_starts"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return SessionStatus({}, (), 0)

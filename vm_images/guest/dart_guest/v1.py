@@ -1,0 +1,172 @@
+"""`/v1`: health, step, channel, exec, accessibility, windows.
+
+Role: protocol.md's fast path. Files and checkpoint verbs are in `files` and `lifecycle`.
+Rule: a handler checks, hands over to the agent, and writes the answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import WSMsgType, web
+from dart_guest import events, session, windows
+from dart_guest.desktop import StepResult
+from dart_guest.events import BadRequest
+from dart_guest.http import agent_of, describe, failure, json_body
+from dart_guest.keymap import UnknownKey
+from dart_guest.xinput import SessionDown
+
+CHANNEL_MESSAGE_LIMIT = 4 * 1024 * 1024
+DEFAULT_EXEC_S = 60.0
+LONGEST_EXEC_S = 3600.0
+
+routes = web.RouteTableDef()
+
+
+@routes.get("/v1/health")
+async def health(request: web.Request) -> web.Response:
+    """How the desktop is."""
+    return web.json_response(await agent_of(request).health())
+
+
+def packed(header: Mapping[str, Any], payload: bytes = b"") -> bytes:
+    """Length, header, payload."""
+    head = json.dumps({**header, "nbytes": len(payload)}).encode()
+    return b"".join((len(head).to_bytes(4, "big"), head, payload))
+
+
+def step_reply(seq: int | None, result: StepResult) -> bytes:
+    """A step's binary answer."""
+    header = {
+        "seq": seq,
+        "width": result.width,
+        "height": result.height,
+        "encoding": result.encoding,
+        "settled": result.settled,
+        "settle_ms": round(result.settle_ms, 2),
+        "events_ms": round(result.events_ms, 2),
+        "grab_ms": round(result.grab_ms, 2),
+        "encode_ms": round(result.encode_ms, 2),
+        "cursor": list(result.cursor),
+    }
+    return packed(header, result.payload)
+
+
+@routes.post("/v1/step")
+async def step(request: web.Request) -> web.Response:
+    """One step, one round trip."""
+    agent = agent_of(request)
+    wanted = events.parse_step(await json_body(request))
+    result = await agent.on_desktop(lambda: agent.desktop.step(wanted))
+    return web.Response(
+        body=step_reply(wanted.seq, result), content_type="application/octet-stream"
+    )
+
+
+@routes.get("/v1/channel")
+async def channel(request: web.Request) -> web.WebSocketResponse:
+    """Many steps over one socket."""
+    agent = agent_of(request)
+    socket = web.WebSocketResponse(max_msg_size=CHANNEL_MESSAGE_LIMIT, compress=False)
+    await socket.prepare(request)
+    agent.channels.add(socket)
+    async for message in socket:
+        if message.type is not WSMsgType.TEXT:
+            await socket.send_bytes(channel_error(None, BadRequest("requests are text messages")))
+            continue
+        seq: int | None = None
+        try:
+            raw = json.loads(message.data)
+            candidate = raw.get("seq") if isinstance(raw, dict) else None
+            seq = candidate if isinstance(candidate, int) else None
+            wanted = events.parse_step(raw)
+            result = await agent.on_desktop(lambda wanted=wanted: agent.desktop.step(wanted))
+            reply = step_reply(wanted.seq, result)
+        except json.JSONDecodeError as error:
+            reply = channel_error(None, BadRequest(f"not JSON: {error}"))
+        except (BadRequest, UnknownKey, SessionDown) as error:
+            reply = channel_error(seq, error)
+        await socket.send_bytes(reply)
+    return socket
+
+
+def channel_error(seq: int | None, error: Exception) -> bytes:
+    """An error in the channel's form."""
+    status, code, detail = describe(error)
+    return packed({"seq": seq, "error": code, "detail": detail, "status": status})
+
+
+def strings(raw: object, what: str) -> list[str]:
+    """A non-empty list of strings."""
+    if not isinstance(raw, list) or not raw or not all(isinstance(item, str) for item in raw):
+        raise BadRequest(f"{what!r} must be a non-empty list of strings")
+    return raw
+
+
+def seconds(raw: object, what: str, longest_s: float) -> float:
+    """A positive time."""
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or not 0 < raw <= longest_s:
+        raise BadRequest(f"{what!r} must be a number of seconds up to {longest_s:g}, not {raw!r}")
+    return float(raw)
+
+
+@routes.post("/v1/exec")
+async def execute(request: web.Request) -> web.Response:
+    """Run a program."""
+    known = frozenset({"argv", "timeout_s", "user", "env", "cwd", "stdin", "detach"})
+    body = events.mapping(await json_body(request), "the request", known)
+    argv = strings(body.get("argv"), "argv")
+    user = body.get("user", session.USER)
+    if user not in (session.USER, "root"):
+        raise BadRequest(f"'user' must be 'user' or 'root', not {user!r}")
+    env = body.get("env") or {}
+    if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
+        raise BadRequest("'env' must map names to strings")
+    cwd, stdin = body.get("cwd"), body.get("stdin")
+    if not isinstance(cwd, str | None) or not isinstance(stdin, str | None):
+        raise BadRequest("'cwd' and 'stdin' must be strings or null")
+    runner = agent_of(request).runner
+    if body.get("detach", False):
+        try:
+            pid = await runner.launch(argv, user=user, env=env, cwd=cwd)
+        except (OSError, ValueError) as error:
+            return failure(400, "bad_request", f"{argv[0]} could not be started: {error}")
+        return web.json_response(
+            {"returncode": None, "stdout": "", "stderr": "", "timed_out": False, "truncated": False, "pid": pid}
+        )
+    limit_s = seconds(body.get("timeout_s", DEFAULT_EXEC_S), "timeout_s", LONGEST_EXEC_S)
+    fed = stdin.encode() if stdin is not None else None
+    ended = await runner.run(argv, timeout_s=limit_s, user=user, env=env, cwd=cwd, stdin=fed)
+    return web.json_response(
+        {
+            "returncode": ended.returncode,
+            "stdout": ended.stdout.decode(errors="replace"),
+            "stderr": ended.stderr.decode(errors="replace"),
+            "timed_out": ended.timed_out,
+            "truncated": ended.truncated,
+            "pid": ended.pid,
+        }
+    )
+
+
+@routes.get("/v1/a11y")
+async def accessibility(request: web.Request) -> web.Response:
+    """The accessibility tree."""
+    form = request.query.get("format", "json")
+    if form not in ("json", "xml"):
+        raise BadRequest(f"'format' must be json or xml, not {form!r}")
+    try:
+        limit = float(request.query.get("timeout_s", "10"))
+    except ValueError as error:
+        raise BadRequest("'timeout_s' must be a number") from error
+    return web.json_response(await agent_of(request).walker.walk(form, seconds(limit, "timeout_s", 120)))
+
+
+@routes.get("/v1/windows")
+async def window_list(request: web.Request) -> web.Response:
+    """The window manager's windows."""
+    agent = agent_of(request)
+    found = await agent.on_desktop(lambda: windows.listed(agent.desktop.connection()))
+    return web.json_response({"windows": [window.to_json() for window in found]})

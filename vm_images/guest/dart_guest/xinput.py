@@ -1,0 +1,235 @@
+"""The agent's X connection: input through XTEST, damage, pointer, window list.
+
+Role: everything that is said to the X server except grabs.
+Rule: used by one thread at a time; raises SessionDown when the server is gone; leaves no state behind but what the caller
+asked to be held.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dart_guest import events, keymap
+from Xlib import X, display, error
+from Xlib.ext import damage, xtest
+
+REMAP_PAUSE_S = 0.05
+"""Given to programs to read the old map before a spare key is used again for another character."""
+
+SHIFT_KEYSYM, ALTGR_KEYSYM = 0xFFE1, 0xFE03
+WHEEL_UP, WHEEL_DOWN, WHEEL_LEFT, WHEEL_RIGHT = 4, 5, 6, 7
+CONNECTION_ERRORS = (error.ConnectionClosedError, error.DisplayError, OSError)
+
+
+class SessionDown(Exception):
+    """The X server does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """The pointer's picture: RGBA pixels (premultiplied ARGB words), its size and its top left on the screen."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+    argb: Sequence[int]
+
+
+class XInput:
+    """One X connection with keyboard map, held keys and a damage object on the root window."""
+
+    def __init__(self, name: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.sleep = sleep
+        try:
+            self.display: Any = display.Display(name)
+        except CONNECTION_ERRORS as reason:
+            raise SessionDown(f"no X server answers on {name}") from reason
+        self.screen = self.display.screen()
+        self.root = self.screen.root
+        self.width = int(self.screen.width_in_pixels)
+        self.height = int(self.screen.height_in_pixels)
+        self.display.damage_query_version()
+        self.display.xfixes_query_version()
+        self.damage = self.root.damage_create(damage.DamageReportNonEmpty)
+        self.damage_event = self.display.extension_event.DamageNotify
+        self.held_keys: dict[int, list[int]] = {}
+        """keysym -> keycodes pressed for it, in order of pressing."""
+        self.held_names: dict[int, str] = {}
+        self.held_buttons: set[int] = set()
+        self.keymap = self.read_keymap()
+        self.display.sync()
+
+    def read_keymap(self) -> keymap.Keymap:
+        """The server's keyboard map now."""
+        first = self.display.display.info.min_keycode
+        count = self.display.display.info.max_keycode - first + 1
+        rows = self.display.get_keyboard_mapping(first, count)
+        return keymap.Keymap([[int(symbol) for symbol in row] for row in rows], first)
+
+    def perform(self, planned: Sequence[events.Event]) -> None:
+        """Perform events in order and return when the server has taken them all."""
+        for event in planned:
+            match event:
+                case events.Move(x, y):
+                    where = (min(max(x, 0), self.width - 1), min(max(y, 0), self.height - 1))
+                    xtest.fake_input(self.display, X.MotionNotify, x=where[0], y=where[1])
+                case events.Button(button, down):
+                    self.button(button, down)
+                case events.Key():
+                    self.key(event)
+                case events.Text(keysyms):
+                    self.type_text(keysyms)
+                case events.Scroll(dx, dy):
+                    self.scroll(dx, dy)
+                case events.Wait(ms):
+                    self.display.sync()
+                    self.sleep(ms / 1000)
+                case events.ReleaseAll():
+                    self.release_all()
+        self.display.sync()
+
+    def button(self, button: int, down: bool) -> None:
+        """Press or release a button."""
+        xtest.fake_input(self.display, X.ButtonPress if down else X.ButtonRelease, button)
+        if down:
+            self.held_buttons.add(button)
+        else:
+            self.held_buttons.discard(button)
+
+    def scroll(self, dx: int, dy: int) -> None:
+        """Wheel clicks as buttons 4 to 7."""
+        for clicks, positive, negative in ((dy, WHEEL_UP, WHEEL_DOWN), (dx, WHEEL_RIGHT, WHEEL_LEFT)):
+            wheel = positive if clicks > 0 else negative
+            for _ in range(abs(clicks)):
+                xtest.fake_input(self.display, X.ButtonPress, wheel)
+                xtest.fake_input(self.display, X.ButtonRelease, wheel)
+
+    def press(self, keycode: int) -> None:
+        """Key down."""
+        xtest.fake_input(self.display, X.KeyPress, keycode)
+
+    def lift(self, keycode: int) -> None:
+        """Key up."""
+        xtest.fake_input(self.display, X.KeyRelease, keycode)
+
+    def key(self, event: events.Key) -> None:
+        """Hold or let go the key of a keysym, with the modifiers it needs and that are not held already."""
+        if event.down:
+            if event.keysym in self.held_keys:
+                return
+            stroke = self.stroke(event.keysym)
+            pressed = [*self.modifier_keycodes(stroke), stroke.keycode]
+            for keycode in pressed:
+                self.press(keycode)
+            self.held_keys[event.keysym] = pressed
+            self.held_names[event.keysym] = event.name
+        else:
+            self.held_names.pop(event.keysym, None)
+            pressed = self.held_keys.pop(event.keysym, None) or [self.stroke(event.keysym).keycode]
+            for keycode in reversed(pressed):
+                self.lift(keycode)
+
+    def modifier_keycodes(self, stroke: keymap.Stroke) -> list[int]:
+        """Keycodes of the modifiers that a stroke needs and that nobody holds."""
+        wanted = {keymap.SHIFT: SHIFT_KEYSYM, keymap.ALTGR: ALTGR_KEYSYM}
+        held = {keycode for pressed in self.held_keys.values() for keycode in pressed}
+        keycodes = [self.stroke(wanted[modifier]).keycode for modifier in stroke.modifiers]
+        return [keycode for keycode in keycodes if keycode not in held]
+
+    def type_text(self, keysyms: Sequence[int]) -> None:
+        """Type a text; characters that the map lacks are put on spare keys first, as many as fit at once."""
+        for run in self.keymap.batches(keysyms):
+            self.borrow_keys(run)
+            for keysym in run:
+                stroke = self.stroke(keysym)
+                pressed = [*self.modifier_keycodes(stroke), stroke.keycode]
+                for keycode in pressed:
+                    self.press(keycode)
+                for keycode in reversed(pressed):
+                    self.lift(keycode)
+
+    def stroke(self, keysym: int) -> keymap.Stroke:
+        """The stroke for a keysym, borrowing a spare key when the map has none."""
+        found = self.keymap.find(keysym)
+        if found is None:
+            self.borrow_keys([keysym])
+            found = self.keymap.find(keysym)
+        if found is None:
+            raise keymap.UnknownKey(f"no key makes keysym {keysym:#x}")
+        return found
+
+    def borrow_keys(self, keysyms: Sequence[int]) -> None:
+        """Write missing keysyms to spare keys; programs learn of it before the next key reaches them."""
+        missing = self.keymap.missing(keysyms)
+        if not missing:
+            return
+        keep = frozenset(keysyms) | frozenset(self.held_keys)
+        reused = set(self.keymap.borrowed.values())
+        changes = self.keymap.borrow(missing, keep)
+        if reused & changes.keys():
+            self.display.sync()
+            self.sleep(REMAP_PAUSE_S)
+        for keycode, keysym in changes.items():
+            self.display.change_keyboard_mapping(keycode, [[keysym, keysym]])
+        self.display.sync()
+
+    def release_all(self) -> None:
+        """Let go every key and button that is held."""
+        for keysym in list(self.held_keys):
+            self.key(events.Key("", keysym, False))
+        for button in list(self.held_buttons):
+            self.button(button, False)
+
+    def held(self) -> list[str]:
+        """Names of what is held, for health."""
+        return [*self.held_names.values(), *(f"button{button}" for button in sorted(self.held_buttons))]
+
+    def clear_damage(self) -> None:
+        """Forget damage seen so far, so that the next drawing reports again."""
+        self.damage.subtract(0, 0)
+        self.drain()
+
+    def drain(self) -> bool:
+        """Read all pending events; True when damage was among them."""
+        seen = False
+        while self.display.pending_events():
+            event = self.display.next_event()
+            seen = seen or isinstance(event, self.damage_event)
+        return seen
+
+    def wait_for_damage(self, timeout_s: float) -> bool:
+        """See settle.DamageSource."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            if self.drain():
+                self.damage.subtract(0, 0)
+                self.display.flush()
+                return True
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            select.select([self.display.fileno()], [], [], left_s)
+
+    def pointer_position(self) -> tuple[int, int]:
+        """Where the pointer is; a round trip."""
+        answer = self.root.query_pointer()
+        return int(answer.root_x), int(answer.root_y)
+
+    def pointer_picture(self) -> Pointer:
+        """What the pointer looks like and where its picture lies."""
+        image = self.root.xfixes_get_cursor_image()
+        return Pointer(
+            image.x - image.xhot, image.y - image.yhot, image.width, image.height, image.cursor_image
+        )
+
+    def close(self) -> None:
+        """Drop the connection; a dead server is no error."""
+        try:
+            self.display.close()
+        except CONNECTION_ERRORS:
+            return

@@ -1,0 +1,9 @@
+"""What a build may tell the user."""
+
+
+class BuildError(Exception):
+    """The build cannot go on; the text is one sentence with the cure."""
+
+
+class UsageError(BuildError):
+    """The request itself is wrong (unknown recipe, bad field, missing tool): nothing was started."""

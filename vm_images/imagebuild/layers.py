@@ -1,0 +1,137 @@
+"""The layers on top of the packages: account and system settings, then the guest agent.
+
+Role: turn a root file system of packages into a desktop.
+Rule: files are replaced, never written in place, because a cheap rebuild shares the packages by hard links.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from imagebuild.bootstrap import CLEAN_PATH
+from imagebuild.errors import BuildError
+from imagebuild.manifest import guest_files
+from imagebuild.recipe import Recipe
+
+AGENT_DIR = "usr/lib/dart"
+INIT_PATH = "usr/sbin/dart-init"
+INIT_SCRIPT = """#!/usr/bin/python3 -IB
+import sys
+
+sys.path.insert(0, "/usr/lib/dart")
+from dart_guest.init import main
+
+sys.exit(main())
+"""
+
+SYSTEM_FILES = {
+    "etc/hostname": "desktop\n",
+    "etc/hosts": "127.0.0.1 localhost desktop\n::1 localhost\n",
+    "etc/machine-id": "",
+    "etc/default/locale": "LANG=C.UTF-8\n",
+    "etc/dconf/profile/user": "user-db:user\nsystem-db:local\n",
+    "etc/xdg/user-dirs.conf": "enabled=False\n",
+}
+POLICY = "#!/bin/sh\nexit 101\n"
+HOME_FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
+PRUNED = (
+    "var/cache/apt", "var/cache/debconf", "var/lib/apt/lists", "var/log", "usr/share/icons/HighContrast",
+    "usr/share/pixmaps/debian-logo.png",
+)  # fmt: skip
+
+
+def chroot(rootfs: Path, argv: list[str], stdin: str = "") -> None:
+    """Run a program of the image; raises BuildError with its last words."""
+    ended = subprocess.run(
+        ["chroot", str(rootfs), *argv],
+        input=stdin,
+        text=True,
+        capture_output=True,
+        check=False,
+        env={"PATH": CLEAN_PATH, "LC_ALL": "C.UTF-8", "HOME": "/root"},
+    )
+    if ended.returncode != 0:
+        raise BuildError(f"{argv[0]} failed inside the image: {(ended.stderr or ended.stdout).strip()[-400:]}")
+
+
+def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file beside the old one and put it in its place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.dart-new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.chmod(mode)
+    os.replace(fresh, path)
+
+
+def share(source: Path, target: Path) -> None:
+    """Copy a root file system by hard links."""
+    ended = subprocess.run(["cp", "-al", str(source), str(target)], capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise BuildError(f"the packages of {source} could not be shared: {ended.stderr.strip()[-400:]}")
+
+
+def lay_system(rootfs: Path, recipe: Recipe) -> None:
+    """The account, its folders and the files that make a system of the packages."""
+    user = recipe.user
+    chroot(rootfs, ["useradd", "-m", "-u", str(user.uid), "-s", "/bin/bash", "-G", ",".join(user.groups), user.name])
+    chroot(rootfs, ["chpasswd"], f"{user.name}:{user.password}\n")
+    home = rootfs / "home" / user.name
+    for name in HOME_FOLDERS:
+        (home / name).mkdir()
+        os.chown(home / name, user.uid, user.uid)
+    for name, text in SYSTEM_FILES.items():
+        replace_file(rootfs / name, text)
+    replace_file(rootfs / "usr/sbin/policy-rc.d", POLICY, 0o755)
+    for name in PRUNED:
+        remove(rootfs / name)
+    for name in ("var/log", "var/cache/apt/archives/partial", "var/lib/apt/lists/partial"):
+        (rootfs / name).mkdir(parents=True, exist_ok=True)
+    chroot(rootfs, ["fc-cache", "-s"])
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a tree, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def lay_guest(rootfs: Path, guest_dir: Path) -> None:
+    """The agent and init, byte-compiled, and the default look."""
+    target = rootfs / AGENT_DIR
+    remove(target)
+    for source in guest_files(guest_dir):
+        place = target / source.relative_to(guest_dir)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, place)
+    replace_file(rootfs / INIT_PATH, INIT_SCRIPT, 0o755)
+    compile_argv = ["python3", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
+    chroot(rootfs, [*compile_argv, f"/{AGENT_DIR}"])
+    program = f"import sys; sys.path.insert(0, '/{AGENT_DIR}'); from dart_guest import look, session; "
+    chroot(rootfs, ["python3", "-B", "-c", program + "look.apply(session.DEFAULT_FONT_SIZE)"])
+
+
+def guest_version(guest_dir: Path) -> str:
+    """The agent's version, read without importing it."""
+    for line in (guest_dir / "dart_guest" / "__init__.py").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VERSION"):
+            return line.split("=", 1)[1].strip().strip('"')
+    raise BuildError("the guest agent has no VERSION")
+
+
+def measure(rootfs: Path) -> tuple[int, int]:
+    """(bytes on disk, files), hard links counted once."""
+    seen: set[tuple[int, int]] = set()
+    total = files = 0
+    for directory, _, names in os.walk(rootfs):
+        for name in names:
+            status = os.lstat(os.path.join(directory, name))
+            files += 1
+            if (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
+                total += status.st_blocks * 512
+    return total, files

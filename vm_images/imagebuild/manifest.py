@@ -1,0 +1,102 @@
+"""Digests and manifests: what identifies an image and what it turned out to hold.
+
+Role: hash recipe and guest files; write and read `manifest.json`.
+Rule: the digest covers what goes in, never when or where it was built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from imagebuild.errors import BuildError
+from imagebuild.recipe import Recipe
+
+BUILDER_FORMAT = 1
+"""Raised when the builder itself makes something different of the same recipe."""
+
+DIGEST_LENGTH = 12
+IGNORED_PARTS = frozenset({"__pycache__"})
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What was built. Sizes in bytes, `build_s` in seconds, `built_at` ISO 8601 in UTC."""
+
+    name: str
+    digest: str
+    recipe_digest: str
+    guest_digest: str
+    guest_version: str
+    suite: str
+    architecture: str
+    size_bytes: int
+    files: int
+    built_at: str
+    build_s: float
+    packages: dict[str, str] = field(default_factory=dict)
+    """Package name -> version, as installed."""
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    """64 hex digits over the recipe and the builder's format."""
+    return hashlib.sha256(f"{BUILDER_FORMAT}\n{recipe.canonical()}".encode()).hexdigest()
+
+
+def guest_files(guest_dir: Path) -> list[Path]:
+    """The files that go into the image, in a fixed order."""
+    return sorted(
+        path
+        for path in guest_dir.rglob("*")
+        if path.is_file() and not IGNORED_PARTS & set(path.parts) and path.suffix in (".py", "")
+    )
+
+
+def guest_digest(guest_dir: Path) -> str:
+    """64 hex digits over the guest's files: names, contents, executable bits."""
+    return tree_digest(
+        (str(path.relative_to(guest_dir)), path.read_bytes(), bool(path.stat().st_mode & 0o111))
+        for path in guest_files(guest_dir)
+    )
+
+
+def tree_digest(entries: Iterable[tuple[str, bytes, bool]]) -> str:
+    """Hash (name, content, executable) entries."""
+    total = hashlib.sha256()
+    for name, content, executable in entries:
+        part = hashlib.sha256(content).hexdigest()
+        total.update(f"{name}\0{int(executable)}\0{part}\n".encode())
+    return total.hexdigest()
+
+
+def image_digest(of_recipe: str, of_guest: str) -> str:
+    """The image's directory name."""
+    return hashlib.sha256(f"{of_recipe}\n{of_guest}".encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    """Write as readable JSON."""
+    path.write_text(json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read; raises BuildError when it is missing or broken."""
+    try:
+        return Manifest(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise BuildError(f"{path} is not a readable manifest; build the image again with --force") from error
+
+
+def installed_packages(status_file: Path) -> dict[str, str]:
+    """Name -> version of the packages that dpkg's status file calls installed."""
+    found: dict[str, str] = {}
+    for paragraph in status_file.read_text(encoding="utf-8").split("\n\n"):
+        fields = dict(
+            line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and not line.startswith(" ")
+        )
+        if fields.get("Status", "").endswith(" installed"):
+            found[fields["Package"]] = fields["Version"]
+    return dict(sorted(found.items()))

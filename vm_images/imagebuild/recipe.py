@@ -1,0 +1,143 @@
+"""Recipes: what an image holds.
+
+Role: read and check `recipes/NAME.toml`.
+Rule: frozen; unknown keys and wrong types are errors that name the file and the field.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from imagebuild.errors import UsageError
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """The account that the desktop belongs to."""
+
+    name: str
+    uid: int
+    password: str
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One image: Debian suite, packages (sorted, each once), paths left out, user."""
+
+    name: str
+    suite: str
+    mirror: str
+    security_mirror: str
+    packages: tuple[str, ...]
+    exclude_paths: tuple[str, ...]
+    include_paths: tuple[str, ...]
+    user: User
+
+    def canonical(self) -> str:
+        """The recipe as text in which equal recipes are equal."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    def sources(self, keyring: Path) -> list[str]:
+        """APT source lines: the suite, its updates, its security fixes."""
+        options = f"deb [signed-by={keyring}]"
+        return [
+            f"{options} {self.mirror} {self.suite} main",
+            f"{options} {self.mirror} {self.suite}-updates main",
+            f"{options} {self.security_mirror} {self.suite}-security main",
+        ]
+
+
+class Fields:
+    """One TOML table, read key by key; what is left unread is an error."""
+
+    def __init__(self, file: Path, where: str, table: Mapping[str, Any]) -> None:
+        self.file = file
+        self.where = where
+        self.table = dict(table)
+
+    def fail(self, key: str, expected: str) -> UsageError:
+        """The error for a field."""
+        return UsageError(f"{self.file}: {self.where}{key} must be {expected}")
+
+    def take(self, key: str, kind: type, expected: str) -> Any:
+        """A required field of a type."""
+        value = self.table.pop(key, None)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise self.fail(key, expected)
+        return value
+
+    def text(self, key: str, pattern: re.Pattern[str] | None = None) -> str:
+        """A required non-empty string."""
+        value: str = self.take(key, str, "a string")
+        if not value or (pattern is not None and not pattern.fullmatch(value)):
+            raise self.fail(key, f"like {pattern.pattern}" if pattern is not None else "a non-empty string")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A required list of strings."""
+        value = self.take(key, list, "a list of strings")
+        if not all(isinstance(item, str) and item for item in value):
+            raise self.fail(key, "a list of strings")
+        return tuple(value)
+
+    def inner(self, key: str) -> Fields:
+        """A required table."""
+        return Fields(self.file, f"{self.where}{key}.", self.take(key, dict, "a table"))
+
+    def finish(self) -> None:
+        """Everything was known."""
+        if self.table:
+            raise UsageError(f"{self.file}: unknown key {self.where}{sorted(self.table)[0]}")
+
+
+def read_recipe(file: Path) -> Recipe:
+    """Read and check a recipe; raises UsageError."""
+    try:
+        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        known = ", ".join(sorted(other.stem for other in file.parent.glob("*.toml"))) or "none"
+        raise UsageError(f"there is no recipe {file.stem!r}; known recipes: {known}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file}: {error}") from error
+    top = Fields(file, "", raw)
+    name = top.text("name", NAME)
+    if name != file.stem:
+        raise UsageError(f"{file}: name must be {file.stem!r}, as the file is called")
+    groups = top.inner("packages")
+    packages: set[str] = set()
+    for group in sorted(groups.table):
+        for package in groups.texts(group):
+            if not PACKAGE.fullmatch(package):
+                raise groups.fail(group, f"a list of package names, and {package!r} is none")
+            packages.add(package)
+    exclude = top.inner("exclude")
+    account = top.inner("user")
+    user = User(
+        account.text("name", re.compile(r"[a-z_][a-z0-9_-]*")),
+        account.take("uid", int, "a number"),
+        account.text("password"),
+        account.texts("groups"),
+    )
+    recipe = Recipe(
+        name=name,
+        suite=top.text("suite", NAME),
+        mirror=top.text("mirror"),
+        security_mirror=top.text("security_mirror"),
+        packages=tuple(sorted(packages)),
+        exclude_paths=exclude.texts("paths"),
+        include_paths=exclude.texts("except"),
+        user=user,
+    )
+    for fields in (account, exclude, groups, top):
+        fields.finish()
+    return recipe

@@ -1,0 +1,132 @@
+"""The image store: `$DART_HOME/images/NAME/DIGEST/{rootfs/,manifest.json}` and `NAME/current`.
+
+Role: where finished images lie, and how one appears: by rename, so a reader sees a whole image or none.
+Rule: one builder per image name (a lock); leftovers of a killed build are removed by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from imagebuild.errors import BuildError, UsageError
+from imagebuild.manifest import Manifest, read_manifest
+
+WORK_PREFIX = ".build-"
+CURRENT = "current"
+
+
+def dart_home(given: str | None, environment: dict[str, str]) -> Path:
+    """`--home`, else DART_HOME, else `~/.local/share/dart`."""
+    chosen = given or environment.get("DART_HOME") or "~/.local/share/dart"
+    return Path(chosen).expanduser().absolute()
+
+
+class ImageStore:
+    """The images of one DART_HOME."""
+
+    def __init__(self, home: Path) -> None:
+        self.images = home / "images"
+
+    def directory(self, name: str, digest: str) -> Path:
+        """Where an image lies."""
+        return self.images / name / digest
+
+    def finished(self, name: str, digest: str) -> Manifest | None:
+        """The manifest of a finished image."""
+        path = self.directory(name, digest) / "manifest.json"
+        return read_manifest(path) if path.is_file() else None
+
+    def all(self) -> list[Manifest]:
+        """Every finished image, newest first by name."""
+        found = [
+            read_manifest(path)
+            for path in self.images.glob("*/*/manifest.json")
+            if path.parent.name != CURRENT and not path.parent.name.startswith(".")
+        ]
+        return sorted(found, key=lambda one: (one.name, one.built_at), reverse=True)
+
+    def current(self, name: str) -> str | None:
+        """Digest that `current` points to."""
+        with contextlib.suppress(OSError):
+            return os.readlink(self.images / name / CURRENT)
+        return None
+
+    def same_packages(self, name: str, recipe_digest: str) -> Path | None:
+        """The root file system of an image whose packages are those of this recipe."""
+        for manifest in self.all():
+            if manifest.name == name and manifest.recipe_digest == recipe_digest:
+                return self.directory(name, manifest.digest) / "rootfs"
+        return None
+
+    @contextlib.contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Hold the right to build this image; waits for another builder."""
+        parent = self.images / name
+        parent.mkdir(parents=True, exist_ok=True)
+        with (parent / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def fresh_work(self, name: str) -> Path:
+        """An empty directory to build in; called under the lock, so all others are leftovers."""
+        for leftover in (self.images / name).glob(f"{WORK_PREFIX}*"):
+            remove_tree(leftover)
+        work = self.images / name / f"{WORK_PREFIX}{os.getpid()}"
+        work.mkdir(mode=0o755)
+        return work
+
+    def publish(self, work: Path, name: str, digest: str) -> None:
+        """Move a finished build to its place and point `current` at it."""
+        target = self.directory(name, digest)
+        if target.exists():
+            if mounted_below(target):
+                raise BuildError(f"image {name} {digest} is used by a running desktop; stop it and build again")
+            retired = target.with_name(f"{WORK_PREFIX}old-{os.getpid()}")
+            os.rename(target, retired)
+            os.rename(work, target)
+            remove_tree(retired)
+        else:
+            os.rename(work, target)
+        self.point_current(name, digest)
+
+    def point_current(self, name: str, digest: str) -> None:
+        """Replace the `current` link in one step."""
+        link = self.images / name / f".current-{os.getpid()}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(digest)
+        os.replace(link, self.images / name / CURRENT)
+
+    def remove(self, name: str, digest: str | None) -> list[str]:
+        """Remove one image, or all of a name; returns the digests removed."""
+        doomed = [one for one in self.all() if one.name == name and digest in (None, one.digest)]
+        if not doomed:
+            raise UsageError(f"there is no image {name}{' ' + digest if digest else ''}")
+        for one in doomed:
+            target = self.directory(name, one.digest)
+            if mounted_below(target):
+                raise BuildError(f"image {name} {one.digest} is used by a running desktop; stop it first")
+            if self.current(name) == one.digest:
+                (self.images / name / CURRENT).unlink()
+            remove_tree(target)
+        return [one.digest for one in doomed]
+
+
+def mounted_below(directory: Path) -> bool:
+    """Whether any mount uses this directory, as an overlay's lower layer too."""
+    try:
+        return f"{directory}/" in Path("/proc/self/mounts").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+def remove_tree(directory: Path) -> None:
+    """Remove a tree that may hold leftover mounts: refuse to descend into one."""
+    mounts = Path("/proc/self/mounts").read_text(encoding="utf-8")
+    if any(line.split()[1].startswith(f"{directory}/") for line in mounts.splitlines()):
+        raise BuildError(f"something is still mounted under {directory}; unmount it and build again")
+    shutil.rmtree(directory)
