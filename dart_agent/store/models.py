@@ -45,8 +45,8 @@ class PhaseRow(Base):
 class GroupRow(Base):
     """Rollouts of one task that are compared with each other.
 
-    state: open (rollouts outstanding), ready (all ended, may train), dropped (cannot train, see `reason`), used (was in a finished
-    batch), done (not for training).
+    state: open (rollouts outstanding), ready (all ended, may train), dropped (cannot train, see `reason`), issued (the trainer
+    has it), used (it was in a finished batch), done (not for training).
     """
 
     __tablename__ = "groups"

@@ -1,8 +1,8 @@
 """Rollout budget: how many rollouts the next group of a task gets (DART's dynamic rollout number).
 
-Role: spend fewer rollouts where the policy already succeeds. Rule: with SR the success rate over the latest rollouts,
-N below the threshold, else max(min_rollouts, int((N + 1) / SR - (N - 1))), never above N. Source: DART (arXiv 2509.23866), whose code has int(9 / SR - 7)
-for N = 8: 0.6 -> 8, 0.7 -> 5, 0.8 -> 4, 0.9 -> 3, 1.0 -> 2; written here for any N.
+Role: spend fewer rollouts where the policy already succeeds. Rule: with SR the success rate over the latest rollouts, N below the
+threshold, else max(min_rollouts, int((N + 1) / SR - (N - 1))), never above N. Source: DART (arXiv 2509.23866), whose code has
+int(9 / SR - 7) for N = 8: 0.6 -> 8, 0.7 -> 5, 0.8 -> 4, 0.9 -> 3, 1.0 -> 2; written here for any N.
 Non-goals: which task is next (`task_sampler`).
 """
 

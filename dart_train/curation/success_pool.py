@@ -1,8 +1,8 @@
 """Success pool: one stored success joins a group in which everything failed (DART's experience pool).
 
-Role: give a hard task a positive example. Rule: only when all members of a group failed; the newest stored success of the
-same task takes the place of the group's oldest member, if it was sampled by a policy at most `max_age` versions back; its stored log-probs keep the
-importance weights honest. Source: DART (arXiv 2509.23866) and its released trainer; the age limit is ours.
+Role: give a hard task a positive example. Rule: only when all members of a group failed; the newest stored success of the same task
+takes the place of the group's oldest member, if it was sampled by a policy at most `max_age` versions back; its stored log-probs
+keep the importance weights honest. Source: DART (arXiv 2509.23866) and its released trainer; the age limit is ours.
 Non-goals: demonstrations; they carry no sampling log-probs and never enter.
 """
 

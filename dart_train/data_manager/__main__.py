@@ -1,0 +1,115 @@
+"""`python -m dart_train.data_manager --config FILE`: the data manager as a process.
+
+Role: read the configuration, take the store's lock, serve on the Unix socket until SIGTERM. Rule: configuration mistakes and a second
+data manager on the same store end with exit code 2 and one sentence. Non-goals: routes (`app`), verbs (`service`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import os
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from dart_agent.errors import ConfigError, StoreError
+from dart_agent.store.blobs import ImageStore
+from dart_agent.store.trajectories import Store
+from dart_train.data_manager.catalog import SuiteCatalog, TaskCatalog
+from dart_train.data_manager.config import DataManagerConfig
+from dart_train.data_manager.service import DataManager
+
+MAX_SOCKET_PATH_BYTES = 107
+SHUTDOWN_GRACE_S = 2
+EXIT_BAD_CONFIG = 2
+
+
+def main(argv: Sequence[str] | None = None, catalog: TaskCatalog | None = None) -> int:
+    """Run until SIGTERM; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m dart_train.data_manager", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="JSON file (dart_train.data_manager.config)")
+    try:
+        config = read_config(parser.parse_args(argv).config)
+        with sole_writer(config.database), listening(config.socket) as listener:
+            asyncio.run(serve(config, listener, catalog or SuiteCatalog()))
+    except (ConfigError, StoreError) as error:
+        print(f"data manager: {error}", file=sys.stderr)
+        return EXIT_BAD_CONFIG
+    return 0
+
+
+def read_config(path: Path) -> DataManagerConfig:
+    """Read and check the configuration. Raises ConfigError."""
+    try:
+        return DataManagerConfig.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"configuration {path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        places = "; ".join(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors())
+        raise ConfigError(f"configuration {path}: {places}") from None
+
+
+async def serve(config: DataManagerConfig, listener: socket.socket, catalog: TaskCatalog) -> None:
+    """Serve on an open socket until SIGTERM or SIGINT."""
+    import uvicorn
+
+    from dart_train.data_manager.app import create_app
+
+    store = Store.open(config.database, catalog.split_of)
+    try:
+        manager = DataManager(store, ImageStore(config.images), catalog, config)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                create_app(manager),
+                log_level="warning",
+                access_log=False,
+                timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
+            )
+        )
+        await server.serve(sockets=[listener])
+    finally:
+        store.close()
+
+
+@contextmanager
+def sole_writer(database: Path) -> Iterator[None]:
+    """Hold the store's lock. Raises ConfigError when another data manager has it."""
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with database.with_suffix(".lock").open("w", encoding="utf-8") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"another data manager writes to {database}: stop it first") from None
+        yield
+
+
+@contextmanager
+def listening(path: Path) -> Iterator[socket.socket]:
+    """A listening Unix socket, mode 0600; the lock was taken before, so an old socket file is a leftover."""
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise ConfigError(
+            f"socket path {path} is longer than {MAX_SOCKET_PATH_BYTES} bytes: choose a shorter directory"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        previous = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(previous)
+        listener.listen(128)
+        try:
+            yield listener
+        finally:
+            path.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

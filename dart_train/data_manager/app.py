@@ -1,0 +1,183 @@
+"""HTTP routes of the data manager.
+
+Role: one route per verb of `service.DataManager`; waits for batches. Rule: verbs run one after the other on one thread, so the event loop stays
+free and the store has one writer; a refusal is 409 with a sentence, a malformed body 422. Non-goals: decisions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import ParamSpec, TypeVar
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+
+from dart_agent.clock import Clock, SystemClock
+from dart_agent.errors import StoreError
+from dart_agent.store.rows import TrajectoryRow
+from dart_agent.store.wire import (
+    AbandonRequest,
+    BatchReply,
+    BatchReport,
+    BatchRequest,
+    ClaimReply,
+    ClaimRequest,
+    Count,
+    EpisodeResult,
+    Heartbeat,
+    PhaseSpec,
+    PhaseView,
+    ReleaseRequest,
+    Stats,
+    StoredReply,
+    TrajectoryPage,
+    VersionRecord,
+    VersionReply,
+)
+from dart_train.data_manager.service import DataManager
+
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
+
+BATCH_RECHECK_S = 5.0
+"""A waiting trainer looks again this often even if nothing was reported: a lapsed claim can complete a group."""
+
+
+class _Writer:
+    """Runs verbs on one thread, and tells waiting trainers when something changed."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+        self._changed = asyncio.Condition()
+
+    async def run(self, verb: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+        """Run one verb after those before it."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: verb(*args, **kwargs))
+
+    async def notify(self) -> None:
+        """Wake the waiting trainers."""
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until something changed, at most `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def close(self) -> None:
+        """Finish what runs."""
+        self._thread.shutdown()
+
+
+def create_app(manager: DataManager, clock: Clock | None = None) -> FastAPI:
+    """The application over a data manager."""
+    time = clock or SystemClock()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.writer = _Writer()
+        yield
+        app.state.writer.close()
+
+    app = FastAPI(title="DART data manager", lifespan=lifespan, openapi_url=None)
+    app.add_exception_handler(StoreError, _refused)
+    app.add_exception_handler(RequestValidationError, _malformed)
+
+    @app.post("/work/claim")
+    async def claim(body: ClaimRequest, request: Request) -> ClaimReply:
+        return await _writer(request).run(manager.claim, body.worker_id, body.request_id)
+
+    @app.post("/work/heartbeat")
+    async def heartbeat(body: Heartbeat, request: Request) -> Count:
+        return Count(count=await _writer(request).run(manager.heartbeat, body.worker_id))
+
+    @app.post("/work/abandon")
+    async def abandon(body: AbandonRequest, request: Request) -> Count:
+        await _writer(request).run(manager.abandon, body.rollout_id, body.cause)
+        await _writer(request).notify()
+        return Count(count=1)
+
+    @app.post("/work/release")
+    async def release(body: ReleaseRequest, request: Request) -> Count:
+        return Count(count=await _writer(request).run(manager.release, body.worker_id))
+
+    @app.post("/trajectories")
+    async def report(body: TrajectoryRow, request: Request) -> StoredReply:
+        stored = await _writer(request).run(manager.report, body)
+        await _writer(request).notify()
+        return StoredReply(stored=stored)
+
+    @app.get("/trajectories")
+    async def trajectories(
+        request: Request, phase: str, after: int = 0, limit: int = Query(default=100, ge=1, le=1000)
+    ) -> TrajectoryPage:
+        return await _writer(request).run(manager.trajectories, phase, after, limit)
+
+    @app.post("/phases")
+    async def start_phase(body: PhaseSpec, request: Request) -> PhaseView:
+        return await _writer(request).run(manager.start_phase, body)
+
+    @app.get("/phases/{name}")
+    async def phase(name: str, request: Request) -> PhaseView:
+        return await _writer(request).run(manager.phase, name)
+
+    @app.post("/phases/{name}/stop")
+    async def stop_phase(name: str, request: Request) -> PhaseView:
+        view = await _writer(request).run(manager.stop_phase, name)
+        await _writer(request).notify()
+        return view
+
+    @app.get("/phases/{name}/results")
+    async def results(name: str, request: Request) -> list[EpisodeResult]:
+        return await _writer(request).run(manager.results, name)
+
+    @app.post("/batches/next")
+    async def next_batch(body: BatchRequest, request: Request) -> BatchReply:
+        give_up_at_s = time.monotonic() + body.wait_s
+        while True:
+            reply = await _writer(request).run(manager.next_batch, body.trainer_version)
+            left_s = give_up_at_s - time.monotonic()
+            if reply.batch is not None or not reply.training or left_s <= 0:
+                return reply
+            await _writer(request).wait(min(left_s, BATCH_RECHECK_S))
+
+    @app.post("/batches/{batch_id}/done")
+    async def batch_done(batch_id: str, body: BatchReport, request: Request) -> Count:
+        return Count(count=await _writer(request).run(manager.batch_done, batch_id, body))
+
+    @app.post("/versions")
+    async def publish(body: VersionRecord, request: Request) -> VersionReply:
+        return await _writer(request).run(manager.publish, body)
+
+    @app.get("/versions/latest")
+    async def latest(request: Request) -> VersionReply:
+        return await _writer(request).run(manager.latest)
+
+    @app.get("/stats")
+    async def stats(request: Request) -> Stats:
+        return await _writer(request).run(manager.stats)
+
+    return app
+
+
+def _writer(request: Request) -> _Writer:
+    writer: _Writer = request.app.state.writer
+    return writer
+
+
+async def _refused(_request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse(status_code=409, content={"error": "refused", "detail": str(error)})
+
+
+async def _malformed(_request: Request, error: Exception) -> JSONResponse:
+    detail = str(error)
+    if isinstance(error, RequestValidationError):
+        detail = "; ".join(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors())
+    return JSONResponse(status_code=422, content={"error": "invalid", "detail": detail[:1000]})

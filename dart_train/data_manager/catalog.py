@@ -1,0 +1,57 @@
+"""Which tasks exist and which split they belong to, as the data manager sees it.
+
+Role: the `TaskCatalog` protocol and its one real implementation over `dart_envs.tasks`. Rule: the split of a task is looked up, never taken
+from a client. Non-goals: task contents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, zip_longest
+from typing import Protocol
+
+from dart_agent.errors import StoreError
+from dart_agent.store.wire import TaskSelection
+
+
+class TaskCatalog(Protocol):
+    """Tasks by id."""
+
+    def split_of(self, task_id: str) -> str:
+        """`train`, `validation` or `test`; raises for an unknown task."""
+        ...
+
+    def select(self, selection: TaskSelection) -> list[str]:
+        """Task ids of a selection; raises StoreError when there are not enough."""
+        ...
+
+
+class SuiteCatalog:
+    """The tasks that `dart_envs.tasks` knows."""
+
+    def split_of(self, task_id: str) -> str:
+        """Split of a task; raises for an unknown one."""
+        from dart_envs import tasks
+
+        return str(tasks.split_of(task_id))
+
+    def select(self, selection: TaskSelection) -> list[str]:
+        """Task ids of a selection, spread evenly over its families."""
+        from dart_envs import tasks
+        from dart_envs.errors import TaskError
+
+        try:
+            suite = tasks.suite(selection.suite)
+            families = list(selection.families or suite.families)
+            ids = [list(suite.tasks(split=selection.split, families=[family])) for family in families]
+        except (TaskError, KeyError) as error:
+            raise StoreError(f"cannot select tasks: {error}") from error
+        return spread(ids, selection.count)
+
+
+def spread(ids_by_family: Sequence[Sequence[str]], count: int | None) -> list[str]:
+    """The first `count` ids (None: all), taken in turn from each family. Raises StoreError when there are fewer."""
+    turns = [task_id for task_id in chain.from_iterable(zip_longest(*ids_by_family)) if task_id is not None]
+    if count is not None and len(turns) < count:
+        raise StoreError(f"only {len(turns)} tasks match, {count} are asked for: add families or lower the count")
+    return turns[:count]

@@ -1,0 +1,64 @@
+"""Settings of the data manager process, one JSON file.
+
+Role: the schema. Rule: unknown keys are errors; imports neither torch nor FastAPI. Non-goals: the recipe (`dart_train.config`), from
+which the launcher derives this.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dart_train.curation.length_budget import LengthBudgetSettings
+from dart_train.curation.rollout_budget import RolloutBudgetSettings
+from dart_train.curation.success_pool import SuccessPoolSettings
+from dart_train.curation.task_sampler import TaskSamplerSettings
+
+
+class Section(BaseModel):
+    """Base of every section: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CurationSettings(Section):
+    """What to run next; every rule is switchable."""
+
+    task_sampler: TaskSamplerSettings = TaskSamplerSettings()
+    rollout_budget: RolloutBudgetSettings = RolloutBudgetSettings()
+    length_budget: LengthBudgetSettings = LengthBudgetSettings()
+    success_pool: SuccessPoolSettings = SuccessPoolSettings()
+
+
+class BatchSettings(Section):
+    """When a batch is formed and what may be in it.
+
+    max_ready_groups: no new training group is opened while this many wait for the trainer; None: no bound.
+    """
+
+    min_groups: int = Field(default=4, ge=1)
+    max_groups: int = Field(default=8, ge=1)
+    min_members: int = Field(default=2, ge=2, description="members with a verdict that a group needs")
+    max_staleness: int = Field(default=4, ge=0, description="trainer version minus the version that wrote a token")
+    max_ready_groups: int | None = Field(default=24, ge=1)
+
+    @model_validator(mode="after")
+    def _bounds_agree(self) -> BatchSettings:
+        if self.min_groups > self.max_groups:
+            raise ValueError("min_groups is above max_groups")
+        if self.max_ready_groups is not None and self.max_ready_groups < self.min_groups:
+            raise ValueError("max_ready_groups is below min_groups: no batch could ever be formed")
+        return self
+
+
+class DataManagerConfig(Section):
+    """Everything the process needs. `claim_timeout_s`: a claim without heartbeat or report lapses after it."""
+
+    database: Path
+    images: Path
+    socket: Path
+    seed: int = 0
+    claim_timeout_s: float = Field(default=300.0, gt=0)
+    batch: BatchSettings = BatchSettings()
+    curation: CurationSettings = CurationSettings()

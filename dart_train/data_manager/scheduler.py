@@ -1,0 +1,125 @@
+"""Scheduler: which rollout a worker gets, and what follows when one ends.
+
+Role: claims, lapses, group and phase completion, each inside the caller's transaction. Rule: fixed lists go before endless phases; the
+oldest queued rollout goes first; an endless phase opens its next group only when a worker asks and nothing is queued, so that
+curation decides with the newest evidence. Non-goals: batches (`batches`), HTTP (`app`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from random import Random
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from dart_agent.store import work
+from dart_agent.store.models import GroupRow, PhaseRow, RolloutRow
+from dart_agent.store.trajectories import Store, family_of
+from dart_agent.types import Purpose
+from dart_train.curation.informative import why_uninformative
+from dart_train.curation.length_budget import length_budget
+from dart_train.curation.pace import may_open_group
+from dart_train.curation.rollout_budget import rollout_budget
+from dart_train.curation.task_sampler import choose_task
+from dart_train.data_manager import history
+from dart_train.data_manager.config import DataManagerConfig
+
+
+class Scheduler:
+    """Decides on work. Holds no state: everything is in the store, so a restart changes nothing."""
+
+    def __init__(self, store: Store, config: DataManagerConfig) -> None:
+        self._store = store
+        self._config = config
+
+    def claim(self, session: Session, worker_id: str, request_id: str) -> RolloutRow | None:
+        """The next rollout for a worker; the same one again for a repeated request."""
+        self.expire(session)
+        again = work.claimed_before(session, worker_id, request_id)
+        if again is not None:
+            return again
+        deadline_s = self._store.now() + self._config.claim_timeout_s
+        active = session.scalars(select(PhaseRow).where(PhaseRow.state == "active").order_by(PhaseRow.seq)).all()
+        for phase in sorted(active, key=lambda row: work.phase_spec(row).endless):
+            rollout = work.claim_queued(session, phase.name, worker_id, request_id, deadline_s)
+            if rollout is None and self._open_next_group(session, phase):
+                rollout = work.claim_queued(session, phase.name, worker_id, request_id, deadline_s)
+            if rollout is not None:
+                return rollout
+        return None
+
+    def expire(self, session: Session) -> None:
+        """Put rollouts whose deadline has passed back into the queue."""
+        for rollout in work.lapsed_claims(session, self._store.now()):
+            self.hand_back(session, rollout, "claim lapsed", counts=True)
+
+    def hand_back(self, session: Session, rollout: RolloutRow, cause: str, *, counts: bool) -> None:
+        """A claimed rollout will not be reported by its worker."""
+        work.hand_back(self._store, session, rollout, cause, counts=counts)
+        session.flush()
+        if rollout.state not in work.OUTSTANDING:
+            self._after_end(session, rollout.group_id)
+
+    def settle(self, session: Session, rollout_id: str, *, masked: bool) -> None:
+        """A trajectory was stored."""
+        rollout = work.find_rollout(session, rollout_id)
+        work.settle(self._store, session, rollout, masked=masked)
+        self._after_end(session, rollout.group_id)
+
+    def stop_phase(self, session: Session, phase: PhaseRow) -> None:
+        """Hand out nothing more of a phase; what runs may still report."""
+        if phase.state != "active":
+            return
+        phase.state = "stopped"
+        for group_id in work.cancel_queued(session, phase.name):
+            self._after_end(session, group_id)
+        self._store.log(session, "phase_stopped", name=phase.name)
+
+    def _open_next_group(self, session: Session, phase: PhaseRow) -> bool:
+        spec = work.phase_spec(phase)
+        if not spec.endless:
+            return False
+        if not may_open_group(history.ready_groups(session, phase.name), self._config.batch.max_ready_groups):
+            return False
+        curation = self._config.curation
+        by_family: dict[str, list[str]] = defaultdict(list)
+        for task_id in phase.task_ids:
+            by_family[family_of(task_id)].append(task_id)
+        runs = history.groups_opened(session, phase.name)
+        rates = history.success_rates(session, list(by_family), curation.task_sampler.window)
+        random = Random(f"{self._config.seed}/{phase.name}/{sum(runs.values())}")
+        task_id = choose_task(by_family, runs, rates, curation.task_sampler, random)
+        family = family_of(task_id)
+        size = rollout_budget(
+            spec.rollouts_per_task,
+            history.recent_rewards(session, family, spec.rollouts_per_task),
+            curation.rollout_budget,
+        )
+        max_steps = length_budget(spec.max_steps, history.success_lengths(session, family), curation.length_budget)
+        work.open_group(self._store, session, spec, task_id, size=size, max_steps=max_steps)
+        return True
+
+    def _after_end(self, session: Session, group_id: str) -> None:
+        """Close the group, and its phase, when nothing of them is outstanding."""
+        group = session.scalars(select(GroupRow).where(GroupRow.group_id == group_id)).one()
+        if group.state == "open" and not work.outstanding(session, group_id=group_id):
+            self._close_group(session, group)
+        phase = work.find_phase(session, group.phase)
+        fixed_and_active = phase.state == "active" and not work.phase_spec(phase).endless
+        if fixed_and_active and not work.outstanding(session, phase=phase.name):
+            phase.state = "done"
+            self._store.log(session, "phase_done", name=phase.name)
+
+    def _close_group(self, session: Session, group: GroupRow) -> None:
+        group.closed_s = self._store.now()
+        if group.purpose != Purpose.TRAIN.value:
+            group.state = "done"
+            return
+        rewards = [row.reward for row in history.verdicts(session, group.group_id) if row.reward is not None]
+        reason = why_uninformative(rewards, self._config.batch.min_members)
+        rescuable = reason == "all_failed" and self._config.curation.success_pool.enabled
+        group.state = "ready" if reason is None or rescuable else "dropped"
+        group.reason = None if group.state == "ready" else reason
+        if reason is not None and not rescuable:
+            self._store.log(session, "group_dropped", group_id=group.group_id, reason=reason)

@@ -1,0 +1,133 @@
+"""What the data manager says about itself: phases, results, numbers.
+
+Role: read-only queries that build the replies of `dart_agent.store.wire`. Non-goals: decisions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
+
+from dart_agent.store import work
+from dart_agent.store.models import (
+    BatchMemberTable,
+    BatchTable,
+    GroupRow,
+    PhaseRow,
+    RolloutRow,
+    StepTable,
+    TrajectoryTable,
+    VersionTable,
+)
+from dart_agent.store.wire import EpisodeResult, FamilyTally, PhaseView, Stats
+from dart_agent.types import Purpose
+from dart_envs.types import EndReason
+from dart_train.data_manager import history
+
+PHASE_STATES = ("active", "stopped", "done")
+
+
+def phase_view(session: Session, phase: PhaseRow) -> PhaseView:
+    """Progress of a phase."""
+    spec = work.phase_spec(phase)
+    counted = select(RolloutRow.state, func.count()).where(RolloutRow.phase == phase.name).group_by(RolloutRow.state)
+    states = {state: count for state, count in session.execute(counted)}
+    tallied = (
+        select(TrajectoryTable.family, func.count(), func.avg(TrajectoryTable.reward))
+        .where(TrajectoryTable.phase == phase.name, TrajectoryTable.reward.is_not(None))
+        .group_by(TrajectoryTable.family)
+    )
+    families = {
+        family: FamilyTally(episodes=count, mean_reward=mean) for family, count, mean in session.execute(tallied)
+    }
+    episodes = sum(tally.episodes for tally in families.values())
+    rewards = sum(tally.episodes * tally.mean_reward for tally in families.values())
+    return PhaseView(
+        name=phase.name,
+        purpose=spec.purpose,
+        state=next(state for state in PHASE_STATES if state == phase.state),
+        total=None if spec.endless else len(phase.task_ids) * spec.rollouts_per_task,
+        done=states.get("done", 0),
+        failed=states.get("failed", 0),
+        masked=states.get("masked", 0),
+        in_flight=states.get("claimed", 0),
+        queued=states.get("queued", 0),
+        mean_reward=rewards / episodes if episodes else None,
+        families=families,
+    )
+
+
+def results(session: Session, phase: str) -> list[EpisodeResult]:
+    """Verdicts of a phase, ordered by task and repeat."""
+    query = (
+        select(RolloutRow.repeat, TrajectoryTable)
+        .join(TrajectoryTable, TrajectoryTable.rollout_id == RolloutRow.rollout_id)
+        .where(RolloutRow.phase == phase, TrajectoryTable.reward.is_not(None))
+        .order_by(RolloutRow.task_id, RolloutRow.repeat)
+    )
+    return [
+        EpisodeResult(
+            task_id=row.task_id,
+            family=row.family,
+            repeat=repeat,
+            rollout_id=row.rollout_id,
+            reward=row.reward or 0.0,
+            end=EndReason(row.end),
+            steps=row.n_steps,
+            duration_s=row.duration_s,
+        )
+        for repeat, row in session.execute(query)
+    ]
+
+
+def training(session: Session) -> bool:
+    """Whether a training batch may still come: work outstanding, or a batch issued."""
+    active = select(func.count()).select_from(PhaseRow)
+    active = active.where(PhaseRow.purpose == Purpose.TRAIN.value, PhaseRow.state == "active")
+    running = select(func.count()).select_from(RolloutRow)
+    running = running.where(RolloutRow.purpose == Purpose.TRAIN.value, RolloutRow.state.in_(work.OUTSTANDING))
+    issued = select(func.count()).select_from(BatchTable).where(BatchTable.state == "issued")
+    return any(session.scalar(query) for query in (active, running, issued))
+
+
+def stats(session: Session, window: int) -> Stats:
+    """The data manager in numbers; `window` is how many latest training rollouts a family's success rate is taken over."""
+    masked = case((TrajectoryTable.reward.is_(None), 1.0), else_=0.0)
+    played = TrajectoryTable.purpose != Purpose.DEMO.value
+    families = list(session.scalars(select(TrajectoryTable.family).distinct()))
+    by_version = select(TrajectoryTable.version_max, func.avg(masked)).where(played)
+    by_family = select(TrajectoryTable.family, func.avg(masked)).where(played).group_by(TrajectoryTable.family)
+    used = select(func.count()).select_from(BatchMemberTable).where(BatchMemberTable.reason.is_(None))
+    return Stats(
+        trajectories=_count(session, TrajectoryTable),
+        steps=_count(session, StepTable),
+        masked_share=session.scalar(select(func.avg(masked)).where(played)) or 0.0,
+        masked_share_by_version={
+            version: share
+            for version, share in session.execute(by_version.group_by(TrajectoryTable.version_max))
+            if version is not None
+        },
+        masked_share_by_family={family: share for family, share in session.execute(by_family)},
+        groups=_tally(session, GroupRow.state),
+        dropped_groups=_tally(session, GroupRow.reason),
+        rollouts=_tally(session, RolloutRow.state),
+        batches=_tally(session, BatchTable.state),
+        rows_used=session.scalar(used) or 0,
+        rows_withheld=_tally(session, BatchMemberTable.reason),
+        latest_version=session.scalar(select(func.max(VersionTable.version))),
+        success_rate=history.success_rates(session, families, window),
+    )
+
+
+def _count(session: Session, table: type[TrajectoryTable] | type[StepTable]) -> int:
+    return session.scalar(select(func.count()).select_from(table)) or 0
+
+
+def _tally(session: Session, column: object) -> dict[str, int]:
+    values: Counter[str] = Counter()
+    for value, count in session.execute(select(column, func.count()).group_by(column)):  # type: ignore[call-overload]
+        if value is not None:
+            values[value] = count
+    return dict(values)
