@@ -71,8 +71,16 @@ class Launcher(Protocol):
         """Start one component."""
         ...
 
+    async def stop(self, component: Component) -> None:
+        """Stop one component."""
+        ...
+
     async def stop_all(self) -> None:
         """Stop every component, last started first."""
+        ...
+
+    async def watch(self, task: asyncio.Future[None]) -> None:
+        """Wait for `task`; raises ComponentFailed as soon as a component fails for good."""
         ...
 
 
@@ -108,6 +116,11 @@ class LocalComponent:
         """Process id of the present incarnation."""
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """True once its supervisor has seen its last end."""
+        return self._supervisor is not None and self._supervisor.done()
 
     async def start(self) -> None:
         """Start the first incarnation and its supervisor."""
@@ -174,15 +187,43 @@ class LocalLauncher:
     def __init__(self, on_restart: Callable[[str, int], None] = lambda name, code: None) -> None:
         self._on_restart = on_restart
         self._components: list[LocalComponent] = []
+        self._changed = asyncio.Event()
 
     async def start(self, spec: ComponentSpec) -> LocalComponent:
         """Start one component."""
         component = LocalComponent(spec, self._on_restart)
         await component.start()
         self._components.append(component)
+        self._changed.set()
         return component
+
+    async def stop(self, component: Component) -> None:
+        """Stop one component."""
+        await component.stop()
+        self._components = [other for other in self._components if other is not component]
 
     async def stop_all(self) -> None:
         """Stop every component, last started first."""
         while self._components:
             await self._components.pop().stop()
+
+    async def watch(self, task: asyncio.Future[None]) -> None:
+        """Wait for `task`; raises ComponentFailed as soon as a component fails for good.
+
+        Components that are started while the task runs are watched too.
+        """
+        while not task.done():
+            waiters = [asyncio.ensure_future(component.wait()) for component in self._components]
+            changed = asyncio.ensure_future(self._changed.wait())
+            try:
+                await asyncio.wait({task, changed, *waiters}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+                for waiter in waiters:
+                    waiter.cancel()
+            self._changed.clear()
+            for waiter in waiters:
+                if waiter.done() and not waiter.cancelled() and waiter.exception() is not None:
+                    waiter.result()
+            self._components = [component for component in self._components if not component.ended]
+        await task

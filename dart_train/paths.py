@@ -6,19 +6,10 @@ Role: names of files and folders of `runs/<name>/`. Rule: no other module spells
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-
-def runtime_dir() -> Path:
-    """DART_RUNTIME_DIR, else a private folder of this user for sockets and keys (docs/architecture.md)."""
-    if "DART_RUNTIME_DIR" in os.environ:
-        return Path(os.environ["DART_RUNTIME_DIR"])
-    if "XDG_RUNTIME_DIR" in os.environ:
-        return Path(os.environ["XDG_RUNTIME_DIR"]) / "dart"
-    return Path(tempfile.gettempdir()) / f"dart-{os.getuid()}"
+from dart_envs.farm.embedded import runtime_dir
 
 
 @dataclass(frozen=True, slots=True)

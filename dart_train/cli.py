@@ -1,0 +1,120 @@
+"""`dart-train`: make a model, run a recipe, look at a run.
+
+Role: argument parsing and exit codes. Rule: heavy imports happen after the arguments are known to be good; wrong input is one sentence on
+standard error and exit code 2, a run that did not learn exits with 1. Non-goals: no logic of the loop (`dart_train.orchestrator`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dart_train.config import Recipe, RecipeError, load_recipe
+from dart_train.paths import RunPaths
+
+EXIT_NOT_LEARNED = 1
+EXIT_WRONG_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Train agents on live desktops.", pretty_exceptions_enable=False
+)
+
+RunsDir = Annotated[Path, typer.Option("--runs-dir", help="where run directories live")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="KEY=VALUE", help="change one key of the recipe, e.g. train.updates=10"),
+]
+
+
+def _fail(message: str) -> typer.Exit:
+    print(f"dart-train: {message}", file=sys.stderr)
+    return typer.Exit(EXIT_WRONG_INPUT)
+
+
+def _recipe(path: Path, overrides: list[str] | None) -> Recipe:
+    try:
+        return load_recipe(path, tuple(overrides or ()))
+    except RecipeError as error:
+        raise _fail(str(error)) from None
+
+
+@app.command()
+def run(
+    recipe: Annotated[Path, typer.Argument(help="TOML file, e.g. dart_train/recipes/demo.toml")],
+    overrides: Overrides = None,
+    runs_dir: RunsDir = Path("runs"),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="check everything, print the resolved recipe, start nothing")
+    ] = False,
+) -> None:
+    """Run the whole loop: demonstrations, warm start, evaluation, GRPO, evaluation, report. The same command resumes."""
+    checked = _recipe(recipe, overrides)
+    paths = RunPaths(runs_dir.resolve() / checked.run.name)
+    from dart_train.orchestrator import Interrupted, RunFailed, run_recipe
+    from dart_train.preflight import check
+
+    try:
+        check(checked, paths)
+        if dry_run:
+            print(checked.model_dump_json(indent=2))
+            return
+        verdict = asyncio.run(run_recipe(checked, paths))
+    except RecipeError as error:
+        raise _fail(str(error)) from None
+    except RunFailed as error:
+        print(
+            f"dart-train: the run stopped: {error}\nWhat is stored is kept; the same command goes on from there.",
+            file=sys.stderr,
+        )
+        raise typer.Exit(EXIT_NOT_LEARNED) from None
+    except Interrupted:
+        print("dart-train: stopped; the same command goes on from here.", file=sys.stderr)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    if verdict is not None and not verdict.learned(checked.eval.min_gain_points):
+        raise typer.Exit(EXIT_NOT_LEARNED)
+
+
+@app.command("init-model")
+def init_model_command(
+    out: Annotated[Path, typer.Argument(help="folder to write the model to")],
+    preset: Annotated[str, typer.Option("--preset", help="which shape to make")] = "tiny",
+    seed: Annotated[int, typer.Option("--seed", help="seed of the random weights")] = 0,
+) -> None:
+    """Make a small random policy with its own tokenizer; nothing is downloaded."""
+    from dart_train.init_model import init_model
+
+    if out.exists() and any(out.iterdir()):
+        raise _fail(f"{out} is not empty: choose another folder")
+    try:
+        init_model(preset, out, seed)
+    except ValueError as error:
+        raise _fail(str(error)) from None
+    print(f"wrote {preset} to {out}")
+
+
+@app.command()
+def report(
+    run_dir: Annotated[Path, typer.Argument(help="a run directory, e.g. runs/demo")],
+    as_json: Annotated[bool, typer.Option("--json", help="print the figures instead of the path of the page")] = False,
+) -> None:
+    """Write the report of a finished or interrupted run again."""
+    paths = RunPaths(run_dir.resolve())
+    if not paths.resolved.exists():
+        raise _fail(f"{run_dir} is not a run directory (no {paths.resolved.name}): give one below runs/")
+    recipe = Recipe.model_validate_json(paths.resolved.read_text(encoding="utf-8"))
+    from dart_train.orchestrator import report_only
+
+    page = asyncio.run(report_only(recipe, paths))
+    figures = json.loads((paths.report / "result.json").read_text(encoding="utf-8"))
+    print(json.dumps(figures, indent=2) if as_json else f"{figures['conclusion']}\n{page}")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

@@ -1,0 +1,248 @@
+"""The whole loop of a run, stage by stage, with every component in a process of its own.
+
+Role: starts the components, tells the data manager what to run, waits for it, and writes the report. Rule: components do not know the
+orchestrator; it wires them by configuration files and sockets and drives them by phases. What is done is marked on disk, so the same
+command goes on where the last one stopped. Non-goals: no scheduling rule, no statistics, no desktop, no model in this process.
+
+    stage          runs                                       waits for                    unblocked by
+    demos          data manager, rollout worker (oracle)      the phase `demo`             every item has a verdict
+    warm-start     warm-start process                         its end                      version 0 on disk
+    eval-before    inference, rollout worker (vllm)           the phase `eval-before`      every item has a verdict
+    train          + trainer                                  the trainer's end            its last version is published
+                   rollout worker: starts an episode the moment a desktop is free, never waits for the trainer
+                   trainer: takes a batch as soon as enough groups are finished, never waits for a rollout by name
+                   inference: rolls a new version over the workers one by one, between tokens; the others serve on
+    eval-after     inference, rollout worker (vllm)           the phase `eval-after`       every item has a verdict
+    baselines      rollout worker (random, blank)             their phases                 every item has a verdict
+    report         -                                          -                            -
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from dart_agent.store.client import DataClient, DataManagerError
+from dart_agent.store.wire import PhaseSpec, PhaseView, VersionRecord
+from dart_agent.types import Purpose
+from dart_train import components, phases
+from dart_train.config import Recipe
+from dart_train.farm import FarmUnusable, farm_for
+from dart_train.launcher import Component, ComponentFailed, LocalLauncher
+from dart_train.paths import RunPaths
+from dart_train.progress import Progress
+from dart_train.report import write_report
+from dart_train.state import RunState, hold_lock, open_run
+from dart_train.story import tell
+from dart_train.verdict import Verdict
+
+log = logging.getLogger(__name__)
+
+POLL_S = 1.0
+
+
+class RunFailed(Exception):
+    """A component ended, or a stage cannot be finished; what is stored is kept."""
+
+
+class Interrupted(Exception):
+    """The run was stopped from outside; what is stored is kept."""
+
+
+async def run_recipe(recipe: Recipe, paths: RunPaths, progress: Progress | None = None) -> Verdict | None:
+    """Run or continue a recipe to its end.
+
+    Returns the verdict, None where the recipe evaluates nothing.
+
+    Raises:
+        RecipeError: the run directory is in use or belongs to another recipe.
+        RunFailed: a component ended and could not be replaced.
+        Interrupted: SIGINT or SIGTERM; everything was stopped.
+    """
+    with hold_lock(paths):
+        run = Run(recipe, paths, open_run(recipe, paths), progress or Progress())
+        task = asyncio.create_task(run.to_the_end())
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            raise Interrupted from None
+        except (ComponentFailed, FarmUnusable, DataManagerError) as error:
+            raise RunFailed(str(error)) from error
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+
+async def report_only(recipe: Recipe, paths: RunPaths) -> Path:
+    """Write the report of a run as it stands; only the data manager is started."""
+    with hold_lock(paths):
+        run = Run(recipe, paths, RunState.load(paths.state), Progress())
+        async with run.data_manager():
+            return (await run.write_story())[1]
+
+
+class Run:
+    """One run directory being worked on."""
+
+    def __init__(self, recipe: Recipe, paths: RunPaths, state: RunState, progress: Progress) -> None:
+        self.recipe = recipe
+        self.paths = paths
+        self.state = state
+        self.progress = progress
+        self.launcher = LocalLauncher(on_restart=self._on_restart)
+        self.client = DataClient(paths.data_socket, paths.images)
+
+    async def to_the_end(self) -> Verdict | None:
+        """Every stage that is not done yet, in order."""
+        async with self.data_manager(), farm_for(self.recipe, self.progress.note):
+            if self.recipe.demos.per_family:
+                await self._stage("demos", self._demos)
+            await self._stage("warm-start", self._warm_start)
+            if not {"eval-before", "train", "eval-after"} <= self.state.stages_s.keys():
+                async with self._policy("vllm"):
+                    await self._stage("eval-before", lambda: self._evaluate("eval-before"))
+                    await self._stage("train", self._train)
+                    await self._stage("eval-after", lambda: self._evaluate("eval-after"))
+            if self.recipe.eval.baseline_episodes:
+                await self._stage("baselines", self._baselines)
+            verdict, page = await self.write_story()
+        self.progress.note(f"report: {page}")
+        return verdict
+
+    # Components
+
+    @contextlib.asynccontextmanager
+    async def data_manager(self) -> AsyncIterator[None]:
+        """The data manager and the client to it; stops every component at the end."""
+        try:
+            await self.launcher.start(components.data_manager(self.recipe, self.paths))
+            await self.client.release_worker(None)
+            yield
+        finally:
+            await self.client.aclose()
+            await self.launcher.stop_all()
+
+    @contextlib.asynccontextmanager
+    async def _policy(self, kind: components.PolicyKind) -> AsyncIterator[list[Component]]:
+        """A rollout worker with its policy, and the inference workers where the policy needs them."""
+        started: list[Component] = []
+        try:
+            if kind in ("vllm", "blank"):
+                await self._publish_warm_start()
+                started.append(await self.launcher.start(components.inference(self.recipe, self.paths)))
+            started.append(await self.launcher.start(components.rollout_worker(self.recipe, self.paths, kind)))
+            yield started
+        finally:
+            for component in reversed(started):
+                await self.launcher.stop(component)
+            await self.client.release_worker(None)
+
+    async def _publish_warm_start(self) -> None:
+        if await self.client.latest_version() is None:
+            await self.client.publish_version(
+                VersionRecord(version=0, path=str(components.start_model(self.recipe, self.paths)))
+            )
+
+    def _on_restart(self, name: str, code: int) -> None:
+        line = f"{name} ended with exit code {code} and was started again"
+        self.state.incidents.append(line)
+        self.state.save(self.paths.state)
+        self.progress.note(line)
+
+    # Stages
+
+    async def _stage(self, name: str, body: Callable[[], Awaitable[None]]) -> None:
+        if name in self.state.stages_s:
+            return
+        began_s = time.monotonic()
+        with self.progress.stage(name):
+            await self._watched(body())
+        self.state.stages_s[name] = round(time.monotonic() - began_s, 1)
+        self.state.save(self.paths.state)
+
+    async def _watched(self, body: Awaitable[None]) -> None:
+        """Run a stage's body; a component that fails for good ends it."""
+        task = asyncio.ensure_future(body)
+        try:
+            await self.launcher.watch(task)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def _demos(self) -> None:
+        async with self._policy("oracle"):
+            view = await self._phase(phases.demo(self.recipe))
+        if view.mean_reward is None or view.mean_reward < 1.0:
+            self.progress.note(f"demonstrations: mean reward {view.mean_reward}, only those with reward 1 are imitated")
+
+    async def _warm_start(self) -> None:
+        if self.recipe.model.preset is not None and not (self.paths.initial_model / "config.json").exists():
+            maker = await self.launcher.start(components.model_maker(self.recipe, self.paths))
+            await maker.wait()
+        if self.recipe.warmup.enabled:
+            component = await self.launcher.start(components.warm_start(self.recipe, self.paths))
+            await self._follow(component, "warmup")
+
+    async def _evaluate(self, name: str) -> None:
+        view = await self._phase(phases.evaluation(self.recipe, name))
+        self.progress.note(f"{name}: {100 * (view.mean_reward or 0.0):.1f} % of {view.done} episodes")
+
+    async def _train(self) -> None:
+        if self.recipe.train.updates == 0:
+            return
+        await self.client.start_phase(phases.training(self.recipe))
+        trainer = await self.launcher.start(components.trainer(self.recipe, self.paths))
+        await self._follow(trainer, "update")
+        await self.client.stop_phase(phases.TRAIN)
+
+    async def _baselines(self) -> None:
+        for kind in ("random", "blank"):
+            async with self._policy(kind):
+                await self._phase(phases.evaluation(self.recipe, f"eval-{kind}"))
+
+    async def _phase(self, spec: PhaseSpec) -> PhaseView:
+        """Start a phase and wait until every item has a verdict."""
+        await self.client.start_phase(spec)
+        while True:
+            view = await self.client.phase(spec.name)
+            rate = "" if view.mean_reward is None else f", mean reward {view.mean_reward:.2f}"
+            masked = f", {view.masked} masked" if view.masked else ""
+            self.progress.update(f"{view.done} of {view.total}{rate}{masked}")
+            if view.state != "active":
+                break
+            await asyncio.sleep(POLL_S)
+        if view.failed and spec.purpose is not Purpose.DEMO:
+            self.progress.note(f"{spec.name}: {view.failed} of {view.total} items never got a verdict")
+        return view
+
+    async def _follow(self, component: Component, kind: str) -> None:
+        """Wait for a component that ends by itself, showing the newest line of its metrics."""
+        waiter = asyncio.ensure_future(component.wait())
+        tail = components.MetricsTail(self.paths.metrics, kind)
+        try:
+            while not waiter.done():
+                await asyncio.wait({waiter}, timeout=POLL_S)
+                text = tail.newest()
+                if text is not None:
+                    self.progress.update(text)
+            await waiter
+        finally:
+            waiter.cancel()
+
+    # The end
+
+    async def write_story(self) -> tuple[Verdict | None, Path]:
+        """Write the report; returns the verdict and the page."""
+        story = await tell(self.client, self.recipe, self.paths, self.state, phases.reported(self.state))
+        page = write_report(story, self.paths.report)
+        self.progress.note(story.conclusion)
+        return story.verdict, page
