@@ -1,0 +1,205 @@
+"""Getters: read the end state of a desktop.
+
+Role: `GETTERS[type](probe, config)` returns the value that a metric compares. Names and parameters are OSWorld's; `captured`,
+`window_titles`, `file_names` and `a11y_elements` are ours. Rule: a getter only reads; `Spoiled` is for what the policy left missing or broken,
+`EvaluatorError` for a config that cannot be read. Non-goals: comparing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dart_envs.clock import Clock
+from dart_envs.errors import EvaluatorError, GuestError
+from dart_envs.evaluate.artefacts import GuestFile, Spoiled
+from dart_envs.setup import windows
+from dart_envs.setup.perform import CAPTURE_ROOT, POLL_S, command_argv
+from dart_envs.types import Desktop
+from dart_server.wire import A11yElement, ExecReply
+
+MAX_FILE_BYTES = 16 * 1024 * 1024
+COMMAND_TIMEOUT_S = 60.0
+ANSWER_GRACE_S = 3.0
+"""How long after its window closed a captured program may take to end."""
+NO_ANSWER_YET = 4
+
+READ_CAPTURE_SCRIPT = """cd "$1" 2>/dev/null || exit 3
+[ -f code ] || exit 4
+cat code stdout
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What getters may use."""
+
+    desktop: Desktop
+    clock: Clock
+
+
+Config = Mapping[str, Any]
+
+
+def text_of(config: Config, key: str) -> str:
+    """A required text parameter. Raises EvaluatorError where it is missing."""
+    value = config.get(key)
+    if not isinstance(value, str) or not value:
+        raise EvaluatorError(f"Getter {config.get('type')!r} needs the text parameter {key!r}.")
+    return value
+
+
+async def read_guest_file(probe: Probe, path: str) -> GuestFile:
+    """One regular file of the desktop. Raises Spoiled when it is missing, too large, or not a regular file."""
+    path = command_argv((path,), shell=False, resolution=probe.desktop.resolution)[0]
+    stat = await probe.desktop.exec(["stat", "-L", "-c", "%s %F", path], timeout_s=10.0, user="root")
+    size, _, kind = stat.stdout.strip().partition(" ")
+    if stat.returncode != 0:
+        raise Spoiled(f"{path} does not exist")
+    if kind not in ("regular file", "regular empty file"):
+        raise Spoiled(f"{path} is a {kind}, not a file")
+    if int(size) > MAX_FILE_BYTES:
+        raise Spoiled(f"{path} has {size} bytes, more than any answer needs")
+    try:
+        content = await probe.desktop.read_file(path)
+    except GuestError as error:
+        if error.code in ("not_found", "not_regular_file"):
+            raise Spoiled(f"{path} cannot be read: {error}") from error
+        raise
+    if content is None:
+        raise Spoiled(f"{path} does not exist")
+    return GuestFile(path, content)
+
+
+async def vm_file(probe: Probe, config: Config) -> GuestFile | list[GuestFile]:
+    """{path[, multi, gives]}: a file, or with `multi` the files that `gives` (indices, default all) picks from a list of paths."""
+    if not config.get("multi"):
+        return await read_guest_file(probe, text_of(config, "path"))
+    paths = config.get("path")
+    if not isinstance(paths, list | tuple):
+        raise EvaluatorError("Getter 'vm_file' with `multi` needs a list of paths.")
+    given = config.get("gives", range(len(paths)))
+    return [await read_guest_file(probe, paths[index]) for index in given]
+
+
+async def run_command(probe: Probe, config: Config) -> ExecReply:
+    """Run {command[, shell, user]} and return its reply. Raises EvaluatorError when it does not end."""
+    command = config.get("command")
+    if not isinstance(command, str | list | tuple) or not command:
+        raise EvaluatorError(f"Getter {config.get('type')!r} needs a `command`.")
+    argv = command_argv(
+        command if isinstance(command, str) else tuple(command),
+        shell=config.get("shell") in (True, "true", "True"),
+        resolution=probe.desktop.resolution,
+    )
+    user = config.get("user", "user")
+    reply = await probe.desktop.exec(argv, timeout_s=COMMAND_TIMEOUT_S, user=user)
+    if reply.timed_out:
+        raise EvaluatorError(f"The evaluator's command {argv[0]!r} did not end within {COMMAND_TIMEOUT_S:g} s.")
+    return reply
+
+
+async def vm_command_line(probe: Probe, config: Config) -> str:
+    """{command[, shell, user]}: what the command prints."""
+    return (await run_command(probe, config)).stdout
+
+
+async def vm_command_error(probe: Probe, config: Config) -> str:
+    """{command[, shell, user]}: what the command prints as error."""
+    return (await run_command(probe, config)).stderr
+
+
+async def content_from_vm_file(probe: Probe, config: Config) -> str:
+    """{path}: text of a file."""
+    return (await read_guest_file(probe, text_of(config, "path"))).text
+
+
+async def list_directory(probe: Probe, config: Config) -> list[str]:
+    """{path}: every path below a folder, relative, folders with a closing slash, sorted. Raises Spoiled when it is no folder."""
+    path = text_of(config, "path")
+    argv = ["find", path, "-mindepth", "1", "(", "-type", "d", "-printf", "%P/\\0", "-o", "-printf", "%P\\0", ")"]
+    reply = await probe.desktop.exec(argv, timeout_s=COMMAND_TIMEOUT_S, user="root")
+    if reply.returncode != 0:
+        raise Spoiled(f"{path} cannot be listed: {reply.stderr.strip()[:200]}")
+    return sorted(name for name in reply.stdout.split("\0") if name)
+
+
+async def file_names(probe: Probe, config: Config) -> list[str]:
+    """{path}: names directly inside a folder, folders with a closing slash, sorted."""
+    return [name for name in await list_directory(probe, config) if "/" not in name.rstrip("/")]
+
+
+async def window_titles(probe: Probe, config: Config) -> list[str]:
+    """Titles of all windows, oldest first; {by_class} keeps those whose WM_CLASS contains it."""
+    wanted = str(config.get("by_class", "")).lower()
+    return [w.title for w in await windows.list_windows(probe.desktop) if wanted in w.wm_class.lower()]
+
+
+async def captured(probe: Probe, config: Config) -> str:
+    """{name[, window_name]}: what a program of `launch_captured` printed, without the last line end; "" while it still runs.
+
+    A program whose window is gone gets `ANSWER_GRACE_S` to end, so that a click on the last step counts.
+    """
+    folder = f"{CAPTURE_ROOT}/{text_of(config, 'name')}"
+    argv = ["/bin/sh", "-c", READ_CAPTURE_SCRIPT, "read", folder]
+    limit_s = probe.clock.monotonic() + ANSWER_GRACE_S
+    while True:
+        reply = await probe.desktop.exec(argv, timeout_s=10.0, user="root")
+        if reply.returncode == 0:
+            return reply.stdout.partition("\n")[2].removesuffix("\n")
+        if reply.returncode != NO_ANSWER_YET:
+            raise EvaluatorError(f"Nothing was captured under {config.get('name')!r}: {reply.stderr.strip()[:200]}")
+        window_name = config.get("window_name")
+        still_open = window_name is None or await windows.find_window(probe.desktop, window_name) is not None
+        if still_open or probe.clock.monotonic() >= limit_s:
+            return ""
+        await probe.clock.sleep(POLL_S)
+
+
+async def a11y_elements(probe: Probe, config: Config) -> list[A11yElement]:
+    """The showing elements of the accessibility tree; {role} keeps one role."""
+    role = config.get("role")
+    return [element for element in await probe.desktop.a11y() if role in (None, element.role)]
+
+
+async def vm_screen_size(probe: Probe, config: Config) -> dict[str, int]:
+    """Width and height of the screen in pixels."""
+    width, height = probe.desktop.resolution
+    return {"width": width, "height": height}
+
+
+async def vm_window_size(probe: Probe, config: Config) -> dict[str, int]:
+    """{app_class_name}: width and height of that application's window, without its frame. Raises Spoiled when there is none."""
+    name = text_of(config, "app_class_name")
+    window = await windows.find_window(probe.desktop, name, by_class=True)
+    frame = None if window is None else await windows.measure(probe.desktop, window)
+    if frame is None:
+        raise Spoiled(f"there is no window of {name}")
+    return {"width": frame.w - frame.left - frame.right, "height": frame.h - frame.top - frame.bottom}
+
+
+async def rule(probe: Probe, config: Config) -> Any:
+    """{rules}: the expected value itself; it stays on this side."""
+    if "rules" not in config:
+        raise EvaluatorError("Getter 'rule' needs `rules`.")
+    return config["rules"]
+
+
+Getter = Callable[[Probe, Config], Awaitable[Any]]
+
+GETTERS: Mapping[str, Getter] = {
+    "vm_file": vm_file,
+    "vm_command_line": vm_command_line,
+    "vm_command_error": vm_command_error,
+    "content_from_vm_file": content_from_vm_file,
+    "list_directory": list_directory,
+    "file_names": file_names,
+    "window_titles": window_titles,
+    "captured": captured,
+    "a11y_elements": a11y_elements,
+    "accessibility_tree": a11y_elements,
+    "vm_screen_size": vm_screen_size,
+    "vm_window_size": vm_window_size,
+    "rule": rule,
+}

@@ -1,0 +1,107 @@
+"""Puts getters and metrics together: one evaluator in, one Outcome out.
+
+Role: post-configuration, then one (getter, getter, metric) per function, joined by `and` or `or` in OSWorld's way.
+Rule: `Spoiled` scores 0 for its function; `DesktopError` passes through, its owner is decided elsewhere; anything else is an `EvaluatorError`.
+Non-goals: when to evaluate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.errors import DesktopError, EvaluatorError
+from dart_envs.evaluate.artefacts import Spoiled
+from dart_envs.evaluate.getters import GETTERS, Probe
+from dart_envs.evaluate.metrics import METRICS
+from dart_envs.setup import run_steps
+from dart_envs.setup.interpreter import StepLike
+from dart_envs.types import Desktop, EndReason, Outcome
+
+INFEASIBLE = "infeasible"
+"""The function of tasks that cannot be done: 1 exactly when the policy said so."""
+
+
+class EvaluatorLike(Protocol):
+    """An evaluator as a task carries it: parallel sequences, one entry per function."""
+
+    @property
+    def functions(self) -> Sequence[str]: ...
+
+    @property
+    def results(self) -> Sequence[Mapping[str, Any] | None]: ...
+
+    @property
+    def expecteds(self) -> Sequence[Mapping[str, Any] | None]: ...
+
+    @property
+    def all_options(self) -> Sequence[Mapping[str, Any]]: ...
+
+    @property
+    def conj(self) -> str: ...
+
+    @property
+    def postconfig(self) -> Sequence[StepLike]: ...
+
+
+async def evaluate(
+    desktop: Desktop, evaluator: EvaluatorLike, *, end: EndReason | None = None, clock: Clock = SYSTEM_CLOCK
+) -> Outcome:
+    """Judge a desktop. end: how the episode ended, where that is known; saying FAIL is right exactly for infeasible tasks.
+
+    Raises EvaluatorError when a function, getter or rule is wrong, and `DesktopError` when the desktop is lost.
+    """
+    if INFEASIBLE in evaluator.functions:
+        return Outcome(1.0 if end is EndReason.FAIL else 0.0, {"func": INFEASIBLE})
+    if end is EndReason.FAIL:
+        return Outcome(0.0, {"cause": "the policy gave up on a task that can be done"})
+    try:
+        notes = await run_steps(desktop, evaluator.postconfig, clock=clock, lenient=True)
+        return await _judge(Probe(desktop, clock), evaluator, notes)
+    except (DesktopError, EvaluatorError):
+        raise
+    except Exception as error:
+        raise EvaluatorError(f"The evaluator failed: {type(error).__name__}: {error}") from error
+
+
+async def _judge(probe: Probe, evaluator: EvaluatorLike, notes: Sequence[str]) -> Outcome:
+    scores: list[float] = []
+    parts: list[dict[str, Any]] = []
+    any_is_enough = evaluator.conj == "or"
+    for func, result, expected, options in zip(
+        evaluator.functions, evaluator.results, evaluator.expecteds, evaluator.all_options, strict=True
+    ):
+        score, cause = await _score(probe, func, result, expected, options)
+        scores.append(score)
+        parts.append({"func": func, "score": score} | ({} if cause is None else {"cause": cause}))
+        if score >= 1.0 if any_is_enough else score <= 0.0:
+            break
+    decided = max(scores) if any_is_enough else 0.0 if 0.0 in scores else sum(scores) / len(scores)
+    return Outcome(decided, {"parts": parts} | ({"postconfig": list(notes)} if notes else {}))
+
+
+async def _score(
+    probe: Probe,
+    func: str,
+    result: Mapping[str, Any] | None,
+    expected: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+) -> tuple[float, str | None]:
+    metric = METRICS.get(func)
+    if metric is None:
+        raise EvaluatorError(f"Metric {func!r} is not supported; known are {', '.join(sorted(METRICS))}.")
+    try:
+        score = metric(await _get(probe, result), await _get(probe, expected), options)
+    except Spoiled as spoiled:
+        return 0.0, str(spoiled)
+    return min(1.0, max(0.0, float(score))), None
+
+
+async def _get(probe: Probe, config: Mapping[str, Any] | None) -> Any:
+    if config is None:
+        return None
+    getter = GETTERS.get(str(config.get("type")))
+    if getter is None:
+        raise EvaluatorError(f"Getter {config.get('type')!r} is not supported; known are {', '.join(sorted(GETTERS))}.")
+    return await getter(probe, config)

@@ -1,0 +1,71 @@
+"""Runs set-up steps in order.
+
+Role: parse, perform, retry, and say which step failed and why. Rule: a step is tried `ATTEMPTS` times, but only where trying again
+cannot do anything twice; errors of the desktop itself pass through unchanged, so that their owner stays known.
+Non-goals: what a step does (`dart_envs.setup.perform`), snapshots (`dart_envs.core`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.errors import GuestError, SetupError
+from dart_envs.setup.params import NETWORK_STEPS, check_parameters
+from dart_envs.setup.perform import PERFORMERS, Stage, StepFailed
+from dart_envs.types import Desktop
+
+ATTEMPTS = 2
+REPEATABLE = frozenset({"activate_window", "close_window", "wait_window", "place_window", "upload_file", "write_file"})
+
+
+class StepLike(Protocol):
+    """A set-up step as a task carries it."""
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+
+
+async def run_steps(
+    desktop: Desktop,
+    steps: Sequence[StepLike],
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+    assets: Path | None = None,
+    lenient: bool = False,
+) -> tuple[str, ...]:
+    """Perform `steps` in order; returns one sentence per failed step (only where `lenient`, otherwise it is empty).
+
+    lenient: for the evaluator's post-configuration, where a window that the policy closed is not our failure.
+    Raises SetupError naming the step, and `DesktopError` when the desktop itself is lost.
+    """
+    failures: list[str] = []
+    for index, step in enumerate(steps):
+        try:
+            await run_step(Stage(desktop, clock, assets), step)
+        except (StepFailed, GuestError) as error:
+            sentence = f"step {index} ({step.type}) failed: {error}"
+            if not lenient:
+                raise SetupError(f"Set-up {sentence}") from error
+            failures.append(sentence)
+    return tuple(failures)
+
+
+async def run_step(stage: Stage, step: StepLike) -> None:
+    """Perform one step, a second time where that is harmless. Raises StepFailed, GuestError or SetupError."""
+    if step.type in NETWORK_STEPS:
+        raise SetupError(f"Set-up step {step.type!r} needs the internet or an account, which desktops here have not.")
+    parameters = check_parameters(step.type, step.parameters)
+    attempts = ATTEMPTS if step.type in REPEATABLE else 1
+    for attempt in range(1, attempts + 1):
+        try:
+            await PERFORMERS[step.type](stage, parameters)
+            return
+        except (StepFailed, GuestError):
+            if attempt == attempts:
+                raise

@@ -1,0 +1,164 @@
+"""Parameters of every set-up step type, as pydantic models.
+
+Role: the closed list of step types. Rule: a wrong or unknown parameter is found when the task is loaded, not on the desktop.
+OSWorld's own types keep OSWorld's names and meanings; `wait_window`, `place_window`, `write_file` and `launch_captured` are ours.
+Non-goals: performing steps (`dart_envs.setup.perform`).
+
+`NETWORK_STEPS` are OSWorld's types that need the internet or an account: tasks that use them load, but do not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+GuestPath = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+CaptureName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,40}$")]
+Command = Annotated[str, Field(min_length=1)] | Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class StepParameters(BaseModel):
+    """Base of all: unknown parameters are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Until(StepParameters):
+    """Repeat the command until all that is given here holds; `stdout` and `stderr` are looked for inside the output."""
+
+    returncode: int | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+class ExecuteParameters(StepParameters):
+    """Run a program and wait for it. Success: it ended in time, and `until` and `expect_returncode` hold where they are given."""
+
+    command: Command
+    shell: bool = False
+    stdout: str | None = Field(default=None, description="OSWorld: file name on the host for the output; not kept")
+    stderr: str | None = None
+    until: Until | None = None
+    expect_returncode: int | None = None
+    user: Literal["user", "root"] = "user"
+    timeout_s: float = Field(default=120.0, gt=0, le=600)
+
+
+class LaunchParameters(StepParameters):
+    """Start a program and do not wait. Follow it with `wait_window`."""
+
+    command: Command
+    shell: bool = False
+
+
+class LaunchCapturedParameters(StepParameters):
+    """Start a program as the desktop's user; what it prints and its exit code go to files that only root can read or write.
+
+    The getter `captured` reads them. Use it for dialogs whose answer is the verdict.
+    """
+
+    command: tuple[str, ...] = Field(min_length=1)
+    name: CaptureName
+
+
+class OpenParameters(StepParameters):
+    """Open a file or folder with its default application. Success: a window title contains its name."""
+
+    path: GuestPath
+    timeout_s: float = Field(default=60.0, gt=0, le=600)
+
+
+class SleepParameters(StepParameters):
+    """A fixed pause. Prefer waiting for a window."""
+
+    seconds: float = Field(ge=0, le=120)
+
+
+class WindowParameters(StepParameters):
+    """A window by title (`strict`: the whole title, else a part of it) or, with `by_class`, by WM_CLASS."""
+
+    window_name: str = Field(min_length=1)
+    strict: bool = False
+    by_class: bool = False
+    timeout_s: float = Field(default=20.0, gt=0, le=600)
+
+
+class PlaceWindowParameters(WindowParameters):
+    """Move a window (and resize it where `width` and `height` are given, in pixels, cut to the area).
+
+    x, y: 0 puts the frame at the left or upper edge of `area`, 1 at the right or lower edge. area: left, top, right, bottom as
+    shares of the screen. Success: the whole frame is inside the screen, where it was asked to be.
+    """
+
+    x: Share
+    y: Share
+    width: int | None = Field(default=None, ge=50)
+    height: int | None = Field(default=None, ge=50)
+    area: tuple[Share, Share, Share, Share] = (0.0, 0.0, 1.0, 1.0)
+
+
+class UploadedFile(StepParameters):
+    """One host file, relative to the task file's folder, and where it goes inside the desktop."""
+
+    local_path: str = Field(min_length=1)
+    path: GuestPath
+
+
+class UploadFileParameters(StepParameters):
+    """Copy host files into the desktop. Success: they read back with their own size."""
+
+    files: tuple[UploadedFile, ...] = Field(min_length=1)
+
+
+class WriteFileParameters(StepParameters):
+    """Write a text file inside the desktop as its user. Success: it reads back the same."""
+
+    path: GuestPath
+    content: str
+    mode: int = Field(default=0o644, ge=0, le=0o777)
+
+
+STEP_PARAMETERS: Mapping[str, type[StepParameters]] = {
+    "execute": ExecuteParameters,
+    "command": ExecuteParameters,
+    "launch": LaunchParameters,
+    "launch_captured": LaunchCapturedParameters,
+    "open": OpenParameters,
+    "sleep": SleepParameters,
+    "activate_window": WindowParameters,
+    "close_window": WindowParameters,
+    "wait_window": WindowParameters,
+    "place_window": PlaceWindowParameters,
+    "upload_file": UploadFileParameters,
+    "write_file": WriteFileParameters,
+}
+
+NETWORK_STEPS = frozenset(
+    {
+        "download",
+        "login",
+        "googledrive",
+        "chrome_open_tabs",
+        "chrome_close_tabs",
+        "update_browse_history",
+        "change_wallpaper",
+        "execute_with_verification",
+    }
+)
+
+
+def check_parameters(step_type: str, parameters: Mapping[str, Any]) -> StepParameters | None:
+    """Parse the parameters of one step; None for `NETWORK_STEPS`, which are not looked into.
+
+    Raises ValueError for an unknown step type, and pydantic's ValidationError (a ValueError too) for a bad parameter.
+    """
+    if step_type in NETWORK_STEPS:
+        return None
+    model = STEP_PARAMETERS.get(step_type)
+    if model is None:
+        known = ", ".join(sorted(STEP_PARAMETERS))
+        raise ValueError(f"unknown set-up step {step_type!r}; known are {known}")
+    return model.model_validate(dict(parameters))

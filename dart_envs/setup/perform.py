@@ -1,0 +1,268 @@
+"""One coroutine per set-up step type.
+
+Role: perform a parsed step and return when its success condition holds. Rule: conditions are polled against the step's own time-out;
+what failed is a `StepFailed` with one sentence. Programs get argument lists; only a step that says `shell` reaches a shell.
+Non-goals: order, retries and error wrapping (`dart_envs.setup.interpreter`).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from dart_envs.clock import Clock
+from dart_envs.setup import params, windows
+from dart_envs.types import Desktop
+from dart_server.wire import ExecReply
+
+POLL_S = 0.05
+CLIENT_PASSWORD = "password"
+HOME = "/home/user"
+CAPTURE_ROOT = "/var/lib/dart/captured"
+
+CAPTURE_SCRIPT = """umask 077
+rm -rf "$1" && mkdir -p "$1" && cd "$1" || exit 1
+shift
+setpriv --reuid=user --regid=user --init-groups env HOME=/home/user USER=user LOGNAME=user "$@" >stdout 2>/dev/null </dev/null
+echo $? >code.new
+mv code.new code
+"""
+"""Runs `$2…` as the user with its output and exit code in the root-only folder `$1`."""
+
+
+class StepFailed(Exception):
+    """A step missed its success condition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a step may use: the desktop, the clock, and the folder that host files are relative to."""
+
+    desktop: Desktop
+    clock: Clock
+    assets: Path | None = None
+
+    async def wait_until(self, holds: Callable[[], Awaitable[bool]], timeout_s: float, what: str) -> None:
+        """Poll until `holds`; raises StepFailed(`what`) after `timeout_s`."""
+        limit_s = self.clock.monotonic() + timeout_s
+        while not await holds():
+            if self.clock.monotonic() >= limit_s:
+                raise StepFailed(f"{what} within {timeout_s:g} s")
+            await self.clock.sleep(POLL_S)
+
+
+def fill_in(text: str, resolution: tuple[int, int]) -> str:
+    """Replace OSWorld's place holders ({CLIENT_PASSWORD}, {SCREEN_WIDTH}, …) and nothing else."""
+    width, height = resolution
+    values = {
+        "CLIENT_PASSWORD": CLIENT_PASSWORD,
+        "SCREEN_WIDTH": str(width),
+        "SCREEN_HEIGHT": str(height),
+        "SCREEN_WIDTH_HALF": str(width // 2),
+        "SCREEN_HEIGHT_HALF": str(height // 2),
+    }
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def command_argv(command: str | tuple[str, ...], *, shell: bool, resolution: tuple[int, int]) -> list[str]:
+    """The argument list of an `execute` or `launch` command, in OSWorld's reading: text is split like a shell would, `~/` is home."""
+    if shell:
+        line = command if isinstance(command, str) else shlex.join(command)
+        return ["/bin/bash", "-c", fill_in(line, resolution)]
+    words = shlex.split(command) if isinstance(command, str) else list(command)
+    filled = [fill_in(word, resolution) for word in words]
+    return [f"{HOME}/{word[2:]}" if word.startswith("~/") else word for word in filled]
+
+
+def holds(until: params.Until, reply: ExecReply) -> bool:
+    """Whether a reply satisfies every condition that is given."""
+    return (
+        (until.returncode is None or reply.returncode == until.returncode)
+        and (until.stdout is None or until.stdout in reply.stdout)
+        and (until.stderr is None or until.stderr in reply.stderr)
+    )
+
+
+async def execute(stage: Stage, step: params.ExecuteParameters) -> None:
+    """Run a program to its end, again and again where `until` is given."""
+    argv = command_argv(step.command, shell=step.shell, resolution=stage.desktop.resolution)
+    last: ExecReply | None = None
+
+    async def done() -> bool:
+        nonlocal last
+        last = await stage.desktop.exec(argv, timeout_s=step.timeout_s, user=step.user)
+        if last.timed_out:
+            raise StepFailed(f"{argv[0]} did not end within {step.timeout_s:g} s")
+        return step.until is None or holds(step.until, last)
+
+    await stage.wait_until(done, step.timeout_s, f"{argv[0]} never gave what `until` asks for")
+    if last is not None and step.expect_returncode not in (None, last.returncode):
+        raise StepFailed(f"{argv[0]} ended with {last.returncode}: {last.stderr.strip()[:300]}")
+
+
+async def launch(stage: Stage, step: params.LaunchParameters) -> None:
+    """Start a program and leave it running."""
+    argv = command_argv(step.command, shell=step.shell, resolution=stage.desktop.resolution)
+    reply = await stage.desktop.exec(argv, detach=True)
+    if reply.returncode not in (None, 0):
+        raise StepFailed(f"{argv[0]} could not be started: {reply.stderr.strip()[:300]}")
+
+
+async def launch_captured(stage: Stage, step: params.LaunchCapturedParameters) -> None:
+    """Start a program whose answer only root can read."""
+    argv = ["/bin/sh", "-c", CAPTURE_SCRIPT, "capture", f"{CAPTURE_ROOT}/{step.name}", *step.command]
+    await stage.desktop.exec(argv, user="root", detach=True)
+
+
+async def open_path(stage: Stage, step: params.OpenParameters) -> None:
+    """Open a file with its default application and wait for its window."""
+    path = f"{HOME}/{step.path[2:]}" if step.path.startswith("~/") else step.path
+    await stage.desktop.exec(["xdg-open", path], detach=True)
+    name = PurePosixPath(path).name
+
+    async def shown() -> bool:
+        return await windows.find_window(stage.desktop, name) is not None
+
+    await stage.wait_until(shown, step.timeout_s, f"no window with {name!r} in its title appeared")
+
+
+async def sleep(stage: Stage, step: params.SleepParameters) -> None:
+    """Let time pass."""
+    await stage.clock.sleep(step.seconds)
+
+
+async def awaited_window(stage: Stage, step: params.WindowParameters) -> windows.Window:
+    """The window a step names, waited for."""
+    found: windows.Window | None = None
+
+    async def shown() -> bool:
+        nonlocal found
+        found = await windows.find_window(stage.desktop, step.window_name, strict=step.strict, by_class=step.by_class)
+        return found is not None
+
+    await stage.wait_until(shown, step.timeout_s, f"no window {step.window_name!r} appeared")
+    assert found is not None
+    return found
+
+
+async def wait_window(stage: Stage, step: params.WindowParameters) -> None:
+    """Wait until a window is there."""
+    await awaited_window(stage, step)
+
+
+async def activate_window(stage: Stage, step: params.WindowParameters) -> None:
+    """Raise and focus a window."""
+    await windows.activate(stage.desktop, await awaited_window(stage, step))
+
+
+async def close_window(stage: Stage, step: params.WindowParameters) -> None:
+    """Close a window and wait until it is gone; no such window is success."""
+
+    async def gone() -> bool:
+        window = await windows.find_window(stage.desktop, step.window_name, strict=step.strict, by_class=step.by_class)
+        if window is not None:
+            await windows.close(stage.desktop, window)
+        return window is None
+
+    await stage.wait_until(gone, step.timeout_s, f"window {step.window_name!r} did not close")
+
+
+def wanted_place(
+    frame: windows.Frame, step: params.PlaceWindowParameters, screen: tuple[int, int]
+) -> tuple[int, int, int, int]:
+    """Frame position and size (x, y, w, h) that a `place_window` step asks for. Raises StepFailed when it does not fit."""
+    left, top, right, bottom = (round(share * screen[axis % 2]) for axis, share in enumerate(step.area))
+    borders_w, borders_h = frame.left + frame.right, frame.top + frame.bottom
+    w = frame.w if step.width is None else min(step.width + borders_w, right - left)
+    h = frame.h if step.height is None else min(step.height + borders_h, bottom - top)
+    x = left + round(step.x * max(0, right - left - w))
+    y = top + round(step.y * max(0, bottom - top - h))
+    if x + w > screen[0] or y + h > screen[1]:
+        raise StepFailed(
+            f"window {step.window_name!r} ({w}x{h}) does not fit its place on a screen of {screen[0]}x{screen[1]};"
+            " use a larger screen or a smaller font"
+        )
+    return x, y, w, h
+
+
+async def place_window(stage: Stage, step: params.PlaceWindowParameters) -> None:
+    """Put a window where it is asked to be, and see that it is there."""
+    window = await awaited_window(stage, step)
+
+    async def placed() -> bool:
+        frame = await windows.measure(stage.desktop, window)
+        if frame is None:
+            return False
+        x, y, w, h = wanted_place(frame, step, stage.desktop.resolution)
+        if (frame.x, frame.y, frame.w, frame.h) == (x, y, w, h):
+            return True
+        size = None if step.width is None and step.height is None else inside(frame, w, h)
+        await windows.move(stage.desktop, window, x, y, size)
+        moved = await windows.measure(stage.desktop, window)
+        return moved is not None and (moved.x, moved.y) == (x, y) and near(moved, w, h)
+
+    await stage.wait_until(placed, step.timeout_s, f"window {step.window_name!r} did not take its place")
+
+
+SIZE_SLACK_PX = 40
+"""Terminals round their size to whole characters."""
+
+
+def near(frame: windows.Frame, w: int, h: int) -> bool:
+    """Whether a frame has the size asked for, up to what applications round."""
+    return abs(frame.w - w) <= SIZE_SLACK_PX and abs(frame.h - h) <= SIZE_SLACK_PX
+
+
+def inside(frame: windows.Frame, w: int, h: int) -> tuple[int, int]:
+    """Size without borders of a frame that shall be w by h."""
+    return w - frame.left - frame.right, h - frame.top - frame.bottom
+
+
+async def upload_file(stage: Stage, step: params.UploadFileParameters) -> None:
+    """Copy host files in."""
+    for file in step.files:
+        source = Path(file.local_path)
+        if not source.is_absolute() and stage.assets is not None:
+            source = stage.assets / source
+        try:
+            content = source.read_bytes()
+        except OSError as error:
+            raise StepFailed(f"cannot read {source}: {error.strerror}") from error
+        await write(stage, file.path, content, 0o644)
+
+
+async def write_file(stage: Stage, step: params.WriteFileParameters) -> None:
+    """Write a text file."""
+    await write(stage, step.path, step.content.encode(), step.mode)
+
+
+async def write(stage: Stage, path: str, content: bytes, mode: int) -> None:
+    """Write and read back."""
+    path = f"{HOME}/{path[2:]}" if path.startswith("~/") else path
+    await stage.desktop.write_file(path, content, mode=mode)
+    held = await stage.desktop.read_file(path)
+    if held != content:
+        raise StepFailed(f"{path} does not read back as it was written")
+
+
+Performer = Callable[[Stage, Any], Awaitable[None]]
+
+PERFORMERS: Mapping[str, Performer] = {
+    "execute": execute,
+    "command": execute,
+    "launch": launch,
+    "launch_captured": launch_captured,
+    "open": open_path,
+    "sleep": sleep,
+    "activate_window": activate_window,
+    "close_window": close_window,
+    "wait_window": wait_window,
+    "place_window": place_window,
+    "upload_file": upload_file,
+    "write_file": write_file,
+}

@@ -1,0 +1,31 @@
+"""Tasks: definitions, suites, splits, and the bundled suite `basics`.
+
+Role: everything that says what is to be done and how it is judged. Rule: a loaded task is valid; bad ones raise `TaskError`.
+Non-goals: running episodes (`dart_envs.core`).
+"""
+
+from __future__ import annotations
+
+from dart_envs.tasks.loader import load, load_file, suite
+from dart_envs.tasks.model import Evaluator, SetupStep, Split, Task, parse_task
+from dart_envs.tasks.script import Move, Play, Target
+from dart_envs.tasks.splits import split_of
+from dart_envs.tasks.suite import Draft, Family, Suite
+
+__all__ = [
+    "Draft",
+    "Evaluator",
+    "Family",
+    "Move",
+    "Play",
+    "SetupStep",
+    "Split",
+    "Suite",
+    "Target",
+    "Task",
+    "load",
+    "load_file",
+    "parse_task",
+    "split_of",
+    "suite",
+]

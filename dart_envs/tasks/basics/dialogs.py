@@ -1,0 +1,159 @@
+"""GTK dialogs (zenity) that are answered with the mouse. Four of them are small enough for a policy that learns in minutes.
+
+Role: families about buttons, lists, check boxes and radio buttons. Rule: what is shown gives no hint of what is asked for; order and place are
+drawn anew; the answer is what the dialog itself printed, kept where only root can read and write it.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from dart_envs.tasks.basics.parts import Data, answer_is, captured_dialog, click, press, random_place
+from dart_envs.tasks.basics.words import pick
+from dart_envs.tasks.suite import Draft, Family
+
+ROWS = 4
+LIST_SIZE = ("--width", "240", "--height", "260")
+UPPER, LOWER = (0.0, 0.0, 1.0, 0.5), (0.0, 0.5, 1.0, 1.0)
+
+
+def buttons_dialog(name: str, title: str, words: list[str]) -> Data:
+    """A question with one button per word and nothing else."""
+    extra = [part for word in words for part in ("--extra-button", word)]
+    return captured_dialog(name, title, ["--question", "--switch", "--text", "Which one?", *extra])
+
+
+def other_than(random: Random, words: list[str], target: str) -> str:
+    """One of the words that is not the target."""
+    return random.choice([word for word in words if word != target])
+
+
+def press_button(random: Random) -> Draft:
+    """One dialog, four buttons."""
+    words = pick(random, 4)
+    target = random.choice(words)
+    return Draft(
+        instruction=f"Press {target}.",
+        config=[buttons_dialog("answer", "Question", words), random_place(random, "Question")],
+        evaluator=answer_is(target, window_name="Question"),
+        oracle=[press(target)],
+        near_miss=[press(other_than(random, words, target))],
+    )
+
+
+def press_both(random: Random) -> Draft:
+    """Two dialogs with three buttons each."""
+    words = pick(random, 6)
+    first, second = words[:3], words[3:]
+    targets = [random.choice(first), random.choice(second)]
+    wrong = other_than(random, second, targets[1])
+    places = [UPPER, LOWER]
+    random.shuffle(places)
+    return Draft(
+        instruction=f"Press {targets[0]}, then {targets[1]}.",
+        config=[
+            buttons_dialog("first", "First", first),
+            buttons_dialog("second", "Second", second),
+            random_place(random, "First", area=places[0]),
+            random_place(random, "Second", area=places[1]),
+        ],
+        evaluator={
+            "func": ["exact_match", "exact_match"],
+            "result": [
+                {"type": "captured", "name": "first", "window_name": "First"},
+                {"type": "captured", "name": "second", "window_name": "Second"},
+            ],
+            "expected": [{"type": "rule", "rules": {"expected": target}} for target in targets],
+            "conj": "and",
+        },
+        oracle=[press(targets[0]), press(targets[1])],
+        near_miss=[press(targets[0]), press(wrong)],
+    )
+
+
+def choose_row(random: Random) -> Draft:
+    """A list: choose a row, then OK."""
+    words = pick(random, ROWS)
+    target = random.choice(words)
+    arguments = ["--list", "--text", "Which one?", "--hide-header", "--column", "Name", *LIST_SIZE, *words]
+    return Draft(
+        instruction=f"Choose {target}, then press OK.",
+        config=[captured_dialog("answer", "List", arguments), random_place(random, "List")],
+        evaluator=answer_is(target, window_name="List"),
+        oracle=[click("table cell", target), press("OK")],
+        near_miss=[click("table cell", other_than(random, words, target)), press("OK")],
+    )
+
+
+def marked_list(kind: str, words: list[str]) -> list[str]:
+    """Arguments of a list with one box per row."""
+    rows = [part for word in words for part in ("FALSE", word)]
+    columns = ["--hide-header", "--column", "Mark", "--column", "Name"]
+    return ["--list", f"--{kind}", "--text", "Which one?", *columns, *LIST_SIZE, *rows]
+
+
+def tick_box(random: Random) -> Draft:
+    """A list with check boxes: tick one, then OK."""
+    words = pick(random, ROWS)
+    target = random.choice(words)
+    return Draft(
+        instruction=f"Tick {target}, then press OK.",
+        config=[captured_dialog("answer", "Boxes", marked_list("checklist", words)), random_place(random, "Boxes")],
+        evaluator=answer_is(target, window_name="Boxes"),
+        oracle=[box_of(words, target), press("OK")],
+        near_miss=[box_of(words, target), press("Cancel")],
+    )
+
+
+def box_of(words: list[str], target: str) -> Data:
+    """Click the box of a row: the nameless cell in front of its name."""
+    return click("table cell", "", nth=words.index(target))
+
+
+def tick_two(random: Random) -> Draft:
+    """A list with check boxes: tick two, then OK."""
+    words = pick(random, ROWS)
+    first, second = random.sample(words, 2)
+    expected = "|".join(word for word in words if word in (first, second))
+    return Draft(
+        instruction=f"Tick {first} and {second}, then press OK.",
+        config=[captured_dialog("answer", "Boxes", marked_list("checklist", words)), random_place(random, "Boxes")],
+        evaluator=answer_is(expected, window_name="Boxes"),
+        oracle=[box_of(words, first), box_of(words, second), press("OK")],
+        near_miss=[box_of(words, first), press("OK")],
+    )
+
+
+def pick_radio(random: Random) -> Draft:
+    """A list with radio buttons: pick one, then OK."""
+    words = pick(random, ROWS)
+    target = random.choice(words)
+    return Draft(
+        instruction=f"Mark {target}, then press OK.",
+        config=[captured_dialog("answer", "Radio", marked_list("radiolist", words)), random_place(random, "Radio")],
+        evaluator=answer_is(target, window_name="Radio"),
+        oracle=[box_of(words, target), press("OK")],
+        near_miss=[box_of(words, other_than(random, words, target)), press("OK")],
+    )
+
+
+FAMILIES = (
+    Family(
+        "press_button", "zenity", "press the named one of four buttons", 1, press_button, publish_setup=False, demo=True
+    ),
+    Family(
+        "press_both",
+        "zenity",
+        "press the named button in each of two dialogs",
+        2,
+        press_both,
+        publish_setup=False,
+        demo=True,
+    ),
+    Family(
+        "choose_row", "zenity", "choose the named row of a list, then OK", 2, choose_row, publish_setup=False, demo=True
+    ),
+    Family("tick_box", "zenity", "tick the named check box, then OK", 2, tick_box, publish_setup=False, demo=True),
+    Family("tick_two", "zenity", "tick two named check boxes, then OK", 3, tick_two, publish_setup=False),
+    Family("pick_radio", "zenity", "mark the named radio button, then OK", 2, pick_radio, publish_setup=False),
+)

@@ -1,0 +1,104 @@
+"""Building blocks of the families: steps, evaluators and moves as plain data.
+
+Role: one short function per thing that several families need. Rule: no randomness here except where a `Random` is passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+Data = dict[str, Any]
+
+SAVE = ("ctrl", "s")
+SAVE_WAIT_S = 0.5
+
+
+def step(type: str, **parameters: Any) -> Data:
+    """A set-up step."""
+    return {"type": type, "parameters": parameters}
+
+
+def captured_dialog(name: str, title: str, arguments: Sequence[str]) -> Data:
+    """Start a zenity dialog whose answer only root can read."""
+    return step("launch_captured", name=name, command=["zenity", *arguments, "--title", title])
+
+
+def random_place(
+    random: Random,
+    window_name: str,
+    *,
+    size: tuple[int, int] | None = None,
+    area: tuple[float, float, float, float] = (0.0, 0.0, 1.0, 1.0),
+) -> Data:
+    """Put a window anywhere inside an area of the screen."""
+    place: Data = {"window_name": window_name, "x": round(random.random(), 3), "y": round(random.random(), 3)}
+    if size is not None:
+        place |= {"width": size[0], "height": size[1]}
+    return step("place_window", **place, area=list(area))
+
+
+def answer_is(expected: str, *, name: str = "answer", window_name: str) -> Data:
+    """Evaluator: a captured dialog printed exactly this."""
+    return {
+        "func": "exact_match",
+        "result": {"type": "captured", "name": name, "window_name": window_name},
+        "expected": {"type": "rule", "rules": {"expected": expected}},
+    }
+
+
+def file_holds(path: str, expected: str) -> Data:
+    """Evaluator: a file holds exactly this text (a line end at its end does not count)."""
+    return {
+        "func": "compare_text_file",
+        "result": {"type": "vm_file", "path": path},
+        "expected": {"type": "rule", "rules": {"expected": expected}},
+    }
+
+
+def folder_holds(path: str, names: Sequence[str]) -> Data:
+    """Evaluator: exactly these names are directly inside a folder (folders with a closing slash)."""
+    return {
+        "func": "contains_names",
+        "result": {"type": "file_names", "path": path},
+        "expected": {"type": "rule", "rules": {"exactly": sorted(names)}},
+    }
+
+
+def all_of(*evaluators: Mapping[str, Any]) -> Data:
+    """Evaluator: every one of these single ones."""
+    return {
+        "func": [one["func"] for one in evaluators],
+        "result": [one["result"] for one in evaluators],
+        "expected": [one["expected"] for one in evaluators],
+        "conj": "and",
+    }
+
+
+def click(role: str, name: str, *, do: str = "click", later: bool = False, **target: Any) -> Data:
+    """Point at an element and click."""
+    return {"do": do, "target": {"role": role, "name": name, **target}, "later": later}
+
+
+def press(name: str, *, window: str | None = None, later: bool = False) -> Data:
+    """Click a push button."""
+    return click("push button", name, window=window, later=later)
+
+
+def type_text(text: str) -> Data:
+    """Type with the keyboard."""
+    return {"do": "type", "text": text}
+
+
+def key(*keys: str) -> Data:
+    """Press keys together."""
+    return {"do": "key", "keys": list(keys)}
+
+
+def pause(seconds: float = SAVE_WAIT_S) -> Data:
+    """Wait, as one action."""
+    return {"do": "wait", "seconds": seconds}
+
+
+DONE: Data = {"do": "done"}

@@ -1,0 +1,48 @@
+"""The words of the bundled suite: few, short, and easy to tell apart.
+
+Role: the vocabulary that labels, rows, files and texts are drawn from. Rule: fixed; changing it changes every task.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+NOUNS = (
+    "Apple",
+    "Bread",
+    "Chair",
+    "Drum",
+    "Eagle",
+    "Fork",
+    "Grape",
+    "Honey",
+    "Igloo",
+    "Jacket",
+    "Kite",
+    "Lemon",
+    "Moon",
+    "Nut",
+    "Olive",
+    "Piano",
+    "Quilt",
+    "River",
+    "Sun",
+    "Tiger",
+    "Violin",
+    "Wolf",
+    "Yarn",
+    "Zebra",
+)
+
+VERBS = ("likes", "needs", "sees", "finds", "keeps", "wants")
+
+
+def pick(random: Random, count: int) -> list[str]:
+    """`count` different nouns in random order."""
+    return random.sample(NOUNS, count)
+
+
+def sentence(random: Random) -> str:
+    """Three words, as in `Tiger needs Bread`."""
+    subject, thing = pick(random, 2)
+    return f"{subject} {random.choice(VERBS)} {thing}"

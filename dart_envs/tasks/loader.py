@@ -1,0 +1,55 @@
+"""Finding tasks: bundled suites, users' suites, task files.
+
+Role: `load` and `suite` by name, `load_file` by path. Rule: users' suites come in by the entry point group `dart_envs.suites`, each a `Suite`
+or a function that returns one. Non-goals: downloading anything.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from dart_envs.errors import TaskError
+from dart_envs.tasks.basics import BASICS
+from dart_envs.tasks.model import Task, parse_task
+from dart_envs.tasks.suite import Suite
+
+ENTRY_POINT_GROUP = "dart_envs.suites"
+
+
+@cache
+def suite(name: str) -> Suite:
+    """A suite by name. Raises TaskError naming those that exist."""
+    if name == BASICS.name:
+        return BASICS
+    found = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    if name not in found:
+        known = ", ".join(sorted({BASICS.name, *found}))
+        raise TaskError(f"There is no suite {name!r}; suites are {known}.")
+    loaded = found[name].load()
+    made = loaded if isinstance(loaded, Suite) else loaded()
+    if not isinstance(made, Suite):
+        raise TaskError(f"Entry point {name!r} of {ENTRY_POINT_GROUP} gives {type(made).__name__}, not a Suite.")
+    return made
+
+
+def load(task_id: str) -> Task:
+    """A task by its id (`suite/family/0007`) or by the path of its JSON file. Raises TaskError."""
+    if task_id.endswith(".json"):
+        return load_file(Path(task_id))
+    return suite(task_id.split("/", 1)[0]).load(task_id)
+
+
+def load_file(path: Path) -> Task:
+    """A task from a JSON file in OSWorld's form. Raises TaskError naming file and field."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TaskError(f"{path}: cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path}: is not UTF-8 text.") from error
+    except json.JSONDecodeError as error:
+        raise TaskError(f"{path}: is not JSON: {error.msg} in line {error.lineno}.") from error
+    return parse_task(data, name=str(path), origin=path)

@@ -1,0 +1,251 @@
+"""The task: frozen, checked when it is loaded, identified by the hash of its content.
+
+Role: OSWorld's JSON shape as pydantic models, with our own fields beside it. Rule: unknown fields and bad values are `TaskError`s that name
+file and field; nothing here touches a desktop except through `prepare`, `evaluate` and `oracle`.
+Non-goals: where tasks come from (`dart_envs.tasks.loader`, `dart_envs.tasks.suite`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from dart_envs import evaluate as evaluation
+from dart_envs.errors import TaskError
+from dart_envs.setup import NETWORK_STEPS, check_parameters, run_steps
+from dart_envs.setup.params import UploadFileParameters
+from dart_envs.tasks.script import Move, Play, resolve
+from dart_envs.types import Action, Desktop, EndReason, Outcome
+from dart_server.wire import DesktopShape
+
+NOT_HASHED = frozenset({"oracle", "near_miss", "origin", "split"})
+"""Teaching aids and bookkeeping: changing them does not make another task."""
+
+
+class Split(StrEnum):
+    """What a task may be used for."""
+
+    TRAIN = "train"
+    VALIDATION = "validation"
+    TEST = "test"
+
+
+class Model(BaseModel):
+    """Base: unknown fields are errors, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SetupStep(Model):
+    """One set-up step; its parameters are checked by type."""
+
+    type: str
+    parameters: Mapping[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_parameters(self.type, self.parameters)
+        return self
+
+
+Config = Mapping[str, Any]
+
+
+class Evaluator(Model):
+    """OSWorld's evaluator: one function, or parallel lists of functions joined by `conj`."""
+
+    func: str | tuple[str, ...] = Field(min_length=1)
+    result: Config | tuple[Config | None, ...] | None = None
+    expected: Config | tuple[Config | None, ...] | None = None
+    options: Config | tuple[Config | None, ...] | None = None
+    conj: Literal["and", "or"] = "and"
+    postconfig: tuple[SetupStep, ...] = ()
+    config_note: str | None = Field(default=None, alias="_config_note")
+
+    @field_validator("result", "expected")
+    @classmethod
+    def _typed(cls, value: Any) -> Any:
+        for config in value if isinstance(value, tuple) else (value,):
+            if config and not isinstance(config.get("type"), str):
+                raise ValueError("a getter needs a text field 'type'")
+        return value
+
+    @model_validator(mode="after")
+    def _parallel(self) -> Self:
+        count = len(self.functions)
+        for name, value in (("result", self.result), ("expected", self.expected), ("options", self.options)):
+            if isinstance(value, tuple) and len(value) != count:
+                raise ValueError(f"{name} has {len(value)} entries for {count} functions")
+            if isinstance(self.func, tuple) and isinstance(value, Mapping) and value and count > 1:
+                raise ValueError(f"{name} must be a list, one entry per function")
+        return self
+
+    @cached_property
+    def functions(self) -> tuple[str, ...]:
+        return (self.func,) if isinstance(self.func, str) else self.func
+
+    def _each(self, value: Config | tuple[Config | None, ...] | None) -> tuple[Config | None, ...]:
+        listed = value if isinstance(value, tuple) else (value,) * len(self.functions)
+        return tuple(config or None for config in listed)
+
+    @cached_property
+    def results(self) -> tuple[Config | None, ...]:
+        return self._each(self.result)
+
+    @cached_property
+    def expecteds(self) -> tuple[Config | None, ...]:
+        return self._each(self.expected)
+
+    @cached_property
+    def all_options(self) -> tuple[Config, ...]:
+        return tuple(options or {} for options in self._each(self.options))
+
+
+class Task(Model):
+    """One task. Fields up to `env_may_change` are OSWorld's, the rest is ours.
+
+    max_steps: actions one episode may take. publish_setup: False where set-up is so quick that a snapshot per task is not worth its
+    bytes: the desktop is restored to its booted state and set up anew each time. min_resolution: smallest screen it fits.
+    oracle, near_miss: scripts that solve it, and that almost do; only for checks and demonstrations.
+    """
+
+    id: str = Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")
+    instruction: str = Field(min_length=1)
+    config: tuple[SetupStep, ...] = ()
+    evaluator: Evaluator
+    snapshot: str = ""
+    source: str | tuple[str, ...] = ""
+    trajectory: str = ""
+    related_apps: tuple[str, ...] = ()
+    proxy: bool = False
+    fixed_ip: bool = False
+    possibility_of_env_change: str = "low"
+    hint: str | None = None
+    env_may_change: bool = False
+
+    suite: str = "file"
+    family: str = ""
+    variation: int = Field(default=0, ge=0)
+    split: Split = Split.TEST
+    max_steps: int = Field(default=15, ge=1, le=500)
+    publish_setup: bool = True
+    image: str = "basic"
+    min_resolution: tuple[int, int] = (640, 400)
+    oracle_script: tuple[Move, ...] = Field(default=(), alias="oracle")
+    near_miss_script: tuple[Move, ...] = Field(default=(), alias="near_miss")
+    origin: Path | None = Field(default=None, exclude=True)
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _config(cls, value: Any) -> Any:
+        return () if value is None else value
+
+    @cached_property
+    def content_hash(self) -> str:
+        """sha256 (hex) over everything that makes this task what it is."""
+        content = self.model_dump(mode="json", by_alias=True, exclude={"origin"})
+        return _digest({key: value for key, value in content.items() if key not in NOT_HASHED})
+
+    @property
+    def unsupported(self) -> tuple[str, ...]:
+        """What this task needs that is not there yet, in words; empty when it can run."""
+        steps = {step.type for step in (*self.config, *self.evaluator.postconfig)} & NETWORK_STEPS
+        funcs = set(self.evaluator.functions) - set(evaluation.METRICS) - {evaluation.INFEASIBLE}
+        configs = (*self.evaluator.results, *self.evaluator.expecteds)
+        getters = {str(config["type"]) for config in configs if config} - set(evaluation.GETTERS)
+        named = (("set-up step", steps), ("metric", funcs), ("getter", getters))
+        return tuple(f"{kind} {name!r}" for kind, names in named for name in sorted(names))
+
+    def setup_key(self, image_digest: str, shape: DesktopShape) -> str:
+        """Identity of the prepared state (64 hex digits): image, screen, font size, steps and the files they bring along."""
+        return _digest(
+            {
+                "image_digest": image_digest,
+                "resolution": list(shape.resolution),
+                "font_size": shape.font_size,
+                "setup": [step.model_dump(mode="json") for step in self.config],
+                "assets": self._asset_digests(),
+            }
+        )
+
+    async def prepare(self, desktop: Desktop) -> None:
+        """Run the set-up on a freshly booted desktop. Raises SetupError; TaskError where the task needs what is not there."""
+        if self.unsupported:
+            raise TaskError(f"Task {self.id} cannot run: no {', no '.join(self.unsupported)}.")
+        await run_steps(desktop, self.config, assets=self._assets)
+
+    async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
+        """Judge the desktop as it is. end: how the episode ended, needed for tasks that cannot be done."""
+        return await evaluation.evaluate(desktop, self.evaluator, end=end)
+
+    async def oracle(self, desktop: Desktop, *, step: int = 0) -> Sequence[Action]:
+        """Actions of the solution from its `step`-th on, as far as the screen shows their targets now.
+
+        Where later targets only appear after earlier actions, perform the first action, then ask again with `step + 1`.
+        Raises TaskError when the next target is not on the screen.
+        """
+        return [play.action for play in await self.play(desktop, step=step)]
+
+    async def play(
+        self, desktop: Desktop, *, script: Literal["oracle", "near_miss"] = "oracle", step: int = 0
+    ) -> Sequence[Play]:
+        """Like `oracle`, with the name and the box of each target; also plays the near miss. Empty past the script's end."""
+        moves = self.oracle_script if script == "oracle" else self.near_miss_script
+        if not moves:
+            raise TaskError(f"Task {self.id} has no script {script!r}.")
+        try:
+            return await resolve(desktop, moves[step:])
+        except LookupError as error:
+            raise TaskError(f"The {script} of task {self.id} is stuck at move {step}: {error}.") from error
+
+    @property
+    def _assets(self) -> Path | None:
+        return None if self.origin is None else self.origin.parent
+
+    def _asset_digests(self) -> dict[str, str]:
+        digests: dict[str, str] = {}
+        for step in self.config:
+            if step.type != "upload_file":
+                continue
+            for file in UploadFileParameters.model_validate(dict(step.parameters)).files:
+                source = (self._assets or Path()) / file.local_path
+                try:
+                    digests[file.local_path] = hashlib.sha256(source.read_bytes()).hexdigest()
+                except OSError as error:
+                    raise TaskError(f"Task {self.id}: cannot read its file {source}: {error.strerror}.") from error
+        return digests
+
+
+def _digest(value: Any) -> str:
+    """sha256 over canonical JSON: sorted keys, no spaces, ASCII."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def parse_task(data: Any, *, name: str, origin: Path | None = None) -> Task:
+    """A Task from parsed JSON. Raises TaskError naming `name` (a file or an id) and the first bad field."""
+    if not isinstance(data, Mapping):
+        raise TaskError(f"{name}: a task is a JSON object, not {type(data).__name__}.")
+    if "origin" in data:
+        raise TaskError(f"{name}: field 'origin' is not a field of a task.")
+    try:
+        return Task.model_validate({**data, "origin": origin})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"] if not _is_branch(part)) or "(the whole task)"
+        more = "" if error.error_count() == 1 else f" (and {error.error_count() - 1} more)"
+        message = str(first["msg"]).removeprefix("Value error, ").split("\n")
+        reason = message[0] if len(message) < 3 else " ".join(part.strip() for part in message[:3])
+        raise TaskError(f"{name}: field '{field}': {reason}{more}.") from error
+
+
+def _is_branch(part: str | int) -> bool:
+    """Whether a part of an error's place is pydantic's name of a union branch rather than a field."""
+    return isinstance(part, str) and ("[" in part or part in ("str", "function-after"))

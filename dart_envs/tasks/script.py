@@ -1,0 +1,132 @@
+"""Scripts: how a task's oracle and its near miss say what a person would do.
+
+Role: moves as data, and resolving their targets on the screen of the moment. Rule: targets are found through the accessibility tree, as a
+teacher may; what comes out are canonical actions, real input events. Non-goals: the policy never sees any of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dart_envs.types import Action, ActionType, Desktop
+from dart_server.wire import A11yElement
+
+WINDOW_ROLES = frozenset({"dialog", "alert", "frame", "window", "file chooser"})
+
+
+class Target(BaseModel):
+    """An element of the accessibility tree.
+
+    role, name, text: what it must have (each None matches all). window: name of the window it is in. nth: which of several, in tree order
+    (-1: the last). at: where in its box to point, as shares of its width and height. dx, dy: pixels to add to that point.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    role: str | None = None
+    name: str | None = None
+    text: str | None = None
+    window: str | None = None
+    nth: int = 0
+    at: tuple[float, float] = (0.5, 0.5)
+    dx: int = 0
+    dy: int = 0
+
+    def __str__(self) -> str:
+        named = "" if self.name is None else f" {self.name!r}"
+        held = "" if self.window is None else f" in window {self.window!r}"
+        return f"{self.role or 'element'}{named}{held}"
+
+
+class Move(BaseModel):
+    """One move: an action type, and the target it needs.
+
+    later: resolve it only when it is its turn, because its target moves or another one looks like it before.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    do: ActionType
+    target: Target | None = None
+    to: Target | None = None
+    text: str = ""
+    keys: tuple[str, ...] = ()
+    dy: int = 0
+    seconds: float = Field(default=1.0, gt=0, le=60)
+    later: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """A resolved move. target: what it points at, None for keys and the like."""
+
+    action: Action
+    target: A11yElement | None = None
+
+
+def find(elements: Sequence[A11yElement], target: Target) -> A11yElement:
+    """The element that is meant. Raises LookupError when there is none."""
+    window = ""
+    fitting: list[A11yElement] = []
+    for element in elements:
+        if element.role in WINDOW_ROLES:
+            window = element.name
+        if (
+            target.role in (None, element.role)
+            and target.name in (None, element.name)
+            and target.text in (None, element.text.strip())
+            and target.window in (None, window)
+            and element.w > 0
+            and element.h > 0
+        ):
+            fitting.append(element)
+    try:
+        return fitting[target.nth]
+    except IndexError:
+        raise LookupError(f"no {target} on the screen") from None
+
+
+def point(element: A11yElement, target: Target) -> tuple[int, int]:
+    """Screen pixel that a target points at."""
+    x = element.x + int(element.w * target.at[0]) + target.dx
+    y = element.y + int(element.h * target.at[1]) + target.dy
+    return x, y
+
+
+def to_action(move: Move, elements: Sequence[A11yElement]) -> Play:
+    """Resolve one move. Raises LookupError when a target is not there."""
+    element: A11yElement | None = None
+    x = y = x2 = y2 = None
+    if move.target is not None:
+        element = find(elements, move.target)
+        x, y = point(element, move.target)
+    if move.to is not None:
+        x2, y2 = point(find(elements, move.to), move.to)
+    action = Action(
+        move.do, x=x, y=y, x2=x2, y2=y2, dy=move.dy, text=move.text, keys=move.keys, duration_s=move.seconds
+    )
+    return Play(action, element)
+
+
+async def resolve(desktop: Desktop, moves: Sequence[Move]) -> list[Play]:
+    """Resolve moves on the screen as it is now, up to the first (but not the very first) whose time has not come.
+
+    Raises LookupError when the target of the first is not on the screen.
+    """
+    plays: list[Play] = []
+    elements: list[A11yElement] | None = None
+    for index, move in enumerate(moves):
+        if index and move.later:
+            break
+        if elements is None and (move.target is not None or move.to is not None):
+            elements = await desktop.a11y()
+        try:
+            plays.append(to_action(move, elements or []))
+        except LookupError:
+            if index == 0:
+                raise
+            break
+    return plays

@@ -1,0 +1,124 @@
+"""Suites and families: where seeded variations of tasks come from.
+
+Role: a family draws each variation from its number alone; a suite names its families and splits. Rule: the same id is the same task on every
+machine and every day. Non-goals: what the bundled tasks are (`dart_envs.tasks.basics`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from dart_envs.errors import TaskError
+from dart_envs.tasks.model import Split, Task, parse_task
+from dart_envs.tasks.splits import split_of
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a family draws for one variation, as JSON-like data in OSWorld's form. `near_miss` is a plausible wrong play."""
+
+    instruction: str
+    config: Sequence[Mapping[str, Any]]
+    evaluator: Mapping[str, Any]
+    oracle: Sequence[Mapping[str, Any]]
+    near_miss: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One kind of task. `draw` gets a random source that is seeded by the task's id.
+
+    app: the application it is about. held_out: all of it is test. demo: small enough for a policy that learns in minutes.
+    """
+
+    name: str
+    app: str
+    about: str
+    max_steps: int
+    draw: Callable[[Random], Draft] = field(repr=False)
+    publish_setup: bool = True
+    held_out: bool = False
+    demo: bool = False
+    variations: int = 1000
+
+    def task(self, suite: str, variation: int) -> Task:
+        """One variation. Raises TaskError for a number the family has not."""
+        task_id = self.task_id(suite, variation)
+        if not 0 <= variation < self.variations:
+            raise TaskError(f"Task {task_id} does not exist: {self.name} has variations 0 to {self.variations - 1}.")
+        seed = int.from_bytes(hashlib.sha256(task_id.encode("utf-8")).digest()[8:16], "big")
+        draft = self.draw(Random(seed))
+        data = {
+            "id": task_id,
+            "instruction": draft.instruction,
+            "config": draft.config,
+            "evaluator": draft.evaluator,
+            "oracle": draft.oracle,
+            "near_miss": draft.near_miss,
+            "snapshot": "base",
+            "related_apps": [self.app],
+            "suite": suite,
+            "family": self.name,
+            "variation": variation,
+            "split": split_of(task_id, held_out=self.held_out),
+            "max_steps": self.max_steps,
+            "publish_setup": self.publish_setup,
+        }
+        return parse_task(data, name=task_id)
+
+    def task_id(self, suite: str, variation: int) -> str:
+        """`suite/family/variation`."""
+        return f"{suite}/{self.name}/{variation:04d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Families under one name."""
+
+    name: str
+    families: Mapping[str, Family]
+
+    @classmethod
+    def of(cls, name: str, families: Iterable[Family]) -> Suite:
+        """A suite of families with different names."""
+        by_name: dict[str, Family] = {}
+        for family in families:
+            if family.name in by_name:
+                raise TaskError(f"Suite {name} has two families named {family.name}.")
+            by_name[family.name] = family
+        return cls(name, by_name)
+
+    def family(self, name: str) -> Family:
+        """One family. Raises TaskError naming those that exist."""
+        if name not in self.families:
+            raise TaskError(f"Suite {self.name} has no family {name!r}; it has {', '.join(sorted(self.families))}.")
+        return self.families[name]
+
+    def tasks(self, split: Split | str | None = None, families: Iterable[str] | None = None) -> tuple[str, ...]:
+        """Task ids of a split (None: all) and of some families (None: all), family by family, variations in order."""
+        wanted = None if split is None else self._split(split)
+        chosen = self.families.values() if families is None else [self.family(name) for name in families]
+        ids = (
+            (family.task_id(self.name, variation), family.held_out)
+            for family in chosen
+            for variation in range(family.variations)
+        )
+        return tuple(task_id for task_id, held_out in ids if wanted in (None, split_of(task_id, held_out=held_out)))
+
+    def load(self, task_id: str) -> Task:
+        """The task of an id of this suite. Raises TaskError."""
+        parts = task_id.split("/")
+        if len(parts) != 3 or parts[0] != self.name or not (len(parts[2]) >= 4 and parts[2].isdecimal()):
+            raise TaskError(f"{task_id!r} is not a task of suite {self.name}; ids look like {self.name}/family/0007.")
+        return self.family(parts[1]).task(self.name, int(parts[2]))
+
+    @staticmethod
+    def _split(split: Split | str) -> Split:
+        try:
+            return Split(split)
+        except ValueError:
+            raise TaskError(f"There is no split {split!r}; splits are {', '.join(Split)}.") from None
