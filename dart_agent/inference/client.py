@@ -97,7 +97,7 @@ class WorkerClient:
         if reply.is_success:
             return body
         detail = f"{self.name}: {body.get('detail', reply.status_code)}"
-        if reply.status_code == 400:
+        if reply.status_code == 400 and path == wire.GENERATE_PATH:
             raise RequestRejected(detail)
         if reply.status_code == 409:
             raise WeightUpdateError(detail)

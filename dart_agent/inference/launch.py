@@ -77,8 +77,8 @@ class WorkerProcess:
         temporary.mkdir(mode=0o700, parents=True)
         self.directory.chmod(0o700)
         key_path = self.directory / KEY_NAME
-        with open(os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
-            stream.write(secrets.token_urlsafe(32))
+        key_path.touch(mode=0o600, exist_ok=False)
+        key_path.write_text(secrets.token_urlsafe(32))
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -113,9 +113,27 @@ class WorkerProcess:
         raise WorkerError(f"{self.name} ended with code {self._process.returncode} while starting: see {self.log_path}")
 
     async def wait(self) -> int:
-        """Wait until the process ends; its exit code."""
+        """Wait until the process ends, or hangs: one that misses three health checks in a row is ended. Its exit code."""
         assert self._process is not None, "start() first"
-        return await self._process.wait()
+        process = self._process
+        ended = asyncio.ensure_future(process.wait())
+        missed = 0
+        try:
+            async with WorkerClient(self.name, self.directory) as client:
+                while not ended.done():
+                    await asyncio.wait({ended}, timeout=self.settings.probe_interval_s)
+                    if ended.done():
+                        break
+                    try:
+                        await client.health(timeout_s=self.settings.probe_interval_s)
+                        missed = 0
+                    except WorkerError:
+                        missed += 1
+                    if missed == 3:
+                        process.kill()
+            return await ended
+        finally:
+            ended.cancel()
 
     async def stop(self) -> None:
         """End the whole process group and remove the directory; idempotent."""
@@ -187,5 +205,3 @@ def _group_members(group: int) -> list[tuple[int, bool]]:
             continue
         members.append((int(entry.name), b"resource_tracker" in command))
     return members
-
-

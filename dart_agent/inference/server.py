@@ -110,9 +110,7 @@ class Engine:
         return _completion(final)
 
     async def _render(self, request: PolicyRequest) -> Any:
-        text = self._tokenizer.apply_chat_template(
-            list(request.messages), tokenize=False, add_generation_prompt=True
-        )
+        text = self._tokenizer.apply_chat_template(list(request.messages), tokenize=False, add_generation_prompt=True)
         ids = self._tokenizer.encode(text, add_special_tokens=False)
         prompt: dict[str, Any] = {"prompt_token_ids": ids}
         if request.images:
@@ -257,7 +255,8 @@ async def _unless_disconnected(request: Any, task: asyncio.Future[Completion]) -
 
     watcher = asyncio.ensure_future(watch())
     try:
-        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        racers: set[asyncio.Future[Any]] = {task, watcher}
+        await asyncio.wait(racers, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             task.cancel()
         return await task

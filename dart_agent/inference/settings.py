@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dart_agent.errors import ConfigError
 
-
 SOCKET_NAME = "worker.sock"
 KEY_NAME = "key"
 
@@ -42,6 +41,7 @@ class WorkerSettings(BaseModel):
     seed: int = 0
     start_timeout_s: float = Field(default=300.0, gt=0)
     stop_timeout_s: float = Field(default=10.0, gt=0)
+    probe_interval_s: float = Field(default=15.0, gt=0)
 
     def check(self) -> None:
         """Raise ConfigError for what can be known to be wrong before a process is started."""

@@ -26,12 +26,12 @@ from dart_agent.inference.weight_files import weight_files
 
 
 @dataclass
-class FileInitInfo(WeightTransferInitInfo):
+class FileInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
     """Nothing to agree on: the files carry everything."""
 
 
 @dataclass
-class FileUpdateInfo(WeightTransferUpdateInfo):
+class FileUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     """`path`: directory that holds `*.safetensors`, complete and never changed again."""
 
     path: str

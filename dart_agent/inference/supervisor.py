@@ -1,0 +1,126 @@
+"""Keeps the inference workers of one machine alive.
+
+Role: start K workers, restart the one that ends, stop them all. Rule: one worker's death never touches another; a worker that keeps
+dying while it starts is an error of the run, not a loop. Non-goals: routing and weights (`dart_agent.inference.pool`, `updater`):
+a restarted worker serves its start-up weights until the pool has brought it up to date.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, Self
+
+from dart_agent.clock import Clock, SystemClock
+from dart_agent.errors import WorkerError
+from dart_agent.inference.launch import WorkerProcess, runtime_dir
+from dart_agent.inference.settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+
+class Launchable(Protocol):
+    """What is supervised: a `WorkerProcess`, or a fake in tests."""
+
+    name: str
+
+    async def start(self) -> None:
+        """Start it."""
+        ...
+
+    async def ready(self) -> None:
+        """Return when it serves; raises WorkerError when it never will."""
+        ...
+
+    async def wait(self) -> int:
+        """Return when it ended."""
+        ...
+
+    async def stop(self) -> None:
+        """End it; idempotent."""
+        ...
+
+
+class Supervisor:
+    """Runs a task per worker: start, watch, restart. Use as an async context manager or `start` / `stop`."""
+
+    def __init__(
+        self,
+        workers: Sequence[Launchable],
+        *,
+        clock: Clock | None = None,
+        max_failed_starts: int = 3,
+        restart_delay_s: float = 1.0,
+    ) -> None:
+        self.workers = tuple(workers)
+        self.restarts = 0
+        self._clock = clock or SystemClock()
+        self._max_failed_starts = max_failed_starts
+        self._restart_delay_s = restart_delay_s
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Start all workers at once; returns when every one serves. Raises WorkerError (and stops them) when one cannot."""
+        try:
+            await asyncio.gather(*(worker.start() for worker in self.workers))
+            await asyncio.gather(*(worker.ready() for worker in self.workers))
+        except BaseException:
+            await self.stop()
+            raise
+        self._tasks = [asyncio.create_task(self._keep_alive(worker), name=worker.name) for worker in self.workers]
+
+    async def failed(self) -> None:
+        """Wait until a worker could not be restarted; raises its WorkerError. Cancel it when the run ends."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+
+    async def stop(self) -> None:
+        """End all workers and leave nothing behind; idempotent."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await asyncio.gather(*(worker.stop() for worker in self.workers))
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def _keep_alive(self, worker: Launchable) -> None:
+        while True:
+            code = await worker.wait()
+            logger.warning("%s ended with code %s, starting it again", worker.name, code)
+            self.restarts += 1
+            for attempt in range(1, self._max_failed_starts + 1):
+                try:
+                    await worker.start()
+                    await worker.ready()
+                    break
+                except WorkerError as error:
+                    logger.warning("start %d of %s failed: %s", attempt, worker.name, error)
+                    if attempt == self._max_failed_starts:
+                        raise
+                    await self._clock.sleep(self._restart_delay_s * 2**attempt)
+
+
+def local_workers(
+    settings: WorkerSettings, count: int, *, log_dir: Path, directory: Path | None = None, clock: Clock | None = None
+) -> list[WorkerProcess]:
+    """`count` workers named `policy-0`..., living in `directory` (default: the runtime directory), logging to `log_dir`."""
+    home = directory or runtime_dir()
+    return [
+        WorkerProcess(
+            f"policy-{index}",
+            settings,
+            directory=home / f"policy-{index}",
+            log_path=log_dir / f"policy-{index}.log",
+            clock=clock,
+        )
+        for index in range(count)
+    ]
