@@ -71,15 +71,14 @@ class Preparer:
             if grant.state == "busy":
                 await self._clock.sleep(BUSY_PAUSE_S)
                 continue
+            fresh = False
             try:
-                await lease.reset(key)
+                if (await lease.reset(key)).setup_key == key:
+                    return
             except FarmError as error:
                 if error.code not in GONE_SNAPSHOT_CODES:
                     raise
-                log.info("The prepared state of %s is gone (%s); claiming it again.", task.id, error.code)
-                fresh = False
-                continue
-            return
+            log.info("The prepared state of %s is gone; claiming it again.", task.id)
 
     async def _build_and_publish(self, lease: LeaseLike, task: TaskLike, key: str, grant: str, *, fresh: bool) -> bool:
         """True when the state is published; False when the farm cannot keep it and this desktop is all there

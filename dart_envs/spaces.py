@@ -149,7 +149,7 @@ def action_from_space(value: object, resolution: tuple[int, int]) -> Action:
     for name in action_to_dict(Action(kind)):
         if name == "keys":
             record[name] = _chord(value.get("key"))
-        elif name in value:
+        elif name != "type" and name in value:
             element = value[name]
             record[name] = int(element) if isinstance(element, np.integer) else _unwrapped(element)
     return action_from_dict(record, resolution)

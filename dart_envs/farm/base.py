@@ -86,8 +86,12 @@ class LeaseLike(Desktop, Protocol):
         """Text in the focused terminal window, empty when there is none."""
         ...
 
-    async def reset(self, setup_key: str | None = None) -> ResetReply:
-        """Replace the desktop by a fresh copy of the prepared state (None: of the booted base)."""
+    async def reset(self, setup_key: str | None = None, *, snapshot_id: str | None = None) -> ResetReply:
+        """Replace the desktop by a fresh copy of a prepared state, of a snapshot, or (neither given) of the
+        booted base.
+
+        A state that nobody has built gives the booted base, and the reply's `setup_key` says so.
+        """
         ...
 
     async def claim_setup(self, key: str, wait_s: float = 120.0) -> SetupGrant:

@@ -15,7 +15,16 @@ from pydantic import ValidationError
 from dart_envs.errors import DartEnvError, FarmError, GuestError
 from dart_envs.farm.transport import error_from_envelope
 from dart_envs.types import RgbImage
-from dart_server.wire import ErrorBody, ErrorCode, FrameHeader, InputEvent, SettleSpec, TextEvent, WaitEvent
+from dart_server.wire import (
+    ChannelError,
+    ErrorBody,
+    ErrorCode,
+    FrameHeader,
+    InputEvent,
+    SettleSpec,
+    TextEvent,
+    WaitEvent,
+)
 
 STEP_GRACE_S = 20.0
 TYPING_S_PER_CHARACTER = 0.05
@@ -57,11 +66,12 @@ def envelope_code(content: bytes) -> ErrorCode | None:
 
 
 def channel_error(header: dict[str, Any]) -> DartEnvError:
-    """An error that came over the channel: the farm's envelope, or the guest agent's `{error, detail}`."""
+    """The exception for a binary message whose header is a `ChannelError`."""
     try:
-        envelope = {name: header[name] for name in ("error", "detail", "hint", "request_id") if name in header}
-        return error_from_envelope(ErrorBody.model_validate(envelope))
+        error = ChannelError.model_validate(header)
     except ValidationError:
         return GuestError(
             f"The desktop refused the step: {header.get('detail', header['error'])}", code=str(header["error"])
         )
+    body = ErrorBody(error=error.error, detail=error.detail, request_id=f"seq-{error.seq}", desktop=error.desktop)
+    return error_from_envelope(body, error.status)

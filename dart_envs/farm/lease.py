@@ -23,7 +23,7 @@ from dart_envs.errors import DartEnvError, DesktopError, DesktopGone, FarmError,
 from dart_envs.farm.base import GuestReply
 from dart_envs.farm.channel import Channel, ChannelClosed, open_websocket
 from dart_envs.farm.frames import channel_error, decode_image, envelope_code, step_timeout_s
-from dart_envs.farm.transport import REPLY_GRACE_S, Transport, error_from_response
+from dart_envs.farm.transport import REPLY_GRACE_S, Transport, desktop_gone, error_from_response
 from dart_envs.farm.tunnel import open_tunnel
 from dart_envs.types import Frame
 from dart_server.wire import (
@@ -187,7 +187,7 @@ class AsyncLease:
 
     async def read_file(self, path: str) -> bytes | None:
         response = await self._raw("GET", "/files", params={"path": path})
-        if response.status == 404 and envelope_code(response.content) in {None, ErrorCode.NOT_FOUND}:
+        if response.status == 404 and envelope_code(response.content) in {None, ErrorCode.GUEST_ERROR}:
             return None
         return await self._checked(response, "GET /files")
 
@@ -233,11 +233,10 @@ class AsyncLease:
 
     # Snapshots and resets.
 
-    async def reset(self, setup_key: str | None = None) -> ResetReply:
+    async def reset(self, setup_key: str | None = None, *, snapshot_id: str | None = None) -> ResetReply:
         await self._close_channel()
-        content = await self._call(
-            "POST", "/reset", body=ResetRequest(setup_key=setup_key), timeout_s=RESET_TIMEOUT_S, explain=False
-        )
+        request = ResetRequest(setup_key=setup_key, snapshot_id=snapshot_id)
+        content = await self._call("POST", "/reset", body=request, timeout_s=RESET_TIMEOUT_S, explain=False)
         reply = ResetReply.model_validate_json(content)
         self._fence, self._desktop_id, self._setup_key = reply.fence, reply.desktop_id, reply.setup_key
         return reply
@@ -391,12 +390,11 @@ class AsyncLease:
     async def _checked(self, reply: GuestReply, what: str, *, explain: bool = True) -> bytes:
         if reply.status < 400:
             return reply.content
-        error = error_from_response(reply.status, reply.content, what=what)
-        raise (await self._explain(error)) if explain else error
+        raise await self._explain(error_from_response(reply.status, reply.content, what=what), ask=explain)
 
-    async def _explain(self, error: DartEnvError) -> DartEnvError:
-        """The same failure with its right owner: what looks like a dead desktop is checked against the
-        desktop's health."""
+    async def _explain(self, error: DartEnvError, *, ask: bool = True) -> DartEnvError:
+        """The same failure with its right owner: with `ask`, what looks like a dead desktop is checked
+        against its health."""
         if isinstance(error, LeaseLost):
             await self._give_up(error)
             return error
@@ -405,13 +403,10 @@ class AsyncLease:
         suspicious = isinstance(error, DesktopGone | GuestError) or (
             isinstance(error, FarmError) and error.code in {"channel_lost", "timeout", ErrorCode.NOT_FOUND}
         )
-        if not suspicious:
+        if not ask or not suspicious or (isinstance(error, DesktopGone) and error.fault_owner is FaultOwner.POLICY):
             return error
         try:
             health = await self.health()
         except DartEnvError as unknown:
             return error if isinstance(error, DesktopGone) else unknown
-        if health.alive:
-            return error
-        owner = FaultOwner.POLICY if health.fault_owner is FaultOwner.POLICY else FaultOwner.HOST
-        return DesktopGone(f"The desktop died: {health.cause}.", fault_owner=owner, cause=health.cause)
+        return desktop_gone(health) or error

@@ -121,8 +121,8 @@ class Lease:
     def activate_window(self, title: str, *, strict: bool = False) -> bool:
         return self._loop.run(self.inner.activate_window(title, strict=strict))
 
-    def reset(self, setup_key: str | None = None) -> ResetReply:
-        return self._loop.run(self.inner.reset(setup_key))
+    def reset(self, setup_key: str | None = None, *, snapshot_id: str | None = None) -> ResetReply:
+        return self._loop.run(self.inner.reset(setup_key, snapshot_id=snapshot_id))
 
     def snapshot(self, *, name: str | None = None) -> SnapshotView:
         return self._loop.run(self.inner.snapshot(name=name))

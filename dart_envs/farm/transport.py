@@ -17,7 +17,7 @@ import httpx
 from pydantic import ValidationError
 
 from dart_envs.errors import DartEnvError, DesktopGone, FarmError, GuestError, LeaseLost
-from dart_server.wire import ErrorBody, ErrorCode, FaultOwner, WireModel
+from dart_server.wire import DesktopHealthView, ErrorBody, ErrorCode, FaultOwner, WireModel
 
 CONNECT_TIMEOUT_S = 10.0
 REPLY_GRACE_S = 30.0
@@ -81,28 +81,38 @@ def find_key(address: Address, api_key: str | None) -> str | None:
     return None
 
 
-def error_from_envelope(body: ErrorBody) -> DartEnvError:
+def error_from_envelope(body: ErrorBody, status: int = 0) -> DartEnvError:
     """The exception for an error that the farm named.
 
-    `desktop_failed` is given to the host here; the lease asks for the desktop's health and corrects the
-    owner.
+    A dead desktop's owner is the one that came with the error; without one it is the host's until the lease
+    has asked for its health.
     """
     detail = body.detail if body.hint is None else f"{body.detail} {body.hint}"
     match body.error:
         case ErrorCode.FENCED | ErrorCode.LEASE_EXPIRED:
             return LeaseLost(detail)
         case ErrorCode.DESKTOP_FAILED | ErrorCode.HOST_FAULT:
-            return DesktopGone(detail, fault_owner=FaultOwner.HOST, cause=body.error.value)
+            return desktop_gone(body.desktop) or DesktopGone(
+                detail, fault_owner=FaultOwner.HOST, cause=body.error.value
+            )
         case ErrorCode.GUEST_ERROR:
-            return GuestError(detail)
+            return GuestError(detail, code="bad_request" if status == 400 else body.error.value)
         case _:
             return FarmError(body.detail, code=body.error.value, hint=body.hint)
+
+
+def desktop_gone(health: DesktopHealthView | None) -> DesktopGone | None:
+    """The exception for a desktop that is known to be dead; None while it lives or nothing is known."""
+    if health is None or health.alive:
+        return None
+    owner = FaultOwner.POLICY if health.fault_owner is FaultOwner.POLICY else FaultOwner.HOST
+    return DesktopGone(f"The desktop died: {health.cause}.", fault_owner=owner, cause=health.cause)
 
 
 def error_from_response(status: int, content: bytes, *, what: str) -> DartEnvError:
     """The exception for an answer with an error status, whether or not it carries the envelope."""
     try:
-        return error_from_envelope(ErrorBody.model_validate_json(content))
+        return error_from_envelope(ErrorBody.model_validate_json(content), status)
     except ValidationError:
         text = content[:200].decode("utf-8", "replace").strip()
         return FarmError(f"The farm answered {what} with status {status}: {text or 'no text'}.", code=f"http_{status}")

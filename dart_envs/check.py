@@ -1,0 +1,152 @@
+"""Does a desktop keep the promises of `dart_envs.types.Desktop`? The suite that our own and users' desktops
+pass.
+
+Role: `check_desktop`, for tests of providers, leases and fakes. Rule: uses only the protocol; leaves files
+under `/tmp/dart-check` and nothing else; every failure is one sentence that names the promise. Non-goals:
+pixels, applications, speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import PurePosixPath
+
+import numpy as np
+
+from dart_envs.types import Desktop, Frame
+from dart_server.wire import ButtonEvent, InputEvent, MoveEvent, SettleSpec, TextEvent, WaitEvent
+
+CHECK_DIR = PurePosixPath("/tmp/dart-check")
+SETTLE = SettleSpec(quiet_ms=50, cap_ms=1_000)
+Check = Callable[[Desktop], Awaitable[None]]
+
+
+class ConformanceError(AssertionError):
+    """Promises that a desktop broke, one per line."""
+
+
+async def check_desktop(desktop: Desktop, *, programs: bool = True) -> None:
+    """Run every check; raises `ConformanceError` with all promises that were broken.
+
+    programs: whether programs can run inside (a desktop without processes, such as a simulated one, says
+    False).
+    """
+    broken: list[str] = []
+    for check in CHECKS + (PROGRAM_CHECKS if programs else ()):
+        try:
+            await check(desktop)
+        except AssertionError as failure:
+            broken.append(f"{check.__name__.removeprefix('_')}: {failure}")
+    if broken:
+        raise ConformanceError("\n".join(broken))
+
+
+def _promise(kept: bool, sentence: str) -> None:
+    if not kept:
+        raise AssertionError(sentence)
+
+
+def _check_frame(desktop: Desktop, frame: Frame) -> None:
+    width, height = desktop.resolution
+    _promise(frame.image.shape == (height, width, 3), f"a frame is [{height}, {width}, 3], not {frame.image.shape}")
+    _promise(frame.image.dtype == np.uint8, f"a frame is uint8, not {frame.image.dtype}")
+    _promise((frame.header.width, frame.header.height) == (width, height), "the header says another size")
+
+
+async def _frames_have_the_screen_size(desktop: Desktop) -> None:
+    _check_frame(desktop, await desktop.step([], SETTLE))
+    _check_frame(desktop, await desktop.step([]))
+
+
+async def _frames_share_no_memory(desktop: Desktop) -> None:
+    first, second = await desktop.step([]), await desktop.step([])
+    _promise(not np.shares_memory(first.image, second.image), "two frames share memory")
+    _promise(first.image.flags.writeable, "a frame cannot be written to")
+
+
+async def _the_pointer_goes_where_it_is_sent(desktop: Desktop) -> None:
+    width, height = desktop.resolution
+    for x, y in ((width // 2, height // 2), (3, 5), (width - 1, height - 1)):
+        frame = await desktop.step([MoveEvent(x=x, y=y)], SETTLE)
+        _promise(frame.header.cursor == (x, y), f"sent to {(x, y)}, the pointer is at {frame.header.cursor}")
+
+
+async def _every_kind_of_event_is_taken(desktop: Desktop) -> None:
+    events: list[InputEvent] = [
+        MoveEvent(x=1, y=1),
+        ButtonEvent(type="down", button=2),
+        ButtonEvent(type="up", button=2),
+        TextEvent(text="é"),
+        WaitEvent(ms=1),
+    ]
+    _check_frame(desktop, await desktop.step(events, SETTLE))
+
+
+async def _files_come_back_as_they_went(desktop: Desktop) -> None:
+    contents: Sequence[bytes] = (b"", b"line\n", bytes(range(256)) * 300, "žluťoučký kůň 🐎".encode())
+    for index, content in enumerate(contents):
+        path = str(CHECK_DIR / "deep" / f"file {index} ü.bin")
+        await desktop.write_file(path, content)
+        back = await desktop.read_file(path)
+        _promise(back == content, f"{len(content)} bytes written to {path!r} came back different")
+    await desktop.write_file(str(CHECK_DIR / "twice"), b"a longer first content")
+    await desktop.write_file(str(CHECK_DIR / "twice"), b"second")
+    _promise(await desktop.read_file(str(CHECK_DIR / "twice")) == b"second", "a second write did not replace the first")
+
+
+async def _a_missing_file_is_none(desktop: Desktop) -> None:
+    _promise(await desktop.read_file(str(CHECK_DIR / "nowhere" / "none")) is None, "a missing file is not None")
+
+
+async def _the_tree_is_a_list_of_elements(desktop: Desktop) -> None:
+    for element in await desktop.a11y():
+        _promise(element.w >= 0 and element.h >= 0, f"{element.role} {element.name!r} has a negative size")
+
+
+async def _an_unknown_window_is_not_activated(desktop: Desktop) -> None:
+    found = await desktop.activate_window("no window has this title: 7c1f", strict=False)
+    _promise(found is False, "a window that does not exist was activated")
+
+
+async def _a_program_answers(desktop: Desktop) -> None:
+    said = await desktop.exec(["printf", "caf\u00e9 'quoted' $HOME"])
+    _promise(said.returncode == 0, f"printf ended with {said.returncode}: {said.stderr}")
+    _promise(said.stdout == "caf\u00e9 'quoted' $HOME", f"arguments went through a shell or changed: {said.stdout!r}")
+
+
+async def _a_failing_program_is_data(desktop: Desktop) -> None:
+    _promise((await desktop.exec(["false"])).returncode == 1, "`false` does not answer 1")
+    missing = await desktop.exec(["dart-no-such-program"])
+    _promise(missing.returncode not in {0, None}, "a program that does not exist seems to have run")
+
+
+async def _standard_input_arrives(desktop: Desktop) -> None:
+    _promise((await desktop.exec(["cat"], stdin="in\n")).stdout == "in\n", "`cat` did not get its standard input")
+
+
+async def _a_slow_program_times_out(desktop: Desktop) -> None:
+    _promise((await desktop.exec(["sleep", "30"], timeout_s=0.5)).timed_out, "a 30 s sleep outlived its 0.5 s")
+
+
+async def _a_detached_program_is_not_waited_for(desktop: Desktop) -> None:
+    reply = await desktop.exec(["sleep", "1"], detach=True)
+    _promise(reply.returncode is None and not reply.timed_out, "a detached program was waited for")
+
+
+CHECKS: tuple[Check, ...] = (
+    _frames_have_the_screen_size,
+    _frames_share_no_memory,
+    _the_pointer_goes_where_it_is_sent,
+    _every_kind_of_event_is_taken,
+    _files_come_back_as_they_went,
+    _a_missing_file_is_none,
+    _the_tree_is_a_list_of_elements,
+    _an_unknown_window_is_not_activated,
+)
+PROGRAM_CHECKS: tuple[Check, ...] = (
+    _a_program_answers,
+    _a_failing_program_is_data,
+    _standard_input_arrives,
+    _a_slow_program_times_out,
+    _a_detached_program_is_not_waited_for,
+)
