@@ -56,7 +56,7 @@ class XInput:
         self.display.damage_query_version()
         self.display.xfixes_query_version()
         self.damage = self.root.damage_create(damage.DamageReportNonEmpty)
-        self.damage_event = self.display.extension_event.DamageNotify
+        self.damage_event = int(self.display.extension_event.DamageNotify)
         self.held_keys: dict[int, list[int]] = {}
         """keysym -> keycodes pressed for it, in order of pressing."""
         self.held_names: dict[int, str] = {}
@@ -191,7 +191,7 @@ class XInput:
 
     def clear_damage(self) -> None:
         """Forget damage seen so far, so that the next drawing reports again."""
-        self.damage.subtract(0, 0)
+        self.display.damage_subtract(self.damage)
         self.drain()
 
     def drain(self) -> bool:
@@ -199,7 +199,7 @@ class XInput:
         seen = False
         while self.display.pending_events():
             event = self.display.next_event()
-            seen = seen or isinstance(event, self.damage_event)
+            seen = seen or event.type == self.damage_event
         return seen
 
     def wait_for_damage(self, timeout_s: float) -> bool:
@@ -207,7 +207,7 @@ class XInput:
         deadline_s = time.monotonic() + timeout_s
         while True:
             if self.drain():
-                self.damage.subtract(0, 0)
+                self.display.damage_subtract(self.damage)
                 self.display.flush()
                 return True
             left_s = deadline_s - time.monotonic()
@@ -222,7 +222,7 @@ class XInput:
 
     def pointer_picture(self) -> Pointer:
         """What the pointer looks like and where its picture lies."""
-        image = self.root.xfixes_get_cursor_image()
+        image = self.display.xfixes_get_cursor_image(self.root)
         return Pointer(
             image.x - image.xhot, image.y - image.yhot, image.width, image.height, image.cursor_image
         )

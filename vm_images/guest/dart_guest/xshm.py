@@ -152,8 +152,8 @@ class ShmGrabber:
         if not reply:
             raise GrabError("the X server gave no picture")
         self.libc.free(reply)
-        pixels = (ctypes.c_char * (self.width * self.height * 4)).from_address(address)
-        return Image.frombytes("RGB", (self.width, self.height), memoryview(pixels), "raw", "BGRX")
+        pixels = ctypes.string_at(address, self.width * self.height * 4)
+        return Image.frombytes("RGB", (self.width, self.height), pixels, "raw", "BGRX")
 
     def close(self) -> None:
         """Drop the connection."""
