@@ -29,6 +29,7 @@ Result = TypeVar("Result")
 
 PROBE_LIMIT_S = 1.0
 DISK_PROBE_BYTES = 1024 * 1024
+BACKGROUND = 0xDCE4EC
 SESSION_PARTS = ("bus", "x", "wm")
 
 
@@ -63,6 +64,7 @@ class Agent:
             try:
                 await self.on_desktop(self.desktop.probe)
                 self.ready = await self.on_desktop(lambda: window_manager_answers(self.desktop.connection()))
+                await self.on_desktop(lambda: self.desktop.connection().paint_root(BACKGROUND))
             except SessionDown:
                 self.ready = False
             if not self.ready:

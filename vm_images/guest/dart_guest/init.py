@@ -218,7 +218,7 @@ def main() -> int:
     prepare_files()
     redirect_stdio()
     bring_loopback_up()
-    look.apply(font_size)
+    look.apply(font_size, resolution)
     init = Init(resolution)
     # A session that fails to start stays visible: the agent answers health with what is dead.
     with contextlib.suppress(StartFailure, OSError):

@@ -56,9 +56,13 @@ show-line-numbers=false
 [org/xfce/mousepad/preferences/window]
 toolbar-visible=false
 statusbar-visible=false
-remember-size=false
+remember-size=true
 remember-position=false
 remember-state=false
+
+[org/xfce/mousepad/state/window]
+width=uint32 {width}
+height=uint32 {height}
 """
 
 TERMINAL_SETTINGS = """[general]
@@ -74,8 +78,8 @@ cursorunderline=false
 audiblebell=false
 visualbell=false
 tabpos=top
-geometry_columns=80
-geometry_rows=24
+geometry_columns={columns}
+geometry_rows={rows}
 hidescrollbar=true
 hidemenubar=true
 hideclosebutton=true
@@ -151,23 +155,46 @@ OPENBOX_SETTINGS = """<?xml version="1.0" encoding="UTF-8"?>
 FILES = {
     "etc/gtk-3.0/settings.ini": GTK3_SETTINGS,
     "etc/dconf/db/local.d/dart": DCONF_SETTINGS,
-    "etc/xdg/lxterminal/lxterminal.conf": TERMINAL_SETTINGS,
+    "usr/share/lxterminal/lxterminal.conf": TERMINAL_SETTINGS,
     "etc/xdg/openbox/rc.xml": OPENBOX_SETTINGS,
 }
 
 
-def render(font_size: int) -> dict[str, str]:
-    """Every settings file (path relative to the root) for a GTK font size in points."""
-    return {
-        path: text.replace("{sans}", SANS).replace("{mono}", MONO).replace("{size}", str(font_size))
-        for path, text in FILES.items()
-    }
+WINDOW_SHARE = (0.85, 0.7)
+"""Share of the screen (width, height) that a document window takes at first, up to LARGEST_WINDOW."""
+
+LARGEST_WINDOW = (900, 640)
+LARGEST_TERMINAL = (80, 24)
+CELL_PX_PER_POINT = (0.803, 1.56)
+"""Width and height of a terminal cell of MONO at 96 dpi, in pixels per point of font size."""
 
 
-def apply(font_size: int, root: Path = Path("/")) -> None:
+def measures(font_size: int, resolution: tuple[int, int]) -> dict[str, int]:
+    """First sizes: document window in pixels, terminal in cells."""
+    window = [
+        min(int(side * share), largest)
+        for side, share, largest in zip(resolution, WINDOW_SHARE, LARGEST_WINDOW, strict=True)
+    ]
+    cells = [
+        max(10, min(int(side / (font_size * cell)), largest))
+        for side, cell, largest in zip(window, CELL_PX_PER_POINT, LARGEST_TERMINAL, strict=True)
+    ]
+    return {"width": window[0], "height": window[1], "columns": cells[0], "rows": cells[1]}
+
+
+def render(font_size: int, resolution: tuple[int, int]) -> dict[str, str]:
+    """Every settings file (path relative to the root) for a font size in points and a screen in pixels."""
+    values = {"sans": SANS, "mono": MONO, "size": font_size, **measures(font_size, resolution)}
+    files = dict(FILES)
+    for name, value in values.items():
+        files = {path: text.replace("{" + name + "}", str(value)) for path, text in files.items()}
+    return files
+
+
+def apply(font_size: int, resolution: tuple[int, int], root: Path = Path("/")) -> None:
     """Write the settings under `root` where they differ, and compile dconf's database."""
     changed = False
-    for name, text in render(font_size).items():
+    for name, text in render(font_size, resolution).items():
         path = root / name
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue

@@ -189,6 +189,12 @@ class XInput:
         """Names of what is held, for health."""
         return [*self.held_names.values(), *(f"button{button}" for button in sorted(self.held_buttons))]
 
+    def paint_root(self, pixel: int) -> None:
+        """Give the bare screen one colour (0xRRGGBB)."""
+        self.root.change_attributes(background_pixel=pixel)
+        self.root.clear_area()
+        self.display.sync()
+
     def clear_damage(self) -> None:
         """Forget damage seen so far, so that the next drawing reports again."""
         self.display.damage_subtract(self.damage)
