@@ -208,7 +208,7 @@ class AsyncDesktopEnv:
         try:
             async with asyncio.timeout(self._evaluate_timeout_s):
                 await self._check_alive(self._lease)
-                outcome = await self._task.evaluate(self._lease)
+                outcome = await self._task.evaluate(self._lease, end=end)
             _check_outcome(outcome)
         except (DesktopGone, LeaseLost, FarmError) as error:
             return self._faulted(error)

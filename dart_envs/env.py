@@ -107,12 +107,15 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         element = observation_to_space(result.observation)
         return element, float(result.reward), result.terminated, result.truncated, dict(result.info)
 
-    def oracle(self) -> list[Action]:
-        """The actions that solve the running task from its start, for demonstrations and tests."""
+    def oracle(self, step: int = 0) -> list[Action]:
+        """The running task's solution from its `step`-th action on, as far as the screen shows its targets now (empty when complete).
+
+        For demonstrations and tests: perform the first action, then ask again with `step + 1`.
+        """
         held, task = self._held, self.current_task
         if held is None or task is None or held.core.lease is None:
             raise DartEnvError("No episode is running; call reset() first.")
-        return list(held.loop.run(_oracle(task, held.core.lease)))
+        return list(held.loop.run(_oracle(task, held.core.lease, step)))
 
     def render(self) -> NDArray[np.uint8] | None:
         """The last screenshot, uint8 [H, W, 3]; no new one is taken."""
@@ -198,5 +201,5 @@ def make_settle(settle: SettleSpec | Mapping[str, int] | None) -> SettleSpec:
     return settle if isinstance(settle, SettleSpec) else SettleSpec.model_validate(dict(settle))
 
 
-async def _oracle(task: TaskLike, lease: LeaseLike) -> list[Action]:
-    return list(await task.oracle(lease))
+async def _oracle(task: TaskLike, lease: LeaseLike, step: int) -> list[Action]:
+    return list(await task.oracle(lease, step=step))

@@ -265,9 +265,10 @@ class FakeLease(ScriptedDesktop):
     ) -> SnapshotView:
         self._enter("snapshot")
         snapshot_id = f"snap_{len(self._farm.states)}"
-        self._farm.states[publish_key or snapshot_id] = copy.deepcopy(self.state)
         if publish_key is not None:
-            await self._farm.settle_grant(publish_key, grant)
+            await self._farm.settle_grant(publish_key, grant, self.state)
+        else:
+            self._farm.states[snapshot_id] = copy.deepcopy(self.state)
         return SnapshotView(
             snapshot_id=snapshot_id,
             kind="user" if publish_key is None else "setup",
@@ -318,6 +319,7 @@ class FakeFarm:
         self.programs = dict(programs or {})
         self.leases: list[FakeLease] = []
         self.states: dict[str, DesktopState] = {}
+        self.on_lease: Callable[[FakeLease], None] | None = None
         self.abandoned: list[tuple[str, str]] = []
         self._grants: dict[str, str] = {}
         self._changed = asyncio.Condition()
@@ -341,6 +343,8 @@ class FakeFarm:
             raise FarmError("All desktops are leased.", code=ErrorCode.NO_CAPACITY)
         lease = FakeLease(self, f"lease_{len(self.leases)}", shape or DesktopShape(), setup_key)
         self.leases.append(lease)
+        if self.on_lease is not None:
+            self.on_lease(lease)
         return lease
 
     async def claim(self, key: str, wait_s: float) -> SetupGrant:
@@ -357,11 +361,13 @@ class FakeFarm:
             self._grants[key] = f"grant_{key[:8]}_{len(self.abandoned)}"
             return SetupGrant(state="build", grant=self._grants[key])
 
-    async def settle_grant(self, key: str, grant: str | None) -> None:
-        """The builder has published. Raises `FarmError` for a grant that is not its own."""
+    async def settle_grant(self, key: str, grant: str | None, state: DesktopState) -> None:
+        """The builder publishes. Raises `FarmError` for a grant that is not the builder's."""
         async with self._changed:
-            if self._grants.pop(key, None) != grant:
-                raise FarmError("This grant is not the builder's.", code=ErrorCode.FORBIDDEN)
+            if self._grants.get(key) != grant:
+                raise FarmError("This is not the builder's grant.", code=ErrorCode.FORBIDDEN)
+            del self._grants[key]
+            self.states[key] = copy.deepcopy(state)
             self._changed.notify_all()
 
     async def abandon_setup(self, key: str, grant: str, reason: str) -> None:

@@ -64,6 +64,8 @@ def select(choice: TaskChoice, split: str) -> TaskPool:
 
 
 def _from_name(name: str, split: str) -> Sequence[str]:
+    from dart_envs import tasks
+
     match name.split("/"):
         case [suite, family, _variation]:
             load(name)
@@ -71,22 +73,14 @@ def _from_name(name: str, split: str) -> Sequence[str]:
         case [suite, family]:
             return _from_suite(suite, split, family)
         case [single]:
-            if single in _families(DEFAULT_SUITE):
+            if single in tasks.suite(DEFAULT_SUITE).families:
                 return _from_suite(DEFAULT_SUITE, split, single)
             return _from_suite(single, split, None)
         case _:
             raise TaskError(f"{name!r} is not a task; write a suite, suite/family or suite/family/variation.")
 
 
-def _families(suite: str) -> Sequence[str]:
-    from dart_envs import tasks
-
-    return [str(family) for family in tasks.suite(suite).families]
-
-
 def _from_suite(suite: str, split: str, family: str | None) -> Sequence[str]:
     from dart_envs import tasks
 
-    if family is not None and family not in _families(suite):
-        raise TaskError(f"Suite {suite!r} has no family {family!r}; it has {', '.join(sorted(_families(suite)))}.")
     return tasks.suite(suite).tasks(split=split, families=None if family is None else [family])

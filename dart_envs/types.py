@@ -204,11 +204,13 @@ class TaskLike(Protocol):
         """Run the set-up on a freshly booted desktop. Raises `SetupError`."""
         ...
 
-    async def evaluate(self, desktop: Desktop) -> Outcome:
-        """Judge the desktop as it is. Raises `EvaluatorError`; what the policy corrupted is an `Outcome` of
-        0."""
+    async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
+        """Judge the desktop as it is; `end` says how the episode ended, which matters for tasks that cannot be done.
+
+        Raises `EvaluatorError`; what the policy corrupted is an `Outcome` of 0.
+        """
         ...
 
-    async def oracle(self, desktop: Desktop) -> Sequence[Action]:
-        """The actions that solve the task from its prepared state."""
+    async def oracle(self, desktop: Desktop, *, step: int = 0) -> Sequence[Action]:
+        """The solution from its `step`-th action on, as far as the screen shows its targets now; empty when it is complete."""
         ...

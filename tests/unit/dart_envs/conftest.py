@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import pytest
+
+from dart_envs.fake import FakeFarm, ScriptedDesktop
+from dart_server.wire import ExecReply
+
+
+def _typed(desktop: ScriptedDesktop, _args: list[str], _stdin: str) -> ExecReply:
+    return ExecReply(returncode=0, stdout=desktop.state.typed, stderr="")
+
+
+@pytest.fixture
+def farm() -> FakeFarm:
+    return FakeFarm(programs={"typed": _typed})

@@ -1,0 +1,281 @@
+"""The episode core: one judgement per episode, and an owner for every failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+from toy import ToyTask
+
+from dart_envs.core import AsyncDesktopEnv
+from dart_envs.errors import (
+    ActionError,
+    DartEnvError,
+    DesktopGone,
+    EvaluatorError,
+    FarmError,
+    GuestError,
+    LeaseLost,
+    SetupError,
+)
+from dart_envs.fake import FakeFarm
+from dart_envs.types import Action, ActionType, Desktop, EndReason, Outcome
+from dart_server.wire import A11yElement, DesktopShape, FaultOwner
+
+SHAPE = DesktopShape(resolution=(64, 48))
+CLICK = Action(ActionType.CLICK, x=3, y=4)
+DONE = Action(ActionType.DONE)
+
+
+@pytest.fixture
+async def env(farm: FakeFarm) -> AsyncIterator[AsyncDesktopEnv]:
+    async with AsyncDesktopEnv(farm, shape=SHAPE) as env:
+        yield env
+
+
+async def test_nothing_is_leased_before_the_first_reset_and_all_is_released(farm: FakeFarm) -> None:
+    env = AsyncDesktopEnv(farm, shape=SHAPE)
+    assert farm.leases == []
+    await env.reset(ToyTask())
+    assert len(farm.leases) == 1
+    await env.aclose()
+    await env.aclose()
+    assert farm.leases[0].released
+
+
+async def test_the_oracle_scores_one_and_doing_nothing_scores_zero(env: AsyncDesktopEnv) -> None:
+    task = ToyTask()
+    observation, info = await env.reset(task, seed=7)
+    assert observation.screenshot.shape == (48, 64, 3)
+    assert observation.instruction == "Type hello."
+    assert info == {"task_id": task.id, "max_steps": 4, "seed": 7}
+    assert env.lease is not None
+    typing, done = await task.oracle(env.lease)
+    middle = await env.step(typing)
+    assert (middle.reward, middle.terminated, middle.truncated, middle.end) == (0.0, False, False, None)
+    assert not np.array_equal(middle.observation.screenshot, observation.screenshot)
+    last = await env.step(done)
+    assert (last.reward, last.terminated, last.truncated, last.end) == (1.0, True, False, EndReason.DONE)
+    assert last.info["outcome"] == {"typed": "hello"}
+    await env.reset(task)
+    assert (await env.step(DONE)).reward == 0.0
+    assert task.judged == 2
+
+
+async def test_fail_is_judged_as_fail(env: AsyncDesktopEnv) -> None:
+    task = ToyTask()
+    await env.reset(task)
+    result = await env.step(Action(ActionType.FAIL))
+    assert result.terminated
+    assert result.end is EndReason.FAIL
+    assert task.ends == [EndReason.FAIL]
+
+
+async def test_the_last_step_is_judged_and_truncates(env: AsyncDesktopEnv) -> None:
+    task = ToyTask(max_steps=2)
+    await env.reset(task)
+    assert (await env.step(Action(ActionType.TYPE, text="hello"))).end is None
+    last = await env.step(CLICK)
+    assert (last.reward, last.terminated, last.truncated, last.end) == (1.0, False, True, EndReason.MAX_STEPS)
+    assert task.judged == 1
+    with pytest.raises(DartEnvError, match="reset"):
+        await env.step(CLICK)
+    assert task.judged == 1
+
+
+async def test_own_budget_overrides_the_tasks(farm: FakeFarm) -> None:
+    async with AsyncDesktopEnv(farm, shape=SHAPE, max_steps=1) as env:
+        await env.reset(ToyTask())
+        assert (await env.step(CLICK)).end is EndReason.MAX_STEPS
+
+
+async def test_an_action_outside_the_screen_does_not_count(env: AsyncDesktopEnv, farm: FakeFarm) -> None:
+    await env.reset(ToyTask(max_steps=1))
+    steps_before = farm.leases[0].calls.count("step")
+    with pytest.raises(ActionError, match="between 0 and 63"):
+        await env.step(Action(ActionType.CLICK, x=64, y=0))
+    assert farm.leases[0].calls.count("step") == steps_before
+    assert (await env.step(CLICK)).end is EndReason.MAX_STEPS
+
+
+async def test_a_key_that_the_guest_does_not_know_is_an_action_error(env: AsyncDesktopEnv, farm: FakeFarm) -> None:
+    await env.reset(ToyTask())
+    farm.leases[0].fail_next("step", GuestError("unknown_key: q", code="bad_request"))
+    with pytest.raises(ActionError, match="unknown_key"):
+        await env.step(Action(ActionType.KEY, keys=("q",)))
+    assert (await env.step(DONE)).end is EndReason.DONE
+
+
+@pytest.mark.parametrize("cause", ["oom", "session_dead", "pids", "disk_full"])
+async def test_breaking_the_desktop_scores_zero(env: AsyncDesktopEnv, farm: FakeFarm, cause: str) -> None:
+    task = ToyTask()
+    await env.reset(task)
+    farm.leases[0].kill(FaultOwner.POLICY, cause)
+    result = await env.step(CLICK)
+    assert (result.reward, result.terminated, result.truncated) == (0.0, True, False)
+    assert result.end is EndReason.BROKE_DESKTOP
+    assert result.info["cause"] == cause
+    assert result.info["masked"] is False
+    assert task.judged == 0
+
+
+async def test_a_solved_task_on_a_broken_desktop_scores_zero(env: AsyncDesktopEnv, farm: FakeFarm) -> None:
+    task = ToyTask()
+    await env.reset(task)
+    await env.step(Action(ActionType.TYPE, text="hello"))
+    farm.leases[0].kill(FaultOwner.POLICY, "session_dead")
+    result = await env.step(DONE)
+    assert result.end is EndReason.BROKE_DESKTOP
+    assert result.reward == 0.0
+    assert task.judged == 0
+
+
+HOST_FAULTS = [
+    DesktopGone("killed", fault_owner=FaultOwner.HOST, cause="killed_from_outside"),
+    DesktopGone("nobody knows", fault_owner=FaultOwner.NONE),
+    LeaseLost("expired"),
+    FarmError("unreachable", code="unreachable"),
+    FarmError("late", code="timeout"),
+    GuestError("internal", code="guest_error"),
+]
+
+
+@pytest.mark.parametrize("fault", HOST_FAULTS, ids=lambda fault: f"{type(fault).__name__}-{fault}")
+async def test_a_fault_of_the_farm_truncates_is_masked_and_replaces_the_lease(
+    env: AsyncDesktopEnv, farm: FakeFarm, fault: Exception
+) -> None:
+    task = ToyTask()
+    await env.reset(task)
+    farm.leases[0].fail_next("step", fault)
+    result = await env.step(CLICK)
+    assert (result.reward, result.terminated, result.truncated) == (0.0, False, True)
+    assert result.end is EndReason.FARM_FAULT
+    assert result.info["masked"] is True
+    assert task.judged == 0
+    await env.reset(task)
+    assert farm.leases[0].released
+    assert len(farm.leases) == 2
+    assert (await env.step(DONE)).end is EndReason.DONE
+
+
+@pytest.mark.parametrize("method", ["read_file", "exec"])
+@pytest.mark.parametrize(
+    ("owner", "end"), [(FaultOwner.POLICY, EndReason.BROKE_DESKTOP), (FaultOwner.HOST, EndReason.FARM_FAULT)]
+)
+async def test_a_desktop_that_dies_while_it_is_judged_follows_its_owner(
+    env: AsyncDesktopEnv, farm: FakeFarm, method: str, owner: FaultOwner, end: EndReason
+) -> None:
+    await env.reset(ToyTask())
+    farm.leases[0].fail_next(method, DesktopGone("died", fault_owner=owner, cause="x"))
+    result = await env.step(DONE)
+    assert result.end is end
+    assert result.reward == 0.0
+
+
+@pytest.mark.parametrize("error", [EvaluatorError("no getter"), KeyError("typo"), GuestError("half")])
+async def test_an_evaluator_that_raises_gives_no_verdict(env: AsyncDesktopEnv, error: Exception) -> None:
+    task = ToyTask(evaluate_error=error)
+    await env.reset(task)
+    result = await env.step(DONE)
+    assert (result.reward, result.terminated, result.truncated) == (0.0, False, True)
+    assert result.end is EndReason.EVALUATOR_ERROR
+    assert result.info["masked"] is True
+    assert task.judged == 1
+
+
+async def test_an_evaluator_that_fails_on_a_dead_desktop_is_not_to_blame(env: AsyncDesktopEnv, farm: FakeFarm) -> None:
+    class Killer(ToyTask):
+        async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
+            farm.leases[0].kill(FaultOwner.POLICY, "oom")
+            raise EvaluatorError("the program said nothing")
+
+    await env.reset(Killer())
+    assert (await env.step(DONE)).end is EndReason.BROKE_DESKTOP
+
+
+@pytest.mark.parametrize("reward", [1.5, -0.1, float("nan")])
+async def test_a_reward_outside_its_range_is_the_evaluators_error(env: AsyncDesktopEnv, reward: float) -> None:
+    class Generous(ToyTask):
+        async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
+            return Outcome(reward)
+
+    await env.reset(Generous())
+    assert (await env.step(DONE)).end is EndReason.EVALUATOR_ERROR
+
+
+async def test_an_evaluator_that_never_answers_is_cut_off(farm: FakeFarm) -> None:
+    class Stuck(ToyTask):
+        async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
+            await asyncio.Event().wait()
+            return Outcome(1.0)
+
+    async with AsyncDesktopEnv(farm, shape=SHAPE, evaluate_timeout_s=0.02) as env:
+        await env.reset(Stuck())
+        assert (await env.step(DONE)).end is EndReason.EVALUATOR_ERROR
+
+
+async def test_a_cancelled_step_ends_the_episode_and_replaces_the_desktop(env: AsyncDesktopEnv, farm: FakeFarm) -> None:
+    await env.reset(ToyTask())
+    farm.leases[0].fail_next("step", asyncio.CancelledError())  # type: ignore[arg-type]
+    with pytest.raises(asyncio.CancelledError):
+        await env.step(CLICK)
+    with pytest.raises(DartEnvError, match="reset"):
+        await env.step(CLICK)
+    await env.reset(ToyTask())
+    assert len(farm.leases) == 2
+
+
+async def test_the_extra_observations_come_only_when_asked_for(farm: FakeFarm) -> None:
+    element = A11yElement(role="push button", name="OK", x=1, y=2, w=3, h=4)
+    async with AsyncDesktopEnv(farm, shape=SHAPE, observation=("screenshot", "a11y", "terminal")) as env:
+        await env.reset(ToyTask())
+        farm.leases[0].state.elements.append(element)
+        result = await env.step(Action(ActionType.TYPE, text="ls"))
+        assert result.observation.a11y == (element,)
+        assert result.observation.terminal == "ls"
+    async with AsyncDesktopEnv(farm, shape=SHAPE) as plain:
+        observation, _ = await plain.reset(ToyTask())
+        assert observation.a11y is None
+        assert "a11y" not in farm.leases[-1].calls
+
+
+async def test_options_are_checked_at_once(farm: FakeFarm) -> None:
+    with pytest.raises(ValueError, match="screenshot"):
+        AsyncDesktopEnv(farm, observation=("a11y",))
+    with pytest.raises(ValueError, match="max_steps"):
+        AsyncDesktopEnv(farm, max_steps=0)
+
+
+async def test_info_holds_no_clock_and_timings_lie_beside_it(env: AsyncDesktopEnv) -> None:
+    task = ToyTask()
+    await env.reset(task)
+    assert set(env.timings_s) == {"lease", "prepare", "act"}
+    first = await env.step(DONE)
+    assert set(env.timings_s) == {"act", "evaluate"}
+    await env.reset(task)
+    assert dict((await env.step(DONE)).info) == dict(first.info)
+
+
+async def test_a_reset_that_meets_a_host_fault_takes_another_desktop(env: AsyncDesktopEnv, farm: FakeFarm) -> None:
+    task = ToyTask()
+    await env.reset(task)
+    farm.leases[0].fail_next("reset", DesktopGone("restore failed"))
+    await env.reset(task)
+    assert len(farm.leases) == 2
+    assert farm.leases[0].released
+
+
+async def test_a_reset_gives_up_after_three_desktops(env: AsyncDesktopEnv, farm: FakeFarm) -> None:
+    with pytest.raises(SetupError, match="no such program"):
+        await env.reset(ToyTask(prepare_error=SetupError("no such program")))
+    assert len(farm.leases) == 3
+    assert len(farm.abandoned) == 3
+
+
+async def test_a_refusal_that_would_repeat_itself_is_raised_at_once(env: AsyncDesktopEnv, farm: FakeFarm) -> None:
+    farm.fail_next_lease(FarmError("no image", code="image_missing"))
+    with pytest.raises(FarmError, match="no image"):
+        await env.reset(ToyTask())
+    assert farm.leases == []
