@@ -20,12 +20,29 @@ class TokenBatch:
     input_ids_BT: int64; image place holders already expanded, exactly as the engine saw them.
     attention_mask_BT: 1 on real tokens, 0 on padding.
     response_mask_BT: 1 on sampled tokens (the end of turn included), 0 on prompt and padding.
-    pixel_values: float32 [N, channels * temporal * patch * patch], image after image in the order of the samples.
-    image_grid_thw: int64 [images, 3], patches along time, height and width.
+    pixel_values: float32 [N, channels * temporal * patch * patch], image after image in the order of the samples; None without images.
+    image_grid_thw: int64 [images, 3], patches along time, height and width; None without images.
     """
 
     input_ids_BT: Tensor
     attention_mask_BT: Tensor
     response_mask_BT: Tensor
-    pixel_values: Tensor
-    image_grid_thw: Tensor
+    pixel_values: Tensor | None
+    image_grid_thw: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainBatch:
+    """A `TokenBatch` with the per-token and per-row streams of the loss. All [B, T] share the axes of `tokens`.
+
+    rollout_logprobs_BT: float32; log-probs stored when the token was sampled, 0 elsewhere.
+    trainable_BT: bool; sampled tokens that passed the staleness gate.
+    advantages_B: float32.
+    temperature: of all rows; logits are divided by it, so that log-probs are those of the distribution that was sampled from.
+    """
+
+    tokens: TokenBatch
+    rollout_logprobs_BT: Tensor
+    trainable_BT: Tensor
+    advantages_B: Tensor
+    temperature: float

@@ -1,7 +1,7 @@
 """HTTP routes of the data manager.
 
-Role: one route per verb of `service.DataManager`; waits for batches. Rule: verbs run one after the other on one thread, so the event loop stays
-free and the store has one writer; a refusal is 409 with a sentence, a malformed body 422. Non-goals: decisions.
+Role: one route per verb of `service.DataManager`; waits for batches. Rule: verbs run one after the other on one thread, so the event
+loop stays free and the store has one writer; a refusal is 409 with a sentence, a malformed body 422. Non-goals: decisions.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class _Writer:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._changed = asyncio.Condition()
+        self.changes = 0
 
     async def run(self, verb: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
         """Run one verb after those before it."""
@@ -61,13 +62,14 @@ class _Writer:
     async def notify(self) -> None:
         """Wake the waiting trainers."""
         async with self._changed:
+            self.changes += 1
             self._changed.notify_all()
 
-    async def wait(self, timeout_s: float) -> None:
-        """Wait until something changed, at most `timeout_s`."""
+    async def wait(self, seen: int, timeout_s: float) -> None:
+        """Wait until there are more than `seen` changes, at most `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait()
+                await self._changed.wait_for(lambda: self.changes > seen)
         except TimeoutError:
             return
 
@@ -142,11 +144,12 @@ def create_app(manager: DataManager, clock: Clock | None = None) -> FastAPI:
     async def next_batch(body: BatchRequest, request: Request) -> BatchReply:
         give_up_at_s = time.monotonic() + body.wait_s
         while True:
+            seen = _writer(request).changes
             reply = await _writer(request).run(manager.next_batch, body.trainer_version)
             left_s = give_up_at_s - time.monotonic()
             if reply.batch is not None or not reply.training or left_s <= 0:
                 return reply
-            await _writer(request).wait(min(left_s, BATCH_RECHECK_S))
+            await _writer(request).wait(seen, min(left_s, BATCH_RECHECK_S))
 
     @app.post("/batches/{batch_id}/done")
     async def batch_done(batch_id: str, body: BatchReport, request: Request) -> Count:

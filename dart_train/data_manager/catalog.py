@@ -27,13 +27,21 @@ class TaskCatalog(Protocol):
 
 
 class SuiteCatalog:
-    """The tasks that `dart_envs.tasks` knows."""
+    """The tasks that `dart_envs.tasks` knows.
+
+    The split comes from the loaded task: the hash of an id alone knows of no held-out families.
+    """
+
+    def __init__(self) -> None:
+        self._splits: dict[str, str] = {}
 
     def split_of(self, task_id: str) -> str:
-        """Split of a task; raises for an unknown one."""
+        """Split of a task; raises TaskError for an unknown one."""
         from dart_envs import tasks
 
-        return str(tasks.split_of(task_id))
+        if task_id not in self._splits:
+            self._splits[task_id] = tasks.load(task_id).split.value
+        return self._splits[task_id]
 
     def select(self, selection: TaskSelection) -> list[str]:
         """Task ids of a selection, spread evenly over its families."""

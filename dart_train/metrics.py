@@ -1,0 +1,55 @@
+"""Metrics of training: one JSON object per line.
+
+Role: `summary` turns the sums of a round into means under stable names; `append` writes a line. Rule: a line is written with one call, so
+that readers never see half of one from a living writer. Non-goals: charts (`dart_train.report`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dart_agent.store.wire import Batch
+
+
+def summary(batch: Batch, totals: Mapping[str, float], grad_norms: Sequence[float]) -> dict[str, float]:
+    """Metrics of one optimiser round.
+
+    totals: sums over trained tokens, with their number under `tokens`. grad_norms: before clipping, one per optimiser step.
+    """
+    tokens = totals.get("tokens", 0.0)
+    means = {name: value / tokens for name, value in totals.items() if name != "tokens"} if tokens else {}
+    squared = means.pop("tis_weight_squared", 0.0)
+    if squared:
+        means["ess_fraction"] = means["tis_weight"] ** 2 / squared
+    rewards = [(group.family, member.reward) for group in batch.groups for member in group.members]
+    by_family: dict[str, list[float]] = defaultdict(list)
+    for family, reward in rewards:
+        by_family[family].append(reward)
+    return means | {
+        "tokens": tokens,
+        "optimizer_steps": float(len(grad_norms)),
+        "grad_norm": sum(grad_norms) / len(grad_norms) if grad_norms else 0.0,
+        "groups": float(len(batch.groups)),
+        "trajectories": float(len(rewards)),
+        "reward_mean": sum(reward for _, reward in rewards) / len(rewards) if rewards else 0.0,
+        **{f"reward/{family}": sum(values) / len(values) for family, values in sorted(by_family.items())},
+        "staleness_mean": batch.staleness_mean,
+        "staleness_max": float(batch.staleness_max),
+        "steps_withheld": float(sum(batch.withheld.values())),
+    }
+
+
+def append(path: Path, line: Mapping[str, Any]) -> None:
+    """Add one line to a metrics file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
