@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from toy import ToyTask
+from toy_task import ToyTask
 
 from dart_envs.core import AsyncDesktopEnv
 from dart_envs.errors import DesktopGone, FarmError, GuestError, SetupError

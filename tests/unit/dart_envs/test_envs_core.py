@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import numpy as np
 import pytest
-from toy import ToyTask
+from toy_task import ToyTask
 
 from dart_envs.core import AsyncDesktopEnv
 from dart_envs.errors import (

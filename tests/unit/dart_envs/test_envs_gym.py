@@ -1,0 +1,179 @@
+"""`DartOSWorld-v0`: Gymnasium's contract, lazy leases, clean ends."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from toy_task import ToyTask
+
+import dart_envs
+from dart_envs.env import DartOSWorldEnv
+from dart_envs.errors import ActionError, DartEnvError, TaskError
+from dart_envs.fake import FakeFarm
+from dart_envs.types import Action, ActionType
+from dart_server.wire import FaultOwner
+
+SMALL = (80, 64)
+DONE = Action(ActionType.DONE)
+
+
+@pytest.fixture
+def env(farm: FakeFarm) -> Iterator[DartOSWorldEnv]:
+    env = DartOSWorldEnv(ToyTask(), resolution=SMALL, farm=farm, render_mode="rgb_array")
+    yield env
+    env.close()
+
+
+def _make(farm: FakeFarm, **options: Any) -> gym.Env[Any, Any]:
+    return gym.make("DartOSWorld-v0", task=ToyTask(max_steps=3), resolution=SMALL, farm=farm, **options)
+
+
+def test_check_env_passes(farm: FakeFarm) -> None:
+    made = _make(farm, render_mode="rgb_array")
+    check_env(made.unwrapped)
+    made.close()
+    assert all(lease.released for lease in farm.leases)
+
+
+@pytest.mark.filterwarnings("ignore:.*Not able to test alternative render modes.*")
+def test_check_env_passes_as_a_deterministic_environment(farm: FakeFarm) -> None:
+    check_env(DartOSWorldEnv(ToyTask(max_steps=3), resolution=SMALL, farm=farm))
+
+
+def test_an_episode_through_gym_make(farm: FakeFarm) -> None:
+    with _make(farm) as env:
+        observation, info = env.reset(seed=3)
+        assert observation["screenshot"].shape == (64, 80, 3)
+        assert observation["instruction"] == "Type hello."
+        assert info["seed"] == 3
+        for action in env.unwrapped.oracle():  # type: ignore[attr-defined]
+            _, reward, terminated, truncated, info = env.step(action)
+        assert (reward, terminated, truncated) == (1.0, True, False)
+        assert info["end"] == "done"
+        assert json.loads(json.dumps(info)) == info
+    assert farm.leases[0].released
+
+
+def test_the_package_prefix_imports(farm: FakeFarm) -> None:
+    with gym.make("dart_envs:DartOSWorld-v0", task=ToyTask(), resolution=SMALL, farm=farm) as env:
+        assert isinstance(env.unwrapped, DartOSWorldEnv)
+
+
+def test_the_spec_is_honest() -> None:
+    spec = gym.spec("DartOSWorld-v0")
+    assert spec.nondeterministic
+    assert spec.max_episode_steps is None
+    assert spec.kwargs == {}
+    dart_envs.register_envs()
+    spec.to_json()
+
+
+def test_bad_arguments_are_refused_before_anything_is_leased(farm: FakeFarm) -> None:
+    with pytest.raises(ValueError, match="rgb_array"):
+        DartOSWorldEnv(ToyTask(), farm=farm, render_mode="human")
+    with pytest.raises(ValueError, match="64 pixels"):
+        DartOSWorldEnv(ToyTask(), farm=farm, resolution=(10, 10))
+    with pytest.raises(TaskError, match="empty"):
+        DartOSWorldEnv([], farm=farm)
+    with pytest.raises(TaskError, match="no-such-suite"):
+        DartOSWorldEnv("no-such-suite", farm=farm)
+    with pytest.raises(TaskError, match="suite/family/variation"):
+        DartOSWorldEnv("a/b/c/d", farm=farm)
+    assert farm.leases == []
+
+
+def test_an_invalid_action_raises_and_the_episode_goes_on(env: DartOSWorldEnv) -> None:
+    with pytest.raises(DartEnvError, match="reset"):
+        env.step(DONE)
+    env.reset()
+    with pytest.raises(ActionError, match="between 0 and 79"):
+        env.step({"type": "click", "x": 80, "y": 0})
+    assert env.step(DONE)[2]
+
+
+def test_tasks_are_drawn_by_the_seed_or_by_name(farm: FakeFarm) -> None:
+    tasks = [ToyTask(word=word, id=f"toy/{word}/0000") for word in ("a", "b", "c", "d", "e")]
+    env = DartOSWorldEnv(tasks, resolution=SMALL, farm=farm)
+    drawn = [env.reset(seed=5)[1]["task_id"]] + [env.reset()[1]["task_id"] for _ in range(8)]
+    again = [env.reset(seed=5)[1]["task_id"]] + [env.reset()[1]["task_id"] for _ in range(8)]
+    assert drawn == again
+    assert len(set(drawn)) > 2
+    options = {"task": tasks[3]}
+    assert env.reset(options=options)[1]["task_id"] == "toy/d/0000"
+    assert options == {"task": tasks[3]}
+    env.close()
+
+
+def test_render_repeats_the_last_frame_and_takes_no_other(env: DartOSWorldEnv, farm: FakeFarm) -> None:
+    blank = env.render()
+    assert blank is not None
+    assert blank.shape == (64, 80, 3)
+    observation, _ = env.reset()
+    calls = len(farm.leases[0].calls)
+    first, second = env.render(), env.render()
+    assert first is not None
+    assert second is not None
+    assert np.array_equal(first, observation["screenshot"])
+    assert not np.shares_memory(first, second)
+    assert len(farm.leases[0].calls) == calls
+
+
+def test_a_farm_fault_truncates_and_the_env_goes_on(env: DartOSWorldEnv, farm: FakeFarm) -> None:
+    env.reset()
+    farm.leases[0].kill(FaultOwner.HOST, "killed_from_outside")
+    _, reward, terminated, truncated, info = env.step({"type": "click", "x": 1, "y": 1})
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert info["end"] == "farm_fault"
+    assert info["masked"]
+    env.reset()
+    assert env.step(DONE)[2]
+
+
+def test_close_is_idempotent_and_reset_leases_again(env: DartOSWorldEnv, farm: FakeFarm) -> None:
+    env.reset()
+    env.close()
+    env.close()
+    assert farm.leases[0].released
+    env.reset()
+    assert len(farm.leases) == 2
+
+
+def test_a_forgotten_env_gives_its_desktop_back(farm: FakeFarm) -> None:
+    env = DartOSWorldEnv(ToyTask(), resolution=SMALL, farm=farm)
+    env.reset()
+    del env
+    gc.collect()
+    assert farm.leases[0].released
+
+
+def test_envs_share_one_loop_thread(farm: FakeFarm) -> None:
+    envs = [DartOSWorldEnv(ToyTask(), resolution=SMALL, farm=farm) for _ in range(3)]
+    for env in envs:
+        env.reset()
+    assert sum(thread.name == "dart-loop" for thread in threading.enumerate()) == 1
+    for env in envs:
+        env.close()
+
+
+def test_timings_are_beside_info(env: DartOSWorldEnv) -> None:
+    assert env.timings_s == {}
+    _, info = env.reset()
+    assert set(env.timings_s) == {"lease", "prepare", "act"}
+    assert not any("time" in name or name.endswith("_s") for name in info)
+
+
+def test_importing_is_light() -> None:
+    heavy = ["torch", "vllm", "fastapi", "sqlalchemy", "transformers", "uvicorn"]
+    code = f"import dart_envs, dart_envs.env, dart_envs.fake, dart_envs.check, sys; print([m for m in {heavy} if m in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
