@@ -1,3 +1,58 @@
-"""placeholder"""
+"""galculator, a calculator.
 
-FAMILIES = ()
+Role: families about working out a number. Rule: the verdict is the number on its display. The menu is hidden so that it fits small screens.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from dart_envs.tasks.basics.parts import DONE, Data, click, random_place, step
+from dart_envs.tasks.suite import Draft, Family
+
+TITLE = "galculator"
+CONFIG = "/home/user/.config/galculator/galculator.conf"
+
+
+def opened(random: Random) -> list[Data]:
+    """The calculator somewhere on the screen, with the pointer out of its way: its buttons have tooltips."""
+    return [
+        step("write_file", path=CONFIG, content="show_menu=false\n"),
+        step("execute", command=["xdotool", "mousemove", "0", "0"]),
+        step("launch", command=["galculator"]),
+        step("wait_window", window_name=TITLE),
+        random_place(random, TITLE),
+    ]
+
+
+def buttons(keys: str) -> list[Data]:
+    """Click one button per character."""
+    return [click("toggle button", name) for name in keys]
+
+
+def displays(number: int) -> Data:
+    """Evaluator: the display shows this number."""
+    return {
+        "func": "contains_element",
+        "result": {"type": "a11y_elements", "role": "text"},
+        "expected": {"type": "rule", "rules": {"text": str(number)}},
+    }
+
+
+def calculate(random: Random) -> Draft:
+    """A sum, a difference or a product of two numbers. The near miss forgets to press =."""
+    first, second = random.randrange(12, 99), random.randrange(3, 10)
+    sign, word, result = random.choice(
+        (("+", "plus", first + second), ("-", "minus", first - second), ("*", "times", first * second))
+    )
+    keys = f"{first}{sign}{second}"
+    return Draft(
+        instruction=f"Work out {first} {word} {second} with the calculator.",
+        config=opened(random),
+        evaluator=displays(result),
+        oracle=[*buttons(f"{keys}="), DONE],
+        near_miss=[*buttons(keys), DONE],
+    )
+
+
+FAMILIES = (Family("calculate", "galculator", "work out a sum, a difference or a product", 10, calculate),)

@@ -13,7 +13,7 @@ from dart_envs.tasks.basics.words import pick
 from dart_envs.tasks.suite import Draft, Family
 
 ROWS = 4
-LIST_SIZE = ("--width", "240", "--height", "260")
+LIST_SIZE = ("--width", "240", "--height", "265")
 UPPER, LOWER = (0.0, 0.0, 1.0, 0.5), (0.0, 0.5, 1.0, 1.0)
 
 
@@ -88,7 +88,7 @@ def choose_row(random: Random) -> Draft:
 def marked_list(kind: str, words: list[str]) -> list[str]:
     """Arguments of a list with one box per row."""
     rows = [part for word in words for part in ("FALSE", word)]
-    columns = ["--hide-header", "--column", "Mark", "--column", "Name"]
+    columns = ["--column", "Mark", "--column", "Name"]
     return ["--list", f"--{kind}", "--text", "Which one?", *columns, *LIST_SIZE, *rows]
 
 
@@ -98,8 +98,8 @@ def tick_box(random: Random) -> Draft:
     target = random.choice(words)
     return Draft(
         instruction=f"Tick {target}, then press OK.",
-        config=[captured_dialog("answer", "Boxes", marked_list("checklist", words)), random_place(random, "Boxes")],
-        evaluator=answer_is(target, window_name="Boxes"),
+        config=[captured_dialog("answer", "Tick", marked_list("checklist", words)), random_place(random, "Tick")],
+        evaluator=answer_is(target, window_name="Tick"),
         oracle=[box_of(words, target), press("OK")],
         near_miss=[box_of(words, target), press("Cancel")],
     )
@@ -117,8 +117,8 @@ def tick_two(random: Random) -> Draft:
     expected = "|".join(word for word in words if word in (first, second))
     return Draft(
         instruction=f"Tick {first} and {second}, then press OK.",
-        config=[captured_dialog("answer", "Boxes", marked_list("checklist", words)), random_place(random, "Boxes")],
-        evaluator=answer_is(expected, window_name="Boxes"),
+        config=[captured_dialog("answer", "Tick", marked_list("checklist", words)), random_place(random, "Tick")],
+        evaluator=answer_is(expected, window_name="Tick"),
         oracle=[box_of(words, first), box_of(words, second), press("OK")],
         near_miss=[box_of(words, first), press("OK")],
     )

@@ -1,3 +1,106 @@
-"""placeholder"""
+"""Thunar, a file manager.
 
-FAMILIES = ()
+Role: families about opening, renaming, removing and making files and folders. Rule: the verdict is what is in the folder afterwards, or which
+folder a window shows. Files are listed in detail, one per line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from dart_envs.tasks.basics.parts import DONE, Data, click, folder_holds, key, pause, random_place, step, type_text
+from dart_envs.tasks.basics.words import pick
+from dart_envs.tasks.suite import Draft, Family
+
+FOLDER = "/home/user/Work"
+TITLE = "Work"
+SIZE = (560, 300)
+
+
+def opened(random: Random, files: Sequence[str] = (), folders: Sequence[str] = ()) -> list[Data]:
+    """A fresh folder with these files and folders, and Thunar showing it somewhere on the screen."""
+    return [
+        step("execute", command=["rm", "-rf", FOLDER], expect_returncode=0),
+        step(
+            "execute", command=["mkdir", "-p", *(f"{FOLDER}/{name}" for name in folders), FOLDER], expect_returncode=0
+        ),
+        *(step("write_file", path=f"{FOLDER}/{name}", content="") for name in files),
+        step("launch", command=["thunar", FOLDER]),
+        step("wait_window", window_name=TITLE),
+        random_place(random, TITLE, size=SIZE),
+        step("activate_window", window_name=TITLE),
+        step("execute", command=["xdotool", "key", "ctrl+2"], expect_returncode=0),
+    ]
+
+
+def row(name: str, *, do: str = "click") -> Data:
+    """Click the line of a file."""
+    return click("table cell", name, do=do)
+
+
+def open_folder(random: Random) -> Draft:
+    """Five folders: open one. The near miss opens another."""
+    names = pick(random, 5)
+    goal, wrong = random.sample(names, 2)
+    return Draft(
+        instruction=f"Open the folder {goal}.",
+        config=opened(random, folders=names),
+        evaluator={
+            "func": "check_list",
+            "result": {"type": "window_titles", "by_class": "thunar"},
+            "expected": {"type": "rule", "rules": {"expect": [f"^{goal} "]}},
+        },
+        oracle=[row(goal, do="double_click"), DONE],
+        near_miss=[row(wrong, do="double_click"), DONE],
+    )
+
+
+def rename_file(random: Random) -> Draft:
+    """Four files: give one another name. The near miss does it to another file."""
+    *words, new = pick(random, 5)
+    names = [f"{word}.txt" for word in words]
+    goal, wrong = random.sample(names, 2)
+    rename = [key("f2"), key("ctrl", "a"), type_text(f"{new}.txt"), key("enter"), pause(), DONE]
+    return Draft(
+        instruction=f"Rename the file {goal} to {new}.txt.",
+        config=opened(random, files=names),
+        evaluator=folder_holds(FOLDER, [f"{new}.txt", *(name for name in names if name != goal)]),
+        oracle=[row(goal), *rename],
+        near_miss=[row(wrong), *rename],
+    )
+
+
+def delete_file(random: Random) -> Draft:
+    """Four files: delete one for good. The near miss deletes another."""
+    names = [f"{word}.txt" for word in pick(random, 4)]
+    goal, wrong = random.sample(names, 2)
+    delete = [key("shift", "delete"), key("enter"), pause(), DONE]
+    return Draft(
+        instruction=f"Delete the file {goal}.",
+        config=opened(random, files=names),
+        evaluator=folder_holds(FOLDER, [name for name in names if name != goal]),
+        oracle=[row(goal), *delete],
+        near_miss=[row(wrong), *delete],
+    )
+
+
+def make_folder(random: Random) -> Draft:
+    """Make a folder beside two others. The near miss leaves the name that Thunar proposes."""
+    *words, new = pick(random, 3)
+    make = key("ctrl", "shift", "n")
+    return Draft(
+        instruction=f"Make a new folder called {new}.",
+        config=opened(random, folders=words),
+        evaluator=folder_holds(FOLDER, [f"{name}/" for name in (*words, new)]),
+        oracle=[make, key("ctrl", "a"), type_text(new), key("enter"), pause(), DONE],
+        near_miss=[make, key("enter"), pause(), DONE],
+    )
+
+
+FAMILIES = (
+    Family("open_folder", "thunar", "open the named folder", 4, open_folder),
+    Family("rename_file", "thunar", "rename one of four files", 10, rename_file),
+    Family("delete_file", "thunar", "delete one of four files", 8, delete_file),
+    Family("make_folder", "thunar", "make a folder with a given name", 10, make_folder),
+)
