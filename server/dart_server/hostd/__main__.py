@@ -1,0 +1,111 @@
+"""Start dart-hostd (as root, or through sudo): `python -m dart_server.hostd --state-dir D --runtime-dir D --images-dir D`.
+
+With `--reap` it starts nothing: it removes what a killed helper of the same state directory left, and says what.
+Exit codes: 0 ended as asked, 2 cannot start (one sentence on stderr).
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from dart_server.hostd import cgroups, doctor, kernel, leftovers, rlimits, server, tools
+from dart_server.hostd.containers import Host
+from dart_server.hostd.layout import Layout
+from dart_server.hostd.runc import Runc
+from dart_server.hostd.storage import Storage
+
+
+class CannotStart(Exception):
+    """The one sentence that `main` prints before exit code 2."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line entry; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m dart_server.hostd", description="Root helper of a DART farm.")
+    parser.add_argument("--state-dir", type=Path, required=True, help="the helper's own directory (made 0700)")
+    parser.add_argument("--runtime-dir", type=Path, required=True, help="where the socket is made; owned by the user")
+    parser.add_argument("--images-dir", type=Path, required=True, help="images, by name")
+    parser.add_argument("--home", type=Path, help="DART's home directory, for the tools installed there")
+    parser.add_argument("--store", choices=("memory", "disk"), default="memory", help="where snapshots are kept")
+    parser.add_argument("--store-mib", type=int, help="size of the memory store (default: 60 % of the memory)")
+    parser.add_argument("--parallel", type=int, default=4, help="desktops started or saved at a time")
+    parser.add_argument("--linger-s", type=float, help="end when no client was attached for this long")
+    parser.add_argument("--reap", action="store_true", help="only remove what a killed helper left")
+    chosen = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    layout = Layout(
+        owner_uid=int(os.environ.get("SUDO_UID", os.getuid())),
+        state_dir=chosen.state_dir.resolve(),
+        runtime_dir=chosen.runtime_dir.resolve(),
+        images_dir=chosen.images_dir.resolve(),
+    )
+    try:
+        if os.geteuid() != 0:
+            raise CannotStart("must run as root: start it with sudo")
+        layout.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with layout.lock.open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise CannotStart(f"another helper already works on {layout.state_dir}") from error
+            removed = leftovers.remove(layout)
+            if chosen.reap:
+                print("\n".join(removed) if removed else "nothing left over")
+                return 0
+            return _run(layout, chosen)
+    except CannotStart as error:
+        print(f"dart-hostd: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(layout: Layout, chosen: argparse.Namespace) -> int:
+    criu = tools.find_criu(chosen.home)
+    runc = doctor.find_program("runc")
+    if runc is None:
+        raise CannotStart("runc is missing: install the package runc")
+    if criu is None:
+        raise CannotStart("CRIU 4 is missing: run `python -m dart_server.hostd.tools install --home DIR`")
+    kernel.become_subreaper()
+    try:
+        listener = server.listen(layout.socket, layout.owner_uid)
+    except OSError as error:
+        raise CannotStart(f"the socket {layout.socket} cannot be made: {error.strerror}") from error
+    total_mib = (os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) >> 20
+    storage = Storage(layout, on_disk=chosen.store == "disk", size_mib=chosen.store_mib or total_mib * 6 // 10)
+    try:
+        storage.open()
+    except OSError as error:
+        layout.socket.unlink(missing_ok=True)
+        raise CannotStart(f"the desktops' file systems cannot be set up: {error}") from error
+    runtime = Runc(runc, criu, storage.runc_root, layout.failure_log)
+    runtime.prepare()
+    host = Host(layout, storage, runtime, parallel=chosen.parallel, filtered=not rlimits.is_needed())
+    serving = server.Server(
+        listener,
+        host,
+        owner_uid=layout.owner_uid,
+        linger_s=chosen.linger_s,
+        doctor=lambda: [check.as_dict() for check in doctor.examine(layout.state_dir, chosen.home)],
+    )
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: serving.stop())
+    logging.getLogger("dart.hostd").info("serving %s with %s and %s", layout.socket, runc, criu)
+    try:
+        serving.serve()
+    finally:
+        layout.socket.unlink(missing_ok=True)
+        listener.close()
+        host.close()
+        storage.close()
+        leftovers.remove_files(layout)
+    return 0 if not cgroups.left_over(layout.prefix) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""Control groups of desktops, version 1 and 2: use, limits hit, kill, removal, and what is left under a prefix.
+
+runc creates the groups at `/<prefix>/<name>`; this module only reads, kills and removes them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+_UNLIMITED = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Bytes and counts of one desktop's control groups, zero where the host does not count."""
+
+    memory_bytes: int = 0
+    memory_limit_bytes: int = 0
+    oom_kills: int = 0
+    pids: int = 0
+    pids_refused: int = 0
+
+
+def is_unified() -> bool:
+    """Whether this host uses control groups version 2 only."""
+    return (ROOT / "cgroup.controllers").exists()
+
+
+def hierarchies() -> list[Path]:
+    """Every directory that is the root of a hierarchy."""
+    if is_unified():
+        return [ROOT]
+    return [path for path in sorted(ROOT.iterdir()) if path.is_dir() and not path.is_symlink()]
+
+
+def _number(path: Path, key: str | None = None) -> int:
+    try:
+        text = path.read_text(encoding="ascii")
+    except OSError:
+        return 0
+    if key is not None:
+        text = next((line.split()[1] for line in text.splitlines() if line.split()[:1] == [key]), "0")
+    text = text.strip()
+    value = int(text) if text.isdigit() else 0
+    return 0 if value >= _UNLIMITED else value
+
+
+def usage(group: str) -> Usage:
+    """Read one group, given as `/<prefix>/<name>`; a missing group reads as zeros."""
+    relative = group.lstrip("/")
+    if is_unified():
+        base = ROOT / relative
+        return Usage(
+            memory_bytes=_number(base / "memory.current"),
+            memory_limit_bytes=_number(base / "memory.max"),
+            oom_kills=_number(base / "memory.events", "oom_kill"),
+            pids=_number(base / "pids.current"),
+            pids_refused=_number(base / "pids.events", "max"),
+        )
+    memory, pids = ROOT / "memory" / relative, ROOT / "pids" / relative
+    return Usage(
+        memory_bytes=_number(memory / "memory.usage_in_bytes"),
+        memory_limit_bytes=_number(memory / "memory.limit_in_bytes"),
+        oom_kills=_number(memory / "memory.oom_control", "oom_kill"),
+        pids=_number(pids / "pids.current"),
+        pids_refused=_number(pids / "pids.events", "max"),
+    )
+
+
+def members(directory: Path) -> set[int]:
+    """Process ids in a group directory and below."""
+    found: set[int] = set()
+    for path, _, _ in os.walk(directory):
+        try:
+            found.update(int(line) for line in (Path(path) / "cgroup.procs").read_text(encoding="ascii").split())
+        except OSError:
+            continue
+    return found
+
+
+def left_over(prefix: str) -> list[Path]:
+    """Top directories of groups that carry an ownership prefix, over all hierarchies."""
+    return [root / prefix for root in hierarchies() if (root / prefix).is_dir()]
+
+
+def kill(group: str, timeout_s: float = 5.0) -> bool:
+    """SIGKILL every process of `/<prefix>/<name>`, thawing it first; True when none is left."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        alive: set[int] = set()
+        for root in hierarchies():
+            directory = root / group.lstrip("/")
+            if directory.is_dir():
+                _thaw(directory)
+                alive |= members(directory)
+        alive = {pid for pid in alive if pid != os.getpid()}
+        if not alive:
+            return True
+        for pid in alive:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+
+
+def _thaw(directory: Path) -> None:
+    for name, value in (("cgroup.freeze", "0"), ("freezer.state", "THAWED")):
+        try:
+            (directory / name).write_text(value, encoding="ascii")
+        except OSError:
+            continue
+
+
+def remove(group: str, timeout_s: float = 2.0) -> bool:
+    """Remove `/<prefix>` or `/<prefix>/<name>` with all below it; True when nothing is left. Processes must be gone."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left = False
+        for root in hierarchies():
+            for path, _, _ in os.walk(root / group.lstrip("/"), topdown=False):
+                try:
+                    os.rmdir(path)
+                except FileNotFoundError:
+                    continue
+                except OSError:
+                    left = True
+        if not left:
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)

@@ -1,0 +1,359 @@
+"""Desktops and snapshots as dart-hostd knows them: create, checkpoint, restore, destroy, health, reap.
+
+Thread-safe: calls for different ids run in parallel (`parallel` of the heavy ones at a time); calls for one id wait for
+each other. A desktop id may live many times in a row; each life has a generation and its own directory, control group
+and network namespace, so that a new life never waits for the old one's clean-up.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from dart_server.hostd import cgroups, images, netns, oci
+from dart_server.hostd.faults import ConnectionRefused, DesktopGone, HostdError, HostFault, SnapshotBroken
+from dart_server.hostd.layout import Layout
+from dart_server.hostd.runc import CRIU_SETTINGS, Runc
+from dart_server.hostd.storage import Storage, tree_bytes
+from dart_server.hostd.verbs import Limits
+
+DIAL_TIMEOUT_S = 5.0
+
+
+@dataclass(slots=True)
+class Desktop:
+    """One life of a desktop. `layers` are the frozen layers below its writable one, newest first."""
+
+    desktop_id: str
+    name: str
+    image: images.Image
+    layers: tuple[str, ...]
+    limits: Limits
+    env: dict[str, str]
+    pidfd: int = -1
+    ended: str | None = None
+    """How init ended ("signal 9", "exit 0"), None while it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Process images on disk plus the layers and settings that a restored desktop needs."""
+
+    snapshot_id: str
+    image: images.Image
+    layers: tuple[str, ...]
+    limits: Limits
+    env: dict[str, str]
+    nbytes: int
+
+
+@dataclass(slots=True)
+class Host:
+    """Everything the helper has made, and the only code that makes or removes it."""
+
+    layout: Layout
+    storage: Storage
+    runc: Runc
+    parallel: int = 4
+    filtered: bool = True
+    """Whether desktops run under the system-call filter."""
+    _desktops: dict[str, Desktop] = field(default_factory=dict)
+    """The present life of each desktop id."""
+    _lives: dict[str, Desktop] = field(default_factory=dict)
+    """By name: every life that may have mounts, those starting and those being removed included."""
+    _snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    _locks: dict[str, tuple[threading.Lock, list[int]]] = field(default_factory=dict)
+    """By id: the lock, and how many hold it or wait for it."""
+    _table: threading.Lock = field(default_factory=threading.Lock)
+    _serial: Iterator[int] = field(default_factory=itertools.count)
+    _heavy: threading.Semaphore = field(init=False)
+    _cleaners: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._heavy = threading.Semaphore(self.parallel)
+        self._cleaners = ThreadPoolExecutor(2, thread_name_prefix="cleaner")
+
+    # Verbs
+
+    def create(
+        self, desktop_id: str, image: str, resolution: tuple[int, int], font_size: int | None, limits: Limits
+    ) -> dict[str, Any]:
+        """Boot a desktop; returns as soon as its init runs. The id must be free."""
+        found = images.find(self.layout.images_dir, image)
+        env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+        env["DART_RESOLUTION"] = f"{resolution[0]}x{resolution[1]}"
+        if font_size is not None:
+            env["DART_FONT_SIZE"] = str(font_size)
+        with self._one(desktop_id), self._heavy:
+            if desktop_id in self._desktops:
+                raise HostFault(f"the desktop {desktop_id} exists already", hint="choose a fresh id or destroy it")
+            with self._table:
+                desktop = self._new_life(desktop_id, found, (), limits, env)
+            self._start(desktop, None)
+        return {}
+
+    def checkpoint(self, desktop_id: str, snapshot_id: str) -> dict[str, Any]:
+        """Save a running desktop, which goes on; its control connections must be closed."""
+        with self._one(snapshot_id), self._one(desktop_id), self._heavy:
+            if snapshot_id in self._snapshots:
+                raise HostFault(f"the snapshot {snapshot_id} exists already", hint="choose a fresh id")
+            desktop = self._running(desktop_id)
+            place = self.storage.snapshot_dir(snapshot_id)
+            processes, work = place / "images", place / "work"
+            processes.mkdir(parents=True, mode=0o700)
+            work.mkdir(mode=0o700)
+            layer_id = f"{next(self._serial):x}"
+            try:
+                self.runc.pause(desktop.name, work)
+                try:
+                    self.runc.checkpoint(desktop.name, processes, work)
+                    self.storage.freeze_layer(desktop.name, layer_id)
+                finally:
+                    self.runc.resume(desktop.name, work)
+            except BaseException:
+                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(self.storage.layer_dir(layer_id), ignore_errors=True)
+                raise
+            nbytes = tree_bytes(processes) + tree_bytes(self.storage.layer_dir(layer_id))
+            layers = (layer_id, *desktop.layers)
+            snapshot = Snapshot(snapshot_id, desktop.image, layers, desktop.limits, desktop.env, nbytes)
+            with self._table:
+                self._snapshots[snapshot_id] = snapshot
+        return {"bytes": nbytes, "image_digest": desktop.image.digest}
+
+    def restore(self, desktop_id: str, snapshot_id: str) -> dict[str, Any]:
+        """Replace (or make) a desktop by a copy of a snapshot; returns as soon as its processes run."""
+        with self._one(desktop_id):
+            self._drop(desktop_id)
+            with self._heavy:
+                with self._table:
+                    snapshot = self._snapshots.get(snapshot_id)
+                    if snapshot is None:
+                        raise SnapshotBroken(f"there is no snapshot {snapshot_id}", hint="prepare the desktop again")
+                    desktop = self._new_life(desktop_id, snapshot.image, snapshot.layers, snapshot.limits, snapshot.env)
+                self._start(desktop, snapshot)
+        return {}
+
+    def destroy(self, desktop_id: str) -> dict[str, Any]:
+        """Remove a desktop; nothing happens when there is none."""
+        with self._one(desktop_id):
+            self._drop(desktop_id, wait=True)
+        return {}
+
+    def delete_snapshot(self, snapshot_id: str) -> dict[str, Any]:
+        """Remove a snapshot; its layers stay while a desktop or a later snapshot stands on them."""
+        with self._one(snapshot_id):
+            with self._table:
+                gone = self._snapshots.pop(snapshot_id, None)
+            if gone is not None:
+                shutil.rmtree(self.storage.snapshot_dir(snapshot_id), ignore_errors=True)
+                self._collect_layers(gone.layers)
+        return {}
+
+    def dial(self, desktop_id: str, port: int | None) -> socket.socket:
+        """A socket connected inside the desktop: the guest agent (None) or a loopback TCP port."""
+        with self._table:
+            desktop = self._desktops.get(desktop_id)
+        if desktop is None or desktop.ended is not None:
+            raise DesktopGone(f"there is no running desktop {desktop_id}")
+        try:
+            return netns.connect(self.storage.desktop_dir(desktop.name) / "net", port, DIAL_TIMEOUT_S)
+        except ConnectionRefusedError as error:
+            what = "the guest agent" if port is None else f"port {port}"
+            raise ConnectionRefused(f"{what} of the desktop {desktop_id} does not answer") from error
+        except OSError as error:
+            raise DesktopGone(f"the desktop {desktop_id} cannot be dialled ({error.strerror})") from error
+
+    def health(self, desktop_id: str) -> dict[str, Any]:
+        """What the host sees of a desktop; `state` is absent, running or ended."""
+        with self._table:
+            desktop = self._desktops.get(desktop_id)
+        if desktop is None:
+            return {"state": "absent"}
+        self._note_end(desktop)
+        usage = cgroups.usage(self._group(desktop.name))
+        try:
+            used, free = self.storage.usage(desktop.name)
+        except OSError:
+            used, free = 0, 1 << 40
+        return {
+            "state": "running" if desktop.ended is None else "ended",
+            "ended": desktop.ended,
+            "memory_bytes": usage.memory_bytes,
+            "memory_limit_bytes": usage.memory_limit_bytes,
+            "oom_kills": usage.oom_kills,
+            "pids": usage.pids,
+            "pids_refused": usage.pids_refused,
+            "disk_bytes": used,
+            "disk_free_bytes": free,
+        }
+
+    def owned(self) -> dict[str, Any]:
+        """Ids of every desktop and snapshot."""
+        with self._table:
+            return {"desktops": sorted(self._desktops), "snapshots": sorted(self._snapshots)}
+
+    def reap(self, keep: frozenset[str]) -> dict[str, Any]:
+        """Remove every desktop and snapshot that is not to be kept, and control groups that belong to none."""
+        owned = self.owned()
+        removed = []
+        for desktop_id in owned["desktops"]:
+            if desktop_id not in keep:
+                self.destroy(desktop_id)
+                removed.append(desktop_id)
+        for snapshot_id in owned["snapshots"]:
+            if snapshot_id not in keep:
+                self.delete_snapshot(snapshot_id)
+                removed.append(snapshot_id)
+        return {"removed": removed}
+
+    def close(self) -> None:
+        """Remove everything."""
+        self.reap(frozenset())
+        self._cleaners.shutdown(wait=True)
+        cgroups.remove(f"/{self.layout.prefix}")
+
+    # Parts
+
+    @contextmanager
+    def _one(self, identifier: str) -> Iterator[None]:
+        with self._table:
+            lock, users = self._locks.setdefault(identifier, (threading.Lock(), []))
+            users.append(1)
+        try:
+            with lock:
+                yield
+        finally:
+            with self._table:
+                users.pop()
+                if not users:
+                    del self._locks[identifier]
+
+    def _new_life(
+        self,
+        desktop_id: str,
+        image: images.Image,
+        layers: tuple[str, ...],
+        limits: Limits,
+        env: dict[str, str],
+    ) -> Desktop:
+        """Reserve a name and the layers; call with the table locked."""
+        desktop = Desktop(desktop_id, f"{desktop_id}.{next(self._serial):x}", image, layers, limits, env)
+        self._lives[desktop.name] = desktop
+        return desktop
+
+    def _group(self, name: str) -> str:
+        return f"/{self.layout.prefix}/{name}"
+
+    def _running(self, desktop_id: str) -> Desktop:
+        with self._table:
+            desktop = self._desktops.get(desktop_id)
+        if desktop is None:
+            raise DesktopGone(f"there is no desktop {desktop_id}")
+        self._note_end(desktop)
+        if desktop.ended is not None:
+            raise DesktopGone(f"the desktop {desktop_id} has ended ({desktop.ended})")
+        return desktop
+
+    def _start(self, desktop: Desktop, snapshot: Snapshot | None) -> None:
+        place = self.storage.desktop_dir(desktop.name)
+        try:
+            root = self.storage.mount_root(desktop.name, desktop.image.rootfs, desktop.layers, desktop.limits.disk_mib)
+            netns.create(place / "net")
+            criu_config = place / "criu.conf"
+            criu_config.write_text(CRIU_SETTINGS, encoding="ascii")
+            config = oci.runtime_config(
+                rootfs=root,
+                argv=desktop.image.init,
+                env=desktop.env,
+                cgroup=self._group(desktop.name),
+                netns=place / "net",
+                criu_config=criu_config,
+                limits=desktop.limits,
+                filtered=self.filtered,
+            )
+            (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
+            if snapshot is None:
+                pid = self.runc.run(desktop.name, place)
+            else:
+                processes = self.storage.snapshot_dir(snapshot.snapshot_id) / "images"
+                pid = self.runc.restore(desktop.name, place, processes, place)
+            desktop.pidfd = os.pidfd_open(pid)
+        except BaseException as error:
+            self._tear_down(desktop)
+            if isinstance(error, HostdError):
+                raise
+            raise HostFault(f"the desktop {desktop.desktop_id} did not start: {error}") from error
+        with self._table:
+            self._desktops[desktop.desktop_id] = desktop
+
+    def _note_end(self, desktop: Desktop) -> None:
+        """Record how init ended, once; it is our child because this process is its subreaper."""
+        with self._one(desktop.name):
+            if desktop.ended is not None or desktop.pidfd < 0:
+                return
+            if not select.select([desktop.pidfd], [], [], 0)[0]:
+                return
+            try:
+                result = os.waitid(os.P_PIDFD, desktop.pidfd, os.WEXITED | os.WNOHANG)
+            except ChildProcessError:
+                result = None
+            if result is None:
+                desktop.ended = "unknown"
+            elif result.si_code == os.CLD_EXITED:
+                desktop.ended = f"exit {result.si_status}"
+            else:
+                desktop.ended = f"signal {result.si_status}"
+
+    def _drop(self, desktop_id: str, *, wait: bool = False) -> None:
+        """Kill a desktop at once; its mounts and groups are removed in the background unless `wait`."""
+        with self._table:
+            desktop = self._desktops.pop(desktop_id, None)
+        if desktop is None:
+            return
+        if desktop.pidfd >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(desktop.pidfd, signal.SIGKILL)
+        cleaning = self._cleaners.submit(self._tear_down, desktop)
+        if wait:
+            cleaning.result()
+
+    def _tear_down(self, desktop: Desktop) -> None:
+        """Remove every trace of one life; safe on a life that only half began."""
+        place = self.storage.desktop_dir(desktop.name)
+        group = self._group(desktop.name)
+        killed = cgroups.kill(group)
+        if desktop.pidfd >= 0:
+            select.select([desktop.pidfd], [], [], 5.0)
+            self._note_end(desktop)
+            os.close(desktop.pidfd)
+            desktop.pidfd = -1
+        if place.exists():
+            shutil.rmtree(self.runc.state_dir(desktop.name), ignore_errors=True)
+        removed = cgroups.remove(group)
+        self.storage.unmount_root(desktop.name)
+        with self._table:
+            self._lives.pop(desktop.name, None)
+        self._collect_layers(desktop.layers)
+        if not (killed and removed):
+            raise HostFault(f"processes of the desktop {desktop.desktop_id} could not be killed")
+
+    def _collect_layers(self, candidates: tuple[str, ...]) -> None:
+        """Remove those layers that no desktop and no snapshot stands on any more."""
+        with self._table:
+            used = {layer for desktop in self._lives.values() for layer in desktop.layers}
+            used |= {layer for snapshot in self._snapshots.values() for layer in snapshot.layers}
+        for layer in candidates:
+            if layer not in used:
+                shutil.rmtree(self.storage.layer_dir(layer), ignore_errors=True)

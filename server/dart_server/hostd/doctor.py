@@ -1,0 +1,130 @@
+"""What the host has and lacks for live desktops, as data: one `Check` per need, each with its cure.
+
+Runs unprivileged; what only root can try is tried by the helper itself (verb `doctor`).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dart_server.hostd import cgroups, rlimits, tools
+
+_SEARCH = os.pathsep.join(("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
+MIN_MEMORY_MIB = 4096
+MIN_DISK_MIB = 6144
+_MIN_KERNEL = (5, 13)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One need of the host; `cure` is empty when `ok`."""
+
+    name: str
+    ok: bool
+    detail: str
+    cure: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The check as JSON data."""
+        return asdict(self)
+
+
+def find_program(name: str) -> Path | None:
+    """A program in the system's own directories (never in the caller's PATH)."""
+    found = shutil.which(name, path=_SEARCH)
+    return Path(found) if found else None
+
+
+def examine(state_dir: Path, home: Path | None) -> list[Check]:
+    """All checks, in the order in which to cure them. `state_dir` need not exist."""
+    return [
+        _kernel(),
+        _overlay(),
+        _privilege(),
+        _program("runc", "install the package runc"),
+        _criu(home),
+        _filter(),
+        _cgroups(),
+        _memory(),
+        _disk(home if home is not None else state_dir),
+    ]
+
+
+def _check(name: str, ok: bool, detail: str, cure: str) -> Check:
+    return Check(name, ok, detail, "" if ok else cure)
+
+
+def _kernel() -> Check:
+    release = platform.release()
+    numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdigit())
+    ok = platform.system() == "Linux" and numbers >= _MIN_KERNEL
+    return _check("kernel", ok, f"{platform.system()} {release}", "live desktops need Linux 5.13 or newer")
+
+
+def _overlay() -> Check:
+    known = "overlay" in Path("/proc/filesystems").read_text(encoding="ascii").split()
+    if not known and (modprobe := find_program("modprobe")) and os.geteuid() == 0:
+        known = subprocess.run([str(modprobe), "overlay"], capture_output=True, check=False).returncode == 0
+    return _check("overlayfs", known, "known to the kernel" if known else "not loaded", "run `sudo modprobe overlay`")
+
+
+def _privilege() -> Check:
+    if os.geteuid() == 0:
+        return Check("root", True, "running as root")
+    sudo = find_program("sudo")
+    if sudo is None:
+        return Check("root", False, "not root, and no sudo", "run as root, or install sudo and allow this user")
+    done = subprocess.run([str(sudo), "-n", "true"], capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    cure = "run `sudo -v` first, or allow this user to sudo without a password"
+    return _check(
+        "root", done.returncode == 0, "sudo works" if done.returncode == 0 else "sudo asks for a password", cure
+    )
+
+
+def _program(name: str, cure: str) -> Check:
+    found = find_program(name)
+    return _check(name, found is not None, str(found or "not found"), cure)
+
+
+def _criu(home: Path | None) -> Check:
+    found = tools.find_criu(home)
+    version = tools.criu_version(found) if found else None
+    detail = f"{found}, version {version[0]}.{version[1]}" if version else "no CRIU 4 or newer"
+    cure = "run `python -m dart_server.hostd.tools install --home DIR` with DART's home directory"
+    return _check("criu", version is not None, detail, cure)
+
+
+def _filter() -> Check:
+    if os.geteuid() != 0 or not rlimits.is_needed():
+        return Check("system-call filter", True, "on for every desktop")
+    return Check("system-call filter", True, "off: root lacks CAP_SYS_RESOURCE here, and CRIU needs one or the other")
+
+
+def _cgroups() -> Check:
+    if cgroups.is_unified():
+        have = set((cgroups.ROOT / "cgroup.controllers").read_text(encoding="ascii").split())
+        needed, kind = {"memory", "pids", "cpu"}, "version 2"
+    else:
+        have = {path.name for path in cgroups.hierarchies()} if cgroups.ROOT.is_dir() else set()
+        needed, kind = {"memory", "pids", "cpu", "freezer", "devices"}, "version 1"
+    missing = sorted(needed - have)
+    detail = f"{kind}, missing {', '.join(missing)}" if missing else kind
+    return _check("cgroups", not missing, detail, f"enable the controllers {', '.join(missing)} (kernel command line)")
+
+
+def _memory() -> Check:
+    have_mib = (os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) >> 20
+    return _check("memory", have_mib >= MIN_MEMORY_MIB, f"{have_mib} MiB", f"at least {MIN_MEMORY_MIB} MiB are needed")
+
+
+def _disk(place: Path) -> Check:
+    while not place.exists():
+        place = place.parent
+    free_mib = shutil.disk_usage(place).free >> 20
+    return _check("disk", free_mib >= MIN_DISK_MIB, f"{free_mib} MiB free at {place}", f"free {MIN_DISK_MIB} MiB there")

@@ -1,0 +1,55 @@
+"""Everything dart-hostd may answer instead of a result. `kind` is what travels; `hint` is the cure."""
+
+from __future__ import annotations
+
+
+class HostdError(Exception):
+    """Root of the helper's errors."""
+
+    kind = "host_fault"
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class HostFault(HostdError):
+    """The host failed: no memory, no disk, a tool that ended badly."""
+
+    kind = "host_fault"
+
+
+class BadRequest(HostdError):
+    """The request is not one of the fixed verbs with valid arguments."""
+
+    kind = "bad_request"
+
+
+class CapabilityMissing(HostdError):
+    """The host lacks a tool or a kernel feature."""
+
+    kind = "capability_missing"
+
+
+class ImageMissing(HostdError):
+    """No image of that name under the images directory."""
+
+    kind = "image_missing"
+
+
+class SnapshotBroken(HostdError):
+    """Unknown snapshot, or one that does not restore."""
+
+    kind = "snapshot_broken"
+
+
+class DesktopGone(HostdError):
+    """No running desktop of that id."""
+
+    kind = "desktop_gone"
+
+
+class ConnectionRefused(HostdError):
+    """The desktop runs but nothing listens on that port."""
+
+    kind = "refused"

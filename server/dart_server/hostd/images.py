@@ -1,0 +1,45 @@
+"""Images of desktops on disk: `<images>/<name>/current` holds `rootfs/` and `manifest.json`.
+
+Rule: an image is named, never a path, and must resolve to a place under the images directory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from dart_server.hostd.faults import ImageMissing
+
+DEFAULT_INIT = ("/usr/lib/dart/init",)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A root file system, its content digest, and the program that becomes pid 1."""
+
+    rootfs: Path
+    digest: str
+    init: tuple[str, ...]
+
+
+def find(images_dir: Path, name: str) -> Image:
+    """Look an image up by name. Raises ImageMissing with the cure."""
+    top = images_dir.resolve()
+    place = (top / name / "current").resolve()
+    rootfs = place / "rootfs"
+    cure = f"build it: `python vm_images/build.py {name}`"
+    if not place.is_relative_to(top) or rootfs.is_symlink() or not rootfs.is_dir():
+        raise ImageMissing(f"there is no image {name!r} in {images_dir}", hint=cure)
+    try:
+        manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+        digest = manifest["digest"]
+        init = tuple(manifest.get("init", DEFAULT_INIT))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ImageMissing(f"the image {name!r} has no readable manifest.json ({error})", hint=cure) from error
+    if not isinstance(digest, str) or not re.fullmatch(r"(sha256:)?[0-9a-f]{12,64}", digest):
+        raise ImageMissing(f"the manifest of image {name!r} has a malformed digest", hint=cure)
+    if not init or not all(isinstance(word, str) for word in init):
+        raise ImageMissing(f"the manifest of image {name!r} has a malformed init", hint=cure)
+    return Image(rootfs, digest if digest.startswith("sha256:") else f"sha256:{digest}", init)

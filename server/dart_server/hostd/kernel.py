@@ -1,0 +1,61 @@
+"""The few system calls that Python 3.11 lacks: mount, umount, unshare, setns, prctl. Errors are OSError with the path."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MS_SLAVE = 1 << 19
+MNT_DETACH = 2
+CLONE_NEWNS = 0x00020000
+CLONE_NEWNET = 0x40000000
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NAME = 15
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def mount(source: str, target: Path, kind: str | None, flags: int = 0, options: str = "") -> None:
+    """mount(2). `kind` None for bind, remount and propagation changes."""
+    result = _libc.mount(
+        source.encode(),
+        os.fsencode(target),
+        kind.encode() if kind else None,
+        ctypes.c_ulong(flags),
+        options.encode() or None,
+    )
+    _check(result, f"mount {kind or 'bind'} on {target}")
+
+
+def umount(target: Path, flags: int = 0) -> None:
+    """umount2(2)."""
+    _check(_libc.umount2(os.fsencode(target), flags), f"umount {target}")
+
+
+def unshare(flags: int) -> None:
+    """unshare(2) for the calling thread."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def setns(namespace_fd: int, kind: int) -> None:
+    """setns(2) for the calling thread."""
+    _check(_libc.setns(namespace_fd, kind), "setns")
+
+
+def become_subreaper() -> None:
+    """Orphaned descendants (desktop inits) become children of this process, so that it learns how they ended."""
+    _check(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl subreaper")

@@ -1,0 +1,82 @@
+"""Network namespaces of desktops: loopback only, reached by opening sockets inside them.
+
+A namespace change is per thread. Both functions do it in a thread of their own that ends afterwards, so no other
+work (and no child process) can ever run inside a desktop's network.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from dart_server.hostd import kernel
+
+GUEST_SOCKET = "\0dart-guest"
+_SIOCGIFFLAGS = 0x8913
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 1
+
+T = TypeVar("T")
+
+
+def _in_own_thread(work: Callable[[], T]) -> T:
+    result: list[T] = []
+    failure: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            result.append(work())
+        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
+            failure.append(error)
+
+    thread = threading.Thread(target=body, name="netns")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return result[0]
+
+
+def create(bind_to: Path) -> None:
+    """Make a network namespace with its loopback up, held by a bind mount on the (new) file `bind_to`."""
+
+    def work() -> None:
+        kernel.unshare(kernel.CLONE_NEWNET)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            request = struct.pack("16sH14x", b"lo", 0)
+            flags = struct.unpack("16sH14x", fcntl.ioctl(control, _SIOCGIFFLAGS, request))[1]
+            fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
+        kernel.mount("/proc/thread-self/ns/net", bind_to, None, kernel.MS_BIND)
+
+    bind_to.touch(mode=0o600)
+    _in_own_thread(work)
+
+
+def connect(namespace: Path, port: int | None, timeout_s: float) -> socket.socket:
+    """A blocking stream socket connected inside the namespace: the guest agent (None) or a loopback TCP port.
+
+    The agent sees a peer without a process id in the desktop. Raises OSError as connect(2) does."""
+
+    def work() -> socket.socket:
+        fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            kernel.setns(fd, kernel.CLONE_NEWNET)
+        finally:
+            os.close(fd)
+        return socket.socket(socket.AF_UNIX if port is None else socket.AF_INET, socket.SOCK_STREAM)
+
+    connection = _in_own_thread(work)
+    try:
+        connection.settimeout(timeout_s)
+        connection.connect(GUEST_SOCKET if port is None else ("127.0.0.1", port))
+        connection.settimeout(None)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,129 @@
+"""The container of a desktop, as an OCI runtime configuration.
+
+What the desktop gets: its own pid, ipc, uts, mount and cgroup namespaces, a loopback-only network namespace, a writable
+overlay over its image, and nothing of the host's files. sudo works inside; the capability set below is all that root
+has there: no module loading, mounting, tracing of others, raw network, clock or device access.
+"""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any
+
+from dart_server.hostd.verbs import Limits
+
+CAPABILITIES = (
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SETPCAP",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SYS_CHROOT",
+    "CAP_AUDIT_WRITE",
+)
+"""Files and users (sudo, package installation), signals, low ports, sudo's audit line; nothing that reaches the host."""
+
+REFUSED_SYSCALLS = (
+    "acct", "add_key", "bpf", "clock_adjtime", "clock_settime", "create_module", "delete_module", "fanotify_init",
+    "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "init_module", "io_uring_enter", "io_uring_register",
+    "io_uring_setup", "kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie", "mount", "mount_setattr",
+    "move_mount", "name_to_handle_at", "open_by_handle_at", "open_tree", "perf_event_open", "pivot_root", "quotactl",
+    "quotactl_fd", "reboot", "request_key", "setns", "settimeofday", "swapoff", "swapon", "umount", "umount2",
+    "unshare", "userfaultfd", "vhangup",
+)  # fmt: skip
+"""Answered with EPERM: what only a host administrator needs, and what kernel escapes are made of."""
+
+_CLONE_NEWUSER = 0x10000000
+_EPERM, _ENOSYS = 1, 38
+_MASKED = (
+    "/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/scsi",
+    "/proc/timer_list", "/proc/timer_stats", "/sys/firmware",
+)  # fmt: skip
+_READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+_CPU_PERIOD_US = 100_000
+SHM_MIB = 256
+
+
+def runtime_config(
+    *,
+    rootfs: Path,
+    argv: tuple[str, ...],
+    env: dict[str, str],
+    cgroup: str,
+    netns: Path,
+    criu_config: Path,
+    limits: Limits,
+    filtered: bool,
+) -> dict[str, Any]:
+    """The OCI configuration of one desktop. `cgroup` is `/<prefix>/<name>`; `filtered`: with the system-call filter."""
+    memory_bytes = limits.memory_mib << 20
+    files = min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    granted = list(CAPABILITIES)
+    return {
+        "ociVersion": "1.0.2",
+        "hostname": "desktop",
+        "root": {"path": str(rootfs), "readonly": False},
+        "annotations": {"org.criu.config": str(criu_config)},
+        "process": {
+            "terminal": False,
+            "user": {"uid": 0, "gid": 0},
+            "cwd": "/",
+            "args": list(argv),
+            "env": [f"{name}={value}" for name, value in sorted(env.items())],
+            "noNewPrivileges": False,
+            "capabilities": {kind: granted for kind in ("bounding", "effective", "permitted")},
+            "rlimits": [
+                {"type": "RLIMIT_NOFILE", "soft": min(4096, files), "hard": files},
+                {"type": "RLIMIT_CORE", "soft": 0, "hard": 0},
+            ],
+        },
+        "mounts": [
+            _mount("/proc", "proc", "proc", "nosuid", "noexec", "nodev"),
+            _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=64k"),
+            _mount(
+                "/dev/pts", "devpts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"
+            ),
+            _mount("/dev/shm", "tmpfs", "shm", "nosuid", "noexec", "nodev", "mode=1777", f"size={SHM_MIB}m"),
+            _mount("/dev/mqueue", "mqueue", "mqueue", "nosuid", "noexec", "nodev"),
+            _mount("/sys", "sysfs", "sysfs", "nosuid", "noexec", "nodev", "ro"),
+        ],
+        "linux": {
+            "cgroupsPath": cgroup,
+            "namespaces": [
+                *({"type": kind} for kind in ("pid", "ipc", "uts", "mount", "cgroup")),
+                {"type": "network", "path": str(netns)},
+            ],
+            "maskedPaths": list(_MASKED),
+            "readonlyPaths": list(_READONLY),
+            "resources": {
+                "devices": [{"allow": False, "access": "rwm"}],
+                "memory": {"limit": memory_bytes, "swap": memory_bytes},
+                "pids": {"limit": limits.pids},
+                "cpu": {"quota": int(limits.cpus * _CPU_PERIOD_US), "period": _CPU_PERIOD_US, "shares": 256},
+            },
+            **({"seccomp": seccomp()} if filtered else {}),
+        },
+    }
+
+
+def seccomp() -> dict[str, Any]:
+    """Everything is allowed but `REFUSED_SYSCALLS` and new user namespaces (clone3 answers ENOSYS: libc uses clone)."""
+    new_user = {"index": 0, "value": _CLONE_NEWUSER, "valueTwo": _CLONE_NEWUSER, "op": "SCMP_CMP_MASKED_EQ"}
+    return {
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
+        "syscalls": [
+            {"names": list(REFUSED_SYSCALLS), "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM},
+            {"names": ["clone"], "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM, "args": [new_user]},
+            {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS},
+        ],
+    }
+
+
+def _mount(destination: str, kind: str, source: str, *options: str) -> dict[str, Any]:
+    return {"destination": destination, "type": kind, "source": source, "options": list(options)}

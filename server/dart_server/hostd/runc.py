@@ -1,0 +1,147 @@
+"""runc and CRIU as child processes: argv lists only, errors as one sentence with the tool's own last words."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from dart_server.hostd import rlimits
+from dart_server.hostd.faults import HostdError, HostFault, SnapshotBroken
+
+CRIU_SETTINGS = """\
+ghost-limit 268435456
+"""
+"""Unlinked files that are still open (Chromium has large ones) are saved too."""
+
+_NO_FIREWALL = ("iptables-restore", "ip6tables-restore")
+"""CRIU blocks a namespace's traffic with these while it saves connections. A desktop's network is loopback only and all
+its processes are frozen together, so there is nothing to block: they are given as programs that do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runc:
+    """One runc with its own state directory; `criu` is found by runc through PATH."""
+
+    program: Path
+    criu: Path
+    root: Path
+    failure_log: Path
+    """Where CRIU's whole log goes when a checkpoint or a restore fails (the latest one only)."""
+    timeout_s: float = 120.0
+
+    def prepare(self) -> None:
+        """Make the directory of programs that CRIU is to find first."""
+        self._shims.mkdir(mode=0o700)
+        for name in _NO_FIREWALL:
+            (self._shims / name).symlink_to("/bin/true")
+
+    @property
+    def _shims(self) -> Path:
+        return self.root / "shims"
+
+    def run(self, name: str, bundle: Path) -> int:
+        """Start a container from its bundle; returns the host pid of its init."""
+        pid_file = bundle / "init.pid"
+        self._call(["run", "--detach", "--bundle", str(bundle), "--pid-file", str(pid_file), name], bundle, HostFault)
+        return int(pid_file.read_text(encoding="ascii"))
+
+    def pause(self, name: str, work: Path) -> None:
+        """Freeze every process of the container."""
+        self._call(["pause", name], work, HostFault)
+
+    def resume(self, name: str, work: Path) -> None:
+        """Undo `pause`."""
+        self._call(["resume", name], work, HostFault)
+
+    def checkpoint(self, name: str, images: Path, work: Path) -> None:
+        """Write the container's processes and memory to `images`; it stays frozen or running as it was."""
+        arguments = ["--image-path", str(images), "--work-path", str(work), "--leave-running"]
+        self._call(["checkpoint", *arguments, *self._sockets(), name], work, HostFault, "dump.log")
+
+    def restore(self, name: str, bundle: Path, images: Path, work: Path) -> int:
+        """Bring the processes in `images` to life in a new container; returns the host pid of its init."""
+        pid_file = bundle / "init.pid"
+        arguments = ["--image-path", str(images), "--work-path", str(work), "--bundle", str(bundle), "--detach"]
+        command = ["restore", *arguments, "--pid-file", str(pid_file), *self._sockets(), name]
+        self._call(command, work, SnapshotBroken, "restore.log")
+        return int(pid_file.read_text(encoding="ascii"))
+
+    def state_dir(self, name: str) -> Path:
+        """runc's record of one container; removing it, once its processes and groups are gone, forgets the container."""
+        return self.root / "state" / name
+
+    @staticmethod
+    def _sockets() -> list[str]:
+        return ["--file-locks", "--ext-unix-sk", "--tcp-established"]
+
+    def _call(self, command: list[str], work: Path, failure: type[HostdError], tool_log: str | None = None) -> None:
+        log = work / "runc.log"
+        argv = [
+            str(self.program),
+            "--root",
+            str(self.root / "state"),
+            "--log",
+            str(log),
+            "--log-format",
+            "json",
+            *command,
+        ]
+        environment = {"PATH": f"{self._shims}:{self.criu.parent}:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+        helped = command[0] == "checkpoint" and rlimits.is_needed()
+        try:
+            with rlimits.supervised(argv) if helped else nullcontext((argv, None)) as (started, inherited):
+                done = subprocess.run(
+                    started,
+                    env=environment,
+                    cwd="/",
+                    pass_fds=() if inherited is None else (inherited,),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    timeout=self.timeout_s,
+                    check=False,
+                )
+        except subprocess.TimeoutExpired as error:
+            raise failure(f"runc {command[0]} took longer than {self.timeout_s:.0f} s") from error
+        if done.returncode != 0:
+            words = self._keep(work / tool_log) if tool_log else []
+            raise failure(f"runc {command[0]} failed: {'; '.join(words or _runc_errors(log)) or 'no message'}")
+
+    def _keep(self, log: Path) -> list[str]:
+        """Save CRIU's log for a person to read; returns its first errors."""
+        if not log.exists():
+            return []
+        shutil.copyfile(log, self.failure_log)
+        return _first_errors(log)
+
+
+def _runc_errors(log: Path) -> list[str]:
+    words = []
+    for line in _tail(log):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and entry.get("level") in ("error", "fatal"):
+            words.append(str(entry.get("msg", "")))
+    return words[-2:]
+
+
+def _first_errors(log: Path) -> list[str]:
+    found = [line for line in _tail(log) if "Error" in line]
+    return [re.sub(r"^\([\d.]+\)\s*\d*:?\s*", "", line) for line in found[:3]]
+
+
+def _tail(path: Path, limit_bytes: int = 65536) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - limit_bytes))
+            return file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []

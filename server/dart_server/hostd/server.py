@@ -1,0 +1,185 @@
+"""The helper's socket: one request per connection, one JSON line each way, a file descriptor beside it for `dial`.
+
+Only the user that started the helper (and root) is served: the socket is 0600 and the peer's uid is checked again.
+`attach` keeps its connection open: while none is attached for `linger_s`, the helper removes everything and ends, so a
+farm that dies by SIGKILL leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import logging
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dart_server.hostd import verbs
+from dart_server.hostd.containers import Host
+from dart_server.hostd.faults import BadRequest, HostdError, HostFault
+
+log = logging.getLogger("dart.hostd")
+
+PROTOCOL = 1
+_REQUEST_TIMEOUT_S = 10.0
+_POLL_S = 0.5
+
+
+class Server:
+    """Accepts connections until stopped; every connection is served by a thread of its own."""
+
+    def __init__(
+        self, listener: socket.socket, host: Host, *, owner_uid: int, linger_s: float | None, doctor: Callable[[], Any]
+    ) -> None:
+        self._listener = listener
+        self._host = host
+        self._owner_uid = owner_uid
+        self._linger_s = linger_s
+        self._doctor = doctor
+        self._stopping = threading.Event()
+        self._attached = 0
+        self._attached_lock = threading.Lock()
+        self._alone_since: float | None = time.monotonic()
+
+    def stop(self) -> None:
+        """Make `serve` return soon; safe from a signal handler."""
+        self._stopping.set()
+
+    def serve(self) -> None:
+        """Run until `stop`, the verb `stop`, or until nobody was attached for `linger_s`."""
+        self._listener.settimeout(_POLL_S)
+        while not self._stopping.is_set() and not self._deserted():
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            threading.Thread(target=self._connection, args=(connection,), name="request", daemon=True).start()
+
+    def _deserted(self) -> bool:
+        with self._attached_lock:
+            since = self._alone_since
+        return self._linger_s is not None and since is not None and time.monotonic() - since > self._linger_s
+
+    def _connection(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                if peer_uid(connection) not in (0, self._owner_uid):
+                    return
+                connection.settimeout(_REQUEST_TIMEOUT_S)
+                self._answer(connection, read_line(connection))
+            except (OSError, EOFError) as error:
+                log.info("connection ended early: %s", error)
+
+    def _answer(self, connection: socket.socket, line: bytes) -> None:
+        began = time.monotonic()
+        handed: socket.socket | None = None
+        verb = "?"
+        try:
+            request = verbs.parse(line)
+            verb = request.verb
+            if verb == "attach":
+                self._hold(connection)
+                return
+            if verb == "dial":
+                handed = self._host.dial(**request.arguments)
+                reply: dict[str, Any] = {"ok": {}}
+            else:
+                reply = {"ok": self._perform(request)}
+        except HostdError as error:
+            reply = {"error": error.kind, "detail": str(error), "hint": error.hint}
+        except Exception as error:
+            log.exception("verb %s failed", verb)
+            fault = HostFault(f"{verb} failed: {error}")
+            reply = {"error": fault.kind, "detail": str(fault), "hint": ""}
+        if "error" in reply or verb not in ("ping", "health", "owned", "dial"):
+            log.info("%s %.3f s %s", verb, time.monotonic() - began, reply.get("detail", "ok"))
+        try:
+            send_line(connection, reply, handed)
+        finally:
+            if handed is not None:
+                handed.close()
+
+    def _perform(self, request: verbs.Request) -> Any:
+        arguments = dict(request.arguments)
+        match request.verb:
+            case "ping":
+                return {"protocol": PROTOCOL, "pid": os.getpid(), "disk_limit": self._host.storage.enforces_disk}
+            case "stop":
+                self.stop()
+                return {}
+            case "doctor":
+                return self._doctor()
+            case "create":
+                names = ("memory_mib", "pids", "cpus", "disk_mib")
+                limits = verbs.Limits(**{name: arguments.pop(name) for name in names})
+                return self._host.create(**arguments, limits=limits)
+            case "checkpoint" | "restore" | "destroy" | "health" | "delete_snapshot" | "owned" | "reap":
+                return getattr(self._host, request.verb)(**arguments)
+            case _:
+                raise BadRequest(f"unknown verb {request.verb!r}")
+
+    def _hold(self, connection: socket.socket) -> None:
+        """Count this connection as a user of the helper until it closes."""
+        with self._attached_lock:
+            self._attached += 1
+            self._alone_since = None
+        try:
+            send_line(connection, {"ok": {}})
+            connection.settimeout(None)
+            while connection.recv(4096):
+                continue
+        finally:
+            with self._attached_lock:
+                self._attached -= 1
+                if self._attached == 0:
+                    self._alone_since = time.monotonic()
+
+
+def listen(path: Path, owner_uid: int) -> socket.socket:
+    """Bind the 0600 socket for its owner, replacing a dead one (the caller holds the state lock)."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(before)
+    os.chown(path, owner_uid, -1)
+    listener.listen(128)
+    return listener
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """User id of the process at the other end of a Unix socket."""
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def read_line(connection: socket.socket) -> bytes:
+    """One line of at most `verbs.MAX_REQUEST_BYTES`. Raises EOFError when the peer closes first."""
+    received = bytearray()
+    while not received.endswith(b"\n"):
+        if len(received) > verbs.MAX_REQUEST_BYTES:
+            raise EOFError("request too long")
+        chunk = connection.recv(65536)
+        if not chunk:
+            raise EOFError("closed before the end of the request")
+        received += chunk
+    return bytes(received)
+
+
+def send_line(connection: socket.socket, reply: dict[str, Any], handed: socket.socket | None = None) -> None:
+    """Send one JSON line, with a file descriptor beside its first byte when one is handed over."""
+    data = json.dumps(reply).encode() + b"\n"
+    ancillary = []
+    if handed is not None:
+        ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handed.fileno()])))
+    sent = connection.sendmsg([data], ancillary)
+    if sent < len(data):
+        connection.sendall(data[sent:])

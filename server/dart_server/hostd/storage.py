@@ -1,0 +1,168 @@
+"""File systems of desktops: a private mount tree, one size-capped writable layer per desktop, frozen layers below it.
+
+A desktop's root is an overlay: [its own writable layer, frozen layers newest first, image]. Taking a snapshot copies
+the writable layer (the processes are frozen meanwhile) into a new frozen layer; every restore stacks a fresh writable
+layer on it. All mounts live in the helper's own mount namespace: when the helper ends, the kernel removes them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from dart_server.hostd import kernel
+from dart_server.hostd.faults import HostFault
+from dart_server.hostd.layout import Layout
+
+OVERLAY_OPTIONS = "index=on,nfs_export=on"
+"""File handles on the overlay: without them CRIU cannot save inotify watches."""
+
+MAX_LAYERS = 40
+"""Depth of a chain of snapshots; the kernel takes one page of mount options."""
+
+_MIN_LAYER_MIB = 16
+_COPY_TIMEOUT_S = 120.0
+
+
+class Storage:
+    """Owns `layout.live`: `d/` desktops, `l/` frozen layers, `s/` snapshot images, `runc/` runc's own state."""
+
+    def __init__(self, layout: Layout, *, on_disk: bool, size_mib: int) -> None:
+        self._layout = layout
+        self._on_disk = on_disk
+        self._size_mib = size_mib
+
+    @property
+    def enforces_disk(self) -> bool:
+        """Whether a desktop's writable layer has a hard size cap."""
+        return not self._on_disk
+
+    def open(self) -> None:
+        """Enter a mount namespace of our own and lay out the tree. Call once, before any thread starts."""
+        live = self._layout.live
+        live.mkdir(mode=0o700, parents=True, exist_ok=True)
+        kernel.unshare(kernel.CLONE_NEWNS)
+        kernel.mount("none", Path("/"), None, kernel.MS_REC | kernel.MS_SLAVE)
+        options = f"mode=0700,size={self._size_mib}m"
+        kernel.mount(self._layout.prefix, live, "tmpfs", kernel.MS_NOSUID, options)
+        kernel.mount("none", live, None, kernel.MS_PRIVATE)
+        for part in ("d", "runc"):
+            (live / part).mkdir(mode=0o700)
+        for part in ("l", "s"):
+            (live / part).mkdir(mode=0o700)
+            if self._on_disk:
+                backing = self._layout.disk / part
+                shutil.rmtree(backing, ignore_errors=True)
+                backing.mkdir(mode=0o700, parents=True)
+                kernel.mount(str(backing), live / part, None, kernel.MS_BIND)
+        _give_criu_a_cache_place(self._layout)
+
+    def close(self) -> None:
+        """Remove what `open` and the desktops left; every desktop must have been torn down."""
+        for mounted in sorted(_mounts_below(self._layout.live), reverse=True):
+            kernel.umount(mounted, kernel.MNT_DETACH)
+        if self._on_disk:
+            shutil.rmtree(self._layout.disk, ignore_errors=True)
+
+    def desktop_dir(self, name: str) -> Path:
+        """Where a desktop's mounts and bundle are."""
+        return self._layout.live / "d" / name
+
+    def layer_dir(self, layer_id: str) -> Path:
+        """A frozen layer's files."""
+        return self._layout.live / "l" / layer_id
+
+    def snapshot_dir(self, snapshot_id: str) -> Path:
+        """A snapshot's process images."""
+        return self._layout.live / "s" / snapshot_id
+
+    @property
+    def runc_root(self) -> Path:
+        """Where runc and CRIU keep what is theirs."""
+        return self._layout.live / "runc"
+
+    def mount_root(self, name: str, base: Path, layers: tuple[str, ...], disk_mib: int) -> Path:
+        """Make a desktop's directory and mount its root over [layers..., base]; returns the root."""
+        if len(layers) > MAX_LAYERS:
+            raise HostFault(f"a chain of more than {MAX_LAYERS} snapshots", hint="snapshot from an earlier state")
+        place = self.desktop_dir(name)
+        place.mkdir(mode=0o700)
+        top, root = place / "t", place / "m"
+        top.mkdir()
+        root.mkdir()
+        if not self._on_disk:
+            used = sum(tree_bytes(self.layer_dir(layer)) for layer in layers) >> 20
+            room = max(_MIN_LAYER_MIB, disk_mib - used)
+            kernel.mount("layer", top, "tmpfs", kernel.MS_NODEV, f"mode=0755,size={room}m")
+        elif self._on_disk:
+            backing = self._layout.disk / "d" / name
+            backing.mkdir(mode=0o700, parents=True)
+            kernel.mount(str(backing), top, None, kernel.MS_BIND)
+        (top / "u").mkdir(mode=0o755)
+        (top / "w").mkdir(mode=0o700)
+        lower = ":".join([*(str(self.layer_dir(layer)) for layer in layers), str(base)])
+        options = f"lowerdir={lower},upperdir={top / 'u'},workdir={top / 'w'},{OVERLAY_OPTIONS}"
+        kernel.mount("overlay", root, "overlay", kernel.MS_NODEV, options)
+        return root
+
+    def freeze_layer(self, name: str, layer_id: str) -> None:
+        """Copy a paused desktop's writable layer, with every attribute, into a new frozen layer."""
+        target = self.layer_dir(layer_id)
+        target.mkdir(mode=0o755)
+        argv = ["cp", "-a", "--reflink=auto", f"{self.desktop_dir(name) / 't' / 'u'}/.", str(target)]
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_COPY_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+        )
+        if done.returncode != 0:
+            shutil.rmtree(target, ignore_errors=True)
+            raise HostFault(
+                f"copying the desktop's files failed: {done.stderr.strip()[-300:]}",
+                hint="free memory or disk for snapshots",
+            )
+
+    def usage(self, name: str) -> tuple[int, int]:
+        """(bytes used, bytes free) of a desktop's writable layer."""
+        stat = os.statvfs(self.desktop_dir(name) / "t")
+        return (stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_bavail * stat.f_frsize
+
+    def unmount_root(self, name: str) -> None:
+        """Undo `mount_root`, also when it was only half done."""
+        place = self.desktop_dir(name)
+        for mounted in sorted(_mounts_below(place), reverse=True):
+            kernel.umount(mounted, kernel.MNT_DETACH)
+        shutil.rmtree(place, ignore_errors=True)
+        if self._on_disk:
+            shutil.rmtree(self._layout.disk / "d" / name, ignore_errors=True)
+
+
+def tree_bytes(top: Path) -> int:
+    """Bytes that the files under `top` occupy."""
+    total = 0
+    for path, _, files in os.walk(top):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(path, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total
+
+
+def _mounts_below(top: Path) -> list[Path]:
+    """Mount points at or under `top`, in mount order, one entry per mount."""
+    found = []
+    with open("/proc/thread-self/mountinfo", encoding="utf-8") as table:
+        for line in table:
+            place = Path(line.split()[4].encode().decode("unicode_escape"))
+            if place == top or place.is_relative_to(top):
+                found.append(place)
+    return found
+
+
+def _give_criu_a_cache_place(layout: Layout) -> None:
+    """CRIU caches what it learnt about the kernel in /run, but only on a tmpfs; give it one that nobody else sees."""
+    run = Path("/run")
+    if os.path.ismount(run) or any(path.is_relative_to(run) for path in (layout.state_dir, layout.runtime_dir)):
+        return
+    kernel.mount("dart-run", run, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755,size=4m")
