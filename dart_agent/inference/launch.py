@@ -20,7 +20,7 @@ from pathlib import Path
 from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import ConfigError, WorkerError
 from dart_agent.inference.client import WorkerClient
-from dart_agent.inference.settings import KEY_NAME, WorkerSettings
+from dart_agent.inference.settings import KEY_NAME, Published, WorkerSettings
 
 _MAX_DIRECTORY_CHARS = 64
 """A Unix socket's path may have 107 bytes, and vLLM appends its own names of up to 40."""
@@ -62,6 +62,8 @@ class WorkerProcess:
         self.settings = settings
         self.directory = directory
         self.log_path = log_path
+        self.published: Published | None = None
+        """What the next start serves; None: the weights of `settings.model`, as version 0."""
         self._clock = clock or SystemClock()
         self._process: asyncio.subprocess.Process | None = None
 
@@ -89,6 +91,7 @@ class WorkerProcess:
                 self.settings.model_dump_json(),
                 "--directory",
                 str(self.directory),
+                *self._published_arguments(),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -160,6 +163,11 @@ class WorkerProcess:
                     break
                 await asyncio.sleep(0.05)
         await process.wait()
+
+    def _published_arguments(self) -> list[str]:
+        if self.published is None:
+            return []
+        return ["--weights", str(self.published.path), "--version", str(self.published.version)]
 
     def _environment(self, temporary: Path) -> dict[str, str]:
         settings = self.settings

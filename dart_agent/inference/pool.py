@@ -11,7 +11,6 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -19,6 +18,7 @@ from typing import Protocol, Self
 from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import ProviderError, WorkerError
 from dart_agent.inference.client import Health, UpdateTimes
+from dart_agent.inference.settings import Published
 from dart_agent.types import Completion, PolicyRequest, PolicyVersion
 
 logger = logging.getLogger(__name__)
@@ -44,14 +44,6 @@ class WorkerLike(Protocol):
     async def aclose(self) -> None:
         """Close its connections."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A policy version and the directory of its weights."""
-
-    version: PolicyVersion
-    path: Path
 
 
 class Member:
@@ -91,6 +83,7 @@ class VllmPool:
         self._probe_ready_s = probe_ready_s
         self._probe_down_s = probe_down_s
         self._changed = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -136,11 +129,12 @@ class VllmPool:
         target = self.target
         if target is None or member.version == target.version:
             return None
-        member.updating = True
-        try:
-            times = await member.client.load(target.path, target.version)
-        finally:
-            member.updating = False
+        async with self._one_at_a_time:
+            member.updating = True
+            try:
+                times = await member.client.load(target.path, target.version)
+            finally:
+                member.updating = False
         member.version = target.version
         return times
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from dart_agent.errors import RequestRejected, WeightUpdateError
 from dart_agent.inference import wire
-from dart_agent.inference.settings import KEY_NAME, SOCKET_NAME, WorkerSettings
+from dart_agent.inference.settings import KEY_NAME, SOCKET_NAME, Published, WorkerSettings
 from dart_agent.inference.torch_extras import mend_torch_extras
 from dart_agent.inference.weight_files import check_fits, tensor_shapes
 from dart_agent.types import Completion, PolicyRequest, StopReason, VersionSpan
@@ -275,11 +275,13 @@ async def running(settings: WorkerSettings) -> AsyncIterator[Engine]:
         engine.close()
 
 
-async def serve(settings: WorkerSettings, socket_path: Path, key: str) -> None:
-    """Serve until SIGTERM or SIGINT."""
+async def serve(settings: WorkerSettings, socket_path: Path, key: str, published: Published | None) -> None:
+    """Serve until SIGTERM or SIGINT; the socket appears once the weights of `published` are in."""
     import uvicorn
 
     async with running(settings) as engine:
+        if published is not None:
+            await engine.load(published.path, published.version)
         config = uvicorn.Config(
             build_app(engine, key), uds=str(socket_path), log_level="warning", access_log=False, lifespan="off"
         )
@@ -303,14 +305,19 @@ async def _leave_when_broken(engine: Engine, server: Any, poll_s: float = 1.0) -
             return
 
 
-def follow_parent(directory: Path, poll_s: float = 0.5) -> None:
-    """Remove `directory` and end this process group as soon as the process that started it is gone, however it went."""
+def follow_parent(directory: Path, key: str, poll_s: float = 0.5) -> None:
+    """End this process group as soon as the process that started it is gone, however it went; `directory` is removed with it.
+
+    A directory that holds another key belongs to a successor already and is left alone.
+    """
     parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(poll_s)
-        shutil.rmtree(directory, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if (directory / KEY_NAME).read_text().strip() == key:
+                shutil.rmtree(directory, ignore_errors=True)
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, name="follow-parent", daemon=True).start()
@@ -321,12 +328,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="One vLLM inference worker on a Unix socket.")
     parser.add_argument("--settings", required=True, help="WorkerSettings as JSON")
     parser.add_argument("--directory", required=True, type=Path, help="holds the file `key`; the socket is made in it")
+    parser.add_argument("--weights", type=Path, help="directory of the weights to serve instead of the model's own")
+    parser.add_argument("--version", type=int, help="policy version of --weights")
     arguments = parser.parse_args()
     directory: Path = arguments.directory
-    follow_parent(directory)
+    key = (directory / KEY_NAME).read_text().strip()
+    follow_parent(directory, key)
     os.umask(0o077)
     settings = WorkerSettings.model_validate_json(arguments.settings)
-    asyncio.run(serve(settings, directory / SOCKET_NAME, (directory / KEY_NAME).read_text().strip()))
+    published = None if arguments.weights is None else Published(arguments.version, arguments.weights)
+    asyncio.run(serve(settings, directory / SOCKET_NAME, key, published))
 
 
 if __name__ == "__main__":

@@ -6,15 +6,25 @@ Non-goals: how many workers there are (`dart_agent.inference.pool`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from dart_agent.errors import ConfigError
+from dart_agent.types import PolicyVersion
 
 SOCKET_NAME = "worker.sock"
 KEY_NAME = "key"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A policy version and the directory of its weights."""
+
+    version: PolicyVersion
+    path: Path
 
 
 class WorkerSettings(BaseModel):

@@ -7,15 +7,17 @@ a restarted worker serves its start-up weights until the pool has brought it up 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
 from dart_agent.clock import Clock, SystemClock
-from dart_agent.errors import WorkerError
-from dart_agent.inference.launch import WorkerProcess, runtime_dir
+from dart_agent.errors import ConfigError, WorkerError
+from dart_agent.inference.launch import WorkerProcess
 from dart_agent.inference.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -110,17 +112,38 @@ class Supervisor:
 
 
 def local_workers(
-    settings: WorkerSettings, count: int, *, log_dir: Path, directory: Path | None = None, clock: Clock | None = None
+    settings: WorkerSettings, count: int, *, directory: Path, log_dir: Path, clock: Clock | None = None
 ) -> list[WorkerProcess]:
-    """`count` workers named `policy-0`..., living in `directory` (default: the runtime directory), logging to `log_dir`."""
-    home = directory or runtime_dir()
+    """`count` workers named `policy-0`..., living below `directory`, logging to `log_dir`."""
     return [
         WorkerProcess(
             f"policy-{index}",
             settings,
-            directory=home / f"policy-{index}",
+            directory=directory / str(index),
             log_path=log_dir / f"policy-{index}.log",
             clock=clock,
         )
         for index in range(count)
     ]
+
+
+def main() -> None:
+    """Entry point: `python -m dart_agent.inference.supervisor --config FILE`."""
+    parser = argparse.ArgumentParser(description="Inference workers of one run: started, kept alive, kept up to date.")
+    parser.add_argument("--config", required=True, type=Path, help="JSON file (dart_agent.inference.config)")
+    path: Path = parser.parse_args().config
+    from dart_agent.inference.component import run_inference, run_until_signal
+    from dart_agent.inference.config import load_inference_config
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        config = load_inference_config(path)
+        config.worker.check()
+    except ConfigError as error:
+        parser.exit(2, f"{error}\n")
+    sys.exit(asyncio.run(run_until_signal(run_inference(config))))
+
+
+if __name__ == "__main__":
+    main()

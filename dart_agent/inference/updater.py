@@ -13,10 +13,13 @@ from dataclasses import dataclass
 
 from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import StoreError, WeightUpdateError, WorkerError
-from dart_agent.inference.pool import Published, VllmPool
+from dart_agent.inference.pool import VllmPool
+from dart_agent.inference.settings import Published
 from dart_agent.types import PolicyVersion
 
 logger = logging.getLogger(__name__)
+
+MAX_REFUSALS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,13 @@ async def follow(
     poll_s: float = 0.5,
     on_roll: Callable[[RollReport], None] | None = None,
 ) -> None:
-    """Roll to whatever `latest` returns, for ever; cancel it to stop. A store that does not answer is asked again."""
+    """Roll to whatever `latest` returns, for ever; cancel it to stop.
+
+    A store that does not answer is asked again. Raises WeightUpdateError when one version is refused three times in a row (once may
+    mean that a newer one has replaced it on disk meanwhile).
+    """
     clock = clock or SystemClock()
+    refusals = 0
     while True:
         try:
             published = await latest()
@@ -73,8 +81,15 @@ async def follow(
             logger.warning("the newest policy version is not known: %s", error)
             published = None
         if published is not None and (pool.target is None or published.version > pool.target.version):
-            report = await roll(pool, published, clock=clock)
-            logger.info("version %d on %s in %.2f s", report.version, ", ".join(report.updated), report.total_s)
-            if on_roll is not None:
-                on_roll(report)
+            try:
+                report = await roll(pool, published, clock=clock)
+            except WeightUpdateError:
+                refusals += 1
+                if refusals == MAX_REFUSALS:
+                    raise
+            else:
+                refusals = 0
+                logger.info("version %d on %s in %.2f s", report.version, ", ".join(report.updated), report.total_s)
+                if on_roll is not None:
+                    on_roll(report)
         await clock.sleep(poll_s)

@@ -1,0 +1,118 @@
+"""The inference component of a run: workers started, kept alive, and kept at the newest policy version.
+
+Role: ties supervisor, pool and updater together for `python -m dart_agent.inference.supervisor --config FILE`. Rule: it ends with SIGTERM
+(exit code 0, everything gone) or when a worker cannot be kept alive (exit code 1, so that its launcher knows). Non-goals: requests:
+rollout workers speak to the inference workers themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from dart_agent.errors import AgentError
+from dart_agent.inference.addresses import Address, write_addresses
+from dart_agent.inference.client import WorkerClient
+from dart_agent.inference.config import InferenceConfig
+from dart_agent.inference.launch import WorkerProcess
+from dart_agent.inference.pool import VllmPool
+from dart_agent.inference.settings import Published
+from dart_agent.inference.supervisor import Supervisor, local_workers
+from dart_agent.inference.updater import RollReport, follow
+from dart_agent.store.client import DataClient
+
+logger = logging.getLogger(__name__)
+Latest = Callable[[], Awaitable[Published | None]]
+
+
+async def run_inference(config: InferenceConfig) -> None:
+    """Run until cancelled. Raises AgentError when a worker cannot be kept alive or refuses new weights."""
+    workers = local_workers(config.worker, config.workers, directory=config.directory, log_dir=config.logs)
+    write_addresses(config.addresses, [Address(worker.name, worker.directory) for worker in workers])
+    try:
+        if config.socket is None:
+            await _serve(config, workers, None)
+        else:
+            async with DataClient(config.socket, config.logs) as data:
+                await _serve(config, workers, latest_of(data))
+    finally:
+        with contextlib.suppress(OSError):
+            config.directory.rmdir()
+
+
+async def _serve(config: InferenceConfig, workers: list[WorkerProcess], latest: Latest | None) -> None:
+    published = await latest() if latest is not None else None
+    for worker in workers:
+        worker.published = published
+    async with (
+        Supervisor(workers) as supervisor,
+        VllmPool([WorkerClient(worker.name, worker.directory) for worker in workers]) as pool,
+    ):
+        logger.info("%d workers serve version %d", len(workers), 0 if published is None else published.version)
+        pool.target = published
+        tasks = [asyncio.create_task(supervisor.failed(), name="keep-alive")]
+        if latest is not None:
+
+            def rolled(report: RollReport) -> None:
+                for worker in workers:
+                    worker.published = pool.target
+                _record(config.metrics, report)
+
+            tasks.append(
+                asyncio.create_task(follow(pool, latest, poll_s=config.poll_s, on_roll=rolled), name="follow-versions")
+            )
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def latest_of(data: DataClient) -> Latest:
+    """Asks the data manager for the newest version. Version 0 is the model that the workers start with."""
+
+    async def latest() -> Published | None:
+        record = await data.latest_version()
+        return None if record is None or record.version == 0 else Published(record.version, Path(record.path))
+
+    return latest
+
+
+def _record(metrics: Path | None, report: RollReport) -> None:
+    if metrics is None:
+        return
+    line = {
+        "kind": "weights",
+        "time_s": time.time(),
+        "version": report.version,
+        "workers": list(report.updated),
+        "paused_s": [round(seconds, 4) for seconds in report.paused_s],
+        "total_s": round(report.total_s, 4),
+    }
+    with metrics.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(line) + "\n")
+
+
+async def run_until_signal(body: Awaitable[None]) -> int:
+    """Run a component's body until it ends, or SIGTERM or SIGINT cancels it. Returns the exit code."""
+    task = asyncio.ensure_future(body)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        return 0
+    except AgentError as error:
+        logger.error("%s", error)
+        return 1
+    return 0
