@@ -1,8 +1,10 @@
 """Process 1 of a desktop: starts the session and the agent, and reaps.
 
 Role: bring up session bus, X server, window manager, accessibility bus and agent, in that order.
-Rule: only the agent is started again when it dies; a session that loses a part is dead and says so
-(`/run/dart/status.json`), because the outside replaces such a desktop. No host file stays open.
+Rule: no part leads a session of its own, since a checkpoint cannot bring back orphans of a session leader that holds
+a socket file (services that the bus starts are such orphans). Only the agent is started again when it dies; a
+session that loses a part is dead and says so (`/run/dart/status.json`), because the outside replaces such a desktop.
+No host file stays open.
 Non-goals: system services, log-in, anything that a task needs.
 """
 
@@ -96,7 +98,7 @@ class Init:
                 stderr=log,
                 env=environment,
                 cwd=session.HOME if as_user else "/",
-                start_new_session=True,
+                process_group=0,
                 user=session.UID if as_user else None,
                 group=session.GID if as_user else None,
                 extra_groups=os.getgrouplist(session.USER, session.GID) if as_user else None,

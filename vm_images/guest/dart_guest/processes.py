@@ -59,7 +59,7 @@ class Runner:
         cwd: str | None = None,
         streams: int = asyncio.subprocess.PIPE,
     ) -> asyncio.subprocess.Process:
-        """Start a program in a session of its own; raises OSError when it cannot be started."""
+        """Start a program in a process group of its own (not a session: see init); raises OSError when it cannot be started."""
         as_user = user == session.USER
         base = session.session_environment() if as_user else session.root_environment()
         if not self.drop_privileges:
@@ -73,7 +73,7 @@ class Runner:
             stderr=streams,
             env=base | dict(env or {}),
             cwd=cwd or (home if Path(home).is_dir() else "/"),
-            start_new_session=True,
+            process_group=0,
             user=session.UID if drop else None,
             group=session.GID if drop else None,
             extra_groups=os.getgrouplist(session.USER, session.GID) if drop else None,
