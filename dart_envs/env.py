@@ -108,7 +108,8 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         return element, float(result.reward), result.terminated, result.truncated, dict(result.info)
 
     def oracle(self, step: int = 0) -> list[Action]:
-        """The running task's solution from its `step`-th action on, as far as the screen shows its targets now (empty when complete).
+        """The running task's solution from its `step`-th action on, as far as the screen shows its targets
+        now (empty when complete).
 
         For demonstrations and tests: perform the first action, then ask again with `step + 1`.
         """

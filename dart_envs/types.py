@@ -205,12 +205,14 @@ class TaskLike(Protocol):
         ...
 
     async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
-        """Judge the desktop as it is; `end` says how the episode ended, which matters for tasks that cannot be done.
+        """Judge the desktop as it is; `end` says how the episode ended, which matters for tasks that cannot
+        be done.
 
         Raises `EvaluatorError`; what the policy corrupted is an `Outcome` of 0.
         """
         ...
 
     async def oracle(self, desktop: Desktop, *, step: int = 0) -> Sequence[Action]:
-        """The solution from its `step`-th action on, as far as the screen shows its targets now; empty when it is complete."""
+        """The solution from its `step`-th action on, as far as the screen shows its targets now; empty when
+        it is complete."""
         ...

@@ -22,6 +22,8 @@ from dart_envs.farm.transport import Transport
 log = logging.getLogger(__name__)
 
 CHUNK_NBYTES = 64 * 1024
+HALF_CLOSED_S = 30.0
+"""How long the desktop may go on answering a client that has nothing more to say."""
 
 
 @asynccontextmanager
@@ -72,7 +74,7 @@ async def _relay(
         finally:
             if reader.at_eof():
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(asyncio.shield(inbound), timeout=5.0)
+                    await asyncio.wait_for(asyncio.shield(inbound), timeout=HALF_CLOSED_S)
             inbound.cancel()
             await asyncio.gather(inbound, return_exceptions=True)
 

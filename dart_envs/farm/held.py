@@ -1,0 +1,243 @@
+"""What every lease does whatever it is used for: heartbeat, channel, calls with its credentials, release.
+
+Role: `HeldLease`, the lower half of `AsyncLease`. Rule: every failure leaves here as a `dart_envs.errors`
+class with the right owner (a dead desktop's health decides whose fault it was); the server alone decides when
+a lease has ended. Non-goals: what the calls mean (`lease`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from dart_envs.clock import Clock
+from dart_envs.errors import DartEnvError, DesktopError, DesktopGone, FarmError, GuestError, LeaseLost
+from dart_envs.farm.base import GuestReply
+from dart_envs.farm.channel import Channel, open_websocket
+from dart_envs.farm.transport import REPLY_GRACE_S, Transport, desktop_gone, error_from_response
+from dart_server.wire import (
+    FENCE_HEADER,
+    LEASE_TOKEN_HEADER,
+    DesktopHealthView,
+    DesktopShape,
+    ErrorCode,
+    FaultOwner,
+    HeartbeatReply,
+    Lease,
+    WireModel,
+)
+
+log = logging.getLogger(__name__)
+
+HEALTH_TIMEOUT_S = 15.0
+RELEASE_TIMEOUT_S = 30.0
+
+
+class HeldLease:
+    """A claim that is kept alive until it is released or lost."""
+
+    def __init__(self, transport: Transport, granted: Lease, clock: Clock) -> None:
+        self.transport = transport
+        self._clock = clock
+        self._granted = granted
+        self._fence = granted.fence
+        self._desktop_id = granted.desktop_id
+        self._setup_key = granted.setup_key
+        self._seq = itertools.count(1)
+        self._channel: Channel | None = None
+        self._channel_lock = asyncio.Lock()
+        self._lost: LeaseLost | None = None
+        self._release_task: asyncio.Task[None] | None = None
+        self._heartbeat = asyncio.create_task(self._beat(), name=f"dart-heartbeat-{granted.lease_id}")
+
+    # What the lease is.
+
+    @property
+    def lease_id(self) -> str:
+        return self._granted.lease_id
+
+    @property
+    def desktop_id(self) -> str:
+        return self._desktop_id
+
+    @property
+    def fence(self) -> int:
+        return self._fence
+
+    @property
+    def shape(self) -> DesktopShape:
+        return self._granted.shape
+
+    @property
+    def image_digest(self) -> str:
+        return self._granted.image_digest
+
+    @property
+    def setup_key(self) -> str | None:
+        return self._setup_key
+
+    @property
+    def resolution(self) -> tuple[int, int]:
+        return self._granted.shape.resolution
+
+    @property
+    def lost(self) -> bool:
+        return self._lost is not None
+
+    async def health(self) -> DesktopHealthView:
+        self.check_held()
+        content = await self.transport.call(
+            "GET", f"{self.path}/health", headers=self.guest_headers(), timeout_s=HEALTH_TIMEOUT_S
+        )
+        return DesktopHealthView.model_validate_json(content)
+
+    # The end.
+
+    async def release(self) -> None:
+        """Give the desktop back. Idempotent; goes on to its end when the caller is cancelled; never raises
+        for a farm that is gone (the lease then ends by itself)."""
+        if self._release_task is None:
+            self._release_task = asyncio.create_task(self._release(), name=f"dart-release-{self.lease_id}")
+        await asyncio.shield(self._release_task)
+
+    async def _release(self) -> None:
+        was_lost, self._lost = self._lost, self._lost or LeaseLost(f"Lease {self.lease_id} was released.")
+        self._heartbeat.cancel()
+        await self.close_channel()
+        if was_lost is None:
+            try:
+                await self.transport.call(
+                    "DELETE", self.path, headers=self.guest_headers(), timeout_s=RELEASE_TIMEOUT_S
+                )
+            except DartEnvError as error:
+                log.warning("Lease %s could not be released and will expire by itself: %s", self.lease_id, error)
+
+    # For the calls.
+
+    @property
+    def path(self) -> str:
+        """The lease's own route."""
+        return f"/v1/leases/{quote(self.lease_id)}"
+
+    def guest_headers(self) -> dict[str, str]:
+        """The credentials of a guest call, with the fence of now."""
+        return {LEASE_TOKEN_HEADER: self._granted.token, FENCE_HEADER: str(self._fence)}
+
+    def check_held(self) -> None:
+        """Raise `LeaseLost` when the lease is known to be gone."""
+        if self._lost is not None:
+            raise LeaseLost(str(self._lost))
+
+    async def _beat(self) -> None:
+        interval_s = self._granted.ttl_s / 3
+        while True:
+            await self._clock.sleep(interval_s)
+            try:
+                content = await self.transport.call(
+                    "POST", f"{self.path}/heartbeat", headers=self.guest_headers(), timeout_s=interval_s
+                )
+                HeartbeatReply.model_validate_json(content)
+            except LeaseLost as lost:
+                await self._give_up(lost)
+                return
+            except FarmError as error:
+                if error.code == ErrorCode.NOT_FOUND:
+                    await self._give_up(LeaseLost(f"The farm does not know lease {self.lease_id} any more."))
+                    return
+                log.warning("Heartbeat of lease %s failed, trying again: %s", self.lease_id, error)
+            except DesktopError as error:
+                log.warning("Heartbeat of lease %s failed, trying again: %s", self.lease_id, error)
+
+    async def _give_up(self, lost: LeaseLost) -> None:
+        log.warning("Lease %s is lost: %s", self.lease_id, lost)
+        self._lost = self._lost or lost
+        await self.close_channel()
+
+    async def open_channel(self) -> Channel:
+        """The stepping channel, opened when it is not open."""
+        self.check_held()
+        async with self._channel_lock:
+            if self._channel is None or self._channel.closed:
+                try:
+                    socket = await open_websocket(self.transport, f"{self.path}/channel", self.guest_headers())
+                except DartEnvError as error:
+                    raise await self.explain(error) from error
+                self._channel = Channel(socket)
+            return self._channel
+
+    async def close_channel(self) -> None:
+        """Close the stepping channel; whoever waits on it fails. Idempotent."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.aclose()
+
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: WireModel | None = None,
+        json: object | None = None,
+        content: bytes | None = None,
+        params: Mapping[str, str] | None = None,
+        timeout_s: float = REPLY_GRACE_S,
+    ) -> GuestReply:
+        """One guest call below the lease's route, whatever its status. Raises when there is no answer."""
+        self.check_held()
+        try:
+            response = await self.transport.send(
+                method,
+                self.path + path,
+                body=body,
+                json=json,
+                content=content,
+                params=params,
+                headers=self.guest_headers(),
+                timeout_s=timeout_s,
+            )
+        except FarmError as error:
+            raise await self.explain(error) from error
+        return GuestReply(response.status_code, response.content, response.headers.get("content-type", ""))
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: WireModel | None = None,
+        content: bytes | None = None,
+        params: Mapping[str, str] | None = None,
+        timeout_s: float = REPLY_GRACE_S,
+        explain: bool = True,
+    ) -> bytes:
+        """One guest call that must succeed; the body of its answer."""
+        reply = await self.raw(method, path, body=body, content=content, params=params, timeout_s=timeout_s)
+        return await self.checked(reply, f"{method} {path}", explain=explain)
+
+    async def checked(self, reply: GuestReply, what: str, *, explain: bool = True) -> bytes:
+        """The body of a good answer; raises for a bad one."""
+        if reply.status < 400:
+            return reply.content
+        raise await self.explain(error_from_response(reply.status, reply.content, what=what), ask=explain)
+
+    async def explain(self, error: DartEnvError, *, ask: bool = True) -> DartEnvError:
+        """The same failure with its right owner: with `ask`, what looks like a dead desktop is checked
+        against its health."""
+        if isinstance(error, LeaseLost):
+            await self._give_up(error)
+            return error
+        if self._lost is not None:
+            return LeaseLost(str(self._lost))
+        suspicious = isinstance(error, DesktopGone | GuestError) or (
+            isinstance(error, FarmError) and error.code in {"channel_lost", "timeout", ErrorCode.NOT_FOUND}
+        )
+        if not ask or not suspicious or (isinstance(error, DesktopGone) and error.fault_owner is FaultOwner.POLICY):
+            return error
+        try:
+            health = await self.health()
+        except DartEnvError as unknown:
+            return error if isinstance(error, DesktopGone) else unknown
+        return desktop_gone(health) or error

@@ -1,0 +1,348 @@
+"""The lease client against a farm that misbehaves: owners of failures, late answers, heartbeats, cancelled
+claims."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from wire_farm import KEY, WireFarm, serving
+
+from dart_envs.errors import DesktopGone, FarmError, GuestError, LeaseLost
+from dart_envs.farm import frames
+from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.frames import step_timeout_s
+from dart_envs.farm.lease import AsyncLease
+from dart_envs.farm.transport import Address, find_key, parse_address
+from dart_server.wire import (
+    DesktopHealthView,
+    DesktopShape,
+    ErrorCode,
+    FaultOwner,
+    MoveEvent,
+    SettleSpec,
+    TextEvent,
+    WaitEvent,
+)
+
+SHAPE = DesktopShape(resolution=(4, 2))
+POLICY_DEATH = DesktopHealthView(alive=False, cause="oom", fault_owner=FaultOwner.POLICY)
+
+
+class ManualClock:
+    """Time that passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.sleepers: list[tuple[float, asyncio.Future[None]]] = []
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def time(self) -> float:
+        return self.now_s
+
+    async def sleep(self, delay_s: float) -> None:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.sleepers.append((self.now_s + delay_s, woken))
+        await woken
+
+    async def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+        for due_s, woken in [sleeper for sleeper in self.sleepers if sleeper[0] <= self.now_s]:
+            self.sleepers.remove((due_s, woken))
+            if not woken.done():
+                woken.set_result(None)
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def server() -> WireFarm:
+    return WireFarm()
+
+
+@pytest.fixture
+async def client(server: WireFarm, clock: ManualClock, tmp_path: Path) -> AsyncIterator[AsyncFarm]:
+    async with serving(server, tmp_path / "farm.sock") as url, await AsyncFarm.connect(url, KEY, clock=clock) as client:
+        yield client
+
+
+@pytest.fixture
+async def lease(client: AsyncFarm) -> AsyncLease:
+    return await client.lease(SHAPE, ttl_s=30)
+
+
+async def _until(condition: object) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # type: ignore[operator]  # noqa: ASYNC110 - a test looks from outside
+            await asyncio.sleep(0.005)
+
+
+async def test_steps_share_a_channel_and_frames_are_theirs(lease: AsyncLease, server: WireFarm) -> None:
+    first = await lease.step([MoveEvent(x=1, y=1)], SettleSpec())
+    second = await lease.step([])
+    assert first.image.shape == (2, 4, 3)
+    assert (int(first.image[0, 0, 0]), int(second.image[0, 0, 0])) == (0, 1)
+    assert server.requests.count("channel") == 1
+    assert first.image.flags.writeable
+    assert server.steps[0]["seq"] != server.steps[1]["seq"]
+
+
+async def test_a_late_answer_is_never_taken_for_another(
+    lease: AsyncLease, server: WireFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "STEP_GRACE_S", 0.05)
+    server.silent = {0}
+    with pytest.raises(FarmError) as late:
+        await lease.step([MoveEvent(x=1, y=1)])
+    assert late.value.code == "timeout"
+    frame = await lease.step([])
+    assert int(frame.image[0, 0, 0]) == 1
+    assert frame.header.seq == server.steps[1]["seq"]
+
+
+async def test_overlapping_steps_get_their_own_answers(lease: AsyncLease, server: WireFarm) -> None:
+    frames_ = await asyncio.gather(*(lease.step([]) for _ in range(8)))
+    by_seq = {step["seq"]: number for number, step in enumerate(server.steps)}
+    assert all(int(frame.image[0, 0, 0]) == by_seq[frame.header.seq] for frame in frames_)
+
+
+async def test_reset_grows_the_fence_and_opens_a_new_channel(lease: AsyncLease, server: WireFarm) -> None:
+    await lease.step([])
+    reply = await lease.reset("a" * 64)
+    await lease.step([])
+    assert (
+        (lease.fence, lease.desktop_id, lease.setup_key)
+        == (2, "desk_2", "a" * 64)
+        == (reply.fence, "desk_2", reply.setup_key)
+    )
+    assert [step["fence"] for step in server.steps] == ["1", "2"]
+
+
+async def test_a_dropped_channel_repeats_only_what_is_safe(lease: AsyncLease, server: WireFarm) -> None:
+    server.drop = {0}
+    frame = await lease.step([])
+    assert int(frame.image[0, 0, 0]) == 1
+    server.drop = {2}
+    with pytest.raises(FarmError) as lost:
+        await lease.step([TextEvent(text="once")])
+    assert lost.value.code == "channel_lost"
+    assert sum(bool(step["events"]) for step in server.steps) == 1
+
+
+@pytest.mark.parametrize(
+    ("health", "owner"),
+    [
+        ({"alive": False, "cause": "oom", "fault_owner": "policy"}, FaultOwner.POLICY),
+        ({"alive": False, "cause": "killed_from_outside", "fault_owner": "host"}, FaultOwner.HOST),
+        ({"alive": False, "cause": "unknown", "fault_owner": "none"}, FaultOwner.HOST),
+    ],
+)
+async def test_the_health_of_a_dead_desktop_names_the_owner(
+    lease: AsyncLease, server: WireFarm, health: dict[str, object], owner: FaultOwner
+) -> None:
+    server.health = health
+    server.drop = {0}
+    with pytest.raises(DesktopGone) as gone:
+        await lease.step([MoveEvent(x=1, y=1)])
+    assert (gone.value.fault_owner, gone.value.cause) == (owner, health["cause"])
+    server.error("execute", ErrorCode.DESKTOP_FAILED)
+    with pytest.raises(DesktopGone) as again:
+        await lease.exec(["true"])
+    assert again.value.fault_owner is owner
+
+
+async def test_an_owner_that_comes_with_the_error_needs_no_question(lease: AsyncLease, server: WireFarm) -> None:
+    server.error("execute", ErrorCode.DESKTOP_FAILED, desktop=POLICY_DEATH)
+    with pytest.raises(DesktopGone) as gone:
+        await lease.exec(["true"])
+    assert gone.value.fault_owner is FaultOwner.POLICY
+    assert "health" not in server.requests
+    server.channel_error = {
+        "error": "desktop_failed",
+        "detail": "died",
+        "status": 502,
+        "desktop": POLICY_DEATH.model_dump(mode="json"),
+    }
+    with pytest.raises(DesktopGone, match="oom"):
+        await lease.step([])
+
+
+async def test_a_refused_step_leaves_the_channel_open(lease: AsyncLease, server: WireFarm) -> None:
+    server.channel_error = {"error": "guest_error", "detail": "unknown_key: hyper", "status": 400}
+    with pytest.raises(GuestError, match="unknown_key") as refused:
+        await lease.step([MoveEvent(x=1, y=1)])
+    assert refused.value.code == "bad_request"
+    await lease.step([])
+    assert server.requests.count("channel") == 1
+
+
+@pytest.mark.parametrize("code", [ErrorCode.FENCED, ErrorCode.LEASE_EXPIRED])
+async def test_a_lost_lease_stays_lost(lease: AsyncLease, server: WireFarm, code: ErrorCode) -> None:
+    server.error("execute", code)
+    with pytest.raises(LeaseLost):
+        await lease.exec(["true"])
+    assert lease.lost
+    with pytest.raises(LeaseLost):
+        await lease.step([])
+    with pytest.raises(LeaseLost):
+        await lease.health()
+    await lease.release()
+    assert "release" not in server.requests
+
+
+async def test_heartbeats_at_a_third_of_the_ttl_until_release(
+    lease: AsyncLease, server: WireFarm, clock: ManualClock
+) -> None:
+    await asyncio.sleep(0)
+    await clock.pass_time(9.9)
+    assert server.requests.count("heartbeat") == 0
+    await clock.pass_time(0.2)
+    await _until(lambda: server.requests.count("heartbeat") == 1 and clock.sleepers)
+    server.error("heartbeat", ErrorCode.HOST_FAULT)
+    await clock.pass_time(10)
+    await _until(lambda: server.requests.count("heartbeat") == 2 and clock.sleepers)
+    assert not lease.lost
+    await lease.release()
+    await clock.pass_time(100)
+    assert server.requests.count("heartbeat") == 2
+
+
+@pytest.mark.parametrize("code", [ErrorCode.LEASE_EXPIRED, ErrorCode.NOT_FOUND])
+async def test_a_heartbeat_that_comes_too_late_fails_the_step_in_flight(
+    lease: AsyncLease, server: WireFarm, clock: ManualClock, code: ErrorCode
+) -> None:
+    server.silent = {0}
+    step = asyncio.create_task(lease.step([MoveEvent(x=1, y=1)]))
+    await _until(lambda: server.steps)
+    server.error("heartbeat", code)
+    await clock.pass_time(11)
+    with pytest.raises(LeaseLost):
+        await step
+
+
+async def test_release_is_idempotent_and_survives_cancellation(lease: AsyncLease, server: WireFarm) -> None:
+    releasing = asyncio.create_task(lease.release())
+    await asyncio.sleep(0)
+    releasing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await releasing
+    await lease.release()
+    await lease.release()
+    assert server.requests.count("release") == 1
+
+
+async def test_a_release_that_fails_is_not_an_error(lease: AsyncLease, server: WireFarm) -> None:
+    server.error("release", ErrorCode.HOST_FAULT)
+    await lease.release()
+
+
+async def test_a_cancelled_claim_gives_its_desktop_back(client: AsyncFarm, server: WireFarm) -> None:
+    server.claim_delay_s = 0.05
+    claiming = asyncio.create_task(client.lease(SHAPE))
+    await _until(lambda: server.client_request_ids)
+    claiming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claiming
+    await client.aclose()
+    assert server.requests.count("release") == 1
+
+
+async def test_closing_the_farm_releases_every_lease(client: AsyncFarm, lease: AsyncLease, server: WireFarm) -> None:
+    await client.aclose()
+    await client.aclose()
+    assert server.requests.count("release") == 1
+    assert lease.lost
+
+
+async def test_refusals_carry_their_code_and_hint(client: AsyncFarm, server: WireFarm) -> None:
+    server.error("claim", ErrorCode.NO_CAPACITY, hint="Raise --max-desktops.")
+    with pytest.raises(FarmError, match="Raise --max-desktops") as full:
+        await client.lease(SHAPE)
+    assert full.value.code == ErrorCode.NO_CAPACITY
+
+
+async def test_a_wrong_key_is_said_at_once_also_on_the_channel(
+    server: WireFarm, tmp_path: Path, lease: AsyncLease
+) -> None:
+    server.error("channel", ErrorCode.FENCED)
+    with pytest.raises(LeaseLost, match="fenced"):
+        await lease.step([])
+    async with serving(server, tmp_path / "other.sock") as url, await AsyncFarm.connect(url, "wrong") as stranger:
+        with pytest.raises(FarmError) as refused:
+            await stranger.lease(SHAPE)
+        assert refused.value.code == ErrorCode.UNAUTHENTICATED
+
+
+async def test_programs_files_and_windows(lease: AsyncLease, server: WireFarm) -> None:
+    said = await lease.exec(["ls", "a b; rm"], env={"A": "1"}, stdin="x", timeout_s=3)
+    assert '"argv": ["ls", "a b; rm"]' in said.stdout
+    assert await lease.read_file("/a") is None
+    await lease.write_file("/a", b"\0\xff")
+    assert await lease.read_file("/a") == b"\0\xff"
+    assert await lease.activate_window("Editor")
+    assert not await lease.activate_window("Nothing")
+    server.error("read", ErrorCode.NOT_FOUND)
+    with pytest.raises(FarmError, match="not_found"):
+        await lease.read_file("/a")
+
+
+async def test_a_tunnel_relays_on_loopback_and_ends_with_its_context(lease: AsyncLease) -> None:
+    async with lease.tunnel(9222) as (host, port):
+        assert host == "127.0.0.1"
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"ping")
+        assert await reader.readexactly(9) == b"9222:ping"
+        writer.close()
+    with pytest.raises(OSError, match=r"[Cc]onnect"):
+        await asyncio.open_connection(host, port)
+
+
+async def test_a_farm_that_is_not_there(tmp_path: Path, clock: ManualClock) -> None:
+    with pytest.raises(FarmError, match="dart-farm serve") as nobody:
+        await AsyncFarm.connect(f"unix://{tmp_path}/none.sock", KEY, clock=clock)
+    assert nobody.value.code == "unreachable"
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("http://127.0.0.1:8700/", Address("http://127.0.0.1:8700")),
+        ("https://farm.example", Address("https://farm.example")),
+        ("unix:///run/farm.sock", Address("http://farm", "/run/farm.sock")),
+    ],
+)
+def test_addresses(url: str, address: Address) -> None:
+    assert parse_address(url) == address
+    assert address.ws_url.startswith("ws")
+
+
+@pytest.mark.parametrize("url", ["", "farm", "ftp://x", "unix://relative", "http://"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(FarmError, match="DART_FARM_URL"):
+        parse_address(url)
+
+
+def test_the_key_is_found_beside_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DART_API_KEY", raising=False)
+    beside = Address("http://farm", str(tmp_path / "farm.sock"))
+    assert find_key(beside, None) is None
+    (tmp_path / "farm.key").write_text("k1\n")
+    assert find_key(beside, None) == "k1"
+    monkeypatch.setenv("DART_API_KEY", "k2")
+    assert find_key(beside, None) == "k2"
+    assert find_key(beside, "k3") == "k3"
+
+
+def test_a_step_is_given_the_time_that_its_events_need() -> None:
+    quick = step_timeout_s([], None)
+    assert step_timeout_s([WaitEvent(ms=30_000)], None) == quick + 30
+    assert step_timeout_s([], SettleSpec(cap_ms=2_000)) == quick + 2
+    assert step_timeout_s([TextEvent(text="a" * 1000)], None) > quick + 10

@@ -1,0 +1,215 @@
+"""A farm that speaks the wire contract and nothing else, with faults on demand: what the client is tested
+against."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from dart_server.wire import ErrorBody, ErrorCode
+
+KEY = "test-key"
+STATUS = {
+    ErrorCode.LEASE_EXPIRED: 410,
+    ErrorCode.FENCED: 409,
+    ErrorCode.UNAUTHENTICATED: 401,
+    ErrorCode.NO_CAPACITY: 503,
+}
+
+
+class WireFarm:
+    """Answers of the farm. `refuse` maps a route's name to the errors of its next calls; `silent` steps are
+    never answered."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+        self.refuse: dict[str, list[ErrorBody]] = {}
+        self.health: dict[str, Any] = {"alive": True, "cause": "ok", "fault_owner": "none"}
+        self.files: dict[str, bytes] = {}
+        self.fence = 1
+        self.steps: list[dict[str, Any]] = []
+        self.silent: set[int] = set()
+        self.drop: set[int] = set()
+        self.late: list[bytes] = []
+        self.channel_error: dict[str, Any] | None = None
+        self.claim_delay_s = 0.0
+        self.client_request_ids: list[str] = []
+
+    def error(self, name: str, code: ErrorCode, **extra: Any) -> None:
+        """The next call of `name` is refused with `code`."""
+        body = ErrorBody(error=code, detail=f"{name} says {code}.", request_id="r", **extra)
+        self.refuse.setdefault(name, []).append(body)
+
+    def _refusal(self, name: str, request: Request | WebSocket) -> Response | None:
+        self.requests.append(name)
+        if name != "healthz" and request.headers.get("authorization") != f"Bearer {KEY}":
+            body = ErrorBody(error=ErrorCode.UNAUTHENTICATED, detail="No key.", request_id="r")
+            return Response(body.model_dump_json(), 401)
+        if waiting := self.refuse.get(name):
+            body = waiting.pop(0)
+            return Response(body.model_dump_json(), STATUS.get(body.error, 502))
+        if name not in {"healthz", "claim", "heartbeat", "release"} and "x-dart-lease-token" not in request.headers:
+            return Response(status_code=400)
+        return None
+
+    def app(self) -> Starlette:
+        lease = "/v1/leases/{lease_id}"
+
+        def route(path: str, method: str, name: str) -> Route:
+            async def endpoint(request: Request) -> Response:
+                refused = self._refusal(name, request)
+                return refused if refused is not None else await getattr(self, f"_{name}")(request)
+
+            return Route(path, endpoint, methods=[method])
+
+        return Starlette(
+            routes=[
+                route("/healthz", "GET", "healthz"),
+                route("/v1/leases", "POST", "claim"),
+                route(f"{lease}/heartbeat", "POST", "heartbeat"),
+                route(lease, "DELETE", "release"),
+                route(f"{lease}/health", "GET", "health"),
+                route(f"{lease}/reset", "POST", "reset"),
+                route(f"{lease}/execute", "POST", "execute"),
+                route(f"{lease}/files", "GET", "read"),
+                route(f"{lease}/files", "PUT", "write"),
+                route(f"{lease}/guest/setup/activate_window", "POST", "activate"),
+                WebSocketRoute(f"{lease}/channel", self._channel),
+                WebSocketRoute(f"{lease}/tunnel", self._tunnel),
+            ]
+        )
+
+    async def _healthz(self, _request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _claim(self, request: Request) -> Response:
+        body = await request.json()
+        self.client_request_ids.append(body["client_request_id"])
+        await asyncio.sleep(self.claim_delay_s)
+        return JSONResponse(
+            {
+                "lease_id": "lease_1",
+                "token": "secret",
+                "fence": self.fence,
+                "desktop_id": "desk_1",
+                "shape": body["shape"],
+                "image_digest": "sha256:00",
+                "setup_key": None,
+                "ttl_s": body["ttl_s"],
+                "expires_at": "2030-01-01T00:00:00Z",
+            }
+        )
+
+    async def _heartbeat(self, _request: Request) -> Response:
+        return JSONResponse({"expires_at": "2030-01-01T00:00:00Z"})
+
+    async def _release(self, _request: Request) -> Response:
+        return Response(status_code=204)
+
+    async def _health(self, _request: Request) -> Response:
+        return JSONResponse(self.health)
+
+    async def _reset(self, request: Request) -> Response:
+        self.fence += 1
+        key = (await request.json())["setup_key"]
+        reply = {"fence": self.fence, "desktop_id": "desk_2", "setup_key": key, "restored": True, "duration_s": 0.1}
+        return JSONResponse(reply)
+
+    async def _execute(self, request: Request) -> Response:
+        body = await request.json()
+        return JSONResponse({"returncode": 0, "stdout": json.dumps(body), "stderr": "", "timed_out": False})
+
+    async def _read(self, request: Request) -> Response:
+        content = self.files.get(request.query_params["path"])
+        if content is not None:
+            return Response(content)
+        body = ErrorBody(error=ErrorCode.GUEST_ERROR, detail="not_found", request_id="r")
+        return Response(body.model_dump_json(), 404)
+
+    async def _write(self, request: Request) -> Response:
+        self.files[request.query_params["path"]] = await request.body()
+        return Response(status_code=204)
+
+    async def _activate(self, request: Request) -> Response:
+        known = (await request.json())["window_name"] == "Editor"
+        return Response(status_code=200 if known else 404)
+
+    async def _channel(self, socket: WebSocket) -> None:
+        refused = self._refusal("channel", socket)
+        if refused is not None:
+            await socket.send_denial_response(refused)
+            return
+        await socket.accept()
+        fence = socket.headers["x-dart-fence"]
+        try:
+            while True:
+                request = json.loads(await socket.receive_text())
+                number = len(self.steps)
+                self.steps.append({**request, "fence": fence})
+                if number in self.drop:
+                    await socket.close(1011)
+                    return
+                if self.channel_error is not None:
+                    header, self.channel_error = {**self.channel_error, "seq": request["seq"], "nbytes": 0}, None
+                    await socket.send_bytes(pack(header, b""))
+                elif number in self.silent:
+                    self.late.append(frame(request["seq"], 77))
+                else:
+                    for answer in self.late:
+                        await socket.send_bytes(answer)
+                    self.late.clear()
+                    await socket.send_bytes(frame(request["seq"], number))
+        except WebSocketDisconnect:
+            return
+
+    async def _tunnel(self, socket: WebSocket) -> None:
+        refused = self._refusal("tunnel", socket)
+        if refused is not None:
+            await socket.send_denial_response(refused)
+            return
+        await socket.accept()
+        try:
+            while True:
+                chunk = await socket.receive_bytes()
+                await socket.send_bytes(socket.query_params["port"].encode() + b":" + chunk)
+        except WebSocketDisconnect:
+            return
+
+
+def pack(header: dict[str, Any], payload: bytes) -> bytes:
+    encoded = json.dumps(header).encode()
+    return len(encoded).to_bytes(4, "big") + encoded + payload
+
+
+def frame(seq: int, value: int) -> bytes:
+    """A raw 4x2 frame filled with `value`."""
+    payload = bytes([value]) * 24
+    header = {"seq": seq, "width": 4, "height": 2, "encoding": "raw", "settled": True, "settle_ms": 1.0}
+    return pack({**header, "grab_ms": 1.0, "cursor": [0, 0], "nbytes": len(payload), "extra": 1}, payload)
+
+
+@asynccontextmanager
+async def serving(farm: WireFarm, socket_path: Path) -> AsyncIterator[str]:
+    """The farm on a Unix socket; yields its URL."""
+    config = uvicorn.Config(farm.app(), uds=str(socket_path), log_level="error", ws="websockets-sansio", lifespan="off")
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    task = asyncio.create_task(server._serve())
+    while not server.started:  # noqa: ASYNC110 - uvicorn offers no event
+        await asyncio.sleep(0.005)
+    try:
+        yield f"unix://{socket_path}"
+    finally:
+        server.should_exit = server.force_exit = True
+        await task
