@@ -1,8 +1,8 @@
 """Getters: read the end state of a desktop.
 
-Role: `GETTERS[type](probe, config)` returns the value that a metric compares. Names and parameters are OSWorld's; `captured`,
-`window_titles`, `file_names` and `a11y_elements` are ours. Rule: a getter only reads; `Spoiled` is for what the policy left missing or broken,
-`EvaluatorError` for a config that cannot be read. Non-goals: comparing.
+Role: `GETTERS[type](probe, config)` returns the value that a metric compares. Names and parameters are OSWorld's;
+`captured`, `window_titles`, `file_names` and `a11y_elements` are ours. Rule: a getter only reads; `Spoiled` is for
+what the policy left missing or broken, `EvaluatorError` for a config that cannot be read. Non-goals: comparing.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ async def read_guest_file(probe: Probe, path: str) -> GuestFile:
 
 
 async def vm_file(probe: Probe, config: Config) -> GuestFile | list[GuestFile]:
-    """{path[, multi, gives]}: a file, or with `multi` the files that `gives` (indices, default all) picks from a list of paths."""
+    """{path[, multi, gives]}: a file, or with `multi` the files that `gives` (indices, default all) picks from a list
+    of paths.
+    """
     if not config.get("multi"):
         return await read_guest_file(probe, text_of(config, "path"))
     paths = config.get("path")
@@ -116,7 +118,9 @@ async def content_from_vm_file(probe: Probe, config: Config) -> str:
 
 
 async def list_directory(probe: Probe, config: Config) -> list[str]:
-    """{path}: every path below a folder, relative, folders with a closing slash, sorted. Raises Spoiled when it is no folder."""
+    """{path}: every path below a folder, relative, folders with a closing slash, sorted. Raises Spoiled when it is no
+    folder.
+    """
     path = text_of(config, "path")
     argv = ["find", path, "-mindepth", "1", "(", "-type", "d", "-printf", "%P/\\0", "-o", "-printf", "%P\\0", ")"]
     reply = await probe.desktop.exec(argv, timeout_s=COMMAND_TIMEOUT_S, user="root")
@@ -170,7 +174,9 @@ async def vm_screen_size(probe: Probe, config: Config) -> dict[str, int]:
 
 
 async def vm_window_size(probe: Probe, config: Config) -> dict[str, int]:
-    """{app_class_name}: width and height of that application's window, without its frame. Raises Spoiled when there is none."""
+    """{app_class_name}: width and height of that application's window, without its frame. Raises Spoiled when there
+    is none.
+    """
     name = text_of(config, "app_class_name")
     window = await windows.find_window(probe.desktop, name, by_class=True)
     frame = None if window is None else await windows.measure(probe.desktop, window)

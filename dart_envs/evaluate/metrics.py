@@ -1,8 +1,10 @@
 """Metrics: compare what a getter read with what is expected.
 
-Role: `METRICS[func](result, expected, options)` returns a reward in [0, 1]. Names and rule shapes are OSWorld's; `exists`, `absent` and
-`contains_names` are ours. Rule: pure; a result of the wrong kind raises `Spoiled` (the policy's doing) or TypeError/ValueError/KeyError (a wrong
-rule, which becomes an `EvaluatorError`). Non-goals: reading desktops.
+Role: `METRICS[func](result, expected, options)` returns a reward in [0, 1]. Names and rule shapes are OSWorld's;
+`exists`, `contains_names`
+and `contains_element` are ours. Rule: pure; a result of the wrong kind raises `Spoiled` (the
+policy's doing) or TypeError/ValueError/KeyError (a wrong rule, which becomes an `EvaluatorError`). Non-goals: reading
+desktops.
 """
 
 from __future__ import annotations
@@ -140,7 +142,9 @@ def check_json_settings(result: Any, rules: Mapping[str, Any], options: Options)
 
 
 def check_direct_json_object(result: Any, rules: Mapping[str, Any], options: Options) -> float:
-    """{expected: {...}}: each key's value is the expected one, or one of a list where `expect_in_result` is false and a list is given."""
+    """{expected: {...}}: each key's value is the expected one, or one of a list where `expect_in_result` is false and
+    a list is given.
+    """
     data = as_json(result)
     if not isinstance(data, Mapping):
         raise Spoiled("not a JSON object")
@@ -167,7 +171,9 @@ def _wanted_text(expected: Any) -> str:
 
 
 def compare_text_file(result: Any, expected: Any, options: Options) -> float:
-    """The same text as a file, a string or {expected}; one line end at the end does not count. Options `ignore_blanks`, `ignore_case`."""
+    """The same text as a file, a string or {expected}; one line end at the end does not count. Options
+    `ignore_blanks`, `ignore_case`.
+    """
     held, wanted = as_text(result).removesuffix("\n"), _wanted_text(expected).removesuffix("\n")
     return _verdict(_normalised(held, options) == _normalised(wanted, options))
 
@@ -178,7 +184,9 @@ def compare_config(result: Any, rules: Any, options: Options) -> float:
 
 
 def compare_csv(result: Any, expected: Any, options: Options) -> float:
-    """The same rows of cells. Options `strict` (default true: else surrounding white space does not count), `ignore_case`."""
+    """The same rows of cells. Options `strict` (default true: else surrounding white space does not count),
+    `ignore_case`.
+    """
 
     def rows(text: str) -> list[list[str]]:
         text = _normalised(text, {"ignore_case": options.get("ignore_case")})
@@ -211,7 +219,9 @@ def contains_names(result: Any, rules: Mapping[str, Any], options: Options) -> f
 
 
 def contains_element(result: Any, rules: Mapping[str, Any], options: Options) -> float:
-    """{role, name, text, states: [...]}: some accessibility element has all that is given; `text` compares without surrounding space."""
+    """{role, name, text, states: [...]}: some accessibility element has all that is given; `text` compares without
+    surrounding space.
+    """
 
     def fits(element: Any) -> bool:
         return (

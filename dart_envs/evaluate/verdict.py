@@ -1,8 +1,8 @@
 """Puts getters and metrics together: one evaluator in, one Outcome out.
 
 Role: post-configuration, then one (getter, getter, metric) per function, joined by `and` or `or` in OSWorld's way.
-Rule: `Spoiled` scores 0 for its function; `DesktopError` passes through, its owner is decided elsewhere; anything else is an `EvaluatorError`.
-Non-goals: when to evaluate.
+Rule: `Spoiled` scores 0 for its function; `DesktopError` passes through, its owner is decided elsewhere; anything
+else is an `EvaluatorError`. Non-goals: when to evaluate.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs set-up steps in order.
 
-Role: parse, perform, retry, and say which step failed and why. Rule: a step is tried `ATTEMPTS` times, but only where trying again
-cannot do anything twice; errors of the desktop itself pass through unchanged, so that their owner stays known.
-Non-goals: what a step does (`dart_envs.setup.perform`), snapshots (`dart_envs.core`).
+Role: parse, perform, retry, and say which step failed and why. Rule: a step is tried `ATTEMPTS` times, but only where
+trying again cannot do anything twice; errors of the desktop itself pass through unchanged, so that their owner stays
+known. Non-goals: what a step does (`dart_envs.setup.perform`), snapshots (`dart_envs.core`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Parameters of every set-up step type, as pydantic models.
 
-Role: the closed list of step types. Rule: a wrong or unknown parameter is found when the task is loaded, not on the desktop.
-OSWorld's own types keep OSWorld's names and meanings; `wait_window`, `place_window`, `write_file` and `launch_captured` are ours.
-Non-goals: performing steps (`dart_envs.setup.perform`).
+Role: the closed list of step types. Rule: a wrong or unknown parameter is found when the task is loaded, not on the
+desktop. OSWorld's own types keep OSWorld's names and meanings; `wait_window`, `place_window`, `write_file` and
+`launch_captured` are ours. Non-goals: performing steps (`dart_envs.setup.perform`).
 
 `NETWORK_STEPS` are OSWorld's types that need the internet or an account: tasks that use them load, but do not run.
 """
@@ -35,7 +35,9 @@ class Until(StepParameters):
 
 
 class ExecuteParameters(StepParameters):
-    """Run a program and wait for it. Success: it ended in time, and `until` and `expect_returncode` hold where they are given."""
+    """Run a program and wait for it. Success: it ended in time, and `until` and `expect_returncode` hold where they
+    are given.
+    """
 
     command: Command
     shell: bool = False
@@ -89,7 +91,8 @@ class WindowParameters(StepParameters):
 class PlaceWindowParameters(WindowParameters):
     """Move a window (and resize it where `width` and `height` are given, in pixels, cut to the area).
 
-    x, y: 0 puts the frame at the left or upper edge of `area`, 1 at the right or lower edge. area: left, top, right, bottom as
+    x, y: 0 puts the frame at the left or upper edge of `area`, 1 at the right or lower edge. area: left, top, right,
+    bottom as
     shares of the screen. Success: the whole frame is inside the screen, where it was asked to be.
     """
 

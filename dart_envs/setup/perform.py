@@ -1,8 +1,8 @@
 """One coroutine per set-up step type.
 
-Role: perform a parsed step and return when its success condition holds. Rule: conditions are polled against the step's own time-out;
-what failed is a `StepFailed` with one sentence. Programs get argument lists; only a step that says `shell` reaches a shell.
-Non-goals: order, retries and error wrapping (`dart_envs.setup.interpreter`).
+Role: perform a parsed step and return when its success condition holds. Rule: conditions are polled against the
+step's own time-out; what failed is a `StepFailed` with one sentence. Programs get argument lists; only a step that
+says `shell` reaches a shell. Non-goals: order, retries and error wrapping (`dart_envs.setup.interpreter`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def fill_in(text: str, resolution: tuple[int, int]) -> str:
 
 
 def command_argv(command: str | tuple[str, ...], *, shell: bool, resolution: tuple[int, int]) -> list[str]:
-    """The argument list of an `execute` or `launch` command, in OSWorld's reading: text is split like a shell would, `~/` is home."""
+    """The argument list of an `execute` or `launch` command, in OSWorld's reading: text is split like a shell would,
+    `~/` is home.
+    """
     if shell:
         line = command if isinstance(command, str) else shlex.join(command)
         return ["/bin/bash", "-c", fill_in(line, resolution)]
@@ -175,7 +177,9 @@ async def close_window(stage: Stage, step: params.WindowParameters) -> None:
 def wanted_place(
     frame: windows.Frame, step: params.PlaceWindowParameters, screen: tuple[int, int]
 ) -> tuple[int, int, int, int]:
-    """Frame position and size (x, y, w, h) that a `place_window` step asks for. Raises StepFailed when it does not fit."""
+    """Frame position and size (x, y, w, h) that a `place_window` step asks for. Raises StepFailed when it does not
+    fit.
+    """
     left, top, right, bottom = (round(share * screen[axis % 2]) for axis, share in enumerate(step.area))
     borders_w, borders_h = frame.left + frame.right, frame.top + frame.bottom
     w = frame.w if step.width is None else min(step.width + borders_w, right - left)

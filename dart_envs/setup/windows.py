@@ -1,7 +1,8 @@
 """Windows of the desktop, as the window manager lists them.
 
-Role: list, find, measure and move windows with wmctrl, xwininfo and xprop. Rule: nothing here waits or retries; callers do.
-Pixels are screen pixels; a frame is the window with its title bar and borders. Non-goals: what is inside a window.
+Role: list, find, measure and move windows with wmctrl, xwininfo and xprop. Rule: nothing here waits or retries;
+callers do. Pixels are screen pixels; a frame is the window with its title bar and borders. Non-goals: what is inside
+a window.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finding tasks: bundled suites, users' suites, task files.
 
-Role: `load` and `suite` by name, `load_file` by path. Rule: users' suites come in by the entry point group `dart_envs.suites`, each a `Suite`
-or a function that returns one. Non-goals: downloading anything.
+Role: `load` and `suite` by name, `load_file` by path. Rule: users' suites come in by the entry point group
+`dart_envs.suites`, each a `Suite` or a function that returns one. Non-goals: downloading anything.
 """
 
 from __future__ import annotations

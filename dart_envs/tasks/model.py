@@ -1,8 +1,8 @@
 """The task: frozen, checked when it is loaded, identified by the hash of its content.
 
-Role: OSWorld's JSON shape as pydantic models, with our own fields beside it. Rule: unknown fields and bad values are `TaskError`s that name
-file and field; nothing here touches a desktop except through `prepare`, `evaluate` and `oracle`.
-Non-goals: where tasks come from (`dart_envs.tasks.loader`, `dart_envs.tasks.suite`).
+Role: OSWorld's JSON shape as pydantic models, with our own fields beside it. Rule: unknown fields and bad values are
+`TaskError`s that name file and field; nothing here touches a desktop except through `prepare`, `evaluate` and
+`oracle`. Non-goals: where tasks come from (`dart_envs.tasks.loader`, `dart_envs.tasks.suite`).
 """
 
 from __future__ import annotations
@@ -111,8 +111,10 @@ class Evaluator(Model):
 class Task(Model):
     """One task. Fields up to `env_may_change` are OSWorld's, the rest is ours.
 
-    max_steps: actions one episode may take. publish_setup: False where set-up is so quick that a snapshot per task is not worth its
-    bytes: the desktop is restored to its booted state and set up anew each time. min_resolution: smallest screen it fits.
+    max_steps: actions one episode may take. publish_setup: False where set-up is so quick that a snapshot per task is
+    not worth its
+    bytes: the desktop is restored to its booted state and set up anew each time. min_resolution: smallest screen it
+    fits.
     oracle, near_miss: scripts that solve it, and that almost do; only for checks and demonstrations.
     """
 
@@ -164,7 +166,9 @@ class Task(Model):
         return tuple(f"{kind} {name!r}" for kind, names in named for name in sorted(names))
 
     def setup_key(self, image_digest: str, shape: DesktopShape) -> str:
-        """Identity of the prepared state (64 hex digits): image, screen, font size, steps and the files they bring along."""
+        """Identity of the prepared state (64 hex digits): image, screen, font size, steps and the files they bring
+        along.
+        """
         return _digest(
             {
                 "image_digest": image_digest,
@@ -176,7 +180,9 @@ class Task(Model):
         )
 
     async def prepare(self, desktop: Desktop) -> None:
-        """Run the set-up on a freshly booted desktop. Raises SetupError; TaskError where the task needs what is not there."""
+        """Run the set-up on a freshly booted desktop. Raises SetupError; TaskError where the task needs what is not
+        there.
+        """
         if self.unsupported:
             raise TaskError(f"Task {self.id} cannot run: no {', no '.join(self.unsupported)}.")
         await run_steps(desktop, self.config, assets=self._assets)
@@ -196,7 +202,9 @@ class Task(Model):
     async def play(
         self, desktop: Desktop, *, script: Literal["oracle", "near_miss"] = "oracle", step: int = 0
     ) -> Sequence[Play]:
-        """Like `oracle`, with the name and the box of each target; also plays the near miss. Empty past the script's end."""
+        """Like `oracle`, with the name and the box of each target; also plays the near miss. Empty past the script's
+        end.
+        """
         moves = self.oracle_script if script == "oracle" else self.near_miss_script
         if not moves:
             raise TaskError(f"Task {self.id} has no script {script!r}.")

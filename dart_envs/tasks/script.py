@@ -1,7 +1,8 @@
 """Scripts: how a task's oracle and its near miss say what a person would do.
 
-Role: moves as data, and resolving their targets on the screen of the moment. Rule: targets are found through the accessibility tree, as a
-teacher may; what comes out are canonical actions, real input events. Non-goals: the policy never sees any of this.
+Role: moves as data, and resolving their targets on the screen of the moment. Rule: targets are found through the
+accessibility tree, as a teacher may; what comes out are canonical actions, real input events. Non-goals: the policy
+never sees any of this.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ WINDOW_ROLES = frozenset({"dialog", "alert", "frame", "window", "file chooser"})
 class Target(BaseModel):
     """An element of the accessibility tree.
 
-    role, name, text: what it must have (each None matches all). window: name of the window it is in. nth: which of several, in tree order
-    (-1: the last). at: where in its box to point, as shares of its width and height. dx, dy: pixels to add to that point.
+    role, name, text: what it must have (each None matches all). window: name of the window it is in. nth: which of
+    several, in tree order
+    (-1: the last). at: where in its box to point, as shares of its width and height. dx, dy: pixels to add to that
+    point.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

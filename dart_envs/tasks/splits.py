@@ -1,7 +1,7 @@
 """Which split a task is in: fixed by the hash of its id, for ever.
 
-Role: one function. Rule: it depends on the id and on whether the family is held out, on nothing else, so that adding variations never moves
-one. Non-goals: what a split may be used for (the store refuses test tasks as training data).
+Role: one function. Rule: it depends on the id and on whether the family is held out, on nothing else, so that adding
+variations never moves one. Non-goals: what a split may be used for (the store refuses test tasks as training data).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Suites and families: where seeded variations of tasks come from.
 
-Role: a family draws each variation from its number alone; a suite names its families and splits. Rule: the same id is the same task on every
-machine and every day. Non-goals: what the bundled tasks are (`dart_envs.tasks.basics`).
+Role: a family draws each variation from its number alone; a suite names its families and splits. Rule: the same id is
+the same task on every machine and every day. Non-goals: what the bundled tasks are (`dart_envs.tasks.basics`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from dart_envs.tasks.splits import split_of
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a family draws for one variation, as JSON-like data in OSWorld's form. `near_miss` is a plausible wrong play."""
+    """What a family draws for one variation, as JSON-like data in OSWorld's form. `near_miss` is a plausible wrong
+    play.
+    """
 
     instruction: str
     config: Sequence[Mapping[str, Any]]
@@ -32,7 +34,8 @@ class Draft:
 class Family:
     """One kind of task. `draw` gets a random source that is seeded by the task's id.
 
-    app: the application it is about. held_out: all of it is test. demo: small enough for a policy that learns in minutes.
+    app: the application it is about. held_out: all of it is test. demo: small enough for a policy that learns in
+    minutes.
     """
 
     name: str

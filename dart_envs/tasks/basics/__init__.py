@@ -1,7 +1,8 @@
 """The bundled suite `basics`: short tasks on real applications of the image `basic`.
 
-Role: `BASICS`, put together from one module per application. Rule: every family fits a screen of 640x400 with a font of 16 points and
-one of 1920x1080, proves its evaluator (oracle 1, nothing 0, near miss 0), and needs no internet. Non-goals: hard tasks.
+Role: `BASICS`, put together from one module per application. Rule: every family fits a screen of 640x400 with a font
+of 16 points and one of 1920x1080, proves its evaluator (oracle 1, nothing 0, near miss 0), and needs no internet.
+Non-goals: hard tasks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """galculator, a calculator.
 
-Role: families about working out a number. Rule: the verdict is the number on its display. The menu is hidden so that it fits small screens.
+Role: families about working out a number. Rule: the verdict is the number on its display. The menu is hidden so that
+it fits small screens.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ CONFIG = "/home/user/.config/galculator/galculator.conf"
 def opened(random: Random) -> list[Data]:
     """The calculator somewhere on the screen, with the pointer out of its way: its buttons have tooltips."""
     return [
-        step("write_file", path=CONFIG, content="show_menu=false\n"),
+        step("write_file", path=CONFIG, content="show_menu_bar=false\n"),
         step("execute", command=["xdotool", "mousemove", "0", "0"]),
         step("launch", command=["galculator"]),
         step("wait_window", window_name=TITLE),

@@ -1,7 +1,7 @@
 """Thunar, a file manager.
 
-Role: families about opening, renaming, removing and making files and folders. Rule: the verdict is what is in the folder afterwards, or which
-folder a window shows. Files are listed in detail, one per line.
+Role: families about opening, renaming, removing and making files and folders. Rule: the verdict is what is in the
+folder afterwards, or which folder a window shows. Files are listed in detail, one per line.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def row(name: str, *, do: str = "click") -> Data:
 
 
 def open_folder(random: Random) -> Draft:
-    """Five folders: open one. The near miss opens another."""
-    names = pick(random, 5)
+    """Four folders: open one. The near miss opens another."""
+    names = pick(random, 4)
     goal, wrong = random.sample(names, 2)
     return Draft(
         instruction=f"Open the folder {goal}.",

@@ -1,6 +1,7 @@
 """Building blocks of the families: steps, evaluators and moves as plain data.
 
-Role: one short function per thing that several families need. Rule: no randomness here except where a `Random` is passed.
+Role: one short function per thing that several families need. Rule: no randomness here except where a `Random` is
+passed.
 """
 
 from __future__ import annotations

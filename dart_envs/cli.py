@@ -1,0 +1,242 @@
+"""`dart-envs`: look at tasks, check them, play them.
+
+Role: argument parsing, output and exit codes. Rule: wrong input is one sentence on standard error and exit code 2, a
+proof that fails or a farm that cannot be reached exits with 1. Non-goals: logic (`dart_envs.tasks`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dart_envs.errors import DartEnvError, TaskError
+from dart_envs.tasks import Split, Task, load, load_file, suite
+from dart_server.wire import DesktopShape
+
+if TYPE_CHECKING:
+    from dart_envs.tasks.proof import Proof
+
+EXIT_FAILED = 1
+EXIT_WRONG_INPUT = 2
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Desktops as environments.", pretty_exceptions_enable=False
+)
+tasks_app = typer.Typer(no_args_is_help=True, help="Tasks: list, show, check, play.")
+app.add_typer(tasks_app, name="tasks")
+
+Families = Annotated[str | None, typer.Option("--families", "-f", help="comma-separated; default: all")]
+Resolution = Annotated[str, typer.Option("--resolution", help="screen size in pixels")]
+FontSize = Annotated[int, typer.Option("--font-size", min=6, max=48, help="GUI font size in points")]
+
+
+def _wrong(message: str) -> typer.Exit:
+    print(f"dart-envs: {message}", file=sys.stderr)
+    return typer.Exit(EXIT_WRONG_INPUT)
+
+
+def _failed(message: str) -> typer.Exit:
+    print(f"dart-envs: {message}", file=sys.stderr)
+    return typer.Exit(EXIT_FAILED)
+
+
+def _shape(resolution: str, font_size: int) -> DesktopShape:
+    width, _, height = resolution.partition("x")
+    if not (width.isdecimal() and height.isdecimal()):
+        raise _wrong(f"--resolution looks like 640x400, not {resolution!r}.")
+    return DesktopShape(resolution=(int(width), int(height)), font_size=font_size)
+
+
+def _names(families: str | None) -> list[str] | None:
+    return None if families is None else [name.strip() for name in families.split(",") if name.strip()]
+
+
+@tasks_app.command("list")
+def list_tasks(
+    name: Annotated[str, typer.Argument(help="suite")] = "basics",
+    split: Annotated[str | None, typer.Option(help="train, validation or test")] = None,
+    families: Families = None,
+    ids: Annotated[bool, typer.Option("--ids", help="one task id per line")] = False,
+) -> None:
+    """List the families of a suite, or the ids of its tasks."""
+    try:
+        chosen = suite(name)
+        if ids:
+            for task_id in chosen.tasks(split, _names(families)):
+                print(task_id)
+            return
+        for family_name in _names(families) or chosen.families:
+            family = chosen.family(family_name)
+            counts = {part: len(chosen.tasks(part, [family_name])) for part in ([split] if split else list(Split))}
+            sizes = " ".join(f"{part}={count}" for part, count in counts.items())
+            marks = "".join(mark for mark, on in (("  [demo]", family.demo), ("  [held out]", family.held_out)) if on)
+            print(f"{family.name:<14} {family.app:<11} steps<={family.max_steps:<3} {sizes}  {family.about}{marks}")
+    except TaskError as error:
+        raise _wrong(str(error)) from None
+
+
+@tasks_app.command()
+def show(
+    task: Annotated[str, typer.Argument(help="task id, or path of a JSON file")],
+    as_json: Annotated[bool, typer.Option("--json", help="the whole task in OSWorld's form")] = False,
+) -> None:
+    """Show one task."""
+    loaded = _load(task)
+    if as_json:
+        print(json.dumps(loaded.model_dump(mode="json", by_alias=True), indent=2, ensure_ascii=False))
+        return
+    print(f"{loaded.id}\n  {loaded.instruction}")
+    print(f"  split {loaded.split}, at most {loaded.max_steps} steps, content {loaded.content_hash[:12]}")
+    for step in loaded.config:
+        print(f"  set-up  {step.type} {json.dumps(dict(step.parameters), ensure_ascii=False)}")
+    print(f"  verdict {' '.join(loaded.evaluator.functions)}")
+    for missing in loaded.unsupported:
+        print(f"  cannot run: no {missing}")
+
+
+@tasks_app.command()
+def check(
+    targets: Annotated[list[str], typer.Argument(help="a suite, or task files and folders of them")],
+    families: Families = None,
+    variations: Annotated[int, typer.Option("--variations", "-n", min=1, help="how many of each family")] = 1,
+    split: Annotated[str | None, typer.Option(help="take them from this split")] = None,
+    resolution: Resolution = "640x400",
+    font_size: FontSize = 16,
+    parallel: Annotated[int, typer.Option("--parallel", "-p", min=1, max=64, help="desktops at a time")] = 2,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write every proof here")] = None,
+) -> None:
+    """Check task files, or prove a suite on real desktops: oracle scores 1, doing nothing 0, the near miss 0."""
+    paths = [Path(target) for target in targets]
+    if any(path.suffix == ".json" or path.exists() for path in paths):
+        _check_files(paths)
+        return
+    try:
+        tasks = [task for name in targets for task in _choose(name, _names(families), split, variations)]
+    except TaskError as error:
+        raise _wrong(str(error)) from None
+    shape = _shape(resolution, font_size)
+    try:
+        proofs = asyncio.run(_prove(tasks, shape, parallel))
+    except DartEnvError as error:
+        raise _failed(str(error)) from None
+    if not _report(proofs, shape, json_file):
+        raise typer.Exit(EXIT_FAILED)
+
+
+@tasks_app.command()
+def play(
+    task: Annotated[str, typer.Argument(help="task id, or path of a JSON file")],
+    near_miss: Annotated[bool, typer.Option("--near-miss", help="play the near miss instead of the oracle")] = False,
+    save: Annotated[Path | None, typer.Option(help="folder for a screenshot of every step")] = None,
+    resolution: Resolution = "640x400",
+    font_size: FontSize = 16,
+) -> None:
+    """Play a task's own solution on a live desktop."""
+    loaded = _load(task)
+    if save is not None:
+        save.mkdir(parents=True, exist_ok=True)
+    try:
+        asyncio.run(_play(loaded, near_miss, save, _shape(resolution, font_size)))
+    except DartEnvError as error:
+        raise _failed(str(error)) from None
+
+
+def _load(task: str) -> Task:
+    try:
+        return load(task)
+    except TaskError as error:
+        raise _wrong(str(error)) from None
+
+
+def _choose(name: str, families: Sequence[str] | None, split: str | None, variations: int) -> list[Task]:
+    chosen = suite(name)
+    return [
+        chosen.load(task_id)
+        for family in families or chosen.families
+        for task_id in chosen.tasks(split, [family])[:variations]
+    ]
+
+
+def _check_files(paths: Sequence[Path]) -> None:
+    """Load every file, and say the first thing that is wrong with each."""
+    files = [file for path in paths for file in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
+    wrong = 0
+    for file in files:
+        try:
+            task = load_file(file)
+        except TaskError as error:
+            print(f"dart-envs: {error}", file=sys.stderr)
+            wrong += 1
+            continue
+        missing = f" (cannot run here: no {', no '.join(task.unsupported)})" if task.unsupported else ""
+        print(f"{file}: good{missing}")
+    if wrong:
+        raise typer.Exit(EXIT_WRONG_INPUT)
+
+
+async def _prove(tasks: Sequence[Task], shape: DesktopShape, parallel: int) -> list[Proof]:
+    from dart_envs.farm import AsyncFarm
+    from dart_envs.tasks.proof import prove_all
+
+    proofs: list[Proof] = []
+    async with await AsyncFarm.connect() as farm:
+        async for proof in prove_all(farm, tasks, shape=shape, parallel=parallel):
+            proofs.append(proof)
+            word = "ok  " if proof.holds else "FAIL"
+            times = f"set-up {proof.setup_s:5.2f} s, play {proof.play_s:5.2f} s"
+            print(f"{word} {proof.task_id:<28} {proof.kind:<10} {times} {proof.cause or ''}".rstrip(), flush=True)
+    return proofs
+
+
+def _report(proofs: Sequence[Proof], shape: DesktopShape, json_file: Path | None) -> bool:
+    """Print the sum, write the record, and say whether everything holds."""
+    good = sum(proof.holds for proof in proofs)
+    print(f"{good} of {len(proofs)} proofs hold, over {len({proof.family for proof in proofs})} families.")
+    if json_file is not None:
+        record = {"shape": shape.model_dump(mode="json"), "proofs": [proof.as_dict() for proof in proofs]}
+        json_file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return good == len(proofs)
+
+
+async def _play(task: Task, near_miss: bool, save: Path | None, shape: DesktopShape) -> None:
+    from PIL import Image
+
+    from dart_envs.core import AsyncDesktopEnv
+    from dart_envs.farm import AsyncFarm
+    from dart_envs.types import Action, ActionType, RgbImage
+
+    def keep(image: RgbImage, index: int) -> None:
+        if save is not None:
+            Image.fromarray(image).save(save / f"{index:02d}.png")
+
+    print(f"{task.id}: {task.instruction}")
+    async with await AsyncFarm.connect() as farm, AsyncDesktopEnv(farm, shape=shape) as env:
+        observation, _ = await env.reset(task)
+        keep(observation.screenshot, 0)
+        index = 0
+        while env.lease is not None:
+            plays = await task.play(env.lease, script="near_miss" if near_miss else "oracle", step=index)
+            action = plays[0].action if plays else Action(ActionType.DONE)
+            result = await env.step(action)
+            index += 1
+            keep(result.observation.screenshot, index)
+            target = f" on {plays[0].target.role} {plays[0].target.name!r}" if plays and plays[0].target else ""
+            print(f"  {index}. {action.type}{target} {action.text or '+'.join(action.keys)}".rstrip())
+            if result.end is not None:
+                print(f"  {result.end}: reward {result.reward:g} {result.info.get('outcome', '')}")
+                return
+
+
+def main() -> None:
+    """Entry point."""
+    app()
+
+
+if __name__ == "__main__":
+    main()
