@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 CLAIM_ATTEMPTS = 3
 """A claim whose answer was lost is repeated under the same request id, so it can never give two desktops."""
+CLAIM_PAUSE_S = 0.2
 
 _LEASES = TypeAdapter(list[LeaseView])
 _SNAPSHOTS = TypeAdapter(list[SnapshotView])
@@ -46,8 +47,9 @@ _EVENTS = TypeAdapter(list[Event])
 class AsyncFarm:
     """A connection to one farm. Make it with `connect`; usable as an async context manager."""
 
-    def __init__(self, transport: Transport, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, transport: Transport, *, clock: Clock = SYSTEM_CLOCK, embedded: bool = False) -> None:
         self._transport = transport
+        self._embedded = embedded
         self._clock = clock
         self._leases: set[AsyncLease] = set()
         self._unwanted: set[asyncio.Task[None]] = set()
@@ -61,9 +63,10 @@ class AsyncFarm:
 
         `api_key` falls back to `DART_API_KEY`, then to the key file beside a Unix socket. Raises `FarmError`.
         """
-        url = url or os.environ.get("DART_FARM_URL") or f"unix://{await ensure_embedded_farm(clock=clock)}"
-        address = parse_address(url)
-        farm = cls(Transport(address, find_key(address, api_key)), clock=clock)
+        url = url or os.environ.get("DART_FARM_URL")
+        embedded = not url
+        address = parse_address(url or f"unix://{await ensure_embedded_farm(clock=clock)}")
+        farm = cls(Transport(address, find_key(address, api_key)), clock=clock, embedded=embedded)
         try:
             await farm._transport.call("GET", "/healthz", timeout_s=10.0)
         except BaseException:
@@ -113,10 +116,17 @@ class AsyncFarm:
             except FarmError as error:
                 if error.code != "unreachable" or attempt == CLAIM_ATTEMPTS:
                     raise
-                await self._clock.sleep(0.2 * attempt)
                 attempt += 1
+                await self._clock.sleep(CLAIM_PAUSE_S)
+                if self._embedded:
+                    await self._revive()
             else:
                 return AsyncLease(self._transport, Lease.model_validate_json(content), self._clock)
+
+    async def _revive(self) -> None:
+        """The embedded farm stops when nobody needs it; now somebody does."""
+        await ensure_embedded_farm(clock=self._clock)
+        self._transport.use_key(find_key(self._transport.address, None))
 
     async def _give_back(self, claim: asyncio.Task[AsyncLease]) -> None:
         try:

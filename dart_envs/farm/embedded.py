@@ -24,6 +24,7 @@ from dart_envs.errors import FarmError
 
 START_TIMEOUT_S = 120.0
 POLL_S = 0.1
+DOCTOR_HINT = "\nRun `dart-farm doctor` to see what this host lacks."
 LOG_TAIL_LINES = 15
 LOG_TAIL_NBYTES = 8_192
 
@@ -87,27 +88,36 @@ def _default_command() -> list[str]:
 
 async def _start(place: Path, socket_path: Path, clock: Clock, deadline_s: float, command: list[str]) -> None:
     log_path = place / "farm.log"
-    with _append_private(log_path) as log_fd:
-        daemon = subprocess.Popen(  # noqa: ASYNC220 - a fork and exec, milliseconds; the daemon must outlive this event loop
-            command, stdin=subprocess.DEVNULL, stdout=log_fd, stderr=log_fd, start_new_session=True, cwd="/"
-        )
-    _started.append(daemon)
+    daemon = _spawn(command, log_path)
     while not await _healthy(socket_path):
         status = daemon.poll()
-        if status is not None:
+        if status not in {None, 0}:
             raise FarmError(
                 f"The embedded farm stopped at once (exit status {status}). The end of {log_path}:\n{_tail(log_path)}",
                 code="unreachable",
-                hint="\nRun `dart-farm doctor` to see what this host lacks.",
+                hint=DOCTOR_HINT,
             )
         if clock.monotonic() > deadline_s:
             daemon.terminate()
             raise FarmError(
                 f"The embedded farm did not become healthy in time. The end of {log_path}:\n{_tail(log_path)}",
                 code="timeout",
-                hint="\nRun `dart-farm doctor` to see what this host lacks.",
+                hint=DOCTOR_HINT,
             )
         await clock.sleep(POLL_S)
+        if status == 0 and not await _healthy(socket_path):
+            daemon = _spawn(command, log_path)
+
+
+def _spawn(command: list[str], log_path: Path) -> subprocess.Popen[bytes]:
+    """Start the daemon in a session of its own. It ends with status 0 when another farm still holds the
+    directory (starting, or stopping): then it is started again until one answers."""
+    with _append_private(log_path) as log_fd:
+        daemon = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log_fd, stderr=log_fd, start_new_session=True, cwd="/"
+        )
+    _started.append(daemon)
+    return daemon
 
 
 async def _healthy(socket_path: Path) -> bool:

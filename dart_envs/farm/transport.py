@@ -131,6 +131,12 @@ class Transport:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
         )
 
+    def use_key(self, api_key: str | None) -> None:
+        """Send another key from now on."""
+        self._key = api_key
+        self._http.headers.pop("Authorization", None)
+        self._http.headers.update(self.auth_headers())
+
     def auth_headers(self) -> dict[str, str]:
         """Headers that every request carries."""
         return {"Authorization": f"Bearer {self._key}"} if self._key else {}
