@@ -10,10 +10,10 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from dart_server.wire import DesktopShape, ImageName
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dart_agent.types import Sampling
+from dart_server.wire import DesktopShape, ImageName
 
 
 class RecipeError(Exception):
@@ -104,7 +104,9 @@ class InferenceSection(Section):
     threads: int = Field(default=1, ge=1, description="CPU threads per worker")
     dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     max_model_len: int = Field(default=512, ge=64)
-    kv_cache_gib: float = Field(default=0.5, gt=0)
+    kv_cache_mib: int | None = Field(
+        default=96, ge=8, description="key-value cache per worker; None: vLLM's own choice (GPUs)"
+    )
 
 
 class RolloutSection(Section):

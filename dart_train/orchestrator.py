@@ -27,9 +27,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+from dart_agent.errors import WorkerError
 from dart_agent.store.client import DataClient, DataManagerError
 from dart_agent.store.wire import PhaseSpec, PhaseView, VersionRecord
 from dart_agent.types import Purpose
+from dart_agent.worker_config import PolicyKind
 from dart_train import components, phases
 from dart_train.config import Recipe
 from dart_train.farm import FarmUnusable, farm_for
@@ -131,7 +133,7 @@ class Run:
             await self.launcher.stop_all()
 
     @contextlib.asynccontextmanager
-    async def _policy(self, kind: components.PolicyKind) -> AsyncIterator[list[Component]]:
+    async def _policy(self, kind: PolicyKind) -> AsyncIterator[list[Component]]:
         """A rollout worker with its policy, and the inference workers where the policy needs them."""
         started: list[Component] = []
         try:
@@ -193,8 +195,20 @@ class Run:
             await self._follow(component, "warmup")
 
     async def _evaluate(self, name: str) -> None:
+        await self._newest_version_served()
         view = await self._phase(phases.evaluation(self.recipe, name))
         self.progress.note(f"{name}: {100 * (view.mean_reward or 0.0):.1f} % of {view.done} episodes")
+
+    async def _newest_version_served(self) -> None:
+        """Wait until every inference worker has the newest version, so that an evaluation judges one policy."""
+        newest = await self.client.latest_version()
+        while newest is not None:
+            try:
+                if set(await components.versions_served(self.paths)) == {newest.version}:
+                    return
+            except (WorkerError, FileNotFoundError) as error:
+                self.progress.update(f"waiting for the inference workers ({error})")
+            await asyncio.sleep(POLL_S)
 
     async def _train(self) -> None:
         if self.recipe.train.updates == 0:

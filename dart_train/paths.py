@@ -46,13 +46,31 @@ class RunPaths:
     @property
     def data_socket(self) -> Path:
         """The data manager's Unix socket: in the runtime directory, as a socket's path may not exceed about 100 bytes."""
-        digest = hashlib.sha256(str(self.root.resolve()).encode()).hexdigest()[:12]
-        return runtime_dir() / f"data-{digest}.sock"
+        return runtime_dir() / f"data-{self._digest}.sock"
+
+    @property
+    def _digest(self) -> str:
+        return hashlib.sha256(str(self.root.resolve()).encode()).hexdigest()[:12]
 
     @property
     def images(self) -> Path:
         """Image blobs by content hash."""
         return self.root / "images"
+
+    @property
+    def screens(self) -> Path:
+        """Annotated screens of the demonstrations."""
+        return self.root / "screens"
+
+    @property
+    def addresses(self) -> Path:
+        """Where the inference workers are."""
+        return self.configs / "inference-addresses.json"
+
+    @property
+    def inference_dir(self) -> Path:
+        """Sockets and keys of the inference workers: in the runtime directory, for the same reason as `data_socket`."""
+        return runtime_dir() / f"policy-{self._digest}"
 
     @property
     def initial_model(self) -> Path:
