@@ -21,6 +21,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from dart_agent.errors import ConfigError
+from dart_agent.inference.torch_extras import mend_torch_extras
 from dart_agent.store.blobs import Storage
 from dart_agent.store.wire import Batch, UnusedStep
 from dart_train.batch import ImageTokens, make_batch, to_device
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 
 LOW_ENTROPY = "low_entropy"
 EXIT_BAD_CONFIG = 2
+
+
+class TrainingDiverged(Exception):
+    """The gradient is not a number any more; the weights are those of the last version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +176,10 @@ class Trainer:
             terms.loss.backward()  # type: ignore[no-untyped-call]
             sums.update(terms.sums | {"loss": float(terms.loss.detach()) * denominators.tokens})
         norm = torch.nn.utils.clip_grad_norm_(self._loaded.model.parameters(), self.config.optimizer.grad_clip)
+        if not torch.isfinite(norm):
+            raise TrainingDiverged(
+                f"the gradient of update {self.updates + 1} is not finite: lower the learning rate or tis_cap"
+            )
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate(self.updates)
         self._optimizer.step()
@@ -237,10 +246,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BAD_CONFIG
     # Idle threads must sleep, not spin: other processes need the cores. Read when the OpenMP runtime is loaded, with torch.
     os.environ.update({"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "OMP_NUM_THREADS": str(config.threads)})
+    mend_torch_extras()
     import torch
+    from transformers.utils.logging import disable_progress_bar
 
     from dart_train.trainer_process import run_trainer
 
+    disable_progress_bar()
     torch.set_num_threads(config.threads)
     logging.basicConfig(level=logging.INFO)
     asyncio.run(run_trainer(config))

@@ -82,7 +82,7 @@ class ImageStore:
         path = self.path(sha256)
         try:
             with Image.open(path) as picture:
-                image = np.asarray(picture.convert("RGB"), dtype=np.uint8)
+                image = np.array(picture.convert("RGB"), dtype=np.uint8)
         except FileNotFoundError:
             raise BlobError(f"image {sha256} is not in {self.root}") from None
         except (OSError, SyntaxError) as error:

@@ -1,0 +1,268 @@
+"""The trainer on a tiny real model: batches, rounds, exact resuming, published versions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trainer_bench import RESPONSE_TOKENS, batch_of, config_of, screen, step_of, tiny_model
+
+from dart_agent.store.blobs import BlobError, ImageStore
+from dart_agent.store.wire import Batch
+from dart_train.batch import BatchError, ImageTokens, make_batch, placeholder_runs
+from dart_train.checkpoint import CheckpointStore
+from dart_train.metrics import append
+from dart_train.model import LoadedModel, load_model, token_logprobs
+from dart_train.rows import Row, rows_of, select_steps, split
+from dart_train.trainer import Round, Trainer
+from dart_train.weights import WeightStore
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return tmp_path_factory.mktemp("trainer")
+
+
+@pytest.fixture(scope="module")
+def model_dir(root: Path) -> Path:
+    return tiny_model(root)[0]
+
+
+@pytest.fixture(scope="module")
+def loaded(root: Path) -> LoadedModel:
+    return tiny_model(root)[1]
+
+
+@pytest.fixture(scope="module")
+def images(root: Path) -> ImageStore:
+    return ImageStore(root / "images")
+
+
+@pytest.fixture(scope="module")
+def batch(loaded: LoadedModel, images: ImageStore) -> Batch:
+    return batch_of(loaded, images)
+
+
+def trainer_on(root: Path, model_dir: Path, images: ImageStore, **changes: Any) -> Trainer:
+    trainer = Trainer(config_of(root, model_dir, **changes), images)
+    trainer.setup(str(model_dir), 0, None)
+    return trainer
+
+
+def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in trainer.state(Round(0, {}, ()), "b", 0.0).model.items()}
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], two[name]) for name in one)
+
+
+# Batches
+
+
+def test_rows_keep_their_tokens_and_their_log_probs(loaded: LoadedModel, images: ImageStore) -> None:
+    tokens = ImageTokens.of(loaded.model, loaded.processor)
+    rows = [Row("a", "g", step_of(loaded, images, seed), ((1, 3),), 0.5) for seed in (0, 1, 2)]
+    made = make_batch(rows, images, loaded.processor, tokens)
+    for index, row in enumerate(rows):
+        ids = row.step.prompt_ids_P + row.step.token_ids_T
+        assert made.tokens.input_ids_BT[index, : len(ids)].tolist() == list(ids)
+        assert int(made.tokens.attention_mask_BT[index].sum()) == len(ids)
+        assert made.tokens.input_ids_BT[index][made.tokens.response_mask_BT[index]].tolist() == list(
+            row.step.token_ids_T
+        )
+        begin = len(row.step.prompt_ids_P)
+        assert made.trainable_BT[index].nonzero().flatten().tolist() == [begin + 1, begin + 2]
+    logprobs_BT, _ = token_logprobs(loaded.model, made.tokens, made.temperature)
+    assert torch.allclose(logprobs_BT, made.rollout_logprobs_BT, atol=1e-4)
+
+
+def test_an_image_that_expands_otherwise_is_an_error_naming_the_row(loaded: LoadedModel, images: ImageStore) -> None:
+    tokens = ImageTokens.of(loaded.model, loaded.processor)
+    step = step_of(loaded, images, 0)
+    wrong = images.put(screen(5, 64, 96))
+    grown = replace(step, image_sha256=(wrong,), image_hw=((64, 96),))
+    with pytest.raises(BatchError, match=r"step 0 of rollout roll_x.*runs of \[4\].*makes \[6\]"):
+        make_batch([Row("roll_x", "g", grown, ((0, 1),), 0.0)], images, loaded.processor, tokens)
+    unlisted = replace(step, image_sha256=(), image_hw=())
+    with pytest.raises(BatchError, match=r"makes \[\]"):
+        make_batch([Row("roll_x", "g", unlisted, ((0, 1),), 0.0)], images, loaded.processor, tokens)
+    lied = replace(step, image_hw=((64, 96),))
+    with pytest.raises(BatchError, match="recorded as"):
+        make_batch([Row("roll_x", "g", lied, ((0, 1),), 0.0)], images, loaded.processor, tokens)
+    lost = replace(step, image_sha256=("0" * 64,))
+    with pytest.raises(BlobError, match="is not in"):
+        make_batch([Row("roll_x", "g", lost, ((0, 1),), 0.0)], images, loaded.processor, tokens)
+
+
+def test_rows_without_log_probs_or_with_mixed_temperatures_are_errors(loaded: LoadedModel, images: ImageStore) -> None:
+    tokens = ImageTokens.of(loaded.model, loaded.processor)
+    step = step_of(loaded, images, 0)
+    with pytest.raises(BatchError, match="0 log-probs"):
+        make_batch([Row("r", "g", replace(step, logprobs_T=()), ((0, 1),), 0.0)], images, loaded.processor, tokens)
+    warm = replace(step, sampling=replace(step.sampling, temperature=0.5))
+    with pytest.raises(BatchError, match="temperatures"):
+        make_batch([Row("r", "g", s, ((0, 1),), 0.0) for s in (step, warm)], images, loaded.processor, tokens)
+
+
+def test_placeholder_runs() -> None:
+    assert placeholder_runs([9, 9, 1, 9, 2], 9) == [2, 1]
+    assert placeholder_runs([1, 2], 9) == []
+
+
+def test_rows_take_the_advantage_of_their_rollout(batch: Batch) -> None:
+    rows = rows_of(batch, "no_std")
+    assert len(rows) == 12
+    for row in rows:
+        assert row.advantage == pytest.approx(2 / 3 if row.rollout_id.endswith("_0") else -1 / 3)
+
+
+def test_steps_are_selected_within_their_group(batch: Batch) -> None:
+    rows = rows_of(batch, "grpo")
+    entropies = {row.key: float(index) for index, row in enumerate(rows)}
+    used, unused = select_steps(rows, entropies, 0.5)
+    assert {row.key for row in unused} == {row.key for row in rows[:3] + rows[6:9]}
+    assert len(used) == 6
+    assert [len(part) for part in split(rows, 5)] == [2, 2, 3, 2, 3]
+    assert split(rows[:1], 3) == [rows[:1]]
+
+
+# Rounds
+
+
+def test_a_round_moves_the_policy_towards_what_was_rewarded(
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch
+) -> None:
+    trainer = trainer_on(root, model_dir, images, optimizer={"learning_rate": 1e-3})
+    done = trainer.step(batch)
+    assert (done.version, trainer.version, trainer.updates) == (1, 1, 1)
+    assert done.metrics["ratio"] == pytest.approx(1)
+    assert done.metrics["mismatch_k3"] == pytest.approx(0, abs=1e-6)
+    assert done.metrics["tokens"] == 12 * RESPONSE_TOKENS
+    assert done.metrics["grad_norm"] > 0
+    assert done.metrics["reward_mean"] == done.metrics["reward/tick"] == pytest.approx(1 / 3)
+    again = trainer.step(batch)
+    rewarded = {row.rollout_id for row in batch.rows if row.rollout_id.endswith("_0")}
+    assert rewarded
+    assert again.metrics["loss"] < done.metrics["loss"]
+
+
+def test_learning_rate_zero_runs_the_same_path_and_changes_nothing(
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch
+) -> None:
+    trainer = trainer_on(root, model_dir, images, optimizer={"learning_rate": 0.0, "weight_decay": 0.1})
+    before = weights_of(trainer)
+    done = trainer.step(batch)
+    assert done.version == 1
+    assert done.metrics["grad_norm"] > 0
+    assert same(before, weights_of(trainer))
+
+
+def test_micro_batches_do_not_change_the_update(root: Path, model_dir: Path, images: ImageStore, batch: Batch) -> None:
+    results = []
+    for rows in (3, 100):
+        trainer = trainer_on(root, model_dir, images, micro_batch_rows=rows)
+        results.append(trainer.step(batch).metrics)
+    for name in ("loss", "grad_norm", "entropy", "tokens"):
+        assert results[0][name] == pytest.approx(results[1][name], rel=1e-3, abs=1e-6)
+
+
+def test_several_minibatches_measure_the_ratio_against_the_policy_before(
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch
+) -> None:
+    trainer = trainer_on(root, model_dir, images, epochs=2, minibatches=2, optimizer={"learning_rate": 3e-3})
+    done = trainer.step(batch)
+    assert done.metrics["optimizer_steps"] == 4
+    assert done.metrics["update_k3"] > 1e-5
+    assert done.version == 1
+
+
+def test_step_filter_names_what_it_left_out(root: Path, model_dir: Path, images: ImageStore, batch: Batch) -> None:
+    trainer = trainer_on(root, model_dir, images, step_fraction=0.5)
+    done = trainer.step(batch)
+    assert done.metrics["rows_trained"] == 6
+    assert {step.reason for step in done.unused} == {"low_entropy"}
+    assert len(done.unused) == 6
+
+
+def test_kl_term_pulls_towards_the_reference(root: Path, model_dir: Path, images: ImageStore, batch: Batch) -> None:
+    trainer = trainer_on(root, model_dir, images, loss={"kl_coefficient": 0.1}, optimizer={"learning_rate": 3e-3})
+    assert trainer.step(batch).metrics["kl_reference"] == pytest.approx(0, abs=1e-6)
+    assert trainer.step(batch).metrics["kl_reference"] > 1e-5
+
+
+# Resuming and publishing
+
+
+def test_resuming_is_exact(root: Path, model_dir: Path, images: ImageStore, batch: Batch, tmp_path: Path) -> None:
+    options = {"minibatches": 2, "optimizer": {"learning_rate": 1e-3}, "seed": 5}
+    straight = trainer_on(root, model_dir, images, **options)
+    store = CheckpointStore(tmp_path, keep=2)
+    store.save(straight.state(straight.step(batch), "batch_1", 12.0))
+    wanted = straight.step(batch)
+    resumed = Trainer(config_of(root, model_dir, **options), images)
+    state = store.latest()
+    assert state is not None
+    assert (state.version, state.updates, state.last_batch, state.trained_s) == (1, 1, "batch_1", 12.0)
+    resumed.setup(str(model_dir), 0, state)
+    got = resumed.step(batch)
+    assert {**got.metrics, "step_s": 0} == {**wanted.metrics, "step_s": 0}
+    assert same(weights_of(straight), weights_of(resumed))
+
+
+def test_a_damaged_checkpoint_falls_back_and_old_ones_go(
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch, tmp_path: Path
+) -> None:
+    trainer = trainer_on(root, model_dir, images)
+    store = CheckpointStore(tmp_path, keep=2)
+    for _ in range(3):
+        last = store.save(trainer.state(trainer.step(batch), "b", 0.0))
+    assert len(list(tmp_path.iterdir())) == 2
+    last.write_bytes(last.read_bytes()[:1000])
+    state = store.latest()
+    assert state is not None
+    assert state.updates == 2
+    assert CheckpointStore(tmp_path / "none", keep=1).latest() is None
+
+
+def test_published_versions_load_and_old_ones_go(
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch, tmp_path: Path
+) -> None:
+    trainer = trainer_on(root, model_dir, images, optimizer={"learning_rate": 1e-3})
+    store = WeightStore(tmp_path, keep=2)
+    for _ in range(3):
+        trainer.step(batch)
+        path = store.publish(trainer.version, trainer.save)
+    assert store.versions() == [2, 3]
+    loaded = load_model(path)
+    assert same(weights_of(trainer), loaded.model.state_dict())
+
+
+def test_a_failed_publication_leaves_nothing_and_a_version_is_written_once(tmp_path: Path) -> None:
+    store = WeightStore(tmp_path, keep=2)
+
+    def fail(directory: Path) -> None:
+        (directory / "half").write_text("written")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        store.publish(1, fail)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / ".v1-leftover").mkdir()
+    store.sweep()
+    assert list(tmp_path.iterdir()) == []
+    store.publish(1, lambda directory: (directory / "w").write_text("first") and None)
+    store.publish(1, fail)
+    assert (store.path(1) / "w").read_text() == "first"
+
+
+def test_metrics_are_lines_of_json(tmp_path: Path) -> None:
+    for value in (1, 2):
+        append(tmp_path / "logs" / "metrics.jsonl", {"kind": "update", "value": value})
+    lines = (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["value"] for line in lines] == [1, 2]
