@@ -7,13 +7,15 @@ Non-goals: hard tasks.
 
 from __future__ import annotations
 
-from dart_envs.tasks.basics import calculator, dialogs, editor, files, forms, terminal
+from dart_envs.tasks.basics import calculator, dialogs, editor, files, forms, positions, terminal
 from dart_envs.tasks.suite import Suite
 
 BASICS = Suite.of(
     "basics",
     (
+        *positions.FAMILIES,
         *dialogs.FAMILIES,
+        *ordinals.FAMILIES,
         *forms.FAMILIES,
         *editor.FAMILIES,
         *files.FAMILIES,

@@ -8,9 +8,10 @@ write it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
-from dart_envs.tasks.basics.parts import Data, answer_is, captured_dialog, click, press, random_place
+from dart_envs.tasks.basics.parts import Data, answer_is, answers_are, captured_dialog, click, press, random_place
 from dart_envs.tasks.basics.words import pick
 from dart_envs.tasks.suite import Draft, Family
 
@@ -59,15 +60,7 @@ def press_both(random: Random) -> Draft:
             random_place(random, "First", area=places[0]),
             random_place(random, "Second", area=places[1]),
         ],
-        evaluator={
-            "func": ["exact_match", "exact_match"],
-            "result": [
-                {"type": "captured", "name": "first", "window_name": "First"},
-                {"type": "captured", "name": "second", "window_name": "Second"},
-            ],
-            "expected": [{"type": "rule", "rules": {"expected": target}} for target in targets],
-            "conj": "and",
-        },
+        evaluator=answers_are(first=("First", targets[0]), second=("Second", targets[1])),
         oracle=[press(targets[0]), press(targets[1])],
         near_miss=[press(targets[0]), press(wrong)],
     )
@@ -87,11 +80,11 @@ def choose_row(random: Random) -> Draft:
     )
 
 
-def marked_list(kind: str, words: list[str]) -> list[str]:
+def marked_list(kind: str, words: list[str], size: Sequence[str] = LIST_SIZE) -> list[str]:
     """Arguments of a list with one box per row."""
     rows = [part for word in words for part in ("FALSE", word)]
     columns = ["--column", "Mark", "--column", "Name"]
-    return ["--list", f"--{kind}", "--text", "Which one?", *columns, *LIST_SIZE, *rows]
+    return ["--list", f"--{kind}", "--text", "Which one?", *columns, *size, *rows]
 
 
 def tick_box(random: Random) -> Draft:
@@ -140,9 +133,7 @@ def pick_radio(random: Random) -> Draft:
 
 
 FAMILIES = (
-    Family(
-        "press_button", "zenity", "press the named one of four buttons", 1, press_button, publish_setup=False, demo=True
-    ),
+    Family("press_button", "zenity", "press the named one of four buttons", 1, press_button, publish_setup=False),
     Family(
         "press_both",
         "zenity",
@@ -150,12 +141,9 @@ FAMILIES = (
         2,
         press_both,
         publish_setup=False,
-        demo=True,
     ),
-    Family(
-        "choose_row", "zenity", "choose the named row of a list, then OK", 2, choose_row, publish_setup=False, demo=True
-    ),
-    Family("tick_box", "zenity", "tick the named check box, then OK", 2, tick_box, publish_setup=False, demo=True),
+    Family("choose_row", "zenity", "choose the named row of a list, then OK", 2, choose_row, publish_setup=False),
+    Family("tick_box", "zenity", "tick the named check box, then OK", 2, tick_box, publish_setup=False),
     Family("tick_two", "zenity", "tick two named check boxes, then OK", 3, tick_two, publish_setup=False),
     Family("pick_radio", "zenity", "mark the named radio button, then OK", 2, pick_radio, publish_setup=False),
 )

@@ -49,6 +49,12 @@ def answer_is(expected: str, *, name: str = "answer", window_name: str) -> Data:
     }
 
 
+def answers_are(**answers: tuple[str, str]) -> Data:
+    """Evaluator: several captured dialogs, by name: the title of each and what it printed."""
+    parts = (answer_is(said, name=name, window_name=title) for name, (title, said) in answers.items())
+    return all_of(*parts)
+
+
 def file_holds(path: str, expected: str) -> Data:
     """Evaluator: a file holds exactly this text (a line end at its end does not count)."""
     return {

@@ -1,0 +1,100 @@
+"""GTK dialogs (zenity) whose target is told by its position: the demo's families, small enough for a policy that learns in minutes.
+
+Role: families about the first, second, … last button, row or check box. Rule: how many there are, what they say and where the window is are
+drawn anew, so that only looking at the screen tells where to click; the answer is kept where only root can read and write it.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from dart_envs.tasks.basics.dialogs import LOWER, UPPER, box_of, buttons_dialog, marked_list, other_than
+from dart_envs.tasks.basics.parts import answer_is, answers_are, captured_dialog, click, press, random_place
+from dart_envs.tasks.basics.words import pick
+from dart_envs.tasks.suite import Draft, Family
+
+ORDINALS = ("first", "second", "third", "fourth", "fifth")
+FEWEST_ROWS, MOST_ROWS = 3, 5
+ROW_HEIGHT_PX, HEADER_PX, AROUND_ROWS_PX = 32, 30, 98
+LIST_WIDTH_PX = 240
+
+
+def drawn(random: Random, fewest: int, most: int) -> tuple[list[str], str, str, str]:
+    """Words for some things, which of them is meant, its ordinal in words, and another one."""
+    words = pick(random, random.randint(fewest, most))
+    index = random.randrange(len(words))
+    is_last = index == len(words) - 1
+    say_last = is_last and (index == MOST_ROWS - 1 or random.random() < 0.5)
+    ordinal = "last" if say_last else ORDINALS[index]
+    return words, words[index], ordinal, other_than(random, words, words[index])
+
+
+def list_size(rows: int, *, header: bool) -> list[str]:
+    """Size of a list that shows all its rows."""
+    height = AROUND_ROWS_PX + ROW_HEIGHT_PX * rows + (HEADER_PX if header else 0)
+    return ["--width", str(LIST_WIDTH_PX), "--height", str(height)]
+
+
+def press_nth(random: Random) -> Draft:
+    """One dialog, three or four buttons."""
+    words, target, ordinal, wrong = drawn(random, 3, 4)
+    return Draft(
+        instruction=f"Press the {ordinal} button.",
+        config=[buttons_dialog("answer", "Question", words), random_place(random, "Question")],
+        evaluator=answer_is(target, window_name="Question"),
+        oracle=[press(target)],
+        near_miss=[press(wrong)],
+    )
+
+
+def press_two(random: Random) -> Draft:
+    """Two dialogs, one above the other, with three buttons each."""
+    above, first, first_ordinal, _ = drawn(random, 3, 3)
+    below, second, second_ordinal, wrong = drawn(random, 3, 3)
+    return Draft(
+        instruction=f"Press the {first_ordinal} button above, then the {second_ordinal} button below.",
+        config=[
+            buttons_dialog("first", "First", above),
+            buttons_dialog("second", "Second", below),
+            random_place(random, "First", area=UPPER),
+            random_place(random, "Second", area=LOWER),
+        ],
+        evaluator=answers_are(first=("First", first), second=("Second", second)),
+        oracle=[press(first, window="First"), press(second, window="Second")],
+        near_miss=[press(first, window="First"), press(wrong, window="Second")],
+    )
+
+
+def choose_nth(random: Random) -> Draft:
+    """A list of three to five rows: choose a row, then OK."""
+    words, target, ordinal, wrong = drawn(random, FEWEST_ROWS, MOST_ROWS)
+    size = list_size(len(words), header=False)
+    arguments = ["--list", "--text", "Which one?", "--hide-header", "--column", "Name", *size, *words]
+    return Draft(
+        instruction=f"Choose the {ordinal} row, then press OK.",
+        config=[captured_dialog("answer", "List", arguments), random_place(random, "List")],
+        evaluator=answer_is(target, window_name="List"),
+        oracle=[click("table cell", target), press("OK")],
+        near_miss=[click("table cell", wrong), press("OK")],
+    )
+
+
+def tick_nth(random: Random) -> Draft:
+    """A list of three to five check boxes: tick one, then OK."""
+    words, target, ordinal, wrong = drawn(random, FEWEST_ROWS, MOST_ROWS)
+    arguments = marked_list("checklist", words, list_size(len(words), header=True))
+    return Draft(
+        instruction=f"Tick the {ordinal} box, then press OK.",
+        config=[captured_dialog("answer", "Tick", arguments), random_place(random, "Tick")],
+        evaluator=answer_is(target, window_name="Tick"),
+        oracle=[box_of(words, target), press("OK")],
+        near_miss=[box_of(words, wrong), press("OK")],
+    )
+
+
+FAMILIES = (
+    Family("press_nth", "zenity", "press the n-th button", 1, press_nth, publish_setup=False, demo=True),
+    Family("press_two", "zenity", "press the n-th button in two dialogs", 2, press_two, publish_setup=False, demo=True),
+    Family("choose_nth", "zenity", "choose the n-th row, then OK", 2, choose_nth, publish_setup=False, demo=True),
+    Family("tick_nth", "zenity", "tick the n-th box, then OK", 2, tick_nth, publish_setup=False, demo=True),
+)
