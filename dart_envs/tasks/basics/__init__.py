@@ -15,7 +15,6 @@ BASICS = Suite.of(
     (
         *positions.FAMILIES,
         *dialogs.FAMILIES,
-        *ordinals.FAMILIES,
         *forms.FAMILIES,
         *editor.FAMILIES,
         *files.FAMILIES,
