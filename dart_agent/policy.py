@@ -1,0 +1,116 @@
+"""Policies that are not a model: the oracle, chance, and a model that may not look.
+
+Role: `OraclePolicy` plays a task's own solution (demonstrations), `RandomPolicy` and `BlankPolicy` are the floors that a trained policy is
+compared with. Rule: they answer in the same language as the model, through the same episode loop; none reports token ids it has not
+sampled. Non-goals: the model itself (`dart_agent.inference.pool.VllmPool`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from dart_agent.errors import ProviderError
+from dart_agent.geometry import Coordinates, PointMap
+from dart_agent.parse import format_action
+from dart_agent.types import Completion, Policy, PolicyRequest, StopReason
+from dart_envs.errors import DartEnvError
+from dart_envs.types import Action, ActionType, Desktop
+from dart_server.wire import A11yElement
+
+GREY = 128
+
+
+class PlayLike(Protocol):
+    """One move of a solution: `dart_envs.tasks.Play`."""
+
+    @property
+    def action(self) -> Action:
+        """In screen pixels."""
+        ...
+
+    @property
+    def target(self) -> A11yElement | None:
+        """What it points at."""
+        ...
+
+
+class Playable(Protocol):
+    """A task that knows its solution: `dart_envs.tasks.Task`."""
+
+    async def play(self, desktop: Desktop, *, step: int = 0) -> Sequence[PlayLike]:
+        """Moves from the `step`-th on, as far as the screen shows their targets; empty past the end."""
+        ...
+
+
+class OraclePolicy:
+    """Plays one episode of a task's solution and says that it is done. The thought names what the action is about."""
+
+    def __init__(self, task: Playable, desktop: Callable[[], Desktop | None], coordinates: Coordinates) -> None:
+        self._task = task
+        self._desktop = desktop
+        self._coordinates = coordinates
+        self._step = 0
+
+    async def complete(self, request: PolicyRequest) -> Completion:
+        """The next move. Raises ProviderError when the solution is stuck or the desktop is gone."""
+        desktop = self._desktop()
+        if desktop is None:
+            raise ProviderError("the oracle has no desktop to look at")
+        try:
+            plays = await self._task.play(desktop, step=self._step)
+        except DartEnvError as error:
+            raise ProviderError(f"the oracle is stuck: {error}") from error
+        self._step += 1
+        action = plays[0].action if plays else Action(ActionType.DONE)
+        target = plays[0].target if plays else None
+        points = _points(request, desktop.resolution, self._coordinates)
+        return _answer(format_action(action, points, thought="" if target is None else target.name))
+
+
+class RandomPolicy:
+    """Clicks anywhere, and now and then says that it is done. The same request always gets the same answer."""
+
+    def __init__(self, coordinates: Coordinates, *, seed: int = 0, done_share: float = 0.2) -> None:
+        self._coordinates = coordinates
+        self._seed = seed
+        self._done_share = done_share
+
+    async def complete(self, request: PolicyRequest) -> Completion:
+        """One uniformly random click in the picture, or `finished`."""
+        chance = random.Random(f"{self._seed}/{request.request_id}")
+        model_wh = _model_wh(request)
+        if chance.random() < self._done_share:
+            action = Action(ActionType.DONE)
+        else:
+            action = Action(ActionType.CLICK, x=chance.randrange(model_wh[0]), y=chance.randrange(model_wh[1]))
+        return _answer(format_action(action, _points(request, model_wh, self._coordinates)))
+
+
+class BlankPolicy:
+    """A model that sees a grey rectangle instead of the screen."""
+
+    def __init__(self, inner: Policy) -> None:
+        self._inner = inner
+
+    async def complete(self, request: PolicyRequest) -> Completion:
+        """The inner policy's answer without its eyes."""
+        blank = tuple(np.full_like(image, GREY) for image in request.images)
+        return await self._inner.complete(dataclasses.replace(request, images=blank))
+
+
+def _model_wh(request: PolicyRequest) -> tuple[int, int]:
+    height, width = request.images[-1].shape[:2]
+    return width, height
+
+
+def _points(request: PolicyRequest, screen_wh: tuple[int, int], coordinates: Coordinates) -> PointMap:
+    return PointMap(_model_wh(request), screen_wh, coordinates)
+
+
+def _answer(text: str) -> Completion:
+    return Completion(text=text, prompt_ids_P=(), token_ids_T=(), logprobs_T=(), version_spans=(), stop=StopReason.STOP)
