@@ -18,7 +18,7 @@ from dart_server.hostd import cgroups, doctor, kernel, leftovers, rlimits, serve
 from dart_server.hostd.containers import Host
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.runc import Runc
-from dart_server.hostd.storage import Storage
+from dart_server.hostd.storage import Storage, is_memory_backed
 
 
 class CannotStart(Exception):
@@ -32,7 +32,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--runtime-dir", type=Path, required=True, help="where the socket is made; owned by the user")
     parser.add_argument("--images-dir", type=Path, required=True, help="images, by name")
     parser.add_argument("--home", type=Path, help="DART's home directory, for the tools installed there")
-    parser.add_argument("--store", choices=("memory", "disk"), default="memory", help="where snapshots are kept")
+    parser.add_argument(
+        "--store-dir",
+        type=Path,
+        default=Path("/dev/shm"),
+        help="where snapshots are kept; in memory when it is a tmpfs",
+    )
     parser.add_argument("--store-mib", type=int, help="size of the memory store (default: 60 % of the memory)")
     parser.add_argument("--parallel", type=int, default=4, help="desktops started or saved at a time")
     parser.add_argument("--linger-s", type=float, help="end when no client was attached for this long")
@@ -44,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         state_dir=chosen.state_dir.resolve(),
         runtime_dir=chosen.runtime_dir.resolve(),
         images_dir=chosen.images_dir.resolve(),
+        store_dir=chosen.store_dir.resolve(),
     )
     try:
         if os.geteuid() != 0:
@@ -77,7 +83,9 @@ def _run(layout: Layout, chosen: argparse.Namespace) -> int:
     except OSError as error:
         raise CannotStart(f"the socket {layout.socket} cannot be made: {error.strerror}") from error
     total_mib = (os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) >> 20
-    storage = Storage(layout, on_disk=chosen.store == "disk", size_mib=chosen.store_mib or total_mib * 6 // 10)
+    storage = Storage(
+        layout, on_disk=not is_memory_backed(layout.store_dir), size_mib=chosen.store_mib or total_mib * 6 // 10
+    )
     try:
         storage.open()
     except OSError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dart_server.hostd.faults import ImageMissing
 
-DEFAULT_INIT = ("/usr/lib/dart/init",)
+DEFAULT_INIT = ("/usr/sbin/dart-init",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ class Layout:
     state_dir: Path
     runtime_dir: Path
     images_dir: Path
+    store_dir: Path
+    """Snapshots and written files are kept here when this is on a disk; on a tmpfs the helper mounts its own."""
 
     @property
     def prefix(self) -> str:
@@ -50,4 +52,4 @@ class Layout:
     @property
     def disk(self) -> Path:
         """Where snapshots and written files go when they are kept on disk instead of memory."""
-        return self.state_dir / "store"
+        return self.store_dir / self.prefix

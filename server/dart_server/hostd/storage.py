@@ -96,7 +96,7 @@ class Storage:
             used = sum(tree_bytes(self.layer_dir(layer)) for layer in layers) >> 20
             room = max(_MIN_LAYER_MIB, disk_mib - used)
             kernel.mount("layer", top, "tmpfs", kernel.MS_NODEV, f"mode=0755,size={room}m")
-        elif self._on_disk:
+        else:
             backing = self._layout.disk / "d" / name
             backing.mkdir(mode=0o700, parents=True)
             kernel.mount(str(backing), top, None, kernel.MS_BIND)
@@ -147,6 +147,19 @@ def tree_bytes(top: Path) -> int:
             except OSError:
                 continue
     return total
+
+
+def is_memory_backed(place: Path) -> bool:
+    """Whether a directory, or the nearest one above it that exists, is on a tmpfs."""
+    while not place.exists():
+        place = place.parent
+    kinds = {}
+    with open("/proc/self/mountinfo", encoding="utf-8") as table:
+        for line in table:
+            fields, _, source = line.partition(" - ")
+            kinds[Path(fields.split()[4])] = source.split()[0]
+    place = place.resolve()
+    return next(kinds[path] for path in (place, *place.parents) if path in kinds) == "tmpfs"
 
 
 def _mounts_below(top: Path) -> list[Path]:

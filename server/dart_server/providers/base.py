@@ -22,7 +22,7 @@ ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 IMAGE_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 """Full match for an image name; an image is found by name only, under the provider's own images directory."""
 
-CONTROL = "control"
+CONTROL: Literal["control"] = "control"
 """The port name that dials the guest agent's control socket instead of a TCP port."""
 
 DialPort = int | Literal["control"]
