@@ -1,0 +1,293 @@
+"""Many desktops in one process: a Gymnasium vector environment over one farm connection and one event loop.
+
+Role: `DartVectorEnv` (`gym.make_vec("DartOSWorld-v0", num_envs=N)`), with `step_async`/`step_wait`, and
+`send`/`recv` that answer with whichever desktops are ready first. Rule: no desktop waits for another but
+where the caller asks for all; what goes wrong on one ends that one's episode and nothing else; a time-out
+loses nothing (wait again). Autoreset is NEXT_STEP. Non-goals: processes, shared memory, policy calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import weakref
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from dart_envs.env import OBSERVATION, make_settle, make_shape
+from dart_envs.errors import ActionError
+from dart_envs.farm.base import FarmLike
+from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.sync import LoopThread
+from dart_envs.selection import TaskChoice, select
+from dart_envs.slot import Slot, Transition
+from dart_envs.spaces import action_from_space, make_action_space, make_observation_space
+from dart_envs.types import Action, RgbImage
+from dart_server.wire import SettleSpec
+
+_T = TypeVar("_T")
+Batch = tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+
+
+class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
+    """`num_envs` desktops, each with its own episode. The other arguments are those of `DartOSWorldEnv`, one
+    set for all.
+
+    Observations are batched Dicts: `screenshot` uint8 [N, H, W, 3], texts as tuples of N. Actions: a batch of
+    `action_space`, or a sequence of N single actions (elements, `Action`s or JSON forms). All actions of a
+    call are checked before any is performed.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
+        "render_modes": ["rgb_array"],
+        "render_fps": 2,
+        "autoreset_mode": AutoresetMode.NEXT_STEP,
+    }
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        task: TaskChoice = None,
+        split: str = "train",
+        max_steps: int | None = None,
+        resolution: tuple[int, int] = (1920, 1080),
+        font_size: int | None = None,
+        image: str = "basic",
+        farm: str | FarmLike | None = None,
+        render_mode: str | None = None,
+        settle: SettleSpec | Mapping[str, int] | None = None,
+        observation: tuple[str, ...] = OBSERVATION,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        if num_envs < 1:
+            raise ValueError(f"num_envs must be at least 1, not {num_envs}.")
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise ValueError(f"render_mode is None or rgb_array, not {render_mode!r}.")
+        self.num_envs = num_envs
+        self.render_mode = render_mode
+        self.shape = make_shape(image, resolution, font_size)
+        self.tasks = select(task, split)
+        parts = tuple(observation)
+        self.single_action_space = make_action_space(self.shape.resolution)
+        self.single_observation_space = make_observation_space(self.shape.resolution, parts)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self._core_options: dict[str, Any] = {
+            "shape": self.shape,
+            "max_steps": max_steps,
+            "settle": make_settle(settle),
+            "observation": parts,
+            "labels": labels,
+        }
+        self._farm = farm
+        self._own_farm: AsyncFarm | None = None
+        self._loop = LoopThread.shared()
+        self._slots: list[Slot] = []
+        self._running: dict[int, asyncio.Task[Transition]] = {}
+        self._waiting_for: str | None = None
+        atexit.register(_close_if_alive, weakref.ref(self))
+
+    # Everybody together.
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start an episode everywhere. `seed` s gives desktop i the seed s+i. `options`: `task` for all
+        desktops; `reset_mask`, bool [N], resets only where it is true. Steps in flight are cancelled."""
+        chosen = dict(options or {})
+        mask = np.asarray(chosen.pop("reset_mask", np.ones(self.num_envs, dtype=np.bool_)), dtype=np.bool_)
+        if mask.shape != (self.num_envs,):
+            raise ValueError(f"reset_mask has one entry per desktop ({self.num_envs}), not shape {mask.shape}.")
+        seeds = self._seeds(seed)
+        self._run(self._prepare_slots())
+        self._waiting_for = None
+        wanted = [index for index in range(self.num_envs) if mask[index] or self._slots[index].blank]
+        transitions = self._run(self._reset_all(wanted, seeds, chosen.get("task")))
+        failed = [transition.error for transition in transitions if transition.error is not None]
+        if failed and len(failed) == len(wanted):
+            raise failed[0]
+        observations, *_, infos = self._batch(transitions)
+        return observations, infos
+
+    def step(self, actions: Any) -> Batch:
+        """Perform one action everywhere and wait for all."""
+        self.step_async(actions)
+        return self.step_wait()
+
+    def step_async(self, actions: Any) -> None:
+        """Send one action to every desktop; `step_wait` brings the results. Raises `ActionError` before
+        anything is sent."""
+        self._check_idle("step_async")
+        canonical = self._actions(actions, range(self.num_envs))
+        self._run(self._start(dict(enumerate(canonical))))
+        self._waiting_for = "step"
+
+    def step_wait(self, timeout: float | None = None) -> Batch:
+        """Results of `step_async`, all desktops. After a `TimeoutError` nothing is lost: call it again for
+        the same results."""
+        if self._waiting_for != "step":
+            raise NoAsyncCallError("step_wait was called without step_async before it.", "step")
+        self._run(self._wait(self.num_envs, timeout))
+        self._waiting_for = None
+        return self._batch(self._run(self._collect(self.num_envs)))
+
+    # First come, first served.
+
+    def send(self, actions: Any, env_ids: Sequence[int]) -> None:
+        """Send one action each to the desktops `env_ids`, none of which may be busy; `recv` brings the
+        results."""
+        self._check_idle("send", allow="recv")
+        busy = sorted(set(env_ids) & set(self._running))
+        if busy or len(set(env_ids)) != len(env_ids):
+            raise AlreadyPendingCallError(f"Desktops {busy or list(env_ids)} have an action in flight already.", "send")
+        canonical = self._actions(actions, env_ids)
+        self._run(self._start(dict(zip(env_ids, canonical, strict=True))))
+        self._waiting_for = "recv"
+
+    def recv(self, min_envs: int = 1, timeout: float | None = None) -> tuple[Any, ...]:
+        """The first `min_envs` results or more, as (observations, rewards, terminations, truncations, infos,
+        env_ids), batched over those k desktops; infos is a list of k dicts. After a `TimeoutError` nothing is
+        lost."""
+        if not 1 <= min_envs <= len(self._running):
+            raise NoAsyncCallError(f"{len(self._running)} desktops are busy; recv cannot wait for {min_envs}.", "recv")
+        self._run(self._wait(min_envs, timeout))
+        ready = self._run(self._collect(min_envs))
+        self._waiting_for = "recv" if self._running else None
+        observations, rewards, terminated, truncated = self._stack(ready)
+        ids = np.array([transition.index for transition in ready], dtype=np.int64)
+        return observations, rewards, terminated, truncated, [transition.info for transition in ready], ids
+
+    # The rest of the interface.
+
+    def render(self) -> tuple[RgbImage, ...] | None:
+        """The last screenshot of every desktop."""
+        if self.render_mode != "rgb_array":
+            return None
+        width, height = self.shape.resolution
+        blank = np.zeros((height, width, 3), dtype=np.uint8)
+        return tuple(slot.screen if slot.screen is not None else blank.copy() for slot in self._slots)
+
+    @property
+    def busy(self) -> tuple[int, ...]:
+        """Desktops with an action in flight."""
+        return tuple(sorted(self._running))
+
+    def close_extras(self, **_kwargs: Any) -> None:
+        """Cancel what is in flight, give all desktops back, disconnect."""
+        self._run(self._aclose())
+
+    # On the loop.
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return self._loop.run(work)
+
+    async def _prepare_slots(self) -> None:
+        await self._cancel()
+        if not self._slots:
+            farm = self._farm
+            if farm is None or isinstance(farm, str):
+                farm = self._own_farm = await AsyncFarm.connect(farm)
+            self._slots = [Slot(index, farm, self.tasks, self._core_options) for index in range(self.num_envs)]
+
+    async def _reset_all(self, wanted: Iterable[int], seeds: Sequence[int | None], task: Any) -> list[Transition]:
+        chosen = set(wanted)
+        return list(
+            await asyncio.gather(
+                *(
+                    slot.reset(seed=seeds[slot.index], task=task) if slot.index in chosen else slot.repeat()
+                    for slot in self._slots
+                )
+            )
+        )
+
+    async def _start(self, actions: Mapping[int, Action]) -> None:
+        for index, action in actions.items():
+            self._running[index] = asyncio.create_task(self._slots[index].advance(action), name=f"dart-slot-{index}")
+
+    async def _wait(self, count: int, timeout_s: float | None) -> None:
+        async with asyncio.timeout(timeout_s):
+            while sum(task.done() for task in self._running.values()) < count:
+                pending = [task for task in self._running.values() if not task.done()]
+                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _collect(self, at_least: int) -> list[Transition]:
+        ready = [index for index, task in sorted(self._running.items()) if task.done()]
+        assert len(ready) >= at_least
+        return [self._running.pop(index).result() for index in ready]
+
+    async def _cancel(self) -> None:
+        running, self._running = list(self._running.values()), {}
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _aclose(self) -> None:
+        await self._cancel()
+        slots, self._slots = self._slots, []
+        await asyncio.gather(*(slot.aclose() for slot in slots))
+        if self._own_farm is not None:
+            await self._own_farm.aclose()
+            self._own_farm = None
+
+    # Batches.
+
+    def _check_idle(self, call: str, *, allow: str | None = None) -> None:
+        if not self._slots:
+            raise gym.error.ResetNeeded(f"Call reset() before {call}.")
+        if self._waiting_for is not None and self._waiting_for != allow:
+            raise AlreadyPendingCallError(
+                f"{call} was called while a {self._waiting_for} is pending.", self._waiting_for
+            )
+
+    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
+        if seed is None:
+            return [None] * self.num_envs
+        if isinstance(seed, int | np.integer):
+            return [int(seed) + index for index in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise ValueError(f"There are {self.num_envs} desktops and {len(seed)} seeds.")
+        return list(seed)
+
+    def _actions(self, actions: Any, indices: Sequence[int]) -> list[Action]:
+        count = len(indices)
+        if isinstance(actions, Mapping):
+            short = [name for name, column in actions.items() if len(column) != count]
+            if short:
+                raise ActionError(f"The batch of actions needs {count} entries in {', '.join(short)}.")
+            singles: list[Any] = [{name: column[row] for name, column in actions.items()} for row in range(count)]
+        else:
+            singles = list(actions)
+            if len(singles) != count:
+                raise ActionError(f"{count} actions are needed, one per desktop, not {len(singles)}.")
+        return [action_from_space(single, self.shape.resolution) for single in singles]
+
+    def _stack(
+        self, ready: Sequence[Transition]
+    ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+        elements = [transition.element for transition in ready]
+        observations: dict[str, Any] = {name: tuple(element[name] for element in elements) for name in elements[0]}
+        observations["screenshot"] = np.stack(observations["screenshot"])
+        rewards = np.array([transition.reward for transition in ready], dtype=np.float64)
+        terminated = np.array([transition.terminated for transition in ready], dtype=np.bool_)
+        truncated = np.array([transition.truncated for transition in ready], dtype=np.bool_)
+        return observations, rewards, terminated, truncated
+
+    def _batch(self, transitions: Sequence[Transition]) -> Batch:
+        infos: dict[str, Any] = {}
+        for transition in transitions:
+            infos = self._add_info(infos, transition.info, transition.index)
+        return (*self._stack(transitions), infos)
+
+
+def _close_if_alive(reference: weakref.ref[DartVectorEnv]) -> None:
+    """At the interpreter's end, give back what was forgotten."""
+    vector = reference()
+    if vector is not None:
+        vector.close()
