@@ -1,0 +1,104 @@
+"""Real processes: restarts are bounded, a failure ends the wait, stopping ends whole groups, a dead launcher leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dart_train.launcher import ComponentFailed, ComponentSpec, LocalLauncher
+
+FOREVER = "import signal; signal.pause()"
+
+
+def spec(tmp_path: Path, code: str, *, restarts: int = 0) -> ComponentSpec:
+    return ComponentSpec("part", (sys.executable, "-c", code), tmp_path / "part.log", restarts=restarts)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+def wait_until_gone(pid: int, limit_s: float = 20.0) -> bool:
+    give_up_s = time.monotonic() + limit_s
+    while time.monotonic() < give_up_s:
+        if is_gone(pid):
+            return True
+        os.sched_yield()
+    return False
+
+
+async def test_a_component_that_fails_for_good_ends_the_watched_task(tmp_path: Path) -> None:
+    launcher = LocalLauncher()
+    await launcher.start(spec(tmp_path, "import sys; print('the reason', file=sys.stderr); sys.exit(3)"))
+    stage = asyncio.ensure_future(asyncio.Event().wait())
+    with pytest.raises(ComponentFailed, match=r"(?s)exit code 3.*the reason"):
+        await launcher.watch(stage)  # type: ignore[arg-type]
+    stage.cancel()
+    await launcher.stop_all()
+
+
+async def test_restarts_are_counted_and_bounded(tmp_path: Path) -> None:
+    restarts: list[tuple[str, int]] = []
+    launcher = LocalLauncher(on_restart=lambda name, code: restarts.append((name, code)))
+    component = await launcher.start(spec(tmp_path, "raise SystemExit(5)", restarts=2))
+    with pytest.raises(ComponentFailed):
+        await component.wait()
+    assert restarts == [("part", 5), ("part", 5)]
+
+
+async def test_a_killed_component_comes_back(tmp_path: Path) -> None:
+    again = asyncio.Event()
+    launcher = LocalLauncher(on_restart=lambda name, code: again.set())
+    component = await launcher.start(spec(tmp_path, FOREVER, restarts=1))
+    first = component.pid
+    os.kill(first, signal.SIGKILL)
+    await asyncio.wait_for(again.wait(), 20)
+    await launcher.stop_all()
+    assert component.pid != first
+    assert is_gone(component.pid)
+
+
+async def test_stop_ends_the_whole_group(tmp_path: Path) -> None:
+    code = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {FOREVER!r}]); print(p.pid, flush=True); {FOREVER}"
+    launcher = LocalLauncher()
+    component = await launcher.start(spec(tmp_path, code))
+    while not (text := component_log(tmp_path)).strip():  # noqa: ASYNC110 - another process writes the file
+        await asyncio.sleep(0.01)
+    await launcher.stop(component)
+    assert wait_until_gone(int(text))
+
+
+def component_log(tmp_path: Path) -> str:
+    path = tmp_path / "part.log"
+    return path.read_text() if path.exists() else ""
+
+
+def test_components_die_with_their_launcher(tmp_path: Path) -> None:
+    code = f"""
+import asyncio, sys
+from pathlib import Path
+from dart_train.launcher import ComponentSpec, LocalLauncher
+async def main():
+    part = await LocalLauncher().start(ComponentSpec("part", (sys.executable, "-c", {FOREVER!r}), Path({str(tmp_path)!r}) / "part.log"))
+    print(part.pid, flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+    launcher = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert launcher.stdout is not None
+    part = int(launcher.stdout.readline())
+    launcher.kill()
+    launcher.wait()
+    launcher.stdout.close()
+    assert wait_until_gone(part)

@@ -1,0 +1,42 @@
+"""A run directory belongs to one recipe and one launcher at a time, and remembers what is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dart_train.config import Recipe, RecipeError
+from dart_train.paths import RunPaths
+from dart_train.state import RunState, hold_lock, open_run
+
+
+def recipe(**run: object) -> Recipe:
+    return Recipe.model_validate(
+        {"run": {"name": "r", **run}, "tasks": {"families": ["press_nth"]}, "model": {"preset": "tiny"}}
+    )
+
+
+def test_the_same_recipe_continues(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    state = open_run(recipe(), paths)
+    state.stages_s["demos"] = 3.0
+    state.save(paths.state)
+    assert open_run(recipe(), paths).stages_s == {"demos": 3.0}
+
+
+def test_another_recipe_is_refused_with_the_ways_out(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    open_run(recipe(), paths)
+    with pytest.raises(RecipeError, match=r"choose another run\.name"):
+        open_run(recipe(seed=1), paths)
+
+
+def test_a_second_launcher_is_refused(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    with hold_lock(paths), pytest.raises(RecipeError, match="another dart-train"), hold_lock(paths):
+        pass
+
+
+def test_a_new_run_has_done_nothing(tmp_path: Path) -> None:
+    assert RunState.load(tmp_path / "state.json") == RunState()
