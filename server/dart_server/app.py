@@ -1,0 +1,36 @@
+"""The farm as an ASGI application. Reading order: `farm` (the parts), `routes` of each domain, `border` (errors and limits)."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from dart_server import routes, wire
+from dart_server.border import Border, install_handlers
+from dart_server.farm import Farm, package_version
+from dart_server.guest import routes as guest_routes
+from dart_server.leases import routes as lease_routes
+from dart_server.setups import routes as setup_routes
+from dart_server.snapshots import routes as snapshot_routes
+
+
+def create_app(farm: Farm) -> FastAPI:
+    """The application around one farm, whose start and stop are the caller's."""
+    app = FastAPI(
+        title="DART farm",
+        version=package_version(),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        responses={"default": {"model": wire.ErrorBody, "description": "what went wrong"}},
+    )
+    app.state.farm = farm
+    for module in (routes, lease_routes, setup_routes, snapshot_routes, guest_routes):
+        app.include_router(module.router)
+    install_handlers(app)
+    app.add_middleware(
+        Border,
+        metrics=farm.metrics,
+        json_limit_bytes=farm.settings.json_body_limit_bytes,
+        file_limit_bytes=farm.settings.file_body_limit_bytes,
+    )
+    return app

@@ -1,0 +1,17 @@
+"""Which provider a farm uses. Rule: the one place that knows concrete providers; each is imported only when it is chosen."""
+
+from __future__ import annotations
+
+from dart_server.providers.base import Provider
+from dart_server.settings import FarmSettings
+
+
+def make_provider(settings: FarmSettings) -> Provider:
+    """A provider that was not started yet."""
+    if settings.provider == "sim":
+        from dart_server.providers.sim import SimProvider
+
+        return SimProvider()
+    from dart_server.providers.runc import RuncProvider
+
+    return RuncProvider(home=settings.home, runtime_dir=settings.runtime_dir, snapshot_dir=settings.snapshot_dir)

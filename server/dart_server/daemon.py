@@ -1,0 +1,213 @@
+"""The farm as a process: one per runtime directory, bound to a Unix socket or a loopback port, stopped by a signal or by idleness.
+
+Rule: what can go wrong before the start (another farm, a socket in use, a host that lacks something) is a `ConfigError` in one sentence, and
+nothing is left of the attempt. A stop destroys every desktop and snapshot. Non-goals: becoming a background process (the caller does).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dart_server.errors import ConfigError
+from dart_server.settings import FarmSettings
+
+log = logging.getLogger(__name__)
+GRACE_S = 3
+"""How long requests in flight may go on after a stop was asked for."""
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class AlreadyRunning(Exception):
+    """A farm runs in this runtime directory; `pid` is its process."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(f"a farm is already running (process {pid})")
+        self.pid = pid
+
+
+def private_directory(path: Path) -> Path:
+    """The directory, made 0700 when missing. Raises `ConfigError` when it is another user's or open to others."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.stat()
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be made: {error.strerror}. Set DART_RUNTIME_DIR to a directory of your own."
+        ) from error
+    if status.st_uid != os.getuid():
+        raise ConfigError(f"{path} belongs to another user. Set DART_RUNTIME_DIR to a directory of your own.")
+    if status.st_mode & 0o077:
+        raise ConfigError(f"{path} is open to other users. Run `chmod 700 {path}`.")
+    return path
+
+
+@contextmanager
+def sole_farm(settings: FarmSettings) -> Iterator[None]:
+    """Hold the runtime directory's lock. Raises `AlreadyRunning`."""
+    descriptor = os.open(settings.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyRunning(_pid_in(descriptor)) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "provider": settings.provider}).encode(), 0)
+        yield
+        os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+def running_pid(settings: FarmSettings) -> int | None:
+    """The process of the farm that holds this runtime directory, None when there is none."""
+    try:
+        descriptor = os.open(settings.lock_path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _pid_in(descriptor)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _pid_in(descriptor: int) -> int:
+    try:
+        return int(json.loads(os.pread(descriptor, 4096, 0))["pid"])
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+def stop_running(settings: FarmSettings, timeout_s: float) -> bool:
+    """Ask the running farm to stop and wait for its end; False when none runs. Raises `ConfigError` when it does not end."""
+    pid = running_pid(settings)
+    if pid is None:
+        return False
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + timeout_s
+    while running_pid(settings) is not None:
+        if time.monotonic() >= deadline:
+            raise ConfigError(
+                f"the farm (process {pid}) did not stop within {timeout_s:g} s; end it with `kill -9 {pid}`, then `dart-farm reap`."
+            )
+        time.sleep(0.05)
+    return True
+
+
+def bind(settings: FarmSettings) -> socket.socket:
+    """The bound socket that the farm will listen on. Raises `ConfigError`."""
+    if settings.uds is not None:
+        return _bind_unix(settings.uds)
+    if settings.host not in LOOPBACK:
+        raise ConfigError(
+            f"the farm listens on loopback only, not on {settings.host}; use an SSH tunnel or a TLS proxy in front of it."
+        )
+    bound = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((settings.host, settings.port))
+        bound.listen()
+    except OSError as error:
+        bound.close()
+        raise ConfigError(
+            f"port {settings.port} on {settings.host} is in use ({error.strerror}); choose another with --port."
+        ) from error
+    return bound
+
+
+def _bind_unix(path: Path) -> socket.socket:
+    if len(os.fsencode(path)) > 100:
+        raise ConfigError(
+            f"the socket path {path} is too long for a Unix socket; set DART_RUNTIME_DIR to a shorter one."
+        )
+    if path.exists():
+        if not path.is_socket():
+            raise ConfigError(f"{path} exists and is not a socket; choose another with --uds.")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(os.fspath(path))
+            except OSError:
+                path.unlink()
+            else:
+                raise ConfigError(f"{path} is in use by another server; stop it, or choose another with --uds.")
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        bound.bind(os.fspath(path))
+    except OSError as error:
+        bound.close()
+        raise ConfigError(f"{path} cannot be made: {error.strerror}. Choose another with --uds.") from error
+    finally:
+        os.umask(mask)
+    return bound
+
+
+async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> None:
+    """Run a farm until a signal, or until it was idle for `idle_shutdown_s`. Raises `ConfigError`, `ProviderError`."""
+    import uvicorn
+
+    from dart_server.app import create_app
+    from dart_server.choice import make_provider
+    from dart_server.farm import Farm
+
+    class Server(uvicorn.Server):
+        """Signals are handled here below, for the farm's start and stop too."""
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    listening = bind(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    farm = Farm(settings, make_provider(settings))
+    config: dict[str, Any] = {"lifespan": "off", "log_config": None, "access_log": False, "server_header": False}
+    config |= {"ws_per_message_deflate": False, "timeout_graceful_shutdown": GRACE_S, "timeout_keep_alive": 75}
+    server = Server(uvicorn.Config(create_app(farm), **config))
+    watchers: list[asyncio.Task[Any]] = [loop.create_task(stop.wait())]
+    try:
+        starting = loop.create_task(farm.start())
+        await asyncio.wait({starting, watchers[0]}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait({starting})
+            return
+        starting.result()
+        log.info(
+            "the farm serves on %s with provider %s",
+            settings.uds or f"{settings.host}:{settings.port}",
+            settings.provider,
+        )
+        serving = loop.create_task(server.serve(sockets=[listening]))
+        watchers.append(serving)
+        if idle_shutdown_s is not None:
+            watchers.append(loop.create_task(farm.idle_forever_after(idle_shutdown_s)))
+        await asyncio.wait(watchers, return_when=asyncio.FIRST_COMPLETED)
+        log.info("the farm stops")
+        server.should_exit = True
+        await asyncio.wait({serving})
+    finally:
+        for watcher in watchers:
+            watcher.cancel()
+        await farm.stop()
+        listening.close()
+        if settings.uds is not None:
+            settings.uds.unlink(missing_ok=True)

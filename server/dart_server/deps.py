@@ -1,0 +1,68 @@
+"""What routes depend on: the farm, the caller, the right to call into a leased desktop.
+
+Rule: every route but liveness and readiness asks for a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Depends
+from starlette.requests import HTTPConnection
+
+from dart_server import wire
+from dart_server.errors import FarmError
+from dart_server.keys import Principal, Scope
+from dart_server.leases.service import Access
+from dart_server.wire import ErrorCode
+
+if TYPE_CHECKING:
+    from dart_server.farm import Farm
+
+
+def farm_of(connection: HTTPConnection) -> Farm:
+    """The one farm of this application."""
+    farm: Farm = connection.app.state.farm
+    return farm
+
+
+async def principal_of(connection: HTTPConnection, scope: Scope) -> Principal:
+    """The caller, if its key has the scope. Raises `FarmError`."""
+    principal = await farm_of(connection).keys.principal(connection.headers.get("authorization"))
+    principal.require(scope)
+    return principal
+
+
+def _with_scope(scope: Scope) -> Callable[[HTTPConnection], Awaitable[Principal]]:
+    async def dependency(connection: HTTPConnection) -> Principal:
+        return await principal_of(connection, scope)
+
+    return dependency
+
+
+async def access_of(connection: HTTPConnection, lease_id: str, *, fenced: bool = True) -> Access:
+    """The right to call into the desktop of a lease, from key, lease token and fence. Raises `FarmError`."""
+    principal = await principal_of(connection, Scope.LEASE)
+    fence: int | None = None
+    if fenced:
+        text = connection.headers.get(wire.FENCE_HEADER, "")
+        if not text.isdigit():
+            raise FarmError(ErrorCode.INVALID, f"the header {wire.FENCE_HEADER} is missing or not a number")
+        fence = int(text)
+    token = connection.headers.get(wire.LEASE_TOKEN_HEADER)
+    return await farm_of(connection).leases.access(lease_id, principal, token, fence)
+
+
+async def _fenced(connection: HTTPConnection, lease_id: str) -> Access:
+    return await access_of(connection, lease_id)
+
+
+async def _unfenced(connection: HTTPConnection, lease_id: str) -> Access:
+    return await access_of(connection, lease_id, fenced=False)
+
+
+Reader = Annotated[Principal, Depends(_with_scope(Scope.READ))]
+Tenant = Annotated[Principal, Depends(_with_scope(Scope.LEASE))]
+Leased = Annotated[Access, Depends(_fenced)]
+LeasedUnfenced = Annotated[Access, Depends(_unfenced)]

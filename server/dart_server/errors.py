@@ -1,0 +1,68 @@
+"""What the farm raises, and how it reaches the client.
+
+Rule: inside the package a failure is a `FarmError` with a stable code, one sentence, and a hint that cures it; the border turns it into the
+one envelope (`wire.ErrorBody`). A provider's errors are translated in one place, `from_provider`.
+Non-goals: retries, logging.
+"""
+
+from __future__ import annotations
+
+from dart_server.providers import base
+from dart_server.wire import DesktopHealthView, ErrorCode
+
+STATUS: dict[ErrorCode, int] = {
+    ErrorCode.UNAUTHENTICATED: 401,
+    ErrorCode.FORBIDDEN: 403,
+    ErrorCode.NOT_FOUND: 404,
+    ErrorCode.INVALID: 422,
+    ErrorCode.FENCED: 409,
+    ErrorCode.LEASE_EXPIRED: 410,
+    ErrorCode.NO_CAPACITY: 503,
+    ErrorCode.QUOTA: 507,
+    ErrorCode.CAPABILITY_MISSING: 501,
+    ErrorCode.IMAGE_MISSING: 404,
+    ErrorCode.SNAPSHOT_MISSING: 404,
+    ErrorCode.SNAPSHOT_BROKEN: 409,
+    ErrorCode.DESKTOP_FAILED: 502,
+    ErrorCode.GUEST_ERROR: 502,
+    ErrorCode.HOST_FAULT: 503,
+    ErrorCode.DRAINING: 503,
+}
+
+
+class FarmError(Exception):
+    """A refusal or failure that the client hears about. `status` overrides the code's own HTTP status."""
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        detail: str,
+        *,
+        hint: str | None = None,
+        status: int | None = None,
+        desktop: DesktopHealthView | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.hint = hint or None
+        self.status = status or STATUS[code]
+        self.desktop = desktop
+
+
+class ConfigError(Exception):
+    """The farm cannot start like this; the message names the cure. Exit code 2."""
+
+
+def from_provider(error: base.ProviderError) -> FarmError:
+    """The client's view of a provider's error."""
+    match error:
+        case base.CapabilityMissing():
+            code = ErrorCode.CAPABILITY_MISSING
+        case base.ImageMissing():
+            code = ErrorCode.IMAGE_MISSING
+        case base.SnapshotBroken():
+            code = ErrorCode.SNAPSHOT_BROKEN
+        case _:
+            code = ErrorCode.HOST_FAULT
+    return FarmError(code, str(error), hint=error.hint)

@@ -1,0 +1,206 @@
+"""The farm: what it is made of, how it starts, ticks and stops.
+
+    provider ── makes and copies desktops
+    snapshots   under a byte quota          setups   one builder per key
+    pool        slots and the queue         leases   who may use a slot, until when
+    guests      calls into desktops         keys     who may call
+    repository  the ledger
+
+Rule: this module wires and drives; parts do not know it. Start takes over what an earlier life of the same farm left (its leases go on),
+and reaps the rest; stop leaves nothing on the host. Non-goals: HTTP (`app`), processes and signals (`daemon`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from importlib.metadata import PackageNotFoundError, version
+
+from dart_server import wire
+from dart_server.clock import Clock, SystemClock
+from dart_server.db import Database
+from dart_server.errors import FarmError, from_provider
+from dart_server.guest.access import GuestAccess
+from dart_server.guest.client import GuestClient
+from dart_server.keys import Keys, Scope, secret_file
+from dart_server.leases.service import Access, Leases
+from dart_server.metrics import Metrics
+from dart_server.pool.prepare import Preparer
+from dart_server.pool.service import Pool
+from dart_server.providers.base import Provider, ProviderError
+from dart_server.records import LeaseRecord, Slot, SnapshotRecord
+from dart_server.repository import EventNote, Repository
+from dart_server.settings import FarmSettings
+from dart_server.setups.service import Setups
+from dart_server.snapshots.service import Snapshots
+from dart_server.wire import DesktopState, ErrorCode, FaultOwner
+
+log = logging.getLogger(__name__)
+
+
+def package_version() -> str:
+    """Version of the installed distribution, `0` when it runs from a bare tree."""
+    try:
+        return version("dart-rl")
+    except PackageNotFoundError:
+        return "0"
+
+
+class Farm:
+    """One farm process. `start` once, `stop` once."""
+
+    def __init__(self, settings: FarmSettings, provider: Provider, clock: Clock | None = None) -> None:
+        clock = clock or SystemClock()
+        self.settings = settings
+        self.provider = provider
+        self.clock = clock
+        self.metrics = Metrics()
+        self.database = Database(settings.database_url)
+        self.repository = Repository(self.database, clock)
+        self.keys = Keys(self.repository)
+        self.snapshots = Snapshots(provider, self.repository, clock, settings.snapshot_quota_bytes, self._living)
+        self.setups = Setups(self.snapshots, self.repository, clock)
+        self.preparer = Preparer(provider, self.snapshots, self.repository, settings, self.metrics, clock)
+        self.pool = Pool(provider, self.preparer, self.snapshots, self.repository, settings, clock)
+        token_root = secret_file(settings.secret_path, "root").encode()
+        self.leases = Leases(provider, self.pool, self.setups, self.repository, self.metrics, clock, token_root)
+        self.guests = GuestAccess(provider, self.pool, self.leases, self.metrics)
+        self.ready = False
+        self._ticker: asyncio.Task[None] | None = None
+
+    def _living(self) -> set[tuple[wire.DesktopShape, str]]:
+        return self.pool.living()
+
+    async def start(self) -> None:
+        """Migrate, start the provider, take over what was left, begin to tick. Raises `ProviderError`, `ConfigError`."""
+        await self.database.migrate()
+        await self.keys.add("admin", Scope.ADMIN, secret_file(self.settings.key_path, "dart"))
+        await self.provider.start()
+        await self._take_over()
+        await self.repository.add_event(EventNote("farm_started", data={"provider": self.provider.name}))
+        self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
+        self.ready = True
+
+    async def _take_over(self) -> None:
+        owned = await self.provider.owned()
+        await self.repository.forget_unfinished_snapshots()
+        await self.repository.abandon_all_setups("the farm was started again")
+        records = await self.repository.ready_snapshots()
+        kept = [record for record in records if record.snapshot_id in owned.snapshots]
+        for record in records:
+            if record not in kept:
+                await self.repository.end_snapshot(record.snapshot_id, "deleted", "not there after a restart")
+        self.snapshots.adopt(kept)
+        slots = {slot.desktop_id: slot for slot in await self.repository.living_desktops()}
+        for lease in await self.repository.active_leases():
+            slot = slots.get(lease.desktop_id or "")
+            if slot is not None and slot.lease_id == lease.lease_id and lease.expires_at > self.clock.time():
+                self._adopt(lease, slots.pop(slot.desktop_id), alive=slot.desktop_id in owned.desktops)
+            else:
+                lease.state = wire.LeaseState.EXPIRED
+                await self.repository.end_lease(lease)
+        for slot in slots.values():
+            slot.state, slot.lease_id = DesktopState.GONE, None
+            await self.repository.save_desktop(slot)
+        removed = await self.provider.reap({*self.pool.slots, *(record.snapshot_id for record in kept)})
+        if removed:
+            log.warning("removed what an earlier farm left: %s", ", ".join(removed))
+
+    def _adopt(self, lease: LeaseRecord, slot: Slot, *, alive: bool) -> None:
+        slot.busy, slot.exists = False, alive
+        slot.state = DesktopState.LEASED if alive else DesktopState.BROKEN
+        if alive:
+            slot.guest = GuestClient(lambda port: self.provider.dial(slot.desktop_id, port))
+        else:
+            slot.failure = wire.DesktopHealthView(alive=False, cause="killed_from_outside", fault_owner=FaultOwner.HOST)
+        self.pool.adopt(slot)
+        self.leases.adopt(lease, slot)
+
+    async def _tick_forever(self) -> None:
+        next_probe_s = self.clock.monotonic() + self.settings.probe_s
+        while True:
+            await self.clock.sleep(self.settings.tick_s)
+            try:
+                await self.leases.expire_due()
+                self.pool.dispatch()
+                if self.clock.monotonic() >= next_probe_s:
+                    next_probe_s = self.clock.monotonic() + self.settings.probe_s
+                    await self.pool.probe_idle()
+            except Exception:  # the ticker must outlive one bad tick; the next one looks again
+                log.exception("a tick failed")
+
+    async def take_snapshot(self, access: Access, request: wire.SnapshotRequest) -> SnapshotRecord:
+        """A live snapshot of a leased desktop, published when a key is given. Raises `FarmError`."""
+        if not self.provider.capabilities.memory_snapshot:
+            hint = "Use a provider with memory snapshots (`dart-farm doctor` tells what this host lacks)."
+            raise FarmError(ErrorCode.CAPABILITY_MISSING, "this provider takes no live snapshots", hint=hint)
+        key = request.publish_key
+        lease, slot = access.lease, access.slot
+        if key is None:
+            async with slot.lock:
+                self.guests.client(access)
+                return await self.snapshots.take(slot, "user", lease.owner, name=request.name)
+        done = self.setups.published(request.grant)
+        if done is not None:
+            return done
+        build = self.setups.require(lease, key, request.grant)
+        async with slot.lock:
+            self.guests.client(access)
+            record = await self.snapshots.take(slot, "setup", lease.owner, setup_key=key, name=request.name)
+        if build.ended.is_set():
+            await self.snapshots.delete(record)
+            raise FarmError(
+                ErrorCode.LEASE_EXPIRED, "the build ended before its snapshot was made", hint="Claim the set-up again."
+            )
+        await self.setups.publish(build, record)
+        return record
+
+    def view(self) -> wire.FarmView:
+        """The farm in numbers."""
+        capabilities = self.provider.capabilities
+        return wire.FarmView(
+            version=package_version(),
+            provider=self.provider.name,
+            capabilities={
+                "memory_snapshot": capabilities.memory_snapshot,
+                "fork": capabilities.fork,
+                "restore_in_place": capabilities.restore_in_place,
+                "tunnel": capabilities.tunnel,
+                **{f"limit_{name}": True for name in sorted(capabilities.limits)},
+            },
+            max_desktops=self.settings.max_desktops,
+            desktops=dict(Counter(slot.state.value for slot in self.pool.slots.values())),
+            leases_active=len(self.leases.active),
+            snapshots=len(self.snapshots),
+            snapshot_bytes=self.snapshots.used_bytes,
+            snapshot_quota_bytes=self.settings.snapshot_quota_bytes,
+        )
+
+    async def idle_forever_after(self, idle_s: float) -> None:
+        """Returns when there was no lease and no waiting claim for `idle_s`."""
+        while True:
+            quiet_s = self.clock.monotonic() - self.leases.last_use_s
+            if not self.leases.active and not self.pool.waiting and quiet_s >= idle_s:
+                return
+            await self.clock.sleep(self.settings.tick_s)
+
+    async def stop(self) -> None:
+        """End every lease, destroy every desktop and snapshot, let go of the provider."""
+        self.ready = False
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.wait({self._ticker})
+        await self.leases.end_all()
+        await self.pool.stop()
+        try:
+            await self.snapshots.delete_all()
+        except FarmError as error:
+            log.error("snapshots could not be removed: %s", error.detail)
+        await self.repository.add_event(EventNote("farm_stopped"))
+        try:
+            await self.provider.reap(set())
+            await self.provider.aclose()
+        except ProviderError as error:
+            log.error("the provider did not close: %s", from_provider(error).detail)
+        await self.database.aclose()

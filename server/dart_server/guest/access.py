@@ -1,0 +1,133 @@
+"""Calls into a leased desktop, and whose fault it is when one fails.
+
+Rule: a call that gets no answer is followed by one look at the desktop. Dead: the cause and its owner are written down, the client gets 502
+`desktop_failed` with both, and the desktop is replaced at the next reset. Alive: the client gets `guest_error` and may go on.
+What can only be made from inside (memory, pids, disk, session, agent) is the policy's fault; everything else is the host's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from dart_server import wire
+from dart_server.errors import FarmError
+from dart_server.guest.client import GuestClient, GuestReply, GuestTooLarge, GuestUnreachable
+from dart_server.leases.service import Access, Leases
+from dart_server.metrics import Metrics
+from dart_server.pool.service import Pool
+from dart_server.providers.base import SELF_INFLICTED, DesktopHealth, Provider
+from dart_server.wire import ErrorCode, FaultOwner
+
+T = TypeVar("T")
+SECOND_LOOK_S = 0.3
+"""A process that was just killed may still be counted as alive; a connection that broke is looked at twice."""
+SESSION_DOWN = "session_down"
+
+
+class GuestAccess:
+    """Runs calls into desktops for the routes."""
+
+    def __init__(self, provider: Provider, pool: Pool, leases: Leases, metrics: Metrics) -> None:
+        self._provider = provider
+        self._pool = pool
+        self._leases = leases
+        self._metrics = metrics
+
+    async def run(self, access: Access, call: Callable[[GuestClient], Awaitable[T]]) -> T:
+        """The call's result. Raises `FarmError`: fenced, lease_expired, desktop_failed, guest_error."""
+        guest = self.client(access)
+        try:
+            return await call(guest)
+        except GuestUnreachable as error:
+            raise await self.explain(access, error) from error
+        except GuestTooLarge as error:
+            raise FarmError(
+                ErrorCode.INVALID, str(error), status=413, hint="Read it in parts, or through a tunnel."
+            ) from error
+
+    def client(self, access: Access) -> GuestClient:
+        """The connection to the leased desktop. Raises `FarmError` when there is none to be had."""
+        self._leases.check(access)
+        if access.slot.failure is not None:
+            raise desktop_failed(access.slot.failure)
+        if access.slot.guest is None:
+            raise FarmError(ErrorCode.FENCED, "the desktop is being reset", hint="Wait for the reset's answer.")
+        return access.slot.guest
+
+    async def explain(self, access: Access, error: GuestUnreachable) -> FarmError:
+        """What to tell the client about a call without an answer."""
+        try:
+            self._leases.check(access)
+        except FarmError as lost:
+            return lost
+        for look in range(1 if error.timed_out else 2):
+            if look:
+                await asyncio.sleep(SECOND_LOOK_S)
+            failure = await self.look(access)
+            if failure is not None:
+                return desktop_failed(failure)
+        hint = "The desktop itself is alive; repeat the call if that is safe, else reset the lease."
+        return FarmError(ErrorCode.GUEST_ERROR, str(error), hint=hint)
+
+    async def look(self, access: Access) -> wire.DesktopHealthView | None:
+        """Look at the desktop; a dead one is written down. None when it is well."""
+        slot = access.slot
+        if slot.failure is None:
+            health = health_view(await self._provider.health(slot.desktop_id))
+            self._leases.check(access)
+            if health.alive:
+                return None
+            if slot.failure is None:
+                self._metrics.failure(health.cause, health.fault_owner.value)
+                await self._pool.fail(slot, health)
+        return slot.failure
+
+    async def health(self, access: Access) -> wire.DesktopHealthView:
+        """How the leased desktop is, or why it died."""
+        failure = await self.look(access)
+        return failure or health_view(await self._provider.health(access.slot.desktop_id))
+
+    async def checked(self, access: Access, reply: GuestReply) -> GuestReply:
+        """The reply of one of the agent's own `/v1` routes, if it went well. Raises `FarmError`."""
+        if reply.status < 400:
+            return reply
+        code, detail = guest_error(reply.content)
+        raise await self.refused(access, code, detail, reply.status)
+
+    async def refused(self, access: Access, code: str, detail: str, status: int) -> FarmError:
+        """What to tell the client when the agent answered with an error of its own; a dead session is a dead desktop."""
+        if code == SESSION_DOWN:
+            failure = await self.look(access)
+            if failure is not None:
+                return desktop_failed(failure)
+        return FarmError(
+            ErrorCode.GUEST_ERROR, f"{code}: {detail}", status=status if status in (400, 404, 409, 503) else 502
+        )
+
+
+def health_view(health: DesktopHealth) -> wire.DesktopHealthView:
+    """The wire's view of a provider's look, with the owner of a failure."""
+    owner = (
+        FaultOwner.NONE if health.alive else FaultOwner.POLICY if health.cause in SELF_INFLICTED else FaultOwner.HOST
+    )
+    return wire.DesktopHealthView(
+        alive=health.alive, cause=health.cause.value, fault_owner=owner, memory_bytes=health.memory_bytes or None
+    )
+
+
+def desktop_failed(health: wire.DesktopHealthView) -> FarmError:
+    """The desktop is dead; whose fault that is goes with the error."""
+    detail = f"the desktop is gone: {health.cause} (fault of the {health.fault_owner.value})"
+    return FarmError(ErrorCode.DESKTOP_FAILED, detail, hint="Reset the lease to get a new one.", desktop=health)
+
+
+def guest_error(content: bytes) -> tuple[str, str]:
+    """(code, detail) of the agent's error body."""
+    try:
+        body = json.loads(content)
+        return str(body["error"]), str(body.get("detail", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "internal", content[:200].decode("utf-8", "replace")

@@ -1,0 +1,130 @@
+"""The stepping channel: the client's WebSocket on one side, the guest agent's on the other.
+
+Rule: a request is validated, passed on, answered, one at a time; the frame goes through as the bytes it came as. Errors are frames too
+(`wire.ChannelError`). The right to call is checked for every message, so a reset or an expiry ends the channel at its next message.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+
+from fastapi import WebSocket, WebSocketDisconnect
+from pydantic import ValidationError
+
+from dart_server import wire
+from dart_server.errors import FarmError
+from dart_server.guest.access import GuestAccess
+from dart_server.guest.client import GuestChannel, GuestClient, GuestUnreachable
+from dart_server.leases.service import Access
+from dart_server.metrics import Metrics
+from dart_server.wire import ErrorCode
+
+STEP_GRACE_S = 15.0
+"""What a step may take beyond its own waiting and settling."""
+EVENT_S = 0.05
+CLOSE_AFTER = frozenset({ErrorCode.FENCED, ErrorCode.LEASE_EXPIRED, ErrorCode.DESKTOP_FAILED})
+CLOSE_CODE = 4000
+"""The channel ended for the reason that the last frame tells."""
+
+
+def step_timeout_s(request: wire.StepRequest) -> float:
+    """An upper bound of how long the guest may take for a step."""
+    waits_ms = sum(event.ms for event in request.events if isinstance(event, wire.WaitEvent))
+    settle_ms = request.settle.cap_ms if request.settle else 0
+    characters = sum(len(event.text) for event in request.events if isinstance(event, wire.TextEvent))
+    return STEP_GRACE_S + (waits_ms + settle_ms) / 1000 + EVENT_S * (len(request.events) + characters)
+
+
+def frame_header(frame: bytes) -> dict[str, object]:
+    """The JSON header of a binary frame. Raises ValueError."""
+    if len(frame) < 4:
+        raise ValueError("a frame is shorter than its length field")
+    (length,) = struct.unpack_from(">I", frame)
+    header = json.loads(frame[4 : 4 + length])
+    if not isinstance(header, dict):
+        raise ValueError("a frame's header is not an object")
+    return header
+
+
+def error_frame(seq: int | None, error: FarmError) -> bytes:
+    """A `ChannelError` as a binary frame."""
+    header = wire.ChannelError(
+        seq=seq, error=error.code, detail=error.detail, status=error.status, desktop=error.desktop
+    )
+    data = header.model_dump_json().encode()
+    return struct.pack(">I", len(data)) + data
+
+
+class StepChannel:
+    """One client's channel into one leased desktop."""
+
+    def __init__(self, guests: GuestAccess, access: Access, metrics: Metrics) -> None:
+        self._guests = guests
+        self._access = access
+        self._metrics = metrics
+        self._channel: GuestChannel | None = None
+        self._client: GuestClient | None = None
+
+    async def serve(self, socket: WebSocket) -> None:
+        """Relay until the client hangs up or the right to call ends."""
+        try:
+            while (message := await socket.receive())["type"] != "websocket.disconnect":
+                seq: int | None = None
+                try:
+                    request = wire.StepRequest.model_validate_json(message.get("text") or "")
+                    seq = request.seq
+                    frame = await self.step(request)
+                except ValidationError as error:
+                    frame = error_frame(seq, FarmError(ErrorCode.INVALID, first_problem(error)))
+                except FarmError as error:
+                    await socket.send_bytes(error_frame(seq, error))
+                    if error.code in CLOSE_AFTER:
+                        await socket.close(CLOSE_CODE, error.code.value)
+                        return
+                    continue
+                await socket.send_bytes(frame)
+        except WebSocketDisconnect:
+            return
+        finally:
+            if self._client is not None and self._channel is not None:
+                await self._client.close_channel(self._channel)
+
+    async def step(self, request: wire.StepRequest) -> bytes:
+        """One step: the guest's frame as it came. Raises `FarmError`."""
+        client = self._guests.client(self._access)
+        if self._channel is None or client is not self._client:
+            self._client, self._channel = client, client.channel()
+        started = time.perf_counter()
+        try:
+            frame = await self._channel.step(request.model_dump_json(), step_timeout_s(request))
+        except GuestUnreachable as error:
+            raise await self._guests.explain(self._access, error) from error
+        self._metrics.step(time.perf_counter() - started)
+        await self._check(frame)
+        return frame
+
+    async def _check(self, frame: bytes) -> None:
+        """Raises `FarmError` when the frame is the agent's error. The header of a good frame is not parsed."""
+        if len(frame) > 4096 or b'"error"' not in frame:
+            return
+        try:
+            header = frame_header(frame)
+        except ValueError as error:
+            raise FarmError(ErrorCode.GUEST_ERROR, f"the guest agent sent a broken frame: {error}") from error
+        if "error" in header:
+            status = header.get("status")
+            raise await self._guests.refused(
+                self._access,
+                str(header["error"]),
+                str(header.get("detail", "")),
+                status if isinstance(status, int) else 502,
+            )
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first thing wrong with a request, with its path, in one sentence."""
+    problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    path = ".".join(str(part) for part in problem["loc"])
+    return f"{path}: {problem['msg']}" if path else problem["msg"]

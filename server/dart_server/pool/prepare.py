@@ -1,0 +1,189 @@
+"""Bringing one desktop to a wanted state: restore the deepest snapshot that exists, or boot it, then probe it.
+
+Rule: a desktop is ready only after the restore *and* a probe of its agent. The booted base of a shape is made once, whoever needs it first;
+the others wait for it and restore it. A snapshot that does not restore is quarantined and the next deepest one is taken.
+Where the provider has no memory snapshots every desktop is booted. Non-goals: whose turn it is (`pool.service`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+
+from dart_server import wire
+from dart_server.clock import Clock
+from dart_server.errors import FarmError, from_provider
+from dart_server.guest.client import GuestClient, GuestUnreachable
+from dart_server.metrics import Metrics
+from dart_server.providers import base
+from dart_server.records import SHARED, Slot, SnapshotRecord
+from dart_server.repository import EventNote, Repository
+from dart_server.settings import FarmSettings
+from dart_server.snapshots.service import BaseOf, Snapshots, Want
+
+PROBE_TIMEOUT_S = 5.0
+ATTEMPTS = 3
+"""Tries per desktop before the host is blamed."""
+
+
+class NotReady(Exception):
+    """The desktop came up but its agent is not well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """How a desktop came to its state; `restored` is False when it was booted."""
+
+    restored: bool
+    duration_s: float
+
+
+class Preparer:
+    """Restores and boots, a bounded number at a time."""
+
+    def __init__(
+        self,
+        provider: base.Provider,
+        snapshots: Snapshots,
+        repository: Repository,
+        settings: FarmSettings,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
+        self._provider = provider
+        self._snapshots = snapshots
+        self._repository = repository
+        self._settings = settings
+        self._metrics = metrics
+        self._clock = clock
+        self._parallel = asyncio.Semaphore(settings.parallel_provider_calls)
+        self._base_locks: dict[BaseOf, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def bring(self, slot: Slot, want: Want) -> Brought:
+        """Make the slot's desktop a fresh copy of what is wanted. On `FarmError` nothing lives under the slot's id."""
+        started = self._clock.monotonic()
+        async with self._parallel:
+            restored = await self._until_ready(slot, want)
+        duration_s = self._clock.monotonic() - started
+        self._metrics.prepared(restored, slot.setup_key is not None, duration_s)
+        return Brought(restored, duration_s)
+
+    async def discard(self, slot: Slot) -> None:
+        """Remove the slot's desktop, if there is one."""
+        await self.hang_up(slot)
+        if slot.exists:
+            await self._provider.destroy(slot.desktop_id)
+            slot.exists = False
+        slot.snapshot_id = slot.setup_key = None
+
+    async def hang_up(self, slot: Slot) -> None:
+        """Close every connection into the slot's desktop."""
+        guest, slot.guest = slot.guest, None
+        if guest is not None:
+            await guest.hang_up()
+
+    async def _until_ready(self, slot: Slot, want: Want) -> bool:
+        for attempt in range(1, ATTEMPTS + 1):
+            snapshot = self._snapshots.deepest(want) if self._provider.capabilities.memory_snapshot else None
+            try:
+                if snapshot is not None:
+                    await self._restore(slot, snapshot)
+                    return True
+                if await self._boot(slot, want):
+                    return False
+            except base.SnapshotBroken as error:
+                slot.exists = False
+                if snapshot is None:
+                    raise from_provider(error) from error
+                await self._snapshots.quarantine(snapshot, str(error))
+                if want.snapshot_id is not None:
+                    raise from_provider(error) from error
+            except (NotReady, base.DesktopGone, base.HostFault) as error:
+                await self._after_failure(slot, snapshot, error, attempt)
+            except base.ProviderError as error:
+                await self.discard(slot)
+                raise from_provider(error) from error
+        raise FarmError(
+            wire.ErrorCode.HOST_FAULT,
+            f"no desktop came up in {ATTEMPTS} tries",
+            hint="See the farm's log and `dart-farm doctor`.",
+        )
+
+    async def _after_failure(self, slot: Slot, snapshot: SnapshotRecord | None, error: Exception, attempt: int) -> None:
+        await self._repository.add_event(
+            EventNote(
+                "prepare_failed",
+                slot.desktop_id,
+                data={"reason": str(error), "snapshot_id": snapshot and snapshot.snapshot_id},
+            )
+        )
+        await self.discard(slot)
+        if snapshot is not None and isinstance(error, NotReady) and attempt > 1:
+            await self._snapshots.quarantine(snapshot, str(error))
+        if attempt == ATTEMPTS:
+            hint = getattr(error, "hint", "") or "See the farm's log and `dart-farm doctor`."
+            raise FarmError(wire.ErrorCode.HOST_FAULT, f"the desktop did not come up: {error}", hint=hint) from error
+
+    async def _restore(self, slot: Slot, snapshot: SnapshotRecord) -> None:
+        await self.hang_up(slot)
+        slot.exists = True
+        with self._snapshots.reading(snapshot):
+            await self._provider.restore(slot.desktop_id, snapshot.snapshot_id)
+        await self._settle_in(slot, snapshot)
+        await self._repository.touch_snapshot(snapshot)
+
+    async def _boot(self, slot: Slot, want: Want) -> bool:
+        """True when the desktop was booted; False when somebody else has made the base meanwhile, so that it can be restored."""
+        if not self._provider.capabilities.memory_snapshot:
+            await self._create(slot, want)
+            await self._settle_in(slot, None)
+            return True
+        async with self._base_locks[want.base_of]:
+            if self._snapshots.deepest(want) is not None:
+                return False
+            await self._create(slot, want)
+            await self._settle_in(slot, None)
+            booted = await self._snapshots.take(slot, "booted", SHARED)
+            slot.snapshot_id = booted.snapshot_id
+            await self._probe(slot)
+            return True
+
+    async def _create(self, slot: Slot, want: Want) -> None:
+        await self.discard(slot)
+        slot.exists = True
+        settings = self._settings
+        await self._provider.create(
+            slot.desktop_id,
+            base.DesktopSpec(
+                image=want.shape.image,
+                resolution=want.shape.resolution,
+                font_size=want.shape.font_size,
+                memory_mib=settings.desktop_memory_mib,
+                pids=settings.desktop_pids,
+                cpus=settings.desktop_cpus,
+                disk_mib=settings.desktop_disk_mib,
+            ),
+        )
+
+    async def _settle_in(self, slot: Slot, snapshot: SnapshotRecord | None) -> None:
+        slot.snapshot_id = snapshot.snapshot_id if snapshot else None
+        slot.setup_key = snapshot.setup_key if snapshot else None
+        slot.guest = GuestClient(lambda port: self._provider.dial(slot.desktop_id, port))
+        slot.failure = None
+        await self._probe(slot)
+
+    async def _probe(self, slot: Slot) -> None:
+        if slot.guest is None:
+            raise NotReady("the desktop has no connection")
+        try:
+            reply = await slot.guest.request("GET", "/v1/health", timeout_s=PROBE_TIMEOUT_S)
+        except GuestUnreachable as error:
+            raise NotReady(str(error)) from error
+        try:
+            ready = reply.status == 200 and bool(json.loads(reply.content)["ready"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise NotReady("the guest agent's health is not what the protocol says") from error
+        if not ready:
+            raise NotReady("the guest agent says that its session is not ready")

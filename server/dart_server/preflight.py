@@ -1,0 +1,115 @@
+"""What the farm needs of its host, looked at before anything starts. Rule: each finding is one sentence with its cure.
+
+Non-goals: what the provider's root helper needs (it reports that itself when it starts; `examine` asks it too).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dart_server.errors import ConfigError
+from dart_server.settings import FarmSettings
+
+MIB = 1024**2
+HOST_RESERVE_MIB = 512
+"""Memory that must be free beside one desktop's limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+    cure: str = ""
+
+    def as_dict(self) -> dict[str, str | bool]:
+        return asdict(self)
+
+
+def require(settings: FarmSettings) -> None:
+    """Raises `ConfigError` with the first thing that is missing."""
+    for check in _own_checks(settings):
+        if not check.ok:
+            raise ConfigError(f"{check.name}: {check.detail} {check.cure}")
+
+
+def examine(settings: FarmSettings) -> list[Check]:
+    """Everything that was looked at, the provider's own answer included."""
+    return [*_own_checks(settings), asyncio.run(_provider_check(settings))]
+
+
+def installed_images(settings: FarmSettings) -> list[dict[str, str]]:
+    """Name, digest and path of every image under the home directory."""
+    found = []
+    for current in sorted((settings.home / "images").glob("*/current")):
+        manifest = current / "manifest.json"
+        try:
+            digest = str(json.loads(manifest.read_text()).get("digest", current.resolve().name))
+        except (OSError, ValueError, AttributeError):
+            continue
+        found.append({"name": current.parent.name, "digest": digest, "path": str(current.resolve())})
+    return found
+
+
+def _own_checks(settings: FarmSettings) -> list[Check]:
+    if settings.provider == "sim":
+        return [Check("provider", True, "sim needs nothing of the host")]
+    return [_images(settings), _memory(settings), _space(settings)]
+
+
+def _images(settings: FarmSettings) -> Check:
+    names = [image["name"] for image in installed_images(settings)]
+    detail = ", ".join(names) if names else f"no desktop image is installed under {settings.home / 'images'}."
+    return Check(
+        "images",
+        bool(names),
+        detail,
+        "Run `make setup`, or `python -m vm_images.build basic`, or set DART_HOME to where they are.",
+    )
+
+
+def _memory(settings: FarmSettings) -> Check:
+    import psutil
+
+    available_mib = int(psutil.virtual_memory().available / MIB)
+    needed_mib = settings.desktop_memory_mib + HOST_RESERVE_MIB
+    cure = "Free some, or lower DART_DESKTOP_MEMORY_MIB."
+    return Check(
+        "memory", available_mib >= needed_mib, f"{available_mib} MiB available, {needed_mib} MiB needed.", cure
+    )
+
+
+def _space(settings: FarmSettings) -> Check:
+    place = _existing(settings.snapshot_dir)
+    free = shutil.disk_usage(place).free
+    quota = settings.snapshot_quota_bytes
+    cure = "Free some, lower DART_SNAPSHOT_QUOTA_BYTES, or set DART_SNAPSHOT_DIR to another disk."
+    detail = f"{free // MIB} MiB free on {place}, the quota is {quota // MIB} MiB."
+    return Check("snapshot space", free >= quota, detail, cure)
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+async def _provider_check(settings: FarmSettings) -> Check:
+    from dart_server.choice import make_provider
+    from dart_server.providers.base import ProviderError
+
+    provider = make_provider(settings)
+    try:
+        await provider.start()
+    except ProviderError as error:
+        return Check(f"provider {settings.provider}", False, str(error), error.hint)
+    has = provider.capabilities
+    await provider.aclose()
+    names = [name for name in ("memory_snapshot", "fork", "restore_in_place", "tunnel") if getattr(has, name)]
+    return Check(f"provider {settings.provider}", True, "can do " + (", ".join(names) or "nothing beyond booting"))

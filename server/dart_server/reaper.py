@@ -1,0 +1,71 @@
+"""Cleaning up without a server: whatever the provider still owns on this host, and the farm's own files in the runtime directory.
+
+Rule: only what carries our ownership prefix is touched (the provider sees to that), the ledger is told what is gone, and sockets, locks and
+secrets of a farm that does not run are removed. Non-goals: stopping a running farm (`daemon.stop_running`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dart_server.choice import make_provider
+from dart_server.clock import SystemClock
+from dart_server.daemon import sole_farm
+from dart_server.db import Database
+from dart_server.repository import EventNote, Repository
+from dart_server.settings import FarmSettings
+from dart_server.wire import DesktopState, LeaseState
+
+
+async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
+    """Names of what was (or would be) removed. Raises `AlreadyRunning`, `ProviderError`."""
+    files = _own_files(settings)
+    if not settings.runtime_dir.is_dir():
+        settings.runtime_dir.mkdir(mode=0o700, parents=True)
+    provider = make_provider(settings)
+    if dry_run:
+        await provider.start()
+        owned = await provider.owned()
+        await provider.aclose()
+        return [*owned.desktops, *owned.snapshots, *(str(path) for path in files if path.exists())]
+    with sole_farm(settings):
+        await provider.start()
+        removed = list(await provider.reap(set()))
+        await provider.aclose()
+        if settings.db_url is not None or (settings.runtime_dir / "farm.db").exists():
+            await _settle_ledger(settings, removed)
+        for path in _own_files(settings):
+            if path.exists() or path.is_symlink():
+                path.unlink()
+                removed.append(str(path))
+    return removed
+
+
+def _own_files(settings: FarmSettings) -> list[Path]:
+    return [
+        settings.socket_path,
+        settings.lock_path,
+        settings.runtime_dir / "farm.start.lock",
+        settings.runtime_dir / "hostd.sock",
+    ]
+
+
+async def _settle_ledger(settings: FarmSettings, removed: list[str]) -> None:
+    """Write down that nothing lives any more."""
+    database = Database(settings.database_url)
+    try:
+        await database.migrate()
+        repository = Repository(database, SystemClock())
+        for lease in await repository.active_leases():
+            lease.state = LeaseState.EXPIRED
+            await repository.end_lease(lease)
+        for record in await repository.ready_snapshots():
+            await repository.end_snapshot(record.snapshot_id, "deleted", "reaped")
+        await repository.forget_unfinished_snapshots()
+        await repository.abandon_all_setups("reaped")
+        for slot in await repository.living_desktops():
+            slot.state, slot.lease_id = DesktopState.GONE, None
+            await repository.save_desktop(slot)
+        await repository.add_event(EventNote("reaped", data={"removed": removed}))
+    finally:
+        await database.aclose()

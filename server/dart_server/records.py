@@ -1,0 +1,126 @@
+"""The farm's values in memory: desktop slots, leases, snapshots. Rule: data and its views; behaviour is in pool, leases, snapshots.
+
+The server process holds the truth of what lives; the ledger (`repository`) is written with every change and read once, at start.
+`deadline_s` is on the clock's monotonic axis, every other time is seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from dart_server import wire
+from dart_server.clock import utc
+
+if TYPE_CHECKING:
+    from dart_server.guest.client import GuestClient
+
+SnapshotKind = Literal["booted", "setup", "user"]
+SHARED = "farm"
+"""Owner of what belongs to no tenant: the booted bases."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """One desktop. `busy` while it is being made, restored or removed; `clean` while nobody has used it since."""
+
+    desktop_id: str
+    shape: wire.DesktopShape
+    image_digest: str
+    provider: str
+    created_at: float
+    state: wire.DesktopState = wire.DesktopState.CREATING
+    fence: int = 0
+    lease_id: str | None = None
+    snapshot_id: str | None = None
+    setup_key: str | None = None
+    clean: bool = False
+    busy: bool = True
+    warming: bool = False
+    """It is being prepared for nobody in particular."""
+    exists: bool = False
+    """The provider may hold something under this id."""
+    guest: GuestClient | None = None
+    failure: wire.DesktopHealthView | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def view(self) -> wire.DesktopView:
+        return wire.DesktopView(
+            desktop_id=self.desktop_id,
+            state=self.state,
+            provider=self.provider,
+            shape=self.shape,
+            fence=self.fence,
+            lease_id=self.lease_id,
+            setup_key=self.setup_key,
+            created_at=utc(self.created_at),
+        )
+
+
+@dataclass(slots=True)
+class LeaseRecord:
+    """One claim. `slot` is None once it has ended."""
+
+    lease_id: str
+    owner: str
+    client_request_id: str
+    token_sha256: str
+    shape: wire.DesktopShape
+    image_digest: str
+    setup_key: str | None
+    ttl_s: float
+    created_at: float
+    expires_at: float
+    deadline_s: float
+    labels: dict[str, str]
+    slot: Slot | None
+    desktop_id: str | None
+    fence: int
+    state: wire.LeaseState = wire.LeaseState.ACTIVE
+
+    def view(self) -> wire.LeaseView:
+        return wire.LeaseView(
+            lease_id=self.lease_id,
+            state=self.state,
+            desktop_id=self.desktop_id,
+            fence=self.slot.fence if self.slot else self.fence,
+            owner=self.owner,
+            shape=self.shape,
+            setup_key=self.slot.setup_key if self.slot else self.setup_key,
+            created_at=utc(self.created_at),
+            expires_at=utc(self.expires_at),
+            labels=self.labels,
+        )
+
+
+@dataclass(slots=True)
+class SnapshotRecord:
+    """One live snapshot. `pins` counts the restores that read it now."""
+
+    snapshot_id: str
+    kind: SnapshotKind
+    name: str | None
+    owner: str
+    setup_key: str | None
+    shape: wire.DesktopShape
+    image_digest: str
+    parent: str | None
+    bytes: int
+    created_at: float
+    last_used_at: float
+    pins: int = 0
+
+    def view(self) -> wire.SnapshotView:
+        return wire.SnapshotView(
+            snapshot_id=self.snapshot_id,
+            kind=self.kind,
+            name=self.name,
+            setup_key=self.setup_key,
+            owner=self.owner,
+            shape=self.shape,
+            bytes=self.bytes,
+            parent=self.parent,
+            created_at=utc(self.created_at),
+            last_used_at=utc(self.last_used_at),
+        )

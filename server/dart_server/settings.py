@@ -1,0 +1,101 @@
+"""Every knob of the farm, from `DART_…` variables or keyword arguments. Rule: wrong values fail here, before anything starts.
+
+Sizes are bytes, or MiB where the name says so; times are seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+GIB = 1024**3
+
+
+def default_home() -> Path:
+    """`$XDG_DATA_HOME/dart`, else `~/.local/share/dart`."""
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "dart"
+
+
+def default_runtime_dir() -> Path:
+    """`$XDG_RUNTIME_DIR/dart`, else `dart-<uid>` in the directory for temporary files."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "dart" if runtime else Path(tempfile.gettempdir()) / f"dart-{os.getuid()}"
+
+
+def default_snapshot_dir() -> Path:
+    """Memory-backed where the host has it: `/dev/shm/dart-<uid>`."""
+    shm = Path("/dev/shm")
+    return (shm if shm.is_dir() else Path(tempfile.gettempdir())) / f"dart-{os.getuid()}"
+
+
+class FarmSettings(BaseSettings):
+    """Settings of one farm process."""
+
+    model_config = SettingsConfigDict(env_prefix="DART_", extra="ignore", frozen=True)
+
+    provider: Literal["runc", "sim"] = "runc"
+    max_desktops: int = Field(default=4, ge=1, le=4096)
+    """Live desktops at once, leased or not."""
+    warm_desktops: int = Field(default=1, ge=0, le=4096)
+    """Free desktops kept ready at the booted base, for shapes that were asked for lately."""
+    home: Path = Field(default_factory=default_home)
+    runtime_dir: Path = Field(default_factory=default_runtime_dir)
+    snapshot_dir: Path = Field(default_factory=default_snapshot_dir)
+    snapshot_quota_bytes: int = Field(default=4 * GIB, ge=1)
+    desktop_memory_mib: int = Field(default=2048, ge=128)
+    desktop_pids: int = Field(default=1024, ge=64)
+    desktop_cpus: float = Field(default=2.0, gt=0)
+    desktop_disk_mib: int = Field(default=1024, ge=64)
+    parallel_provider_calls: int = Field(default=4, ge=1)
+    """Boots, restores and snapshots that run at the same time."""
+    idle_shutdown_s: float = Field(default=300.0, gt=0)
+    """An embedded farm without leases and requests stops itself after this long."""
+    tick_s: float = Field(default=1.0, gt=0)
+    """How often expiry is looked at."""
+    probe_s: float = Field(default=10.0, gt=0)
+    """How often free desktops are looked at."""
+    uds: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = Field(default=8700, ge=0, le=65535)
+    db_url: str | None = None
+    """None: SQLite in the runtime directory."""
+    json_body_limit_bytes: int = Field(default=1024**2, ge=1024)
+    file_body_limit_bytes: int = Field(default=256 * 1024**2, ge=1024)
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @model_validator(mode="after")
+    def _warm_fits(self) -> FarmSettings:
+        if self.warm_desktops > self.max_desktops:
+            raise ValueError(f"warm_desktops ({self.warm_desktops}) is more than max_desktops ({self.max_desktops})")
+        return self
+
+    @property
+    def database_url(self) -> str:
+        return self.db_url or f"sqlite+aiosqlite:///{self.runtime_dir / 'farm.db'}"
+
+    @property
+    def socket_path(self) -> Path:
+        return self.runtime_dir / "farm.sock"
+
+    @property
+    def key_path(self) -> Path:
+        return self.runtime_dir / "farm.key"
+
+    @property
+    def secret_path(self) -> Path:
+        return self.runtime_dir / "farm.secret"
+
+    @property
+    def lock_path(self) -> Path:
+        return self.runtime_dir / "farm.lock"
+
+    @property
+    def log_path(self) -> Path:
+        return self.runtime_dir / "farm.log"

@@ -1,0 +1,1 @@
+"""Prepared states by key: one builder at a time, the others wait."""

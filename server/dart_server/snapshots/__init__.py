@@ -1,0 +1,1 @@
+"""Live snapshots under a byte quota, and their routes."""

@@ -1,0 +1,53 @@
+"""Fixtures: a farm over the fake provider on a clock that tests move by hand, and an HTTP client of its application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from farm_fake import FakeProvider
+from farm_harness import Api, MakeApi, ManualClock
+
+from dart_server.app import create_app
+from dart_server.farm import Farm
+from dart_server.settings import FarmSettings
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def provider() -> FakeProvider:
+    return FakeProvider()
+
+
+@pytest.fixture
+async def make_api(tmp_path: Path, clock: ManualClock, provider: FakeProvider) -> AsyncIterator[MakeApi]:
+    farms: list[Farm] = []
+    clients: list[httpx.AsyncClient] = []
+
+    async def make(**settings: Any) -> Api:
+        chosen = {"warm_desktops": 0, "max_desktops": 2, "runtime_dir": tmp_path, "home": tmp_path, **settings}
+        farm = Farm(FarmSettings(provider="sim", **chosen), provider, clock)
+        await farm.start()
+        farms.append(farm)
+        transport = httpx.ASGITransport(create_app(farm), raise_app_exceptions=False)
+        client = httpx.AsyncClient(transport=transport, base_url="http://farm")
+        clients.append(client)
+        return Api(farm, client, farm.settings.key_path.read_text().strip())
+
+    yield make
+    for client in clients:
+        await client.aclose()
+    for farm in farms:
+        await farm.stop()
+
+
+@pytest.fixture
+async def api(make_api: MakeApi) -> Api:
+    return await make_api()

@@ -1,0 +1,95 @@
+"""What the farm's tests share: a clock moved by hand, and the HTTP interface as one key sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+
+from dart_server.farm import Farm
+
+
+class ManualClock:
+    """Time stands still until a test advances it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._order = itertools.count()
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now + 1_700_000_000
+
+    async def sleep(self, seconds: float) -> None:
+        future = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self.now + seconds, next(self._order), future))
+        await future
+
+    async def advance(self, seconds: float) -> None:
+        """Move on, waking sleepers in their order and letting what they do settle."""
+        end = self.now + seconds
+        while self._sleepers and self._sleepers[0][0] <= end:
+            due, _, future = heapq.heappop(self._sleepers)
+            self.now = max(self.now, due)
+            if not future.done():
+                future.set_result(None)
+            await asyncio.sleep(0.002)
+        self.now = end
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait (in real time, shortly) until something has become true."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+class Api:
+    """The farm's HTTP interface as one key sees it."""
+
+    def __init__(self, farm: Farm, client: httpx.AsyncClient, key: str) -> None:
+        self.farm = farm
+        self.client = client
+        self.key = key
+        self._numbers = itertools.count()
+
+    async def call(
+        self, method: str, path: str, *, lease: dict[str, Any] | None = None, **options: Any
+    ) -> httpx.Response:
+        headers = {"authorization": f"Bearer {self.key}", **options.pop("headers", {})}
+        if lease is not None:
+            headers |= {"X-Dart-Lease-Token": lease["token"], "X-Dart-Fence": str(lease["fence"])}
+        return await self.client.request(method, path, headers=headers, **options)
+
+    async def claim(self, **fields: Any) -> dict[str, Any]:
+        body = {"client_request_id": f"request-{next(self._numbers):04d}", **fields}
+        reply = await self.call("POST", "/v1/leases", json=body)
+        assert reply.status_code == 200, reply.text
+        lease: dict[str, Any] = reply.json()
+        return lease
+
+    async def reset(self, lease: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        """Reset and remember the new fence."""
+        reply = await self.call("POST", f"/v1/leases/{lease['lease_id']}/reset", lease=lease, json=fields)
+        assert reply.status_code == 200, reply.text
+        answer: dict[str, Any] = reply.json()
+        lease["fence"] = answer["fence"]
+        return answer
+
+    async def publish(self, lease: dict[str, Any], key: str) -> httpx.Response:
+        grant = (
+            await self.call("POST", "/v1/setups/claim", json={"key": key, "lease_id": lease["lease_id"], "wait_s": 0})
+        ).json()
+        assert grant["state"] == "build", grant
+        body = {"publish_key": key, "grant": grant["grant"]}
+        return await self.call("POST", f"/v1/leases/{lease['lease_id']}/snapshot", lease=lease, json=body)
+
+
+MakeApi = Callable[..., Awaitable[Api]]

@@ -1,0 +1,196 @@
+"""Leases: grant, heartbeat, expiry, fences, queue, idempotence."""
+
+from __future__ import annotations
+
+import asyncio
+
+from farm_fake import FakeProvider
+from farm_harness import Api, MakeApi, ManualClock, until
+
+from dart_server.wire import DesktopState
+
+
+async def execute(api: Api, lease: dict, argv: list[str] | None = None):
+    return await api.call("POST", f"/v1/leases/{lease['lease_id']}/execute", lease=lease, json={"argv": argv or ["ls"]})
+
+
+async def test_a_claim_boots_once_and_forks_afterwards(api: Api, provider: FakeProvider) -> None:
+    first, second = await asyncio.gather(api.claim(), api.claim())
+    assert first["desktop_id"] != second["desktop_id"]
+    assert [verb for verb, _ in provider.log] == ["create", "snapshot", "restore"]
+    assert (await execute(api, first, ["echo", "hi"])).json()["stdout"] == "echo hi"
+
+
+async def test_a_released_desktop_is_made_anew_before_the_next_claim(api: Api, provider: FakeProvider) -> None:
+    lease = await api.claim()
+    await api.call(
+        "PUT", f"/v1/leases/{lease['lease_id']}/files", lease=lease, params={"path": "/tmp/x"}, content=b"dirt"
+    )
+    assert (await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")).status_code == 204
+    again = await api.claim()
+    reply = await api.call("GET", f"/v1/leases/{again['lease_id']}/files", lease=again, params={"path": "/tmp/x"})
+    assert reply.status_code == 404
+    assert reply.json()["error"] == "guest_error"
+
+
+async def test_release_is_idempotent_and_ends_the_right_to_call(api: Api) -> None:
+    lease = await api.claim()
+    for _ in range(2):
+        assert (await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")).status_code == 204
+    reply = await execute(api, lease)
+    assert (reply.status_code, reply.json()["error"]) == (410, "lease_expired")
+    assert (await api.call("GET", f"/v1/leases/{lease['lease_id']}")).json()["state"] == "released"
+
+
+async def test_a_repeated_claim_gives_the_same_lease(api: Api) -> None:
+    first = await api.claim(client_request_id="same-request")
+    assert await api.claim(client_request_id="same-request") == first
+    both = await asyncio.gather(*(api.claim(client_request_id="twice-at-once") for _ in range(2)))
+    assert both[0] == both[1]
+    assert len(api.farm.leases.active) == 2
+    await api.call("DELETE", f"/v1/leases/{first['lease_id']}")
+    reply = await api.call("POST", "/v1/leases", json={"client_request_id": "same-request"})
+    assert (reply.status_code, reply.json()["error"]) == (410, "lease_expired")
+
+
+async def test_a_lease_expires_without_heartbeats_and_lives_with_them(api: Api, clock: ManualClock) -> None:
+    lease, other = await api.claim(ttl_s=10), await api.claim(ttl_s=10)
+    await clock.advance(8)
+    assert (await api.call("POST", f"/v1/leases/{lease['lease_id']}/heartbeat")).status_code == 200
+    await clock.advance(4)
+    assert (await execute(api, lease)).status_code == 200
+    assert (await execute(api, other)).json()["error"] == "lease_expired"
+    assert (await api.call("POST", f"/v1/leases/{other['lease_id']}/heartbeat")).status_code == 410
+    events = [event["kind"] for event in (await api.call("GET", "/v1/events")).json()]
+    assert events.count("lease_expired") == 1
+
+
+async def test_expiry_is_checked_at_the_call_even_before_the_tick(api: Api, clock: ManualClock) -> None:
+    lease = await api.claim(ttl_s=10)
+    clock.now += 10
+    assert (await execute(api, lease)).json()["error"] == "lease_expired"
+
+
+async def test_reset_grows_the_fence_and_refuses_the_old_one(api: Api) -> None:
+    lease = await api.claim()
+    old = dict(lease)
+    answer = await api.reset(lease)
+    assert answer["fence"] > old["fence"]
+    assert answer["restored"] is True
+    reply = await execute(api, old)
+    assert (reply.status_code, reply.json()["error"]) == (409, "fenced")
+    assert (await api.call("GET", f"/v1/leases/{lease['lease_id']}")).json()["fence"] == answer["fence"]
+    assert (await execute(api, lease)).status_code == 200
+
+
+async def test_a_fence_grows_over_the_leases_of_one_desktop(make_api: MakeApi) -> None:
+    api = await make_api(max_desktops=1, warm_desktops=1)
+    fences = []
+    for _ in range(3):
+        lease = await api.claim()
+        fences.append((lease["desktop_id"], lease["fence"]))
+        await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")
+    assert len({desktop for desktop, _ in fences}) == 1
+    assert [fence for _, fence in fences] == sorted({fence for _, fence in fences})
+
+
+async def test_a_call_under_way_during_a_reset_is_fenced(api: Api) -> None:
+    lease = await api.claim()
+    call = asyncio.create_task(execute(api, dict(lease), ["sleep"]))
+    await asyncio.sleep(0.05)
+    await api.reset(lease)
+    assert (await call).json()["error"] == "fenced"
+
+
+async def test_a_wrong_token_is_forbidden(api: Api) -> None:
+    lease, other = await api.claim(), await api.claim()
+    reply = await execute(api, lease | {"token": other["token"]})
+    assert (reply.status_code, reply.json()["error"]) == (403, "forbidden")
+
+
+async def test_tokens_are_not_in_the_database(api: Api) -> None:
+    lease = await api.claim()
+    content = b"".join(path.read_bytes() for path in api.farm.settings.runtime_dir.glob("farm.db*"))
+    assert lease["lease_id"].encode() in content
+    assert lease["token"].encode() not in content
+    assert api.key.encode() not in content
+
+
+async def test_claims_wait_in_order_and_time_out(api: Api, clock: ManualClock) -> None:
+    held = [await api.claim(), await api.claim()]
+    order: list[str] = []
+
+    async def wait(name: str) -> None:
+        await api.claim(client_request_id=f"waiting-{name}", wait_s=100)
+        order.append(name)
+
+    waiting = [asyncio.create_task(wait("a"))]
+    await until(lambda: api.farm.pool.waiting == 1)
+    waiting.append(asyncio.create_task(wait("b")))
+    await until(lambda: api.farm.pool.waiting == 2)
+    late = asyncio.create_task(api.call("POST", "/v1/leases", json={"client_request_id": "too-late", "wait_s": 5}))
+    await until(lambda: api.farm.pool.waiting == 3)
+    await clock.advance(6)
+    reply = await late
+    assert (reply.status_code, reply.json()["error"]) == (503, "no_capacity")
+    assert "retry-after" in reply.headers
+    for lease in held:
+        await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")
+        await until(lambda: len(order) > held.index(lease))
+    assert order == ["a", "b"]
+    await asyncio.gather(*waiting)
+
+
+async def test_a_free_desktop_of_another_shape_makes_room(make_api: MakeApi) -> None:
+    api = await make_api(max_desktops=1, warm_desktops=1)
+    lease = await api.claim()
+    await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")
+    other = await api.claim(shape={"image": "basic", "resolution": [320, 200]})
+    assert other["shape"]["resolution"] == [320, 200]
+    assert len(api.farm.pool.slots) == 1
+
+
+async def test_a_cancelled_claim_gives_its_desktop_back(api: Api, provider: FakeProvider) -> None:
+    provider.gate = asyncio.Event()
+    claim = asyncio.create_task(api.claim())
+    await until(lambda: provider.log != [])
+    claim.cancel()
+    await asyncio.gather(claim, return_exceptions=True)
+    provider.gate.set()
+    await until(lambda: not api.farm.pool.slots)
+    assert api.farm.leases.active == []
+    assert provider.desktops == {}
+
+
+async def test_warm_desktops_are_kept_and_dead_ones_replaced(
+    make_api: MakeApi, provider: FakeProvider, clock: ManualClock
+) -> None:
+    from dart_server.providers.base import HealthCause
+
+    api = await make_api(warm_desktops=1)
+    lease = await api.claim()
+
+    def ready() -> list[str]:
+        return [
+            slot.desktop_id
+            for slot in api.farm.pool.slots.values()
+            if slot.state is DesktopState.READY and not slot.busy
+        ]
+
+    await until(lambda: len(ready()) == 1)
+    warm = ready()[0]
+    await provider.kill(warm, HealthCause.KILLED_FROM_OUTSIDE)
+    await clock.advance(11)
+    await until(lambda: len(ready()) == 1 and ready() != [warm])
+    second = await api.claim()
+    assert second["desktop_id"] != lease["desktop_id"]
+
+
+async def test_a_missing_image_and_a_failing_host_are_told_apart(api: Api, provider: FakeProvider) -> None:
+    reply = await api.call("POST", "/v1/leases", json={"client_request_id": "no-image", "shape": {"image": "missing"}})
+    assert (reply.status_code, reply.json()["error"], reply.json()["hint"]) == (404, "image_missing", "Build it.")
+    provider.host_faults = 99
+    reply = await api.call("POST", "/v1/leases", json={"client_request_id": "bad-host"})
+    assert (reply.status_code, reply.json()["error"]) == (503, "host_fault")
+    provider.host_faults = 1
+    assert (await api.claim())["fence"] == 1
