@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 from dart_guest import events, settle
 from dart_guest.xinput import CONNECTION_ERRORS, Pointer, SessionDown, XInput
 from dart_guest.xshm import GrabError, ShmGrabber
-from PIL import Image
+from PIL import Image, ImageChops
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +50,18 @@ def encode(image: Image.Image, frame: events.Frame) -> bytes:
 
 def draw_pointer(image: Image.Image, pointer: Pointer) -> None:
     """Blend the pointer's premultiplied ARGB picture into an RGB image in place, clipped at the edges."""
-    words = np.array(pointer.argb, dtype=np.uint32).reshape(pointer.height, pointer.width)
-    alpha = (words >> 24 & 255).astype(np.uint16)[..., None]
-    colour = np.stack([words >> shift & 255 for shift in (16, 8, 0)], axis=-1).astype(np.uint16)
+    words = b"".join((word & 0xFFFFFFFF).to_bytes(4, "little") for word in pointer.argb)
+    picture = Image.frombytes("RGBA", (pointer.width, pointer.height), words, "raw", "BGRA")
     left, top = max(pointer.x, 0), max(pointer.y, 0)
     right = min(pointer.x + pointer.width, image.width)
     bottom = min(pointer.y + pointer.height, image.height)
     if right <= left or bottom <= top:
         return
-    rows = slice(top - pointer.y, bottom - pointer.y)
-    columns = slice(left - pointer.x, right - pointer.x)
-    under = np.asarray(image.crop((left, top, right, bottom)), dtype=np.uint16)
-    mixed = colour[rows, columns] + under * (255 - alpha[rows, columns]) // 255
-    image.paste(Image.fromarray(np.clip(mixed, 0, 255).astype(np.uint8)), (left, top))
+    picture = picture.crop((left - pointer.x, top - pointer.y, right - pointer.x, bottom - pointer.y))
+    veil = ImageChops.invert(picture.getchannel("A"))
+    under = image.crop((left, top, right, bottom))
+    shaded = ImageChops.multiply(under, Image.merge("RGB", (veil, veil, veil)))
+    image.paste(ImageChops.add(shaded, picture.convert("RGB")), (left, top))
 
 
 class Desktop:

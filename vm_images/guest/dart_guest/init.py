@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import select
 import shutil
 import signal
 import subprocess
@@ -27,7 +28,7 @@ LOG_DIR = Path("/var/log/dart")
 X_START_LIMIT_S = 20.0
 AGENT_BACKOFF_S = (0.0, 0.2, 1.0, 3.0)
 SESSION_OOM_SCORE = 200
-WATCHED_SIGNALS = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT})
+IDLE_WAKE_S = 5.0
 
 
 class StartFailure(Exception):
@@ -73,6 +74,35 @@ def bring_loopback_up() -> None:
         fcntl.ioctl(control, set_flags, struct.pack("16sH14s", b"lo", flags | up, b""))
 
 
+class Waker:
+    """Sleeps until a child dies or init is asked to stop.
+
+    A pipe and select, not sigtimedwait: a wait that a checkpoint interrupts must come back as nothing at all, and
+    sigtimedwait comes back as a signal that nobody sent.
+    """
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self.reader, writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.stop)
+
+    def stop(self, *_: object) -> None:
+        """Handler of the stop signals."""
+        self.stopped = True
+
+    def wait(self, pause_s: float) -> None:
+        """Return after `pause_s` at the latest."""
+        ready, _, _ = select.select([self.reader], [], [], pause_s)
+        if ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self.reader, 4096)
+
+
 class Init:
     """Starts the parts, then reaps for ever."""
 
@@ -102,7 +132,6 @@ class Init:
                 user=session.UID if as_user else None,
                 group=session.GID if as_user else None,
                 extra_groups=os.getgrouplist(session.USER, session.GID) if as_user else None,
-                preexec_fn=unblock_signals,
             )
         self.children = [other for other in self.children if other.pid in self.pids.values()] + [child]
         self.pids[part] = child.pid
@@ -167,26 +196,19 @@ class Init:
             self.dead.append(part)
         self.publish()
 
-    def run(self) -> None:
-        """Reap until SIGTERM or SIGINT."""
-        while True:
-            pause_s = 5.0
+    def run(self, waker: Waker) -> None:
+        """Reap until asked to stop."""
+        while not waker.stopped:
+            pause_s = IDLE_WAKE_S
             if self.agent_due_s is not None:
                 pause_s = max(0.0, self.agent_due_s - time.monotonic())
-            received = signal.sigtimedwait(WATCHED_SIGNALS, pause_s)
-            if received is not None and received.si_signo != signal.SIGCHLD:
-                return
+            waker.wait(pause_s)
             self.reap()
             if self.agent_due_s is not None and time.monotonic() >= self.agent_due_s:
                 try:
                     self.start_agent()
                 except OSError:
                     self.agent_due_s = time.monotonic() + AGENT_BACKOFF_S[-1]
-
-
-def unblock_signals() -> None:
-    """Undo init's own signal mask in a child, between fork and exec."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED_SIGNALS)
 
 
 def raise_oom_score(pid: int, score: int) -> None:
@@ -215,17 +237,17 @@ def main() -> int:
     if os.getpid() != 1:
         print("dart-init: runs only as process 1 of a desktop", file=sys.stderr)
         return 2
-    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED_SIGNALS)
     os.umask(0o022)
     prepare_files()
     redirect_stdio()
     bring_loopback_up()
     look.apply(font_size, resolution)
+    waker = Waker()
     init = Init(resolution)
     # A session that fails to start stays visible: the agent answers health with what is dead.
     with contextlib.suppress(StartFailure, OSError):
         init.start_session()
-    init.run()
+    init.run(waker)
     stop_everything()
     shutil.rmtree(session.RUN_DIR, ignore_errors=True)
     return 0
