@@ -39,7 +39,7 @@ class Preparer:
 
     def known_key(self, task: TaskLike) -> str | None:
         """The task's set-up key, once a lease has told which image the farm has."""
-        if self._image_digest is None or not self._snapshots_work:
+        if self._image_digest is None or not self._publishes(task):
             return None
         return task.setup_key(self._image_digest, self._shape)
 
@@ -50,11 +50,11 @@ class Preparer:
         Raises `SetupError`, `FarmError` and `DesktopError`s.
         """
         self._image_digest = lease.image_digest
+        if not self._publishes(task):
+            await self._build(lease, task, fresh=fresh)
+            return
         key = task.setup_key(lease.image_digest, self._shape)
         if fresh and lease.setup_key == key:
-            return
-        if not self._snapshots_work:
-            await self._build(lease, task, fresh=fresh)
             return
         deadline_s = self._clock.monotonic() + self._wait_s
         while True:
@@ -79,6 +79,9 @@ class Preparer:
                 if error.code not in GONE_SNAPSHOT_CODES:
                     raise
             log.info("The prepared state of %s is gone; claiming it again.", task.id)
+
+    def _publishes(self, task: TaskLike) -> bool:
+        return self._snapshots_work and task.publish_setup
 
     async def _build_and_publish(self, lease: LeaseLike, task: TaskLike, key: str, grant: str, *, fresh: bool) -> bool:
         """True when the state is published; False when the farm cannot keep it and this desktop is all there

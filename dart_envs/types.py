@@ -196,6 +196,12 @@ class TaskLike(Protocol):
         """Step budget of one episode."""
         ...
 
+    @property
+    def publish_setup(self) -> bool:
+        """Whether the prepared state is worth a shared snapshot; False: the set-up is so quick that every
+        reset runs it on the booted base."""
+        ...
+
     def setup_key(self, image_digest: str, shape: DesktopShape) -> str:
         """Identity of the prepared state (64 hex digits); tasks that share it share their snapshot."""
         ...

@@ -115,6 +115,18 @@ def _refuse_snapshots(lease: FakeLease) -> None:
     lease.fail_next("snapshot", FarmError("no CRIU", code=ErrorCode.CAPABILITY_MISSING))
 
 
+async def test_a_quick_setup_is_run_on_the_booted_base_each_time(farm: FakeFarm) -> None:
+    task = ToyTask(publish_setup=False)
+    async with AsyncDesktopEnv(farm, shape=SHAPE) as env:
+        await env.reset(task)
+        farm.leases[0].state.typed = "left over"
+        await env.reset(task)
+        assert task.prepared == 2
+        assert farm.leases[0].state.typed == ""
+        assert {"claim_setup", "snapshot"} & set(farm.leases[0].calls) == set()
+        assert farm.leases[0].calls.count("reset") == 1
+
+
 async def test_a_full_quota_costs_the_snapshot_and_not_the_episode(farm: FakeFarm) -> None:
     farm.on_lease = lambda lease: lease.fail_next("snapshot", FarmError("full", code=ErrorCode.QUOTA))
     async with AsyncDesktopEnv(farm, shape=SHAPE) as env:

@@ -17,6 +17,7 @@ class ToyTask:
     word: str = "hello"
     id: str = "toy/type/0000"
     max_steps: int = 4
+    publish_setup: bool = True
     prepared: int = 0
     judged: int = 0
     ends: list[EndReason | None] = field(default_factory=list)
