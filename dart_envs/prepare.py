@@ -88,6 +88,7 @@ class Preparer:
         is."""
         try:
             await self._build(lease, task, fresh=fresh)
+            await lease.step([], SETUP_SETTLE)
             await lease.snapshot(publish_key=key, grant=grant)
         except BaseException as error:
             await self._abandon(key, grant, error)
@@ -106,7 +107,6 @@ class Preparer:
             await lease.reset(None)
         try:
             await task.prepare(lease)
-            await lease.step([], SETUP_SETTLE)
         except DesktopGone as gone:
             if gone.fault_owner is FaultOwner.POLICY:
                 raise SetupError(f"The set-up of {task.id} broke its own desktop: {gone.cause}.") from gone
