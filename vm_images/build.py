@@ -73,9 +73,7 @@ def give_back(store: ImageStore, name: str) -> None:
 
 def architecture() -> str:
     """Debian's name of this machine's architecture."""
-    return subprocess.run(
-        ["dpkg", "--print-architecture"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    return subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def fill(recipe: Recipe, of_recipe: str, store: ImageStore, work: Path, progress: Progress) -> Path:

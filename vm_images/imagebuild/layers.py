@@ -112,7 +112,9 @@ def lay_guest(rootfs: Path, guest_dir: Path) -> None:
     compile_argv = ["python3", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     chroot(rootfs, [*compile_argv, f"/{AGENT_DIR}"])
     program = f"import sys; sys.path.insert(0, '/{AGENT_DIR}'); from dart_guest import look, session; "
-    chroot(rootfs, ["python3", "-B", "-c", program + "look.apply(session.DEFAULT_FONT_SIZE, session.DEFAULT_RESOLUTION)"])
+    chroot(
+        rootfs, ["python3", "-B", "-c", program + "look.apply(session.DEFAULT_FONT_SIZE, session.DEFAULT_RESOLUTION)"]
+    )
 
 
 def guest_version(guest_dir: Path) -> str:

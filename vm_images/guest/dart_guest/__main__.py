@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 from aiohttp import web
+
 from dart_guest import files, lifecycle, osworld, osworld_run, session, v1
 from dart_guest.agent import Agent
 from dart_guest.http import AGENT, errors_as_json
@@ -24,6 +25,7 @@ from dart_guest.http import AGENT, errors_as_json
 DEFAULT_LISTEN = "abstract:dart-guest"
 BODY_LIMIT = 1024**3
 UCRED = struct.Struct("3i")
+PACKAGE_DIR = str(Path(__file__).resolve().parent.parent)
 
 
 def make_application(agent: Agent) -> web.Application:
@@ -64,9 +66,7 @@ def from_outside(peer: socket.socket) -> bool:
     return pid == 0
 
 
-async def accept_forever(
-    listener: socket.socket, server: web.Server, agent: Agent, allow_local: bool
-) -> None:
+async def accept_forever(listener: socket.socket, server: web.Server, agent: Agent, allow_local: bool) -> None:
     """Let callers in one by one."""
     loop = asyncio.get_running_loop()
     while True:
@@ -86,11 +86,8 @@ async def accept_forever(
 
 async def serve(listen: str) -> None:
     """Serve until SIGTERM."""
-    package_dir = str(Path(__file__).resolve().parent.parent)
     managed = session.STATUS_FILE.exists() and os.getuid() == 0
-    agent = Agent(
-        os.environ.get("DISPLAY", session.DISPLAY), package_dir, drop_privileges=managed, managed=managed
-    )
+    agent = Agent(os.environ.get("DISPLAY", session.DISPLAY), PACKAGE_DIR, drop_privileges=managed, managed=managed)
     listener = open_listener(listen)
     runner = web.AppRunner(make_application(agent), access_log=None, handle_signals=False)
     await runner.setup()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from aiohttp import web
+
 from dart_guest import PROTOCOL, VERSION, session
 from dart_guest.a11y import Walker
 from dart_guest.desktop import Desktop

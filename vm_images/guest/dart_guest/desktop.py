@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from PIL import Image, ImageChops
+
 from dart_guest import events, settle
 from dart_guest.xinput import CONNECTION_ERRORS, Pointer, SessionDown, XInput
 from dart_guest.xshm import GrabError, ShmGrabber
-from PIL import Image, ImageChops
 
 
 @dataclass(frozen=True, slots=True)

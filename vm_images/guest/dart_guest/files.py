@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 
 from aiohttp import web
+
 from dart_guest import session
 from dart_guest.events import BadRequest
 from dart_guest.http import agent_of, failure
@@ -88,9 +89,7 @@ async def get_file(request: web.Request) -> web.StreamResponse:
     return await send_file(request, absolute(request.query.get("path")))
 
 
-async def send_file(
-    request: web.Request, path: Path, headers: dict[str, str] | None = None
-) -> web.StreamResponse:
+async def send_file(request: web.Request, path: Path, headers: dict[str, str] | None = None) -> web.StreamResponse:
     """Stream a regular file; what grows meanwhile is cut at the size announced."""
     try:
         descriptor, size = open_regular(path)

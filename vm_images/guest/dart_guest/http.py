@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from aiohttp import web
+
 from dart_guest.a11y import WalkFailed
 from dart_guest.agent import Agent
 from dart_guest.events import BadRequest

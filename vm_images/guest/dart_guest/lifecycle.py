@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from aiohttp import web
+
 from dart_guest import events
 from dart_guest.agent import Agent, count_processes, zombies
 from dart_guest.events import BadRequest
@@ -40,9 +41,11 @@ async def wait_idle(agent: Agent, limit_s: float) -> bool:
 async def wait_reaped(limit_s: float) -> list[dict[str, object]]:
     """Wait for zombies to be collected; returns those that stay."""
     deadline_s = time.monotonic() + limit_s
-    while (left := zombies()) and time.monotonic() < deadline_s:
+    while True:
+        left = zombies()
+        if not left or time.monotonic() > deadline_s:
+            return left
         await asyncio.sleep(POLL_S)
-    return left
 
 
 @routes.post("/v1/quiesce")
@@ -78,6 +81,14 @@ def digits(raw: object, what: str, count: int) -> bytes:
         raise BadRequest(f"{what!r} must be {count} hex digits") from error
 
 
+def renew_identity(machine_id: str, entropy: bytes) -> None:
+    """Write the machine id and stir the kernel's random pool; a full disk must not fail a restore."""
+    with contextlib.suppress(OSError):
+        Path("/etc/machine-id").write_text(machine_id + "\n", encoding="ascii")
+    with contextlib.suppress(OSError):
+        Path("/dev/urandom").write_bytes(entropy)
+
+
 @routes.post("/v1/restored")
 async def restored(request: web.Request) -> web.Response:
     """Renew identity and connections after a restore."""
@@ -91,10 +102,7 @@ async def restored(request: web.Request) -> web.Response:
     agent.renew_boot_id(entropy)
     agent.restores += 1
     if agent.managed:
-        with contextlib.suppress(OSError):
-            Path("/etc/machine-id").write_text(machine_id + "\n", encoding="ascii")
-        with contextlib.suppress(OSError):
-            Path("/dev/urandom").write_bytes(entropy)
+        await asyncio.to_thread(renew_identity, machine_id, entropy)
     with contextlib.suppress(SessionDown):
         await agent.on_desktop(agent.desktop.probe)
     answer = await agent.health()

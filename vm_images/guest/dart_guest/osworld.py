@@ -12,7 +12,8 @@ import platform as host_platform
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
+from aiohttp import BodyPartReader, web
+
 from dart_guest import events, session, windows
 from dart_guest.files import make_parents, send_file
 from dart_guest.http import agent_of, json_body
@@ -80,9 +81,7 @@ async def window_size(request: web.Request) -> web.Response:
 async def cursor_position(request: web.Request) -> web.Response:
     """[x, y] of the pointer."""
     agent = agent_of(request)
-    return web.json_response(
-        list(await agent.on_desktop(lambda: agent.desktop.connection().pointer_position()))
-    )
+    return web.json_response(list(await agent.on_desktop(lambda: agent.desktop.connection().pointer_position())))
 
 
 @routes.get("/platform")
@@ -122,9 +121,10 @@ def tree_of(path: Path, budget: list[int]) -> dict[str, Any]:
 async def list_directory(request: web.Request) -> web.Response:
     """A directory tree."""
     path = Path(expand(str((await json_body(request)).get("path", ""))))
-    if not path.is_dir():
+    try:
+        tree = await asyncio.to_thread(tree_of, path, [TREE_ENTRY_LIMIT])
+    except OSError:
         return web.json_response({"error": "The provided path is not a directory"}, status=400)
-    tree = await asyncio.to_thread(tree_of, path, [TREE_ENTRY_LIMIT])
     return web.json_response({"directory_tree": tree})
 
 
@@ -135,8 +135,6 @@ async def get_file(request: web.Request) -> web.StreamResponse:
     if not isinstance(named, str) or not named:
         return web.json_response({"error": "file_path is required"}, status=400)
     path = Path(expand(named))
-    if not path.is_file():
-        return web.json_response({"error": "File not found"}, status=404)
     return await send_file(request, path, {"Content-Disposition": f'attachment; filename="{path.name}"'})
 
 
@@ -149,6 +147,8 @@ async def upload(request: web.Request) -> web.Response:
     spooled = Path("/tmp") / f".dart-upload-{os.getpid()}-{id(reader)}"
     try:
         while (part := await reader.next()) is not None:
+            if not isinstance(part, BodyPartReader):
+                continue
             if part.name == "file_path":
                 path = Path(expand(await part.text()))
             elif part.name == "file_data":

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+
 from dart_guest import windows
 from dart_guest.agent import Agent
 from dart_guest.http import agent_of, json_body
@@ -147,7 +148,7 @@ async def open_file(request: web.Request) -> web.Response:
     if not isinstance(named, str) or not named:
         return web.Response(text="Path not supplied!", status=400)
     path = Path(expand(named))
-    is_file = path.exists()
+    is_file = await asyncio.to_thread(path.exists)
     before = {window.id for window in await agent.on_desktop(lambda: windows.listed(agent.desktop.connection()))}
     try:
         await agent.runner.launch(["xdg-open", str(path)] if is_file else [named])
@@ -203,9 +204,7 @@ async def run_python(request: web.Request) -> web.Response:
     code = (await json_body(request)).get("code")
     if not isinstance(code, str) or not code:
         return web.json_response({"status": "error", "message": "Code not supplied!"}, status=400)
-    ended = await agent_of(request).runner.run(
-        ["/usr/bin/python3", "-"], timeout_s=PYTHON_LIMIT_S, stdin=code.encode()
-    )
+    ended = await agent_of(request).runner.run(["/usr/bin/python3", "-"], timeout_s=PYTHON_LIMIT_S, stdin=code.encode())
     good = ended.returncode == 0
     stderr = ended.stderr.decode(errors="replace")
     stdout = ended.stdout.decode(errors="replace")
@@ -229,14 +228,12 @@ async def run_bash_script(request: web.Request) -> web.Response:
     if not isinstance(script, str) or not script:
         return web.json_response({"status": "error", "output": "", "error": "", "returncode": -1}, status=400)
     cwd = expand(working_dir) if isinstance(working_dir, str) and working_dir else None
-    if cwd is not None and not Path(cwd).is_dir():
+    if cwd is not None and not await asyncio.to_thread(Path(cwd).is_dir):
         message = f"Working directory does not exist: {cwd}"
         report = {"status": "error", "output": message, "error": "", "returncode": -1}
         return web.json_response(report, status=400)
     limit_s = float(body.get("timeout", 100))
-    ended = await agent_of(request).runner.run(
-        ["/bin/bash", "-c", f"exec 2>&1\n{script}"], timeout_s=limit_s, cwd=cwd
-    )
+    ended = await agent_of(request).runner.run(["/bin/bash", "-c", f"exec 2>&1\n{script}"], timeout_s=limit_s, cwd=cwd)
     if ended.timed_out:
         message = f"Script execution timed out after {limit_s:g} seconds"
         report = {"status": "error", "output": message, "error": "", "returncode": -1}

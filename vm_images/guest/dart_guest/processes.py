@@ -66,13 +66,15 @@ class Runner:
             base = dict(os.environ) | {"DISPLAY": os.environ.get("DISPLAY", session.DISPLAY)}
         drop = as_user and self.drop_privileges
         home = session.HOME if drop else base.get("HOME", "/")
+        if not await asyncio.to_thread(Path(home).is_dir):
+            home = "/"
         return await asyncio.create_subprocess_exec(
             *shielded(argv),
             stdin=streams,
             stdout=streams,
             stderr=streams,
             env=base | dict(env or {}),
-            cwd=cwd or (home if Path(home).is_dir() else "/"),
+            cwd=cwd or home,
             process_group=0,
             user=session.UID if drop else None,
             group=session.GID if drop else None,

@@ -19,9 +19,7 @@ class DamageSource(Protocol):
         """Block up to `timeout_s`; True as soon as something was drawn, False when nothing was."""
 
 
-def wait_until_settled(
-    source: DamageSource, wanted: Settle, monotonic: Callable[[], float]
-) -> tuple[bool, float]:
+def wait_until_settled(source: DamageSource, wanted: Settle, monotonic: Callable[[], float]) -> tuple[bool, float]:
     """Returns (settled, waited ms). `settled` is False when the cap cut the wait."""
     start_s = monotonic()
     last_damage_s = start_s

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from aiohttp import WSMsgType, web
+
 from dart_guest import events, session, windows
 from dart_guest.desktop import StepResult
 from dart_guest.events import BadRequest
@@ -59,10 +61,8 @@ async def step(request: web.Request) -> web.Response:
     """One step, one round trip."""
     agent = agent_of(request)
     wanted = events.parse_step(await json_body(request))
-    result = await agent.on_desktop(lambda: agent.desktop.step(wanted))
-    return web.Response(
-        body=step_reply(wanted.seq, result), content_type="application/octet-stream"
-    )
+    result = await agent.on_desktop(partial(agent.desktop.step, wanted))
+    return web.Response(body=step_reply(wanted.seq, result), content_type="application/octet-stream")
 
 
 @routes.get("/v1/channel")
@@ -82,7 +82,7 @@ async def channel(request: web.Request) -> web.WebSocketResponse:
             candidate = raw.get("seq") if isinstance(raw, dict) else None
             seq = candidate if isinstance(candidate, int) else None
             wanted = events.parse_step(raw)
-            result = await agent.on_desktop(lambda wanted=wanted: agent.desktop.step(wanted))
+            result = await agent.on_desktop(partial(agent.desktop.step, wanted))
             reply = step_reply(wanted.seq, result)
         except json.JSONDecodeError as error:
             reply = channel_error(None, BadRequest(f"not JSON: {error}"))

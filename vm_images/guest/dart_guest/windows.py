@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dart_guest.xinput import XInput
 from Xlib import X, error
+
+from dart_guest.xinput import XInput
 
 
 @dataclass(frozen=True, slots=True)

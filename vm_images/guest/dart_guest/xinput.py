@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dart_guest import events, keymap
 from Xlib import X, display, error
 from Xlib.ext import damage, xtest
+
+from dart_guest import events, keymap
 
 REMAP_PAUSE_S = 0.05
 """Given to programs to read the old map before a spare key is used again for another character."""
@@ -130,7 +131,7 @@ class XInput:
             self.held_names[event.keysym] = event.name
         else:
             self.held_names.pop(event.keysym, None)
-            pressed = self.held_keys.pop(event.keysym, None) or [self.stroke(event.keysym).keycode]
+            pressed = self.held_keys.pop(event.keysym, []) or [self.stroke(event.keysym).keycode]
             for keycode in reversed(pressed):
                 self.lift(keycode)
 
@@ -229,9 +230,7 @@ class XInput:
     def pointer_picture(self) -> Pointer:
         """What the pointer looks like and where its picture lies."""
         image = self.display.xfixes_get_cursor_image(self.root)
-        return Pointer(
-            image.x - image.xhot, image.y - image.yhot, image.width, image.height, image.cursor_image
-        )
+        return Pointer(image.x - image.xhot, image.y - image.yhot, image.width, image.height, image.cursor_image)
 
     def close(self) -> None:
         """Drop the connection; a dead server is no error."""
