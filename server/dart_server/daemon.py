@@ -1,7 +1,8 @@
 """The farm as a process: one per runtime directory, bound to a Unix socket or a loopback port, stopped by a signal or by idleness.
 
-Rule: what can go wrong before the start (another farm, a socket in use, a host that lacks something) is a `ConfigError` in one sentence, and
-nothing is left of the attempt. A stop destroys every desktop and snapshot. Non-goals: becoming a background process (the caller does).
+Rule: what can go wrong before the start (another farm, a socket in use, a host that lacks something) is a `ConfigError` in one
+sentence, and nothing is left of the attempt. A stop destroys every desktop and snapshot. Non-goals: becoming a background process
+(the caller does that).
 """
 
 from __future__ import annotations

@@ -128,12 +128,12 @@ class GuestClient:
     ) -> GuestReply:
         """One request with its whole answer. `target` is the path with its query, already quoted. Raises `GuestTooLarge`."""
         async with self.stream(method, target, timeout_s=timeout_s, headers=headers, content=content) as reply:
-            content = bytearray()
+            received = bytearray()
             async for chunk in reply.body:
-                content += chunk
-                if len(content) > MESSAGE_LIMIT:
+                received += chunk
+                if len(received) > MESSAGE_LIMIT:
                     raise GuestTooLarge(f"the answer is larger than {MESSAGE_LIMIT} bytes")
-            return GuestReply(reply.status, reply.headers, bytes(content))
+            return GuestReply(reply.status, reply.headers, bytes(received))
 
     @asynccontextmanager
     async def stream(

@@ -79,12 +79,7 @@ class Leases:
         identity = (owner, request.client_request_id)
         pending = self._pending.get(identity)
         if pending is None:
-            known = await self._repository.lease_by_request(*identity)
-            if known is not None:
-                return self._again(known.lease_id, request.client_request_id)
-            pending = self._pending.get(identity)
-        if pending is None:
-            pending = PendingClaim(asyncio.get_running_loop().create_task(self._grant(request, owner)))
+            pending = PendingClaim(asyncio.get_running_loop().create_task(self._grant_once(request, owner)))
             self._pending[identity] = pending
             pending.task.add_done_callback(lambda _: self._pending.pop(identity, None))
         pending.callers += 1
@@ -95,12 +90,15 @@ class Leases:
             if pending.callers == 0:
                 pending.task.cancel()
 
-    def _again(self, lease_id: str, client_request_id: str) -> wire.Lease:
-        lease = self._active.get(lease_id)
+    async def _grant_once(self, request: wire.LeaseRequest, owner: str) -> LeaseRecord:
+        known = await self._repository.lease_by_request(owner, request.client_request_id)
+        if known is None:
+            return await self._grant(request, owner)
+        lease = self._active.get(known.lease_id)
         if lease is None:
-            detail = f"the client request id {client_request_id} was used for a lease that has ended"
+            detail = f"the client request id {request.client_request_id} was used for a lease that has ended"
             raise FarmError(ErrorCode.LEASE_EXPIRED, detail, hint="Claim with a new client request id.")
-        return self._reply(lease)
+        return lease
 
     async def _grant(self, request: wire.LeaseRequest, owner: str) -> LeaseRecord:
         try:

@@ -47,7 +47,7 @@ class ManualClock:
 async def until(condition: Callable[[], bool]) -> None:
     """Wait (in real time, shortly) until something has become true."""
     async with asyncio.timeout(5):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - conditions are about the whole farm
             await asyncio.sleep(0.002)
 
 

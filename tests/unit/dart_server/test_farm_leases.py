@@ -134,9 +134,9 @@ async def test_claims_wait_in_order_and_time_out(api: Api, clock: ManualClock) -
     reply = await late
     assert (reply.status_code, reply.json()["error"]) == (503, "no_capacity")
     assert "retry-after" in reply.headers
-    for lease in held:
+    for count, lease in enumerate(held, start=1):
         await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")
-        await until(lambda: len(order) > held.index(lease))
+        await until(lambda count=count: len(order) == count)
     assert order == ["a", "b"]
     await asyncio.gather(*waiting)
 
