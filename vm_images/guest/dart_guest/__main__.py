@@ -88,6 +88,7 @@ async def serve(listen: str) -> None:
     """Serve until SIGTERM."""
     managed = session.STATUS_FILE.exists() and os.getuid() == 0
     agent = Agent(os.environ.get("DISPLAY", session.DISPLAY), PACKAGE_DIR, drop_privileges=managed, managed=managed)
+    await agent.hold_threads()
     listener = open_listener(listen)
     runner = web.AppRunner(make_application(agent), access_log=None, handle_signals=False)
     await runner.setup()

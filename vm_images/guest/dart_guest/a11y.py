@@ -34,10 +34,18 @@ class Walker:
         self.turn = asyncio.Lock()
 
     async def prepare(self) -> asyncio.subprocess.Process:
-        """Start a walker that waits for its order."""
-        return await self.runner.start(
-            ["/usr/bin/python3", "-m", "dart_guest.a11y_walk"], env={"PYTHONPATH": self.package_dir}
-        )
+        """Start a walker that waits for its order; raises WalkFailed."""
+        try:
+            return await self.runner.start(
+                ["/usr/bin/python3", "-m", "dart_guest.a11y_walk"], env={"PYTHONPATH": self.package_dir}
+            )
+        except OSError as error:
+            raise WalkFailed(f"the accessibility walker could not be started: {error}", timed_out=False) from error
+
+    async def warm_up(self) -> None:
+        """Have a walker ready; a desktop that has no process left gets one with the next walk, or an error then."""
+        with contextlib.suppress(WalkFailed):
+            self.ready = await self.prepare()
 
     async def walk(self, form: str, timeout_s: float) -> dict[str, Any]:
         """One walk; `form` is json or xml; raises WalkFailed."""
@@ -52,7 +60,7 @@ class Walker:
                 raise WalkFailed(f"no answer within {timeout_s:g} s", timed_out=True) from error
             finally:
                 await end(walker)
-            self.ready = await self.prepare()
+            await self.warm_up()
         try:
             tree: dict[str, Any] = json.loads(out)
         except ValueError as error:

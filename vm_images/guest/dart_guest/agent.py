@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from dart_guest.xinput import SessionDown
 
 Result = TypeVar("Result")
 
+HELPER_THREADS = 4
 PROBE_LIMIT_S = 1.0
 DISK_PROBE_BYTES = 1024 * 1024
 BACKGROUND = 0xDCE4EC
@@ -51,6 +53,17 @@ class Agent:
         self.ready = False
         self.boot_id = read_boot_id()
 
+    async def hold_threads(self) -> None:
+        """Start every thread now: later the desktop may have used up its processes, and health must still answer."""
+        helpers = ThreadPoolExecutor(max_workers=HELPER_THREADS, thread_name_prefix="helper")
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(helpers)
+        meeting = threading.Barrier(HELPER_THREADS)
+        await asyncio.gather(
+            loop.run_in_executor(self.steps, time.monotonic),
+            *(loop.run_in_executor(helpers, meeting.wait) for _ in range(HELPER_THREADS)),
+        )
+
     async def on_desktop(self, work: Callable[[], Result]) -> Result:
         """Run something on the step thread."""
         self.active_steps += 1
@@ -73,8 +86,7 @@ class Agent:
         if self.managed:
             with contextlib.suppress(OSError):
                 session.READY_FILE.write_text("ready\n", encoding="ascii")
-        with contextlib.suppress(OSError):
-            self.walker.ready = await self.walker.prepare()
+        await self.walker.warm_up()
 
     async def x_alive(self) -> bool:
         """Whether X answers; a step in progress counts as an answer while X's process lives."""

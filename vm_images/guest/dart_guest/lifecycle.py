@@ -108,5 +108,5 @@ async def restored(request: web.Request) -> web.Response:
     answer = await agent.health()
     offset_s = time.time() - float(realtime_s) if isinstance(realtime_s, int | float) else None
     if agent.ready and agent.walker.ready is None:
-        agent.walker.ready = await agent.walker.prepare()
+        await agent.walker.warm_up()
     return web.json_response(answer | {"clock_offset_s": offset_s})

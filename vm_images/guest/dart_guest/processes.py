@@ -95,7 +95,7 @@ class Runner:
         """Run to the end or to the time-out; `merge` puts stderr into stdout."""
         try:
             child = await self.start(argv, user=user, env=env, cwd=cwd)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             return Finished(START_FAILED, b"", str(error).encode())
         self.running += 1
         try:
