@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dart_envs.errors import GuestError
 from dart_envs.types import Desktop
 
-_LIST_LINE = re.compile(r"^(0x[0-9a-f]+)\s+-?\d+\s+(.*?)\s+(\S+) (.*)$")
+_LIST_LINE = re.compile(r"^(0x[0-9a-f]+)\s+-?\d+\s+([^.]*\.\S+|N/A)\s+(\S+) (.*)$")
 _NUMBER_AFTER = r"{}:\s+(-?\d+)"
 
 

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from window_desk import Held, ManualClock, WindowDesk, reply
+
+from dart_envs.errors import DesktopGone, EvaluatorError, GuestError
+from dart_envs.evaluate import evaluate
+from dart_envs.fake import ScriptedDesktop
+from dart_envs.tasks import Evaluator
+from dart_envs.types import EndReason, Outcome
+from dart_server.wire import ExecReply, FaultOwner
+
+FILE = {"type": "vm_file", "path": "/home/user/a.txt"}
+HOLDS_A = {"type": "rule", "rules": {"expected": "a"}}
+HOLDS_B = {"type": "rule", "rules": {"expected": "b"}}
+
+
+def stat(desktop: ScriptedDesktop, args: list[str], _stdin: str) -> ExecReply:
+    content = desktop.state.files.get(args[-1])
+    if content is None:
+        return reply(returncode=1)
+    return reply("4096 directory" if content == b"DIR" else f"{len(content)} regular file")
+
+
+@pytest.fixture
+def desk() -> WindowDesk:
+    made = WindowDesk()
+    made.programs["stat"] = stat
+    made.state.files["/home/user/a.txt"] = b"a\n"
+    return made
+
+
+async def judge(desk: WindowDesk, end: EndReason | None = None, clock: Any = None, **evaluator: Any) -> Outcome:
+    return await evaluate(desk, Evaluator.model_validate(evaluator), end=end, clock=clock or ManualClock())
+
+
+async def test_one_function(desk: WindowDesk) -> None:
+    assert (await judge(desk, func="compare_text_file", result=FILE, expected=HOLDS_A)).reward == 1.0
+    assert (await judge(desk, func="compare_text_file", result=FILE, expected=HOLDS_B)).reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("conj", "expecteds", "reward"),
+    [
+        ("and", [HOLDS_A, HOLDS_A], 1.0),
+        ("and", [HOLDS_A, HOLDS_B], 0.0),
+        ("or", [HOLDS_B, HOLDS_A], 1.0),
+        ("or", [HOLDS_B, HOLDS_B], 0.0),
+    ],
+)
+async def test_conjunctions(desk: WindowDesk, conj: str, expecteds: list[Any], reward: float) -> None:
+    outcome = await judge(
+        desk, func=["compare_text_file", "file_contains"], result=[FILE, FILE], expected=expecteds, conj=conj
+    )
+    assert outcome.reward == reward
+
+
+async def test_and_stops_at_the_first_zero(desk: WindowDesk) -> None:
+    outcome = await judge(
+        desk, func=["compare_text_file", "no_such"], result=[FILE, FILE], expected=[HOLDS_B, None], conj="and"
+    )
+    assert [part["func"] for part in outcome.details["parts"]] == ["compare_text_file"]
+
+
+@pytest.mark.parametrize("content", [None, b"DIR", b"\xff\xfe\xfa"])
+async def test_what_the_policy_deleted_or_broke_scores_0_with_a_cause(desk: WindowDesk, content: bytes | None) -> None:
+    desk.state.files.pop("/home/user/a.txt")
+    if content is not None:
+        desk.state.files["/home/user/a.txt"] = content
+    outcome = await judge(desk, func="compare_text_file", result=FILE, expected=HOLDS_A)
+    assert outcome.reward == 0.0
+    assert "/home/user/a.txt" in outcome.details["parts"][0]["cause"]
+
+
+async def test_a_huge_file_is_not_read(desk: WindowDesk) -> None:
+    desk.programs["stat"] = lambda *_: reply(f"{1 << 40} regular file")
+    assert (await judge(desk, func="exists", result=FILE)).reward == 0.0
+    assert "read_file" not in desk.calls
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "words"),
+    [
+        ({"func": "no_such", "result": FILE}, "'no_such' is not supported"),
+        ({"func": "exists", "result": {"type": "no_getter"}}, "'no_getter' is not supported"),
+        ({"func": "exists", "result": {"type": "vm_file"}}, "needs the text parameter 'path'"),
+        ({"func": "exact_match", "result": FILE, "expected": {"type": "rule", "rules": {}}}, "KeyError: 'expected'"),
+        ({"func": "exact_match", "result": FILE, "expected": {"type": "rule"}}, "needs `rules`"),
+    ],
+)
+async def test_a_wrong_evaluator_is_never_a_silent_0(desk: WindowDesk, evaluator: dict[str, Any], words: str) -> None:
+    with pytest.raises(EvaluatorError, match=words):
+        await judge(desk, **evaluator)
+
+
+async def test_a_command_that_hangs_is_an_evaluator_error(desk: WindowDesk) -> None:
+    with pytest.raises(EvaluatorError, match="did not end"):
+        await judge(desk, func="exists", result={"type": "vm_command_line", "command": ["sleep", "100"]})
+
+
+async def test_desktop_errors_keep_their_owner(desk: WindowDesk) -> None:
+    desk.fail_next("exec", GuestError("no"))
+    with pytest.raises(GuestError):
+        await judge(desk, func="exists", result=FILE)
+    desk.kill(FaultOwner.POLICY, "oom")
+    with pytest.raises(DesktopGone):
+        await judge(desk, func="exists", result=FILE)
+
+
+@pytest.mark.parametrize(("end", "reward"), [(EndReason.FAIL, 1.0), (EndReason.DONE, 0.0), (None, 0.0)])
+async def test_infeasible_is_right_only_when_the_policy_said_so(
+    desk: WindowDesk, end: EndReason | None, reward: float
+) -> None:
+    assert (await judge(desk, end, func="infeasible")).reward == reward
+
+
+async def test_giving_up_on_a_feasible_task_scores_0(desk: WindowDesk) -> None:
+    assert (await judge(desk, EndReason.FAIL, func="compare_text_file", result=FILE, expected=HOLDS_A)).reward == 0.0
+
+
+async def test_postconfig_runs_first_and_a_closed_window_is_not_our_failure(desk: WindowDesk) -> None:
+    outcome = await judge(
+        desk,
+        func="compare_text_file",
+        result=FILE,
+        expected=HOLDS_B,
+        postconfig=[
+            {"type": "activate_window", "parameters": {"window_name": "gone", "timeout_s": 1}},
+            {"type": "write_file", "parameters": {"path": "/home/user/a.txt", "content": "b"}},
+        ],
+    )
+    assert outcome.reward == 1.0
+    assert "gone" in outcome.details["postconfig"][0]
+
+
+async def test_command_getters(desk: WindowDesk) -> None:
+    rule = {"type": "rule", "rules": {"expected": "x y"}}
+    printed = {"type": "vm_command_line", "command": "printf 'x y'"}
+    assert (await judge(desk, func="exact_match", result=printed, expected=rule)).reward == 1.0
+    desk.programs["warn"] = lambda *_: reply(stderr="x y")
+    warned = {"type": "vm_command_error", "command": ["warn"]}
+    assert (await judge(desk, func="exact_match", result=warned, expected=rule)).reward == 1.0
+
+
+async def test_listing_getters(desk: WindowDesk) -> None:
+    desk.programs["find"] = lambda *_: reply("b/\0a.txt\0b/c.txt\0")
+    names = {"type": "rule", "rules": {"exactly": ["a.txt", "b/"]}}
+    listed = await judge(desk, func="contains_names", result={"type": "file_names", "path": "/w"}, expected=names)
+    assert listed.reward == 1.0
+    tree = {"type": "rule", "rules": {"include": ["b/c.txt"]}}
+    assert (
+        await judge(desk, func="contains_names", result={"type": "list_directory", "path": "/w"}, expected=tree)
+    ).reward == 1.0
+    desk.programs["find"] = lambda *_: reply(returncode=1, stderr="No such file")
+    gone = await judge(desk, func="contains_names", result={"type": "file_names", "path": "/w"}, expected=names)
+    assert "No such file" in gone.details["parts"][0]["cause"]
+
+
+async def test_window_getters(desk: WindowDesk) -> None:
+    desk.held = [Held("Apple - Thunar", "thunar.Thunar", w=300), Held("Other")]
+    titles = {"type": "window_titles", "by_class": "thunar"}
+    rule = {"type": "rule", "rules": {"expected": ["Apple - Thunar"]}}
+    assert (await judge(desk, func="exact_match", result=titles, expected=rule)).reward == 1.0
+    size = {"type": "vm_window_size", "app_class_name": "thunar"}
+    wanted = {"type": "rule", "rules": {"expected": {"width": 300, "height": 100}}}
+    assert (await judge(desk, func="exact_match", result=size, expected=wanted)).reward == 1.0
+    none = {"type": "vm_window_size", "app_class_name": "gimp"}
+    assert (await judge(desk, func="exact_match", result=none, expected=wanted)).reward == 0.0
+
+
+CAPTURED = {"type": "captured", "name": "answer", "window_name": "Question"}
+
+
+async def test_captured_answer(desk: WindowDesk) -> None:
+    desk.programs["/bin/sh"] = lambda *_: reply("0\na\n")
+    assert (await judge(desk, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 1.0
+    assert desk.ran[-1][0] == "root"
+
+
+async def test_a_dialog_that_is_still_open_has_no_answer_and_costs_no_time(desk: WindowDesk) -> None:
+    clock = ManualClock()
+    desk.held = [Held("Question")]
+    desk.programs["/bin/sh"] = lambda *_: reply(returncode=4)
+    assert (await judge(desk, clock=clock, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 0.0
+    assert clock.now_s == 100.0
+
+
+async def test_a_dialog_that_just_closed_gets_a_moment_to_answer(desk: WindowDesk) -> None:
+    clock = ManualClock()
+    desk.programs["/bin/sh"] = lambda *_: reply("0\na\n") if clock.now_s > 100.5 else reply(returncode=4)
+    assert (await judge(desk, clock=clock, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 1.0
+    desk.programs["/bin/sh"] = lambda *_: reply(returncode=4)
+    assert (await judge(desk, clock=clock, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 0.0
+    assert clock.now_s < 105
+
+
+async def test_nothing_captured_is_our_failure(desk: WindowDesk) -> None:
+    desk.programs["/bin/sh"] = lambda *_: reply(returncode=3)
+    with pytest.raises(EvaluatorError, match="Nothing was captured under 'answer'"):
+        await judge(desk, func="exact_match", result=CAPTURED, expected=HOLDS_A)

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from window_desk import BOTTOM, LEFT, RIGHT, TOP, Held, ManualClock, WindowDesk, reply
+
+from dart_envs.errors import DesktopGone, GuestError, SetupError
+from dart_envs.setup import STEP_PARAMETERS, check_parameters, run_steps
+from dart_envs.setup.perform import PERFORMERS
+from dart_envs.setup.windows import parse_list
+from dart_envs.tasks import SetupStep
+from dart_server.wire import FaultOwner
+
+
+def step(type: str, **parameters: Any) -> SetupStep:
+    return SetupStep(type=type, parameters=parameters)
+
+
+async def run(desk: WindowDesk, *steps: SetupStep, clock: ManualClock | None = None, **how: Any) -> tuple[str, ...]:
+    return await run_steps(desk, steps, clock=clock or ManualClock(), **how)
+
+
+def test_every_step_type_can_be_performed() -> None:
+    assert set(STEP_PARAMETERS) == set(PERFORMERS)
+
+
+@pytest.mark.parametrize(
+    ("type", "parameters", "word"),
+    [
+        ("nonsense", {}, "unknown set-up step"),
+        ("sleep", {"seconds": -1}, "seconds"),
+        ("sleep", {"seconds": 1, "minutes": 2}, "minutes"),
+        ("execute", {"command": []}, "command"),
+        ("place_window", {"window_name": "A", "x": 1.5, "y": 0}, "x"),
+        ("launch_captured", {"command": ["a"], "name": "../x"}, "name"),
+    ],
+)
+def test_bad_parameters_are_found_when_checked(type: str, parameters: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        check_parameters(type, parameters)
+
+
+async def test_network_steps_load_but_do_not_run() -> None:
+    with pytest.raises(SetupError, match="'download' needs the internet"):
+        await run(WindowDesk(), step("download", files=[]))
+
+
+async def test_place_window_puts_the_whole_frame_at_its_share_of_the_free_room() -> None:
+    desk = WindowDesk((640, 400))
+    desk.held = [Held("Question", w=200, h=100)]
+    await run(desk, step("place_window", window_name="Question", x=1.0, y=0.5))
+    frame_w, frame_h = 200 + LEFT + RIGHT, 100 + TOP + BOTTOM
+    window = desk.held[0]
+    assert (window.x - LEFT, window.y - TOP) == (640 - frame_w, round(0.5 * (400 - frame_h)))
+
+
+async def test_place_window_sizes_it_and_stays_in_its_area() -> None:
+    desk = WindowDesk((640, 400))
+    desk.held = [Held("Note")]
+    await run(desk, step("place_window", window_name="Note", x=0, y=1, width=900, height=100, area=[0, 0.5, 0.5, 1]))
+    window = desk.held[0]
+    assert window.x - LEFT == 0
+    assert window.w == 320 - LEFT - RIGHT, "cut to the area"
+    assert window.y + window.h + BOTTOM == 400
+
+
+async def test_place_window_says_when_it_does_not_fit() -> None:
+    desk = WindowDesk((300, 100))
+    desk.held = [Held("Big", w=400)]
+    with pytest.raises(SetupError, match=r"place_window.*does not fit.*300x100"):
+        await run(desk, step("place_window", window_name="Big", x=0, y=0))
+
+
+async def test_a_window_that_does_not_obey_is_an_error_in_the_end() -> None:
+    desk, clock = WindowDesk(), ManualClock()
+    desk.held = [Held("Stuck", moves=False)]
+    with pytest.raises(SetupError, match="'Stuck' did not take its place within 2 s"):
+        await run(desk, step("place_window", window_name="Stuck", x=1, y=1, timeout_s=2), clock=clock)
+
+
+async def test_wait_window_waits_for_the_newest_of_its_title() -> None:
+    desk, clock = WindowDesk(), ManualClock()
+    clock.on_sleep = lambda: desk.held.append(Held("My Document")) if clock.now_s > 101 else None
+    await run(desk, step("wait_window", window_name="document"), clock=clock)
+    assert 101 < clock.now_s < 102
+
+
+async def test_wait_window_is_tried_twice_and_then_fails() -> None:
+    clock = ManualClock()
+    with pytest.raises(SetupError, match=r"step 0 \(wait_window\) failed: no window 'Absent' appeared within 3 s"):
+        await run(WindowDesk(), step("wait_window", window_name="Absent", timeout_s=3), clock=clock)
+    assert clock.now_s - 100.0 == pytest.approx(6.0, abs=0.3)
+
+
+async def test_strict_and_class_tell_windows_apart() -> None:
+    desk = WindowDesk()
+    desk.held = [Held("Note", "a.Mousepad"), Held("Note 2", "b.Thunar")]
+    await run(desk, step("activate_window", window_name="Note", strict=True))
+    await run(desk, step("activate_window", window_name="thunar", by_class=True))
+    assert desk.state.typed == "[Note][Note 2]"
+
+
+async def test_close_window_waits_until_it_is_gone_and_accepts_none() -> None:
+    desk = WindowDesk()
+    desk.held = [Held("A"), Held("B")]
+    await run(desk, step("close_window", window_name="A"), step("close_window", window_name="Absent"))
+    assert [window.title for window in desk.held] == ["B"]
+    desk.held = [Held("Stays", closes=False)]
+    with pytest.raises(SetupError, match="did not close"):
+        await run(desk, step("close_window", window_name="Stays", timeout_s=1))
+
+
+async def test_execute_reads_commands_like_osworld_does() -> None:
+    desk = WindowDesk()
+    desk.programs |= {"touch": lambda *_: reply(), "/bin/bash": lambda *_: reply()}
+    await run(
+        desk,
+        step("execute", command="touch '~/a b' ~/c"),
+        step("command", command=["touch", "{SCREEN_WIDTH_HALF}", "{OTHER}"]),
+        step("execute", command="echo {CLIENT_PASSWORD} | cat", shell=True),  # noqa: S604 - a parameter of the step
+        step("execute", command=["touch", "x"], user="root"),
+    )
+    assert desk.ran == [
+        ("user", ["touch", "/home/user/a b", "/home/user/c"]),
+        ("user", ["touch", "320", "{OTHER}"]),
+        ("user", ["/bin/bash", "-c", "echo password | cat"]),
+        ("root", ["touch", "x"]),
+    ]
+
+
+async def test_execute_checks_the_exit_code_only_where_asked() -> None:
+    desk = WindowDesk()
+    await run(desk, step("execute", command=["false"]))
+    with pytest.raises(SetupError, match="false ended with 1"):
+        await run(desk, step("execute", command=["false"], expect_returncode=0))
+
+
+async def test_execute_until_repeats_and_gives_up() -> None:
+    desk, clock = WindowDesk(), ManualClock()
+    desk.programs["date"] = lambda *_: reply("late" if clock.now_s > 100.3 else "early")
+    await run(desk, step("execute", command=["date"], until={"stdout": "late"}), clock=clock)
+    assert len(desk.ran) > 3
+    with pytest.raises(SetupError, match="`until`"):
+        await run(desk, step("execute", command=["date"], until={"stdout": "never"}, timeout_s=1), clock=clock)
+
+
+async def test_a_program_that_hangs_fails_the_step() -> None:
+    desk = WindowDesk()
+    with pytest.raises(SetupError, match="sleep did not end within 2 s"):
+        await run(desk, step("execute", command=["sleep", "5"], timeout_s=2))
+
+
+async def test_files_are_written_and_read_back(tmp_path: Path) -> None:
+    (tmp_path / "gold.txt").write_bytes(b"gold")
+    desk = WindowDesk()
+    await run(
+        desk,
+        step("write_file", path="~/a.txt", content="é"),
+        step("upload_file", files=[{"local_path": "gold.txt", "path": "/home/user/g"}]),
+        assets=tmp_path,
+    )
+    assert desk.state.files == {"/home/user/a.txt": "é".encode(), "/home/user/g": b"gold"}
+    with pytest.raises(SetupError, match=r"cannot read .*absent"):
+        await run(desk, step("upload_file", files=[{"local_path": "absent", "path": "/x"}]), assets=tmp_path)
+
+
+async def test_a_file_that_reads_back_differently_fails() -> None:
+    desk = WindowDesk()
+
+    async def lose(path: str, content: bytes, *, mode: int = 0o644) -> None:
+        desk.state.files[path] = content[:1]
+
+    desk.write_file = lose  # type: ignore[method-assign]
+    with pytest.raises(SetupError, match="does not read back"):
+        await run(desk, step("write_file", path="/a", content="long"))
+
+
+async def test_a_captured_program_runs_as_user_under_a_root_only_wrapper() -> None:
+    desk = WindowDesk()
+    desk.programs["/bin/sh"] = lambda *_: reply()
+    await run(desk, step("launch_captured", name="answer", command=["zenity", "--info", "; rm -rf /"]))
+    user, argv = desk.ran[0]
+    assert (user, desk.detached) == ("root", [argv])
+    assert argv[4:] == ["/var/lib/dart/captured/answer", "zenity", "--info", "; rm -rf /"]
+    assert "umask 077" in argv[2]
+    assert "--reuid=user" in argv[2]
+
+
+async def test_open_waits_for_a_window_that_names_the_file() -> None:
+    desk, clock = WindowDesk(), ManualClock()
+    desk.programs["xdg-open"] = lambda *_: reply()
+    clock.on_sleep = lambda: desk.held.append(Held("note.txt - Mousepad"))
+    await run(desk, step("open", path="~/note.txt"), clock=clock)
+    assert desk.detached == [["xdg-open", "/home/user/note.txt"]]
+
+
+async def test_a_step_that_cannot_be_repeated_is_not() -> None:
+    desk = WindowDesk()
+    desk.fail_next("exec", GuestError("busy"))
+    with pytest.raises(SetupError, match=r"step 0 \(launch\) failed: busy"):
+        await run(desk, step("launch", command=["mousepad"]))
+    assert len(desk.ran) == 1
+
+
+async def test_a_repeatable_step_survives_one_refusal() -> None:
+    desk = WindowDesk()
+    desk.fail_next("write_file", GuestError("busy"))
+    await run(desk, step("write_file", path="/a", content="x"))
+    assert desk.state.files["/a"] == b"x"
+
+
+async def test_a_dead_desktop_is_not_a_set_up_error() -> None:
+    desk = WindowDesk()
+    desk.kill(FaultOwner.HOST, "host_lost")
+    with pytest.raises(DesktopGone):
+        await run(desk, step("execute", command=["true"]))
+
+
+async def test_lenient_notes_failures_and_goes_on() -> None:
+    desk = WindowDesk()
+    notes = await run(
+        desk, step("wait_window", window_name="X", timeout_s=1), step("write_file", path="/a", content=""), lenient=True
+    )
+    assert len(notes) == 1
+    assert "'X'" in notes[0]
+    assert "/a" in desk.state.files
+
+
+def test_window_list_lines_with_odd_titles() -> None:
+    text = "0x00600007  0 zenity.Zenity         vm Two  words\nnonsense\n0x1 -1 a b.C  N/A \n"
+    windows = parse_list(text)
+    assert [(w.window_id, w.wm_class, w.title) for w in windows] == [
+        ("0x00600007", "zenity.Zenity", "Two  words"),
+        ("0x1", "a b.C", ""),
+    ]

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dart_envs.errors import TaskError
+from dart_envs.tasks import Task, load, load_file, parse_task
+from dart_server.wire import DesktopShape
+
+OSWORLD = Path(__file__).parents[5] / "shared" / "osworld"
+SHAPE = DesktopShape(resolution=(640, 400), font_size=16)
+
+
+def data(**changes: Any) -> dict[str, Any]:
+    return {
+        "id": "one",
+        "instruction": "Do it.",
+        "config": [{"type": "sleep", "parameters": {"seconds": 1}}],
+        "evaluator": {"func": "exists", "result": {"type": "vm_file", "path": "/a"}},
+    } | changes
+
+
+def task(**changes: Any) -> Task:
+    return parse_task(data(**changes), name="one")
+
+
+def test_a_minimal_task_and_its_defaults() -> None:
+    made = task(config=None)
+    assert made.config == ()
+    assert made.evaluator.functions == ("exists",)
+    assert made.evaluator.expecteds == (None,)
+    assert made.publish_setup
+    assert made.unsupported == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "words"),
+    [
+        ({"colour": "red"}, "colour", "Extra inputs"),
+        ({"instruction": ""}, "instruction", "at least 1 character"),
+        ({"max_steps": 0}, "max_steps", "greater than or equal to 1"),
+        ({"proxy": "perhaps"}, "proxy", "valid boolean"),
+        ({"config": [{"type": "sleep", "parameters": {"seconds": "x"}}]}, "config.0", "seconds"),
+        ({"config": [{"type": "dance"}]}, "config.0", "unknown set-up step 'dance'"),
+        ({"evaluator": {"func": "exists", "result": {"path": "/a"}}}, "evaluator.result", "'type'"),
+        ({"evaluator": {"func": "exists", "conj": "xor"}}, "evaluator.conj", "'and' or 'or'"),
+        ({"evaluator": {"func": ["exists", "exists"], "result": [None]}}, "evaluator", "1 entries for 2 functions"),
+        ({"oracle": [{"do": "fly"}]}, "oracle.0.do", "Input should be"),
+        ({"origin": "/etc"}, "origin", "not a field"),
+    ],
+)
+def test_a_bad_field_is_named_in_one_sentence(changes: dict[str, Any], field: str, words: str) -> None:
+    with pytest.raises(TaskError) as caught:
+        task(**changes)
+    message = str(caught.value)
+    assert message.startswith(f"one: field '{field}")
+    assert words in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"{", "is not JSON: "), (b"\xff", "is not UTF-8"), (b"[]", "a task is a JSON object, not list")],
+)
+def test_a_bad_file_is_named(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_bytes(content)
+    with pytest.raises(TaskError, match=words) as caught:
+        load(str(path))
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"absent\.json: cannot be read: No such file"):
+        load(str(tmp_path / "absent.json"))
+
+
+def test_the_content_hash_is_about_the_task_not_about_teaching_it() -> None:
+    plain = task()
+    taught = task(oracle=[{"do": "done"}], near_miss=[{"do": "fail"}], split="train")
+    assert plain.content_hash == taught.content_hash
+    assert len({plain.content_hash, task(max_steps=3).content_hash, task(instruction="Other.").content_hash}) == 3
+
+
+def test_a_task_survives_its_own_json() -> None:
+    made = task(oracle=[{"do": "click", "target": {"role": "push button", "name": "OK"}}])
+    again = parse_task(json.loads(json.dumps(made.model_dump(mode="json", by_alias=True))), name="one")
+    assert again == made
+    assert again.content_hash == made.content_hash
+
+
+def test_the_setup_key_depends_on_what_the_desktop_becomes_and_nothing_else() -> None:
+    key = task().setup_key("sha256:a", SHAPE)
+    other = {"func": "exists", "result": {"type": "vm_file", "path": "/b"}}
+    assert len(key) == 64
+    assert task(evaluator=other, id="two", instruction="Else.").setup_key("sha256:a", SHAPE) == key
+    changed = {
+        task().setup_key("sha256:b", SHAPE),
+        task().setup_key("sha256:a", DesktopShape(resolution=(640, 480), font_size=16)),
+        task().setup_key("sha256:a", DesktopShape(resolution=(640, 400), font_size=17)),
+        task(config=[{"type": "sleep", "parameters": {"seconds": 2}}]).setup_key("sha256:a", SHAPE),
+    }
+    assert len(changed | {key}) == 5
+
+
+def test_the_setup_key_depends_on_the_files_that_are_brought_along(tmp_path: Path) -> None:
+    steps = [{"type": "upload_file", "parameters": {"files": [{"local_path": "gold", "path": "/g"}]}}]
+    path = tmp_path / "task.json"
+    path.write_text(json.dumps(data(config=steps)), encoding="utf-8")
+    loaded = load_file(path)
+    with pytest.raises(TaskError, match=r"cannot read its file .*gold"):
+        loaded.setup_key("sha256:a", SHAPE)
+    (tmp_path / "gold").write_bytes(b"1")
+    first = loaded.setup_key("sha256:a", SHAPE)
+    (tmp_path / "gold").write_bytes(b"2")
+    assert loaded.setup_key("sha256:a", SHAPE) != first
+
+
+def test_what_a_task_cannot_do_here_is_listed() -> None:
+    evaluator = {"func": "compare_table", "result": {"type": "cloud_file"}}
+    made = task(config=[{"type": "download", "parameters": {"files": []}}], evaluator=evaluator)
+    assert made.unsupported == ("set-up step 'download'", "metric 'compare_table'", "getter 'cloud_file'")
+
+
+@pytest.mark.skipif(not OSWORLD.is_dir(), reason="OSWorld's task files are not beside this checkout")
+def test_osworlds_own_files_load() -> None:
+    files = sorted((OSWORLD / "examples").glob("*/*.json"))
+    assert len(files) == 369
+    loaded = [load_file(path) for path in files]
+    assert {made.id for made in loaded} == {path.stem for path in files}
+    assert sum("infeasible" in made.evaluator.functions for made in loaded) == 27
+    assert sum(not made.unsupported for made in loaded) >= 20

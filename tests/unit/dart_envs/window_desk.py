@@ -1,0 +1,91 @@
+"""A scripted desktop with windows that wmctrl, xwininfo and xprop tell about, and a clock that only sleeps move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dart_envs.fake import ScriptedDesktop
+from dart_server.wire import ExecReply
+
+LEFT, RIGHT, TOP, BOTTOM = 1, 1, 31, 5
+
+
+class ManualClock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.on_sleep: Callable[[], None] = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def time(self) -> float:
+        return self.now_s
+
+    async def sleep(self, delay_s: float) -> None:
+        self.now_s += delay_s
+        self.on_sleep()
+
+
+@dataclass
+class Held:
+    """One window: its inside, without borders."""
+
+    title: str
+    wm_class: str = "app.App"
+    x: int = 10
+    y: int = 40
+    w: int = 200
+    h: int = 100
+    moves: bool = True
+    closes: bool = True
+
+
+def reply(stdout: str = "", returncode: int | None = 0, stderr: str = "", timed_out: bool = False) -> ExecReply:
+    return ExecReply(returncode=returncode, stdout=stdout, stderr=stderr, timed_out=timed_out)
+
+
+class WindowDesk(ScriptedDesktop):
+    """`held` are its windows; `ran` is every program that was run, with its user."""
+
+    def __init__(self, resolution: tuple[int, int] = (640, 400)) -> None:
+        super().__init__(resolution)
+        self.held: list[Held] = []
+        self.ran: list[tuple[str, list[str]]] = []
+        self.detached: list[list[str]] = []
+        self.programs["wmctrl"] = lambda _desktop, args, _stdin: self._wmctrl(args)
+        self.programs["xwininfo"] = lambda _desktop, args, _stdin: self._xwininfo(args)
+        self.programs["xprop"] = lambda _desktop, _args, _stdin: reply(
+            f"_NET_FRAME_EXTENTS(CARDINAL) = {LEFT}, {RIGHT}, {TOP}, {BOTTOM}\n"
+        )
+
+    async def exec(self, argv: list[str], **how: object) -> ExecReply:  # type: ignore[override]
+        self.ran.append((str(how.get("user", "user")), list(argv)))
+        if how.get("detach"):
+            self.detached.append(list(argv))
+        return await super().exec(argv, **how)  # type: ignore[arg-type]
+
+    def _wmctrl(self, args: list[str]) -> ExecReply:
+        if args == ["-lx"]:
+            return reply("".join(f"{n:#010x}  0 {w.wm_class}  vm {w.title}\n" for n, w in enumerate(self.held)))
+        window = self.held[int(args[2], 16)]
+        if args[1] == "-c" and window.closes:
+            self.held.remove(window)
+        elif args[1] == "-a":
+            self.state.typed += f"[{window.title}]"
+        elif args[1] == "-r" and window.moves:
+            _, x, y, w, h = (int(part) for part in args[4].split(","))
+            window.x, window.y = x + LEFT, y + TOP
+            window.w, window.h = (window.w if w < 0 else w), (window.h if h < 0 else h)
+        return reply()
+
+    def _xwininfo(self, args: list[str]) -> ExecReply:
+        index = int(args[1], 16)
+        if index >= len(self.held):
+            return reply(returncode=1)
+        w = self.held[index]
+        return reply(
+            f"  Absolute upper-left X:  {w.x}\n  Absolute upper-left Y:  {w.y}\n  Width: {w.w}\n  Height: {w.h}\n"
+        )
