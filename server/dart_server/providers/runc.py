@@ -44,6 +44,8 @@ _VERB_TIMEOUT_S = 180.0
 _BOOT_POLL_S = 0.03
 _ZOMBIE_TRIES = 10
 _ZOMBIE_POLL_S = 0.05
+_SECOND_LOOKS, _SECOND_LOOK_S = 5, 0.1
+"""A desktop whose init was killed first stops to answer and is seen as ended a little later."""
 _FULL_BYTES = 1 << 20
 _SIGKILL = "signal 9"
 
@@ -160,15 +162,14 @@ class RuncProvider:
             seen = await self._ask("health", desktop_id=desktop_id)
         except ProviderError as error:
             return DesktopHealth(False, HealthCause.UNKNOWN, str(error))
+        agent, silence = await self._asked(desktop_id) if seen["state"] == "running" else (None, "")
+        for _ in range(_SECOND_LOOKS):
+            if agent is not None or seen["state"] != "running":
+                break
+            await asyncio.sleep(_SECOND_LOOK_S)
+            seen = await self._ask("health", desktop_id=desktop_id)
         if seen["state"] == "absent":
             return DesktopHealth(False, HealthCause.UNKNOWN, "no desktop of this id")
-        agent: dict[str, Any] | None = None
-        silence = ""
-        if seen["state"] == "running":
-            try:
-                agent = await guest_control.health(partial(self.dial, desktop_id, CONTROL), HEALTH_TIMEOUT_S)
-            except (guest_control.GuestSilent, ProviderError) as error:
-                silence = str(error)
         cause, detail = judge(seen, agent, silence)
         return DesktopHealth(
             alive=cause is HealthCause.OK,
@@ -201,6 +202,13 @@ class RuncProvider:
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 continue
+
+    async def _asked(self, desktop_id: str) -> tuple[dict[str, Any] | None, str]:
+        """The agent's health, or None and why it is silent."""
+        try:
+            return await guest_control.health(partial(self.dial, desktop_id, CONTROL), HEALTH_TIMEOUT_S), ""
+        except (guest_control.GuestSilent, ProviderError) as error:
+            return None, str(error)
 
     async def _booted(self, desktop_id: str) -> None:
         deadline = time.monotonic() + BOOT_TIMEOUT_S
