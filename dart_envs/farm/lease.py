@@ -44,6 +44,7 @@ SNAPSHOT_TIMEOUT_S = 120.0
 A11Y_TIMEOUT_S = 30.0
 
 _ELEMENTS = TypeAdapter(list[A11yElement])
+_WINDOWS = TypeAdapter(dict[str, list[dict[str, Any]]])
 
 
 class AsyncLease(HeldLease):
@@ -129,8 +130,11 @@ class AsyncLease(HeldLease):
         await self.call("PUT", "/files", content=content, params={"path": path, "mode": f"{mode:04o}"})
 
     async def activate_window(self, title: str, *, strict: bool = False) -> bool:
+        exact = await self._window_title(title, strict)
+        if exact is None:
+            return False
         reply = await self.guest(
-            "POST", "/setup/activate_window", json={"window_name": title, "strict": strict, "by_class": False}
+            "POST", "/setup/activate_window", json={"window_name": exact, "strict": True, "by_class": False}
         )
         if reply.status == 200:
             return True
@@ -138,6 +142,17 @@ class AsyncLease(HeldLease):
             return False
         said = reply.content[:200].decode("utf-8", "replace")
         raise await self.explain(GuestError(f"Window {title!r} could not be activated ({reply.status}): {said}"))
+
+    async def _window_title(self, title: str, strict: bool) -> str | None:
+        """The whole title of the window that is meant, None when there is none: OSWorld's own route does not
+        tell."""
+        reply = await self.guest("GET", "/v1/windows")
+        try:
+            windows = _WINDOWS.validate_json(reply.content)["windows"]
+        except (ValidationError, KeyError) as error:
+            raise await self.explain(GuestError(f"The list of windows cannot be read: {error}")) from error
+        titles = [str(window.get("title", "")) for window in windows]
+        return next((name for name in titles if name == title or (not strict and title in name)), None)
 
     async def guest(
         self,

@@ -288,7 +288,10 @@ async def test_programs_files_and_windows(lease: AsyncLease, server: WireFarm) -
     await lease.write_file("/a", b"\0\xff")
     assert await lease.read_file("/a") == b"\0\xff"
     assert await lease.activate_window("Editor")
+    assert not await lease.activate_window("Editor", strict=True)
+    assert await lease.activate_window("note.txt - Editor", strict=True)
     assert not await lease.activate_window("Nothing")
+    assert not await lease.activate_window("closing")
     server.error("read", ErrorCode.NOT_FOUND)
     with pytest.raises(FarmError, match="not_found"):
         await lease.read_file("/a")

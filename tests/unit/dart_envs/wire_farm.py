@@ -85,6 +85,7 @@ class WireFarm:
                 route(f"{lease}/files", "GET", "read"),
                 route(f"{lease}/files", "PUT", "write"),
                 route(f"{lease}/guest/setup/activate_window", "POST", "activate"),
+                route(f"{lease}/guest/v1/windows", "GET", "windows"),
                 WebSocketRoute(f"{lease}/channel", self._channel),
                 WebSocketRoute(f"{lease}/tunnel", self._tunnel),
             ]
@@ -141,8 +142,11 @@ class WireFarm:
         self.files[request.query_params["path"]] = await request.body()
         return Response(status_code=204)
 
+    async def _windows(self, _request: Request) -> Response:
+        return JSONResponse({"windows": [{"id": 1, "title": "note.txt - Editor"}, {"id": 2, "title": "closing"}]})
+
     async def _activate(self, request: Request) -> Response:
-        known = (await request.json())["window_name"] == "Editor"
+        known = (await request.json())["window_name"] == "note.txt - Editor"
         return Response(status_code=200 if known else 404)
 
     async def _channel(self, socket: WebSocket) -> None:
