@@ -7,6 +7,7 @@ that fade). User settings still win over these, as on any desktop.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from pathlib import Path
 
@@ -204,11 +205,12 @@ def apply(font_size: int, resolution: tuple[int, int], root: Path = Path("/")) -
         fresh.replace(path)
         changed = True
     if changed:
-        # A missing dconf only means that those defaults do not apply.
-        subprocess.run(
-            ["dconf", "update", str(root / "etc/dconf/db")],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
+        # Without dconf those defaults do not apply; the desktop comes up all the same.
+        with contextlib.suppress(OSError):
+            subprocess.run(
+                ["dconf", "update", str(root / "etc/dconf/db")],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+            )

@@ -1,0 +1,45 @@
+"""The settling rule, in virtual time."""
+
+import pytest
+from dart_guest.events import Settle
+from dart_guest.settle import wait_until_settled
+
+
+class Screen:
+    """Draws at set times (ms) and owns the clock."""
+
+    def __init__(self, *draws_ms: float) -> None:
+        self.now_ms = 0.0
+        self.draws_ms = sorted(draws_ms)
+
+    def monotonic(self) -> float:
+        return self.now_ms / 1000
+
+    def wait_for_damage(self, timeout_s: float) -> bool:
+        until_ms = self.now_ms + timeout_s * 1000
+        if self.draws_ms and self.draws_ms[0] <= until_ms:
+            self.now_ms = max(self.now_ms, self.draws_ms.pop(0))
+            return True
+        self.now_ms = until_ms
+        return False
+
+
+@pytest.mark.parametrize(
+    ("draws_ms", "settle", "expected"),
+    [
+        ((), Settle(60, 1500), (True, 60)),
+        ((10, 50), Settle(60, 1500), (True, 110)),
+        ((10, 80), Settle(60, 1500), (True, 70)),
+        (tuple(range(0, 5000, 20)), Settle(60, 1500), (False, 1500)),
+        ((), Settle(60, 40), (False, 40)),
+        ((), Settle(0, 1500), (True, 0)),
+        ((), Settle(60, 1500, min_ms=300), (True, 300)),
+        ((280,), Settle(60, 1500, min_ms=300), (True, 340)),
+    ],
+    ids=["nothing drawn", "drawn twice", "late drawing is not waited for", "never quiet", "cap below quiet", "no quiet asked",
+         "minimum", "drawn before the minimum"],
+)  # fmt: skip
+def test_settling(draws_ms: tuple[float, ...], settle: Settle, expected: tuple[bool, float]) -> None:
+    screen = Screen(*draws_ms)
+    settled, waited_ms = wait_until_settled(screen, settle, screen.monotonic)
+    assert (settled, pytest.approx(waited_ms)) == expected

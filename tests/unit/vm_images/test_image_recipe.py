@@ -1,0 +1,84 @@
+"""Recipes: the bundled one reads; a wrong one names its file and field."""
+
+from pathlib import Path
+
+import pytest
+from imagebuild.errors import UsageError
+from imagebuild.recipe import read_recipe
+
+RECIPES = Path(__file__).resolve().parents[3] / "vm_images" / "recipes"
+
+GOOD = """
+name = "small"
+suite = "bookworm"
+mirror = "http://deb.debian.org/debian"
+security_mirror = "http://deb.debian.org/debian-security"
+
+[packages]
+one = ["zenity", "dbus"]
+two = ["dbus"]
+
+[exclude]
+paths = ["/usr/share/man/*"]
+except = []
+
+[user]
+name = "user"
+uid = 1000
+password = "password"
+groups = ["sudo"]
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "small.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_the_basic_recipe_holds_what_tasks_drive() -> None:
+    recipe = read_recipe(RECIPES / "basic.toml")
+    assert {"zenity", "mousepad", "thunar", "lxterminal", "galculator", "xvfb", "openbox"} <= set(recipe.packages)
+    assert (recipe.user.name, recipe.user.uid) == ("user", 1000)
+
+
+def test_packages_are_sorted_and_listed_once(tmp_path: Path) -> None:
+    assert read_recipe(written(tmp_path, GOOD)).packages == ("dbus", "zenity")
+
+
+def test_order_and_grouping_of_packages_do_not_change_the_recipe(tmp_path: Path) -> None:
+    first = read_recipe(written(tmp_path, GOOD)).canonical()
+    regrouped = GOOD.replace('one = ["zenity", "dbus"]\ntwo = ["dbus"]', 'all = ["dbus", "zenity"]')
+    assert read_recipe(written(tmp_path, regrouped)).canonical() == first
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('suite = "bookworm"', "suite = 12"), "suite"),
+        (('suite = "bookworm"', 'suite = "bookworm"\ncolour = "red"'), "unknown key colour"),
+        (("uid = 1000", 'uid = "1000"'), "user.uid"),
+        (("uid = 1000", "uid = 1000\nshell = 1"), "unknown key user.shell"),
+        (('["dbus"]', '["Not A Package"]'), "packages.two"),
+        (('["dbus"]', '"dbus"'), "packages.two"),
+        (('name = "small"', 'name = "other"'), "must be 'small'"),
+        (("except = []", ""), "exclude.except"),
+        (("[user]", "[user"), "small.toml"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_with_its_field(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=r"small\.toml") as caught:
+        read_recipe(written(tmp_path, GOOD.replace(*change)))
+    assert said in str(caught.value)
+
+
+def test_an_unknown_recipe_lists_the_known_ones(tmp_path: Path) -> None:
+    written(tmp_path, GOOD)
+    with pytest.raises(UsageError, match="known recipes: small"):
+        read_recipe(tmp_path / "missing.toml")
+
+
+def test_sources_are_signed_and_cover_updates_and_security(tmp_path: Path) -> None:
+    lines = read_recipe(written(tmp_path, GOOD)).sources(Path("/keys"))
+    assert [line.split()[3] for line in lines] == ["bookworm", "bookworm-updates", "bookworm-security"]
+    assert all("[signed-by=/keys]" in line for line in lines)

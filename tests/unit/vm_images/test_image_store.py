@@ -1,0 +1,120 @@
+"""The image store and the command line around it."""
+
+import sys
+from pathlib import Path
+
+import build
+import pytest
+from imagebuild import bootstrap
+from imagebuild.errors import UsageError
+from imagebuild.manifest import Manifest, guest_digest, image_digest, recipe_digest, write_manifest
+from imagebuild.recipe import read_recipe
+from imagebuild.store import ImageStore, dart_home
+
+
+def finished(store: ImageStore, digest: str, of_recipe: str = "r", at: str = "2026-01-01T00:00:00+00:00") -> None:
+    """Publish an image with one file."""
+    work = store.fresh_work("basic")
+    (work / "rootfs").mkdir()
+    (work / "rootfs" / "file").write_text(digest, encoding="utf-8")
+    made = Manifest("basic", digest, of_recipe, "g", "1", "bookworm", "amd64", 5, 1, at, 1.0)
+    write_manifest(made, work / "manifest.json")
+    store.publish(work, "basic", digest)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ImageStore:
+    (tmp_path / "images" / "basic").mkdir(parents=True)
+    return ImageStore(tmp_path)
+
+
+def test_home_is_chosen_by_flag_then_environment_then_default() -> None:
+    assert dart_home("/a", {"DART_HOME": "/b"}) == Path("/a")
+    assert dart_home(None, {"DART_HOME": "/b"}) == Path("/b")
+    assert dart_home(None, {}) == Path.home() / ".local/share/dart"
+
+
+def test_publishing_points_current_at_the_newest(store: ImageStore) -> None:
+    finished(store, "aaa")
+    finished(store, "bbb", at="2026-01-02T00:00:00+00:00")
+    assert store.current("basic") == "bbb"
+    assert (store.images / "basic" / "current" / "rootfs" / "file").read_text(encoding="utf-8") == "bbb"
+    assert [one.digest for one in store.all()] == ["bbb", "aaa"]
+
+
+def test_publishing_again_replaces_the_same_digest(store: ImageStore) -> None:
+    finished(store, "aaa")
+    (store.directory("basic", "aaa") / "rootfs" / "stale").write_text("", encoding="utf-8")
+    finished(store, "aaa")
+    assert not (store.directory("basic", "aaa") / "rootfs" / "stale").exists()
+    assert not list((store.images / "basic").glob(".build-*"))
+
+
+def test_leftovers_of_a_killed_build_go_with_the_next(store: ImageStore) -> None:
+    leftover = store.images / "basic" / ".build-99999999"
+    leftover.mkdir()
+    store.fresh_work("basic")
+    assert not leftover.exists()
+
+
+def test_an_unfinished_directory_is_no_image(store: ImageStore) -> None:
+    (store.directory("basic", "ccc") / "rootfs").mkdir(parents=True)
+    assert store.finished("basic", "ccc") is None
+    assert store.all() == []
+
+
+def test_packages_are_shared_by_recipe_digest_only(store: ImageStore) -> None:
+    finished(store, "aaa", of_recipe="one")
+    assert store.same_packages("basic", "one") == store.directory("basic", "aaa") / "rootfs"
+    assert store.same_packages("basic", "two") is None
+
+
+def test_removing_the_current_image_removes_the_link(store: ImageStore) -> None:
+    finished(store, "aaa")
+    assert store.remove("basic", None) == ["aaa"]
+    assert store.current("basic") is None
+    with pytest.raises(UsageError, match="no image basic"):
+        store.remove("basic", None)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["build.py", *arguments])
+    return build.main()
+
+
+def test_an_image_that_is_there_is_not_built_again(
+    store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_recipe = recipe_digest(read_recipe(build.RECIPES / "basic.toml"))
+    finished(store, image_digest(of_recipe, guest_digest(build.GUEST)), of_recipe)
+    assert run(monkeypatch, "build", "basic", "--home", str(tmp_path)) == 0
+    assert "image basic: up to date" in capsys.readouterr().out
+
+
+def test_an_unknown_recipe_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "build", "nope", "--home", str(tmp_path)) == 2
+    assert "no recipe 'nope'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_tool_is_named_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "CLEAN_PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="apt-get install -y mmdebstrap"):
+        bootstrap.check_host(tmp_path)
+
+
+def test_too_little_disk_is_told_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap.shutil, "which", lambda *_, **__: "/usr/bin/mmdebstrap")
+    monkeypatch.setattr(bootstrap, "KEYRING", Path(__file__))
+    monkeypatch.setattr(bootstrap, "MIN_FREE_BYTES", 1 << 62)
+    with pytest.raises(UsageError, match="MiB free"):
+        bootstrap.check_host(tmp_path)
+
+
+def test_every_path_filter_reaches_dpkg(tmp_path: Path) -> None:
+    recipe = read_recipe(build.RECIPES / "basic.toml")
+    argv = bootstrap.mmdebstrap_argv(recipe, tmp_path / "rootfs")
+    assert {f"--dpkgopt=path-exclude={path}" for path in recipe.exclude_paths} <= set(argv)
+    assert argv.index(recipe.suite) + 1 == argv.index(str(tmp_path / "rootfs"))
