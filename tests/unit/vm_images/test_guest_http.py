@@ -160,7 +160,9 @@ async def test_a_file_that_cannot_be_written_leaves_nothing(bench: Bench, tmp_pa
     assert os.listdir(tmp_path) == ["taken"]
 
 
-async def test_quiesce_waits_for_the_step_and_closes_channels(bench: Bench) -> None:
+async def test_quiesce_waits_for_the_step_and_closes_channels(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Outside a desktop every zombie of the machine is in sight.
+    monkeypatch.setattr("dart_guest.lifecycle.zombies", list)
     entered, go_on = threading.Event(), threading.Event()
 
     def slow() -> None:
@@ -182,7 +184,7 @@ async def test_quiesce_waits_for_the_step_and_closes_channels(bench: Bench) -> N
         assert channel.close_code == 1001
         status, answer = await quiesce
     assert status == 200
-    assert answer["processes"] > 0
+    assert (answer["ok"], answer["zombies"]) == (True, [])
     assert bench.desktop.released == 1
 
 

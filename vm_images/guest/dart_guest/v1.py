@@ -21,6 +21,9 @@ from dart_guest.keymap import UnknownKey
 from dart_guest.xinput import SessionDown
 
 CHANNEL_MESSAGE_LIMIT = 4 * 1024 * 1024
+CLOSE_WAIT_S = 0.1
+"""How long a peer is waited for that does not answer a close: a checkpoint is waiting too."""
+
 DEFAULT_EXEC_S = 60.0
 LONGEST_EXEC_S = 3600.0
 
@@ -69,7 +72,7 @@ async def step(request: web.Request) -> web.Response:
 async def channel(request: web.Request) -> web.WebSocketResponse:
     """Many steps over one socket."""
     agent = agent_of(request)
-    socket = web.WebSocketResponse(max_msg_size=CHANNEL_MESSAGE_LIMIT, compress=False)
+    socket = web.WebSocketResponse(timeout=CLOSE_WAIT_S, max_msg_size=CHANNEL_MESSAGE_LIMIT, compress=False)
     await socket.prepare(request)
     agent.channels.add(socket)
     async for message in socket:
