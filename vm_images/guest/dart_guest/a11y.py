@@ -1,7 +1,8 @@
 """Keeps one accessibility walker ready and asks it.
 
 Role: run each walk in a process of its own, as `user`, one at a time, killed when it takes too long.
-Rule: the walker for the next walk is started as soon as one was used; `stop` leaves none (before a checkpoint).
+Rule: none is started until the first walk (rollouts never ask), then the one for the next walk stands ready; `stop`
+leaves none (before a checkpoint).
 """
 
 from __future__ import annotations

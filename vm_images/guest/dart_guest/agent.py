@@ -73,7 +73,7 @@ class Agent:
             self.active_steps -= 1
 
     async def watch_start(self) -> None:
-        """Poll until X and the window manager answer, then write the ready file and warm up the walker."""
+        """Poll until X and the window manager answer, then write the ready file."""
         while not self.ready:
             try:
                 await self.on_desktop(self.desktop.probe)
@@ -86,7 +86,6 @@ class Agent:
         if self.managed:
             with contextlib.suppress(OSError):
                 session.READY_FILE.write_text("ready\n", encoding="ascii")
-        await self.walker.warm_up()
 
     async def x_alive(self) -> bool:
         """Whether X answers; a step in progress counts as an answer while X's process lives."""

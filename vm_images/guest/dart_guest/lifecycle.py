@@ -107,6 +107,4 @@ async def restored(request: web.Request) -> web.Response:
         await agent.on_desktop(agent.desktop.probe)
     answer = await agent.health()
     offset_s = time.time() - float(realtime_s) if isinstance(realtime_s, int | float) else None
-    if agent.ready and agent.walker.ready is None:
-        await agent.walker.warm_up()
     return web.json_response(answer | {"clock_offset_s": offset_s})
