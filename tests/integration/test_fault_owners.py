@@ -1,0 +1,191 @@
+"""Failures on live desktops have owners: what is done from inside is the policy's and scores 0, what the host does is masked.
+
+Each case is done to a real desktop in the middle of an episode whose note is already solved, so that breaking it would pay if it could.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dart_envs.core import AsyncDesktopEnv
+from dart_envs.errors import DartEnvError
+from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.lease import AsyncLease
+from dart_envs.types import Action, ActionType, Desktop, EndReason, Outcome, StepResult
+from dart_server.wire import DesktopShape
+
+pytestmark = pytest.mark.desktop
+
+SHAPE = DesktopShape(resolution=(640, 400))
+MOVE = Action(ActionType.MOVE, x=9, y=9)
+NOTE = "/home/user/note.txt"
+
+
+class SolvedTask:
+    """Always solved: the reward would be 1.0 if only the desktop were well."""
+
+    id = "faults/note/0000"
+    instruction = "Do not break anything."
+    max_steps = 4
+    publish_setup = False
+
+    def setup_key(self, image_digest: str, shape: DesktopShape) -> str:
+        return "0" * 64
+
+    async def prepare(self, desktop: Desktop) -> None:
+        await desktop.write_file(NOTE, b"solved")
+
+    async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
+        return Outcome(float(await desktop.read_file(NOTE) == b"solved"))
+
+    async def oracle(self, desktop: Desktop, *, step: int = 0) -> list[Action]:
+        return [Action(ActionType.DONE)][step:]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    place = tmp_path_factory.mktemp("farm")
+    place.chmod(0o700)
+    path = place / "farm.sock"
+    environment = {
+        **os.environ,
+        "DART_RUNTIME_DIR": str(place),
+        "DART_SNAPSHOT_DIR": str(place / "snapshots"),
+        "DART_DESKTOP_MEMORY_MIB": "512",
+        "DART_DESKTOP_DISK_MIB": "64",
+        "DART_DESKTOP_PIDS": "256",
+    }
+    command = [sys.executable, "-m", "dart_server.cli", "serve", "--uds", str(path), "--max-desktops", "2"]
+    with (place / "log").open("w") as log:
+        farm = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        deadline_s = time.monotonic() + 60
+        while not _listens(path):
+            if farm.poll() is not None or time.monotonic() > deadline_s:
+                pytest.fail(f"the farm did not start: {(place / 'log').read_text()[-2000:]}")
+            time.sleep(0.1)
+        yield f"unix://{path}"
+    finally:
+        farm.terminate()
+        farm.wait(timeout=60)
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+@pytest.fixture
+async def env(url: str) -> AsyncIterator[AsyncDesktopEnv]:
+    async with await AsyncFarm.connect(url) as farm, AsyncDesktopEnv(farm, shape=SHAPE) as env:
+        yield env
+
+
+@pytest.fixture
+async def capabilities(url: str) -> dict[str, bool]:
+    async with await AsyncFarm.connect(url) as farm:
+        return (await farm.view()).capabilities
+
+
+async def _quietly(work: Awaitable[object]) -> None:
+    """Do damage; the desktop may well not live to answer."""
+    try:
+        await work
+    except DartEnvError:
+        return
+
+
+async def _kill_the_x_server(lease: AsyncLease) -> None:
+    await _quietly(lease.exec(["pkill", "-KILL", "-x", "Xvfb"], user="root"))
+
+
+async def _log_out(lease: AsyncLease) -> None:
+    await _quietly(lease.exec(["openbox", "--exit"]))
+
+
+async def _eat_all_memory(lease: AsyncLease) -> None:
+    code = "b = []\nwhile True: b.append(bytearray(16 << 20))"
+    for _ in range(3):
+        await _quietly(lease.exec(["python3", "-c", code], timeout_s=20, detach=True))
+    await asyncio.sleep(4)
+
+
+async def _fill_the_disk(lease: AsyncLease) -> None:
+    await _quietly(lease.exec(["dd", "if=/dev/zero", "of=/home/user/big", "bs=1M", "count=200"], timeout_s=30))
+
+
+BREAKING: list[Callable[[AsyncLease], Awaitable[None]]] = [_kill_the_x_server, _log_out, _fill_the_disk]
+
+
+async def _lease(env: AsyncDesktopEnv) -> AsyncLease:
+    await env.reset(SolvedTask())
+    assert isinstance(env.lease, AsyncLease)
+    assert (await env.step(MOVE)).end is None
+    return env.lease
+
+
+async def _finish(env: AsyncDesktopEnv) -> StepResult:
+    result = await env.step(MOVE)
+    return result if result.end is not None else await env.step(Action(ActionType.DONE))
+
+
+@pytest.mark.parametrize("damage", BREAKING, ids=lambda damage: damage.__name__.strip("_"))
+async def test_breaking_the_desktop_from_inside_never_pays(
+    env: AsyncDesktopEnv, capabilities: dict[str, bool], damage: Callable[[AsyncLease], Awaitable[None]]
+) -> None:
+    lease = await _lease(env)
+    if damage is _fill_the_disk and not capabilities.get("limit_disk"):
+        pytest.skip("this provider enforces no disk limit on this host")
+    await damage(lease)
+    result = await _finish(env)
+    assert (result.end, result.reward, result.terminated) == (EndReason.BROKE_DESKTOP, 0.0, True), result.info
+    await env.reset(SolvedTask())
+    assert (await env.step(Action(ActionType.DONE))).reward == 1.0
+
+
+async def test_running_out_of_memory_is_never_the_farms_fault(env: AsyncDesktopEnv) -> None:
+    lease = await _lease(env)
+    await _eat_all_memory(lease)
+    result = await _finish(env)
+    assert result.end in {EndReason.BROKE_DESKTOP, EndReason.DONE}, result.info
+    assert not result.info["masked"]
+    await env.reset(SolvedTask())
+    assert (await env.step(Action(ActionType.DONE))).reward == 1.0
+
+
+def _processes_of(desktop_id: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and desktop_id in (entry / "cgroup").read_text():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return sorted(found)
+
+
+async def test_a_desktop_killed_by_the_host_is_masked_and_replaced(env: AsyncDesktopEnv) -> None:
+    lease = await _lease(env)
+    processes = _processes_of(lease.desktop_id)
+    assert processes, f"no process belongs to {lease.desktop_id}"
+    os.kill(processes[0], signal.SIGKILL)
+    result = await _finish(env)
+    assert (result.end, result.reward, result.truncated) == (EndReason.FARM_FAULT, 0.0, True), result.info
+    assert result.info["masked"]
+    await env.reset(SolvedTask())
+    assert env.lease is not lease
+    assert (await env.step(Action(ActionType.DONE))).reward == 1.0
