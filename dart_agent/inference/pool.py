@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from dart_agent.clock import Clock, SystemClock
-from dart_agent.errors import ProviderError, WorkerError
+from dart_agent.errors import ProviderError, WeightUpdateError, WorkerError
 from dart_agent.inference.client import Health, UpdateTimes
 from dart_agent.inference.settings import Published
 from dart_agent.types import Completion, PolicyRequest, PolicyVersion
@@ -176,6 +176,9 @@ class VllmPool:
                 health = await member.client.health()
                 member.version = health.version
                 await self.update(member)
+            except WeightUpdateError as error:
+                # Whoever set the target hears of it too (`roll`). A worker that serves goes on with what it has.
+                logger.warning("%s stays with version %d: %s", member.client.name, member.version, error)
             except WorkerError as error:
                 self._set_ready(member, False, str(error))
             else:

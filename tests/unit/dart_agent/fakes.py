@@ -1,0 +1,226 @@
+"""Fakes for the agent's unit tests, each named for what it stands in for. None of them is used outside tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dart_agent.errors import WeightUpdateError, WorkerError
+from dart_agent.inference.client import Health, UpdateTimes
+from dart_agent.types import (
+    Completion,
+    PolicyRequest,
+    PolicyVersion,
+    Purpose,
+    Sampling,
+    StopReason,
+    Trajectory,
+    VersionSpan,
+    WorkItem,
+)
+from dart_envs.actions import check_action
+from dart_envs.tasks import Evaluator, Task
+from dart_envs.types import Action, ActionType, EndReason, Observation, RgbImage, StepResult, TaskLike
+
+SCREEN_WH = (64, 64)
+
+
+class FakeClock:
+    """Virtual time: a sleep lets everyone else run, then moves the clock on."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def time(self) -> float:
+        return 1_000_000.0 + self.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        until_s = self.now_s + seconds
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self.now_s = max(self.now_s, until_s)
+
+
+def request(request_id: str = "r0", image: RgbImage | None = None) -> PolicyRequest:
+    picture = np.zeros((64, 64, 3), np.uint8) if image is None else image
+    message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Click OK"}]}
+    return PolicyRequest((message,), (picture,), Sampling(), request_id)
+
+
+def completion(text: str, version: PolicyVersion = 0, worker: str = "fake") -> Completion:
+    return Completion(text, (1, 2), (3, 4), (-0.5, -0.25), (VersionSpan(version, 0, 2),), StopReason.STOP, worker)
+
+
+class ScriptedPolicy:
+    """Answers with the given texts in turn; an exception among them is raised."""
+
+    def __init__(self, answers: Sequence[str | Exception]) -> None:
+        self.answers = list(answers)
+        self.requests: list[PolicyRequest] = []
+
+    async def complete(self, request: PolicyRequest) -> Completion:
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return completion(answer)
+
+
+def task(max_steps: int = 5) -> Task:
+    return Task(
+        id="toy/click/0000", instruction="Click OK", evaluator=Evaluator(func="infeasible"), max_steps=max_steps
+    )
+
+
+def item(rollout_id: str = "roll_0", *, max_steps: int = 5, seed: int | None = None) -> WorkItem:
+    return WorkItem(rollout_id, "grp_0", "toy/click/0000", Purpose.TRAIN, Sampling(seed=seed), max_steps, "train")
+
+
+class ScriptedEnv:
+    """Pays 1.0 when there was a click at `goal`; each step's screen has its own grey. `ends` forces an end by step."""
+
+    def __init__(
+        self,
+        goal: tuple[int, int] = (10, 20),
+        *,
+        ends: Mapping[int, tuple[EndReason, str]] | None = None,
+        reset_error: Exception | None = None,
+    ) -> None:
+        self.goal = goal
+        self.ends = dict(ends or {})
+        self.reset_error = reset_error
+        self.actions: list[Action] = []
+        self.resets = 0
+        self.started = asyncio.Event()
+        self.closed = False
+        self.lease = None
+        self._max_steps = 1
+
+    async def reset(self, task: TaskLike, seed: int | None = None) -> tuple[Observation, dict[str, Any]]:
+        await asyncio.sleep(0)
+        if self.reset_error is not None:
+            raise self.reset_error
+        self.resets += 1
+        self.started.set()
+        self.actions = []
+        self._max_steps = task.max_steps
+        return self._observe(), {}
+
+    async def step(self, action: Action) -> StepResult:
+        await asyncio.sleep(0)
+        check_action(action, SCREEN_WH)
+        self.actions.append(action)
+        step = len(self.actions)
+        if step in self.ends:
+            end, cause = self.ends[step]
+            return StepResult(self._observe(), 0.0, False, True, end, {"cause": cause})
+        if action.type in (ActionType.DONE, ActionType.FAIL) or step >= self._max_steps:
+            hit = any(past.type is ActionType.CLICK and (past.x, past.y) == self.goal for past in self.actions)
+            end = {ActionType.DONE: EndReason.DONE, ActionType.FAIL: EndReason.FAIL}.get(
+                action.type, EndReason.MAX_STEPS
+            )
+            return StepResult(self._observe(), float(hit), True, False, end, {"outcome": {"hit": hit}})
+        return StepResult(self._observe(), 0.0, False, False, None, {})
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+    def _observe(self) -> Observation:
+        grey = 100 + len(self.actions)
+        return Observation(np.full((SCREEN_WH[1], SCREEN_WH[0], 3), grey, np.uint8), "Click OK")
+
+
+class ListWorkSource:
+    """Hands out the items of a list; remembers what came back. `empty`: the list ran out; `all_back`: everything was ended."""
+
+    def __init__(self, items: Sequence[WorkItem]) -> None:
+        self.items = list(items)
+        self.reported: list[tuple[Trajectory, dict[str, RgbImage]]] = []
+        self.abandoned: list[tuple[str, str]] = []
+        self.empty = asyncio.Event()
+        self.all_back = asyncio.Event()
+        self._left = len(items)
+
+    def _back(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self.all_back.set()
+
+    async def claim(self, worker_id: str) -> WorkItem | None:
+        if not self.items:
+            self.empty.set()
+            return None
+        return self.items.pop(0)
+
+    async def report(self, trajectory: Trajectory, images: Mapping[str, RgbImage]) -> None:
+        self.reported.append((trajectory, dict(images)))
+        self._back()
+
+    async def abandon(self, rollout_id: str, cause: str) -> None:
+        self.abandoned.append((rollout_id, cause))
+        self._back()
+
+
+class FakeWorkerClient:
+    """An inference worker in memory. `alive`, `hold` (answers wait for it) and `refuses` are set by the test."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self.version: PolicyVersion = 0
+        self.refuses = False
+        self.hold: asyncio.Event | None = None
+        self.served: list[str] = []
+        self.loads: list[PolicyVersion] = []
+        self.loading = 0
+        self.most_loading = 0
+        self.closed = False
+
+    async def health(self, *, timeout_s: float = 10.0) -> Health:
+        self._check()
+        return Health(version=self.version, in_flight=0, pid=1)
+
+    async def complete(self, request: PolicyRequest) -> Completion:
+        self._check()
+        if self.hold is not None:
+            await self.hold.wait()
+        self._check()
+        self.served.append(request.request_id)
+        return completion("Action: wait()", self.version, self.name)
+
+    async def load(self, path: Path, version: PolicyVersion) -> UpdateTimes:
+        self._check()
+        if self.refuses:
+            raise WeightUpdateError(f"{self.name}: these weights do not fit")
+        FakeWorkerClient.now_loading += 1
+        FakeWorkerClient.peak_loading = max(FakeWorkerClient.peak_loading, FakeWorkerClient.now_loading)
+        await asyncio.sleep(0)
+        FakeWorkerClient.now_loading -= 1
+        self.version = version
+        self.loads.append(version)
+        return UpdateTimes(0.02, 0.05)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+    def die(self) -> None:
+        self.alive = False
+        if self.hold is not None:
+            self.hold.set()
+
+    def come_back(self) -> None:
+        self.alive, self.version, self.hold = True, 0, None
+
+    def _check(self) -> None:
+        if not self.alive:
+            raise WorkerError(f"{self.name} does not answer")
+
+    now_loading = 0
+    peak_loading = 0

@@ -1,0 +1,156 @@
+"""Wire, weight files, supervisor, addresses and settings of the inference workers: nothing here starts vLLM."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dart_agent.errors import ConfigError, ProviderError, WeightUpdateError, WorkerError
+from dart_agent.inference import wire
+from dart_agent.inference.addresses import Address, read_addresses, wait_for_addresses, write_addresses
+from dart_agent.inference.launch import WorkerProcess
+from dart_agent.inference.settings import WorkerSettings
+from dart_agent.inference.supervisor import Supervisor
+from dart_agent.inference.weight_files import check_fits, tensor_shapes
+from tests.unit.dart_agent.fakes import FakeClock, completion, request
+
+
+def test_a_request_survives_the_wire() -> None:
+    sent = request("r7", np.random.default_rng(0).integers(0, 255, (5, 7, 3), dtype=np.uint8))
+    got = wire.decode_request(wire.encode_request(sent))
+    assert (got.messages, got.sampling, got.request_id) == (sent.messages, sent.sampling, sent.request_id)
+    assert np.array_equal(got.images[0], sent.images[0])
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:2], lambda b: b[:-1], lambda b: b + b"x", lambda b: b"\0\0\0\2{}" + b[6:]]
+)
+def test_a_damaged_request_is_refused(damage: object) -> None:
+    assert callable(damage)
+    with pytest.raises(ValueError):
+        wire.decode_request(damage(wire.encode_request(request())))
+
+
+def test_a_completion_survives_the_wire_and_its_lengths_are_checked() -> None:
+    sent = completion("Action: wait()", 3, "policy-1")
+    reply = json.loads(json.dumps(wire.encode_completion(sent)))
+    assert wire.decode_completion(reply, worker="policy-1") == sent
+    reply["logprobs"].pop()
+    with pytest.raises(ValueError, match="2 tokens, 1 log-probs"):
+        wire.decode_completion(reply, worker="policy-1")
+
+
+def write_tensors(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    """A safetensors file of float32 zeros, written byte by byte."""
+    header, end = dict[str, object](), 0
+    for name, shape in shapes.items():
+        size = 4 * int(np.prod(shape))
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(end))
+
+
+def test_weights_must_have_exactly_the_tensors_of_the_model(tmp_path: Path) -> None:
+    expected: dict[str, tuple[int, ...]] = {"a": (2, 3), "b": (4,)}
+    write_tensors(tmp_path / "v1/model.safetensors", expected)
+    assert tensor_shapes(tmp_path / "v1") == expected
+    check_fits(tmp_path / "v1", expected)
+    wrong: list[tuple[str, dict[str, tuple[int, ...]], str]] = [
+        ("missing", {"a": (2, 3)}, "1 missing"),
+        ("unknown", {**expected, "c": (1,)}, "1 unknown"),
+        ("shape", {"a": (3, 2), "b": (4,)}, "1 of another shape"),
+    ]
+    for name, shapes, words in wrong:
+        write_tensors(tmp_path / name / "model.safetensors", shapes)
+        with pytest.raises(WeightUpdateError, match=words):
+            check_fits(tmp_path / name, expected)
+
+
+def test_a_cut_off_or_missing_weight_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WeightUpdateError, match="holds no"):
+        tensor_shapes(tmp_path)
+    file = tmp_path / "model.safetensors"
+    write_tensors(file, {"a": (8,)})
+    whole = file.read_bytes()
+    for cut in (0, 5, 20, len(whole) - 1):
+        file.write_bytes(whole[:cut])
+        with pytest.raises(WeightUpdateError, match="not a complete safetensors file"):
+            tensor_shapes(tmp_path)
+
+
+class FakeLaunchable:
+    """A worker process in memory: the test ends it with `end`."""
+
+    def __init__(self, name: str, failing_starts: int = 0) -> None:
+        self.name = name
+        self.failing_starts = failing_starts
+        self.starts = 0
+        self.stopped = False
+        self._ended = asyncio.Event()
+
+    async def start(self) -> None:
+        self.starts += 1
+        self._ended = asyncio.Event()
+
+    async def ready(self) -> None:
+        if self.starts > 1 and self.failing_starts:
+            self.failing_starts -= 1
+            raise WorkerError(f"{self.name} did not start")
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        return -9
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+async def test_a_worker_that_ends_is_started_again_and_no_other_is_touched() -> None:
+    first, second = FakeLaunchable("a", failing_starts=2), FakeLaunchable("b")
+    async with Supervisor([first, second], clock=FakeClock()) as supervisor:
+        first.end()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert (first.starts, second.starts, supervisor.restarts) == (4, 1, 1)
+    assert first.stopped
+    assert second.stopped
+
+
+async def test_a_worker_that_cannot_be_started_again_is_an_error_of_the_run() -> None:
+    worker = FakeLaunchable("a", failing_starts=3)
+    async with Supervisor([worker], clock=FakeClock()) as supervisor:
+        worker.end()
+        with pytest.raises(WorkerError, match="a did not start"):
+            await supervisor.failed()
+
+
+async def test_addresses_are_read_as_written_and_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "addresses.json"
+    with pytest.raises(ProviderError, match="did not appear within 2 s"):
+        await wait_for_addresses(path, FakeClock(), timeout_s=2.0)
+    addresses = [Address("policy-0", tmp_path / "0"), Address("policy-1", tmp_path / "1")]
+    write_addresses(path, addresses)
+    assert read_addresses(path) == addresses
+    assert await wait_for_addresses(path, FakeClock()) == addresses
+    path.write_text("{}")
+    with pytest.raises(ConfigError):
+        read_addresses(path)
+
+
+def test_a_missing_model_and_a_long_directory_are_found_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no model in"):
+        WorkerSettings(model=str(tmp_path)).check()
+    (tmp_path / "config.json").write_text("{}")
+    settings = WorkerSettings(model=str(tmp_path))
+    with pytest.raises(ConfigError, match="DART_RUNTIME_DIR"):
+        WorkerProcess("policy-0", settings, directory=Path("/tmp") / ("x" * 70) / "0", log_path=tmp_path / "log")

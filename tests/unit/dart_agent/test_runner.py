@@ -1,0 +1,129 @@
+"""The episode loop with a scripted environment and a scripted policy."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dart_agent.errors import ProviderError
+from dart_agent.hashing import image_sha256
+from dart_agent.prompt import PromptBuilder, preset
+from dart_agent.runner import Episode, Seen, Unparsed, run_episode
+from dart_agent.types import Completion, PolicyRequest
+from dart_envs.errors import FarmError
+from dart_envs.types import ActionType, EndReason
+from tests.unit.dart_agent.fakes import FakeClock, ScriptedEnv, ScriptedPolicy, item, task
+
+CLICK = "Thought: OK\nAction: click(start_box='(10,20)')"
+DONE = "Action: finished(content='')"
+
+
+async def play(env: ScriptedEnv, policy: ScriptedPolicy, *, max_steps: int = 5, **settings: object) -> Episode:
+    builder = PromptBuilder(preset("tiny"))
+    return await run_episode(
+        env, policy, task(max_steps), item(), builder, clock=FakeClock(), **settings  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+async def test_an_episode_from_reset_to_reward() -> None:
+    env, policy = ScriptedEnv(), ScriptedPolicy([CLICK, DONE])
+    episode = await play(env, policy)
+    trajectory = episode.trajectory
+    assert (trajectory.reward, trajectory.end, trajectory.cause) == (1.0, EndReason.DONE, None)
+    assert [step.action and step.action["type"] for step in trajectory.steps_S] == ["click", "done"]
+    assert trajectory.info["instruction"] == "Click OK"
+    assert trajectory.info["outcome"] == {"hit": True}
+    first = trajectory.steps_S[0]
+    assert (first.token_ids_T, first.logprobs_T, first.prompt_ids_P) == ((3, 4), (-0.5, -0.25), (1, 2))
+    assert first.text == CLICK
+
+
+async def test_steps_name_the_images_that_their_prompts_showed() -> None:
+    builder = PromptBuilder(preset("uitars", images=2))
+    policy = ScriptedPolicy([CLICK, CLICK, DONE])
+    episode = await run_episode(ScriptedEnv(), policy, task(), item(), builder, clock=FakeClock())
+    for step, request in zip(episode.trajectory.steps_S, policy.requests, strict=True):
+        assert step.image_sha256 == tuple(image_sha256(image) for image in request.images)
+        assert step.image_hw == tuple((image.shape[0], image.shape[1]) for image in request.images)
+        assert set(step.image_sha256) <= set(episode.images)
+    assert [len(step.image_sha256) for step in episode.trajectory.steps_S] == [1, 2, 2]
+    assert all(image_sha256(image) == sha256 for sha256, image in episode.images.items())
+
+
+async def test_an_answer_that_is_no_action_counts_as_a_step_and_does_nothing() -> None:
+    env = ScriptedEnv()
+    episode = await play(env, ScriptedPolicy(["hello", "Action: click(start_box='(99,0)')", DONE]))
+    steps = episode.trajectory.steps_S
+    assert [step.parse_error is not None for step in steps] == [True, True, False]
+    assert steps[0].parse_error is not None
+    assert steps[0].parse_error.startswith("structure")
+    assert steps[1].parse_error is not None
+    assert steps[1].parse_error.startswith("content")
+    assert steps[0].action is None
+    assert [(action.type, action.duration_s) for action in env.actions[:2]] == [(ActionType.WAIT, 0.0)] * 2
+
+
+async def test_an_answer_that_is_no_action_can_end_the_episode() -> None:
+    episode = await play(ScriptedEnv(), ScriptedPolicy(["hello"]), unparsed=Unparsed.FAIL)
+    assert (episode.trajectory.end, episode.trajectory.reward) == (EndReason.FAIL, 0.0)
+
+
+async def test_the_step_budget_ends_it_with_a_verdict() -> None:
+    episode = await play(ScriptedEnv(), ScriptedPolicy([CLICK, "nothing"]), max_steps=2)
+    assert (episode.trajectory.end, episode.trajectory.reward) == (EndReason.MAX_STEPS, 1.0)
+
+
+async def test_a_fault_of_the_farm_is_masked_and_keeps_its_cause() -> None:
+    env = ScriptedEnv(ends={2: (EndReason.FARM_FAULT, "host_lost: gone")})
+    episode = await play(env, ScriptedPolicy([CLICK, CLICK]))
+    trajectory = episode.trajectory
+    assert (trajectory.reward, trajectory.end, trajectory.cause) == (None, EndReason.FARM_FAULT, "host_lost: gone")
+    assert len(trajectory.steps_S) == 2
+
+
+async def test_a_policy_that_cannot_answer_is_masked() -> None:
+    episode = await play(ScriptedEnv(), ScriptedPolicy([CLICK, ProviderError("no worker")]))
+    trajectory = episode.trajectory
+    assert (trajectory.reward, trajectory.end) == (None, EndReason.FARM_FAULT)
+    assert trajectory.cause == "policy: no worker"
+    assert len(trajectory.steps_S) == 1
+
+
+async def test_an_episode_that_cannot_begin_raises() -> None:
+    with pytest.raises(FarmError):
+        await play(ScriptedEnv(reset_error=FarmError("full", code="no_capacity")), ScriptedPolicy([]))
+
+
+async def test_each_step_is_watched_before_its_action_is_performed() -> None:
+    env, seen = ScriptedEnv(), list[tuple[int, int, bool]]()
+
+    async def watch(step: Seen) -> None:
+        seen.append((step.index, len(env.actions), step.action is not None))
+
+    await play(env, ScriptedPolicy([CLICK, "nothing", DONE]), on_step=watch)
+    assert seen == [(0, 0, True), (1, 1, False), (2, 2, True)]
+
+
+async def test_seeds_differ_from_step_to_step() -> None:
+    policy = ScriptedPolicy([CLICK, DONE])
+    builder = PromptBuilder(preset("tiny"))
+    await run_episode(ScriptedEnv(), policy, task(), item(seed=7), builder, clock=FakeClock())
+    assert [request.sampling.seed for request in policy.requests] == [7, 8]
+
+
+async def test_cancelling_leaves_an_environment_that_can_be_used_again() -> None:
+    class SlowPolicy:
+        async def complete(self, request: PolicyRequest) -> Completion:
+            await asyncio.Event().wait()
+            raise AssertionError("never reached")
+
+    env = ScriptedEnv()
+    builder = PromptBuilder(preset("tiny"))
+    running = asyncio.create_task(run_episode(env, SlowPolicy(), task(), item(), builder, clock=FakeClock()))
+    await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    episode = await play(env, ScriptedPolicy([CLICK, DONE]))
+    assert episode.trajectory.reward == 1.0
