@@ -140,16 +140,16 @@ async def sleep(stage: Stage, step: params.SleepParameters) -> None:
 
 async def awaited_window(stage: Stage, step: params.WindowParameters) -> windows.Window:
     """The window a step names, waited for."""
-    found: windows.Window | None = None
-
-    async def shown() -> bool:
-        nonlocal found
-        found = await windows.find_window(stage.desktop, step.window_name, strict=step.strict, by_class=step.by_class)
-        return found is not None
-
-    await stage.wait_until(shown, step.timeout_s, f"no window {step.window_name!r} appeared")
-    assert found is not None
-    return found
+    limit_s = stage.clock.monotonic() + step.timeout_s
+    listed: str | None = None
+    while True:
+        listed = await windows.raw_list(stage.desktop, unlike=listed)
+        found = windows.choose(windows.parse_list(listed), step.window_name, strict=step.strict, by_class=step.by_class)
+        if found is not None:
+            return found
+        if stage.clock.monotonic() >= limit_s:
+            raise StepFailed(f"no window {step.window_name!r} appeared within {step.timeout_s:g} s")
+        await stage.clock.sleep(POLL_S)
 
 
 async def wait_window(stage: Stage, step: params.WindowParameters) -> None:
@@ -206,8 +206,7 @@ async def place_window(stage: Stage, step: params.PlaceWindowParameters) -> None
         if (frame.x, frame.y, frame.w, frame.h) == (x, y, w, h):
             return True
         size = None if step.width is None and step.height is None else inside(frame, w, h)
-        await windows.move(stage.desktop, window, x, y, size)
-        moved = await windows.measure(stage.desktop, window)
+        moved = await windows.move(stage.desktop, window, frame, x, y, size)
         return moved is not None and (moved.x, moved.y) == (x, y) and near(moved, w, h)
 
     await stage.wait_until(placed, step.timeout_s, f"window {step.window_name!r} did not take its place")

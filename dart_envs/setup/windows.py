@@ -16,6 +16,33 @@ from dart_envs.types import Desktop
 _LIST_LINE = re.compile(r"^(0x[0-9a-f]+)\s+-?\d+\s+([^.]*\.\S+|N/A)\s+(\S+) (.*)$")
 _NUMBER_AFTER = r"{}:\s+(-?\d+)"
 
+POLLS = 20
+MISSING = 127
+
+LIST_SCRIPT = """command -v wmctrl >/dev/null || exit 127
+polls=0
+while now=$(wmctrl -lx) && [ "$now" = "$1" ] && [ "$polls" -lt "$2" ]; do
+  polls=$((polls + 1))
+  sleep 0.04
+done
+printf %s "$now"
+"""
+"""Windows, waiting up to `$2` polls for a list that is not `$1`: waiting inside costs no round trips."""
+
+MEASURE_SCRIPT = """xwininfo -id "$1" && xprop -id "$1" _NET_FRAME_EXTENTS"""
+
+MOVE_SCRIPT = """wmctrl -i -r "$1" -e "$2" || exit 1
+polls=0
+while info=$(xwininfo -id "$1") && [ "$polls" -lt 20 ]; do
+  case $info in *"upper-left X:  $3"*"upper-left Y:  $4"*) break ;; esac
+  polls=$((polls + 1))
+  sleep 0.02
+done
+echo "$info"
+xprop -id "$1" _NET_FRAME_EXTENTS
+"""
+"""Move window `$1` to geometry `$2`, wait until its inside begins at (`$3`, `$4`), and measure it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -46,10 +73,19 @@ def parse_list(output: str) -> list[Window]:
     return [Window(match[1], match[2], match[4]) for match in matches if match]
 
 
+async def raw_list(desktop: Desktop, *, unlike: str | None = None) -> str:
+    """`wmctrl -lx` now; with `unlike`, as soon as it differs from that, at the latest after about a second."""
+    polls = 0 if unlike is None else POLLS
+    argv = ["/bin/sh", "-c", LIST_SCRIPT, "list", unlike or "", str(polls)]
+    reply = await desktop.exec(argv, timeout_s=20.0)
+    if reply.returncode == MISSING:
+        raise GuestError("wmctrl is not in the image; add it to the recipe's packages.", code="missing_program")
+    return reply.stdout if reply.returncode == 0 else ""
+
+
 async def list_windows(desktop: Desktop) -> list[Window]:
     """Every window the window manager knows, oldest first."""
-    reply = await desktop.exec(["wmctrl", "-lx"], timeout_s=10.0)
-    return parse_list(reply.stdout) if reply.returncode == 0 else []
+    return parse_list(await raw_list(desktop))
 
 
 def matches(window: Window, name: str, *, strict: bool, by_class: bool) -> bool:
@@ -58,47 +94,54 @@ def matches(window: Window, name: str, *, strict: bool, by_class: bool) -> bool:
     return held == name if strict else name.lower() in held.lower()
 
 
+def choose(listed: list[Window], name: str, *, strict: bool, by_class: bool) -> Window | None:
+    """The newest window of that name, None when there is none."""
+    fitting = [window for window in listed if matches(window, name, strict=strict, by_class=by_class)]
+    return fitting[-1] if fitting else None
+
+
 async def find_window(desktop: Desktop, name: str, *, strict: bool = False, by_class: bool = False) -> Window | None:
     """The newest window of that name, None when there is none."""
-    for window in reversed(await list_windows(desktop)):
-        if matches(window, name, strict=strict, by_class=by_class):
-            return window
-    return None
+    return choose(await list_windows(desktop), name, strict=strict, by_class=by_class)
 
 
-def parse_frame(xwininfo: str, xprop: str) -> Frame:
-    """Frame of a window from `xwininfo -id` and `xprop -id … _NET_FRAME_EXTENTS`. Raises ValueError on other text."""
+def parse_frame(text: str) -> Frame:
+    """Frame of a window from what `xwininfo -id` and `xprop -id … _NET_FRAME_EXTENTS` print. Raises ValueError on
+    other text.
+    """
     values: list[int] = []
     for label in ("Absolute upper-left X", "Absolute upper-left Y", "Width", "Height"):
-        match = re.search(_NUMBER_AFTER.format(re.escape(label)), xwininfo)
+        match = re.search(_NUMBER_AFTER.format(re.escape(label)), text)
         if match is None:
             raise ValueError(f"xwininfo did not say {label}")
         values.append(int(match[1]))
     x, y, w, h = values
-    extents = re.search(r"=\s*(\d+), (\d+), (\d+), (\d+)", xprop)
+    extents = re.search(r"=\s*(\d+), (\d+), (\d+), (\d+)", text)
     left, right, top, bottom = (int(extents[n]) for n in range(1, 5)) if extents else (0, 0, 0, 0)
     return Frame(x - left, y - top, w + left + right, h + top + bottom, left, right, top, bottom)
 
 
 async def measure(desktop: Desktop, window: Window) -> Frame | None:
     """Where the window is now; None when it is gone."""
-    info = await desktop.exec(["xwininfo", "-id", window.window_id], timeout_s=10.0)
-    extents = await desktop.exec(["xprop", "-id", window.window_id, "_NET_FRAME_EXTENTS"], timeout_s=10.0)
-    if info.returncode != 0:
-        return None
+    return await _measured(desktop, [MEASURE_SCRIPT, "measure", window.window_id])
+
+
+async def move(
+    desktop: Desktop, window: Window, frame: Frame, x: int, y: int, size: tuple[int, int] | None = None
+) -> Frame | None:
+    """Put the frame's corner at (x, y) and measure again, after a short wait for it; `size` is without the frame."""
+    width, height = size or (-1, -1)
+    geometry = f"0,{x},{y},{width},{height}"
+    corner = [str(x + frame.left), str(y + frame.top)]
+    return await _measured(desktop, [MOVE_SCRIPT, "move", window.window_id, geometry, *corner])
+
+
+async def _measured(desktop: Desktop, script: list[str]) -> Frame | None:
+    reply = await desktop.exec(["/bin/sh", "-c", *script], timeout_s=20.0)
     try:
-        return parse_frame(info.stdout, extents.stdout)
+        return parse_frame(reply.stdout) if reply.returncode == 0 else None
     except ValueError:
         return None
-
-
-async def move(desktop: Desktop, window: Window, x: int, y: int, size: tuple[int, int] | None = None) -> None:
-    """Ask the window manager to put the frame's corner at (x, y); `size` is of the inside, without the frame."""
-    width, height = size or (-1, -1)
-    argv = ["wmctrl", "-i", "-r", window.window_id, "-e", f"0,{x},{y},{width},{height}"]
-    reply = await desktop.exec(argv, timeout_s=10.0)
-    if reply.returncode == 127:
-        raise GuestError("wmctrl is not in the image; add it to the recipe's packages", code="missing_program")
 
 
 async def close(desktop: Desktop, window: Window) -> None:

@@ -1,4 +1,4 @@
-"""A scripted desktop with windows that wmctrl, xwininfo and xprop tell about, and a clock that only sleeps move."""
+"""A scripted desktop with windows that the scripts of `dart_envs.setup.windows` tell about, and a clock that only sleeps move."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dart_envs.fake import ScriptedDesktop
+from dart_envs.setup import windows
 from dart_server.wire import ExecReply
 
 LEFT, RIGHT, TOP, BOTTOM = 1, 1, 31, 5
@@ -55,11 +56,9 @@ class WindowDesk(ScriptedDesktop):
         self.held: list[Held] = []
         self.ran: list[tuple[str, list[str]]] = []
         self.detached: list[list[str]] = []
+        self.other_script: Callable[[], ExecReply] = reply
         self.programs["wmctrl"] = lambda _desktop, args, _stdin: self._wmctrl(args)
-        self.programs["xwininfo"] = lambda _desktop, args, _stdin: self._xwininfo(args)
-        self.programs["xprop"] = lambda _desktop, _args, _stdin: reply(
-            f"_NET_FRAME_EXTENTS(CARDINAL) = {LEFT}, {RIGHT}, {TOP}, {BOTTOM}\n"
-        )
+        self.programs["/bin/sh"] = lambda _desktop, args, _stdin: self._script(args[1], args[3:])
 
     async def exec(self, argv: list[str], **how: object) -> ExecReply:  # type: ignore[override]
         self.ran.append((str(how.get("user", "user")), list(argv)))
@@ -67,25 +66,34 @@ class WindowDesk(ScriptedDesktop):
             self.detached.append(list(argv))
         return await super().exec(argv, **how)  # type: ignore[arg-type]
 
-    def _wmctrl(self, args: list[str]) -> ExecReply:
-        if args == ["-lx"]:
+    def _script(self, script: str, args: list[str]) -> ExecReply:
+        if script == windows.LIST_SCRIPT:
             return reply("".join(f"{n:#010x}  0 {w.wm_class}  vm {w.title}\n" for n, w in enumerate(self.held)))
+        if script == windows.MEASURE_SCRIPT:
+            return self._measure(args[0])
+        if script == windows.MOVE_SCRIPT:
+            window = self.held[int(args[0], 16)]
+            if window.moves:
+                _, x, y, w, h = (int(part) for part in args[1].split(","))
+                window.x, window.y = x + LEFT, y + TOP
+                window.w, window.h = (window.w if w < 0 else w), (window.h if h < 0 else h)
+            return self._measure(args[0])
+        return self.other_script()
+
+    def _wmctrl(self, args: list[str]) -> ExecReply:
         window = self.held[int(args[2], 16)]
         if args[1] == "-c" and window.closes:
             self.held.remove(window)
         elif args[1] == "-a":
             self.state.typed += f"[{window.title}]"
-        elif args[1] == "-r" and window.moves:
-            _, x, y, w, h = (int(part) for part in args[4].split(","))
-            window.x, window.y = x + LEFT, y + TOP
-            window.w, window.h = (window.w if w < 0 else w), (window.h if h < 0 else h)
         return reply()
 
-    def _xwininfo(self, args: list[str]) -> ExecReply:
-        index = int(args[1], 16)
+    def _measure(self, window_id: str) -> ExecReply:
+        index = int(window_id, 16)
         if index >= len(self.held):
             return reply(returncode=1)
         w = self.held[index]
         return reply(
             f"  Absolute upper-left X:  {w.x}\n  Absolute upper-left Y:  {w.y}\n  Width: {w.w}\n  Height: {w.h}\n"
+            f"_NET_FRAME_EXTENTS(CARDINAL) = {LEFT}, {RIGHT}, {TOP}, {BOTTOM}\n"
         )

@@ -174,7 +174,7 @@ CAPTURED = {"type": "captured", "name": "answer", "window_name": "Question"}
 
 
 async def test_captured_answer(desk: WindowDesk) -> None:
-    desk.programs["/bin/sh"] = lambda *_: reply("0\na\n")
+    desk.other_script = lambda: reply("0\na\n")
     assert (await judge(desk, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 1.0
     assert desk.ran[-1][0] == "root"
 
@@ -182,21 +182,21 @@ async def test_captured_answer(desk: WindowDesk) -> None:
 async def test_a_dialog_that_is_still_open_has_no_answer_and_costs_no_time(desk: WindowDesk) -> None:
     clock = ManualClock()
     desk.held = [Held("Question")]
-    desk.programs["/bin/sh"] = lambda *_: reply(returncode=4)
+    desk.other_script = lambda: reply(returncode=4)
     assert (await judge(desk, clock=clock, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 0.0
     assert clock.now_s == 100.0
 
 
 async def test_a_dialog_that_just_closed_gets_a_moment_to_answer(desk: WindowDesk) -> None:
     clock = ManualClock()
-    desk.programs["/bin/sh"] = lambda *_: reply("0\na\n") if clock.now_s > 100.5 else reply(returncode=4)
+    desk.other_script = lambda: reply("0\na\n") if clock.now_s > 100.5 else reply(returncode=4)
     assert (await judge(desk, clock=clock, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 1.0
-    desk.programs["/bin/sh"] = lambda *_: reply(returncode=4)
+    desk.other_script = lambda: reply(returncode=4)
     assert (await judge(desk, clock=clock, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 0.0
     assert clock.now_s < 105
 
 
 async def test_nothing_captured_is_our_failure(desk: WindowDesk) -> None:
-    desk.programs["/bin/sh"] = lambda *_: reply(returncode=3)
+    desk.other_script = lambda: reply(returncode=3)
     with pytest.raises(EvaluatorError, match="Nothing was captured under 'answer'"):
         await judge(desk, func="exact_match", result=CAPTURED, expected=HOLDS_A)

@@ -179,7 +179,7 @@ async def test_a_file_that_reads_back_differently_fails() -> None:
 
 async def test_a_captured_program_runs_as_user_under_a_root_only_wrapper() -> None:
     desk = WindowDesk()
-    desk.programs["/bin/sh"] = lambda *_: reply()
+    desk.other_script = lambda: reply()
     await run(desk, step("launch_captured", name="answer", command=["zenity", "--info", "; rm -rf /"]))
     user, argv = desk.ran[0]
     assert (user, desk.detached) == ("root", [argv])
