@@ -23,6 +23,7 @@ from dart_envs.env import DartOSWorldEnv
 from dart_envs.fake import ScriptedDesktop
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.types import Action, ActionType, Desktop, EndReason, Frame, Outcome
+from dart_envs.vector import DartVectorEnv
 from dart_server.wire import DesktopShape, InputEvent, SettleSpec
 
 SHAPE = DesktopShape(resolution=(640, 400))
@@ -210,3 +211,22 @@ def test_a_desktop_env_with_all_observations(farm_url: str) -> None:
     observation, _ = env.reset(seed=1)
     assert observation in env.observation_space
     env.close()
+
+
+def test_the_vector_env_steps_desktops_side_by_side(farm_url: str) -> None:
+    envs = DartVectorEnv(2, NoteTask(max_steps=2), farm=farm_url, resolution=SHAPE.resolution)
+    try:
+        observations, _ = envs.reset(seed=3)
+        assert observations in envs.observation_space
+        move = Action(ActionType.MOVE, x=4, y=4)
+        *_, truncated, infos = envs.step([move, move])
+        assert not truncated.any()
+        *_, truncated, infos = envs.step([move, move])
+        assert truncated.all()
+        assert list(infos["end"]) == ["max_steps"] * 2
+        envs.send([move], [1])
+        observations, *_, ids = envs.recv()
+        assert ids.tolist() == [1]
+        assert observations["screenshot"].shape == (1, 400, 640, 3)
+    finally:
+        envs.close()

@@ -101,3 +101,26 @@ def test_a_farm_that_cannot_start_is_one_readable_error(place: dict[str, str]) -
     last = err.strip().splitlines()
     assert any("FarmError: The embedded farm stopped at once" in line for line in last)
     assert "max_desktops" in err.lower()
+
+
+@pytest.mark.desktop
+def test_the_environment_without_arguments_plays_live_desktops(place: dict[str, str]) -> None:
+    place = {**place, "DART_PROVIDER": "runc", **{key: os.environ[key] for key in ("DART_HOME",) if key in os.environ}}
+    code = """
+import gymnasium as gym
+env = gym.make("dart_envs:DartOSWorld-v0")
+observation, info = env.reset(seed=0)
+assert observation["screenshot"].shape == (1080, 1920, 3)
+step, ended = 0, False
+while not ended:
+    solution = env.unwrapped.oracle(step)
+    observation, reward, terminated, truncated, info = env.step(solution[0] if solution else {"type": "done"})
+    step, ended = step + 1, terminated or truncated
+env.close()
+assert reward == 1.0, info
+print("solved")
+"""
+    player = _play({**place, "DART_SNAPSHOT_DIR": place["DART_RUNTIME_DIR"] + "/snapshots"}, code)
+    out, err = player.communicate(timeout=180)
+    assert player.returncode == 0, err
+    assert out.strip() == "solved"

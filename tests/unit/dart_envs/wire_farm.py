@@ -207,13 +207,12 @@ def frame(seq: int, value: int) -> bytes:
 async def serving(farm: WireFarm, socket_path: Path) -> AsyncIterator[str]:
     """The farm on a Unix socket; yields its URL."""
     config = uvicorn.Config(farm.app(), uds=str(socket_path), log_level="error", ws="websockets-sansio", lifespan="off")
+    config.load()
     server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    task = asyncio.create_task(server._serve())
-    while not server.started:  # noqa: ASYNC110 - uvicorn offers no event
-        await asyncio.sleep(0.005)
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
     try:
         yield f"unix://{socket_path}"
     finally:
-        server.should_exit = server.force_exit = True
-        await task
+        server.force_exit = True
+        await server.shutdown()
