@@ -77,11 +77,18 @@ def bootstrap(recipe: Recipe, target: Path, log: Path, say: Say) -> None:
             errors="replace",
         )
         assert child.stdout is not None
-        for line in child.stdout:
-            kept.write(line)
-            tail = [*tail[-4:], line.strip()]
-            if line.startswith("I: ") and "signed-by" not in line:
-                say(line[3:].strip().removesuffix("..."))
+        try:
+            for line in child.stdout:
+                kept.write(line)
+                tail = [*tail[-4:], line.strip()]
+                if line.startswith("I: ") and "signed-by" not in line:
+                    say(line[3:].strip().removesuffix("..."))
+        except BaseException:
+            # Interrupted: mmdebstrap undoes its mounts before it ends, and only then may the tree be removed.
+            child.terminate()
+            child.stdout.read()
+            child.wait()
+            raise
         code = child.wait()
     if code != 0:
         saved = Path("/tmp") / f"dart-image-{recipe.name}.log"
