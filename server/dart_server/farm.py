@@ -74,23 +74,23 @@ class Farm:
 
     async def start(self) -> None:
         """Migrate, start the provider, take over what was left, begin to tick. Raises `ProviderError`, `ConfigError`."""
-        await self.database.migrate()
+        await self.database.start()
         await self.keys.add("admin", Scope.ADMIN, secret_file(self.settings.key_path, "dart"))
         await self.provider.start()
         await self._take_over()
-        await self.repository.add_event(EventNote("farm_started", data={"provider": self.provider.name}))
+        self.repository.add_event(EventNote("farm_started", data={"provider": self.provider.name}))
         self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
         self.ready = True
 
     async def _take_over(self) -> None:
         owned = await self.provider.owned()
-        await self.repository.forget_unfinished_snapshots()
-        await self.repository.abandon_all_setups("the farm was started again")
+        self.repository.forget_unfinished_snapshots()
+        self.repository.abandon_all_setups("the farm was started again")
         records = await self.repository.ready_snapshots()
         kept = [record for record in records if record.snapshot_id in owned.snapshots]
         for record in records:
             if record not in kept:
-                await self.repository.end_snapshot(record.snapshot_id, "deleted", "not there after a restart")
+                self.repository.end_snapshot(record.snapshot_id, "deleted", "not there after a restart")
         self.snapshots.adopt(kept)
         slots = {slot.desktop_id: slot for slot in await self.repository.living_desktops()}
         for lease in await self.repository.active_leases():
@@ -99,10 +99,10 @@ class Farm:
                 self._adopt(lease, slots.pop(slot.desktop_id), alive=slot.desktop_id in owned.desktops)
             else:
                 lease.state = wire.LeaseState.EXPIRED
-                await self.repository.end_lease(lease)
+                self.repository.end_lease(lease)
         for slot in slots.values():
             slot.state, slot.lease_id = DesktopState.GONE, None
-            await self.repository.save_desktop(slot)
+            self.repository.save_desktop(slot)
         removed = await self.provider.reap({*self.pool.slots, *(record.snapshot_id for record in kept)})
         if removed:
             log.warning("removed what an earlier farm left: %s", ", ".join(removed))
@@ -197,7 +197,7 @@ class Farm:
             await self.snapshots.delete_all()
         except FarmError as error:
             log.error("snapshots could not be removed: %s", error.detail)
-        await self.repository.add_event(EventNote("farm_stopped"))
+        self.repository.add_event(EventNote("farm_stopped"))
         try:
             await self.provider.reap(set())
             await self.provider.aclose()

@@ -54,18 +54,18 @@ async def _settle_ledger(settings: FarmSettings, removed: list[str]) -> None:
     """Write down that nothing lives any more."""
     database = Database(settings.database_url)
     try:
-        await database.migrate()
+        await database.start()
         repository = Repository(database, SystemClock())
         for lease in await repository.active_leases():
             lease.state = LeaseState.EXPIRED
-            await repository.end_lease(lease)
+            repository.end_lease(lease)
         for record in await repository.ready_snapshots():
-            await repository.end_snapshot(record.snapshot_id, "deleted", "reaped")
-        await repository.forget_unfinished_snapshots()
-        await repository.abandon_all_setups("reaped")
+            repository.end_snapshot(record.snapshot_id, "deleted", "reaped")
+        repository.forget_unfinished_snapshots()
+        repository.abandon_all_setups("reaped")
         for slot in await repository.living_desktops():
             slot.state, slot.lease_id = DesktopState.GONE, None
-            await repository.save_desktop(slot)
-        await repository.add_event(EventNote("reaped", data={"removed": removed}))
+            repository.save_desktop(slot)
+        repository.add_event(EventNote("reaped", data={"removed": removed}))
     finally:
         await database.aclose()

@@ -41,6 +41,8 @@ class Slot:
     """It is being prepared for nobody in particular."""
     exists: bool = False
     """The provider may hold something under this id."""
+    recorded: bool = False
+    """The ledger has a row of it."""
     guest: GuestClient | None = None
     failure: wire.DesktopHealthView | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -1,26 +1,25 @@
 """The ledger: the only place with SQL.
 
-Rule: one method, one transaction; a state change and the event that tells of it are written together. Nothing here decides anything.
-Non-goals: keeping live state (that is `records`, in memory).
+Rule: a state change and the event that tells of it are one write. What is written is what holds at the call; the returned receipt is
+awaited by those for whom it must be on disk first. Nothing here decides anything. Non-goals: live state (that is `records`, in memory).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select, update
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import Executable, Row, insert, select, update
 
 from dart_server import wire
 from dart_server.clock import Clock, utc
-from dart_server.db import Database
+from dart_server.db import Database, Receipt
 from dart_server.models import DesktopRow, EventRow, KeyRow, LeaseRow, SetupRow, SnapshotRow
-from dart_server.records import LeaseRecord, Slot, SnapshotKind, SnapshotRecord
+from dart_server.records import LeaseRecord, Slot, SnapshotRecord
 
 GONE = wire.DesktopState.GONE.value
+ACTIVE = wire.LeaseState.ACTIVE.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,249 +45,231 @@ class Repository:
         self._db = database
         self._clock = clock
 
-    def _note(self, session: AsyncSession, note: EventNote | None) -> None:
-        if note is not None:
-            session.add(
-                EventRow(
-                    at=self._clock.time(),
-                    kind=note.kind,
-                    desktop_id=note.desktop_id,
-                    lease_id=note.lease_id,
-                    fence=note.fence,
-                    data=note.data or {},
-                )
-            )
+    def _event(self, note: EventNote) -> Executable:
+        return insert(EventRow).values(
+            at=self._clock.time(),
+            kind=note.kind,
+            desktop_id=note.desktop_id,
+            lease_id=note.lease_id,
+            fence=note.fence,
+            data=note.data or {},
+        )
 
-    async def add_event(self, note: EventNote) -> None:
-        async with self._db.write() as session:
-            self._note(session, note)
+    def _write(self, statement: Executable, note: EventNote | None = None) -> Receipt:
+        return self._db.write(statement, self._event(note)) if note else self._db.write(statement)
+
+    def add_event(self, note: EventNote) -> Receipt:
+        return self._db.write(self._event(note))
 
     async def events(self, after: int, limit: int) -> list[wire.Event]:
         """Events with an id greater than `after`, oldest first."""
-        async with self._db.read() as session:
-            rows = await session.scalars(select(EventRow).where(EventRow.id > after).order_by(EventRow.id).limit(limit))
-            return [
-                wire.Event(
-                    id=row.id,
-                    at=utc(row.at),
-                    kind=row.kind,
-                    desktop_id=row.desktop_id,
-                    lease_id=row.lease_id,
-                    fence=row.fence,
-                    data=row.data,
-                )
-                for row in rows
-            ]
+        rows = await self._db.rows(
+            select(EventRow.__table__).where(EventRow.id > after).order_by(EventRow.id).limit(limit)
+        )
+        return [wire.Event.model_validate({**row._mapping, "at": utc(row.at)}) for row in rows]
 
     # Desktops
 
-    async def save_desktop(self, slot: Slot, note: EventNote | None = None) -> None:
+    def save_desktop(self, slot: Slot, note: EventNote | None = None) -> Receipt:
         """Insert or update one slot's row."""
-        async with self._db.write() as session:
-            await session.merge(_desktop_row(slot))
-            self._note(session, note)
+        return self._write(self._desktop(slot), note)
+
+    def _desktop(self, slot: Slot) -> Executable:
+        changing = {
+            "state": slot.state.value,
+            "fence": slot.fence,
+            "lease_id": slot.lease_id,
+            "snapshot_id": slot.snapshot_id,
+            "setup_key": slot.setup_key,
+        }
+        if slot.recorded:
+            return update(DesktopRow).where(DesktopRow.desktop_id == slot.desktop_id).values(changing)
+        slot.recorded = True
+        return insert(DesktopRow).values(
+            desktop_id=slot.desktop_id,
+            shape=shape_text(slot.shape),
+            image_digest=slot.image_digest,
+            provider=slot.provider,
+            created_at=slot.created_at,
+            **changing,
+        )
 
     async def living_desktops(self) -> list[Slot]:
         """Every slot that is not written down as gone."""
-        async with self._db.read() as session:
-            rows = await session.scalars(select(DesktopRow).where(DesktopRow.state != GONE))
-            return [
-                Slot(
-                    desktop_id=row.desktop_id,
-                    shape=wire.DesktopShape.model_validate_json(row.shape),
-                    image_digest=row.image_digest,
-                    provider=row.provider,
-                    created_at=row.created_at,
-                    state=wire.DesktopState(row.state),
-                    fence=row.fence,
-                    lease_id=row.lease_id,
-                    snapshot_id=row.snapshot_id,
-                    setup_key=row.setup_key,
-                )
-                for row in rows
-            ]
+        return [
+            Slot(
+                desktop_id=row.desktop_id,
+                shape=wire.DesktopShape.model_validate_json(row.shape),
+                image_digest=row.image_digest,
+                provider=row.provider,
+                created_at=row.created_at,
+                state=wire.DesktopState(row.state),
+                fence=row.fence,
+                lease_id=row.lease_id,
+                snapshot_id=row.snapshot_id,
+                setup_key=row.setup_key,
+                recorded=True,
+            )
+            for row in await self._db.rows(select(DesktopRow.__table__).where(DesktopRow.state != GONE))
+        ]
 
     # Leases
 
-    async def add_lease(self, lease: LeaseRecord, slot: Slot) -> None:
-        """Write a grant: the lease, its slot and the event, together."""
-        async with self._db.write() as session:
-            session.add(
-                LeaseRow(
-                    lease_id=lease.lease_id,
-                    owner=lease.owner,
-                    client_request_id=lease.client_request_id,
-                    token_sha256=lease.token_sha256,
-                    state=lease.state.value,
-                    desktop_id=lease.desktop_id,
-                    fence=lease.fence,
-                    shape=shape_text(lease.shape),
-                    image_digest=lease.image_digest,
-                    setup_key=lease.setup_key,
-                    ttl_s=lease.ttl_s,
-                    created_at=lease.created_at,
-                    expires_at=lease.expires_at,
-                    ended_at=None,
-                    labels=lease.labels,
-                )
-            )
-            await session.merge(_desktop_row(slot))
-            self._note(
-                session, EventNote("lease_granted", slot.desktop_id, lease.lease_id, slot.fence, {"owner": lease.owner})
-            )
+    def add_lease(self, lease: LeaseRecord, slot: Slot) -> Receipt:
+        """Write a grant: the lease, its slot and the event. Fails with IntegrityError when the client request id was used before."""
+        row = insert(LeaseRow).values(
+            lease_id=lease.lease_id,
+            owner=lease.owner,
+            client_request_id=lease.client_request_id,
+            token_sha256=lease.token_sha256,
+            state=lease.state.value,
+            desktop_id=lease.desktop_id,
+            fence=lease.fence,
+            shape=shape_text(lease.shape),
+            image_digest=lease.image_digest,
+            setup_key=lease.setup_key,
+            ttl_s=lease.ttl_s,
+            created_at=lease.created_at,
+            expires_at=lease.expires_at,
+            ended_at=None,
+            labels=lease.labels,
+        )
+        note = EventNote("lease_granted", slot.desktop_id, lease.lease_id, slot.fence, {"owner": lease.owner})
+        return self._db.write(row, self._desktop(slot), self._event(note))
 
-    async def extend_lease(self, lease: LeaseRecord) -> None:
-        async with self._db.write() as session:
-            await session.execute(
-                update(LeaseRow).where(LeaseRow.lease_id == lease.lease_id).values(expires_at=lease.expires_at)
-            )
+    def extend_lease(self, lease: LeaseRecord) -> Receipt:
+        return self._write(
+            update(LeaseRow).where(LeaseRow.lease_id == lease.lease_id).values(expires_at=lease.expires_at)
+        )
 
-    async def end_lease(self, lease: LeaseRecord) -> None:
+    def end_lease(self, lease: LeaseRecord) -> Receipt:
         """Write the end of a lease with its final fence."""
-        async with self._db.write() as session:
-            await session.execute(
-                update(LeaseRow)
-                .where(LeaseRow.lease_id == lease.lease_id)
-                .values(
-                    state=lease.state.value, ended_at=self._clock.time(), fence=lease.fence, setup_key=lease.setup_key
-                )
-            )
-            self._note(session, EventNote(f"lease_{lease.state.value}", lease.desktop_id, lease.lease_id, lease.fence))
+        values = {
+            "state": lease.state.value,
+            "ended_at": self._clock.time(),
+            "fence": lease.fence,
+            "setup_key": lease.setup_key,
+        }
+        note = EventNote(f"lease_{lease.state.value}", lease.desktop_id, lease.lease_id, lease.fence)
+        return self._write(update(LeaseRow).where(LeaseRow.lease_id == lease.lease_id).values(values), note)
 
     async def lease(self, lease_id: str) -> LeaseRecord | None:
-        async with self._db.read() as session:
-            row = await session.get(LeaseRow, lease_id)
-            return _lease(row) if row else None
-
-    async def lease_by_request(self, owner: str, client_request_id: str) -> LeaseRecord | None:
-        async with self._db.read() as session:
-            query = select(LeaseRow).where(LeaseRow.owner == owner, LeaseRow.client_request_id == client_request_id)
-            row = await session.scalar(query)
-            return _lease(row) if row else None
+        rows = await self._db.rows(select(LeaseRow.__table__).where(LeaseRow.lease_id == lease_id))
+        return _lease(rows[0]) if rows else None
 
     async def active_leases(self) -> list[LeaseRecord]:
-        async with self._db.read() as session:
-            rows = await session.scalars(select(LeaseRow).where(LeaseRow.state == wire.LeaseState.ACTIVE.value))
-            return [_lease(row) for row in rows]
+        return [_lease(row) for row in await self._db.rows(select(LeaseRow.__table__).where(LeaseRow.state == ACTIVE))]
 
     # Snapshots
 
-    async def add_snapshot(self, record: SnapshotRecord) -> None:
+    def add_snapshot(self, record: SnapshotRecord) -> Receipt:
         """Write the intention to make a snapshot, before anything of it exists."""
-        async with self._db.write() as session:
-            session.add(_snapshot_row(record, "writing"))
-
-    async def finish_snapshot(self, record: SnapshotRecord, desktop_id: str) -> None:
-        async with self._db.write() as session:
-            await session.merge(_snapshot_row(record, "ready"))
-            data = {
-                "snapshot_id": record.snapshot_id,
-                "kind": record.kind,
-                "bytes": record.bytes,
-                "setup_key": record.setup_key,
-            }
-            self._note(session, EventNote("snapshot_made", desktop_id, data=data))
-
-    async def touch_snapshot(self, record: SnapshotRecord) -> None:
-        async with self._db.write() as session:
-            await session.execute(
-                update(SnapshotRow)
-                .where(SnapshotRow.snapshot_id == record.snapshot_id)
-                .values(last_used_at=record.last_used_at)
+        return self._write(
+            insert(SnapshotRow).values(
+                snapshot_id=record.snapshot_id,
+                kind=record.kind,
+                state="writing",
+                name=record.name,
+                owner=record.owner,
+                setup_key=record.setup_key,
+                shape=shape_text(record.shape),
+                image_digest=record.image_digest,
+                parent=record.parent,
+                bytes=record.bytes,
+                created_at=record.created_at,
+                last_used_at=record.last_used_at,
             )
+        )
 
-    async def end_snapshot(self, snapshot_id: str, state: str, reason: str) -> None:
+    def finish_snapshot(self, record: SnapshotRecord, desktop_id: str) -> Receipt:
+        data = {
+            "snapshot_id": record.snapshot_id,
+            "kind": record.kind,
+            "bytes": record.bytes,
+            "setup_key": record.setup_key,
+        }
+        values = {"state": "ready", "bytes": record.bytes}
+        return self._write(
+            _snapshot_update(record.snapshot_id, values), EventNote("snapshot_made", desktop_id, data=data)
+        )
+
+    def touch_snapshot(self, record: SnapshotRecord) -> Receipt:
+        return self._write(_snapshot_update(record.snapshot_id, {"last_used_at": record.last_used_at}))
+
+    def end_snapshot(self, snapshot_id: str, state: str, reason: str) -> Receipt:
         """Write that a snapshot was deleted or quarantined."""
-        async with self._db.write() as session:
-            await session.execute(update(SnapshotRow).where(SnapshotRow.snapshot_id == snapshot_id).values(state=state))
-            self._note(session, EventNote(f"snapshot_{state}", data={"snapshot_id": snapshot_id, "reason": reason}))
+        note = EventNote(f"snapshot_{state}", data={"snapshot_id": snapshot_id, "reason": reason})
+        return self._write(_snapshot_update(snapshot_id, {"state": state}), note)
 
     async def ready_snapshots(self) -> list[SnapshotRecord]:
-        async with self._db.read() as session:
-            rows = await session.scalars(select(SnapshotRow).where(SnapshotRow.state == "ready"))
-            return [_snapshot(row) for row in rows]
+        rows = await self._db.rows(select(SnapshotRow.__table__).where(SnapshotRow.state == "ready"))
+        return [
+            SnapshotRecord(
+                snapshot_id=row.snapshot_id,
+                kind=row.kind,
+                name=row.name,
+                owner=row.owner,
+                setup_key=row.setup_key,
+                shape=wire.DesktopShape.model_validate_json(row.shape),
+                image_digest=row.image_digest,
+                parent=row.parent,
+                bytes=row.bytes,
+                created_at=row.created_at,
+                last_used_at=row.last_used_at,
+            )
+            for row in rows
+        ]
 
-    async def forget_unfinished_snapshots(self) -> None:
+    def forget_unfinished_snapshots(self) -> Receipt:
         """Mark what was being written when a farm died as deleted."""
-        async with self._db.write() as session:
-            await session.execute(update(SnapshotRow).where(SnapshotRow.state == "writing").values(state="deleted"))
+        return self._write(update(SnapshotRow).where(SnapshotRow.state == "writing").values(state="deleted"))
 
     # Set-ups
 
-    async def add_setup(self, owner: str, key: str, lease_id: str, grant_sha256: str) -> None:
-        async with self._db.write() as session:
-            session.add(
-                SetupRow(
-                    owner=owner,
-                    key=key,
-                    lease_id=lease_id,
-                    grant_sha256=grant_sha256,
-                    state="building",
-                    reason=None,
-                    started_at=self._clock.time(),
-                    ended_at=None,
-                )
-            )
-            self._note(session, EventNote("setup_started", lease_id=lease_id, data={"key": key}))
+    def add_setup(self, owner: str, key: str, lease_id: str, grant_sha256: str) -> Receipt:
+        row = insert(SetupRow).values(
+            owner=owner,
+            key=key,
+            lease_id=lease_id,
+            grant_sha256=grant_sha256,
+            state="building",
+            reason=None,
+            started_at=self._clock.time(),
+            ended_at=None,
+        )
+        return self._write(row, EventNote("setup_started", lease_id=lease_id, data={"key": key}))
 
-    async def end_setup(self, grant_sha256: str, state: str, key: str, lease_id: str, reason: str | None) -> None:
-        async with self._db.write() as session:
-            await session.execute(
-                update(SetupRow)
-                .where(SetupRow.grant_sha256 == grant_sha256)
-                .values(state=state, reason=reason, ended_at=self._clock.time())
-            )
-            self._note(session, EventNote(f"setup_{state}", lease_id=lease_id, data={"key": key, "reason": reason}))
+    def end_setup(self, grant_sha256: str, state: str, key: str, lease_id: str, reason: str | None) -> Receipt:
+        values = {"state": state, "reason": reason, "ended_at": self._clock.time()}
+        note = EventNote(f"setup_{state}", lease_id=lease_id, data={"key": key, "reason": reason})
+        return self._write(update(SetupRow).where(SetupRow.grant_sha256 == grant_sha256).values(values), note)
 
-    async def abandon_all_setups(self, reason: str) -> None:
+    def abandon_all_setups(self, reason: str) -> Receipt:
         """Free every builder of a former life of this farm."""
-        async with self._db.write() as session:
-            await session.execute(
-                update(SetupRow)
-                .where(SetupRow.state == "building")
-                .values(state="abandoned", reason=reason, ended_at=self._clock.time())
-            )
+        values = {"state": "abandoned", "reason": reason, "ended_at": self._clock.time()}
+        return self._write(update(SetupRow).where(SetupRow.state == "building").values(values))
 
     # Keys
 
     async def add_key(self, key_id: str, name: str, sha256: str, scope: str) -> None:
         """Insert a key; one with the same hash stays as it is."""
-        async with self._db.write() as session:
-            if await session.scalar(select(KeyRow).where(KeyRow.sha256 == sha256)) is None:
-                row = KeyRow(
-                    key_id=key_id, name=name, sha256=sha256, scope=scope, created_at=self._clock.time(), revoked_at=None
-                )
-                session.add(row)
+        if not await self._db.rows(select(KeyRow.key_id).where(KeyRow.sha256 == sha256)):
+            values = {"key_id": key_id, "name": name, "sha256": sha256, "scope": scope}
+            await self._write(insert(KeyRow).values(created_at=self._clock.time(), revoked_at=None, **values))
 
     async def key_by_hash(self, sha256: str) -> tuple[str, str] | None:
         """(key id, scope) of a key that was not revoked."""
-        async with self._db.read() as session:
-            row = await session.scalar(select(KeyRow).where(KeyRow.sha256 == sha256, KeyRow.revoked_at.is_(None)))
-            return (row.key_id, row.scope) if row else None
-
-    async def key_names(self) -> Sequence[tuple[str, str, str]]:
-        """(key id, name, scope) of every key that was not revoked."""
-        async with self._db.read() as session:
-            rows = await session.scalars(select(KeyRow).where(KeyRow.revoked_at.is_(None)).order_by(KeyRow.created_at))
-            return [(row.key_id, row.name, row.scope) for row in rows]
+        rows = await self._db.rows(
+            select(KeyRow.key_id, KeyRow.scope).where(KeyRow.sha256 == sha256, KeyRow.revoked_at.is_(None))
+        )
+        return (rows[0].key_id, rows[0].scope) if rows else None
 
 
-def _desktop_row(slot: Slot) -> DesktopRow:
-    return DesktopRow(
-        desktop_id=slot.desktop_id,
-        shape=shape_text(slot.shape),
-        image_digest=slot.image_digest,
-        provider=slot.provider,
-        state=slot.state.value,
-        fence=slot.fence,
-        lease_id=slot.lease_id,
-        snapshot_id=slot.snapshot_id,
-        setup_key=slot.setup_key,
-        created_at=slot.created_at,
-    )
+def _snapshot_update(snapshot_id: str, values: dict[str, Any]) -> Executable:
+    return update(SnapshotRow).where(SnapshotRow.snapshot_id == snapshot_id).values(values)
 
 
-def _lease(row: LeaseRow) -> LeaseRecord:
+def _lease(row: Row[Any]) -> LeaseRecord:
     return LeaseRecord(
         lease_id=row.lease_id,
         owner=row.owner,
@@ -306,38 +287,4 @@ def _lease(row: LeaseRow) -> LeaseRecord:
         desktop_id=row.desktop_id,
         fence=row.fence,
         state=wire.LeaseState(row.state),
-    )
-
-
-def _snapshot_row(record: SnapshotRecord, state: str) -> SnapshotRow:
-    return SnapshotRow(
-        snapshot_id=record.snapshot_id,
-        kind=record.kind,
-        state=state,
-        name=record.name,
-        owner=record.owner,
-        setup_key=record.setup_key,
-        shape=shape_text(record.shape),
-        image_digest=record.image_digest,
-        parent=record.parent,
-        bytes=record.bytes,
-        created_at=record.created_at,
-        last_used_at=record.last_used_at,
-    )
-
-
-def _snapshot(row: SnapshotRow) -> SnapshotRecord:
-    kinds: dict[str, SnapshotKind] = {"booted": "booted", "setup": "setup", "user": "user"}
-    return SnapshotRecord(
-        snapshot_id=row.snapshot_id,
-        kind=kinds[row.kind],
-        name=row.name,
-        owner=row.owner,
-        setup_key=row.setup_key,
-        shape=wire.DesktopShape.model_validate_json(row.shape),
-        image_digest=row.image_digest,
-        parent=row.parent,
-        bytes=row.bytes,
-        created_at=row.created_at,
-        last_used_at=row.last_used_at,
     )

@@ -78,7 +78,7 @@ class FarmSettings(BaseSettings):
 
     @property
     def database_url(self) -> str:
-        return self.db_url or f"sqlite+aiosqlite:///{self.runtime_dir / 'farm.db'}"
+        return self.db_url or f"sqlite:///{self.runtime_dir / 'farm.db'}"
 
     @property
     def socket_path(self) -> Path:

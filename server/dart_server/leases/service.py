@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from dataclasses import dataclass
+
+from sqlalchemy.exc import IntegrityError
 
 from dart_server import wire
 from dart_server.clock import Clock, utc
@@ -26,6 +29,8 @@ from dart_server.snapshots.service import Want
 from dart_server.wire import ErrorCode, LeaseState
 
 log = logging.getLogger(__name__)
+REQUESTS_REMEMBERED = 100_000
+"""Client request ids kept in memory; the ledger refuses older ones that come again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class Leases:
         self._token_root = token_root
         self._active: dict[str, LeaseRecord] = {}
         self._pending: dict[tuple[str, str], PendingClaim] = {}
+        self._requests: OrderedDict[tuple[str, str], str] = OrderedDict()
         self.last_use_s = clock.monotonic()
 
     @property
@@ -77,9 +83,12 @@ class Leases:
         """A ready desktop under a new lease, or the same lease again for a repeated request. Raises `FarmError`."""
         self.last_use_s = self._clock.monotonic()
         identity = (owner, request.client_request_id)
+        known = self._known(*identity)
+        if known is not None:
+            return self._reply(known)
         pending = self._pending.get(identity)
         if pending is None:
-            pending = PendingClaim(asyncio.get_running_loop().create_task(self._grant_once(request, owner)))
+            pending = PendingClaim(asyncio.get_running_loop().create_task(self._grant(request, owner)))
             self._pending[identity] = pending
             pending.task.add_done_callback(lambda _: self._pending.pop(identity, None))
         pending.callers += 1
@@ -90,14 +99,14 @@ class Leases:
             if pending.callers == 0:
                 pending.task.cancel()
 
-    async def _grant_once(self, request: wire.LeaseRequest, owner: str) -> LeaseRecord:
-        known = await self._repository.lease_by_request(owner, request.client_request_id)
-        if known is None:
-            return await self._grant(request, owner)
-        lease = self._active.get(known.lease_id)
+    def _known(self, owner: str, client_request_id: str) -> LeaseRecord | None:
+        """The active lease of an earlier request with this id. Raises `lease_expired` when that lease has ended."""
+        lease_id = self._requests.get((owner, client_request_id))
+        if lease_id is None:
+            return None
+        lease = self._active.get(lease_id)
         if lease is None:
-            detail = f"the client request id {request.client_request_id} was used for a lease that has ended"
-            raise FarmError(ErrorCode.LEASE_EXPIRED, detail, hint="Claim with a new client request id.")
+            raise _used_up(client_request_id)
         return lease
 
     async def _grant(self, request: wire.LeaseRequest, owner: str) -> LeaseRecord:
@@ -136,12 +145,20 @@ class Leases:
         self._active[lease_id] = lease
         try:
             await self._repository.add_lease(lease, slot)
-        except BaseException:
+        except BaseException as error:
             self._active.pop(lease_id, None)
             self._pool.release(slot)
+            if isinstance(error, IntegrityError):
+                raise _used_up(request.client_request_id) from error
             raise
+        self._remember(lease)
         self._metrics.lease("granted")
         return lease
+
+    def _remember(self, lease: LeaseRecord) -> None:
+        self._requests[(lease.owner, lease.client_request_id)] = lease.lease_id
+        while len(self._requests) > REQUESTS_REMEMBERED:
+            self._requests.popitem(last=False)
 
     def _reply(self, lease: LeaseRecord) -> wire.Lease:
         slot = lease.slot
@@ -177,7 +194,7 @@ class Leases:
         lease = await self.require(lease_id, principal)
         lease.expires_at = self._clock.time() + lease.ttl_s
         lease.deadline_s = self._clock.monotonic() + lease.ttl_s
-        await self._repository.extend_lease(lease)
+        self._repository.extend_lease(lease)
         return wire.HeartbeatReply(expires_at=utc(lease.expires_at))
 
     async def access(self, lease_id: str, principal: Principal, token: str | None, fence: int | None) -> Access:
@@ -245,7 +262,7 @@ class Leases:
             self._pool.release(slot)
             lease.fence = slot.fence
         await self._setups.lease_ended(lease.lease_id)
-        await self._repository.end_lease(lease)
+        self._repository.end_lease(lease)
         self._metrics.lease(state.value)
 
     def adopt(self, lease: LeaseRecord, slot: Slot) -> None:
@@ -253,6 +270,7 @@ class Leases:
         lease.slot = slot
         lease.deadline_s = self._clock.monotonic() + max(0.0, lease.expires_at - self._clock.time())
         self._active[lease.lease_id] = lease
+        self._remember(lease)
 
     async def end_all(self) -> None:
         for lease in self.active:
@@ -262,3 +280,8 @@ class Leases:
 def _ended(lease: LeaseRecord) -> FarmError:
     word = "was released" if lease.state is LeaseState.RELEASED else "expired"
     return FarmError(ErrorCode.LEASE_EXPIRED, f"the lease {lease.lease_id} {word}", hint="Claim a new one.")
+
+
+def _used_up(client_request_id: str) -> FarmError:
+    detail = f"the client request id {client_request_id} was used for a lease that has ended"
+    return FarmError(ErrorCode.LEASE_EXPIRED, detail, hint="Claim with a new client request id.")

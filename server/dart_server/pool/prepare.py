@@ -112,7 +112,7 @@ class Preparer:
         )
 
     async def _after_failure(self, slot: Slot, snapshot: SnapshotRecord | None, error: Exception, attempt: int) -> None:
-        await self._repository.add_event(
+        self._repository.add_event(
             EventNote(
                 "prepare_failed",
                 slot.desktop_id,
@@ -132,7 +132,7 @@ class Preparer:
         with self._snapshots.reading(snapshot):
             await self._provider.restore(slot.desktop_id, snapshot.snapshot_id)
         await self._settle_in(slot, snapshot)
-        await self._repository.touch_snapshot(snapshot)
+        self._repository.touch_snapshot(snapshot)
 
     async def _boot(self, slot: Slot, want: Want) -> bool:
         """True when the desktop was booted; False when somebody else has made the base meanwhile, so that it can be restored."""

@@ -125,7 +125,7 @@ class Pool:
                 slot.failure = wire.DesktopHealthView(
                     alive=False, cause=error.code.value, fault_owner=wire.FaultOwner.HOST
                 )
-                await self._repository.save_desktop(
+                self._repository.save_desktop(
                     slot, EventNote("reset_failed", slot.desktop_id, slot.lease_id, slot.fence)
                 )
                 raise
@@ -152,7 +152,7 @@ class Pool:
         async with slot.lock:
             slot.state = DesktopState.RESETTING
             await self._preparer.hang_up(slot)
-            await self._repository.save_desktop(slot)
+            self._repository.save_desktop(slot)
         slot.busy = False
         self.dispatch()
 
@@ -163,7 +163,7 @@ class Pool:
         slot.failure = health
         slot.state = DesktopState.BROKEN
         data = {"cause": health.cause, "fault_owner": health.fault_owner.value}
-        await self._repository.save_desktop(
+        self._repository.save_desktop(
             slot, EventNote("desktop_failed", slot.desktop_id, slot.lease_id, slot.fence, data)
         )
         log.warning("desktop failed: %s", data, extra={"desktop_id": slot.desktop_id, "lease_id": slot.lease_id})
@@ -291,10 +291,10 @@ class Pool:
             slot.clean = False
             if not slot.exists:
                 slot.state = DesktopState.CREATING
-                await self._repository.save_desktop(slot, EventNote("desktop_creating", slot.desktop_id))
+                self._repository.save_desktop(slot, EventNote("desktop_creating", slot.desktop_id))
             await self._preparer.bring(slot, want)
             slot.clean, slot.state = True, DesktopState.READY
-            await self._repository.save_desktop(slot)
+            self._repository.save_desktop(slot)
 
     def _remove(self, slot: Slot) -> None:
         slot.busy, slot.state = True, DesktopState.GONE
@@ -306,13 +306,11 @@ class Pool:
                 await self._preparer.discard(slot)
             except base.ProviderError as error:
                 log.error("a desktop could not be removed: %s", error, extra={"desktop_id": slot.desktop_id})
-                await self._repository.add_event(
-                    EventNote("destroy_failed", slot.desktop_id, data={"reason": str(error)})
-                )
+                self._repository.add_event(EventNote("destroy_failed", slot.desktop_id, data={"reason": str(error)}))
                 await self._clock.sleep(self._settings.tick_s)
                 slot.state, slot.busy = DesktopState.BROKEN, False
                 return
-            await self._repository.save_desktop(slot, EventNote("desktop_gone", slot.desktop_id))
+            self._repository.save_desktop(slot, EventNote("desktop_gone", slot.desktop_id))
             self.slots.pop(slot.desktop_id, None)
         self.dispatch()
 
@@ -323,7 +321,7 @@ class Pool:
                 continue
             health = await self._provider.health(slot.desktop_id)
             if not health.alive and slot.lease_id is None and not slot.busy:
-                await self._repository.add_event(
+                self._repository.add_event(
                     EventNote("idle_desktop_died", slot.desktop_id, data={"cause": health.cause.value})
                 )
                 self._remove(slot)
@@ -352,7 +350,7 @@ class Pool:
         except base.ProviderError as error:
             log.error("a desktop could not be removed: %s", error, extra={"desktop_id": slot.desktop_id})
             return
-        await self._repository.save_desktop(slot, EventNote("desktop_gone", slot.desktop_id))
+        self._repository.save_desktop(slot, EventNote("desktop_gone", slot.desktop_id))
         self.slots.pop(slot.desktop_id, None)
 
     def _spawn(self, work: Coroutine[None, None, None], kin: set[asyncio.Task[None]]) -> None:

@@ -89,7 +89,7 @@ class Setups:
         """The state exists now; the others are woken."""
         self._published[build.grant_sha256] = record.snapshot_id
         self._end(build)
-        await self._repository.end_setup(build.grant_sha256, "ready", build.key, build.lease_id, None)
+        self._repository.end_setup(build.grant_sha256, "ready", build.key, build.lease_id, None)
 
     async def abandon(self, owner: str, key: str, grant: str, reason: str) -> None:
         """The builder gives up. Idempotent: a grant that is over already is left alone."""
@@ -104,7 +104,7 @@ class Setups:
 
     async def _free(self, build: Build, reason: str) -> None:
         self._end(build)
-        await self._repository.end_setup(build.grant_sha256, "abandoned", build.key, build.lease_id, reason)
+        self._repository.end_setup(build.grant_sha256, "abandoned", build.key, build.lease_id, reason)
 
     def _end(self, build: Build) -> None:
         if self._builds.get((build.owner, build.key)) is build:

@@ -156,12 +156,12 @@ class Snapshots:
             async with slot.guest.quiet():
                 return (await self._provider.snapshot(slot.desktop_id, snapshot_id)).bytes
         except GuestBusy as error:
-            await self._repository.end_snapshot(snapshot_id, "deleted", str(error))
+            self._repository.end_snapshot(snapshot_id, "deleted", str(error))
             hint = "Take the snapshot when no call runs."
             raise FarmError(wire.ErrorCode.GUEST_ERROR, str(error), status=409, hint=hint) from error
         except ProviderError as error:
             await self._provider.delete_snapshot(snapshot_id)
-            await self._repository.end_snapshot(snapshot_id, "deleted", str(error))
+            self._repository.end_snapshot(snapshot_id, "deleted", str(error))
             raise from_provider(error) from error
 
     def _expected_bytes(self, slot: Slot) -> int:
@@ -198,7 +198,7 @@ class Snapshots:
 
     async def _drop(self, record: SnapshotRecord, state: str, reason: str) -> None:
         self._records.pop(record.snapshot_id, None)
-        await self._repository.end_snapshot(record.snapshot_id, state, reason)
+        self._repository.end_snapshot(record.snapshot_id, state, reason)
         try:
             await self._provider.delete_snapshot(record.snapshot_id)
         except ProviderError as error:
