@@ -76,12 +76,14 @@ def _run(layout: Layout, chosen: argparse.Namespace) -> int:
     if runc is None:
         raise CannotStart("runc is missing: install the package runc")
     if criu is None:
-        raise CannotStart("CRIU 4 is missing: run `python -m dart_server.hostd.tools install --home DIR`")
+        raise CannotStart(
+            "a CRIU that is new enough for this kernel is missing: run `python -m dart_server.hostd.tools install --home DIR`"
+        )
     kernel.become_subreaper()
     try:
         listener = server.listen(layout.socket, layout.owner_uid)
     except OSError as error:
-        raise CannotStart(f"the socket {layout.socket} cannot be made: {error.strerror}") from error
+        raise CannotStart(f"the socket {layout.socket} cannot be made: {error}") from error
     total_mib = (os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) >> 20
     storage = Storage(
         layout, on_disk=not is_memory_backed(layout.store_dir), size_mib=chosen.store_mib or total_mib * 6 // 10

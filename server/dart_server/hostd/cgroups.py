@@ -72,6 +72,13 @@ def usage(group: str) -> Usage:
     )
 
 
+def limits_swap() -> bool:
+    """Whether there is swap and the host can bound a desktop's share of it."""
+    if len(Path("/proc/swaps").read_text(encoding="ascii").splitlines()) < 2:
+        return False
+    return is_unified() or (ROOT / "memory" / "memory.memsw.limit_in_bytes").exists()
+
+
 def members(directory: Path) -> set[int]:
     """Process ids in a group directory and below."""
     found: set[int] = set()

@@ -15,6 +15,7 @@ import shutil
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -29,6 +30,7 @@ from dart_server.hostd.storage import Storage, tree_bytes
 from dart_server.hostd.verbs import Limits
 
 DIAL_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 30.0
 
 
 @dataclass(slots=True)
@@ -77,6 +79,7 @@ class Host:
     """By id: the lock, and how many hold it or wait for it."""
     _table: threading.Lock = field(default_factory=threading.Lock)
     _serial: Iterator[int] = field(default_factory=itertools.count)
+    _closing: bool = False
     _heavy: threading.Semaphore = field(init=False)
     _cleaners: ThreadPoolExecutor = field(init=False)
 
@@ -219,8 +222,13 @@ class Host:
         return {"removed": removed}
 
     def close(self) -> None:
-        """Remove everything."""
-        self.reap(frozenset())
+        """Refuse new lives, then remove everything."""
+        with self._table:
+            self._closing = True
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        while self._lives and time.monotonic() < deadline:
+            self.reap(frozenset())
+            time.sleep(0.05)
         self._cleaners.shutdown(wait=True)
         cgroups.remove(f"/{self.layout.prefix}")
 
@@ -249,6 +257,8 @@ class Host:
         env: dict[str, str],
     ) -> Desktop:
         """Reserve a name and the layers; call with the table locked."""
+        if self._closing:
+            raise HostFault("dart-hostd is ending", hint="start the farm again")
         desktop = Desktop(desktop_id, f"{desktop_id}.{next(self._serial):x}", image, layers, limits, env)
         self._lives[desktop.name] = desktop
         return desktop

@@ -95,7 +95,8 @@ def _program(name: str, cure: str) -> Check:
 def _criu(home: Path | None) -> Check:
     found = tools.find_criu(home)
     version = tools.criu_version(found) if found else None
-    detail = f"{found}, version {version[0]}.{version[1]}" if version else "no CRIU 4 or newer"
+    wanted = ".".join(map(str, tools.needed()[0]))
+    detail = f"{found}, version {version[0]}.{version[1]}" if version else f"no CRIU {wanted} or newer for this kernel"
     cure = "run `python -m dart_server.hostd.tools install --home DIR` with DART's home directory"
     return _check("criu", version is not None, detail, cure)
 

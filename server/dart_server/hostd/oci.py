@@ -7,10 +7,12 @@ has there: no module loading, mounting, tracing of others, raw network, clock or
 
 from __future__ import annotations
 
+import platform
 import resource
 from pathlib import Path
 from typing import Any
 
+from dart_server.hostd import cgroups
 from dart_server.hostd.verbs import Limits
 
 CAPABILITIES = (
@@ -38,6 +40,10 @@ REFUSED_SYSCALLS = (
 )  # fmt: skip
 """Answered with EPERM: what only a host administrator needs, and what kernel escapes are made of."""
 
+_SECCOMP_ARCHITECTURES = {
+    "x86_64": ("SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"),
+    "aarch64": ("SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"),
+}
 _CLONE_NEWUSER = 0x10000000
 _EPERM, _ENOSYS = 1, 38
 _MASKED = (
@@ -102,7 +108,7 @@ def runtime_config(
             "readonlyPaths": list(_READONLY),
             "resources": {
                 "devices": [{"allow": False, "access": "rwm"}],
-                "memory": {"limit": memory_bytes, "swap": memory_bytes},
+                "memory": {"limit": memory_bytes, **({"swap": memory_bytes} if cgroups.limits_swap() else {})},
                 "pids": {"limit": limits.pids},
                 "cpu": {"quota": int(limits.cpus * _CPU_PERIOD_US), "period": _CPU_PERIOD_US, "shares": 256},
             },
@@ -116,7 +122,7 @@ def seccomp() -> dict[str, Any]:
     new_user = {"index": 0, "value": _CLONE_NEWUSER, "valueTwo": _CLONE_NEWUSER, "op": "SCMP_CMP_MASKED_EQ"}
     return {
         "defaultAction": "SCMP_ACT_ALLOW",
-        "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
+        "architectures": list(_SECCOMP_ARCHITECTURES[platform.machine()]),
         "syscalls": [
             {"names": list(REFUSED_SYSCALLS), "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM},
             {"names": ["clone"], "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM, "args": [new_user]},

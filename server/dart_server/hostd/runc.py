@@ -16,8 +16,10 @@ from dart_server.hostd.faults import HostdError, HostFault, SnapshotBroken
 
 CRIU_SETTINGS = """\
 ghost-limit 268435456
+verbosity=2
 """
-"""Unlinked files that are still open (Chromium has large ones) are saved too."""
+"""Unlinked files that are still open (Chromium has large ones) are saved too; only warnings and errors are logged, since
+the full log costs a third of a restore's processor time."""
 
 _NO_FIREWALL = ("iptables-restore", "ip6tables-restore")
 """CRIU blocks a namespace's traffic with these while it saves connections. A desktop's network is loopback only and all
@@ -114,11 +116,11 @@ class Runc:
             raise failure(f"runc {command[0]} failed: {'; '.join(words or _runc_errors(log)) or 'no message'}")
 
     def _keep(self, log: Path) -> list[str]:
-        """Save CRIU's log for a person to read; returns its first errors."""
+        """Save CRIU's log for a person to read; returns its last errors."""
         if not log.exists():
             return []
         shutil.copyfile(log, self.failure_log)
-        return _first_errors(log)
+        return _root_errors(log)
 
 
 def _runc_errors(log: Path) -> list[str]:
@@ -133,9 +135,10 @@ def _runc_errors(log: Path) -> list[str]:
     return words[-2:]
 
 
-def _first_errors(log: Path) -> list[str]:
-    found = [line for line in _tail(log) if "Error" in line]
-    return [re.sub(r"^\([\d.]+\)\s*\d*:?\s*", "", line) for line in found[:3]]
+def _root_errors(log: Path) -> list[str]:
+    """The last errors before CRIU gave up; earlier ones are often harmless probes."""
+    found = [line for line in _tail(log) if "Error" in line and not line.endswith("FAILED.")]
+    return [re.sub(r"^\([\d.]+\)\s*\d*:?\s*", "", line) for line in found[-3:]]
 
 
 def _tail(path: Path, limit_bytes: int = 65536) -> list[str]:

@@ -27,7 +27,10 @@ log = logging.getLogger("dart.hostd")
 
 PROTOCOL = 1
 _REQUEST_TIMEOUT_S = 10.0
-_POLL_S = 0.5
+_POLL_S = 0.2
+_EMPTY_LINGER_S = 1.0
+_QUIET = frozenset({"ping", "health", "owned", "dial"})
+"""Verbs that are logged only when they fail."""
 
 
 class Server:
@@ -43,6 +46,7 @@ class Server:
         self._doctor = doctor
         self._stopping = threading.Event()
         self._attached = 0
+        self._used = False
         self._attached_lock = threading.Lock()
         self._alone_since: float | None = time.monotonic()
 
@@ -61,9 +65,14 @@ class Server:
             threading.Thread(target=self._connection, args=(connection,), name="request", daemon=True).start()
 
     def _deserted(self) -> bool:
+        """Nobody is attached: for `linger_s`, or for a moment when there is nothing left to come back to."""
+        if self._linger_s is None:
+            return False
         with self._attached_lock:
-            since = self._alone_since
-        return self._linger_s is not None and since is not None and time.monotonic() - since > self._linger_s
+            since, used = self._alone_since, self._used
+        empty = used and not any(self._host.owned().values())
+        limit_s = min(self._linger_s, _EMPTY_LINGER_S) if empty else self._linger_s
+        return since is not None and time.monotonic() - since > limit_s
 
     def _connection(self, connection: socket.socket) -> None:
         with connection:
@@ -96,7 +105,7 @@ class Server:
             log.exception("verb %s failed", verb)
             fault = HostFault(f"{verb} failed: {error}")
             reply = {"error": fault.kind, "detail": str(fault), "hint": ""}
-        if "error" in reply or verb not in ("ping", "health", "owned", "dial"):
+        if verb not in _QUIET or reply.get("error") not in (None, "refused"):
             log.info("%s %.3f s %s", verb, time.monotonic() - began, reply.get("detail", "ok"))
         try:
             send_line(connection, reply, handed)
@@ -127,6 +136,7 @@ class Server:
         """Count this connection as a user of the helper until it closes."""
         with self._attached_lock:
             self._attached += 1
+            self._used = True
             self._alone_since = None
         try:
             send_line(connection, {"ok": {}})

@@ -1,4 +1,4 @@
-"""CRIU for the host: finds one that is new enough, or installs Debian trixie's build beside its own libraries.
+"""CRIU for the host: finds one that is new enough, or installs a Debian build of it beside its own libraries.
 
 Rule: the system is never changed. Packages are fetched by apt with a private configuration (own sources, state and
 cache, the host's proxy settings), unpacked under `HOME/tools/`, and run through their own dynamic loader, so that any
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -19,8 +20,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-CRIU_MINIMUM = (4, 0)
-SUITE = "trixie"
+CHOICES = (((6, 16), (4, 2), "forky"), ((0, 0), (4, 0), "trixie"))
+"""(from this kernel on, at least this CRIU, from this Debian suite), newest first. CRIU 4.1 cannot save any process with
+a TCP or UDP socket on Linux 6.16 and newer: the kernel refuses two socket options that it asks for."""
+
 FALLBACK_MIRROR = "http://deb.debian.org/debian/"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 TOOL_DIR = Path("tools") / "criu-4"
@@ -41,6 +44,13 @@ def criu_version(criu: str | Path) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found and done.returncode == 0 else None
 
 
+def needed() -> tuple[tuple[int, int], str]:
+    """(oldest CRIU for this host's kernel, Debian suite that has one)."""
+    found = re.match(r"(\d+)\.(\d+)", platform.release())
+    kernel = (int(found[1]), int(found[2])) if found else (0, 0)
+    return next((version, suite) for since, version, suite in CHOICES if kernel >= since)
+
+
 def installed_criu(home: Path) -> Path:
     """Where `install` puts the executable wrapper under a DART home directory."""
     return home / TOOL_DIR / "bin" / "criu"
@@ -54,7 +64,7 @@ def find_criu(home: Path | None) -> Path | None:
         candidates.append(installed_criu(home))
     for candidate in candidates:
         version = criu_version(candidate) if candidate.exists() else None
-        if version is not None and version >= CRIU_MINIMUM:
+        if version is not None and version >= needed()[0]:
             return candidate
     return None
 
@@ -66,16 +76,16 @@ def install(home: Path) -> Path:
     found = find_criu(home)
     if found is not None:
         return found
+    minimum, suite = needed()
+    wanted = ".".join(map(str, minimum))
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
-            raise ToolError(
-                f"{tool} is not on this host: install CRIU {CRIU_MINIMUM[0]}.{CRIU_MINIMUM[1]} or newer by hand"
-            )
+            raise ToolError(f"{tool} is not on this host: install CRIU {wanted} or newer by hand")
     target = home / TOOL_DIR
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="criu-install-", dir=target.parent) as scratch_name:
         scratch = Path(scratch_name)
-        packages = _download_closure(scratch, ["criu", "libc6"])
+        packages = _download_closure(scratch, suite, ["criu", "libc6"])
         fresh = scratch / "criu"
         for package in packages:
             _run(["dpkg-deb", "-x", str(package), str(fresh)])
@@ -85,8 +95,8 @@ def install(home: Path) -> Path:
         fresh.rename(target)
     criu = installed_criu(home)
     version = criu_version(criu)
-    if version is None or version < CRIU_MINIMUM:
-        raise ToolError(f"the CRIU installed in {target} does not run: remove that directory and run the command again")
+    if version is None or version < minimum:
+        raise ToolError(f"the CRIU installed in {target} is not {wanted}: install CRIU {wanted} or newer by hand")
     return criu
 
 
@@ -108,9 +118,9 @@ def _write_wrapper(root: Path) -> None:
     wrapper.chmod(0o755)
 
 
-def _download_closure(scratch: Path, names: list[str]) -> list[Path]:
+def _download_closure(scratch: Path, suite: str, names: list[str]) -> list[Path]:
     """Download packages and the libraries they depend on (only packages named `lib…` are followed)."""
-    options = _private_apt(scratch)
+    options = _private_apt(scratch, suite)
     _run(["apt-get", *options, "update"])
     pool = scratch / "debs"
     pool.mkdir()
@@ -143,13 +153,13 @@ def library_dependencies(control_fields: str) -> list[str]:
     return names
 
 
-def _private_apt(scratch: Path) -> list[str]:
+def _private_apt(scratch: Path, suite: str) -> list[str]:
     for part in ("state/lists/partial", "cache/archives/partial", "etc"):
         (scratch / part).mkdir(parents=True)
     (scratch / "state/status").touch()
     keyring = f" [signed-by={KEYRING}]" if KEYRING.exists() else ""
     sources = scratch / "etc/sources.list"
-    sources.write_text(f"deb{keyring} {debian_mirror()} {SUITE} main\n", encoding="utf-8")
+    sources.write_text(f"deb{keyring} {debian_mirror()} {suite} main\n", encoding="utf-8")
     settings = {
         "Dir::Etc::sourcelist": str(sources),
         "Dir::Etc::sourceparts": "/nonexistent",
@@ -211,7 +221,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"dart-hostd tools: {error}", file=sys.stderr)
         return 2
     if criu is None:
-        print("no CRIU 4 found: run `python -m dart_server.hostd.tools install --home DIR`", file=sys.stderr)
+        print("no CRIU that is new enough: run `python -m dart_server.hostd.tools install --home DIR`", file=sys.stderr)
         return 1
     print(criu)
     return 0

@@ -1,0 +1,77 @@
+"""Fixtures of the contract suites: one started provider of each kind, and the proof that it left nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from provider_cases import Case, kill_init, left_over, need_live_desktops
+
+from dart_server.hostd.layout import Layout
+from dart_server.providers.runc import RuncProvider
+from dart_server.providers.sim import ECHO_PORT, SimProvider
+from dart_server.settings import default_home
+
+
+@pytest.fixture
+async def sim_case() -> AsyncIterator[Case]:
+    provider = SimProvider(images=["basic"])
+
+    async def log_out(desktop_id: str) -> None:
+        provider.log_out(desktop_id)
+
+    async def serve(desktop_id: str) -> int:
+        return ECHO_PORT
+
+    await provider.start()
+    yield Case(provider, provider.crash, log_out, serve)
+    await provider.aclose()
+
+
+@pytest.fixture
+async def runc_case() -> AsyncIterator[Case]:
+    home = Path(os.environ.get("DART_HOME") or default_home())
+    need_live_desktops(home)
+    runtime = Path(tempfile.mkdtemp(prefix="dart-test-"))
+    store = Path("/dev/shm")
+    provider = RuncProvider(home=home, runtime_dir=runtime, snapshot_dir=store)
+    layout = Layout(os.getuid(), runtime / "hostd", runtime, home / "images", store)
+    case = Case(
+        provider,
+        partial(asyncio.to_thread, kill_init, layout),
+        lambda _: asyncio.sleep(0),
+        lambda _: asyncio.sleep(0, 0),
+        layout,
+    )
+
+    async def log_out(desktop_id: str) -> None:
+        await case.exec(desktop_id, "pkill", "-KILL", "Xvfb|Xvnc|Xtigervnc")
+
+    async def serve(desktop_id: str) -> int:
+        program = (
+            "import socket; s = socket.create_server(('127.0.0.1', 7007))\n"
+            "while True:\n c, _ = s.accept(); c.sendall(c.recv(100)); c.close()"
+        )
+        await case.exec(desktop_id, "python3", "-c", program, user="user", detach=True)
+        return 7007
+
+    case.log_out, case.serve = log_out, serve
+    await provider.start()
+    try:
+        yield case
+    finally:
+        await provider.aclose()
+        assert left_over(layout) == []
+        shutil.rmtree(runtime)
+
+
+@pytest.fixture(params=["sim", pytest.param("runc", marks=pytest.mark.desktop)])
+def case(request: pytest.FixtureRequest) -> Case:
+    found: Case = request.getfixturevalue(f"{request.param}_case")
+    return found

@@ -1,0 +1,112 @@
+"""What the provider suites share: a started provider with the means to look at and to break its desktops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import struct
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dart_server.guest.client import GuestClient, GuestReply
+from dart_server.hostd import cgroups, doctor
+from dart_server.hostd.layout import Layout
+from dart_server.providers.base import DesktopSpec, Provider
+
+SPEC = DesktopSpec("basic", (640, 400), memory_mib=768, pids=256, cpus=2.0, disk_mib=128)
+
+
+@dataclass
+class Case:
+    """A started provider with what only its kind can do."""
+
+    provider: Provider
+    kill: Callable[[str], Awaitable[None]]
+    log_out: Callable[[str], Awaitable[None]]
+    serve: Callable[[str], Awaitable[int]]
+    layout: Layout | None = None
+
+    async def call(
+        self, desktop_id: str, method: str, path: str, body: Any = None, raw: bytes | None = None
+    ) -> GuestReply:
+        guest = GuestClient(lambda port: self.provider.dial(desktop_id, port))
+        content = raw if raw is not None else (None if body is None else json.dumps(body).encode())
+        try:
+            return await guest.request(method, path, timeout_s=30.0, content=content)
+        finally:
+            await guest.hang_up()
+
+    async def exec(self, desktop_id: str, *argv: str, user: str = "root", **more: Any) -> dict[str, Any]:
+        reply = await self.call(desktop_id, "POST", "/v1/exec", {"argv": list(argv), "user": user, **more})
+        assert reply.status == 200, reply.content
+        answer: dict[str, Any] = json.loads(reply.content)
+        return answer
+
+    async def step(self, desktop_id: str, *events: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        reply = await self.call(
+            desktop_id, "POST", "/v1/step", {"seq": 3, "events": list(events), "frame": {"encoding": "raw"}}
+        )
+        assert reply.status == 200, reply.content
+        (size,) = struct.unpack(">I", reply.content[:4])
+        return json.loads(reply.content[4 : 4 + size]), reply.content[4 + size :]
+
+    async def put(self, desktop_id: str, text: str) -> None:
+        assert (await self.call(desktop_id, "PUT", "/v1/files?path=/home/user/note", raw=text.encode())).status == 200
+
+    async def get(self, desktop_id: str) -> str:
+        reply = await self.call(desktop_id, "GET", "/v1/files?path=/home/user/note")
+        return reply.content.decode() if reply.status == 200 else f"status {reply.status}"
+
+
+def need_live_desktops(home: Path) -> None:
+    """Skip with the reason when this host cannot run live desktops."""
+    lacking = [check for check in doctor.examine(Path(tempfile.gettempdir()), home) if not check.ok]
+    if lacking:
+        pytest.skip(f"{lacking[0].name}: {lacking[0].detail}; {lacking[0].cure}")
+    if not (home / "images" / "basic" / "current").exists():
+        pytest.skip(f"no image `basic` in {home}: run `make setup`")
+
+
+def kill_init(layout: Layout, desktop_id: str) -> None:
+    """SIGKILL the desktop's process 1 from the host."""
+    for root in cgroups.left_over(layout.prefix):
+        for place in root.glob(f"{desktop_id}.*"):
+            for pid in cgroups.members(place):
+                status = Path(f"/proc/{pid}/status").read_text()
+                if next(line.split()[-1] for line in status.splitlines() if line.startswith("NSpid:")) == "1":
+                    os.kill(pid, signal.SIGKILL)
+                    return
+    raise AssertionError("no init found")
+
+
+def left_over(layout: Layout) -> list[str]:
+    """Every trace of a helper that ended: control groups, mounts, directories, processes."""
+    found = [str(path) for path in cgroups.left_over(layout.prefix)]
+    found += [
+        line
+        for line in Path("/proc/mounts").read_text().splitlines()
+        if layout.prefix in line or str(layout.state_dir) in line
+    ]
+    found += [str(path) for path in (layout.live, layout.disk, layout.socket) if path.exists()]
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if str(layout.state_dir).encode() in words:
+                found.append(f"process {entry.name}: {words!r}")
+    return found
+
+
+async def eventually(look: Callable[[], Awaitable[bool]], timeout_s: float = 5.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not await look():  # noqa: ASYNC110 - what is waited for is outside this process
+            await asyncio.sleep(0.02)

@@ -1,0 +1,145 @@
+"""What only real containers can show: limits, isolation, connections that survive, nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from provider_cases import SPEC, Case, eventually, left_over
+
+from dart_server.providers.base import CapabilityMissing, DesktopSpec, HostFault, ProviderError
+from dart_server.providers.runc import RuncProvider
+
+pytestmark = pytest.mark.desktop
+
+
+async def test_limits_hold(runc_case: Case) -> None:
+    case = runc_case
+    await case.provider.create("d1", SPEC)
+    full = await case.exec("d1", "dd", "if=/dev/zero", "of=/home/user/big", "bs=1M", "count=400", user="user")
+    assert full["returncode"] == 1
+    assert "No space left" in full["stderr"]
+    await case.exec("d1", "rm", "/home/user/big")
+    hungry = await case.exec("d1", "python3", "-c", "x = bytearray(2 << 30); print(len(x))", user="user")
+    assert hungry["returncode"] != 0
+    assert (await case.provider.health("d1")).oom_kills > 0
+    many = await case.exec("d1", "sh", "-c", "for i in $(seq 400); do sleep 5 & done", user="user")
+    assert many["returncode"] != 0 or "fork" in many["stderr"].lower()
+
+
+async def test_sudo_works_and_root_stays_inside(runc_case: Case) -> None:
+    case = runc_case
+    await case.provider.create("d1", SPEC)
+    whoami = await case.exec("d1", "sudo", "-S", "id", "-u", user="user", stdin="password\n")
+    assert whoami["stdout"].strip() == "0", whoami
+    assert (await case.exec("d1", "mount", "-t", "tmpfs", "none", "/mnt"))["returncode"] != 0
+    assert (await case.exec("d1", "sh", "-c", "echo 1 > /proc/sys/kernel/panic"))["returncode"] != 0
+    assert (await case.exec("d1", "ls", "/sys/class/net"))["stdout"].split() == ["lo"]
+    seen = await case.exec("d1", "sh", "-c", "ls -d /proc/[0-9]* | wc -l")
+    assert int(seen["stdout"]) < 60, "only its own processes"
+
+
+async def test_bad_requests_are_refused_by_the_helper(runc_case: Case) -> None:
+    with pytest.raises(ProviderError):
+        await runc_case.provider.create("../escape", SPEC)
+    with pytest.raises(ProviderError):
+        await runc_case.provider.create("d1", DesktopSpec("../basic"))
+
+
+async def test_a_killed_helper_leaves_nothing_after_reap(runc_case: Case) -> None:
+    case, layout = runc_case, runc_case.layout
+    assert layout is not None
+    await case.provider.create("d1", SPEC)
+    await case.provider.snapshot("d1", "s1")
+    helpers = [line for line in left_over(layout) if line.startswith("process")]
+    for line in helpers:
+        os.kill(int(line.split()[1].rstrip(":")), signal.SIGKILL)
+    with pytest.raises(HostFault):
+        await case.provider.owned()
+    command = [sys.executable, "-m", "dart_server.hostd", "--reap", "--state-dir", str(layout.state_dir)]
+    command += ["--runtime-dir", str(layout.runtime_dir), "--images-dir", str(layout.images_dir)]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "control group" in done.stdout
+    assert left_over(layout) == []
+
+
+async def test_a_helper_that_cannot_start_says_why(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root can always start it")
+    provider = RuncProvider(home=tmp_path, runtime_dir=tmp_path / "run", snapshot_dir=tmp_path)
+    with pytest.raises(CapabilityMissing) as caught:
+        await provider.start()
+    assert caught.value.hint
+
+
+async def test_connections_and_watches_inside_survive_a_fork(runc_case: Case) -> None:
+    case = runc_case
+    await case.provider.create("d1", SPEC)
+    talker = (
+        "import socket, time\n"
+        "s = socket.create_server(('127.0.0.1', 7009))\n"
+        "a = socket.create_connection(('127.0.0.1', 7009)); b, _ = s.accept(); n = 0\n"
+        "while True:\n"
+        " n += 1; a.sendall(b'%08d' % n); got = b.recv(8)\n"
+        " open('/home/user/note', 'w').write(got.decode()); time.sleep(0.02)\n"
+    )
+    await case.exec("d1", "python3", "-c", talker, user="user", detach=True)
+
+    async def talks() -> bool:
+        return (await case.get("d1")).isdigit()
+
+    await eventually(talks)
+    await case.provider.snapshot("d1", "s1")
+    await case.provider.restore("d2", "s1")
+    first = [int(await case.get(name)) for name in ("d1", "d2")]
+    assert first[0] > 1
+
+    async def go_on() -> bool:
+        said = [await case.get(name) for name in ("d1", "d2")]
+        return all(word.isdigit() and int(word) > before for word, before in zip(said, first, strict=True))
+
+    await eventually(go_on)
+
+
+async def test_a_killed_farm_takes_its_helper_with_it(runc_case: Case, tmp_path: Path) -> None:
+    """The farm process dies by SIGKILL: the helper notices, removes the desktops and ends."""
+    layout = runc_case.layout
+    assert layout is not None
+    program = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from dart_server.providers import hostd_client\n"
+        "from dart_server.providers.base import DesktopSpec\n"
+        "from dart_server.providers.runc import RuncProvider\n"
+        "hostd_client.LINGER_S = 1.0\n"
+        "async def main():\n"
+        "    run = Path(sys.argv[1])\n"
+        "    provider = RuncProvider(home=Path(sys.argv[2]), runtime_dir=run, snapshot_dir=Path('/dev/shm'))\n"
+        "    await provider.start()\n"
+        "    await provider.create('d1', DesktopSpec('basic', (640, 400), memory_mib=768))\n"
+        "    print('up', flush=True)\n"
+        "    await asyncio.sleep(600)\n"
+        "asyncio.run(main())\n"
+    )
+    home = str(layout.images_dir.parent)
+    farm = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, str(tmp_path), home, stdout=subprocess.PIPE
+    )
+    assert farm.stdout is not None
+    assert await farm.stdout.readline() == b"up\n"
+    theirs = replace(layout, state_dir=tmp_path / "hostd", runtime_dir=tmp_path)
+    assert left_over(theirs)
+    farm.kill()
+    await farm.wait()
+
+    async def gone() -> bool:
+        return left_over(theirs) == []
+
+    await eventually(gone, 15.0)

@@ -1,0 +1,188 @@
+"""Parts of dart-hostd that need no root: configuration of containers, images, limits, tools, leftovers, judgement."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dart_server.hostd import cgroups, doctor, images, leftovers, oci, rlimits, tools
+from dart_server.hostd.faults import ImageMissing
+from dart_server.hostd.layout import Layout
+from dart_server.hostd.storage import is_memory_backed, tree_bytes
+from dart_server.hostd.verbs import Limits
+from dart_server.providers.base import HealthCause
+from dart_server.providers.runc import judge
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "rootfs": Path("/r"),
+        "argv": ("/sbin/init",),
+        "env": {"B": "2", "A": "1"},
+        "cgroup": "/p/d",
+        "netns": Path("/n"),
+        "criu_config": Path("/c"),
+        "limits": Limits(512, 100, 1.5, 64),
+        "filtered": True,
+    }
+    return oci.runtime_config(**{**settings, **changes})
+
+
+def test_a_desktop_is_confined() -> None:
+    made = config()
+    kinds = {entry["type"] for entry in made["linux"]["namespaces"]}
+    assert {"pid", "ipc", "uts", "mount", "cgroup", "network"} <= kinds
+    granted = set(made["process"]["capabilities"]["bounding"])
+    refused = {"CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_NET_ADMIN", "CAP_SYS_MODULE", "CAP_MKNOD", "CAP_NET_RAW"}
+    assert not granted & refused
+    assert {"CAP_SETUID", "CAP_SETGID", "CAP_AUDIT_WRITE"} <= granted, "sudo needs these"
+    assert all(mount["type"] != "bind" for mount in made["mounts"]), "nothing of the host's files"
+    assert made["linux"]["resources"]["memory"]["limit"] == 512 << 20
+    assert made["linux"]["resources"]["pids"]["limit"] == 100
+    cpu = made["linux"]["resources"]["cpu"]
+    assert cpu["quota"] / cpu["period"] == pytest.approx(1.5)
+    assert made["process"]["env"] == ["A=1", "B=2"]
+    refused_calls = {name for rule in made["linux"]["seccomp"]["syscalls"] for name in rule["names"]}
+    assert {"mount", "unshare", "bpf", "keyctl", "ptrace"} - refused_calls == {"ptrace"}
+    assert "seccomp" not in config(filtered=False)["linux"]
+
+
+def image_at(top: Path, name: str, manifest: Any) -> Path:
+    place = top / name / "abc"
+    (place / "rootfs").mkdir(parents=True)
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    (top / name / "current").symlink_to("abc")
+    return place
+
+
+def test_images_are_found_by_name_only(tmp_path: Path) -> None:
+    place = image_at(tmp_path, "basic", {"digest": "ab" * 6})
+    found = images.find(tmp_path, "basic")
+    assert found == images.Image(place / "rootfs", "sha256:" + "ab" * 6, images.DEFAULT_INIT)
+    image_at(tmp_path, "own", {"digest": "sha256:" + "ab" * 32, "init": ["/bin/init", "-x"]})
+    assert images.find(tmp_path, "own").init == ("/bin/init", "-x")
+
+
+@pytest.mark.parametrize("manifest", [[], {}, {"digest": 5}, {"digest": "../.."}, {"digest": "ab" * 6, "init": []}])
+def test_a_bad_manifest_is_a_missing_image(tmp_path: Path, manifest: Any) -> None:
+    image_at(tmp_path, "basic", manifest)
+    with pytest.raises(ImageMissing) as caught:
+        images.find(tmp_path, "basic")
+    assert caught.value.hint
+
+
+def test_an_image_outside_the_directory_is_refused(tmp_path: Path) -> None:
+    outside = image_at(tmp_path / "elsewhere", "evil", {"digest": "ab" * 6})
+    inside = tmp_path / "images"
+    (inside / "evil").mkdir(parents=True)
+    (inside / "evil" / "current").symlink_to(outside)
+    with pytest.raises(ImageMissing):
+        images.find(inside, "evil")
+
+
+def test_limits_are_read_as_the_kernel_writes_them() -> None:
+    read = rlimits.read_limits(Path("/proc/self/limits").read_text())
+    import resource
+
+    for number in range(len(read)):
+        soft, hard = resource.getrlimit(number)
+        assert read[number] == (soft % (1 << 64), hard % (1 << 64)), number
+
+
+def test_library_dependencies_follow_libraries_alone() -> None:
+    fields = "Depends: libc6 (>= 2.38), python3:any, libnl-3-200 (>= 3.2), libgnutls30t64 | libgnutls30, iptables\nPre-Depends: libx\n"
+    assert tools.library_dependencies(fields) == ["libc6", "libnl-3-200", "libgnutls30t64", "libx"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "minimum"), [("6.1.0-18-amd64", (4, 0)), ("6.15.9", (4, 0)), ("6.16.0", (4, 2)), ("7.0-rc1", (4, 2))]
+)
+def test_a_newer_kernel_needs_a_newer_criu(
+    monkeypatch: pytest.MonkeyPatch, kernel: str, minimum: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(platform, "release", lambda: kernel)
+    assert tools.needed()[0] == minimum
+
+
+def test_only_a_new_enough_criu_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "release", lambda: "6.1.0")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program = tools.installed_criu(tmp_path)
+    program.parent.mkdir(parents=True)
+    for version, found in (("3.17.1", False), ("4.1.1", True)):
+        program.write_text(f"#!/bin/sh\necho 'Version: {version}'\n")
+        program.chmod(0o755)
+        assert (tools.find_criu(tmp_path) == program) is found
+
+
+def test_prefixes_differ_by_user_and_directory(tmp_path: Path) -> None:
+    def prefix(uid: int, state: str) -> str:
+        return Layout(uid, tmp_path / state, tmp_path, tmp_path, tmp_path).prefix
+
+    assert len({prefix(0, "a"), prefix(1, "a"), prefix(0, "b")}) == 3
+    assert prefix(0, "a") == prefix(0, "a")
+
+
+def test_leftover_files_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    layout = Layout(os.getuid(), tmp_path / "state", tmp_path / "run", tmp_path / "images", tmp_path / "store")
+    keep = [layout.images_dir / "basic", layout.runtime_dir / "farm.db", layout.store_dir / "others"]
+    for path in (*keep, layout.live / "d", layout.disk / "l"):
+        path.mkdir(parents=True)
+    removed = leftovers.remove(layout)
+    assert len(removed) == 2
+    assert not layout.live.exists()
+    assert not layout.disk.exists()
+    assert all(path.exists() for path in keep)
+    assert leftovers.remove(layout) == []
+
+
+def test_sizes_are_what_the_disk_holds(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 10_000)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "b").symlink_to("/etc/passwd")
+    assert 8_192 <= tree_bytes(tmp_path) <= 65_536
+    assert is_memory_backed(Path("/dev/shm")) in (True, False)
+    assert not is_memory_backed(Path("/proc"))
+
+
+def test_a_missing_group_reads_as_zero() -> None:
+    assert cgroups.usage("/dart-no-such-prefix/none") == cgroups.Usage()
+    assert cgroups.left_over("dart-no-such-prefix") == []
+    assert cgroups.kill("/dart-no-such-prefix/none")
+    assert cgroups.remove("/dart-no-such-prefix/none")
+
+
+def test_the_doctor_gives_every_failure_a_cure(tmp_path: Path) -> None:
+    checks = doctor.examine(tmp_path / "not-yet", tmp_path)
+    assert [check.name for check in checks][:3] == ["kernel", "overlayfs", "root"]
+    assert all(bool(check.cure) is not check.ok for check in checks)
+    assert all(json.dumps(check.as_dict()) for check in checks)
+
+
+SEEN = {"state": "running", "ended": None, "oom_kills": 0, "pids_refused": 0, "disk_free_bytes": 1 << 30}
+WELL = {"session_alive": True}
+DOWN = {"session_alive": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "agent", "cause"),
+    [
+        ({}, WELL, HealthCause.OK),
+        ({"oom_kills": 3}, WELL, HealthCause.OK),
+        ({}, DOWN, HealthCause.SESSION_DEAD),
+        ({}, None, HealthCause.AGENT_DEAD),
+        ({"oom_kills": 1}, None, HealthCause.OOM),
+        ({"pids_refused": 1}, DOWN, HealthCause.PIDS),
+        ({"disk_free_bytes": 0}, DOWN, HealthCause.DISK_FULL),
+        ({"state": "ended", "ended": "signal 9"}, None, HealthCause.KILLED_FROM_OUTSIDE),
+        ({"state": "ended", "ended": "signal 9", "oom_kills": 1}, None, HealthCause.OOM),
+        ({"state": "ended", "ended": "exit 0"}, None, HealthCause.SESSION_DEAD),
+    ],
+)
+def test_failures_have_owners(changes: dict[str, Any], agent: dict[str, Any] | None, cause: HealthCause) -> None:
+    assert judge({**SEEN, **changes}, agent, "silent")[0] is cause
