@@ -192,6 +192,10 @@ def main() -> int:
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # Whoever read the output has enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("\nstopped; nothing was left behind", file=sys.stderr)
         return 130

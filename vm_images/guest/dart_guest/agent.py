@@ -24,7 +24,7 @@ from dart_guest import PROTOCOL, VERSION, session
 from dart_guest.a11y import Walker
 from dart_guest.desktop import Desktop
 from dart_guest.processes import Runner
-from dart_guest.windows import window_manager_answers
+from dart_guest.windows import window_manager_works
 from dart_guest.xinput import SessionDown
 
 Result = TypeVar("Result")
@@ -77,7 +77,7 @@ class Agent:
         while not self.ready:
             try:
                 await self.on_desktop(self.desktop.probe)
-                self.ready = await self.on_desktop(lambda: window_manager_answers(self.desktop.connection()))
+                self.ready = await self.on_desktop(lambda: window_manager_works(self.desktop.connection()))
                 await self.on_desktop(lambda: self.desktop.connection().paint_root(BACKGROUND))
             except SessionDown:
                 self.ready = False

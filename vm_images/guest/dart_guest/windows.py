@@ -1,17 +1,23 @@
 """The window manager's list of windows.
 
 Role: read EWMH properties of the root window and its clients.
-Rule: reads only; a window that vanishes meanwhile is left out. Called on the step thread.
+Rule: reads only (but for the probe window of `window_manager_works`); a window that vanishes meanwhile is left out. Called on
+the step thread.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from Xlib import X, error
 
 from dart_guest.xinput import XInput
+
+PROBE_ROUNDS = 60
+PROBE_PAUSE_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +66,28 @@ def text(x: XInput, window: Any) -> str:
     return ""
 
 
-def window_manager_answers(x: XInput) -> bool:
-    """Whether a window manager has announced itself (EWMH's supporting window)."""
-    return bool(values(x, x.root, "_NET_SUPPORTING_WM_CHECK"))
+def window_manager_works(x: XInput, sleep: Callable[[float], None] = time.sleep) -> bool:
+    """Whether a window manager has announced itself and takes a window on and off its list.
+
+    The announcement alone is too early: a window that is mapped while the manager still starts may never be managed.
+    """
+    if not values(x, x.root, "_NET_SUPPORTING_WM_CHECK"):
+        return False
+    probe = x.root.create_window(0, 0, 1, 1, 0, x.screen.root_depth)
+    probe.set_wm_name("probe")
+    probe.map()
+    managed = wait_listed(x, probe.id, True, sleep)
+    probe.destroy()
+    return wait_listed(x, probe.id, False, sleep) and managed
+
+
+def wait_listed(x: XInput, identifier: int, wanted: bool, sleep: Callable[[float], None]) -> bool:
+    """Poll the client list until a window is on it (or off it), for PROBE_ROUNDS rounds."""
+    for _ in range(PROBE_ROUNDS):
+        if (identifier in values(x, x.root, "_NET_CLIENT_LIST")) is wanted:
+            return True
+        sleep(PROBE_PAUSE_S)
+    return False
 
 
 def listed(x: XInput) -> list[Window]:
