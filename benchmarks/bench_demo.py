@@ -1,0 +1,117 @@
+"""The main job: what the demo recipe learns, per seed, with its control and its floors.
+
+Role: runs `dart-train run` once per seed and once with learning rate 0, each in a run directory of its own, and gathers what the runs
+report. Rule: the seeds are named on the command line before anything runs; a run that does not learn is a figure, not an error.
+Memory is the host's: the peak of used memory (tmpfs counted) above what was used before the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPE = ROOT / "dart_train" / "recipes" / "demo.toml"
+SAMPLE_EVERY_S = 0.5
+GIB = 2**20
+"""KiB per GiB: the unit of /proc/meminfo."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of this benchmark."""
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="declared beforehand")
+    parser.add_argument(
+        "--control-seed", type=int, default=None, help="seed of a run with learning rate 0; default: none"
+    )
+    parser.add_argument("--baselines", type=int, default=0, help="episodes of the random and blank-screenshot policies")
+    parser.add_argument("--runs-dir", type=Path, default=ROOT / "runs" / "benchmark")
+    parser.add_argument("--set", dest="overrides", action="append", default=[], help="passed on to dart-train run")
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Run every seed (and the control); figures per run, and the median over the seeds."""
+    runs = {
+        f"seed-{seed}": run(args, f"demo-{seed}", [f"run.seed={seed}", f"eval.baseline_episodes={args.baselines}"])
+        for seed in args.seeds
+    }
+    figures: dict[str, Any] = {"runs": runs}
+    gains = [found["gain_points"] for found in runs.values() if found["gain_points"] is not None]
+    if gains:
+        figures["gain_points_median"] = statistics.median(gains)
+        figures["gain_lower_points_min"] = min(
+            found["gain_lower_points"] for found in runs.values() if found["gain_points"] is not None
+        )
+    if args.control_seed is not None:
+        figures["control"] = run(
+            args,
+            f"control-{args.control_seed}",
+            [f"run.seed={args.control_seed}", "train.learning_rate=0.0", "eval.baseline_episodes=0"],
+        )
+    return figures
+
+
+def run(args: argparse.Namespace, name: str, overrides: list[str]) -> dict[str, Any]:
+    """One run of the recipe; what it reported."""
+    settings = [f"run.name={name}", *overrides, *args.overrides]
+    command = [sys.executable, "-m", "dart_train.cli", "run", str(RECIPE), "--runs-dir", str(args.runs_dir)]
+    for setting in settings:
+        command += ["--set", setting]
+    began_s = time.monotonic()
+    with MemoryPeak() as memory:
+        code = subprocess.run(command, check=False).returncode
+    page = args.runs_dir / name / "report" / "result.json"
+    result = json.loads(page.read_text(encoding="utf-8")) if page.exists() else {}
+    verdict = result.get("verdict")
+    overall = verdict["overall"] if verdict else {}
+    return {
+        "exit_code": code,
+        "minutes": round((time.monotonic() - began_s) / 60, 1),
+        "memory_peak_gib": round(memory.peak_gib, 2),
+        **{
+            key: overall.get(key)
+            for key in ("episodes", "before_percent", "after_percent", "gain_points", "gain_lower_points")
+        },
+        "families": verdict["families"] if verdict else None,
+        "baselines_percent": result.get("baselines_percent"),
+        "stages_s": result.get("stages_s"),
+        "counts": result.get("counts"),
+        "incidents": result.get("incidents"),
+    }
+
+
+def used_kib() -> int:
+    """Memory of the host that is not available any more, in KiB; tmpfs counts."""
+    found = {}
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        key, value = line.split(":")
+        found[key] = int(value.split()[0])
+    return found["MemTotal"] - found["MemAvailable"]
+
+
+class MemoryPeak:
+    """Samples the host's used memory in a thread; `peak_gib` is the highest rise above the start."""
+
+    def __init__(self) -> None:
+        self.peak_gib = 0.0
+        self._base_kib = used_kib()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> MemoryPeak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(SAMPLE_EVERY_S):
+            self.peak_gib = max(self.peak_gib, (used_kib() - self._base_kib) / GIB)
