@@ -23,7 +23,7 @@ from dart_agent.errors import ProviderError
 from dart_agent.hashing import image_sha256
 from dart_agent.parse import Parsed, ParseError, parse
 from dart_agent.prompt import Prompt, PromptBuilder
-from dart_agent.types import Completion, Policy, PolicyRequest, Sampling, StepRecord, Trajectory, WorkItem
+from dart_agent.types import Completion, Policy, PolicyRequest, Purpose, Sampling, StepRecord, Trajectory, WorkItem
 from dart_envs.actions import action_to_dict
 from dart_envs.errors import ActionError
 from dart_envs.types import Action, ActionType, EndReason, Observation, RgbImage, StepResult, TaskLike
@@ -32,7 +32,9 @@ from dart_envs.types import Action, ActionType, EndReason, Observation, RgbImage
 class EpisodeEnv(Protocol):
     """What the loop needs of an environment: `dart_envs.core.AsyncDesktopEnv`, or a scripted one in tests."""
 
-    async def reset(self, task: TaskLike, seed: int | None = None) -> tuple[Observation, dict[str, Any]]:
+    async def reset(
+        self, task: TaskLike, seed: int | None = None, *, share_setup: bool | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
         """Start an episode; raises `dart_envs.errors.DartEnvError` when it cannot begin."""
         ...
 
@@ -86,7 +88,8 @@ async def run_episode(
     the farm: masked, with its cause.
     """
     episode = _Running(item, builder, clock or SystemClock())
-    observation, _ = await env.reset(task, item.sampling.seed)
+    share_setup = True if item.purpose is Purpose.TRAIN else None
+    observation, _ = await env.reset(task, item.sampling.seed, share_setup=share_setup)
     episode.reset_s = episode.clock.monotonic() - episode.began_s
     while True:
         prompt = builder.build(observation, episode.history)

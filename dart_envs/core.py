@@ -116,8 +116,13 @@ class AsyncDesktopEnv:
 
     # Reset.
 
-    async def reset(self, task: TaskLike, seed: int | None = None) -> tuple[Observation, dict[str, Any]]:
+    async def reset(
+        self, task: TaskLike, seed: int | None = None, *, share_setup: bool | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
         """Start an episode of `task` on a fresh copy of its prepared desktop; first observation and info.
+
+        share_setup: True when more episodes of this task follow, so that its prepared state is worth a snapshot; None: the task
+        says whether it is.
 
         A desktop or lease that fails meanwhile is replaced, up to three times. `seed` is recorded in info:
         the desktop itself has no randomness of ours. Raises `SetupError`, `FarmError`, `DesktopGone` or
@@ -127,7 +132,7 @@ class AsyncDesktopEnv:
         self.timings_s = {}
         for attempt in range(1, RESET_ATTEMPTS + 1):
             try:
-                observation = await self._start(task)
+                observation = await self._start(task, share_setup)
             except (DesktopGone, LeaseLost, GuestError, FarmError, SetupError) as error:
                 self._unusable = True
                 if attempt == RESET_ATTEMPTS or not _worth_retrying(error):
@@ -141,19 +146,19 @@ class AsyncDesktopEnv:
                 return observation, {"task_id": task.id, "max_steps": self.max_steps, "seed": seed}
         raise AssertionError("the last attempt returns or raises")
 
-    async def _start(self, task: TaskLike) -> Observation:
+    async def _start(self, task: TaskLike, share_setup: bool | None) -> Observation:
         started_s = self._clock.monotonic()
         if self._lease is not None and (self._unusable or self._lease.lost):
             await self.drop_lease()
         fresh = self._lease is None
         if self._lease is None:
-            key = self._preparer.known_key(task)
+            key = self._preparer.known_key(task, share_setup)
             self._lease = await self._farm.lease(
                 self.shape, key, ttl_s=self._ttl_s, wait_s=self._wait_s, labels=self._labels
             )
             self._unusable = False
         leased_s = self._clock.monotonic()
-        await self._preparer.prepare(self._lease, task, fresh=fresh)
+        await self._preparer.prepare(self._lease, task, fresh=fresh, share=share_setup)
         prepared_s = self._clock.monotonic()
         observation = await self._observe(await self._lease.step([], RESET_SETTLE))
         self.timings_s = {

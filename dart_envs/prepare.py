@@ -37,20 +37,20 @@ class Preparer:
         self._image_digest: str | None = None
         self._snapshots_work = True
 
-    def known_key(self, task: TaskLike) -> str | None:
+    def known_key(self, task: TaskLike, share: bool | None = None) -> str | None:
         """The task's set-up key, once a lease has told which image the farm has."""
-        if self._image_digest is None or not self._publishes(task):
+        if self._image_digest is None or not self._publishes(task, share):
             return None
         return task.setup_key(self._image_digest, self._shape)
 
-    async def prepare(self, lease: LeaseLike, task: TaskLike, *, fresh: bool) -> None:
+    async def prepare(self, lease: LeaseLike, task: TaskLike, *, fresh: bool, share: bool | None = None) -> None:
         """Leave `lease` on an untouched desktop in the task's prepared state. `fresh`: nobody has used this
-        desktop yet.
+        desktop yet. `share`: whether the state is worth a snapshot; None: as the task says.
 
         Raises `SetupError`, `FarmError` and `DesktopError`s.
         """
         self._image_digest = lease.image_digest
-        if not self._publishes(task):
+        if not self._publishes(task, share):
             await self._build(lease, task, fresh=fresh)
             return
         key = task.setup_key(lease.image_digest, self._shape)
@@ -80,8 +80,8 @@ class Preparer:
                     raise
             log.info("The prepared state of %s is gone; claiming it again.", task.id)
 
-    def _publishes(self, task: TaskLike) -> bool:
-        return self._snapshots_work and task.publish_setup
+    def _publishes(self, task: TaskLike, share: bool | None) -> bool:
+        return self._snapshots_work and (task.publish_setup if share is None else share)
 
     async def _build_and_publish(self, lease: LeaseLike, task: TaskLike, key: str, grant: str, *, fresh: bool) -> bool:
         """True when the state is published; False when the farm cannot keep it and this desktop is all there

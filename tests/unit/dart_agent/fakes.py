@@ -103,7 +103,9 @@ class ScriptedEnv:
         self.lease = None
         self._max_steps = 1
 
-    async def reset(self, task: TaskLike, seed: int | None = None) -> tuple[Observation, dict[str, Any]]:
+    async def reset(
+        self, task: TaskLike, seed: int | None = None, *, share_setup: bool | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
         await asyncio.sleep(0)
         if self.reset_error is not None:
             raise self.reset_error

@@ -127,6 +127,15 @@ async def test_a_quick_setup_is_run_on_the_booted_base_each_time(farm: FakeFarm)
         assert farm.leases[0].calls.count("reset") == 1
 
 
+async def test_a_caller_with_many_episodes_of_a_task_shares_even_a_quick_setup(farm: FakeFarm) -> None:
+    task = ToyTask(publish_setup=False)
+    async with AsyncDesktopEnv(farm, shape=SHAPE) as env:
+        await env.reset(task, share_setup=True)
+        await env.reset(task, share_setup=True)
+        assert task.prepared == 1
+        assert farm.leases[0].calls.count("snapshot") == 1
+
+
 async def test_a_full_quota_costs_the_snapshot_and_not_the_episode(farm: FakeFarm) -> None:
     farm.on_lease = lambda lease: lease.fail_next("snapshot", FarmError("full", code=ErrorCode.QUOTA))
     async with AsyncDesktopEnv(farm, shape=SHAPE) as env:
