@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from random import Random
 
-from dart_envs.tasks.basics.dialogs import LOWER, UPPER, box_of, buttons_dialog, marked_list, other_than
+from dart_envs.tasks.basics.dialogs import box_of, buttons_dialog, marked_list, other_than
 from dart_envs.tasks.basics.parts import answer_is, answers_are, captured_dialog, click, press, random_place
 from dart_envs.tasks.basics.words import pick
 from dart_envs.tasks.suite import Draft, Family
@@ -17,6 +17,8 @@ ORDINALS = ("first", "second", "third", "fourth", "fifth")
 FEWEST_ROWS, MOST_ROWS = 3, 5
 ROW_HEIGHT_PX, HEADER_PX, AROUND_ROWS_PX = 32, 30, 98
 LIST_WIDTH_PX = 240
+PARTINGS = (0.42, 0.58)
+"""Where two windows part the screen's height: each fits its part, and neither has a usual place."""
 
 
 def drawn(random: Random, fewest: int, most: int) -> tuple[list[str], str, str, str]:
@@ -51,13 +53,14 @@ def press_two(random: Random) -> Draft:
     """Two dialogs, one above the other, with three buttons each."""
     above, first, first_ordinal, _ = drawn(random, 3, 3)
     below, second, second_ordinal, wrong = drawn(random, 3, 3)
+    parting = round(random.uniform(*PARTINGS), 3)
     return Draft(
         instruction=f"Press the {first_ordinal} button above, then the {second_ordinal} button below.",
         config=[
             buttons_dialog("first", "First", above),
             buttons_dialog("second", "Second", below),
-            random_place(random, "First", area=UPPER),
-            random_place(random, "Second", area=LOWER),
+            random_place(random, "First", area=(0.0, 0.0, 1.0, parting)),
+            random_place(random, "Second", area=(0.0, parting, 1.0, 1.0)),
         ],
         evaluator=answers_are(first=("First", first), second=("Second", second)),
         oracle=[press(first, window="First"), press(second, window="Second")],
