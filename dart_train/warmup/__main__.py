@@ -1,0 +1,44 @@
+"""`python -m dart_train.warmup --config FILE`: the warm start as a process.
+
+Role: reads the configuration, limits the threads before torch is loaded, trains, ends. Rule: what the user can mend is one sentence and
+exit code 2. Non-goals: defaults (`WarmupConfig`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from dart_train.warmup.config import WarmupConfig
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code: 0 done, 2 a configuration or input that cannot be used."""
+    parser = argparse.ArgumentParser(prog="python -m dart_train.warmup")
+    parser.add_argument("--config", type=Path, required=True)
+    path = parser.parse_args(argv).config
+    try:
+        config = WarmupConfig.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValidationError) as error:
+        print(f"warm start: cannot use {path}: {error}", file=sys.stderr)
+        return 2
+    os.environ.setdefault("OMP_NUM_THREADS", str(config.threads))
+    from dart_train.model import ModelNotFoundError
+    from dart_train.warmup.fit import warm_start
+    from dart_train.warmup.screens import ScreenError
+
+    try:
+        result = warm_start(config, lambda line: print(line, flush=True))
+    except (ScreenError, ModelNotFoundError, FileExistsError) as error:
+        print(f"warm start: {error}", file=sys.stderr)
+        return 2
+    print(result, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,255 @@
+"""The warm start's loop.
+
+Role: `warm_start(config)` reads the screens, trains, measures on held-out tasks and writes policy version 0.
+Rule: the result appears under its final name only when it is complete; the same configuration and screens give the same order of
+pictures and questions. Non-goals: choosing a checkpoint (the last one is the result).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dart_agent.prompt import PromptBuilder, preset
+from dart_envs.types import RgbImage
+from dart_train.fast_vision import rearrange_vision
+from dart_train.metrics import append
+from dart_train.model import LoadedModel, load_model, pixel_inputs
+from dart_train.warmup.config import WarmupConfig
+from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
+from dart_train.warmup.queries import Query, place_queries, procedure_query
+from dart_train.warmup.screens import Screen, ScreenError, pixels_of, read_screens, translated
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MEASURED_SCREENS = 64
+NO_WEIGHT_DECAY_BELOW_DIMENSIONS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupResult:
+    """place_accuracy, procedure_accuracy: share of right clicks on held-out tasks, greedily; NaN where nothing was asked."""
+
+    images: int
+    seconds: float
+    loss: float
+    place_accuracy: float
+    procedure_accuracy: float
+
+
+def warm_start(config: WarmupConfig, on_progress: Callable[[Mapping[str, Any]], None] | None = None) -> WarmupResult:
+    """Train version 0 and write it to `config.out_dir`.
+
+    Raises ScreenError (no usable screens), ModelNotFoundError, FileExistsError (`out_dir` is there already).
+    """
+    if config.out_dir.exists():
+        raise FileExistsError(f"{config.out_dir} exists already: remove it to warm-start again")
+    import torch
+
+    torch.set_num_threads(config.threads)
+    torch.manual_seed(config.seed)
+    loaded = load_model(config.start_model)
+    result = _Fit(config, loaded, on_progress or (lambda line: None)).run()
+    _save(loaded, config.out_dir)
+    return result
+
+
+def held_out(task_id: str, share: float) -> bool:
+    """Whether a task's screens are only measured on: a hash of the id decides."""
+    return int.from_bytes(hashlib.sha256(task_id.encode()).digest()[:4]) < share * 2**32
+
+
+def imitated_tasks(screens: Sequence[Screen], config: WarmupConfig) -> set[str]:
+    """The demonstrations whose actions are imitated: the first so many per family, in a seeded order."""
+    by_family: dict[str, list[str]] = defaultdict(list)
+    for task_id in sorted({screen.task_id for screen in screens}):
+        by_family[task_id.split("/")[1]].append(task_id)
+    chosen: set[str] = set()
+    for family, task_ids in sorted(by_family.items()):
+        if config.procedure_families is None or family in config.procedure_families:
+            Random(f"{config.seed}/{family}").shuffle(task_ids)
+            chosen.update(task_ids[: config.procedure_demos_per_family])
+    return chosen
+
+
+class _Fit:
+    def __init__(self, config: WarmupConfig, loaded: LoadedModel, report: Callable[[Mapping[str, Any]], None]) -> None:
+        import torch
+
+        self.config = config
+        self.loaded = loaded
+        self.model = loaded.model.train()
+        self.report = report
+        self.random = Random(config.seed)
+        self.builder = PromptBuilder(preset(config.prompt, images=1))
+        everything = read_screens(config.screens)
+        self.measured = [s for s in everything if held_out(s.task_id, config.held_out_share)][:MEASURED_SCREENS]
+        self.screens = [s for s in everything if not held_out(s.task_id, config.held_out_share)]
+        if not self.screens or not self.measured:
+            raise ScreenError(f"too few demonstrations in {config.screens}: some must be left over to measure on")
+        self.imitated = imitated_tasks(self.screens, config)
+        self.pixels = {screen.picture: pixels_of(screen) for screen in everything}
+        rearrange_vision(self.model)
+        _, grid = pixel_inputs(loaded.processor, [self.builder.model_image(next(iter(self.pixels.values())))])
+        self.packer = Packer(self.model, loaded.processor, self.builder, tuple(grid[0].tolist()))
+        plain = [p for p in self.model.parameters() if p.ndim < NO_WEIGHT_DECAY_BELOW_DIMENSIONS]
+        decayed = [p for p in self.model.parameters() if p.ndim >= NO_WEIGHT_DECAY_BELOW_DIMENSIONS]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}],
+            lr=config.learning_rate,
+            betas=(0.9, 0.98),
+        )
+
+    def run(self) -> WarmupResult:
+        config, began_s = self.config, time.monotonic()
+        seen, update, mean_loss, next_report = 0, 0, math.nan, config.report_every_images
+        while seen < config.images and time.monotonic() - began_s < config.max_minutes * 60:
+            share = max(seen / config.images, (time.monotonic() - began_s) / (config.max_minutes * 60))
+            self._set_rate(update, share)
+            loss = self._update()
+            seen, update = seen + config.batch_size, update + 1
+            mean_loss = loss if math.isnan(mean_loss) else 0.95 * mean_loss + 0.05 * loss
+            if seen >= next_report:
+                next_report += config.report_every_images
+                self._tell(seen, mean_loss, time.monotonic() - began_s)
+        place, procedure = self._tell(seen, mean_loss, time.monotonic() - began_s)
+        return WarmupResult(seen, time.monotonic() - began_s, mean_loss, place, procedure)
+
+    def _set_rate(self, update: int, share: float) -> None:
+        rise = min(1.0, (update + 1) / self.config.warmup_updates)
+        fall = min(1.0, max(0.05, (1.0 - share) / self.config.decay_share))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.learning_rate * rise * fall
+
+    def _update(self) -> float:
+        import torch
+
+        images: list[RgbImage] = []
+        asked: list[list[Query]] = []
+        while len(images) < self.config.batch_size:
+            image, queries = self._example(self.random.choice(self.screens))
+            if queries:
+                images.append(image)
+                asked.append(queries)
+        logits_MV, labels_M = self._forward(images, self.packer.pack(asked))
+        loss = torch.nn.functional.cross_entropy(logits_MV, labels_M)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
+        self.optimizer.step()
+        return float(loss.detach())
+
+    def _example(self, screen: Screen) -> tuple[RgbImage, list[Query]]:
+        pixels = self.pixels[screen.picture]
+        if self.config.translate:
+            pixels, screen = translated(pixels, screen, self.random)
+        image = self.builder.model_image(pixels)
+        points = self.builder.points(pixels, image)
+        queries = place_queries(screen, points, self.config.coordinate_step_px)
+        self.random.shuffle(queries)
+        queries = queries[: self.config.queries_per_image]
+        if screen.task_id in self.imitated and self.random.random() < self.config.procedure_share:
+            procedure = procedure_query(screen, points, self.config.coordinate_step_px)
+            if procedure is not None:
+                queries = [procedure, *queries[: self.config.queries_per_image - 1]]
+        return image, queries
+
+    def _forward(self, images: Sequence[RgbImage], batch: PackedBatch) -> tuple[Tensor, Tensor]:
+        import torch
+
+        pixels, grid = pixel_inputs(self.loaded.processor, images)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.config.bfloat16):
+            hidden_BTD = self.model.model(
+                input_ids=batch.input_ids_BT,
+                attention_mask=batch.may_see_B1TT,
+                position_ids=batch.position_ids_3BT,
+                pixel_values=pixels,
+                image_grid_thw=grid,
+                use_cache=False,
+            ).last_hidden_state
+            labels_BT = batch.labels_BT[:, 1:]
+            asked_BT = labels_BT != NO_LABEL
+            logits_MV = self.model.lm_head(hidden_BTD[:, :-1][asked_BT]).float()
+        return logits_MV, labels_BT[asked_BT]
+
+    def _tell(self, seen: int, loss: float, elapsed_s: float) -> tuple[float, float]:
+        place, procedure = self._measure()
+        line = {
+            "kind": "warmup",
+            "images": seen,
+            "loss": round(loss, 4),
+            "accuracy": round(place, 4),
+            "procedure_accuracy": None if math.isnan(procedure) else round(procedure, 4),
+            "elapsed_s": round(elapsed_s, 1),
+        }
+        append(self.config.metrics, line)
+        self.report(line)
+        return place, procedure
+
+    def _measure(self) -> tuple[float, float]:
+        """Right clicks on held-out tasks: parts by place, and the demonstrated actions of all families."""
+        import torch
+
+        images, asked, kinds = [], [], []
+        for screen in self.measured:
+            pixels = self.pixels[screen.picture]
+            image = self.builder.model_image(pixels)
+            points = self.builder.points(pixels, image)
+            place = place_queries(screen, points, self.config.coordinate_step_px)
+            procedure = procedure_query(screen, points, self.config.coordinate_step_px)
+            queries = [*place, *([procedure] if procedure is not None and procedure.box is not None else [])]
+            if queries:
+                images.append(image)
+                asked.append(queries)
+                kinds += ["place"] * len(place) + ["procedure"] * (len(queries) - len(place))
+        self.model.eval()
+        hits: dict[str, list[bool]] = defaultdict(list)
+        with torch.no_grad():
+            logits_MV, _ = self._forward(images, self.packer.pack(asked))
+        self.model.train()
+        guesses = logits_MV.argmax(dim=-1).tolist()
+        position = 0
+        for kind, query in zip(kinds, (q for queries in asked for q in queries), strict=True):
+            length = len(self.packer.answer_ids(query))
+            hits[kind].append(_inside(query, self.loaded.tokenizer.decode(guesses[position : position + length])))
+            position += length
+        if position != len(guesses):
+            raise RuntimeError("the answers of the measured screens do not line up with the model's outputs")
+        return _share(hits["place"]), _share(hits["procedure"])
+
+
+def _inside(query: Query, text: str) -> bool:
+    """Whether the click written in `text` is right. Digits are read as they stand: what is measured is the place."""
+    numbers = [int(number) for number in re.findall(r"\d+", text)]
+    if query.box is None or len(numbers) != 2:
+        return False
+    x0, y0, x1, y1 = query.box
+    return x0 <= numbers[0] <= x1 and y0 <= numbers[1] <= y1
+
+
+def _share(hits: Sequence[bool]) -> float:
+    return float(np.mean(hits)) if hits else math.nan
+
+
+def _save(loaded: LoadedModel, out_dir: Path) -> None:
+    out_dir.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}-", dir=out_dir.parent))
+    try:
+        loaded.save(staging)
+        os.rename(staging, out_dir)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)

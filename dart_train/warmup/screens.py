@@ -1,0 +1,144 @@
+"""Annotated screens of demonstrations, read back and moved about.
+
+Role: `read_screens` gives the screens of a directory written by `dart_agent.screens`, each with the action that came before it in its
+demonstration; `translated` moves the windows of a screen. Rule: a screen that cannot be read is an error that names its file.
+Non-goals: questions (`dart_train.warmup.queries`), pixels for the model (`dart_train.warmup.fit`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from dart_envs.actions import action_from_dict
+from dart_envs.errors import ActionError
+from dart_envs.types import Action, RgbImage
+from dart_server.wire import A11yElement
+
+WINDOW_ROLES = frozenset({"dialog", "frame", "window", "alert"})
+
+
+class ScreenError(ValueError):
+    """A stored screen cannot be used; the message names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """One step of a demonstration as a teacher sees it.
+
+    picture: file of the full screenshot. previous: the demonstrated action before this screen, None on the first one.
+    """
+
+    picture: Path
+    task_id: str
+    instruction: str
+    step: int
+    elements: tuple[A11yElement, ...]
+    action: Action | None
+    previous: Action | None = None
+
+    @property
+    def family(self) -> str:
+        """The middle of `suite/family/variation`."""
+        return self.task_id.split("/")[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """How far things moved, in screen pixels."""
+
+    dx: int
+    dy: int
+
+    def element(self, element: A11yElement) -> A11yElement:
+        """The element where it is now."""
+        return element.model_copy(update={"x": element.x + self.dx, "y": element.y + self.dy})
+
+    def action(self, action: Action | None) -> Action | None:
+        """The action where it aims now."""
+        if action is None or action.x is None or action.y is None:
+            return action
+        return replace(action, x=action.x + self.dx, y=action.y + self.dy)
+
+
+def read_screens(directory: Path) -> list[Screen]:
+    """All screens of a directory, tasks in order of their id, steps in order. Raises ScreenError."""
+    by_task: dict[str, list[Screen]] = defaultdict(list)
+    for path in sorted(directory.glob("*.json")):
+        screen = _read(path)
+        by_task[screen.task_id].append(screen)
+    if not by_task:
+        raise ScreenError(f"no annotated screens in {directory}: collect demonstrations first")
+    ordered: list[Screen] = []
+    for task_id in sorted(by_task):
+        steps = {screen.step: screen for screen in by_task[task_id]}
+        for index in sorted(steps):
+            before = steps.get(index - 1)
+            if index == 0 or before is not None:
+                ordered.append(replace(steps[index], previous=before.action if before is not None else None))
+    return ordered
+
+
+def _read(path: Path) -> Screen:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return Screen(
+            picture=path.with_suffix(".png"),
+            task_id=record["task_id"],
+            instruction=record["instruction"],
+            step=int(record["step"]),
+            elements=tuple(A11yElement.model_validate(element) for element in record["elements"]),
+            action=None if record["action"] is None else action_from_dict(record["action"]),
+        )
+    except (ValueError, KeyError, TypeError, ActionError) as error:
+        raise ScreenError(f"{path} is not an annotated screen: {error!r}") from error
+
+
+def pixels_of(screen: Screen) -> RgbImage:
+    """The full screenshot, uint8 [H, W, 3]."""
+    from PIL import Image
+
+    with Image.open(screen.picture) as picture:
+        return np.asarray(picture.convert("RGB"))
+
+
+def translated(pixels: RgbImage, screen: Screen, random: Random) -> tuple[RgbImage, Screen]:
+    """The screen with all its windows moved by one random shift that keeps them visible; unchanged where there are none."""
+    windows = [
+        element for element in screen.elements if element.role in WINDOW_ROLES and element.w > 0 and element.h > 0
+    ]
+    height, width = pixels.shape[:2]
+    if not windows:
+        return pixels, screen
+    left, top = max(0, min(w.x for w in windows)), max(0, min(w.y for w in windows))
+    right, bottom = min(width, max(w.x + w.w for w in windows)), min(height, max(w.y + w.h for w in windows))
+    if left >= right or top >= bottom:
+        return pixels, screen
+    shift = Shift(random.randint(0, width - (right - left)) - left, random.randint(0, height - (bottom - top)) - top)
+    moved = np.empty_like(pixels)
+    moved[:] = _background(pixels, windows)
+    for window in windows:
+        x0, y0 = max(0, window.x), max(0, window.y)
+        x1, y1 = min(width, window.x + window.w), min(height, window.y + window.h)
+        moved[y0 + shift.dy : y1 + shift.dy, x0 + shift.dx : x1 + shift.dx] = pixels[y0:y1, x0:x1]
+    return moved, replace(
+        screen,
+        elements=tuple(shift.element(element) for element in screen.elements),
+        action=shift.action(screen.action),
+        previous=shift.action(screen.previous),
+    )
+
+
+def _background(pixels: RgbImage, windows: Sequence[A11yElement]) -> RgbImage:
+    """The colour of a corner that no window covers, uint8 [3]; that of the top left corner where all are covered."""
+    height, width = pixels.shape[:2]
+    for x, y in ((0, 0), (width - 1, 0), (0, height - 1), (width - 1, height - 1)):
+        if not any(w.x <= x < w.x + w.w and w.y <= y < w.y + w.h for w in windows):
+            return np.asarray(pixels[y, x], np.uint8)
+    return np.asarray(pixels[0, 0], np.uint8)
