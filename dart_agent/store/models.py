@@ -30,16 +30,17 @@ class TaskRow(Base):
 
 
 class PhaseRow(Base):
-    """What was asked for; `state` is active, stopped or done."""
+    """What was asked for; `state` is active, stopped or done. The list of tasks can be long: it is read only when asked for."""
 
     __tablename__ = "phases"
     seq: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
     purpose: Mapped[str]
     spec: Mapped[dict[str, Any]]
-    task_ids: Mapped[list[Any]]
+    task_ids: Mapped[list[Any]] = mapped_column(deferred=True)
     state: Mapped[str]
     created_s: Mapped[float]
+    n_tasks: Mapped[int]
 
 
 class GroupRow(Base):

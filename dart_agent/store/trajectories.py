@@ -63,12 +63,12 @@ class Store:
         """Close the connections."""
         self.engine.dispose()
 
-    def admit_task(self, session: Session, task_id: str, purpose: Purpose) -> TaskRow:
-        """Register a task for a purpose.
+    def check_task(self, task_id: str, purpose: Purpose) -> str:
+        """The split of a task that may be run for a purpose.
 
         Raises StoreError when the task is unknown, or when it is not of the train split and would teach the policy.
         """
-        family = family_of(task_id)
+        family_of(task_id)
         try:
             split = self._split_of(task_id)
         except Exception as error:
@@ -77,9 +77,14 @@ class Store:
             raise StoreError(
                 f"task {task_id} is of the {split} split: it must not be run for {purpose.value}, only for eval"
             )
+        return split
+
+    def admit_task(self, session: Session, task_id: str, purpose: Purpose) -> TaskRow:
+        """Check and register a task. Raises StoreError as `check_task`, or when its split is not what it was at first."""
+        split = self.check_task(task_id, purpose)
         row = session.get(TaskRow, task_id)
         if row is None:
-            row = TaskRow(task_id=task_id, family=family, split=split)
+            row = TaskRow(task_id=task_id, family=family_of(task_id), split=split)
             session.add(row)
             session.flush()
         elif row.split != split:

@@ -42,7 +42,7 @@ def find_phase(session: Session, name: str) -> PhaseRow:
 
 
 def create_phase(store: Store, session: Session, spec: PhaseSpec, task_ids: Sequence[str]) -> PhaseRow:
-    """Start a phase on `task_ids`; every task is admitted first, so a wrong one fails before anything runs.
+    """Start a phase on `task_ids`; every task is checked first, so a wrong one fails before anything runs.
 
     The groups of a phase that is not endless are opened at once. Raises StoreError for an empty list or a task that may not be run.
     """
@@ -51,12 +51,13 @@ def create_phase(store: Store, session: Session, spec: PhaseSpec, task_ids: Sequ
     if len(set(task_ids)) != len(task_ids):
         raise StoreError(f"phase {spec.name!r} names a task twice; use rollouts_per_task for repeats")
     for task_id in task_ids:
-        store.admit_task(session, task_id, spec.purpose)
+        store.check_task(task_id, spec.purpose)
     phase = PhaseRow(
         name=spec.name,
         purpose=spec.purpose.value,
         spec=spec.model_dump(mode="json"),
         task_ids=list(task_ids),
+        n_tasks=len(task_ids),
         state="active",
         created_s=store.now(),
     )
@@ -71,6 +72,7 @@ def create_phase(store: Store, session: Session, spec: PhaseSpec, task_ids: Sequ
 
 def open_group(store: Store, session: Session, spec: PhaseSpec, task_id: str, *, size: int, max_steps: int) -> GroupRow:
     """Open a group of `size` rollouts of one task and queue them."""
+    store.admit_task(session, task_id, spec.purpose)
     group = GroupRow(
         group_id=new_id("grp"),
         phase=spec.name,

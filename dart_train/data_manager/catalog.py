@@ -27,21 +27,22 @@ class TaskCatalog(Protocol):
 
 
 class SuiteCatalog:
-    """The tasks that `dart_envs.tasks` knows.
-
-    The split comes from the loaded task: the hash of an id alone knows of no held-out families.
-    """
+    """The tasks that `dart_envs.tasks` knows."""
 
     def __init__(self) -> None:
-        self._splits: dict[str, str] = {}
+        self._splits: dict[str, dict[str, str]] = {}
 
     def split_of(self, task_id: str) -> str:
-        """Split of a task; raises TaskError for an unknown one."""
-        from dart_envs import tasks
+        """Split of a task; raises TaskError for an unknown suite and StoreError for an unknown task."""
+        name = task_id.split("/", 1)[0]
+        if name not in self._splits:
+            from dart_envs import tasks
 
-        if task_id not in self._splits:
-            self._splits[task_id] = tasks.load(task_id).split.value
-        return self._splits[task_id]
+            suite = tasks.suite(name)
+            self._splits[name] = {each: split.value for split in tasks.Split for each in suite.tasks(split=split)}
+        if task_id not in self._splits[name]:
+            raise StoreError(f"suite {name} has no task {task_id}")
+        return self._splits[name][task_id]
 
     def select(self, selection: TaskSelection) -> list[str]:
         """Task ids of a selection, spread evenly over its families."""

@@ -27,11 +27,12 @@ from dart_train.data_manager.config import DataManagerConfig
 
 
 class Scheduler:
-    """Decides on work. Holds no state: everything is in the store, so a restart changes nothing."""
+    """Decides on work. Everything that changes is in the store, so a restart changes nothing; only task lists are kept here."""
 
     def __init__(self, store: Store, config: DataManagerConfig) -> None:
         self._store = store
         self._config = config
+        self._tasks: dict[str, dict[str, list[str]]] = {}
 
     def claim(self, session: Session, worker_id: str, request_id: str) -> RolloutRow | None:
         """The next rollout for a worker; the same one again for a repeated request."""
@@ -83,9 +84,7 @@ class Scheduler:
         if not may_open_group(history.ready_groups(session, phase.name), self._config.batch.max_ready_groups):
             return False
         curation = self._config.curation
-        by_family: dict[str, list[str]] = defaultdict(list)
-        for task_id in phase.task_ids:
-            by_family[family_of(task_id)].append(task_id)
+        by_family = self._tasks_by_family(phase)
         runs = history.groups_opened(session, phase.name)
         rates = history.success_rates(session, list(by_family), curation.task_sampler.window)
         random = Random(f"{self._config.seed}/{phase.name}/{sum(runs.values())}")
@@ -99,6 +98,15 @@ class Scheduler:
         max_steps = length_budget(spec.max_steps, history.success_lengths(session, family), curation.length_budget)
         work.open_group(self._store, session, spec, task_id, size=size, max_steps=max_steps)
         return True
+
+    def _tasks_by_family(self, phase: PhaseRow) -> dict[str, list[str]]:
+        """The tasks of a phase; they never change, and may be many."""
+        if phase.name not in self._tasks:
+            by_family: dict[str, list[str]] = defaultdict(list)
+            for task_id in phase.task_ids:
+                by_family[family_of(task_id)].append(task_id)
+            self._tasks[phase.name] = by_family
+        return self._tasks[phase.name]
 
     def _after_end(self, session: Session, group_id: str) -> None:
         """Close the group, and its phase, when nothing of them is outstanding."""

@@ -48,7 +48,7 @@ def phase_view(session: Session, phase: PhaseRow) -> PhaseView:
         name=phase.name,
         purpose=spec.purpose,
         state=next(state for state in PHASE_STATES if state == phase.state),
-        total=None if spec.endless else len(phase.task_ids) * spec.rollouts_per_task,
+        total=None if spec.endless else phase.n_tasks * spec.rollouts_per_task,
         done=states.get("done", 0),
         failed=states.get("failed", 0),
         masked=states.get("masked", 0),

@@ -46,6 +46,7 @@ def upgrade() -> None:
         sa.Column("task_ids", sa.JSON(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("created_s", sa.Double(), nullable=False),
+        sa.Column("n_tasks", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("seq"),
         sa.UniqueConstraint("name"),
     )

@@ -1,0 +1,240 @@
+"""Fake rollouts -> data manager process -> trainer process -> published versions; and what a SIGKILL of either costs: nothing stored.
+
+The rollouts are made up (`dart_agent.store.fake`), the processes, the store, the model and the weights are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from dart_agent.store.client import DataClient
+from dart_agent.store.database import open_engine
+from dart_agent.store.fake import fake_image, fake_trajectory
+from dart_agent.store.models import BatchTable, GroupRow
+from dart_agent.store.trajectories import Store
+from dart_agent.store.wire import PhaseSpec, TaskSelection
+from dart_agent.types import Purpose, WorkItem
+from dart_train.init_model import init_model
+from dart_train.model import load_model
+from dart_train.paths import RunPaths
+
+START_S = 60.0
+FAMILY_GROUP = 4
+
+
+class Run:
+    """A run directory with its two processes and a client."""
+
+    def __init__(self, root: Path) -> None:
+        self.paths = RunPaths(root)
+        self.paths.make()
+        init_model("tiny", self.paths.initial_model, seed=1)
+        self.image_token = load_model(self.paths.initial_model).model.config.image_token_id
+        self.client = DataClient(self.paths.data_socket, self.paths.images, patience_s=START_S)
+        self.reported = 0
+
+    def write(self, name: str, config: dict[str, Any]) -> Path:
+        path = self.paths.configs / name
+        path.write_text(json.dumps(config))
+        return path
+
+    async def start(self, module: str, config: Path) -> asyncio.subprocess.Process:
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        log = (self.paths.logs / f"{module}.log").open("ab")
+        argv = (sys.executable, "-m", module, "--config", str(config))
+        try:
+            return await asyncio.create_subprocess_exec(*argv, env=environment, stdout=log, stderr=log)
+        finally:
+            log.close()
+
+    async def data_manager(self) -> asyncio.subprocess.Process:
+        config = {
+            "database": str(self.paths.database),
+            "images": str(self.paths.images),
+            "socket": str(self.paths.data_socket),
+            "batch": {"min_groups": 2, "max_groups": 2, "max_staleness": 1, "max_ready_groups": 8},
+        }
+        return await self.start("dart_train.data_manager", self.write("data.json", config))
+
+    async def trainer(self, updates: int, **changes: Any) -> asyncio.subprocess.Process:
+        config = {
+            "socket": str(self.paths.data_socket),
+            "images": str(self.paths.images),
+            "weights": str(self.paths.weights),
+            "checkpoints": str(self.paths.checkpoints),
+            "metrics": str(self.paths.metrics),
+            "start_model": str(self.paths.initial_model),
+            "max_updates": updates,
+            "keep_weights": 50,
+            "loss": {"tis_cap": 2.0},
+        }
+        return await self.start("dart_train.trainer", self.write("trainer.json", config | changes))
+
+    async def begin(self) -> None:
+        await self.client.start_phase(
+            PhaseSpec(
+                name="train",
+                purpose=Purpose.TRAIN,
+                select=TaskSelection(split="train"),
+                rollouts_per_task=FAMILY_GROUP,
+                max_steps=3,
+                endless=True,
+            )
+        )
+
+    async def play(self, item: WorkItem, version: int, reward: float) -> None:
+        image = fake_image(self.reported, 64, 64)
+        prompt = (300, *[self.image_token] * 4, 301, 302)
+        trajectory, images = fake_trajectory(
+            item, reward=reward, version=version, prompt_ids_P=prompt, image=image, steps=2
+        )
+        await self.client.report(trajectory, images)
+        self.reported += 1
+
+    async def group(self, version: int) -> str:
+        """Play one whole group in which one rollout succeeds."""
+        group_id = ""
+        for index in range(FAMILY_GROUP):
+            item = await self.client.claim("fake worker")
+            while item is None:
+                await asyncio.sleep(0.05)
+                item = await self.client.claim("fake worker")
+            await self.play(item, version, float(index == 0))
+            group_id = item.group_id
+        return group_id
+
+    async def newest(self) -> int:
+        latest = await self.client.latest_version()
+        return -1 if latest is None else latest.version
+
+    async def play_until(self, version: int) -> None:
+        """Play with the newest published policy until `version` is published."""
+        while (newest := await self.newest()) < version:
+            await self.group(max(newest, 0))
+
+    def batches(self) -> list[tuple[str, int | None]]:
+        """State and resulting version of every batch, read while the others work."""
+        reader = Store(open_engine(self.paths.database, read_only=True), lambda task_id: "train")
+        with reader.begin() as session:
+            rows = session.scalars(select(BatchTable).order_by(BatchTable.seq)).all()
+            found = [(row.state, row.version) for row in rows]
+        reader.close()
+        return found
+
+    def log(self) -> str:
+        return "\n".join(path.read_text() for path in self.paths.logs.iterdir())
+
+
+@asynccontextmanager
+async def ended(*processes: asyncio.subprocess.Process) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        for process in processes:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+@pytest.fixture
+async def run(tmp_path: Path) -> AsyncIterator[Run]:
+    made = Run(tmp_path / "run")
+    yield made
+    await made.client.aclose()
+
+
+@pytest.mark.timeout(180)
+async def test_rollouts_become_versions_and_stale_ones_do_not(run: Run) -> None:
+    data = await run.data_manager()
+    async with ended(data):
+        await run.begin()
+        trainer = await run.trainer(updates=3)
+        async with ended(trainer):
+            await run.play_until(3)
+            assert await asyncio.wait_for(trainer.wait(), START_S) == 0, run.log()
+        assert run.batches() == [("done", 1), ("done", 2), ("done", 3)]
+        lines = [json.loads(line) for line in run.paths.metrics.read_text().splitlines()]
+        assert [line["version"] for line in lines] == [1, 2, 3]
+        assert all(line["staleness_max"] <= 1 for line in lines)
+        first, last = (load_model(run.paths.weights / f"v{version}").model.state_dict() for version in (1, 3))
+        assert any(not first[name].equal(last[name]) for name in first)
+        stale = [await run.group(version=1) for _ in range(2)]
+        reply = await run.client.next_batch(3, wait_s=0)
+        assert reply.batch is None or not set(stale) & {group.group_id for group in reply.batch.groups}
+        reader = Store(open_engine(run.paths.database, read_only=True), lambda task_id: "train")
+        with reader.begin() as session:
+            rows = session.scalars(select(GroupRow).where(GroupRow.group_id.in_(stale))).all()
+            assert {(row.state, row.reason) for row in rows} == {("dropped", "stale")}
+        reader.close()
+        data.terminate()
+        assert await asyncio.wait_for(data.wait(), START_S) == 0, run.log()
+    assert not run.paths.data_socket.exists()
+
+
+@pytest.mark.timeout(180)
+async def test_a_killed_data_manager_loses_nothing_it_stored(run: Run) -> None:
+    first = await run.data_manager()
+    async with ended(first):
+        await run.begin()
+        await run.group(0)
+        held = await run.client.claim("fake worker")
+        assert held is not None
+        before = await run.client.stats()
+        trainer = await run.trainer(updates=2)
+        first.send_signal(signal.SIGKILL)
+        await first.wait()
+    second = await run.data_manager()
+    async with ended(second, trainer):
+        assert await run.client.stats() == before
+        await run.play(held, 0, 1.0)
+        assert (await run.client.stats()).trajectories == before.trajectories + 1
+        await run.play_until(2)
+        assert await asyncio.wait_for(trainer.wait(), START_S) == 0, run.log()
+        stats = await run.client.stats()
+        assert stats.trajectories == run.reported
+        assert run.batches()[:2] == [("done", 1), ("done", 2)]
+
+
+@pytest.mark.timeout(180)
+async def test_a_killed_trainer_goes_on_where_it_was(run: Run) -> None:
+    data = await run.data_manager()
+    async with ended(data):
+        await run.begin()
+        first = await run.trainer(updates=6)
+        async with ended(first):
+            await run.play_until(2)
+            first.send_signal(signal.SIGKILL)
+            await first.wait()
+        for _ in range(2):
+            await run.group(await run.newest())
+        second = await run.trainer(updates=6)
+        async with ended(second):
+            await run.play_until(6)
+            assert await asyncio.wait_for(second.wait(), START_S) == 0, run.log()
+        assert run.batches()[:6] == [("done", version) for version in range(1, 7)]
+        lines = [json.loads(line) for line in run.paths.metrics.read_text().splitlines()]
+        assert sorted({line["version"] for line in lines}) == [1, 2, 3, 4, 5, 6]
+        assert not list(run.paths.weights.glob(".*"))
+        assert (await run.client.stats()).trajectories == run.reported
+
+
+@pytest.mark.timeout(60)
+async def test_a_second_data_manager_on_the_same_store_is_refused(run: Run) -> None:
+    data = await run.data_manager()
+    async with ended(data):
+        await run.newest()
+        second = await run.data_manager()
+        assert await asyncio.wait_for(second.wait(), START_S) == 2
+        assert "another data manager" in run.log()
+        assert await run.newest() == -1
