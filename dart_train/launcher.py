@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 STOP_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL: time to give leases back and to finish a checkpoint."""
@@ -215,8 +215,9 @@ class LocalLauncher:
         while not task.done():
             waiters = [asyncio.ensure_future(component.wait()) for component in self._components]
             changed = asyncio.ensure_future(self._changed.wait())
+            watched: list[asyncio.Future[Any]] = [task, changed, *waiters]
             try:
-                await asyncio.wait({task, changed, *waiters}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 changed.cancel()
                 for waiter in waiters:
