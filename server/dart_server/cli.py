@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -74,6 +75,7 @@ def serve(
     if embedded:
         settings = settings.model_copy(update={"uds": settings.socket_path})
     logs.configure(settings.log_format, settings.log_level)
+    os.umask(0o077)
     try:
         daemon.private_directory(settings.runtime_dir)
         with daemon.sole_farm(settings):
@@ -211,8 +213,6 @@ def reap(
 
 def ask(settings: FarmSettings, path: str) -> Any | None:
     """GET from the farm of DART_FARM_URL, else from the one on this runtime directory's socket; None when none answers."""
-    import os
-
     import httpx
 
     url = os.environ.get("DART_FARM_URL")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from farm_fake import FakeProvider
 from farm_harness import Api, MakeApi, ManualClock
 
 from dart_server.app import create_app
+from dart_server.db import Database
 from dart_server.farm import Farm
 from dart_server.settings import FarmSettings
 
@@ -26,13 +29,31 @@ def provider() -> FakeProvider:
     return FakeProvider()
 
 
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database that is migrated already, to be copied."""
+    path = tmp_path_factory.mktemp("ledger") / "farm.db"
+
+    async def make() -> None:
+        database = Database(f"sqlite:///{path}")
+        await database.start()
+        await database.aclose()
+
+    asyncio.run(make())
+    return path
+
+
 @pytest.fixture
-async def make_api(tmp_path: Path, clock: ManualClock, provider: FakeProvider) -> AsyncIterator[MakeApi]:
+async def make_api(
+    tmp_path: Path, migrated: Path, clock: ManualClock, provider: FakeProvider
+) -> AsyncIterator[MakeApi]:
     farms: list[Farm] = []
     clients: list[httpx.AsyncClient] = []
 
     async def make(**settings: Any) -> Api:
         chosen = {"warm_desktops": 0, "max_desktops": 2, "runtime_dir": tmp_path, "home": tmp_path, **settings}
+        if not (tmp_path / "farm.db").exists():
+            shutil.copy(migrated, tmp_path / "farm.db")
         farm = Farm(FarmSettings(provider="sim", **chosen), provider, clock)
         await farm.start()
         farms.append(farm)

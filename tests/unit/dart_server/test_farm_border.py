@@ -7,11 +7,12 @@ import logging
 import re
 
 import pytest
+from farm_harness import Api
+
 from dart_server.app import create_app
 from dart_server.keys import Scope
 from dart_server.logs import JsonFormatter
 from dart_server.wire import ErrorBody
-from farm_harness import Api
 
 ROUTES = [
     ("GET", "/v1/farm", Scope.READ),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from dart_server.farm import Farm
-from dart_server.providers.base import HealthCause
 from farm_fake import FakeProvider
 from farm_harness import Api, MakeApi, ManualClock, until
+
+from dart_server.farm import Farm
+from dart_server.providers.base import HealthCause
 
 CAUSES = [
     (HealthCause.OOM, "policy"),
