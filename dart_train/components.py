@@ -29,6 +29,7 @@ from dart_train.data_manager.config import BatchSettings, CurationSettings, Data
 from dart_train.launcher import ComponentSpec
 from dart_train.paths import RunPaths
 from dart_train.trainer_config import LossSettings, OptimizerSettings, TrainerConfig
+from dart_train.warmup.config import WarmupConfig
 
 READY_GROUPS_PER_BATCH = 2
 """Finished groups that may wait for the trainer, in batches: more would only grow stale."""
@@ -156,6 +157,29 @@ async def versions_served(paths: RunPaths) -> list[PolicyVersion]:
         async with WorkerClient(address.name, address.directory) as client:
             found.append((await client.health()).version)
     return found
+
+
+def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
+    """The supervised start: makes version 0."""
+    section = recipe.warmup
+    config = WarmupConfig(
+        start_model=str(cold_model(recipe, paths)),
+        screens=paths.screens,
+        out_dir=paths.warm_model,
+        metrics=paths.metrics,
+        prompt=recipe.model.prompt,
+        seed=recipe.run.seed,
+        threads=section.threads,
+        procedure_families=section.procedure_families,
+        procedure_demos_per_family=section.procedure_demos_per_family,
+        procedure_share=section.procedure_share,
+        images=section.images,
+        queries_per_image=section.queries_per_image,
+        batch_size=section.batch_size,
+        learning_rate=section.learning_rate,
+        max_minutes=section.max_minutes,
+    )
+    return _python_module("warm-start", "dart_train.warmup", config, paths, threads=section.threads)
 
 
 def model_maker(recipe: Recipe, paths: RunPaths) -> ComponentSpec:

@@ -90,11 +90,15 @@ class WarmupSection(Section):
     procedure_demos_per_family: int = Field(
         default=16, ge=0, description="how many demonstrations per family are imitated"
     )
+    procedure_share: float = Field(
+        default=0.5, ge=0, le=1, description="how often an imitated action is asked about, where a screen has one"
+    )
     images: int = Field(default=24_000, ge=1, description="training images in all, repeats included")
     queries_per_image: int = Field(default=6, ge=1, le=64)
     batch_size: int = Field(default=32, ge=1)
     learning_rate: float = Field(default=7e-4, gt=0)
     max_minutes: float = Field(default=10.0, gt=0)
+    threads: int = Field(default=2, ge=1)
 
 
 class InferenceSection(Section):
