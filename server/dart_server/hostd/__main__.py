@@ -61,10 +61,11 @@ def main(argv: list[str] | None = None) -> int:
             except BlockingIOError as error:
                 raise CannotStart(f"another helper already works on {layout.state_dir}") from error
             removed = leftovers.remove(layout)
-            if chosen.reap:
-                print("\n".join(removed) if removed else "nothing left over")
-                return 0
-            return _run(layout, chosen)
+            if not chosen.reap:
+                return _run(layout, chosen)
+            leftovers.remove_state(layout)
+        print("\n".join(removed) if removed else "nothing left over")
+        return 0
     except CannotStart as error:
         print(f"dart-hostd: {error}", file=sys.stderr)
         return 2
@@ -114,6 +115,7 @@ def _run(layout: Layout, chosen: argparse.Namespace) -> int:
         host.close()
         storage.close()
         leftovers.remove_files(layout)
+        leftovers.remove_state(layout)
     return 0 if not cgroups.left_over(layout.prefix) else 1
 
 

@@ -7,6 +7,7 @@ its prefix, those groups, its socket and its directories. Nothing outside the pr
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from dart_server.hostd import cgroups
@@ -39,6 +40,13 @@ def remove_files(layout: Layout) -> list[str]:
         layout.socket.unlink()
         removed.append(f"socket {layout.socket}")
     return removed
+
+
+def remove_state(layout: Layout) -> None:
+    """Last act of a helper that ends well: its lock, and its directory unless a failure log is kept there."""
+    layout.lock.unlink(missing_ok=True)
+    with suppress(OSError):
+        layout.state_dir.rmdir()
 
 
 def _holds_a_mount(top: Path) -> bool:
