@@ -41,7 +41,7 @@ def require(settings: FarmSettings) -> None:
 
 def examine(settings: FarmSettings) -> list[Check]:
     """Everything that was looked at, the provider's own answer included."""
-    return [*_own_checks(settings), asyncio.run(_provider_check(settings))]
+    return [*_host_checks(settings), *_own_checks(settings), asyncio.run(_provider_check(settings))]
 
 
 def installed_images(settings: FarmSettings) -> list[dict[str, str]]:
@@ -55,6 +55,15 @@ def installed_images(settings: FarmSettings) -> list[dict[str, str]]:
             continue
         found.append({"name": current.parent.name, "digest": digest, "path": str(current.resolve())})
     return found
+
+
+def _host_checks(settings: FarmSettings) -> list[Check]:
+    """What the root helper of live desktops needs of this host."""
+    if settings.provider != "runc":
+        return []
+    from dart_server.hostd import doctor
+
+    return [Check(**asdict(check)) for check in doctor.examine(settings.runtime_dir, settings.home)]
 
 
 def _own_checks(settings: FarmSettings) -> list[Check]:
