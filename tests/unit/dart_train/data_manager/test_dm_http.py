@@ -1,0 +1,159 @@
+"""The data manager behind HTTP: refusals are sentences, waits end, clients survive an absence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from dm_bench import Bench
+
+from dart_agent.store.client import DataClient, DataManagerError
+from dart_agent.store.fake import fake_trajectory
+from dart_agent.store.wire import PhaseSpec, TaskSelection, VersionRecord
+from dart_agent.types import Purpose
+from dart_train.data_manager.__main__ import main
+from dart_train.data_manager.app import create_app
+
+TRAIN = PhaseSpec(
+    name="train",
+    purpose=Purpose.TRAIN,
+    select=TaskSelection(suite="s", split="train"),
+    rollouts_per_task=2,
+    max_steps=3,
+    endless=True,
+)
+
+
+@asynccontextmanager
+async def client_of(bench: Bench) -> AsyncIterator[DataClient]:
+    app = create_app(bench.manager)
+    client = DataClient(bench.config.socket, bench.images, transport=httpx.ASGITransport(app))
+    async with app.router.lifespan_context(app), client:
+        yield client
+
+
+async def play_group(client: DataClient) -> None:
+    for reward in (1.0, 0.0):
+        item = await client.claim("w1")
+        assert item is not None
+        await client.report(*fake_trajectory(item, reward=reward))
+
+
+async def test_refusals_arrive_as_sentences(bench: Bench) -> None:
+    async with client_of(bench) as client:
+        with pytest.raises(DataManagerError, match="there is no phase 'nope'") as refused:
+            await client.phase("nope")
+        assert refused.value.status == 409
+        with pytest.raises(DataManagerError, match="test split"):
+            await client.start_phase(TRAIN.model_copy(update={"select": TaskSelection(suite="s", split="test")}))
+        with pytest.raises(DataManagerError, match="limit") as invalid:
+            _ = [item async for item in client.trajectories("train", page=10_000)]
+        assert invalid.value.status == 422
+
+
+async def test_a_waiting_trainer_wakes_when_the_last_rollout_is_reported(bench: Bench) -> None:
+    async with client_of(bench) as client:
+        await client.start_phase(TRAIN)
+        await play_group(client)
+        waiting = asyncio.create_task(client.next_batch(0, wait_s=30.0))
+        await asyncio.sleep(0)
+        await play_group(client)
+        reply = await asyncio.wait_for(waiting, 4.0)
+        assert reply.batch is not None
+        assert len(reply.batch.rows) == 8
+
+
+async def test_a_waiting_trainer_is_let_go_when_training_is_over(bench: Bench) -> None:
+    async with client_of(bench) as client:
+        await client.start_phase(TRAIN)
+        waiting = asyncio.create_task(client.next_batch(0, wait_s=30.0))
+        await asyncio.sleep(0)
+        await client.stop_phase("train")
+        reply = await asyncio.wait_for(waiting, 4.0)
+        assert (reply.batch, reply.training) == (None, False)
+
+
+async def test_versions_are_kept_by_number(bench: Bench) -> None:
+    async with client_of(bench) as client:
+        assert await client.latest_version() is None
+        for version in (0, 2, 1, 1):
+            await client.publish_version(VersionRecord(version=version, path=f"/weights/v{version}"))
+        assert await client.latest_version() == VersionRecord(version=2, path="/weights/v2")
+        with pytest.raises(DataManagerError, match="another path"):
+            await client.publish_version(VersionRecord(version=2, path="/elsewhere"))
+
+
+async def test_trajectories_are_paged_through(bench: Bench) -> None:
+    async with client_of(bench) as client:
+        await client.start_phase(TRAIN)
+        for _ in range(3):
+            await play_group(client)
+        found = [trajectory async for trajectory in client.trajectories("train", page=2)]
+        assert len({trajectory.rollout_id for trajectory in found}) == 6
+
+
+class Absent(httpx.AsyncBaseTransport):
+    """Refuses `times` connections, then passes on."""
+
+    def __init__(self, times: int, then: httpx.AsyncBaseTransport) -> None:
+        self.left = times
+        self.then = then
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.left:
+            self.left -= 1
+            raise httpx.ConnectError("no such socket")
+        return await self.then.handle_async_request(request)
+
+
+async def test_the_client_waits_for_an_absent_data_manager_and_then_gives_up(bench: Bench) -> None:
+    time_s = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal time_s
+        time_s += seconds
+
+    app = create_app(bench.manager)
+    async with app.router.lifespan_context(app):
+        for times, patience_s in ((5, 10.0), (10**6, 10.0)):
+            transport = Absent(times, httpx.ASGITransport(app))
+            client = DataClient(
+                Path("data.sock"), bench.images, transport=transport, patience_s=patience_s, sleep=sleep,
+                monotonic=lambda: time_s,
+            )  # fmt: skip
+            async with client:
+                if times == 5:
+                    assert await client.latest_version() is None
+                else:
+                    with pytest.raises(DataManagerError, match=r"does not answer on data\.sock"):
+                        await client.latest_version()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "database: Field required"),
+        ('{"database": "d", "images": "i", "socket": "s", "batches": 3}', "batches: Extra inputs"),
+        (
+            '{"database": "d", "images": "i", "socket": "s", "batch": {"min_groups": 9}}',
+            "min_groups is above max_groups",
+        ),
+        ("nonsense", "Invalid JSON"),
+    ],
+)
+def test_configuration_mistakes_end_with_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    assert main(["--config", str(path)]) == 2
+    assert message in capsys.readouterr().err
+    assert main(["--config", str(tmp_path / "none.json")]) == 2
+    long = tmp_path / ("x" * 100) / "data.sock"
+    path.write_text(f'{{"database": "{tmp_path}/d.db", "images": "{tmp_path}/i", "socket": "{long}"}}')
+    assert main(["--config", str(path)]) == 2
+    assert "longer than" in capsys.readouterr().err
