@@ -52,13 +52,17 @@ class Daemon:
             check=False,
         )
 
-    def start(self) -> None:
+    def spawn(self) -> subprocess.Popen[bytes]:
         with (self.runtime_dir / "farm.log").open("ab") as log:
             command = [sys.executable, "-m", "dart_server.cli", "serve", "--embedded"]
             self.process = subprocess.Popen(command, env=self.env, stderr=log)
+        return self.process
+
+    def start(self) -> None:
+        process = self.spawn()
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.healthy():
-            assert self.process.poll() is None, (self.runtime_dir / "farm.log").read_text()
+            assert process.poll() is None, (self.runtime_dir / "farm.log").read_text()
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
@@ -249,9 +253,8 @@ def test_stop_is_clean(place: Path) -> None:
 
 def test_an_idle_farm_stops_itself(place: Path) -> None:
     daemon = Daemon(place, idle_shutdown_s="1", tick_s="0.1")
-    daemon.start()
-    assert daemon.process is not None
-    assert daemon.process.wait(30) == 0
+    assert daemon.spawn().wait(60) == 0
+    assert not daemon.socket.exists()
 
 
 def test_a_killed_farm_is_reaped_or_taken_over(place: Path) -> None:
