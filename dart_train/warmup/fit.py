@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MEASURED_SCREENS = 64
+POOLED_PICTURES = 4_000
+"""Moved pictures kept in memory (0.12 MB each at 256x160); resizing a screenshot costs as much as a third of learning from it."""
 NO_WEIGHT_DECAY_BELOW_DIMENSIONS = 2
 
 
@@ -68,9 +70,12 @@ def warm_start(config: WarmupConfig, on_progress: Callable[[Mapping[str, Any]], 
     return result
 
 
-def held_out(task_id: str, share: float) -> bool:
-    """Whether a task's screens are only measured on: a hash of the id decides."""
-    return int.from_bytes(hashlib.sha256(task_id.encode()).digest()[:4]) < share * 2**32
+def held_out_tasks(screens: Sequence[Screen], share: float) -> set[str]:
+    """Tasks whose screens are only measured on: those with the smallest hashes, at least one."""
+    task_ids = sorted(
+        {screen.task_id for screen in screens}, key=lambda task_id: hashlib.sha256(task_id.encode()).digest()
+    )
+    return set(task_ids[: math.ceil(share * len(task_ids))])
 
 
 def imitated_tasks(screens: Sequence[Screen], config: WarmupConfig) -> set[str]:
@@ -86,6 +91,14 @@ def imitated_tasks(screens: Sequence[Screen], config: WarmupConfig) -> set[str]:
     return chosen
 
 
+class _Variant(NamedTuple):
+    """A screen at one place: the model's picture, and what can be asked about it."""
+
+    image: RgbImage
+    place: list[Query]
+    procedure: Query | None
+
+
 class _Fit:
     def __init__(self, config: WarmupConfig, loaded: LoadedModel, report: Callable[[Mapping[str, Any]], None]) -> None:
         import torch
@@ -97,12 +110,15 @@ class _Fit:
         self.random = Random(config.seed)
         self.builder = PromptBuilder(preset(config.prompt, images=1))
         everything = read_screens(config.screens)
-        self.measured = [s for s in everything if held_out(s.task_id, config.held_out_share)][:MEASURED_SCREENS]
-        self.screens = [s for s in everything if not held_out(s.task_id, config.held_out_share)]
-        if not self.screens or not self.measured:
+        kept_back = held_out_tasks(everything, config.held_out_share)
+        measured = [screen for screen in everything if screen.task_id in kept_back]
+        self.measured = Random(config.seed).sample(measured, min(len(measured), MEASURED_SCREENS))
+        self.screens = [screen for screen in everything if screen.task_id not in kept_back]
+        if not self.screens:
             raise ScreenError(f"too few demonstrations in {config.screens}: some must be left over to measure on")
         self.imitated = imitated_tasks(self.screens, config)
         self.pixels = {screen.picture: pixels_of(screen) for screen in everything}
+        self.pool: dict[Path, list[_Variant]] = defaultdict(list)
         rearrange_vision(self.model)
         _, grid = pixel_inputs(loaded.processor, [self.builder.model_image(next(iter(self.pixels.values())))])
         self.packer = Packer(self.model, loaded.processor, self.builder, tuple(grid[0].tolist()))
@@ -154,19 +170,26 @@ class _Fit:
         return float(loss.detach())
 
     def _example(self, screen: Screen) -> tuple[RgbImage, list[Query]]:
+        image, place, procedure = self._variant(screen)
+        queries = self.random.sample(place, min(len(place), self.config.queries_per_image))
+        if procedure is not None and self.random.random() < self.config.procedure_share:
+            queries = [procedure, *queries[: self.config.queries_per_image - 1]]
+        return image, queries
+
+    def _variant(self, screen: Screen) -> _Variant:
+        """One of the screen's moved pictures, drawn anew until the pool has its share of them."""
+        pool = self.pool[screen.picture]
+        if len(pool) >= max(1, POOLED_PICTURES // len(self.screens)):
+            return self.random.choice(pool)
         pixels = self.pixels[screen.picture]
         if self.config.translate:
             pixels, screen = translated(pixels, screen, self.random)
         image = self.builder.model_image(pixels)
         points = self.builder.points(pixels, image)
-        queries = place_queries(screen, points, self.config.coordinate_step_px)
-        self.random.shuffle(queries)
-        queries = queries[: self.config.queries_per_image]
-        if screen.task_id in self.imitated and self.random.random() < self.config.procedure_share:
-            procedure = procedure_query(screen, points, self.config.coordinate_step_px)
-            if procedure is not None:
-                queries = [procedure, *queries[: self.config.queries_per_image - 1]]
-        return image, queries
+        step_px = self.config.coordinate_step_px
+        procedure = procedure_query(screen, points, step_px) if screen.task_id in self.imitated else None
+        pool.append(_Variant(image, place_queries(screen, points, step_px), procedure))
+        return pool[-1]
 
     def _forward(self, images: Sequence[RgbImage], batch: PackedBatch) -> tuple[Tensor, Tensor]:
         import torch

@@ -1,0 +1,279 @@
+"""The warm start: what is asked about screens, how it is packed, and that it learns and writes a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dart_agent.geometry import PointMap
+from dart_agent.parse import Parsed, parse
+from dart_agent.prompt import PromptBuilder, preset
+from dart_envs.types import Action, ActionType
+from dart_server.wire import A11yElement
+from dart_train.fast_vision import rearrange_vision
+from dart_train.init_model import init_model
+from dart_train.model import LoadedModel, load_model, pixel_inputs
+from dart_train.warmup import WarmupConfig, warm_start
+from dart_train.warmup.__main__ import main
+from dart_train.warmup.fit import held_out_tasks, imitated_tasks
+from dart_train.warmup.packing import NO_LABEL, Packer
+from dart_train.warmup.queries import Query, place_queries, procedure_query
+from dart_train.warmup.screens import Screen, ScreenError, read_screens, translated
+
+torch = pytest.importorskip("torch")
+
+POINTS = PointMap((256, 160), (640, 400))
+STEP_PX = 8
+
+
+def _element(role: str, name: str, x: int, y: int, w: int, h: int) -> A11yElement:
+    return A11yElement(role=role, name=name, x=x, y=y, w=w, h=h)
+
+
+def _list_dialog(x: int = 100, y: int = 60) -> tuple[A11yElement, ...]:
+    rows = [
+        _element("table cell", name, x + 10, y + 40 + 32 * i, 220, 30)
+        for i, name in enumerate(["Moon", "Tiger", "Chair"])
+    ]
+    buttons = [
+        _element("push button", "Cancel", x + 8, y + 150, 115, 36),
+        _element("push button", "OK", x + 127, y + 150, 115, 36),
+    ]
+    return (_element("dialog", "List", x, y, 250, 200), *rows, *buttons)
+
+
+def _screen(**changes: Any) -> Screen:
+    values: dict[str, Any] = {
+        "picture": Path("none.png"),
+        "task_id": "basics/choose_nth/0001",
+        "instruction": "Choose the last row, then press OK.",
+        "step": 1,
+        "elements": _list_dialog(),
+        "action": Action(ActionType.CLICK, x=240, y=225),
+        "previous": Action(ActionType.CLICK, x=215, y=179),
+    }
+    return Screen(**(values | changes))
+
+
+def _clicked(answer: str) -> tuple[int, int]:
+    parsed = parse(answer, POINTS)
+    assert isinstance(parsed, Parsed)
+    assert parsed.action.type is ActionType.CLICK
+    assert parsed.action.x is not None
+    assert parsed.action.y is not None
+    return parsed.action.x, parsed.action.y
+
+
+def test_places_are_named_in_order_and_answers_hit_their_element() -> None:
+    asked = {query.instruction: _clicked(query.answer) for query in place_queries(_screen(), POINTS, STEP_PX)}
+    elements = {element.name: element for element in _list_dialog()}
+    wanted = {
+        "the first row": "Moon",
+        "the second row": "Tiger",
+        "the third row": "Chair",
+        "the last row": "Chair",
+        "OK": "OK",
+        "Cancel": "Cancel",
+    }
+    assert asked.keys() == wanted.keys()
+    for words, name in wanted.items():
+        element, (x, y) = elements[name], asked[words]
+        assert element.x <= x < element.x + element.w
+        assert element.y <= y < element.y + element.h
+
+
+def test_two_windows_are_told_apart_by_side() -> None:
+    lower = (_element("dialog", "Second", 80, 300, 300, 80), _element("push button", "Yarn", 90, 330, 100, 36))
+    upper = (_element("dialog", "First", 90, 20, 300, 80), _element("push button", "Kite", 95, 50, 100, 36))
+    asked = {
+        query.instruction: _clicked(query.answer)[1]
+        for query in place_queries(_screen(elements=lower + upper), POINTS, STEP_PX)
+    }
+    assert asked["the first button above"] < 100 < 300 < asked["the last button below"]
+
+
+def test_boxes_are_asked_for_instead_of_the_rows_they_stand_in() -> None:
+    cells = [_element("table cell", name, x, y, 60, 30) for y in (100, 132) for name, x in (("", 110), ("Word", 180))]
+    queries = place_queries(_screen(elements=(_element("dialog", "Tick", 100, 60, 250, 200), *cells)), POINTS, STEP_PX)
+    assert {query.instruction for query in queries} == {"the first box", "the second box", "the last box"}
+
+
+def test_the_procedure_says_what_was_done_and_what_came_before() -> None:
+    query = procedure_query(_screen(), POINTS, STEP_PX)
+    assert query is not None
+    assert query.instruction == "Choose the last row, then press OK."
+    assert len(query.past_answers) == 1
+    x, y = _clicked(query.answer)
+    assert 227 <= x < 342
+    assert 210 <= y < 246
+    assert procedure_query(_screen(action=None), POINTS, STEP_PX) is None
+
+
+def test_translation_moves_pixels_labels_and_actions_together() -> None:
+    pixels = np.full((400, 640, 3), 200, np.uint8)
+    pixels[60:260, 100:350] = 246
+    pixels[210:246, 227:342] = (10, 20, 30)
+    for seed in range(20):
+        moved, screen = translated(pixels, _screen(), Random(seed))
+        ok = next(element for element in screen.elements if element.name == "OK")
+        assert (moved[ok.y : ok.y + ok.h, ok.x : ok.x + ok.w] == (10, 20, 30)).all()
+        assert (moved == (10, 20, 30)).all(axis=-1).sum() == 36 * 115
+        assert screen.action is not None
+        assert screen.action.x is not None
+        assert ok.x <= screen.action.x < ok.x + ok.w
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return load_model(init_model("tiny", tmp_path_factory.mktemp("models") / "tiny", seed=1))
+
+
+def _inputs(loaded: LoadedModel, images: list[np.ndarray]) -> tuple[Any, Any]:
+    return pixel_inputs(loaded.processor, images)
+
+
+def test_a_packed_answer_scores_as_it_would_alone(loaded: LoadedModel) -> None:
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (160, 256, 3), dtype=np.uint8)
+    builder = PromptBuilder(preset("tiny", images=1))
+    packer = Packer(loaded.model, loaded.processor, builder, (1, 10, 16))
+    done = "Action: click(start_box='(12,20)')"
+    queries = [
+        Query("the first row", (), done, None),
+        Query("Choose it", (done,), "Action: wait()", None),
+        Query("OK", (), done, None),
+    ]
+    pixels, grid = _inputs(loaded, [image])
+
+    def scores(asked: list[Query]) -> list[Any]:
+        batch = packer.pack([asked])
+        with torch.no_grad():
+            hidden = loaded.model.model(
+                input_ids=batch.input_ids_BT, attention_mask=batch.may_see_B1TT, position_ids=batch.position_ids_3BT,
+                pixel_values=pixels, image_grid_thw=grid, use_cache=False,
+            ).last_hidden_state  # fmt: skip
+        wanted = batch.labels_BT[:, 1:] != NO_LABEL
+        log_probs = loaded.model.lm_head(hidden[:, :-1][wanted]).log_softmax(-1)
+        chosen = log_probs.gather(-1, batch.labels_BT[:, 1:][wanted].unsqueeze(-1)).squeeze(-1)
+        return list(chosen.split([len(packer.answer_ids(query)) for query in asked]))
+
+    for together, query in zip(scores(queries), queries, strict=True):
+        torch.testing.assert_close(together, scores([query])[0], atol=1e-4, rtol=1e-4)
+
+
+def test_a_packed_prompt_is_the_prompt_that_the_engine_sees(loaded: LoadedModel) -> None:
+    image = np.zeros((160, 256, 3), np.uint8)
+    builder = PromptBuilder(preset("tiny", images=1))
+    packer = Packer(loaded.model, loaded.processor, builder, (1, 10, 16))
+    query = Query("Tick the last box, then press OK.", ("Action: click(start_box='(12,20)')",), "Action: wait()", None)
+    ids = packer.pack([[query]]).input_ids_BT[0].tolist()
+    text = (
+        "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Tick the last box, then press OK.\n"
+        "Action: click(start_box='(12,20)')<|im_end|>\n<|im_start|>assistant\n"
+    )
+    prompt = loaded.processor(text=[text], images=[image], return_tensors="pt")["input_ids"][0].tolist()
+    assert ids[: len(prompt)] == prompt
+    assert ids[len(prompt) :] == packer.answer_ids(query)
+
+
+def test_rearranged_vision_gives_the_same_features(loaded: LoadedModel, tmp_path: Path) -> None:
+    loaded.save(tmp_path / "copy")
+    other = load_model(tmp_path / "copy")
+    assert rearrange_vision(other.model)
+    rng = np.random.default_rng(1)
+    images = [rng.integers(0, 256, (height, 256, 3), dtype=np.uint8) for height in (160, 160, 96)]
+    pixels, grid = _inputs(loaded, images)
+    with torch.no_grad():
+        plain = loaded.model.model.visual(pixels, grid_thw=grid)
+        fast = other.model.model.visual(pixels, grid_thw=grid)
+    torch.testing.assert_close(fast.pooler_output, plain.pooler_output, atol=1e-4, rtol=1e-4)
+
+
+def _store(directory: Path, tasks: int) -> None:
+    directory.mkdir()
+    random = Random(0)
+    for number in range(tasks):
+        x, y = random.randint(0, 390), random.randint(0, 200)
+        pixels = np.full((400, 640, 3), 220, np.uint8)
+        for element in _list_dialog(x, y):
+            pixels[element.y : element.y + element.h, element.x : element.x + element.w] = (
+                255 if element.role == "dialog" else 120
+            )
+        name = f"{number:064d}"
+        Image.fromarray(pixels).save(directory / f"{name}.png")
+        record = {
+            "task_id": f"basics/choose_nth/{number:04d}", "instruction": "Choose the first row, then press OK.", "step": 0,
+            "resolution": [640, 400], "elements": [element.model_dump() for element in _list_dialog(x, y)],
+            "action": {"type": "click", "x": x + 115, "y": y + 55},
+        }  # fmt: skip
+        (directory / f"{name}.json").write_text(json.dumps(record))
+
+
+def _config(root: Path, model_dir: Path, **changes: Any) -> WarmupConfig:
+    values: dict[str, Any] = {
+        "start_model": str(model_dir), "screens": root / "screens", "out_dir": root / "warm", "metrics": root / "metrics.jsonl", "threads": 1,
+        "images": 24, "batch_size": 4, "report_every_images": 8, "held_out_share": 0.3, "learning_rate": 3e-3, "warmup_updates": 1,
+    }  # fmt: skip
+    return WarmupConfig(**(values | changes))
+
+
+def test_warm_start_learns_reports_and_writes_a_loadable_model(tmp_path: Path, loaded: LoadedModel) -> None:
+    loaded.save(tmp_path / "start")
+    _store(tmp_path / "screens", 8)
+    result = warm_start(_config(tmp_path, tmp_path / "start"))
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["images"] for line in lines] == [8, 16, 24, 24]
+    assert all(line["kind"] == "warmup" and 0 <= line["accuracy"] <= 1 for line in lines)
+    assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
+    assert result.images == 24
+    before, after = loaded.model.state_dict(), load_model(tmp_path / "warm").model.state_dict()
+    assert not torch.equal(before["lm_head.weight"], after["lm_head.weight"])
+    with pytest.raises(FileExistsError, match="exists already"):
+        warm_start(_config(tmp_path, tmp_path / "start"))
+
+
+def test_the_knobs_choose_which_demonstrations_are_imitated(tmp_path: Path) -> None:
+    screens = [_screen(task_id=f"basics/{family}/{number:04d}") for family in ("a", "b") for number in range(5)]
+    config = _config(tmp_path, tmp_path, procedure_families=("b",), procedure_demos_per_family=2)
+    chosen = imitated_tasks(screens, config)
+    assert len(chosen) == 2
+    assert all(task_id.startswith("basics/b/") for task_id in chosen)
+    assert chosen == imitated_tasks(list(reversed(screens)), config)
+    assert imitated_tasks(screens, _config(tmp_path, tmp_path, procedure_demos_per_family=0)) == set()
+
+
+def test_held_out_tasks_depend_on_ids_alone() -> None:
+    screens = [_screen(task_id=f"basics/press_nth/{number:04d}", step=step) for number in range(40) for step in (0, 1)]
+    chosen = held_out_tasks(screens, 0.1)
+    assert len(chosen) == 4
+    assert chosen == held_out_tasks(list(reversed(screens)), 0.1)
+    assert len(held_out_tasks(screens[:4], 0.1)) == 1
+
+
+def test_previous_actions_come_from_the_step_before(tmp_path: Path) -> None:
+    _store(tmp_path / "screens", 1)
+    first = json.loads((tmp_path / "screens" / f"{0:064d}.json").read_text())
+    (tmp_path / "screens" / "second.json").write_text(json.dumps(first | {"step": 1, "action": None}))
+    (tmp_path / "screens" / "lost.json").write_text(
+        json.dumps(first | {"step": 2, "task_id": "basics/choose_nth/9999"})
+    )
+    screens = read_screens(tmp_path / "screens")
+    assert [(screen.step, screen.previous is not None) for screen in screens] == [(0, False), (1, True)]
+
+
+def test_unusable_input_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ScreenError, match="collect demonstrations first"):
+        read_screens(tmp_path / "empty")
+    (tmp_path / "empty" / "bad.json").write_text("{}")
+    with pytest.raises(ScreenError, match=r"bad\.json"):
+        read_screens(tmp_path / "empty")
+    (tmp_path / "config.json").write_text('{"imagess": 3}')
+    assert main(["--config", str(tmp_path / "config.json")]) == 2
+    assert "imagess" in capsys.readouterr().err
