@@ -1,0 +1,219 @@
+"""`dart-agent`: serve a model, play episodes.
+
+Role: the command line of the agent package. Rule: a mistake in the arguments is one sentence and exit code 2 before anything starts; heavy
+modules are imported by the command that needs them. Non-goals: training (`dart-train`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dart_agent.errors import AgentError, ConfigError
+from dart_envs.errors import DartEnvError, TaskError
+
+if TYPE_CHECKING:
+    from dart_agent.inference.config import InferenceConfig
+    from dart_agent.types import Trajectory
+
+app = typer.Typer(help="Policies that act in desktops.", no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+class Kind(StrEnum):
+    """Who plays."""
+
+    VLLM = "vllm"
+    ORACLE = "oracle"
+    RANDOM = "random"
+    BLANK = "blank"
+
+
+class Preset(StrEnum):
+    """Prompt presets."""
+
+    TINY = "tiny"
+    UITARS = "uitars"
+    QWEN = "qwen"
+
+
+class Dtype(StrEnum):
+    """Number formats of the served model."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+@app.command()
+def serve(
+    model: Annotated[str, typer.Argument(help="directory or name of a checkpoint")],
+    workers: Annotated[int, typer.Option(min=1, max=64)] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads per worker")] = 1,
+    dtype: Dtype = Dtype.AUTO,
+    max_model_len: Annotated[int, typer.Option(min=64)] = 1024,
+    kv_cache_mib: Annotated[int, typer.Option(min=0, help="0: vLLM's own choice, for GPUs")] = 96,
+    max_images: Annotated[int, typer.Option(min=1)] = 1,
+    addresses: Annotated[Path, typer.Option(help="file that tells rollouts where the workers are")] = Path(
+        "workers.json"
+    ),
+    logs: Annotated[Path, typer.Option(help="directory of the workers' logs")] = Path("logs"),
+) -> None:
+    """Serve MODEL on local workers until Ctrl-C."""
+    from dart_agent.inference.component import run_inference, run_until_signal
+
+    with _sentences():
+        settings = _settings(model, threads, dtype, max_model_len, kv_cache_mib, max_images)
+        config = _inference(settings, workers, addresses, logs)
+        typer.echo(
+            f"starting {workers} workers; their addresses are in {addresses}, their logs in {logs}; Ctrl-C stops"
+        )
+        raise typer.Exit(asyncio.run(run_until_signal(run_inference(config))))
+
+
+@app.command()
+def rollout(
+    tasks: Annotated[list[str], typer.Argument(help="task ids such as basics/press_button/0003, or task files")],
+    policy: Kind = Kind.ORACLE,
+    model: Annotated[str | None, typer.Option(help="serve this checkpoint on one worker for the time being")] = None,
+    addresses: Annotated[Path | None, typer.Option(help="workers that `dart-agent serve` has started")] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="per task")] = 1,
+    desktops: Annotated[int, typer.Option(min=1, help="live at once")] = 1,
+    max_steps: Annotated[int, typer.Option(min=1)] = 15,
+    prompt: Preset = Preset.TINY,
+    temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
+    max_tokens: Annotated[int, typer.Option(min=1)] = 64,
+    resolution: Annotated[str, typer.Option(help="WIDTHxHEIGHT")] = "640x400",
+    font_size: Annotated[int, typer.Option(min=6, max=48)] = 16,
+    image: str = "basic",
+    farm_url: Annotated[str | None, typer.Option(help="default: DART_FARM_URL, else the embedded farm")] = None,
+    dtype: Dtype = Dtype.AUTO,
+) -> None:
+    """Play episodes of TASKS and print one line per episode."""
+    from dart_agent.play import PlayPlan, play
+
+    logging.basicConfig(level=logging.WARNING)
+    with _sentences():
+        if policy in (Kind.VLLM, Kind.BLANK) and (model is None) == (addresses is None):
+            raise ConfigError(f"policy {policy} needs either --model or --addresses")
+        plan = PlayPlan(
+            tasks=tuple(tasks),
+            policy=policy.value,
+            episodes=episodes,
+            desktops=desktops,
+            max_steps=max_steps,
+            prompt=prompt.value,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            resolution=_resolution(resolution),
+            font_size=font_size,
+            image=image,
+            farm_url=farm_url,
+        )
+        plan.check()
+        settings = None
+        if model is not None and policy in (Kind.VLLM, Kind.BLANK):
+            settings = _settings(model, 1, dtype, 2048, 96, 1)
+        asyncio.run(_rollout(plan, settings, addresses, play))
+
+
+async def _rollout(plan: Any, settings: Any, addresses: Path | None, play: Any) -> None:
+    rewards: list[float | None] = []
+
+    def ended(line: str, trajectory: Trajectory) -> None:
+        rewards.append(trajectory.reward)
+        typer.echo(line)
+
+    async with _workers_for(settings, addresses) as places:
+        given_up = await play(plan, places, ended)
+    for rollout_id, cause in given_up.items():
+        typer.echo(f"  -   {rollout_id} never began: {cause}", err=True)
+    judged = [reward for reward in rewards if reward is not None]
+    mean = f", mean reward {sum(judged) / len(judged):.2f}" if judged else ""
+    typer.echo(f"{len(rewards)} episodes, {len(rewards) - len(judged)} without a verdict{mean}")
+    if given_up:
+        raise typer.Exit(1)
+
+
+@contextlib.asynccontextmanager
+async def _workers_for(settings: Any, addresses: Path | None) -> AsyncIterator[Path | None]:
+    """The address file to use: the given one, or that of a worker started for as long as the context lasts."""
+    if settings is None:
+        yield addresses
+        return
+    from dart_agent.inference.component import run_inference
+
+    with tempfile.TemporaryDirectory(prefix="dart-agent-") as directory:
+        file, logs = Path(directory) / "workers.json", Path(directory) / "logs"
+        typer.echo("starting a policy worker ...", err=True)
+        serving = asyncio.create_task(run_inference(_inference(settings, 1, file, logs)))
+        try:
+            yield file
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+
+def _settings(model: str, threads: int, dtype: Dtype, max_model_len: int, kv_cache_mib: int, max_images: int) -> Any:
+    from dart_agent.inference.settings import WorkerSettings
+
+    settings = WorkerSettings(
+        model=model,
+        threads=threads,
+        dtype=dtype.value,
+        max_model_len=max_model_len,
+        kv_cache_mib=kv_cache_mib or None,
+        max_images=max_images,
+    )
+    settings.check()
+    return settings
+
+
+def _inference(settings: Any, workers: int, addresses: Path, logs: Path) -> InferenceConfig:
+    from dart_agent.inference.config import InferenceConfig
+    from dart_agent.inference.launch import runtime_dir
+
+    return InferenceConfig(
+        worker=settings,
+        workers=workers,
+        directory=runtime_dir() / f"serve-{os.getpid()}",
+        addresses=addresses,
+        logs=logs,
+    )
+
+
+def _resolution(text: str) -> tuple[int, int]:
+    width, cross, height = text.partition("x")
+    if not (cross and width.isdigit() and height.isdigit() and int(width) and int(height)):
+        raise ConfigError(f"--resolution is WIDTHxHEIGHT, such as 640x400, not {text!r}")
+    return int(width), int(height)
+
+
+@contextlib.contextmanager
+def _sentences() -> Any:
+    """Errors of ours as one sentence: exit code 2 for mistakes in what was asked, 1 for what went wrong."""
+    try:
+        yield
+    except (ConfigError, TaskError) as error:
+        typer.echo(f"dart-agent: {error}", err=True)
+        raise typer.Exit(2) from None
+    except (AgentError, DartEnvError) as error:
+        typer.echo(f"dart-agent: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def main() -> None:
+    """Entry point of `dart-agent`."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

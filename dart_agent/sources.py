@@ -1,0 +1,64 @@
+"""Work without a data manager: a fixed list of rollouts.
+
+Role: `ListSource` is a `WorkSource` for the command line and for small scripts. Rule: every item ends exactly once: reported, or given up
+after a few tries. Non-goals: storing anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+
+from dart_agent.types import Trajectory, WorkItem
+from dart_envs.types import RgbImage
+
+MAX_TRIES = 3
+
+
+class ListSource:
+    """Hands out items in order. `finished`: every one has ended; `given_up`: those without a trajectory, with their causes."""
+
+    def __init__(
+        self, items: Iterable[WorkItem], on_report: Callable[[Trajectory, Mapping[str, RgbImage]], None] | None = None
+    ) -> None:
+        self._queue = deque(items)
+        self._held: dict[str, WorkItem] = {}
+        self._tries: Counter[str] = Counter()
+        self._left = len(self._queue)
+        self._on_report = on_report
+        self.given_up: dict[str, str] = {}
+        self.finished = asyncio.Event()
+
+    async def claim(self, worker_id: str) -> WorkItem | None:
+        """Next item, None when all are handed out."""
+        if not self._queue:
+            return None
+        item = self._queue.popleft()
+        self._held[item.rollout_id] = item
+        return item
+
+    async def report(self, trajectory: Trajectory, images: Mapping[str, RgbImage]) -> None:
+        """The item has ended."""
+        if self._held.pop(trajectory.rollout_id, None) is None:
+            return
+        if self._on_report is not None:
+            self._on_report(trajectory, images)
+        self._ended()
+
+    async def abandon(self, rollout_id: str, cause: str) -> None:
+        """Back to the end of the list, or given up after `MAX_TRIES`."""
+        item = self._held.pop(rollout_id, None)
+        if item is None:
+            return
+        self._tries[rollout_id] += 1
+        if self._tries[rollout_id] < MAX_TRIES:
+            self._queue.append(item)
+            return
+        self.given_up[rollout_id] = cause
+        self._ended()
+
+    def _ended(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.finished.set()
