@@ -43,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--linger-s", type=float, help="end when no client was attached for this long")
     parser.add_argument("--reap", action="store_true", help="only remove what a killed helper left")
     chosen = parser.parse_args(argv)
+    os.umask(0o022)  # a desktop's root must be open to its user, whatever mask the farm runs with
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     layout = Layout(
         owner_uid=int(os.environ.get("SUDO_UID", os.getuid())),
