@@ -6,6 +6,8 @@ secrets of a farm that does not run are removed. Non-goals: stopping a running f
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 
 from dart_server.choice import make_provider
@@ -15,6 +17,9 @@ from dart_server.db import Database
 from dart_server.repository import EventNote, Repository
 from dart_server.settings import FarmSettings
 from dart_server.wire import DesktopState, LeaseState
+
+HELPER_END_S = 20.0
+POLL_S = 0.1
 
 
 async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
@@ -32,6 +37,7 @@ async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
         await provider.start()
         removed = list(await provider.reap(set()))
         await provider.aclose()
+        await asyncio.to_thread(_wait_for_helper, settings.runtime_dir / "hostd.sock")
         if settings.db_url is not None or (settings.runtime_dir / "farm.db").exists():
             await _settle_ledger(settings, removed)
         for path in _own_files(settings):
@@ -42,12 +48,16 @@ async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
 
 
 def _own_files(settings: FarmSettings) -> list[Path]:
-    return [
-        settings.socket_path,
-        settings.lock_path,
-        settings.runtime_dir / "farm.start.lock",
-        settings.runtime_dir / "hostd.sock",
-    ]
+    return [settings.socket_path, settings.lock_path, settings.runtime_dir / "farm.start.lock"]
+
+
+def _wait_for_helper(path: Path) -> None:
+    """Wait until the root helper, with nothing left to look after, has ended by itself."""
+    for _ in range(round(HELPER_END_S / POLL_S)):
+        if not path.exists():
+            return
+        time.sleep(POLL_S)
+    path.unlink(missing_ok=True)
 
 
 async def _settle_ledger(settings: FarmSettings, removed: list[str]) -> None:

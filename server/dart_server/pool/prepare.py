@@ -59,6 +59,8 @@ class Preparer:
         self._metrics = metrics
         self._clock = clock
         self._parallel = asyncio.Semaphore(settings.parallel_provider_calls)
+        self.last_failure: str | None = None
+        """Why the latest try did not give a desktop; None after one that did."""
         self._base_locks: dict[BaseOf, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def bring(self, slot: Slot, want: Want) -> Brought:
@@ -66,6 +68,7 @@ class Preparer:
         started = self._clock.monotonic()
         async with self._parallel:
             restored = await self._until_ready(slot, want)
+            self.last_failure = None
         duration_s = self._clock.monotonic() - started
         self._metrics.prepared(restored, slot.setup_key is not None, duration_s)
         return Brought(restored, duration_s)
@@ -119,6 +122,7 @@ class Preparer:
                 data={"reason": str(error), "snapshot_id": snapshot and snapshot.snapshot_id},
             )
         )
+        self.last_failure = str(error)
         await self.discard(slot)
         if snapshot is not None and isinstance(error, NotReady) and attempt > 1:
             await self._snapshots.quarantine(snapshot, str(error))

@@ -26,6 +26,8 @@ from dart_server.snapshots.service import BaseOf, Snapshots, Want
 from dart_server.wire import DesktopState, ErrorCode
 
 log = logging.getLogger(__name__)
+PREPARE_GRACE_S = 20.0
+"""A claim waits this much longer than its `wait_s` when its desktop is being made."""
 WARM_BACKOFF_S = 30.0
 """After a failed background preparation none is started for this long; claims are still served."""
 
@@ -89,14 +91,22 @@ class Pool:
                 self._withdraw(ticket)
 
     async def _granted(self, ticket: Ticket, wait_s: float) -> Slot:
-        """The ticket's slot. The time limit is for waiting in the queue; a desktop on its way is waited for."""
+        """The ticket's slot. A desktop that is on its way when the time is up is waited for a little longer."""
         try:
             return await within(self._clock, wait_s, asyncio.shield(ticket.granted))
         except TimeoutError:
-            if ticket not in self._queue:
-                return await asyncio.shield(ticket.granted)
-        detail = f"no desktop became free within {wait_s:g} s ({len(self.slots)} of {self._settings.max_desktops} are in use)"
-        raise FarmError(ErrorCode.NO_CAPACITY, detail, hint="Release leases, wait longer, or raise DART_MAX_DESKTOPS.")
+            if ticket in self._queue:
+                detail = f"no desktop became free within {wait_s:g} s ({len(self.slots)} of {self._settings.max_desktops} are in use)"
+                hint = "Release leases, wait longer, or raise DART_MAX_DESKTOPS."
+                raise FarmError(ErrorCode.NO_CAPACITY, detail, hint=hint) from None
+        try:
+            return await within(self._clock, PREPARE_GRACE_S, asyncio.shield(ticket.granted))
+        except TimeoutError:
+            detail = f"the desktop was not ready {PREPARE_GRACE_S:g} s after the {wait_s:g} s of waiting"
+            if self._preparer.last_failure is not None:
+                detail += f"; the last try failed: {self._preparer.last_failure}"
+            hint = "It is still being made: claim again, or look at `dart-farm desktops` and the farm's log."
+            raise FarmError(ErrorCode.NO_CAPACITY, detail, hint=hint) from None
 
     def _withdraw(self, ticket: Ticket) -> None:
         """The claim is over without a grant: leave the queue, and give back what came at the last moment."""

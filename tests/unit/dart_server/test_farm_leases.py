@@ -194,3 +194,23 @@ async def test_a_missing_image_and_a_failing_host_are_told_apart(api: Api, provi
     assert (reply.status_code, reply.json()["error"]) == (503, "host_fault")
     provider.host_faults = 1
     assert (await api.claim())["fence"] == 1
+
+
+async def test_a_desktop_on_its_way_is_waited_for_a_little_longer(
+    api: Api, provider: FakeProvider, clock: ManualClock
+) -> None:
+    provider.gate = asyncio.Event()
+    body = {"client_request_id": "impatient", "wait_s": 1}
+    claims = [
+        asyncio.create_task(api.call("POST", "/v1/leases", json=body | {"client_request_id": f"impatient-{n}"}))
+        for n in range(2)
+    ]
+    await until(lambda: provider.log != [])
+    await clock.advance(20)
+    assert not any(claim.done() for claim in claims)
+    await clock.advance(2)
+    replies = await asyncio.gather(*claims)
+    assert [reply.json()["error"] for reply in replies] == ["no_capacity"] * 2
+    provider.gate.set()
+    await until(lambda: not api.farm.pool.slots)
+    assert (await api.claim())["fence"] == 1
