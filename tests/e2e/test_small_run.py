@@ -1,0 +1,140 @@
+"""The whole loop, small, with every real part: live desktops, two vLLM workers, data manager, trainer.
+
+What is proved: it runs to its report; it survives SIGKILL of a desktop and of a vLLM worker; Ctrl-C and SIGKILL of the launcher leave
+nothing (after `dart-farm reap`), and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from leftovers import cgroups_of_desktops, leftovers
+
+pytestmark = [pytest.mark.desktop, pytest.mark.vllm, pytest.mark.timeout(900)]
+
+RECIPE = """
+[run]
+name = "small"
+[desktops]
+count = 4
+[tasks]
+families = ["press_nth", "choose_nth"]
+max_steps = 2
+[model]
+preset = "tiny"
+[demos]
+per_family = 3
+[warmup]
+procedure_demos_per_family = 3
+images = 64
+batch_size = 16
+[inference]
+workers = 2
+[rollout]
+group_size = 2
+max_tokens = 16
+[train]
+updates = 2
+groups_per_batch = 1
+max_minutes = 4.0
+[eval]
+episodes = 8
+[limits]
+min_free_memory_gib = 4
+"""
+
+
+class SmallRun:
+    """`dart-train run` on the small recipe, in a directory of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run_dir = folder / "runs" / "small"
+        (folder / "recipe.toml").write_text(RECIPE, encoding="utf-8")
+
+    def start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "dart_train.cli", "run", "recipe.toml"]
+        return subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def stages(self) -> set[str]:
+        path = self.run_dir / "state.json"
+        return set(json.loads(path.read_text())["stages_s"]) if path.exists() else set()
+
+    def lines(self, kind: str) -> list[dict[str, object]]:
+        path = self.run_dir / "metrics.jsonl"
+        if not path.exists():
+            return []
+        found = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        return [line for line in found if line.get("kind") == kind]
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], limit_s: float = 300.0) -> None:
+    give_up_s = time.monotonic() + limit_s
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < give_up_s, "the run did not get there in time"
+        time.sleep(0.2)  # another process's progress: there is nothing to be notified by
+
+
+def children_named(needle: str) -> list[int]:
+    out = subprocess.run(["pgrep", "-f", needle], capture_output=True, text=True, check=False).stdout
+    return [int(pid) for pid in out.split()]
+
+
+def test_a_small_run_survives_kills_and_reports(tmp_path: Path, runtime_dir: Path) -> None:
+    before = cgroups_of_desktops()
+    run = SmallRun(tmp_path)
+    process = run.start()
+    wait_for(lambda: "eval-before" in run.stages(), process)
+    workers = children_named(f"dart_agent.inference.server.*{runtime_dir}")
+    assert workers
+    os.kill(workers[0], signal.SIGKILL)
+    desktops = [Path(path) for path in cgroups_of_desktops() - before]
+    inits = sorted({int(pid) for path in desktops for pid in (path / "cgroup.procs").read_text().split()})
+    assert inits
+    os.kill(inits[0], signal.SIGKILL)
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode in (0, 1), output
+    result = json.loads((run.run_dir / "report" / "result.json").read_text())
+    assert result["verdict"]["overall"]["episodes"] == 8
+    assert result["counts"]["policy version at the end"] == 2
+    assert {int(str(line["version"])) for line in run.lines("update")} == {1, 2}
+    assert "<svg" in (run.run_dir / "report" / "index.html").read_text(encoding="utf-8")
+    assert leftovers(runtime_dir, run.run_dir) == []
+    assert cgroups_of_desktops() <= before
+
+
+def test_ctrl_c_and_a_killed_launcher_leave_nothing_and_the_run_goes_on(tmp_path: Path, runtime_dir: Path) -> None:
+    before = cgroups_of_desktops()
+    run = SmallRun(tmp_path)
+    process = run.start()
+    wait_for(lambda: len(run.lines("episode")) >= 2, process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert leftovers(runtime_dir, run.run_dir) == []
+    assert cgroups_of_desktops() <= before
+
+    process = run.start()
+    wait_for(lambda: "demos" in run.stages(), process)
+    process.kill()
+    process.communicate(timeout=60)
+    reap = subprocess.run(
+        [sys.executable, "-m", "dart_server.cli", "reap"], capture_output=True, text=True, check=False
+    )
+    assert reap.returncode == 0, reap.stdout + reap.stderr
+    give_up_s = time.monotonic() + 30
+    while leftovers(runtime_dir, run.run_dir) and time.monotonic() < give_up_s:
+        time.sleep(0.2)  # components end by their parent-death signal, each in its own time
+    assert leftovers(runtime_dir, run.run_dir) == []
+    assert cgroups_of_desktops() <= before
+    demonstrations = len(run.lines("episode"))
+    assert demonstrations >= 6
