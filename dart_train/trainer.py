@@ -255,6 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     disable_progress_bar()
     torch.set_num_threads(config.threads)
     logging.basicConfig(level=logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     asyncio.run(run_trainer(config))
     return 0
 

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import fcntl
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
@@ -64,14 +65,20 @@ async def serve(config: DataManagerConfig, listener: socket.socket, catalog: Tas
     store = Store.open(config.database, catalog.split_of)
     try:
         manager = DataManager(store, ImageStore(config.images), catalog, config)
-        server = uvicorn.Server(
-            uvicorn.Config(
-                create_app(manager),
-                log_level="warning",
-                access_log=False,
-                timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
-            )
+        settings = uvicorn.Config(
+            create_app(manager), log_level="warning", access_log=False, timeout_graceful_shutdown=SHUTDOWN_GRACE_S
         )
+
+        class Server(uvicorn.Server):
+            """Leaves signals to us: uvicorn would raise them again after its end, and a clean stop would look like a death."""
+
+            @contextmanager
+            def capture_signals(self) -> Iterator[None]:
+                yield
+
+        server = Server(settings)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, setattr, server, "should_exit", True)
         await server.serve(sockets=[listener])
     finally:
         store.close()

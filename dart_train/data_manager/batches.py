@@ -60,7 +60,7 @@ class BatchMaker:
         candidates = self._candidates(session, trainer_version)
         if len(candidates) < self._config.batch.min_groups:
             return None
-        return self._issue(session, trainer_version, candidates[: self._config.batch.max_groups])
+        return self._issue(session, trainer_version, candidates)
 
     def done(self, session: Session, batch_id: str, report: BatchReport) -> int:
         """The batch became policy `report.version`. Returns 0 when that was known already."""
@@ -81,9 +81,12 @@ class BatchMaker:
         return 1
 
     def _candidates(self, session: Session, trainer_version: int) -> list[_Candidate]:
+        """The oldest groups that can train, as many as a batch takes; those that cannot are dropped on the way."""
         query = select(GroupRow).where(GroupRow.purpose == Purpose.TRAIN.value, GroupRow.state == "ready")
-        found = []
+        found: list[_Candidate] = []
         for group in session.scalars(query.order_by(GroupRow.seq)):
+            if len(found) == self._config.batch.max_groups:
+                break
             candidate = self._examine(session, group, trainer_version)
             if isinstance(candidate, _Candidate):
                 found.append(candidate)

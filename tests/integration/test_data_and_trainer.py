@@ -23,14 +23,14 @@ from dart_agent.store.database import open_engine
 from dart_agent.store.fake import fake_image, fake_trajectory
 from dart_agent.store.models import BatchTable, GroupRow
 from dart_agent.store.trajectories import Store
-from dart_agent.store.wire import PhaseSpec, TaskSelection
+from dart_agent.store.wire import BatchReport, PhaseSpec, TaskSelection
 from dart_agent.types import Purpose, WorkItem
 from dart_train.init_model import init_model
 from dart_train.model import load_model
 from dart_train.paths import RunPaths
 
 START_S = 60.0
-FAMILY_GROUP = 4
+GROUP_SIZE = 4
 
 
 class Run:
@@ -63,7 +63,7 @@ class Run:
             "database": str(self.paths.database),
             "images": str(self.paths.images),
             "socket": str(self.paths.data_socket),
-            "batch": {"min_groups": 2, "max_groups": 2, "max_staleness": 1, "max_ready_groups": 8},
+            "batch": {"min_groups": 2, "max_groups": 2, "max_staleness": 1, "max_ready_groups": 6},
         }
         return await self.start("dart_train.data_manager", self.write("data.json", config))
 
@@ -87,7 +87,7 @@ class Run:
                 name="train",
                 purpose=Purpose.TRAIN,
                 select=TaskSelection(split="train"),
-                rollouts_per_task=FAMILY_GROUP,
+                rollouts_per_task=GROUP_SIZE,
                 max_steps=3,
                 endless=True,
             )
@@ -102,17 +102,25 @@ class Run:
         await self.client.report(trajectory, images)
         self.reported += 1
 
-    async def group(self, version: int) -> str:
-        """Play one whole group in which one rollout succeeds."""
-        group_id = ""
-        for index in range(FAMILY_GROUP):
+    async def group(self, version: int) -> str | None:
+        """Play one whole group in which one rollout succeeds; None when there is nothing to do right now."""
+        group_id = None
+        for index in range(GROUP_SIZE):
             item = await self.client.claim("fake worker")
-            while item is None:
+            if item is None:
                 await asyncio.sleep(0.05)
-                item = await self.client.claim("fake worker")
+                return None
             await self.play(item, version, float(index == 0))
             group_id = item.group_id
         return group_id
+
+    async def drain(self, version: int) -> int:
+        """Take and finish batches at a trainer version until there is none; returns how many there were."""
+        taken = 0
+        while (batch := (await self.client.next_batch(version, wait_s=0)).batch) is not None:
+            await self.client.batch_done(batch.batch_id, BatchReport(version=version + 1))
+            taken += 1
+        return taken
 
     async def newest(self) -> int:
         latest = await self.client.latest_version()
@@ -129,6 +137,15 @@ class Run:
         with reader.begin() as session:
             rows = session.scalars(select(BatchTable).order_by(BatchTable.seq)).all()
             found = [(row.state, row.version) for row in rows]
+        reader.close()
+        return found
+
+    def groups(self, ids: list[str | None]) -> set[tuple[str, str | None]]:
+        """States and reasons of some groups."""
+        reader = Store(open_engine(self.paths.database, read_only=True), lambda task_id: "train")
+        with reader.begin() as session:
+            rows = session.scalars(select(GroupRow).where(GroupRow.group_id.in_(ids))).all()
+            found = {(row.state, row.reason) for row in rows}
         reader.close()
         return found
 
@@ -169,14 +186,10 @@ async def test_rollouts_become_versions_and_stale_ones_do_not(run: Run) -> None:
         assert all(line["staleness_max"] <= 1 for line in lines)
         first, last = (load_model(run.paths.weights / f"v{version}").model.state_dict() for version in (1, 3))
         assert any(not first[name].equal(last[name]) for name in first)
+        await run.drain(3)
         stale = [await run.group(version=1) for _ in range(2)]
-        reply = await run.client.next_batch(3, wait_s=0)
-        assert reply.batch is None or not set(stale) & {group.group_id for group in reply.batch.groups}
-        reader = Store(open_engine(run.paths.database, read_only=True), lambda task_id: "train")
-        with reader.begin() as session:
-            rows = session.scalars(select(GroupRow).where(GroupRow.group_id.in_(stale))).all()
-            assert {(row.state, row.reason) for row in rows} == {("dropped", "stale")}
-        reader.close()
+        assert await run.drain(3) == 0
+        assert run.groups(stale) == {("dropped", "stale")}
         data.terminate()
         assert await asyncio.wait_for(data.wait(), START_S) == 0, run.log()
     assert not run.paths.data_socket.exists()
