@@ -156,6 +156,26 @@ def images(as_json: Json = False) -> None:
 
 
 @app.command()
+def key(
+    name: Annotated[str, typer.Argument(help="Whom it is for.")],
+    scope: Annotated[str, typer.Option(help="read, lease or admin.")] = "lease",
+) -> None:
+    """Make a bearer key and print it, once: only its hash is kept."""
+    from dart_server import daemon
+    from dart_server.errors import ConfigError
+    from dart_server.keys import Scope, make_key
+
+    if scope not in set(Scope):
+        fail(f"--scope: {scope} is none of {', '.join(Scope)}.")
+    settings = load_settings()
+    try:
+        daemon.private_directory(settings.runtime_dir)
+    except ConfigError as error:
+        fail(str(error))
+    typer.echo(asyncio.run(make_key(settings.database_url, name, Scope(scope))))
+
+
+@app.command()
 def doctor(
     provider: Annotated[str | None, typer.Option(help="runc or sim.")] = None,
     as_json: Json = False,
@@ -241,7 +261,10 @@ def _table(path: str, columns: tuple[str, ...], as_json: bool) -> None:
 
 
 def _print(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
-    cells = [list(columns), *([str(row.get(column) or "-") for column in columns] for row in rows)]
+    cells = [
+        list(columns),
+        *(["-" if row.get(column) is None else str(row[column]) for column in columns] for row in rows),
+    ]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     for line in cells:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from dart_server.clock import SystemClock
+from dart_server.db import Database
 from dart_server.errors import ConfigError, FarmError
 from dart_server.ids import hash_secret, new_id, new_secret
 from dart_server.repository import Repository
@@ -72,6 +74,16 @@ class Keys:
                 return self._known.setdefault(digest, Principal(found[0], Scope(found[1])))
         hint = "Send `Authorization: Bearer KEY`; the embedded farm's key is in farm.key in its runtime directory."
         raise FarmError(ErrorCode.UNAUTHENTICATED, "a valid key is needed", hint=hint)
+
+
+async def make_key(database_url: str, name: str, scope: Scope) -> str:
+    """Make a key in a farm's ledger, whether it runs or not; returns the secret."""
+    database = Database(database_url)
+    await database.start()
+    try:
+        return await Keys(Repository(database, SystemClock())).add(name, scope)
+    finally:
+        await database.aclose()
 
 
 def secret_file(path: Path, prefix: str) -> str:

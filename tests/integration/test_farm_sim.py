@@ -233,6 +233,14 @@ def test_the_command_line_looks(daemon: Daemon, client: httpx.Client) -> None:
     assert "1 leases" in refused.stderr
 
 
+def test_a_key_made_on_the_command_line_works_at_once(daemon: Daemon, client: httpx.Client) -> None:
+    reader = daemon.cli("key", "dashboard", "--scope", "read").stdout.strip()
+    bearer = {"authorization": f"Bearer {reader}"}
+    assert client.get("/v1/farm", headers=bearer).status_code == 200
+    assert client.post("/v1/leases", json={"client_request_id": "not-allowed"}, headers=bearer).status_code == 403
+    assert daemon.cli("key", "x", "--scope", "god").returncode == 2
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     tmp_path.chmod(0o700)
