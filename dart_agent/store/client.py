@@ -68,6 +68,7 @@ class DataClient:
         images: Storage | Path,
         *,
         patience_s: float = 60.0,
+        claim_wait_s: float = 2.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         monotonic: Callable[[], float] = time.monotonic,
         transport: httpx.AsyncBaseTransport | None = None,
@@ -75,6 +76,7 @@ class DataClient:
         self.socket = socket
         self.images: Storage = ImageStore(images) if isinstance(images, Path) else images
         self._patience_s = patience_s
+        self._claim_wait_s = claim_wait_s
         self._sleep = sleep
         self._monotonic = monotonic
         self._http = httpx.AsyncClient(
@@ -96,8 +98,8 @@ class DataClient:
         await self._http.aclose()
 
     async def claim(self, worker_id: str) -> WorkItem | None:
-        """Next rollout, None when there is nothing to do right now."""
-        request = ClaimRequest(worker_id=worker_id, request_id=uuid.uuid4().hex)
+        """Next rollout; None when there was nothing to do for `claim_wait_s`. Waiting there costs less than asking often."""
+        request = ClaimRequest(worker_id=worker_id, request_id=uuid.uuid4().hex, wait_s=self._claim_wait_s)
         reply = await self._post("/work/claim", request, ClaimReply)
         return None if reply.item is None else reply.item.value()
 

@@ -5,7 +5,7 @@ Rule: pydantic only; unknown fields are errors. Rows are in `dart_agent.store.ro
 they are blobs by content hash in a directory that all processes share.
 Non-goals: no behaviour.
 
-    POST /work/claim            ClaimRequest -> ClaimReply
+    POST /work/claim            ClaimRequest -> ClaimReply   waits up to `wait_s`
     POST /work/heartbeat        Heartbeat                    extends the deadlines of what a worker holds
     POST /work/abandon          AbandonRequest
     POST /work/release          ReleaseRequest -> Count      a worker is gone: hand its rollouts out again at once
@@ -41,6 +41,7 @@ class ClaimRequest(DataModel):
 
     worker_id: str = Field(min_length=1, max_length=128)
     request_id: str = Field(min_length=8, max_length=64)
+    wait_s: float = Field(default=0.0, ge=0, le=30, description="how long to wait for work before the answer is None")
 
 
 class ClaimReply(DataModel):

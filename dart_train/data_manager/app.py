@@ -1,6 +1,6 @@
 """HTTP routes of the data manager.
 
-Role: one route per verb of `service.DataManager`; waits for batches. Rule: verbs run one after the other on one thread, so the event
+Role: one route per verb of `service.DataManager`; waits for work and for batches. Rule: verbs run one after the other on one thread, so the event
 loop stays free and the store has one writer; a refusal is 409 with a sentence, a malformed body 422. Non-goals: decisions.
 """
 
@@ -48,7 +48,7 @@ BATCH_RECHECK_S = 5.0
 
 
 class _Writer:
-    """Runs verbs on one thread, and tells waiting trainers when something changed."""
+    """Runs verbs on one thread, and tells those who wait when something changed."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
@@ -60,7 +60,7 @@ class _Writer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: verb(*args, **kwargs))
 
     async def notify(self) -> None:
-        """Wake the waiting trainers."""
+        """Wake those who wait."""
         async with self._changed:
             self.changes += 1
             self._changed.notify_all()
@@ -94,7 +94,16 @@ def create_app(manager: DataManager, clock: Clock | None = None) -> FastAPI:
 
     @app.post("/work/claim")
     async def claim(body: ClaimRequest, request: Request) -> ClaimReply:
-        return await _writer(request).run(manager.claim, body.worker_id, body.request_id)
+        give_up_at_s = time.monotonic() + body.wait_s
+        while True:
+            seen = _writer(request).changes
+            reply = await _writer(request).run(manager.claim, body.worker_id, body.request_id)
+            left_s = give_up_at_s - time.monotonic()
+            if reply.item is not None or left_s <= 0:
+                return reply
+            await _writer(request).wait(seen, left_s)
+            if await request.is_disconnected():
+                return reply
 
     @app.post("/work/heartbeat")
     async def heartbeat(body: Heartbeat, request: Request) -> Count:
@@ -108,7 +117,9 @@ def create_app(manager: DataManager, clock: Clock | None = None) -> FastAPI:
 
     @app.post("/work/release")
     async def release(body: ReleaseRequest, request: Request) -> Count:
-        return Count(count=await _writer(request).run(manager.release, body.worker_id))
+        count = await _writer(request).run(manager.release, body.worker_id)
+        await _writer(request).notify()
+        return Count(count=count)
 
     @app.post("/trajectories")
     async def report(body: TrajectoryRow, request: Request) -> StoredReply:
@@ -124,7 +135,9 @@ def create_app(manager: DataManager, clock: Clock | None = None) -> FastAPI:
 
     @app.post("/phases")
     async def start_phase(body: PhaseSpec, request: Request) -> PhaseView:
-        return await _writer(request).run(manager.start_phase, body)
+        view = await _writer(request).run(manager.start_phase, body)
+        await _writer(request).notify()
+        return view
 
     @app.get("/phases/{name}")
     async def phase(name: str, request: Request) -> PhaseView:
@@ -147,6 +160,8 @@ def create_app(manager: DataManager, clock: Clock | None = None) -> FastAPI:
             seen = _writer(request).changes
             reply = await _writer(request).run(manager.next_batch, body.trainer_version)
             left_s = give_up_at_s - time.monotonic()
+            if reply.batch is not None:
+                await _writer(request).notify()
             if reply.batch is not None or not reply.training or left_s <= 0:
                 return reply
             await _writer(request).wait(seen, min(left_s, BATCH_RECHECK_S))

@@ -46,7 +46,9 @@ async def data_manager_client(root: Path) -> AsyncIterator[DataClient]:
     app = create_app(DataManager(store, ImageStore(config.images), OneSplit(), config))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app)
-        async with DataClient(config.socket, config.images, transport=transport, patience_s=0) as client:
+        async with DataClient(
+            config.socket, config.images, transport=transport, patience_s=0, claim_wait_s=0
+        ) as client:
             spec = PhaseSpec(name="eval", purpose=Purpose.EVAL, task_ids=TASKS, rollouts_per_task=2, max_steps=3)
             await client.start_phase(spec)
             yield client

@@ -41,7 +41,7 @@ class Run:
         self.paths.make()
         init_model("tiny", self.paths.initial_model, seed=1)
         self.image_token = load_model(self.paths.initial_model).model.config.image_token_id
-        self.client = DataClient(self.paths.data_socket, self.paths.images, patience_s=START_S)
+        self.client = DataClient(self.paths.data_socket, self.paths.images, patience_s=START_S, claim_wait_s=0)
         self.reported = 0
 
     def write(self, name: str, config: dict[str, Any]) -> Path:

@@ -77,6 +77,16 @@ async def test_a_waiting_trainer_is_let_go_when_training_is_over(bench: Bench) -
         assert (reply.batch, reply.training) == (None, False)
 
 
+async def test_a_waiting_worker_gets_work_the_moment_there_is_some(bench: Bench) -> None:
+    async with client_of(bench) as client:
+        waiting = asyncio.create_task(client.claim("w1"))
+        await asyncio.sleep(0)
+        await client.start_phase(TRAIN)
+        item = await asyncio.wait_for(waiting, 1.5)
+        assert item is not None
+        assert item.phase == "train"
+
+
 async def test_versions_are_kept_by_number(bench: Bench) -> None:
     async with client_of(bench) as client:
         assert await client.latest_version() is None
