@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from dart_envs.clock import SYSTEM_CLOCK, Clock
 from dart_envs.core import AsyncDesktopEnv
-from dart_envs.errors import DartEnvError
+from dart_envs.errors import DartEnvError, FarmError
 from dart_envs.farm.base import FarmLike
 from dart_envs.tasks.model import Task
 from dart_envs.types import Action, ActionType, StepResult
@@ -77,7 +77,10 @@ async def play_script(
 
 
 async def prove(env: AsyncDesktopEnv, task: Task, kind: Kind, *, clock: Clock = SYSTEM_CLOCK) -> Proof:
-    """Play `task` once. Never raises for a failure of the task, the farm or the evaluator: the proof says it."""
+    """Play `task` once. A failure of the task, the desktop or the evaluator does not raise: the proof says it.
+
+    Raises FarmError when the farm gives no desktop, because then no further proof would get one.
+    """
     steps, reward = 0, None
     started_s = ready_s = clock.monotonic()
     try:
@@ -90,6 +93,8 @@ async def prove(env: AsyncDesktopEnv, task: Task, kind: Kind, *, clock: Clock = 
         cause = _cause(result, kind)
         if result.end is not None and not result.end.masked:
             reward = result.reward
+    except FarmError:
+        raise
     except DartEnvError as error:
         cause = f"{type(error).__name__}: {error}"
     ended_s = clock.monotonic()
