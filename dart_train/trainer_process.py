@@ -58,15 +58,15 @@ class TrainerProcess:
                 await asyncio.wait({asking, waiting}, return_when=asyncio.FIRST_COMPLETED)
                 if self.stopping.is_set():
                     asking.cancel()
-                    return
+                    break
                 reply = asking.result()
                 if reply.batch is not None:
                     await self.round(reply.batch, waited_s=self._monotonic() - asked_s)
                 elif not reply.training:
-                    return
+                    break
         finally:
             waiting.cancel()
-            self._save_now()
+        self._save_now()
 
     async def resume(self) -> None:
         """Load the policy and finish what an earlier process began."""

@@ -193,11 +193,13 @@ def _step_table(rollout_id: str, step: StepRecord) -> StepTable:
 
 
 def _check_step(rollout_id: str, step: StepRecord) -> None:
-    """Every sampled token has a log-prob and, once any token has one, a version."""
+    """Where tokens have log-probs, all have finite ones; where they have versions, all have one."""
     tokens = len(step.token_ids_T)
     where = f"step {step.index} of rollout {rollout_id}"
     if step.logprobs_T and len(step.logprobs_T) != tokens:
         raise StoreError(f"{where} has {tokens} tokens but {len(step.logprobs_T)} log-probs")
+    if not np.isfinite(step.logprobs_T).all():
+        raise StoreError(f"{where} has a log-prob that is not a finite number")
     if len(step.image_sha256) != len(step.image_hw):
         raise StoreError(f"{where} names {len(step.image_sha256)} images but {len(step.image_hw)} sizes")
     position = 0

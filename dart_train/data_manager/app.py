@@ -1,7 +1,7 @@
 """HTTP routes of the data manager.
 
-Role: one route per verb of `service.DataManager`; waits for work and for batches. Rule: verbs run one after the other on one thread, so the event
-loop stays free and the store has one writer; a refusal is 409 with a sentence, a malformed body 422. Non-goals: decisions.
+Role: one route per verb of `service.DataManager`; waits for work and for batches. Rule: verbs run one after the other on one thread,
+so the event loop stays free and the store has one writer; a refusal is 409 with a sentence, a malformed body 422. Non-goals: decisions.
 """
 
 from __future__ import annotations

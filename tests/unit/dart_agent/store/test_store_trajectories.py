@@ -109,6 +109,16 @@ def test_version_spans_must_cover_the_tokens(store: Store, spans: list[VersionSp
         assert session.scalars(select(StepTable)).all() == []
 
 
+@pytest.mark.parametrize(
+    "logprobs", [(-1.0, -1.0), (-1.0, -1.0, float("nan"), -1.0), (-1.0, -1.0, -1.0, float("-inf"))]
+)
+def test_log_probs_must_be_finite_and_complete(store: Store, logprobs: tuple[float, ...]) -> None:
+    trajectory, _ = fake_trajectory(start(store), steps=1)
+    broken = replace(trajectory, steps_S=(replace(trajectory.steps_S[0], logprobs_T=logprobs),))
+    with pytest.raises(StoreError, match="log-prob"), store.begin() as session:
+        store.add_trajectory(session, TrajectoryRow.of(broken))
+
+
 def test_reopening_finds_everything_and_readers_do_not_write(store: Store, tmp_path: Path) -> None:
     trajectory, _ = fake_trajectory(start(store))
     with store.begin() as session:
