@@ -98,6 +98,7 @@ def rollout(
     dtype: Dtype = Dtype.AUTO,
 ) -> None:
     """Play episodes of TASKS and print one line per episode."""
+    from dart_agent.inference.component import run_until_signal
     from dart_agent.play import PlayPlan, play
 
     logging.basicConfig(level=logging.WARNING)
@@ -122,7 +123,7 @@ def rollout(
         settings = None
         if model is not None and policy in (Kind.VLLM, Kind.BLANK):
             settings = _settings(model, 1, dtype, 2048, 96, 1)
-        asyncio.run(_rollout(plan, settings, addresses, play))
+        raise typer.Exit(asyncio.run(run_until_signal(_rollout(plan, settings, addresses, play))))
 
 
 async def _rollout(plan: Any, settings: Any, addresses: Path | None, play: Any) -> None:
@@ -140,7 +141,7 @@ async def _rollout(plan: Any, settings: Any, addresses: Path | None, play: Any) 
     mean = f", mean reward {sum(judged) / len(judged):.2f}" if judged else ""
     typer.echo(f"{len(rewards)} episodes, {len(rewards) - len(judged)} without a verdict{mean}")
     if given_up:
-        raise typer.Exit(1)
+        raise AgentError(f"{len(given_up)} episodes never began")
 
 
 @contextlib.asynccontextmanager

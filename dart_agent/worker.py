@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dart_agent.clock import Clock, SystemClock
-from dart_agent.errors import AgentError, ConfigError, StoreError
+from dart_agent.errors import ConfigError, StoreError
 from dart_agent.geometry import Coordinates
 from dart_agent.policy import BlankPolicy, OraclePolicy, RandomPolicy
 from dart_agent.prompt import PromptBuilder, preset
@@ -289,15 +289,7 @@ def main() -> None:
         config = load_worker_config(path)
     except ConfigError as error:
         parser.exit(2, f"{error}\n")
-    sys.exit(asyncio.run(run_until_signal(_without_surprises(run_worker(config)))))
-
-
-async def _without_surprises(body: Awaitable[None]) -> None:
-    """A farm that cannot be reached is an error of this process in one sentence, as those of the agent package are."""
-    try:
-        await body
-    except DartEnvError as error:
-        raise AgentError(str(error)) from error
+    sys.exit(asyncio.run(run_until_signal(run_worker(config))))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from dart_agent.inference.settings import Published
 from dart_agent.inference.supervisor import Supervisor, local_workers
 from dart_agent.inference.updater import RollReport, follow
 from dart_agent.store.client import DataClient
+from dart_envs.errors import DartEnvError
 
 logger = logging.getLogger(__name__)
 Latest = Callable[[], Awaitable[Published | None]]
@@ -103,7 +104,10 @@ def _record(metrics: Path | None, report: RollReport) -> None:
 
 
 async def run_until_signal(body: Awaitable[None]) -> int:
-    """Run a component's body until it ends, or SIGTERM or SIGINT cancels it. Returns the exit code."""
+    """Run a component's body until it ends, or SIGTERM or SIGINT cancels it.
+
+    Returns the exit code: 0, or 1 (and one sentence in the log) for an error of the agent or the environment package.
+    """
     task = asyncio.ensure_future(body)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -112,7 +116,7 @@ async def run_until_signal(body: Awaitable[None]) -> int:
         await task
     except asyncio.CancelledError:
         return 0
-    except AgentError as error:
+    except (AgentError, DartEnvError) as error:
         logger.error("%s", error)
         return 1
     return 0

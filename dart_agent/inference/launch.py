@@ -91,6 +91,8 @@ class WorkerProcess:
                 self.settings.model_dump_json(),
                 "--directory",
                 str(self.directory),
+                "--parent",
+                str(os.getpid()),
                 *self._published_arguments(),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,

@@ -1,6 +1,6 @@
 """The process of one inference worker: a vLLM engine behind four routes on a Unix socket.
 
-Role: `python -m dart_agent.inference.server --settings JSON --directory DIR`. Chat messages and raw pixels in; token ids,
+Role: `python -m dart_agent.inference.server --settings JSON --directory DIR --parent PID`. Chat messages and raw pixels in; token ids,
 log-probs of the sampled distribution, policy versions and text out. Rule: the prompt is expanded once, by the engine, and its ids go
 back to the caller; weights change only between two tokens, with every cache cleared, so that each token's log-prob can be
 computed again from the weights of its version. The engine may not outlive its parent: a thread ends the whole process group.
@@ -308,12 +308,11 @@ async def _leave_when_broken(engine: Engine, server: Any, poll_s: float = 1.0) -
             return
 
 
-def follow_parent(directory: Path, key: str, poll_s: float = 0.5) -> None:
-    """End this process group as soon as the process that started it is gone, however it went; `directory` is removed with it.
+def follow_parent(parent: int, directory: Path, key: str, poll_s: float = 0.5) -> None:
+    """End this process group as soon as the process `parent` that started it is gone, however it went; `directory` is removed too.
 
     A directory that holds another key belongs to a successor already and is left alone.
     """
-    parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -331,12 +330,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="One vLLM inference worker on a Unix socket.")
     parser.add_argument("--settings", required=True, help="WorkerSettings as JSON")
     parser.add_argument("--directory", required=True, type=Path, help="holds the file `key`; the socket is made in it")
+    parser.add_argument(
+        "--parent", required=True, type=int, help="process id of the launcher: this worker ends with it"
+    )
     parser.add_argument("--weights", type=Path, help="directory of the weights to serve instead of the model's own")
     parser.add_argument("--version", type=int, help="policy version of --weights")
     arguments = parser.parse_args()
     directory: Path = arguments.directory
     key = (directory / KEY_NAME).read_text().strip()
-    follow_parent(directory, key)
+    follow_parent(arguments.parent, directory, key)
     os.umask(0o077)
     settings = WorkerSettings.model_validate_json(arguments.settings)
     published = None if arguments.weights is None else Published(arguments.version, arguments.weights)

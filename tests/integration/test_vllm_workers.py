@@ -7,9 +7,11 @@ sampled ids, per policy version.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
@@ -20,8 +22,10 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from dart_agent.errors import RequestRejected, WeightUpdateError
-from dart_agent.inference.client import WorkerClient
+from dart_agent.errors import RequestRejected, WeightUpdateError, WorkerError
+from dart_agent.inference.addresses import read_addresses
+from dart_agent.inference.client import Health, WorkerClient
+from dart_agent.inference.config import InferenceConfig
 from dart_agent.inference.launch import WorkerProcess, group_members
 from dart_agent.inference.pool import VllmPool
 from dart_agent.inference.settings import Published, WorkerSettings
@@ -114,6 +118,13 @@ async def eventually(condition: Callable[[], bool], timeout_s: float) -> None:
             return
         await asyncio.sleep(0.02)
     raise AssertionError(f"it did not happen within {timeout_s} s")
+
+
+async def first_health(client: WorkerClient) -> Health:
+    while True:
+        with contextlib.suppress(WorkerError):
+            return await client.health()
+        await asyncio.sleep(0.2)
 
 
 def noisy_request(request_id: str, picture: int, **sampling: Any) -> PolicyRequest:
@@ -257,3 +268,29 @@ async def test_stopped_workers_leave_nothing(fleet: Fleet) -> None:
     assert not group_members(group)
     assert not directory.exists()
     assert set(os.listdir("/dev/shm")) <= before
+
+
+async def test_a_killed_supervisor_takes_its_workers_along(fleet: Fleet, place: Path) -> None:
+    config = InferenceConfig(
+        worker=fleet.workers[0].settings,
+        workers=1,
+        directory=place / "s",
+        addresses=place / "addresses.json",
+        logs=place / "supervised",
+    )
+    file = place / "inference.json"
+    file.write_text(config.model_dump_json())
+    command = [sys.executable, "-m", "dart_agent.inference.supervisor", "--config", str(file)]
+    supervisor = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+    try:
+        await eventually(config.addresses.exists, 60)
+        (address,) = read_addresses(config.addresses)
+        async with WorkerClient(address.name, address.directory) as client:
+            async with asyncio.timeout(300):
+                health = await first_health(client)
+            assert (await client.complete(noisy_request("supervised", 7))).worker == address.name
+        assert group_members(health.pid)
+    finally:
+        supervisor.kill()
+        await supervisor.wait()
+    await eventually(lambda: not group_members(health.pid) and not address.directory.exists(), 10)
