@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 
+from dart_agent.errors import StoreError
 from dart_agent.types import Trajectory, WorkItem
 from dart_envs.types import RgbImage
 
@@ -25,6 +26,7 @@ class ListSource:
         self._queue = deque(items)
         self._held: dict[str, WorkItem] = {}
         self._tries: Counter[str] = Counter()
+        self._over: set[str] = set()
         self._left = len(self._queue)
         self._on_report = on_report
         self.given_up: dict[str, str] = {}
@@ -39,12 +41,14 @@ class ListSource:
         return item
 
     async def report(self, trajectory: Trajectory, images: Mapping[str, RgbImage]) -> None:
-        """The item has ended."""
+        """The item has ended. Raises StoreError for one that was never handed out."""
         if self._held.pop(trajectory.rollout_id, None) is None:
+            if trajectory.rollout_id not in self._over:
+                raise StoreError(f"{trajectory.rollout_id} was never handed out")
             return
         if self._on_report is not None:
             self._on_report(trajectory, images)
-        self._ended()
+        self._ended(trajectory.rollout_id)
 
     async def abandon(self, rollout_id: str, cause: str) -> None:
         """Back to the end of the list, or given up after `MAX_TRIES`."""
@@ -56,9 +60,10 @@ class ListSource:
             self._queue.append(item)
             return
         self.given_up[rollout_id] = cause
-        self._ended()
+        self._ended(rollout_id)
 
-    def _ended(self) -> None:
+    def _ended(self, rollout_id: str) -> None:
+        self._over.add(rollout_id)
         self._left -= 1
         if self._left == 0:
             self.finished.set()

@@ -1,4 +1,4 @@
-"""What every `WorkSource` must do, run against the data manager's client over its real application.
+"""What every `WorkSource` must do, run against the data manager's client over its real application, and against a list.
 
 Another source (an external queue, a list) joins by one more entry in `SOURCES`.
 """
@@ -16,12 +16,13 @@ import pytest
 
 from dart_agent.errors import StoreError
 from dart_agent.hashing import image_sha256
+from dart_agent.sources import ListSource
 from dart_agent.store.blobs import ImageStore
 from dart_agent.store.client import DataClient
 from dart_agent.store.fake import fake_image, fake_trajectory
 from dart_agent.store.trajectories import Store
 from dart_agent.store.wire import PhaseSpec, TaskSelection
-from dart_agent.types import Purpose, WorkSource
+from dart_agent.types import Purpose, Sampling, WorkItem, WorkSource
 from dart_train.data_manager.app import create_app
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.service import DataManager
@@ -55,8 +56,19 @@ async def data_manager_client(root: Path) -> AsyncIterator[DataClient]:
     store.close()
 
 
+@asynccontextmanager
+async def list_source(root: Path) -> AsyncIterator[ListSource]:
+    yield ListSource(
+        WorkItem(f"roll_{number}_{repeat}", f"grp_{number}", task, Purpose.EVAL, Sampling(), 3, "eval")
+        for number, task in enumerate(TASKS)
+        for repeat in range(2)
+    )
+
+
 Opened = Callable[[Path], AbstractAsyncContextManager[WorkSource]]
-SOURCES: dict[str, Opened] = {"data-manager": data_manager_client}
+SOURCES: dict[str, Opened] = {"data-manager": data_manager_client, "list": list_source}
+KEEPS_IMAGES = {"data-manager"}
+"""Sources that store what is reported; the others only hand it on."""
 
 
 @pytest.fixture(params=SOURCES)
@@ -91,6 +103,7 @@ async def test_a_report_may_be_repeated(source: WorkSource) -> None:
     assert item.rollout_id not in {other.rollout_id for other in rest if other is not None}
 
 
+@pytest.mark.parametrize("source", sorted(KEEPS_IMAGES), indirect=True)
 async def test_images_must_be_what_they_are_called(source: WorkSource) -> None:
     item = await source.claim("w1")
     assert item is not None

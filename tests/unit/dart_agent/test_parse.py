@@ -131,12 +131,14 @@ ACTIONS = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(ACTIONS, st.text(max_size=30).filter(lambda thought: "action" not in thought.lower()))
 def test_what_is_written_is_read_back(action: Action, thought: str) -> None:
     text = format_action(action, SAME, thought=thought)
     assert action_of(text) == action
 
 
+@settings(deadline=None)
 @given(ACTIONS)
 def test_on_a_smaller_picture_the_text_is_read_back_as_the_same_text(action: Action) -> None:
     text = format_action(action, TINY)
@@ -168,7 +170,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=300, deadline=None)
 @given(st.text() | st.lists(PIECES | st.text(max_size=3), max_size=14).map("".join))
 def test_no_text_raises_and_every_action_can_be_performed(text: str) -> None:
     for points in (TINY, THOUSANDTHS):
