@@ -20,6 +20,7 @@ from pathlib import Path
 from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import ConfigError, WorkerError
 from dart_agent.inference.client import WorkerClient
+from dart_agent.inference.process_group import group_members, kill_members
 from dart_agent.inference.settings import KEY_NAME, Published, WorkerSettings
 
 _MAX_DIRECTORY_CHARS = 64
@@ -153,13 +154,8 @@ class WorkerProcess:
                 process.send_signal(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), self.settings.stop_timeout_s)
-        # Python's resource tracker frees shared memory once all others are gone: it is let live until then.
-        for spare_tracker in (True, False):
-            members = group_members(process.pid)
-            for pid, is_tracker in members:
-                if not (spare_tracker and is_tracker):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+        for spare_trackers in (True, False):
+            kill_members(process.pid, spare_trackers=spare_trackers)
             for _ in range(40):
                 if not group_members(process.pid):
                     break
@@ -198,20 +194,3 @@ class WorkerProcess:
         if settings.device_ids is not None:
             environment["CUDA_VISIBLE_DEVICES"] = settings.device_ids
         return environment
-
-
-def group_members(group: int) -> list[tuple[int, bool]]:
-    """Processes of a process group that are not zombies, and whether each is Python's resource tracker."""
-    members = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            state, _, group_id = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
-            if int(group_id) != group or state == "Z":
-                continue
-            command = (entry / "cmdline").read_bytes()
-        except (OSError, ValueError):
-            continue
-        members.append((int(entry.name), b"resource_tracker" in command))
-    return members

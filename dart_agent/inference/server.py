@@ -27,6 +27,7 @@ from typing import Any
 
 from dart_agent.errors import RequestRejected, WeightUpdateError
 from dart_agent.inference import wire
+from dart_agent.inference.process_group import kill_members
 from dart_agent.inference.settings import KEY_NAME, SOCKET_NAME, Published, WorkerSettings
 from dart_agent.inference.torch_extras import mend_torch_extras
 from dart_agent.inference.weight_files import check_fits, tensor_shapes
@@ -320,7 +321,8 @@ def follow_parent(parent: int, directory: Path, key: str, poll_s: float = 0.5) -
         with contextlib.suppress(OSError):
             if (directory / KEY_NAME).read_text().strip() == key:
                 shutil.rmtree(directory, ignore_errors=True)
-        os.killpg(0, signal.SIGKILL)
+        kill_members(os.getpgid(0), spare_trackers=True, spare=(os.getpid(),))
+        os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="follow-parent", daemon=True).start()
 

@@ -26,8 +26,9 @@ from dart_agent.errors import RequestRejected, WeightUpdateError, WorkerError
 from dart_agent.inference.addresses import read_addresses
 from dart_agent.inference.client import Health, WorkerClient
 from dart_agent.inference.config import InferenceConfig
-from dart_agent.inference.launch import WorkerProcess, group_members
+from dart_agent.inference.launch import WorkerProcess
 from dart_agent.inference.pool import VllmPool
+from dart_agent.inference.process_group import group_members
 from dart_agent.inference.settings import Published, WorkerSettings
 from dart_agent.inference.supervisor import Supervisor, local_workers
 from dart_agent.inference.updater import roll
@@ -118,6 +119,11 @@ async def eventually(condition: Callable[[], bool], timeout_s: float) -> None:
             return
         await asyncio.sleep(0.02)
     raise AssertionError(f"it did not happen within {timeout_s} s")
+
+
+def shared_memory() -> set[str]:
+    """What Python processes hold in /dev/shm."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("sem.mp-", "psm_"))}
 
 
 async def first_health(client: WorkerClient) -> Health:
@@ -251,7 +257,7 @@ async def test_a_killed_worker_costs_no_request_and_comes_back_up_to_date(fleet:
 
 async def test_stopped_workers_leave_nothing(fleet: Fleet) -> None:
     """A third worker, stopped with requests running: no process of its group, no directory, no shared memory."""
-    before = set(os.listdir("/dev/shm"))
+    before = shared_memory()
     directory = fleet.workers[0].directory.parent / "3"
     worker = WorkerProcess(
         "third", fleet.workers[0].settings, directory=directory, log_path=fleet.workers[0].log_path.parent / "third.log"
@@ -267,10 +273,11 @@ async def test_stopped_workers_leave_nothing(fleet: Fleet) -> None:
         await asyncio.gather(running, return_exceptions=True)
     assert not group_members(group)
     assert not directory.exists()
-    assert set(os.listdir("/dev/shm")) <= before
+    assert shared_memory() <= before
 
 
 async def test_a_killed_supervisor_takes_its_workers_along(fleet: Fleet, place: Path) -> None:
+    before = shared_memory()
     config = InferenceConfig(
         worker=fleet.workers[0].settings,
         workers=1,
@@ -294,3 +301,4 @@ async def test_a_killed_supervisor_takes_its_workers_along(fleet: Fleet, place: 
         supervisor.kill()
         await supervisor.wait()
     await eventually(lambda: not group_members(health.pid) and not address.directory.exists(), 10)
+    assert shared_memory() <= before
