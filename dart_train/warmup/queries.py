@@ -1,7 +1,7 @@
 """What can be asked about an annotated screen, with the right answers.
 
-Role: `place_queries` asks for parts by their place among their like ("the second row", "the last button above") and for the buttons
-that commit or cancel; `procedure_query` asks for what the demonstration did. Rule: answers are `click`s on the middle of an
+Role: `place_queries` asks for parts by their place among their like ("Choose the second row.", "Press the last button
+above.") and for the buttons that commit or cancel; `procedure_query` asks for what the demonstration did. Rule: answers are `click`s on the middle of an
 element, on the model's coordinate grid and still inside it, in the words of `dart_agent.parse`. Non-goals: choosing which to ask
 (`dart_train.warmup.fit`).
 """
@@ -18,6 +18,7 @@ from dart_server.wire import A11yElement
 from dart_train.warmup.screens import WINDOW_ROLES, Screen
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+VERBS = {"button": "Press", "row": "Choose", "box": "Tick"}
 COMMITTING = frozenset({"OK", "Cancel", "Close", "Apply", "Save", "Open", "Yes", "No"})
 
 
@@ -45,8 +46,12 @@ def place_queries(screen: Screen, points: PointMap, step_px: int) -> list[Query]
                 names = {ORDINALS[index]} if index < len(ORDINALS) else set()
                 if index == len(members) - 1:
                     names.add("last")
-                queries.extend(_ask(f"the {name} {noun}{side}", member, points, step_px) for name in sorted(names))
-        queries.extend(_ask(f"{element.name}{side}", element, points, step_px) for element in _committing(inside))
+                queries.extend(
+                    _ask(f"{VERBS[noun]} the {name} {noun}{side}.", member, points, step_px) for name in sorted(names)
+                )
+        queries.extend(
+            _ask(f"Press {element.name}{side}.", element, points, step_px) for element in _committing(inside)
+        )
     return queries
 
 

@@ -74,12 +74,12 @@ def test_places_are_named_in_order_and_answers_hit_their_element() -> None:
     asked = {query.instruction: _clicked(query.answer) for query in place_queries(_screen(), POINTS, STEP_PX)}
     elements = {element.name: element for element in _list_dialog()}
     wanted = {
-        "the first row": "Moon",
-        "the second row": "Tiger",
-        "the third row": "Chair",
-        "the last row": "Chair",
-        "OK": "OK",
-        "Cancel": "Cancel",
+        "Choose the first row.": "Moon",
+        "Choose the second row.": "Tiger",
+        "Choose the third row.": "Chair",
+        "Choose the last row.": "Chair",
+        "Press OK.": "OK",
+        "Press Cancel.": "Cancel",
     }
     assert asked.keys() == wanted.keys()
     for words, name in wanted.items():
@@ -95,13 +95,17 @@ def test_two_windows_are_told_apart_by_side() -> None:
         query.instruction: _clicked(query.answer)[1]
         for query in place_queries(_screen(elements=lower + upper), POINTS, STEP_PX)
     }
-    assert asked["the first button above"] < 100 < 300 < asked["the last button below"]
+    assert asked["Press the first button above."] < 100 < 300 < asked["Press the last button below."]
 
 
 def test_boxes_are_asked_for_instead_of_the_rows_they_stand_in() -> None:
     cells = [_element("table cell", name, x, y, 60, 30) for y in (100, 132) for name, x in (("", 110), ("Word", 180))]
     queries = place_queries(_screen(elements=(_element("dialog", "Tick", 100, 60, 250, 200), *cells)), POINTS, STEP_PX)
-    assert {query.instruction for query in queries} == {"the first box", "the second box", "the last box"}
+    assert {query.instruction for query in queries} == {
+        "Tick the first box.",
+        "Tick the second box.",
+        "Tick the last box.",
+    }
 
 
 def test_the_procedure_says_what_was_done_and_what_came_before() -> None:
