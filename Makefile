@@ -1,6 +1,6 @@
 # One entry for everything a newcomer or CI does. Each target does its own set-up: idempotent, cached, saying what it does.
 
-PYTHON_BOOT ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p && break; done)
+PYTHON_BOOT ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 
