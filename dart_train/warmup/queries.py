@@ -1,8 +1,8 @@
 """What can be asked about an annotated screen, with the right answers.
 
-Role: `place_queries` asks for parts by their place among their like ("Choose the second row.", "Press the last button
-above.") and for the buttons that commit or cancel; `procedure_query` asks for what the demonstration did. Rule: answers are `click`s on the middle of an
-element, on the model's coordinate grid and still inside it, in the words of `dart_agent.parse`. Non-goals: choosing which to ask
+Role: `place_queries` asks for parts by their place among their like ("Choose the second row.") and for the buttons that commit
+or cancel; `procedure_query` asks for what the demonstration did. Rule: answers are `click`s on the middle of an element, on the
+model's coordinate grid and still inside it, in the words of `dart_agent.parse`. Non-goals: choosing which to ask
 (`dart_train.warmup.fit`).
 """
 
