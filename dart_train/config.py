@@ -157,7 +157,7 @@ class TrainSection(Section):
     advantage: Literal["grpo", "no_std", "leave_one_out"] = "grpo"
     aggregation: Literal["token_mean", "seq_mean_token_mean"] = "seq_mean_token_mean"
     threads: int = Field(default=1, ge=1)
-    checkpoint_every: int = Field(default=10, ge=1)
+    checkpoint_every: int = Field(default=1, ge=1)
 
 
 class EvalSection(Section):
