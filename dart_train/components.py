@@ -55,6 +55,7 @@ def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         images=paths.images,
         socket=paths.data_socket,
         seed=recipe.run.seed,
+        parallel_groups=recipe.desktops.count,
         batch=BatchSettings(
             min_groups=recipe.train.groups_per_batch,
             max_groups=recipe.train.groups_per_batch,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 from ulid import ULID
 
 from dart_agent.errors import StoreError
@@ -107,6 +107,36 @@ def claim_queued(session: Session, phase: str, worker_id: str, request_id: str, 
         rollout.state, rollout.worker_id, rollout.request_id = "claimed", worker_id, request_id
         rollout.deadline_s = deadline_s
     return rollout
+
+
+def claim_spread(
+    session: Session, phase: str, worker_id: str, request_id: str, deadline_s: float, *, may_share: bool
+) -> RolloutRow | None:
+    """Claim a queued rollout of the group that the fewest workers are on, the oldest of these.
+
+    may_share: False: only of a group that nobody is on.
+    """
+    other = aliased(RolloutRow)
+    workers_on_group = (
+        select(func.count())
+        .where(other.group_id == RolloutRow.group_id, other.state == "claimed")
+        .correlate(RolloutRow)
+        .scalar_subquery()
+    )
+    query = select(RolloutRow).where(RolloutRow.state == "queued", RolloutRow.phase == phase)
+    if not may_share:
+        query = query.where(workers_on_group == 0)
+    rollout = session.scalar(query.order_by(workers_on_group, RolloutRow.seq).limit(1))
+    if rollout is not None:
+        rollout.state, rollout.worker_id, rollout.request_id = "claimed", worker_id, request_id
+        rollout.deadline_s = deadline_s
+    return rollout
+
+
+def groups_under_way(session: Session, phase: str) -> int:
+    """How many groups of a phase have rollouts that have not ended."""
+    query = select(func.count(RolloutRow.group_id.distinct()))
+    return session.scalar(query.where(RolloutRow.phase == phase, RolloutRow.state.in_(OUTSTANDING))) or 0
 
 
 def extend_claims(session: Session, worker_id: str, deadline_s: float) -> int:

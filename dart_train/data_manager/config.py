@@ -53,12 +53,17 @@ class BatchSettings(Section):
 
 
 class DataManagerConfig(Section):
-    """Everything the process needs. `claim_timeout_s`: a claim without heartbeat or report lapses after it."""
+    """Everything the process needs.
+
+    claim_timeout_s: a claim without heartbeat or report lapses after it. parallel_groups: training groups that are worked on at the same
+    time before workers share one; as many as there are desktops lets no desktop wait while another prepares a task.
+    """
 
     database: Path
     images: Path
     socket: Path
     seed: int = 0
     claim_timeout_s: float = Field(default=300.0, gt=0)
+    parallel_groups: int = Field(default=1, ge=1)
     batch: BatchSettings = BatchSettings()
     curation: CurationSettings = CurationSettings()

@@ -1,7 +1,7 @@
 """Scheduler: which rollout a worker gets, and what follows when one ends.
 
 Role: claims, lapses, group and phase completion, each inside the caller's transaction. Rule: fixed lists go before endless phases; the
-oldest queued rollout goes first; an endless phase opens its next group only when a worker asks and nothing is queued, so that
+oldest queued rollout goes first; an endless phase opens its next group only when a worker asks and there is nothing for it, so that
 curation decides with the newest evidence. Non-goals: batches (`batches`), HTTP (`app`).
 """
 
@@ -43,12 +43,31 @@ class Scheduler:
         deadline_s = self._store.now() + self._config.claim_timeout_s
         active = session.scalars(select(PhaseRow).where(PhaseRow.state == "active").order_by(PhaseRow.seq)).all()
         for phase in sorted(active, key=lambda row: work.phase_spec(row).endless):
-            rollout = work.claim_queued(session, phase.name, worker_id, request_id, deadline_s)
-            if rollout is None and self._open_next_group(session, phase):
+            if work.phase_spec(phase).endless:
+                rollout = self._claim_of_groups(session, phase, worker_id, request_id, deadline_s)
+            else:
                 rollout = work.claim_queued(session, phase.name, worker_id, request_id, deadline_s)
             if rollout is not None:
                 return rollout
         return None
+
+    def _claim_of_groups(
+        self, session: Session, phase: PhaseRow, worker_id: str, request_id: str, deadline_s: float
+    ) -> RolloutRow | None:
+        """A group of its own for each worker up to `parallel_groups`: then no worker waits while another prepares a desktop."""
+
+        def claim(*, may_share: bool) -> RolloutRow | None:
+            return work.claim_spread(session, phase.name, worker_id, request_id, deadline_s, may_share=may_share)
+
+        rollout = claim(may_share=False)
+        if rollout is None and work.groups_under_way(session, phase.name) < self._config.parallel_groups:
+            self._open_next_group(session, phase)
+            rollout = claim(may_share=False)
+        if rollout is None:
+            rollout = claim(may_share=True)
+        if rollout is None and self._open_next_group(session, phase):
+            rollout = claim(may_share=True)
+        return rollout
 
     def expire(self, session: Session) -> None:
         """Put rollouts whose deadline has passed back into the queue."""

@@ -33,6 +33,17 @@ def test_endless_phase_hands_out_whole_groups(bench: Bench) -> None:
     assert sorted(groups.values()) == [4, 4]
 
 
+def test_workers_get_groups_of_their_own_before_they_share(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, parallel_groups=3)
+    bench.phase()
+    first = [bench.must_claim().group_id for _ in range(3)]
+    assert len(set(first)) == 3
+    then = [bench.must_claim().group_id for _ in range(9)]
+    assert Counter(first + then) == dict.fromkeys(first, 4)
+    assert bench.must_claim().group_id not in first
+    bench.store.close()
+
+
 def test_every_task_comes_before_any_comes_twice(bench: Bench) -> None:
     bench.phase(rollouts_per_task=2, select=TaskSelection(suite="s", split="train", families=["tick"]))
     tasks = [bench.must_claim().task_id for _ in range(24)]
