@@ -78,17 +78,24 @@ def held_out_tasks(screens: Sequence[Screen], share: float) -> set[str]:
     return set(task_ids[: math.ceil(share * len(task_ids))])
 
 
-def imitated_tasks(screens: Sequence[Screen], config: WarmupConfig) -> set[str]:
-    """The demonstrations whose actions are imitated: the first so many per family, in a seeded order."""
+def imitated_screens(screens: Sequence[Screen], config: WarmupConfig) -> set[Path]:
+    """Pictures of the screens whose demonstrated action is imitated: the first so many demonstrations per family, in a seeded order."""
     by_family: dict[str, list[str]] = defaultdict(list)
     for task_id in sorted({screen.task_id for screen in screens}):
         by_family[task_id.split("/")[1]].append(task_id)
-    chosen: set[str] = set()
+    whole: set[str] = set()
+    begun: set[str] = set()
     for family, task_ids in sorted(by_family.items()):
         if config.procedure_families is None or family in config.procedure_families:
             Random(f"{config.seed}/{family}").shuffle(task_ids)
-            chosen.update(task_ids[: config.procedure_demos_per_family])
-    return chosen
+            begun.update(task_ids[: config.procedure_demos_per_family])
+            whole.update(task_ids[: config.whole_demos_per_family])
+    steps = config.procedure_steps
+    return {
+        screen.picture
+        for screen in screens
+        if screen.task_id in whole or (screen.task_id in begun and (steps is None or screen.step < steps))
+    }
 
 
 class _Variant(NamedTuple):
@@ -116,7 +123,7 @@ class _Fit:
         self.screens = [screen for screen in everything if screen.task_id not in kept_back]
         if not self.screens:
             raise ScreenError(f"too few demonstrations in {config.screens}: some must be left over to measure on")
-        self.imitated = imitated_tasks(self.screens, config)
+        self.imitated = imitated_screens(self.screens, config)
         self.pixels = {screen.picture: pixels_of(screen) for screen in everything}
         self.pool: dict[Path, list[_Variant]] = defaultdict(list)
         rearrange_vision(self.model)
@@ -187,7 +194,7 @@ class _Fit:
         image = self.builder.model_image(pixels)
         points = self.builder.points(pixels, image)
         step_px = self.config.coordinate_step_px
-        procedure = procedure_query(screen, points, step_px) if screen.task_id in self.imitated else None
+        procedure = procedure_query(screen, points, step_px) if screen.picture in self.imitated else None
         pool.append(_Variant(image, place_queries(screen, points, step_px), procedure))
         return pool[-1]
 

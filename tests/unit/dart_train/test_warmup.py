@@ -21,7 +21,7 @@ from dart_train.init_model import init_model
 from dart_train.model import LoadedModel, load_model, pixel_inputs
 from dart_train.warmup import WarmupConfig, warm_start
 from dart_train.warmup.__main__ import main
-from dart_train.warmup.fit import held_out_tasks, imitated_tasks
+from dart_train.warmup.fit import held_out_tasks, imitated_screens
 from dart_train.warmup.packing import NO_LABEL, Packer
 from dart_train.warmup.queries import Query, place_queries, procedure_query
 from dart_train.warmup.screens import Screen, ScreenError, read_screens, translated
@@ -243,14 +243,26 @@ def test_warm_start_learns_reports_and_writes_a_loadable_model(tmp_path: Path, l
         warm_start(_config(tmp_path, tmp_path / "start"))
 
 
-def test_the_knobs_choose_which_demonstrations_are_imitated(tmp_path: Path) -> None:
-    screens = [_screen(task_id=f"basics/{family}/{number:04d}") for family in ("a", "b") for number in range(5)]
-    config = _config(tmp_path, tmp_path, procedure_families=("b",), procedure_demos_per_family=2)
-    chosen = imitated_tasks(screens, config)
-    assert len(chosen) == 2
-    assert all(task_id.startswith("basics/b/") for task_id in chosen)
-    assert chosen == imitated_tasks(list(reversed(screens)), config)
-    assert imitated_tasks(screens, _config(tmp_path, tmp_path, procedure_demos_per_family=0)) == set()
+def test_the_knobs_choose_what_is_imitated(tmp_path: Path) -> None:
+    screens = [
+        _screen(task_id=f"basics/{family}/{number:04d}", step=step, picture=Path(f"{family}/{number}/{step}"))
+        for family in ("a", "b")
+        for number in range(5)
+        for step in (0, 1)
+    ]
+
+    def chosen(**knobs: Any) -> set[str]:
+        imitated = imitated_screens(screens, _config(tmp_path, tmp_path, **knobs))
+        assert imitated == imitated_screens(list(reversed(screens)), _config(tmp_path, tmp_path, **knobs))
+        return {str(picture) for picture in imitated}
+
+    few = chosen(procedure_families=("b",), procedure_demos_per_family=2)
+    assert len(few) == 4
+    assert all(picture.startswith("b/") for picture in few)
+    begun = chosen(procedure_demos_per_family=5, procedure_steps=1, whole_demos_per_family=1)
+    assert sum(picture.endswith("/0") for picture in begun) == 10
+    assert sum(picture.endswith("/1") for picture in begun) == 2
+    assert chosen(procedure_demos_per_family=0) == set()
 
 
 def test_held_out_tasks_depend_on_ids_alone() -> None:
