@@ -26,20 +26,20 @@ name = "small"
 [desktops]
 count = 4
 [tasks]
-families = ["press_nth", "choose_nth"]
-max_steps = 2
+families = ["press_nth"]
+max_steps = 1
 [model]
 preset = "tiny"
 [demos]
-per_family = 3
+per_family = {demos}
 [warmup]
-procedure_demos_per_family = 3
+procedure_demos_per_family = {demos}
 images = 64
 batch_size = 16
 [inference]
 workers = 2
 [rollout]
-group_size = 2
+group_size = 6
 max_tokens = 16
 [train]
 updates = 2
@@ -55,10 +55,10 @@ min_free_memory_gib = 4
 class SmallRun:
     """`dart-train run` on the small recipe, in a directory of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, demos: int, images: int) -> None:
         self.folder = folder
         self.run_dir = folder / "runs" / "small"
-        (folder / "recipe.toml").write_text(RECIPE, encoding="utf-8")
+        (folder / "recipe.toml").write_text(RECIPE.format(demos=demos, images=images), encoding="utf-8")
 
     def start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "dart_train.cli", "run", "recipe.toml"]
@@ -91,7 +91,7 @@ def children_named(needle: str) -> list[int]:
 
 def test_a_small_run_survives_kills_and_reports(tmp_path: Path, runtime_dir: Path) -> None:
     before = cgroups_of_desktops()
-    run = SmallRun(tmp_path)
+    run = SmallRun(tmp_path, demos=40, images=6_400)  # enough that some rollouts of a group succeed
     process = run.start()
     wait_for(lambda: "eval-before" in run.stages(), process)
     workers = children_named(f"dart_agent.inference.server.*{runtime_dir}")
@@ -114,7 +114,7 @@ def test_a_small_run_survives_kills_and_reports(tmp_path: Path, runtime_dir: Pat
 
 def test_ctrl_c_and_a_killed_launcher_leave_nothing_and_the_run_goes_on(tmp_path: Path, runtime_dir: Path) -> None:
     before = cgroups_of_desktops()
-    run = SmallRun(tmp_path)
+    run = SmallRun(tmp_path, demos=3, images=64)
     process = run.start()
     wait_for(lambda: len(run.lines("episode")) >= 2, process)
     process.send_signal(signal.SIGINT)
