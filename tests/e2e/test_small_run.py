@@ -34,8 +34,7 @@ preset = "tiny"
 per_family = {demos}
 [warmup]
 procedure_demos_per_family = {demos}
-images = 64
-batch_size = 16
+images = {images}
 [inference]
 workers = 2
 [rollout]
