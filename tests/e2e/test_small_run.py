@@ -88,6 +88,18 @@ def children_named(needle: str) -> list[int]:
     return [int(pid) for pid in out.split()]
 
 
+def kill_a_desktop(cgroups: set[str]) -> bool:
+    """SIGKILL to the first process of one desktop; False when every desktop was just being replaced."""
+    for cgroup in sorted(cgroups):
+        try:
+            first = min(int(pid) for pid in (Path(cgroup) / "cgroup.procs").read_text().split())
+            os.kill(first, signal.SIGKILL)
+        except (OSError, ValueError):
+            continue
+        return True
+    return False
+
+
 def test_a_small_run_survives_kills_and_reports(tmp_path: Path, runtime_dir: Path) -> None:
     before = cgroups_of_desktops()
     run = SmallRun(tmp_path, demos=40, images=6_400)  # enough that some rollouts of a group succeed
@@ -96,10 +108,7 @@ def test_a_small_run_survives_kills_and_reports(tmp_path: Path, runtime_dir: Pat
     workers = children_named(f"dart_agent.inference.server.*{runtime_dir}")
     assert workers
     os.kill(workers[0], signal.SIGKILL)
-    desktops = [Path(path) for path in cgroups_of_desktops() - before]
-    inits = sorted({int(pid) for path in desktops for pid in (path / "cgroup.procs").read_text().split()})
-    assert inits
-    os.kill(inits[0], signal.SIGKILL)
+    wait_for(lambda: kill_a_desktop(cgroups_of_desktops() - before), process)
     output, _ = process.communicate(timeout=600)
     assert process.returncode in (0, 1), output
     result = json.loads((run.run_dir / "report" / "result.json").read_text())
