@@ -19,7 +19,8 @@ INTERFACE = (
 GLUE = (
     "the a an and then in on at to of with is it from for named called word button row box list entry field item menu "
     "confirm press click choose select tick type write open close dialog shown window whose label labelled done nothing "
-    "first second third last above below left right next both all none not only that this into by be as or answer read "
+    "first second third fourth fifth sixth seventh eighth "
+    "last above below left right next both all none not only that this into by be as or answer read "
     "where what which nothing empty screen find show copy under over name text step task previous wait finish finished"
 )
 

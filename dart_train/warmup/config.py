@@ -41,6 +41,9 @@ class WarmupConfig(BaseModel):
         default=0, ge=0, description="demonstrations imitated to their end all the same"
     )
     procedure_share: float = Field(default=0.5, ge=0, le=1)
+    guided_share: float = Field(
+        default=0.5, ge=0, le=1, description="of the other queries: under the task's instruction, thought given"
+    )
     coordinate_step_px: int = Field(default=8, ge=1)
     images: int = Field(default=24_000, ge=1)
     queries_per_image: int = Field(default=6, ge=1, le=64)

@@ -30,7 +30,7 @@ from dart_train.metrics import append
 from dart_train.model import LoadedModel, load_model, pixel_inputs
 from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
-from dart_train.warmup.queries import Query, place_queries, procedure_query
+from dart_train.warmup.queries import Asker, Query
 from dart_train.warmup.screens import Screen, ScreenError, pixels_of, read_screens, translated
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ class _Variant(NamedTuple):
 
     image: RgbImage
     place: list[Query]
+    guided: list[Query]
     procedure: Query | None
 
 
@@ -177,11 +178,15 @@ class _Fit:
         return float(loss.detach())
 
     def _example(self, screen: Screen) -> tuple[RgbImage, list[Query]]:
-        image, place, procedure = self._variant(screen)
-        queries = self.random.sample(place, min(len(place), self.config.queries_per_image))
-        if procedure is not None and self.random.random() < self.config.procedure_share:
-            queries = [procedure, *queries[: self.config.queries_per_image - 1]]
-        return image, queries
+        variant = self._variant(screen)
+        queries: list[Query] = []
+        if variant.procedure is not None and self.random.random() < self.config.procedure_share:
+            queries.append(variant.procedure)
+        if variant.place:
+            while len(queries) < self.config.queries_per_image:
+                guided = self.random.random() < self.config.guided_share
+                queries.append(self.random.choice(variant.guided if guided else variant.place))
+        return variant.image, queries
 
     def _variant(self, screen: Screen) -> _Variant:
         """One of the screen's moved pictures, drawn anew until the pool has its share of them."""
@@ -191,12 +196,15 @@ class _Fit:
         pixels = self.pixels[screen.picture]
         if self.config.translate:
             pixels, screen = translated(pixels, screen, self.random)
-        image = self.builder.model_image(pixels)
-        points = self.builder.points(pixels, image)
-        step_px = self.config.coordinate_step_px
-        procedure = procedure_query(screen, points, step_px) if screen.picture in self.imitated else None
-        pool.append(_Variant(image, place_queries(screen, points, step_px), procedure))
+        image, asker = self._seen(pixels)
+        procedure = asker.procedure_query(screen) if screen.picture in self.imitated else None
+        pool.append(_Variant(image, asker.place_queries(screen), asker.guided_queries(screen, self.random), procedure))
         return pool[-1]
+
+    def _seen(self, pixels: RgbImage) -> tuple[RgbImage, Asker]:
+        """The model's picture of a screenshot, and what asks about it."""
+        image = self.builder.model_image(pixels)
+        return image, Asker(self.builder.points(pixels, image), self.config.coordinate_step_px)
 
     def _forward(self, images: Sequence[RgbImage], batch: PackedBatch) -> tuple[Tensor, Tensor]:
         import torch
@@ -236,11 +244,8 @@ class _Fit:
 
         images, asked, kinds = [], [], []
         for screen in self.measured:
-            pixels = self.pixels[screen.picture]
-            image = self.builder.model_image(pixels)
-            points = self.builder.points(pixels, image)
-            place = place_queries(screen, points, self.config.coordinate_step_px)
-            procedure = procedure_query(screen, points, self.config.coordinate_step_px)
+            image, asker = self._seen(self.pixels[screen.picture])
+            place, procedure = asker.place_queries(screen), asker.procedure_query(screen)
             queries = [*place, *([procedure] if procedure is not None and procedure.box is not None else [])]
             if queries:
                 images.append(image)
@@ -254,18 +259,20 @@ class _Fit:
         guesses = logits_MV.argmax(dim=-1).tolist()
         position = 0
         for kind, query in zip(kinds, (q for queries in asked for q in queries), strict=True):
-            length = len(self.packer.answer_ids(query))
-            hits[kind].append(_inside(query, self.loaded.tokenizer.decode(guesses[position : position + length])))
+            length = len(self.packer.learnt_ids(query))
+            hits[kind].append(_right(query, self.loaded.tokenizer.decode(guesses[position : position + length])))
             position += length
         if position != len(guesses):
             raise RuntimeError("the answers of the measured screens do not line up with the model's outputs")
         return _share(hits["place"]), _share(hits["procedure"])
 
 
-def _inside(query: Query, text: str) -> bool:
-    """Whether the click written in `text` is right. Digits are read as they stand: what is measured is the place."""
-    numbers = [int(number) for number in re.findall(r"\d+", text)]
-    if query.box is None or len(numbers) != 2:
+def _right(query: Query, text: str) -> bool:
+    """Whether the thought in `text` is the wanted one and the click after it hits the box."""
+    thought, _, action = text.partition("Action:")
+    numbers = [int(number) for number in re.findall(r"\d+", action)]
+    wanted = query.answer[query.given :].partition("Action:")[0]
+    if query.box is None or len(numbers) != 2 or thought.strip() != wanted.strip():
         return False
     x0, y0, x1, y1 = query.box
     return x0 <= numbers[0] <= x1 and y0 <= numbers[1] <= y1

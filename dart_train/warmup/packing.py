@@ -75,8 +75,13 @@ class Packer:
         )
 
     def answer_ids(self, query: Query) -> list[int]:
-        """Tokens of a query's answer, the end of turn included."""
-        return self._encode(query.answer) + self._end
+        """Tokens of a query's answer, the given head and the end of turn included."""
+        given, learnt = query.answer[: query.given], query.answer[query.given :]
+        return self._encode(given) + self._encode(learnt) + self._end
+
+    def learnt_ids(self, query: Query) -> list[int]:
+        """Tokens of the part of the answer that is learnt, the end of turn included."""
+        return self._encode(query.answer[query.given :]) + self._end
 
     def _row(self, queries: Sequence[Query]) -> tuple[list[int], list[int], np.ndarray, list[int]]:
         ids = list(self._prefix)
@@ -88,7 +93,8 @@ class Packer:
             question = self._question(query)
             answer = self.answer_ids(query)
             ids += question + answer
-            labels += [NO_LABEL] * len(question) + answer
+            given = len(self._encode(query.answer[: query.given]))
+            labels += [NO_LABEL] * (len(question) + given) + answer[given:]
             length = len(question) + len(answer)
             blocks += [number] * length
             positions.append(np.broadcast_to(first + np.arange(length), (3, length)))

@@ -1,15 +1,20 @@
 """What can be asked about an annotated screen, with the right answers.
 
-Role: `place_queries` asks for parts by their place among their like ("Choose the second row.") and for the buttons that commit
-or cancel; `procedure_query` asks for what the demonstration did. Rule: answers are `click`s on the middle of an element, on the
-model's coordinate grid and still inside it, in the words of `dart_agent.parse`. Non-goals: choosing which to ask
-(`dart_train.warmup.fit`).
+Role: names the parts of a screen by their place ("second row", "last button above", "OK") and makes three kinds of queries of them:
+
+    place_queries     "Choose the second row."                         thought and click are both learnt
+    guided_queries    the task's own instruction, thought given        only the click is learnt: where a thought leads, not which to have
+    procedure_query   the task's own instruction and demonstration     thought and click of the demonstration are learnt
+
+Rule: answers are in the words of `dart_agent.parse`; a click goes to the middle of an element, on the model's coordinate grid and still
+inside it. Non-goals: choosing which to ask (`dart_train.warmup.fit`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 
 from dart_agent.geometry import PointMap
 from dart_agent.parse import format_action
@@ -23,81 +28,125 @@ COMMITTING = frozenset({"OK", "Cancel", "Close", "Apply", "Save", "Open", "Yes",
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the screen: its name ("last button above") and the sentence that asks for it."""
+
+    name: str
+    sentence: str
+    element: A11yElement
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
-    """One question about a screen. box: (x0, y0, x1, y1) in model-input pixels where a click is right, None if it is not a click."""
+    """One question about a screen.
+
+    past_answers: what the policy is said to have done before. given: how many characters at the head of `answer` are context, not learnt.
+    box: (x0, y0, x1, y1) in model-input pixels where a click is right, None if the answer is not a click.
+    """
 
     instruction: str
     past_answers: tuple[str, ...]
     answer: str
     box: tuple[float, float, float, float] | None
+    given: int = 0
 
 
-def place_queries(screen: Screen, points: PointMap, step_px: int) -> list[Query]:
-    """Every part of the screen that can be named by its place, with every name it has."""
-    windows = sorted(
-        (element for element in screen.elements if element.role in WINDOW_ROLES), key=lambda element: element.y
-    )
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Makes queries for one size of screens and model-input images; clicks lie on a grid of `step_px` model-input pixels."""
+
+    points: PointMap
+    step_px: int
+
+    def place_queries(self, screen: Screen) -> list[Query]:
+        """Every part of the screen, by every name it has."""
+        return [
+            Query(part.sentence, (), self._click(part.element, part.name), self._box(part.element))
+            for part in named_parts(screen)
+        ]
+
+    def guided_queries(self, screen: Screen, random: Random) -> list[Query]:
+        """Every part under the task's instruction, after no click or one somewhere on the screen."""
+        parts = named_parts(screen)
+        queries = []
+        for part in parts:
+            past = (self._click(random.choice(parts).element, ""),) if random.random() < 0.5 else ()
+            answer, action = self._click(part.element, part.name), self._click(part.element, "")
+            queries.append(
+                Query(screen.instruction, past, answer, self._box(part.element), len(answer) - len(action) - 1)
+            )
+        return queries
+
+    def procedure_query(self, screen: Screen) -> Query | None:
+        """What the demonstration did here; None where it did nothing."""
+        if screen.action is None:
+            return None
+        past = () if screen.previous is None else (self._answer(screen.previous, None, ""),)
+        aimed = _under(screen.elements, screen.action)
+        thought = "" if aimed is None else _thought(screen, aimed)
+        return Query(
+            screen.instruction,
+            past,
+            self._answer(screen.action, aimed, thought),
+            None if aimed is None else self._box(aimed),
+        )
+
+    def _click(self, element: A11yElement, thought: str) -> str:
+        middle = Action(ActionType.CLICK, x=element.x + element.w // 2, y=element.y + element.h // 2)
+        return self._answer(middle, element, thought)
+
+    def _answer(self, action: Action, element: A11yElement | None, thought: str) -> str:
+        """The action's text; a click goes to the grid point nearest to the middle of `element` (or to where it was aimed)."""
+        if action.type is not ActionType.CLICK or action.x is None or action.y is None:
+            return format_action(action, self.points, thought=thought)
+        if element is None:
+            x, y = self.points.to_written(action.x, action.y)
+        else:
+            x0, y0, x1, y1 = self._box(element)
+            x, y = int((x0 + x1) / 2), int((y0 + y1) / 2)
+        width, height = self.points.written_wh
+        screen = self.points.to_screen(_to_grid(x, self.step_px, width), _to_grid(y, self.step_px, height))
+        if screen is not None:
+            action = Action(ActionType.CLICK, x=screen[0], y=screen[1])
+        return format_action(action, self.points, thought=thought)
+
+    def _box(self, element: A11yElement) -> tuple[float, float, float, float]:
+        across, down = (
+            written / screen for written, screen in zip(self.points.written_wh, self.points.screen_wh, strict=True)
+        )
+        right, bottom = element.x + element.w, element.y + element.h
+        return element.x * across, element.y * down, right * across, bottom * down
+
+
+def named_parts(screen: Screen) -> list[Part]:
+    """Buttons, rows and boxes by their place in their window, and the buttons that commit or cancel by their label."""
+    windows = sorted((e for e in screen.elements if e.role in WINDOW_ROLES), key=lambda e: e.y)
     sides = [""] if len(windows) < 2 else [" above", *([""] * (len(windows) - 2)), " below"]
-    queries: list[Query] = []
-    for window, side in zip(windows, sides, strict=True):
-        inside = [element for element in screen.elements if element is not window and _within(element, window)]
+    parts: list[Part] = []
+    for window, side in zip(windows, sides, strict=False):
+        inside = [e for e in screen.elements if e is not window and _within(e, window)]
         for noun, members in _alike(inside):
             for index, member in enumerate(members):
                 names = {ORDINALS[index]} if index < len(ORDINALS) else set()
                 if index == len(members) - 1:
                     names.add("last")
-                queries.extend(
-                    _ask(f"{VERBS[noun]} the {name} {noun}{side}.", member, points, step_px) for name in sorted(names)
-                )
-        queries.extend(
-            _ask(f"Press {element.name}{side}.", element, points, step_px) for element in _committing(inside)
-        )
-    return queries
+                for name in sorted(names):
+                    parts.append(Part(f"{name} {noun}{side}", f"{VERBS[noun]} the {name} {noun}{side}.", member))
+        for element in inside:
+            if element.role == "push button" and element.name in COMMITTING:
+                parts.append(Part(f"{element.name}{side}", f"Press {element.name}{side}.", element))
+    return parts
 
 
-def procedure_query(screen: Screen, points: PointMap, step_px: int) -> Query | None:
-    """What the demonstration did here; None where it did nothing."""
-    if screen.action is None:
-        return None
-    aimed = _under(screen.elements, screen.action)
-    past = () if screen.previous is None else (_snapped(screen.previous, None, points, step_px),)
-    answer = _snapped(screen.action, aimed, points, step_px)
-    return Query(screen.instruction, past, answer, None if aimed is None else _model_box(aimed, points))
-
-
-def _ask(words: str, element: A11yElement, points: PointMap, step_px: int) -> Query:
-    middle = Action(ActionType.CLICK, x=element.x + element.w // 2, y=element.y + element.h // 2)
-    return Query(words, (), _snapped(middle, element, points, step_px), _model_box(element, points))
-
-
-def _snapped(action: Action, element: A11yElement | None, points: PointMap, step_px: int) -> str:
-    """The action's text; a click goes to the grid point nearest to the middle of `element` (or to where it was aimed)."""
-    if action.type is not ActionType.CLICK or action.x is None or action.y is None:
-        return format_action(action, points)
-    if element is None:
-        x, y = points.to_written(action.x, action.y)
-    else:
-        x0, y0, x1, y1 = _model_box(element, points)
-        x, y = int((x0 + x1) / 2), int((y0 + y1) / 2)
-    width, height = points.written_wh
-    screen = points.to_screen(_to_grid(x, step_px, width), _to_grid(y, step_px, height))
-    if screen is None:
-        return format_action(action, points)
-    return format_action(Action(ActionType.CLICK, x=screen[0], y=screen[1]), points)
+def _thought(screen: Screen, aimed: A11yElement) -> str:
+    """The aimed part's name: the one that the instruction uses where it does."""
+    names = [part.name for part in named_parts(screen) if part.element == aimed]
+    said = [name for name in names if name in screen.instruction]
+    return next(iter(said or names), "")
 
 
 def _to_grid(value: int, step_px: int, limit: int) -> int:
     return min(max(value, 0), limit - 1) // step_px * step_px + step_px // 2
-
-
-def _model_box(element: A11yElement, points: PointMap) -> tuple[float, float, float, float]:
-    across, down = (written / screen for written, screen in zip(points.written_wh, points.screen_wh, strict=True))
-    return (
-        element.x * across,
-        element.y * down,
-        (element.x + element.w) * across,
-        (element.y + element.h) * down,
-    )
 
 
 def _alike(inside: Sequence[A11yElement]) -> list[tuple[str, list[A11yElement]]]:
@@ -105,16 +154,13 @@ def _alike(inside: Sequence[A11yElement]) -> list[tuple[str, list[A11yElement]]]
     buttons = [e for e in inside if e.role == "push button" and e.name not in COMMITTING]
     cells = [e for e in inside if e.role == "table cell"]
     boxes = [e for e in cells if not e.name] + [e for e in inside if e.role == "check box"]
-    rows = [e for e in cells if e.name]
-    groups = [("button", sorted(buttons, key=lambda e: (e.y // 20, e.x)))]
-    groups.append(("box", sorted(boxes, key=lambda e: e.y)))
-    if not boxes:
-        groups.append(("row", sorted(rows, key=lambda e: e.y)))
+    rows = [] if boxes else cells
+    groups = [
+        ("button", sorted(buttons, key=lambda e: (e.y // 20, e.x))),
+        ("box", sorted(boxes, key=lambda e: e.y)),
+        ("row", sorted(rows, key=lambda e: e.y)),
+    ]
     return [(noun, members) for noun, members in groups if members]
-
-
-def _committing(inside: Sequence[A11yElement]) -> list[A11yElement]:
-    return [e for e in inside if e.role == "push button" and e.name in COMMITTING]
 
 
 def _within(element: A11yElement, window: A11yElement) -> bool:

@@ -33,6 +33,7 @@ class Screen:
     """One step of a demonstration as a teacher sees it.
 
     picture: file of the full screenshot. previous: the demonstrated action before this screen, None on the first one.
+    parts: the actions of all steps of its demonstration.
     """
 
     picture: Path
@@ -42,6 +43,7 @@ class Screen:
     elements: tuple[A11yElement, ...]
     action: Action | None
     previous: Action | None = None
+    parts: tuple[Action, ...] = ()
 
     @property
     def family(self) -> str:
@@ -78,10 +80,12 @@ def read_screens(directory: Path) -> list[Screen]:
     ordered: list[Screen] = []
     for task_id in sorted(by_task):
         steps = {screen.step: screen for screen in by_task[task_id]}
+        parts = tuple(screen.action for _, screen in sorted(steps.items()) if screen.action is not None)
         for index in sorted(steps):
             before = steps.get(index - 1)
             if index == 0 or before is not None:
-                ordered.append(replace(steps[index], previous=before.action if before is not None else None))
+                previous = before.action if before is not None else None
+                ordered.append(replace(steps[index], previous=previous, parts=parts))
     return ordered
 
 
@@ -132,6 +136,7 @@ def translated(pixels: RgbImage, screen: Screen, random: Random) -> tuple[RgbIma
         elements=tuple(shift.element(element) for element in screen.elements),
         action=shift.action(screen.action),
         previous=shift.action(screen.previous),
+        parts=tuple(part for part in map(shift.action, screen.parts) if part is not None),
     )
 
 

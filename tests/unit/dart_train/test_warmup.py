@@ -23,13 +23,13 @@ from dart_train.warmup import WarmupConfig, warm_start
 from dart_train.warmup.__main__ import main
 from dart_train.warmup.fit import held_out_tasks, imitated_screens
 from dart_train.warmup.packing import NO_LABEL, Packer
-from dart_train.warmup.queries import Query, place_queries, procedure_query
+from dart_train.warmup.queries import Asker, Query
 from dart_train.warmup.screens import Screen, ScreenError, read_screens, translated
 
 torch = pytest.importorskip("torch")
 
 POINTS = PointMap((256, 160), (640, 400))
-STEP_PX = 8
+ASKER = Asker(POINTS, step_px=8)
 
 
 def _element(role: str, name: str, x: int, y: int, w: int, h: int) -> A11yElement:
@@ -71,7 +71,7 @@ def _clicked(answer: str) -> tuple[int, int]:
 
 
 def test_places_are_named_in_order_and_answers_hit_their_element() -> None:
-    asked = {query.instruction: _clicked(query.answer) for query in place_queries(_screen(), POINTS, STEP_PX)}
+    asked = {query.instruction: _clicked(query.answer) for query in ASKER.place_queries(_screen())}
     elements = {element.name: element for element in _list_dialog()}
     wanted = {
         "Choose the first row.": "Moon",
@@ -92,15 +92,14 @@ def test_two_windows_are_told_apart_by_side() -> None:
     lower = (_element("dialog", "Second", 80, 300, 300, 80), _element("push button", "Yarn", 90, 330, 100, 36))
     upper = (_element("dialog", "First", 90, 20, 300, 80), _element("push button", "Kite", 95, 50, 100, 36))
     asked = {
-        query.instruction: _clicked(query.answer)[1]
-        for query in place_queries(_screen(elements=lower + upper), POINTS, STEP_PX)
+        query.instruction: _clicked(query.answer)[1] for query in ASKER.place_queries(_screen(elements=lower + upper))
     }
     assert asked["Press the first button above."] < 100 < 300 < asked["Press the last button below."]
 
 
 def test_boxes_are_asked_for_instead_of_the_rows_they_stand_in() -> None:
     cells = [_element("table cell", name, x, y, 60, 30) for y in (100, 132) for name, x in (("", 110), ("Word", 180))]
-    queries = place_queries(_screen(elements=(_element("dialog", "Tick", 100, 60, 250, 200), *cells)), POINTS, STEP_PX)
+    queries = ASKER.place_queries(_screen(elements=(_element("dialog", "Tick", 100, 60, 250, 200), *cells)))
     assert {query.instruction for query in queries} == {
         "Tick the first box.",
         "Tick the second box.",
@@ -108,15 +107,30 @@ def test_boxes_are_asked_for_instead_of_the_rows_they_stand_in() -> None:
     }
 
 
+def test_a_guided_query_gives_the_thought_and_asks_for_the_click() -> None:
+    queries = ASKER.guided_queries(_screen(), Random(0))
+    assert {query.instruction for query in queries} == {"Choose the last row, then press OK."}
+    assert {query.answer[: query.given] for query in queries} == {
+        f"Thought: {name}" for name in ("first row", "second row", "third row", "last row", "OK", "Cancel")
+    }
+    assert all(query.answer[query.given :].startswith("\nAction: click(") for query in queries)
+    assert {len(query.past_answers) for query in queries} == {0, 1}
+
+
 def test_the_procedure_says_what_was_done_and_what_came_before() -> None:
-    query = procedure_query(_screen(), POINTS, STEP_PX)
+    query = ASKER.procedure_query(_screen())
     assert query is not None
     assert query.instruction == "Choose the last row, then press OK."
     assert len(query.past_answers) == 1
+    assert query.answer.startswith("Thought: OK\n")
+    aimed = _screen(step=0, action=Action(ActionType.CLICK, x=200, y=175), previous=None)
+    first = ASKER.procedure_query(aimed)
+    assert first is not None
+    assert first.answer.startswith("Thought: last row\n")
     x, y = _clicked(query.answer)
     assert 227 <= x < 342
     assert 210 <= y < 246
-    assert procedure_query(_screen(action=None), POINTS, STEP_PX) is None
+    assert ASKER.procedure_query(_screen(action=None)) is None
 
 
 def test_translation_moves_pixels_labels_and_actions_together() -> None:
@@ -184,6 +198,16 @@ def test_a_packed_prompt_is_the_prompt_that_the_engine_sees(loaded: LoadedModel)
     prompt = loaded.processor(text=[text], images=[image], return_tensors="pt")["input_ids"][0].tolist()
     assert ids[: len(prompt)] == prompt
     assert ids[len(prompt) :] == packer.answer_ids(query)
+
+
+def test_what_is_given_is_not_learnt(loaded: LoadedModel) -> None:
+    packer = Packer(loaded.model, loaded.processor, PromptBuilder(preset("tiny", images=1)), (1, 10, 16))
+    given = Query("Press OK.", (), "Thought: OK\nAction: wait()", None, given=len("Thought: OK"))
+    batch = packer.pack([[given]])
+    learnt = batch.labels_BT[batch.labels_BT != NO_LABEL].tolist()
+    assert learnt == packer.learnt_ids(given)
+    assert loaded.tokenizer.decode(learnt) == "\nAction: wait()<|im_end|>"
+    assert loaded.tokenizer.decode(packer.answer_ids(given)) == "Thought: OK\nAction: wait()<|im_end|>"
 
 
 def test_rearranged_vision_gives_the_same_features(loaded: LoadedModel, tmp_path: Path) -> None:
