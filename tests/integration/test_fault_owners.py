@@ -60,7 +60,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     environment = {
         **os.environ,
         "DART_RUNTIME_DIR": str(place),
-        "DART_SNAPSHOT_DIR": str(place / "snapshots"),
+        "DART_SNAPSHOT_DIR": f"/dev/shm/dart-faults-{os.getpid()}",  # in memory: only there the disk has a limit
         "DART_DESKTOP_MEMORY_MIB": "512",
         "DART_DESKTOP_DISK_MIB": "64",
         "DART_DESKTOP_PIDS": "256",

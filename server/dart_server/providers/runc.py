@@ -233,14 +233,17 @@ class RuncProvider:
 
 
 def judge(seen: dict[str, Any], agent: dict[str, Any] | None, silence: str) -> tuple[HealthCause, str]:
-    """Why a desktop is (not) well, from the helper's counters and the agent's health (None: it does not answer)."""
+    """Why a desktop is (not) well, from the helper's counters and the agent's health (None: it does not answer).
+
+    A full disk is a broken desktop also while its session still answers: nothing can be saved or judged on it any more.
+    """
     well = agent is not None and bool(agent.get("session_alive", agent.get("x_alive", True)))
     full = seen["disk_free_bytes"] < _FULL_BYTES or bool(agent and agent.get("disk_full"))
-    if well:
-        return HealthCause.OK, "its disk is full" if full else ""
-    if seen["oom_kills"]:
+    if well and not full:
+        return HealthCause.OK, ""
+    if seen["oom_kills"] and not well:
         return HealthCause.OOM, f"its memory limit killed {seen['oom_kills']} processes"
-    if seen["pids_refused"]:
+    if seen["pids_refused"] and not well:
         return HealthCause.PIDS, f"its process limit was hit {seen['pids_refused']} times"
     if full:
         return HealthCause.DISK_FULL, "its disk is full"
