@@ -179,6 +179,7 @@ DOWN = {"session_alive": False}
         ({"oom_kills": 1}, None, HealthCause.OOM),
         ({"pids_refused": 1}, DOWN, HealthCause.PIDS),
         ({"disk_free_bytes": 0}, DOWN, HealthCause.DISK_FULL),
+        ({"disk_free_bytes": 0}, WELL, HealthCause.DISK_FULL),
         ({"state": "ended", "ended": "signal 9"}, None, HealthCause.KILLED_FROM_OUTSIDE),
         ({"state": "ended", "ended": "signal 9", "oom_kills": 1}, None, HealthCause.OOM),
         ({"state": "ended", "ended": "exit 0"}, None, HealthCause.SESSION_DEAD),
