@@ -92,7 +92,11 @@ def trainer(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         advantage=train.advantage,
         step_fraction=recipe.curation.high_entropy_step_fraction,
         optimizer=OptimizerSettings(
-            learning_rate=train.learning_rate, weight_decay=train.weight_decay, grad_clip=train.grad_clip
+            learning_rate=train.learning_rate,
+            warmup_updates=train.warmup_updates,
+            beta2=train.beta2,
+            weight_decay=train.weight_decay,
+            grad_clip=train.grad_clip,
         ),
         loss=LossSettings(
             clip_low=train.clip_low,
@@ -173,6 +177,7 @@ def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         threads=section.threads,
         procedure_families=section.procedure_families,
         procedure_demos_per_family=section.procedure_demos_per_family,
+        ordered=section.ordered,
         procedure_share=section.procedure_share,
         images=section.images,
         queries_per_image=section.queries_per_image,

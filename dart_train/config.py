@@ -90,6 +90,10 @@ class WarmupSection(Section):
     procedure_demos_per_family: int = Field(
         default=16, ge=0, description="how many demonstrations per family are imitated"
     )
+    ordered: bool = Field(
+        default=True,
+        description="false: imitate any part that the instruction names, so that their order is not taught",
+    )
     procedure_share: float = Field(
         default=0.5, ge=0, le=1, description="how often an imitated action is asked about, where a screen has one"
     )
@@ -147,6 +151,8 @@ class TrainSection(Section):
     epochs: int = Field(default=1, ge=1)
     minibatches: int = Field(default=1, ge=1)
     learning_rate: float = Field(default=1e-4, ge=0)
+    warmup_updates: int = Field(default=5, ge=0, description="updates over which the rate rises")
+    beta2: float = Field(default=0.99, ge=0, lt=1, description="AdamW's memory of squared gradients")
     weight_decay: float = Field(default=0.0, ge=0)
     grad_clip: float = Field(default=1.0, gt=0)
     clip_low: float = Field(default=0.2, gt=0)

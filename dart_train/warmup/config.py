@@ -40,6 +40,10 @@ class WarmupConfig(BaseModel):
     whole_demos_per_family: int = Field(
         default=0, ge=0, description="demonstrations imitated to their end all the same"
     )
+    ordered: bool = Field(
+        default=True,
+        description="False: imitate any part that the instruction names, so that their order is not taught",
+    )
     procedure_share: float = Field(default=0.5, ge=0, le=1)
     guided_share: float = Field(
         default=0.5, ge=0, le=1, description="of the other queries: under the task's instruction, thought given"

@@ -104,7 +104,7 @@ class _Variant(NamedTuple):
     image: RgbImage
     place: list[Query]
     guided: list[Query]
-    procedure: Query | None
+    procedures: list[Query]
 
 
 class _Fit:
@@ -180,8 +180,8 @@ class _Fit:
     def _example(self, screen: Screen) -> tuple[RgbImage, list[Query]]:
         variant = self._variant(screen)
         queries: list[Query] = []
-        if variant.procedure is not None and self.random.random() < self.config.procedure_share:
-            queries.append(variant.procedure)
+        if variant.procedures and self.random.random() < self.config.procedure_share:
+            queries.append(self.random.choice(variant.procedures))
         if variant.place:
             while len(queries) < self.config.queries_per_image:
                 guided = self.random.random() < self.config.guided_share
@@ -197,14 +197,20 @@ class _Fit:
         if self.config.translate:
             pixels, screen = translated(pixels, screen, self.random)
         image, asker = self._seen(pixels)
-        procedure = asker.procedure_query(screen) if screen.picture in self.imitated else None
-        pool.append(_Variant(image, asker.place_queries(screen), asker.guided_queries(screen, self.random), procedure))
+        procedures = self._procedures(asker, screen) if screen.picture in self.imitated else []
+        pool.append(_Variant(image, asker.place_queries(screen), asker.guided_queries(screen, self.random), procedures))
         return pool[-1]
 
     def _seen(self, pixels: RgbImage) -> tuple[RgbImage, Asker]:
         """The model's picture of a screenshot, and what asks about it."""
         image = self.builder.model_image(pixels)
         return image, Asker(self.builder.points(pixels, image), self.config.coordinate_step_px)
+
+    def _procedures(self, asker: Asker, screen: Screen) -> list[Query]:
+        if not self.config.ordered:
+            return asker.said_queries(screen)
+        demonstrated = asker.procedure_query(screen)
+        return [] if demonstrated is None else [demonstrated]
 
     def _forward(self, images: Sequence[RgbImage], batch: PackedBatch) -> tuple[Tensor, Tensor]:
         import torch

@@ -1,10 +1,11 @@
 """What can be asked about an annotated screen, with the right answers.
 
-Role: names the parts of a screen by their place ("second row", "last button above", "OK") and makes three kinds of queries of them:
+Role: names the parts of a screen by their place ("second row", "last button above", "OK") and makes four kinds of queries of them:
 
     place_queries     "Choose the second row."                         thought and click are both learnt
     guided_queries    the task's own instruction, thought given        only the click is learnt: where a thought leads, not which to have
     procedure_query   the task's own instruction and demonstration     thought and click of the demonstration are learnt
+    said_queries      the task's own instruction                       thought and click of any part it names, in no order
 
 Rule: answers are in the words of `dart_agent.parse`; a click goes to the middle of an element, on the model's coordinate grid and still
 inside it. Non-goals: choosing which to ask (`dart_train.warmup.fit`).
@@ -90,6 +91,15 @@ class Asker:
             self._answer(screen.action, aimed, thought),
             None if aimed is None else self._box(aimed),
         )
+
+    def said_queries(self, screen: Screen) -> list[Query]:
+        """Every part that the task's instruction names and the screen shows, after what the demonstration had done."""
+        past = () if screen.previous is None else (self._answer(screen.previous, None, ""),)
+        return [
+            Query(screen.instruction, past, self._click(part.element, part.name), self._box(part.element))
+            for part in named_parts(screen)
+            if part.name in screen.instruction
+        ]
 
     def _click(self, element: A11yElement, thought: str) -> str:
         middle = Action(ActionType.CLICK, x=element.x + element.w // 2, y=element.y + element.h // 2)
