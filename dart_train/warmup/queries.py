@@ -13,6 +13,7 @@ inside it. Non-goals: choosing which to ask (`dart_train.warmup.fit`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -93,13 +94,18 @@ class Asker:
         )
 
     def said_queries(self, screen: Screen) -> list[Query]:
-        """Every part that the task's instruction names and the screen shows, after what the demonstration had done."""
+        """Every part that the task's instruction names and the screen shows, after what the demonstration had done.
+
+        Where the instruction names none as it stands now (the last of two windows has no side any more): the demonstrated part.
+        """
         past = () if screen.previous is None else (self._answer(screen.previous, None, ""),)
-        return [
+        queries = [
             Query(screen.instruction, past, self._click(part.element, part.name), self._box(part.element))
             for part in named_parts(screen)
-            if part.name in screen.instruction
+            if _is_said(part.name, screen.instruction)
         ]
+        demonstrated = self.procedure_query(screen)
+        return queries or ([] if demonstrated is None else [demonstrated])
 
     def _click(self, element: A11yElement, thought: str) -> str:
         middle = Action(ActionType.CLICK, x=element.x + element.w // 2, y=element.y + element.h // 2)
@@ -153,6 +159,11 @@ def _thought(screen: Screen, aimed: A11yElement) -> str:
     names = [part.name for part in named_parts(screen) if part.element == aimed]
     said = [name for name in names if name in screen.instruction]
     return next(iter(said or names), "")
+
+
+def _is_said(name: str, instruction: str) -> bool:
+    """Whether the instruction means the part so named: "first button" is not meant by "the first button above"."""
+    return re.search(rf"\b{re.escape(name)}\b(?! (?:above|below)\b)", instruction) is not None
 
 
 def _to_grid(value: int, step_px: int, limit: int) -> int:

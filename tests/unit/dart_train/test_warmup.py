@@ -21,7 +21,7 @@ from dart_train.init_model import init_model
 from dart_train.model import LoadedModel, load_model, pixel_inputs
 from dart_train.warmup import WarmupConfig, warm_start
 from dart_train.warmup.__main__ import main
-from dart_train.warmup.fit import held_out_tasks, imitated_screens
+from dart_train.warmup.fit import _Fit, held_out_tasks, imitated_screens
 from dart_train.warmup.packing import NO_LABEL, Packer
 from dart_train.warmup.queries import Asker, Query
 from dart_train.warmup.screens import Screen, ScreenError, read_screens, translated
@@ -115,6 +115,49 @@ def test_a_guided_query_gives_the_thought_and_asks_for_the_click() -> None:
     }
     assert all(query.answer[query.given :].startswith("\nAction: click(") for query in queries)
     assert {len(query.past_answers) for query in queries} == {0, 1}
+
+
+def _thoughts(queries: list[Query]) -> list[str]:
+    return sorted(query.answer.partition("\n")[0].removeprefix("Thought: ") for query in queries)
+
+
+def test_said_parts_come_in_no_order() -> None:
+    before = _screen(step=0, action=Action(ActionType.CLICK, x=200, y=230), previous=None)
+    for screen in (before, _screen()):
+        queries = ASKER.said_queries(screen)
+        assert _thoughts(queries) == ["OK", "last row"]
+        assert all(query.given == 0 for query in queries)
+
+
+def test_a_part_that_lost_its_side_is_not_confused_with_the_other_windows() -> None:
+    instruction = "Press the first button above, then the last button below."
+    upper = (
+        _element("dialog", "First", 90, 20, 300, 80),
+        *(_element("push button", n, x, 50, 90, 36) for n, x in (("Kite", 95), ("Moon", 200))),
+    )
+    lower = (
+        _element("dialog", "Second", 80, 200, 300, 80),
+        *(_element("push button", n, x, 230, 90, 36) for n, x in (("Yarn", 90), ("Fork", 190))),
+    )
+    both = _screen(
+        instruction=instruction, elements=upper + lower, action=Action(ActionType.CLICK, x=100, y=60), previous=None
+    )
+    assert _thoughts(ASKER.said_queries(both)) == ["first button above", "last button below"]
+    alone = ASKER.said_queries(
+        _screen(instruction=instruction, elements=lower, action=Action(ActionType.CLICK, x=230, y=250))
+    )
+    assert _thoughts(alone) == ["last button"]
+    assert 190 <= _clicked(alone[0].answer)[0] < 280
+
+
+def test_whether_order_is_taught_decides_what_is_imitated(tmp_path: Path, loaded: LoadedModel) -> None:
+    loaded.save(tmp_path / "start")
+    _store(tmp_path / "screens", 4)
+    for ordered, wanted in ((True, {"first row"}), (False, {"first row", "OK"})):
+        config = _config(tmp_path, tmp_path / "start", ordered=ordered, procedure_share=1.0)
+        fit = _Fit(config, load_model(config.start_model), lambda line: None)
+        asked = [fit._example(fit.screens[0])[1][0] for _ in range(40)]
+        assert {query.answer.partition("\n")[0].removeprefix("Thought: ") for query in asked} == wanted
 
 
 def test_the_procedure_says_what_was_done_and_what_came_before() -> None:
