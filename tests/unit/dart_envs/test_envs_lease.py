@@ -242,6 +242,7 @@ async def test_release_is_idempotent_and_survives_cancellation(lease: AsyncLease
 async def test_a_release_that_fails_is_not_an_error(lease: AsyncLease, server: WireFarm) -> None:
     server.error("release", ErrorCode.HOST_FAULT)
     await lease.release()
+    assert lease.lost
 
 
 async def test_a_cancelled_claim_gives_its_desktop_back(client: AsyncFarm, server: WireFarm) -> None:
