@@ -12,13 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from leftovers import cgroups_of_desktops, leftovers
 
-pytestmark = [pytest.mark.desktop, pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.desktop, pytest.mark.vllm, pytest.mark.timeout(1500)]
 
 RECIPE = """
 [run]
@@ -57,11 +57,21 @@ class SmallRun:
     def __init__(self, folder: Path, *, demos: int, images: int) -> None:
         self.folder = folder
         self.run_dir = folder / "runs" / "small"
+        self.process: subprocess.Popen[str] | None = None
         (folder / "recipe.toml").write_text(RECIPE.format(demos=demos, images=images), encoding="utf-8")
 
     def start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "dart_train.cli", "run", "recipe.toml"]
-        return subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = subprocess.Popen(
+            command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        return self.process
+
+    def end(self) -> None:
+        """Nothing of a failed test may run into the next one."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate(timeout=60)
 
     def stages(self) -> set[str]:
         path = self.run_dir / "state.json"
@@ -75,7 +85,24 @@ class SmallRun:
         return [line for line in found if line.get("kind") == kind]
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], limit_s: float = 300.0) -> None:
+MakeRun = Callable[..., SmallRun]
+
+
+@pytest.fixture
+def small_run(tmp_path: Path, runtime_dir: Path) -> Iterator[MakeRun]:
+    """Makes the run of a test, and ends it with the test."""
+    made: list[SmallRun] = []
+
+    def make(*, demos: int, images: int) -> SmallRun:
+        made.append(SmallRun(tmp_path, demos=demos, images=images))
+        return made[-1]
+
+    yield make
+    for run in made:
+        run.end()
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], limit_s: float = 900.0) -> None:
     give_up_s = time.monotonic() + limit_s
     while not condition():
         assert process.poll() is None, process.communicate()[0]
@@ -100,9 +127,9 @@ def kill_a_desktop(cgroups: set[str]) -> bool:
     return False
 
 
-def test_a_small_run_survives_kills_and_reports(tmp_path: Path, runtime_dir: Path) -> None:
+def test_a_small_run_survives_kills_and_reports(runtime_dir: Path, small_run: MakeRun) -> None:
     before = cgroups_of_desktops()
-    run = SmallRun(tmp_path, demos=40, images=6_400)  # enough that some rollouts of a group succeed
+    run = small_run(demos=40, images=6_400)  # enough that some rollouts of a group succeed
     process = run.start()
     wait_for(lambda: "eval-before" in run.stages(), process)
     workers = children_named(f"dart_agent.inference.server.*{runtime_dir}")
@@ -120,9 +147,9 @@ def test_a_small_run_survives_kills_and_reports(tmp_path: Path, runtime_dir: Pat
     assert cgroups_of_desktops() <= before
 
 
-def test_ctrl_c_and_a_killed_launcher_leave_nothing_and_the_run_goes_on(tmp_path: Path, runtime_dir: Path) -> None:
+def test_ctrl_c_and_a_killed_launcher_leave_nothing_and_the_run_goes_on(runtime_dir: Path, small_run: MakeRun) -> None:
     before = cgroups_of_desktops()
-    run = SmallRun(tmp_path, demos=3, images=64)
+    run = small_run(demos=3, images=64)
     process = run.start()
     wait_for(lambda: len(run.lines("episode")) >= 2, process)
     process.send_signal(signal.SIGINT)
