@@ -149,7 +149,7 @@ def test_a_small_run_survives_kills_and_reports(runtime_dir: Path, small_run: Ma
 
 def test_ctrl_c_and_a_killed_launcher_leave_nothing_and_the_run_goes_on(runtime_dir: Path, small_run: MakeRun) -> None:
     before = cgroups_of_desktops()
-    run = small_run(demos=3, images=64)
+    run = small_run(demos=6, images=64)
     process = run.start()
     wait_for(lambda: len(run.lines("episode")) >= 2, process)
     process.send_signal(signal.SIGINT)
