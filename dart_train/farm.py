@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -16,6 +17,10 @@ from dart_envs.errors import FarmError
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.embedded import runtime_dir
 from dart_train.config import Recipe
+
+LEASES_END_S = 90.0
+"""Longer than the TTL of a rollout worker's leases (60 s)."""
+POLL_S = 0.5
 
 
 class FarmUnusable(Exception):
@@ -56,9 +61,12 @@ async def farm_for(recipe: Recipe, note: Callable[[str], None]) -> AsyncIterator
 
 
 async def _stop_if_unused(note: Callable[[str], None]) -> None:
+    """Stop the farm once nobody leases from it; a component that was killed leaves a lease, which ends by its TTL."""
+    give_up_s = time.monotonic() + LEASES_END_S
     try:
         async with await AsyncFarm.connect() as farm:
-            active = (await farm.view()).leases_active
+            while (active := (await farm.view()).leases_active) and time.monotonic() < give_up_s:
+                await asyncio.sleep(POLL_S)
     except FarmError as error:
         note(f"farm: not answering any more ({error})")
         return
