@@ -65,7 +65,7 @@ async def _stop_if_unused(note: Callable[[str], None]) -> None:
     give_up_s = time.monotonic() + LEASES_END_S
     try:
         async with await AsyncFarm.connect() as farm:
-            while (active := (await farm.view()).leases_active) and time.monotonic() < give_up_s:
+            while (active := (await farm.view()).leases_active) and time.monotonic() < give_up_s:  # noqa: ASYNC110 - the farm has no event for it
                 await asyncio.sleep(POLL_S)
     except FarmError as error:
         note(f"farm: not answering any more ({error})")
