@@ -1,7 +1,7 @@
 """Getters: read the end state of a desktop.
 
 Role: `GETTERS[type](probe, config)` returns the value that a metric compares. Names and parameters are OSWorld's;
-`captured`, `window_titles`, `file_names` and `a11y_elements` are ours. Rule: a getter only reads; `Spoiled` is for
+`captured`, `captured_in_turn`, `window_titles`, `file_names` and `a11y_elements` are ours. Rule: a getter only reads; `Spoiled` is for
 what the policy left missing or broken, `EvaluatorError` for a config that cannot be read. Non-goals: comparing.
 """
 
@@ -161,6 +161,19 @@ async def captured(probe: Probe, config: Config) -> str:
         await probe.clock.sleep(POLL_S)
 
 
+async def captured_in_turn(probe: Probe, config: Config) -> list[list[str]]:
+    """{captures: [{name[, window_name]}, ...]}: [name, printed] of those that have ended, the first to end first."""
+    ended: list[tuple[float, list[str]]] = []
+    for capture in config["captures"]:
+        printed = await captured(probe, capture)
+        name = text_of(capture, "name")
+        argv = ["stat", "--format=%.9Y", f"{CAPTURE_ROOT}/{name}/code"]
+        reply = await probe.desktop.exec(argv, timeout_s=10.0, user="root")
+        if reply.returncode == 0:
+            ended.append((float(reply.stdout), [name, printed]))
+    return [pair for _, pair in sorted(ended)]
+
+
 async def a11y_elements(probe: Probe, config: Config) -> list[A11yElement]:
     """The showing elements of the accessibility tree; {role} keeps one role."""
     role = config.get("role")
@@ -203,6 +216,7 @@ GETTERS: Mapping[str, Getter] = {
     "file_names": file_names,
     "window_titles": window_titles,
     "captured": captured,
+    "captured_in_turn": captured_in_turn,
     "a11y_elements": a11y_elements,
     "accessibility_tree": a11y_elements,
     "vm_screen_size": vm_screen_size,

@@ -49,7 +49,8 @@ def press_both(random: Random) -> Draft:
     words = pick(random, 6)
     first, second = words[:3], words[3:]
     targets = [random.choice(first), random.choice(second)]
-    wrong = other_than(random, second, targets[1])
+    moves = [press(target) for target in targets]
+    near_misses = [moves[::-1], [moves[0], press(other_than(random, second, targets[1]))]]
     places = [UPPER, LOWER]
     random.shuffle(places)
     return Draft(
@@ -61,8 +62,8 @@ def press_both(random: Random) -> Draft:
             random_place(random, "Second", area=places[1]),
         ],
         evaluator=answers_are(first=("First", targets[0]), second=("Second", targets[1])),
-        oracle=[press(targets[0]), press(targets[1])],
-        near_miss=[press(targets[0]), press(wrong)],
+        oracle=moves,
+        near_miss=random.choice(near_misses),
     )
 
 

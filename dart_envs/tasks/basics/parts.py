@@ -50,9 +50,13 @@ def answer_is(expected: str, *, name: str = "answer", window_name: str) -> Data:
 
 
 def answers_are(**answers: tuple[str, str]) -> Data:
-    """Evaluator: several captured dialogs, by name: the title of each and what it printed."""
-    parts = (answer_is(said, name=name, window_name=title) for name, (title, said) in answers.items())
-    return all_of(*parts)
+    """Evaluator: several captured dialogs were answered in this order; by name: the title of each and what it printed."""
+    captures = [{"name": name, "window_name": title} for name, (title, _) in answers.items()]
+    return {
+        "func": "exact_match",
+        "result": {"type": "captured_in_turn", "captures": captures},
+        "expected": {"type": "rule", "rules": {"expected": [[name, said] for name, (_, said) in answers.items()]}},
+    }
 
 
 def file_holds(path: str, expected: str) -> Data:

@@ -54,6 +54,8 @@ def press_two(random: Random) -> Draft:
     above, first, first_ordinal, _ = drawn(random, 3, 3)
     below, second, second_ordinal, wrong = drawn(random, 3, 3)
     parting = round(random.uniform(*PARTINGS), 3)
+    moves = [press(first, window="First"), press(second, window="Second")]
+    near_misses = [moves[::-1], [moves[0], press(wrong, window="Second")]]
     return Draft(
         instruction=f"Press the {first_ordinal} button above, then the {second_ordinal} button below.",
         config=[
@@ -63,8 +65,8 @@ def press_two(random: Random) -> Draft:
             random_place(random, "Second", area=(0.0, parting, 1.0, 1.0)),
         ],
         evaluator=answers_are(first=("First", first), second=("Second", second)),
-        oracle=[press(first, window="First"), press(second, window="Second")],
-        near_miss=[press(first, window="First"), press(wrong, window="Second")],
+        oracle=moves,
+        near_miss=random.choice(near_misses),
     )
 
 

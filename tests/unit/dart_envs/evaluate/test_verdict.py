@@ -200,3 +200,16 @@ async def test_nothing_captured_is_our_failure(desk: WindowDesk) -> None:
     desk.other_script = lambda: reply(returncode=3)
     with pytest.raises(EvaluatorError, match="Nothing was captured under 'answer'"):
         await judge(desk, func="exact_match", result=CAPTURED, expected=HOLDS_A)
+
+
+async def test_captures_in_turn_are_told_in_the_order_they_ended(desk: WindowDesk) -> None:
+    desk.other_script = lambda: reply("0\na\n")
+    ended_s = {"one": "12.5", "two": "11.25", "three": ""}
+    desk.programs["stat"] = lambda _desktop, args, _stdin: reply(
+        ended_s[args[-1].split("/")[-2]], returncode=0 if ended_s[args[-1].split("/")[-2]] else 1
+    )
+    result = {"type": "captured_in_turn", "captures": [{"name": name} for name in ended_s]}
+    wanted = {"type": "rule", "rules": {"expected": [["two", "a"], ["one", "a"]]}}
+    assert (await judge(desk, func="exact_match", result=result, expected=wanted)).reward == 1.0
+    ended_s["two"] = "13.0"
+    assert (await judge(desk, func="exact_match", result=result, expected=wanted)).reward == 0.0
