@@ -25,6 +25,7 @@ from dart_train.config import Recipe
 from dart_train.curation.length_budget import LengthBudgetSettings
 from dart_train.curation.rollout_budget import RolloutBudgetSettings
 from dart_train.curation.success_pool import SuccessPoolSettings
+from dart_train.curation.task_sampler import TaskSamplerSettings
 from dart_train.data_manager.config import BatchSettings, CurationSettings, DataManagerConfig
 from dart_train.launcher import ComponentSpec
 from dart_train.paths import RunPaths
@@ -63,6 +64,7 @@ def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
             max_ready_groups=READY_GROUPS_PER_BATCH * recipe.train.groups_per_batch,
         ),
         curation=CurationSettings(
+            task_sampler=TaskSamplerSettings(difficulty_aware=curation.difficulty_aware_tasks),
             rollout_budget=RolloutBudgetSettings(
                 enabled=curation.dynamic_rollout_number, threshold=curation.dynamic_rollout_threshold
             ),

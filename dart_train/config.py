@@ -134,6 +134,9 @@ class RolloutSection(Section):
 class CurationSection(Section):
     """The four levels of adaptive data curation, each switchable."""
 
+    difficulty_aware_tasks: bool = Field(
+        default=False, description="more groups for families that sometimes succeed and sometimes fail"
+    )
     dynamic_rollout_number: bool = False
     dynamic_rollout_threshold: float = Field(default=0.6, gt=0, le=1)
     dynamic_trajectory_length: bool = False
