@@ -71,7 +71,7 @@ def press_two(random: Random) -> Draft:
 
 
 def choose_nth(random: Random) -> Draft:
-    """A list of three to five rows: choose a row, then OK."""
+    """A list of three to five rows: choose a row, then OK. Two clicks on the row, one after the other, are not an answer."""
     words, target, ordinal, wrong = drawn(random, FEWEST_ROWS, MOST_ROWS)
     size = list_size(len(words), header=False)
     arguments = ["--list", "--text", "Which one?", "--hide-header", "--column", "Name", *size, *words]
@@ -80,7 +80,7 @@ def choose_nth(random: Random) -> Draft:
         config=[captured_dialog("answer", "List", arguments), random_place(random, "List")],
         evaluator=answer_is(target, window_name="List"),
         oracle=[click("table cell", target), press("OK")],
-        near_miss=[click("table cell", wrong), press("OK")],
+        near_miss=random.choice(([click("table cell", wrong), press("OK")], [click("table cell", target)] * 2)),
     )
 
 

@@ -16,6 +16,8 @@ class Recorder:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
+        self.pointer = (0, 0)
+        self.now_s = 50.0
 
     def sync(self) -> None:
         self.asked.append(("sync",))
@@ -39,9 +41,14 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> xinput.XInput:
     made.keymap = keymap.Keymap(rows)
     made.held_keys, made.held_names, made.held_buttons = {}, {}, set()
     made.sleep = lambda seconds: made.display.asked.append(("sleep", seconds))
+    made.monotonic = lambda: made.display.now_s
+    made.last_press = None
+    monkeypatch.setattr(made, "pointer_position", lambda: made.display.pointer, raising=True)
     kinds = {X.KeyPress: "press", X.KeyRelease: "lift", X.ButtonPress: "down", X.ButtonRelease: "up"}
 
     def fake_input(display: Recorder, kind: int, detail: int = 0, x: int = 0, y: int = 0) -> None:
+        if kind == X.MotionNotify:
+            display.pointer = (x, y)
         display.asked.append(("move", x, y) if kind == X.MotionNotify else (kinds[kind], detail))
 
     monkeypatch.setattr(xinput.xtest, "fake_input", fake_input)
@@ -67,6 +74,26 @@ def test_pointer_and_buttons(connection: xinput.XInput) -> None:
     click = (events.Move(5, 6), events.Button(1, True), events.Button(1, False))
     assert asked(connection, *click) == [("move", 5, 6), ("down", 1), ("up", 1)]
     assert asked(connection, events.Move(-3, 9999)) == [("move", 0, 399)]
+
+
+CLICK = (events.Button(1, True), events.Button(1, False))
+
+
+def test_clicks_of_two_steps_are_never_a_double_click(connection: xinput.XInput) -> None:
+    waits = ("sleep", pytest.approx(0.35))
+    asked(connection, events.Move(5, 6), *CLICK)
+    connection.display.now_s += 0.1
+    assert asked(connection, events.Move(9, 9), *CLICK) == [("move", 9, 9), waits, ("down", 1), ("up", 1)]
+    connection.display.now_s += 0.5
+    assert asked(connection, *CLICK) == [("down", 1), ("up", 1)]
+
+
+def test_clicks_of_one_step_and_clicks_elsewhere_do_not_wait(connection: xinput.XInput) -> None:
+    twice = [("down", 1), ("up", 1)] * 2
+    assert asked(connection, *CLICK, *CLICK) == twice
+    assert asked(connection, events.Move(200, 0), *CLICK, *CLICK) == [("move", 200, 0), *twice]
+    right = (events.Button(3, True), events.Button(3, False))
+    assert asked(connection, *right) == [("down", 3), ("up", 3)]
 
 
 def test_scroll_directions(connection: xinput.XInput) -> None:
