@@ -18,9 +18,8 @@ class WarmupConfig(BaseModel):
     start_model: directory or name of the untrained policy. out_dir: where version 0 is written, atomically; must not exist.
     screens: directory of annotated screens. metrics: JSONL file that gets one line now and then.
     The weakness knobs: `procedure_families` (None: all) and `procedure_demos_per_family` say which demonstrated actions are
-    imitated, and `procedure_steps` with `whole_demos_per_family` how far into the task; screens of all families teach where named
-    parts are. `procedure_share` is how often an imitated action is asked
-    about when a screen has one.
+    imitated; screens of all families teach where named parts are. `procedure_share` is how often an imitated action is asked about
+    when a screen has one.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,12 +33,6 @@ class WarmupConfig(BaseModel):
     threads: int = Field(default=2, ge=1)
     procedure_families: tuple[str, ...] | None = None
     procedure_demos_per_family: int = Field(default=16, ge=0)
-    procedure_steps: int | None = Field(
-        default=None, ge=1, description="imitate only the first so many steps; None: all"
-    )
-    whole_demos_per_family: int = Field(
-        default=0, ge=0, description="demonstrations imitated to their end all the same"
-    )
     ordered: bool = Field(
         default=True,
         description="False: imitate any part that the instruction names, so that their order is not taught",

@@ -83,19 +83,12 @@ def imitated_screens(screens: Sequence[Screen], config: WarmupConfig) -> set[Pat
     by_family: dict[str, list[str]] = defaultdict(list)
     for task_id in sorted({screen.task_id for screen in screens}):
         by_family[task_id.split("/")[1]].append(task_id)
-    whole: set[str] = set()
-    begun: set[str] = set()
+    imitated: set[str] = set()
     for family, task_ids in sorted(by_family.items()):
         if config.procedure_families is None or family in config.procedure_families:
             Random(f"{config.seed}/{family}").shuffle(task_ids)
-            begun.update(task_ids[: config.procedure_demos_per_family])
-            whole.update(task_ids[: config.whole_demos_per_family])
-    steps = config.procedure_steps
-    return {
-        screen.picture
-        for screen in screens
-        if screen.task_id in whole or (screen.task_id in begun and (steps is None or screen.step < steps))
-    }
+            imitated.update(task_ids[: config.procedure_demos_per_family])
+    return {screen.picture for screen in screens if screen.task_id in imitated}
 
 
 class _Variant(NamedTuple):

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from gymnasium.utils.env_checker import check_env
+from served_farm import served_farm
 
 from dart_envs.check import ConformanceError, check_desktop
 from dart_envs.core import AsyncDesktopEnv
@@ -27,7 +21,6 @@ from dart_envs.vector import DartVectorEnv
 from dart_server.wire import DesktopShape, InputEvent, SettleSpec
 
 SHAPE = DesktopShape(resolution=(640, 400))
-START_S = 60.0
 NOTE = "/tmp/note.txt"
 
 
@@ -55,50 +48,15 @@ class NoteTask:
         return [Action(ActionType.DONE)][step:]
 
 
-@contextmanager
-def running_farm(provider: str, place: Path, *, max_desktops: int = 4) -> Iterator[str]:
-    """A farm of its own in a process of its own; yields its URL."""
-    environment = {**os.environ, "DART_RUNTIME_DIR": str(place), "DART_SNAPSHOT_DIR": str(place / "snapshots")}
-    path = place / "farm.sock"
-    command = [sys.executable, "-m", "dart_server.cli", "serve", "--provider", provider, "--uds", str(path)]
-    with (place / "log").open("w") as log:
-        farm = subprocess.Popen(
-            [*command, "--max-desktops", str(max_desktops)], env=environment, stdout=log, stderr=log
-        )
-    try:
-        deadline_s = time.monotonic() + START_S
-        while not _answers(path):
-            if farm.poll() is not None or time.monotonic() > deadline_s:
-                pytest.fail(f"the farm did not start: {(place / 'log').read_text()[-2000:]}")
-            time.sleep(0.05)
-        yield f"unix://{path}"
-    finally:
-        farm.terminate()
-        farm.wait(timeout=60)
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True
-
-
 @pytest.fixture(scope="module")
 def sim_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    place = tmp_path_factory.mktemp("sim")
-    place.chmod(0o700)
-    with running_farm("sim", place) as url:
+    with served_farm(tmp_path_factory.mktemp("sim"), provider="sim") as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def live_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    place = tmp_path_factory.mktemp("live")
-    place.chmod(0o700)
-    with running_farm("runc", place) as url:
+    with served_farm(tmp_path_factory.mktemp("live")) as url:
         yield url
 
 

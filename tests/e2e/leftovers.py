@@ -1,10 +1,12 @@
 """What a farm or a run could leave behind on a host, found by its ownership marks.
 
-Role: `leftovers(runtime_dir)` lists processes, mounts, cgroups, memory-backed files and sockets. Rule: looks, never removes.
+Role: `leftovers(runtime_dir)` lists processes, mounts, sockets and secret directories; cgroups and network namespaces are compared
+with those before. Rule: looks, never removes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -24,6 +26,15 @@ def cgroups_of_desktops() -> set[str]:
     """Cgroup directories of live desktops, of all farms on this host."""
     root = Path("/sys/fs/cgroup")
     return {str(path) for pattern in ("dart-*/*", "*/dart-*/*") for path in root.glob(pattern) if path.is_dir()}
+
+
+def network_namespaces() -> set[str]:
+    """Network namespaces of the host that a process is in or that are mounted somewhere: without either there is none."""
+    held = {line.split()[3] for line in Path("/proc/self/mountinfo").read_text().splitlines() if " nsfs " in line}
+    for link in Path("/proc").glob("[0-9]*/ns/net"):
+        with contextlib.suppress(OSError):  # the process has ended
+            held.add(os.readlink(link))
+    return {name for name in held if name.startswith("net:")}
 
 
 def _processes(needles: list[str]) -> list[str]:

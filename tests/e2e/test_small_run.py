@@ -18,15 +18,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from leftovers import cgroups_of_desktops, leftovers
+from leftovers import cgroups_of_desktops, leftovers, network_namespaces
 
 pytestmark = [pytest.mark.desktop, pytest.mark.vllm, pytest.mark.timeout(1500)]
 
+DESKTOPS = 4
 RECIPE = """
 [run]
 name = "small"
 [desktops]
-count = 4
+count = {desktops}
 [tasks]
 families = ["press_nth"]
 max_steps = 1
@@ -60,7 +61,9 @@ class SmallRun:
         self.folder = folder
         self.run_dir = folder / "runs" / "small"
         self.process: subprocess.Popen[str] | None = None
-        (folder / "recipe.toml").write_text(RECIPE.format(demos=demos, images=images), encoding="utf-8")
+        (folder / "recipe.toml").write_text(
+            RECIPE.format(desktops=DESKTOPS, demos=demos, images=images), encoding="utf-8"
+        )
 
     def start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "dart_train.cli", "run", "recipe.toml"]
@@ -78,6 +81,12 @@ class SmallRun:
     def stages(self) -> set[str]:
         path = self.run_dir / "state.json"
         return set(json.loads(path.read_text())["stages_s"]) if path.exists() else set()
+
+    def asked(self, query: str) -> int:
+        """The one number that a query of the run's store gives."""
+        with contextlib.closing(sqlite3.connect(f"file:{self.run_dir / 'data.db'}?mode=ro", uri=True)) as store:
+            (number,) = store.execute(query).fetchone()
+        return int(number)
 
     def lines(self, kind: str) -> list[dict[str, object]]:
         path = self.run_dir / "metrics.jsonl"
@@ -130,7 +139,7 @@ def kill_a_desktop(cgroups: set[str]) -> bool:
 
 
 def test_a_small_run_survives_kills_and_reports(runtime_dir: Path, small_run: MakeRun) -> None:
-    before = cgroups_of_desktops()
+    before, networks_before = cgroups_of_desktops(), network_namespaces()
     run = small_run(demos=40, images=6_400)  # enough that some rollouts of a group succeed
     process = run.start()
     wait_for(lambda: "eval-before" in run.stages(), process)
@@ -144,13 +153,17 @@ def test_a_small_run_survives_kills_and_reports(runtime_dir: Path, small_run: Ma
     assert result["verdict"]["overall"]["episodes"] == 8
     assert result["counts"]["policy version at the end"] == 2
     assert {int(str(line["version"])) for line in run.lines("update")} == {1, 2}
+    masked = run.asked("select count(*) from trajectories where reward is null")
+    repeated = run.asked("select coalesce(sum(attempt - 1), 0) from rollouts")
+    assert masked + repeated <= 1 + DESKTOPS  # what the desktop was on, and at most all that the worker was on
     assert "<svg" in (run.run_dir / "report" / "index.html").read_text(encoding="utf-8")
     assert leftovers(runtime_dir, run.run_dir) == []
     assert cgroups_of_desktops() <= before
+    assert network_namespaces() <= networks_before
 
 
 def test_ctrl_c_and_a_killed_launcher_leave_nothing_and_the_run_goes_on(runtime_dir: Path, small_run: MakeRun) -> None:
-    before = cgroups_of_desktops()
+    before, networks_before = cgroups_of_desktops(), network_namespaces()
     run = small_run(demos=6, images=64)
     process = run.start()
     wait_for(lambda: len(run.lines("episode")) >= 2, process)
@@ -159,6 +172,7 @@ def test_ctrl_c_and_a_killed_launcher_leave_nothing_and_the_run_goes_on(runtime_
     assert process.returncode == 130, output
     assert leftovers(runtime_dir, run.run_dir) == []
     assert cgroups_of_desktops() <= before
+    assert network_namespaces() <= networks_before
 
     process = run.start()
     wait_for(lambda: "demos" in run.stages(), process)
@@ -173,6 +187,6 @@ def test_ctrl_c_and_a_killed_launcher_leave_nothing_and_the_run_goes_on(runtime_
         time.sleep(0.2)  # components end by their parent-death signal, each in its own time
     assert leftovers(runtime_dir, run.run_dir) == []
     assert cgroups_of_desktops() <= before
-    with contextlib.closing(sqlite3.connect(f"file:{run.run_dir / 'data.db'}?mode=ro", uri=True)) as store:
-        (stored,) = store.execute("select count(distinct task_id) from trajectories where phase = 'demo'").fetchone()
+    assert network_namespaces() <= networks_before
+    stored = run.asked("select count(distinct task_id) from trajectories where phase = 'demo'")
     assert stored == 6  # each demonstration once, whatever was interrupted

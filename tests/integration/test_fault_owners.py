@@ -8,14 +8,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from served_farm import served_farm
 
 from dart_envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError
@@ -54,39 +51,14 @@ class SolvedTask:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    place = tmp_path_factory.mktemp("farm")
-    place.chmod(0o700)
-    path = place / "farm.sock"
-    environment = {
-        **os.environ,
-        "DART_RUNTIME_DIR": str(place),
+    limits = {
         "DART_SNAPSHOT_DIR": f"/dev/shm/dart-faults-{os.getpid()}",  # in memory: only there the disk has a limit
         "DART_DESKTOP_MEMORY_MIB": "512",
         "DART_DESKTOP_DISK_MIB": "64",
         "DART_DESKTOP_PIDS": "256",
     }
-    command = [sys.executable, "-m", "dart_server.cli", "serve", "--uds", str(path), "--max-desktops", "2"]
-    with (place / "log").open("w") as log:
-        farm = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        deadline_s = time.monotonic() + 60
-        while not _listens(path):
-            if farm.poll() is not None or time.monotonic() > deadline_s:
-                pytest.fail(f"the farm did not start: {(place / 'log').read_text()[-2000:]}")
-            time.sleep(0.1)
-        yield f"unix://{path}"
-    finally:
-        farm.terminate()
-        farm.wait(timeout=60)
-
-
-def _listens(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True
+    with served_farm(tmp_path_factory.mktemp("farm"), max_desktops=2, environment=limits) as url:
+        yield url
 
 
 @pytest.fixture
