@@ -1,7 +1,8 @@
 """The main job: what the demo recipe learns, per seed, with its control and its floors.
 
 Role: runs `dart-train run` once per seed and once with learning rate 0, each in a run directory of its own, and gathers what the runs
-report. Rule: the seeds are named on the command line before anything runs; a run that does not learn is a figure, not an error.
+report. Rule: the seeds are named on the command line before anything runs; a run that does not learn is a figure, not an error. A run
+that ended on this commit is not repeated: its record lies in its directory, so hours of runs may be measured in several goes.
 Memory is the host's: the peak of used memory (tmpfs counted) above what was used before the run.
 """
 
@@ -17,8 +18,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import commit
+
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "dart_train" / "recipes" / "demo.toml"
+RECORD = "benchmark.json"
 SAMPLE_EVERY_S = 0.5
 GIB = 2**20
 """KiB per GiB: the unit of /proc/meminfo."""
@@ -60,6 +64,16 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 def run(args: argparse.Namespace, name: str, overrides: list[str]) -> dict[str, Any]:
     """One run of the recipe; what it reported."""
     settings = [f"run.name={name}", *overrides, *args.overrides]
+    key = {"commit": commit(), "settings": settings}
+    record = args.runs_dir / name / RECORD
+    if record.exists():
+        found: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
+        if any(found[part] != key[part] for part in key):
+            raise SystemExit(
+                f"{record} is of another commit or of other settings: remove {record.parent} to measure again."
+            )
+        return found
+    resumed = record.parent.exists()
     command = [sys.executable, "-m", "dart_train.cli", "run", str(RECIPE), "--runs-dir", str(args.runs_dir)]
     for setting in settings:
         command += ["--set", setting]
@@ -70,7 +84,9 @@ def run(args: argparse.Namespace, name: str, overrides: list[str]) -> dict[str, 
     result = json.loads(page.read_text(encoding="utf-8")) if page.exists() else {}
     verdict = result.get("verdict")
     overall = verdict["overall"] if verdict else {}
-    return {
+    figures = {
+        **key,
+        "resumed": resumed,
         "exit_code": code,
         "minutes": round((time.monotonic() - began_s) / 60, 1),
         "memory_peak_gib": round(memory.peak_gib, 2),
@@ -84,6 +100,9 @@ def run(args: argparse.Namespace, name: str, overrides: list[str]) -> dict[str, 
         "counts": result.get("counts"),
         "incidents": result.get("incidents"),
     }
+    if verdict:
+        record.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    return figures
 
 
 def used_kib() -> int:
