@@ -180,7 +180,7 @@ def _settings(model: str, threads: int, dtype: Dtype, max_model_len: int, kv_cac
 
 def _inference(settings: Any, workers: int, addresses: Path, logs: Path) -> InferenceConfig:
     from dart_agent.inference.config import InferenceConfig
-    from dart_agent.inference.launch import runtime_dir
+    from dart_envs.farm.embedded import runtime_dir
 
     return InferenceConfig(
         worker=settings,

@@ -14,7 +14,6 @@ import secrets
 import shutil
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
 from dart_agent.clock import Clock, SystemClock
@@ -25,19 +24,6 @@ from dart_agent.inference.settings import KEY_NAME, Published, WorkerSettings
 
 _MAX_DIRECTORY_CHARS = 64
 """A Unix socket's path may have 107 bytes, and vLLM appends its own names of up to 40."""
-
-
-def runtime_dir() -> Path:
-    """Directory for sockets and keys, mode 0700: DART_RUNTIME_DIR, $XDG_RUNTIME_DIR/dart, or /tmp/dart-<uid>."""
-    configured, session = os.environ.get("DART_RUNTIME_DIR"), os.environ.get("XDG_RUNTIME_DIR")
-    if configured:
-        path = Path(configured)
-    elif session:
-        path = Path(session) / "dart"
-    else:
-        path = Path(tempfile.gettempdir()) / f"dart-{os.getuid()}"
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return path
 
 
 class WorkerProcess:
