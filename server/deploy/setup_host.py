@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import json
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -28,11 +29,14 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 SYSTEM_PACKAGES = {
     "runc": "runc",
     "mmdebstrap": "mmdebstrap",
-    "debootstrap": "debootstrap",
-    "ip": "iproute2",
-    "dpkg-deb": "dpkg",
-    "zstd": "zstd",
+    "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
 }
+"""What is needed (a program, or a file) and the package that has it."""
+OLDEST_PYTHON = (3, 11)
+PROXIES = ("http_proxy", "https_proxy", "no_proxy")
+"""Variables that sudo drops and package tools need."""
+PYTHONS = ("python3", "python3.14", "python3.13", "python3.12", "python3.11")
+"""The host's own first: its venv package is in its archive."""
 
 
 class SetupFailed(Exception):
@@ -44,23 +48,39 @@ def say(text: str) -> None:
     print(f"[setup] {text}", flush=True)
 
 
-def run(argv: list[str], *, quiet: bool = True, env: dict[str, str] | None = None) -> None:
+def run(argv: list[str], *, quiet: bool = True) -> None:
     """Run a program; on failure show the end of what it said."""
-    result = subprocess.run(argv, text=True, capture_output=quiet, env=env, check=False)
+    result = subprocess.run(argv, text=True, capture_output=quiet, check=False)
     if result.returncode != 0:
         tail = "\n".join((result.stdout or "").splitlines()[-15:] + (result.stderr or "").splitlines()[-15:])
         raise SetupFailed(f"`{' '.join(argv[:6])}` failed with exit code {result.returncode}:\n{tail}")
 
 
 def as_root(argv: list[str]) -> list[str]:
-    """The same command with root rights, through sudo when we are not root."""
+    """The same command with root rights, through sudo when we are not root; proxies stay known."""
     if os.geteuid() == 0:
         return argv
     if shutil.which("sudo") is None:
         raise SetupFailed(
             "This needs root rights for system packages and live desktops: run it as root or install sudo."
         )
-    return ["sudo", *argv]
+    kept = [f"{name}={os.environ[name]}" for name in PROXIES if name in os.environ]
+    return ["sudo", "-n", "env", *kept, *argv]
+
+
+def check_sudo() -> None:
+    """Refuse a sudo that asks for a password: the farm starts its root helper where nobody can type one."""
+    if os.geteuid() == 0:
+        return
+    asked = subprocess.run(
+        as_root(["true"]), capture_output=True, stdin=subprocess.DEVNULL, start_new_session=True, check=False
+    )
+    if asked.returncode != 0:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        raise SetupFailed(
+            "Live desktops need root rights while nobody is there to type a password: run this as root, or allow "
+            f"`sudo` without one (as root: echo '{user} ALL=(root) NOPASSWD: ALL' > /etc/sudoers.d/dart)."
+        )
 
 
 def check_host(home: Path) -> None:
@@ -87,27 +107,37 @@ def check_host(home: Path) -> None:
 
 
 def find_python() -> str:
-    """A Python of at least 3.11, from the host or from its package archive."""
-    for name in (sys.executable, "python3.13", "python3.12", "python3.11", "python3"):
+    """A Python that is new enough and makes virtual environments, from the host or from its package archive."""
+    for name in (sys.executable, *PYTHONS):
         path = shutil.which(name)
-        if path is None:
-            continue
-        probe = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"
-        if subprocess.run([path, "-c", probe], capture_output=True, check=False).returncode == 0:
+        if path is not None and answers(path, "import venv, ensurepip"):
             return path
-    for name in ("python3.12", "python3.11"):
-        if subprocess.run(["apt-cache", "show", f"{name}-venv"], capture_output=True, check=False).returncode == 0:
+    for name in PYTHONS:
+        path = shutil.which(name)
+        if (path is None or answers(path, "")) and in_archive(f"{name}-venv"):
             install_packages([name, f"{name}-venv"])
-            return name
+            if answers(name, "import venv, ensurepip"):
+                return name
     raise SetupFailed("No Python 3.11 or newer with venv was found: install python3.11 and python3.11-venv.")
+
+
+def answers(python: str, imports: str) -> bool:
+    """True where a Python is new enough and imports what it must."""
+    probe = f"import sys; {imports or 'pass'}; sys.exit(sys.version_info < {OLDEST_PYTHON})"
+    return subprocess.run([python, "-c", probe], capture_output=True, check=False).returncode == 0
+
+
+def in_archive(package: str) -> bool:
+    """True where the host's package list has a package."""
+    return subprocess.run(["apt-cache", "show", package], capture_output=True, check=False).returncode == 0
 
 
 def install_packages(packages: list[str]) -> None:
     """Install Debian packages, refreshing the package list first."""
     say(f"installing system packages: {' '.join(packages)}")
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    run(as_root(["apt-get", "update", "-q"]), env=env)
-    run(as_root(["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]), env=env)
+    quiet = ["env", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_MODE=a"]
+    run(as_root([*quiet, "apt-get", "update", "-q"]))
+    run(as_root([*quiet, "apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]))
 
 
 def system_packages() -> None:
@@ -120,7 +150,9 @@ def system_packages() -> None:
 
 
 def has_tool(tool: str) -> bool:
-    """True where a program is installed, also outside a user's PATH."""
+    """True where a program is installed, also outside a user's PATH, or a file is there."""
+    if tool.startswith("/"):
+        return Path(tool).exists()
     return shutil.which(tool, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
 
 
@@ -216,6 +248,7 @@ def main() -> int:
     home = default_home()
     try:
         check_host(home)
+        check_sudo()
         system_packages()
         python_environment(find_python(), args.extras)
         if not args.no_image:

@@ -80,8 +80,10 @@ def _privilege() -> Check:
     sudo = find_program("sudo")
     if sudo is None:
         return Check("root", False, "not root, and no sudo", "run as root, or install sudo and allow this user")
-    done = subprocess.run([str(sudo), "-n", "true"], capture_output=True, stdin=subprocess.DEVNULL, check=False)
-    cure = "run `sudo -v` first, or allow this user to sudo without a password"
+    done = subprocess.run(
+        [str(sudo), "-n", "true"], capture_output=True, stdin=subprocess.DEVNULL, start_new_session=True, check=False
+    )
+    cure = "run as root, or allow this user to sudo without a password"
     return _check(
         "root", done.returncode == 0, "sudo works" if done.returncode == 0 else "sudo asks for a password", cure
     )

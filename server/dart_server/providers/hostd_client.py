@@ -198,10 +198,13 @@ def _command(places: HostdPlaces) -> list[str]:
     if os.geteuid() == 0:
         return command
     sudo = shutil.which("sudo")
-    cure = "run as root, or allow this user to sudo without a password (`sudo -v` first may be enough)"
+    cure = "run as root, or allow this user to sudo without a password"
     if sudo is None:
         raise CapabilityMissing("live desktops need root, and there is no sudo here", hint=cure)
-    if subprocess.run([sudo, "-n", "true"], capture_output=True, stdin=subprocess.DEVNULL, check=False).returncode != 0:
+    asked = subprocess.run(
+        [sudo, "-n", "true"], capture_output=True, stdin=subprocess.DEVNULL, start_new_session=True, check=False
+    )
+    if asked.returncode != 0:
         raise CapabilityMissing("live desktops need root, and sudo asks for a password", hint=cure)
     return [sudo, "-n", *command]
 
