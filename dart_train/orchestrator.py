@@ -190,7 +190,7 @@ class Run:
         if self.recipe.model.preset is not None and not (self.paths.initial_model / "config.json").exists():
             maker = await self.launcher.start(components.model_maker(self.recipe, self.paths))
             await maker.wait()
-        if self.recipe.warmup.enabled:
+        if self.recipe.warmup.enabled and not self.paths.warm_model.exists():  # what is there is complete
             component = await self.launcher.start(components.warm_start(self.recipe, self.paths))
             await self._follow(component, "warmup")
 

@@ -27,9 +27,7 @@ class RunState:
 
     def save(self, path: Path) -> None:
         """Write atomically."""
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        _replace(path, json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> RunState:
@@ -46,13 +44,15 @@ def open_run(recipe: Recipe, paths: RunPaths) -> RunState:
         RecipeError: the directory belongs to a run with another recipe.
     """
     resolved = recipe.model_dump_json(indent=2)
-    if paths.resolved.exists() and json.loads(paths.resolved.read_text(encoding="utf-8")) != json.loads(resolved):
+    known = paths.resolved.exists()
+    if known and json.loads(paths.resolved.read_text(encoding="utf-8")) != json.loads(resolved):
         raise RecipeError(
             f"{paths.root} holds a run with other settings: continue it with its own recipe, choose another run.name, "
             "or remove the directory"
         )
     paths.make()
-    paths.resolved.write_text(resolved + "\n", encoding="utf-8")
+    if not known:
+        _replace(paths.resolved, resolved + "\n")
     return RunState.load(paths.state)
 
 
@@ -70,3 +70,9 @@ def hold_lock(paths: RunPaths) -> Iterator[None]:
         except BlockingIOError:
             raise RecipeError(f"another dart-train is running in {paths.root}: wait for it or stop it first") from None
         yield
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

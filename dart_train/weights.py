@@ -1,7 +1,8 @@
-"""Published policy versions: complete model directories `v<N>`.
+"""Complete model directories, above all the published policy versions `v<N>`.
 
-Role: publish atomically, keep the newest. Rule: written to a temporary directory, synced, renamed; a version that is there is never written
-again, so whoever sees the name may load it. Non-goals: telling anyone (the data manager), loading (`dart_agent.inference`).
+Role: write a directory whole or not at all; keep the newest versions. Rule: written to a temporary directory, synced, renamed; what is
+there is never written again, so whoever sees the name may load it. Non-goals: telling anyone (the data manager), loading
+(`dart_agent.inference`).
 """
 
 from __future__ import annotations
@@ -39,15 +40,7 @@ class WeightStore:
         target = self.path(version)
         if target.exists():
             return target
-        self.root.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".v{version}-", dir=self.root))
-        try:
-            save(staging)
-            staging.chmod(0o755)
-            sync_tree(staging)
-            os.rename(staging, target)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+        write_whole(target, save)
         self._prune()
         return target
 
@@ -62,8 +55,22 @@ class WeightStore:
             shutil.rmtree(self.path(version))
 
 
-def sync_tree(root: Path) -> None:
-    """Flush the files below `root` to disk."""
+def write_whole(target: Path, save: Callable[[Path], None]) -> None:
+    """Make the directory `target` by calling `save` with an empty one; what a killed writer of the same left is removed."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in target.parent.glob(f".{target.name}-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        save(staging)
+        staging.chmod(0o755)
+        _sync_tree(staging)
+        os.rename(staging, target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _sync_tree(root: Path) -> None:
     for path in root.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:

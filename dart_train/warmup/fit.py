@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
-import shutil
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +29,7 @@ from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
 from dart_train.warmup.queries import Asker, Query
 from dart_train.warmup.screens import Screen, ScreenError, pixels_of, read_screens, translated
+from dart_train.weights import write_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,7 +64,7 @@ def warm_start(config: WarmupConfig, on_progress: Callable[[Mapping[str, Any]], 
     torch.manual_seed(config.seed)
     loaded = load_model(config.start_model)
     result = _Fit(config, loaded, on_progress or (lambda line: None)).run()
-    _save(loaded, config.out_dir)
+    write_whole(config.out_dir, loaded.save)
     return result
 
 
@@ -279,13 +277,3 @@ def _right(query: Query, text: str) -> bool:
 
 def _share(hits: Sequence[bool]) -> float:
     return float(np.mean(hits)) if hits else math.nan
-
-
-def _save(loaded: LoadedModel, out_dir: Path) -> None:
-    out_dir.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}-", dir=out_dir.parent))
-    try:
-        loaded.save(staging)
-        os.rename(staging, out_dir)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)

@@ -1,0 +1,182 @@
+"""A run of fake components: the real orchestrator, data manager and report; made-up rollouts, models and desktops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dart_agent.store.blobs import ImageStore
+from dart_agent.store.client import DataClient
+from dart_agent.store.fake import fake_image, fake_trajectory
+from dart_agent.store.trajectories import Store
+from dart_agent.store.wire import VersionRecord
+from dart_agent.types import Purpose, WorkItem
+from dart_train import components, orchestrator
+from dart_train.config import Recipe
+from dart_train.data_manager.app import create_app
+from dart_train.data_manager.catalog import SuiteCatalog
+from dart_train.data_manager.config import DataManagerConfig
+from dart_train.data_manager.service import DataManager
+from dart_train.launcher import Component, ComponentFailed, ComponentSpec
+from dart_train.orchestrator import Run
+from dart_train.paths import RunPaths
+from dart_train.state import RunState, open_run
+from dart_train.verdict import Verdict
+
+RECIPE: dict[str, Any] = {
+    "run": {"name": "small"},
+    "tasks": {"families": ["press_nth", "tick_nth"], "max_steps": 2},
+    "model": {"preset": "tiny"},
+    "demos": {"per_family": 2},
+    "warmup": {"procedure_demos_per_family": 2},
+    "train": {"updates": 2},
+    "eval": {"episodes": 6, "baseline_episodes": 2},
+}
+STAGES = ("demos", "warm-start", "eval-before", "train", "eval-after", "baselines")
+
+
+class Died(Exception):
+    """The launcher's end, at a moment that a test chose."""
+
+
+def untrained_then_trained(item: WorkItem) -> float | None:
+    """Demonstrations succeed, episodes before training fail, those after it succeed."""
+    return float(item.purpose is Purpose.DEMO or item.phase == "eval-after")
+
+
+class FakeComponent:
+    """A component whose work is a coroutine."""
+
+    def __init__(self, name: str, work: asyncio.Task[None]) -> None:
+        self.name = name
+        self.pid = 0
+        self._work = work
+
+    async def wait(self) -> int:
+        await asyncio.shield(self._work)
+        return 0
+
+    async def stop(self) -> None:
+        self._work.cancel()
+        await asyncio.gather(self._work, return_exceptions=True)
+
+
+class FakeLauncher:
+    """Does in this process, by made-up means, what each component would have left on disk and in the store."""
+
+    def __init__(self, bench: RunBench, client: DataClient) -> None:
+        self.bench = bench
+        self.client = client
+        self.started: list[FakeComponent] = []
+
+    async def start(self, spec: ComponentSpec) -> Component:
+        self.bench.starts[spec.name] += 1
+        work = self.rollouts if spec.name.startswith("rollout-") else getattr(self, spec.name.replace("-", "_"))
+        self.started.append(FakeComponent(spec.name, asyncio.create_task(work())))
+        return self.started[-1]
+
+    async def stop(self, component: Component) -> None:
+        await component.stop()
+
+    async def stop_all(self) -> None:
+        while self.started:
+            await self.started.pop().stop()
+
+    async def watch(self, task: asyncio.Future[None]) -> None:
+        await task
+
+    async def data_manager(self) -> None:
+        return
+
+    async def inference(self) -> None:
+        await asyncio.Event().wait()
+
+    async def init_model(self) -> None:
+        model_at(self.bench.paths.initial_model)
+
+    async def warm_start(self) -> None:
+        if self.bench.paths.warm_model.exists():
+            raise ComponentFailed("the warm start never writes over a model")
+        model_at(self.bench.paths.warm_model)
+
+    async def trainer(self) -> None:
+        for version in range(1, self.bench.recipe.train.updates + 1):
+            path = self.bench.paths.weights / f"v{version}"
+            if not path.exists():
+                self.bench.updates += 1
+                model_at(path)
+            await self.client.publish_version(VersionRecord(version=version, path=str(path)))
+
+    async def rollouts(self) -> None:
+        while True:
+            item = await self.client.claim("fake worker")
+            if item is None or item.phase == "train":  # an endless phase would go on as long as anyone plays
+                await asyncio.sleep(0.01)
+                continue
+            image = fake_image(0, 160, 256)
+            trajectory, images = fake_trajectory(item, reward=self.bench.reward(item), image=image)
+            await self.client.report(trajectory, images)
+
+
+def model_at(path: Path) -> None:
+    path.mkdir()
+    (path / "config.json").write_text("{}")
+
+
+class RunBench:
+    """A run directory, and launchers that work on it one after the other."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, **sections: Any) -> None:
+        self.recipe = Recipe.model_validate(RECIPE | sections)
+        self.paths = RunPaths(root / "small")
+        self.reward: Callable[[WorkItem], float | None] = untrained_then_trained
+        self.starts: Counter[str] = Counter()
+        self.updates = 0
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr(orchestrator, "POLL_S", 0.01)
+        monkeypatch.setattr(orchestrator, "farm_for", lambda recipe, note: contextlib.nullcontext())
+
+    @contextlib.asynccontextmanager
+    async def launcher(self) -> AsyncIterator[Run]:
+        """One launcher's life."""
+        run = Run(self.recipe, self.paths, open_run(self.recipe, self.paths), orchestrator.Progress())
+        config = DataManagerConfig(
+            database=self.paths.database, images=self.paths.images, socket=self.paths.data_socket
+        )
+        catalog = SuiteCatalog()
+        store = Store.open(config.database, catalog.split_of)
+        app = create_app(DataManager(store, ImageStore(config.images), catalog, config))
+        async with app.router.lifespan_context(app):
+            run.client = DataClient(
+                config.socket, config.images, transport=httpx.ASGITransport(app), patience_s=0, claim_wait_s=0
+            )
+            run.launcher = FakeLauncher(self, run.client)  # type: ignore[assignment]
+
+            async def served(paths: RunPaths) -> list[int]:
+                newest = await run.client.latest_version()
+                return [] if newest is None else [newest.version]
+
+            self._monkeypatch.setattr(components, "versions_served", served)
+            yield run
+        store.close()
+
+    async def run(self, *, dies_before_marking: str | None = None) -> Verdict | None:
+        """The whole run, or up to where the launcher dies."""
+        save = RunState.save
+
+        def save_or_die(state: RunState, path: Path) -> None:
+            if dies_before_marking in state.stages_s:
+                raise Died
+            save(state, path)
+
+        with self._monkeypatch.context() as patched:
+            patched.setattr(RunState, "save", save_or_die)
+            async with self.launcher() as run:
+                return await run.to_the_end()
