@@ -205,7 +205,7 @@ class AsyncDesktopEnv:
 
     async def _judge(self, end: EndReason) -> StepResult:
         """The evaluator's one run of this episode. A desktop that was broken from inside scores 0 whatever it
-        holds."""
+        holds; one that could not do what the evaluator asked may have passed for a solved one."""
         assert self._lease is not None
         assert self._task is not None
         self._over = True
@@ -214,7 +214,9 @@ class AsyncDesktopEnv:
             async with asyncio.timeout(self._evaluate_timeout_s):
                 await self._check_alive(self._lease)
                 outcome = await self._task.evaluate(self._lease, end=end)
-            _check_outcome(outcome)
+                _check_outcome(outcome)
+                if outcome.reward > 0.0:
+                    await self._check_alive(self._lease)
         except (DesktopGone, LeaseLost, FarmError) as error:
             return self._faulted(error)
         except Exception as error:  # noqa: BLE001 - whatever an evaluator raises is its own failure, never a score

@@ -5,7 +5,6 @@ Each case is done to a real desktop in the middle of an episode whose note is al
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -90,17 +89,27 @@ async def _log_out(lease: AsyncLease) -> None:
 
 
 async def _eat_all_memory(lease: AsyncLease) -> None:
-    code = "b = []\nwhile True: b.append(bytearray(16 << 20))"
-    for _ in range(3):
-        await _quietly(lease.exec(["python3", "-c", code], timeout_s=20, detach=True))
-    await asyncio.sleep(4)
+    code = "b = []\nwhile True: b.append(b'x' * (16 << 20))"
+    await _quietly(lease.exec(["python3", "-c", code], timeout_s=60))
+
+
+async def _use_up_the_processes(lease: AsyncLease) -> None:
+    await _quietly(lease.exec(["sh", "-c", "while sleep 600 & do :; done"], timeout_s=60))
 
 
 async def _fill_the_disk(lease: AsyncLease) -> None:
     await _quietly(lease.exec(["dd", "if=/dev/zero", "of=/home/user/big", "bs=1M", "count=200"], timeout_s=30))
 
 
-BREAKING: list[Callable[[AsyncLease], Awaitable[None]]] = [_kill_the_x_server, _log_out, _fill_the_disk]
+Damage = Callable[[AsyncLease], Awaitable[None]]
+BREAKING: list[tuple[Damage, str]] = [
+    (_kill_the_x_server, "session_dead"),
+    (_log_out, "session_dead"),
+    (_eat_all_memory, "oom"),
+    (_use_up_the_processes, "pids"),
+    (_fill_the_disk, "disk_full"),
+]
+"""What is done from inside, and the cause that the farm gives; after the last three the session still lives."""
 
 
 async def _lease(env: AsyncDesktopEnv) -> AsyncLease:
@@ -115,9 +124,9 @@ async def _finish(env: AsyncDesktopEnv) -> StepResult:
     return result if result.end is not None else await env.step(Action(ActionType.DONE))
 
 
-@pytest.mark.parametrize("damage", BREAKING, ids=lambda damage: damage.__name__.strip("_"))
+@pytest.mark.parametrize(("damage", "cause"), BREAKING, ids=[damage.__name__.strip("_") for damage, _ in BREAKING])
 async def test_breaking_the_desktop_from_inside_never_pays(
-    env: AsyncDesktopEnv, capabilities: dict[str, bool], damage: Callable[[AsyncLease], Awaitable[None]]
+    env: AsyncDesktopEnv, capabilities: dict[str, bool], damage: Damage, cause: str
 ) -> None:
     lease = await _lease(env)
     if damage is _fill_the_disk and not capabilities.get("limit_disk"):
@@ -125,16 +134,7 @@ async def test_breaking_the_desktop_from_inside_never_pays(
     await damage(lease)
     result = await _finish(env)
     assert (result.end, result.reward, result.terminated) == (EndReason.BROKE_DESKTOP, 0.0, True), result.info
-    await env.reset(SolvedTask())
-    assert (await env.step(Action(ActionType.DONE))).reward == 1.0
-
-
-async def test_running_out_of_memory_is_never_the_farms_fault(env: AsyncDesktopEnv) -> None:
-    lease = await _lease(env)
-    await _eat_all_memory(lease)
-    result = await _finish(env)
-    assert result.end in {EndReason.BROKE_DESKTOP, EndReason.DONE}, result.info
-    assert not result.info["masked"]
+    assert (result.info["cause"], result.info["masked"]) == (cause, False)
     await env.reset(SolvedTask())
     assert (await env.step(Action(ActionType.DONE))).reward == 1.0
 

@@ -22,6 +22,7 @@ class Usage:
     memory_bytes: int = 0
     memory_limit_bytes: int = 0
     oom_kills: int = 0
+    """Processes killed while the group was at its own limit; those of a host that ran out of memory do not count."""
     pids: int = 0
     pids_refused: int = 0
 
@@ -58,7 +59,7 @@ def usage(group: str) -> Usage:
         return Usage(
             memory_bytes=_number(base / "memory.current"),
             memory_limit_bytes=_number(base / "memory.max"),
-            oom_kills=_number(base / "memory.events", "oom_kill"),
+            oom_kills=_number(base / "memory.events", "oom_kill") if _number(base / "memory.events", "oom") else 0,
             pids=_number(base / "pids.current"),
             pids_refused=_number(base / "pids.events", "max"),
         )
@@ -66,7 +67,7 @@ def usage(group: str) -> Usage:
     return Usage(
         memory_bytes=_number(memory / "memory.usage_in_bytes"),
         memory_limit_bytes=_number(memory / "memory.limit_in_bytes"),
-        oom_kills=_number(memory / "memory.oom_control", "oom_kill"),
+        oom_kills=_number(memory / "memory.oom_control", "oom_kill") if _number(memory / "memory.failcnt") else 0,
         pids=_number(pids / "pids.current"),
         pids_refused=_number(pids / "pids.events", "max"),
     )

@@ -235,18 +235,17 @@ class RuncProvider:
 def judge(seen: dict[str, Any], agent: dict[str, Any] | None, silence: str) -> tuple[HealthCause, str]:
     """Why a desktop is (not) well, from the helper's counters and the agent's health (None: it does not answer).
 
-    A full disk is a broken desktop also while its session still answers: nothing can be saved or judged on it any more.
+    A desktop of which a limit was hit is broken also while its session answers: nothing can be saved on a full disk, nothing started
+    without a free process, and what the kernel killed may have been part of what is to be judged.
     """
-    well = agent is not None and bool(agent.get("session_alive", agent.get("x_alive", True)))
-    full = seen["disk_free_bytes"] < _FULL_BYTES or bool(agent and agent.get("disk_full"))
-    if well and not full:
-        return HealthCause.OK, ""
-    if seen["oom_kills"] and not well:
+    if seen["oom_kills"]:
         return HealthCause.OOM, f"its memory limit killed {seen['oom_kills']} processes"
-    if seen["pids_refused"] and not well:
+    if seen["pids_refused"]:
         return HealthCause.PIDS, f"its process limit was hit {seen['pids_refused']} times"
-    if full:
+    if seen["disk_free_bytes"] < _FULL_BYTES or (agent is not None and agent.get("disk_full")):
         return HealthCause.DISK_FULL, "its disk is full"
+    if agent is not None and agent.get("session_alive", agent.get("x_alive", True)):
+        return HealthCause.OK, ""
     if seen["state"] == "ended":
         if seen["ended"] == _SIGKILL:
             return HealthCause.KILLED_FROM_OUTSIDE, "its init was killed and none of its limits was hit"

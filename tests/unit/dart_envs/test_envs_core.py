@@ -174,6 +174,17 @@ async def test_a_desktop_that_dies_while_it_is_judged_follows_its_owner(
     assert result.reward == 0.0
 
 
+async def test_a_verdict_that_a_broken_desktop_gave_is_none(env: AsyncDesktopEnv, farm: FakeFarm) -> None:
+    class Breaking(ToyTask):
+        async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
+            farm.leases[0].kill(FaultOwner.POLICY, "pids")
+            return Outcome(1.0)
+
+    await env.reset(Breaking())
+    result = await env.step(DONE)
+    assert (result.end, result.reward, result.info["cause"]) == (EndReason.BROKE_DESKTOP, 0.0, "pids")
+
+
 @pytest.mark.parametrize("error", [EvaluatorError("no getter"), KeyError("typo"), GuestError("half")])
 async def test_an_evaluator_that_raises_gives_no_verdict(env: AsyncDesktopEnv, error: Exception) -> None:
     task = ToyTask(evaluate_error=error)

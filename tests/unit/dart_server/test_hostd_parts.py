@@ -157,6 +157,22 @@ def test_a_missing_group_reads_as_zero() -> None:
     assert cgroups.remove("/dart-no-such-prefix/none")
 
 
+@pytest.mark.parametrize(("unified", "hits", "kills"), [(True, 0, 0), (True, 2, 3), (False, 0, 0), (False, 2, 3)])
+def test_only_a_group_at_its_own_limit_is_blamed_for_its_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unified: bool, hits: int, kills: int
+) -> None:
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    group = tmp_path / ("p/d" if unified else "memory/p/d")
+    group.mkdir(parents=True)
+    if unified:
+        (tmp_path / "cgroup.controllers").touch()
+        (group / "memory.events").write_text(f"low 0\noom {hits}\noom_kill 3\n")
+    else:
+        (group / "memory.failcnt").write_text(f"{hits}\n")
+        (group / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    assert cgroups.usage("/p/d").oom_kills == kills
+
+
 def test_the_doctor_gives_every_failure_a_cure(tmp_path: Path) -> None:
     checks = doctor.examine(tmp_path / "not-yet", tmp_path)
     assert [check.name for check in checks][:3] == ["kernel", "overlayfs", "root"]
@@ -173,7 +189,8 @@ DOWN = {"session_alive": False}
     ("changes", "agent", "cause"),
     [
         ({}, WELL, HealthCause.OK),
-        ({"oom_kills": 3}, WELL, HealthCause.OK),
+        ({"oom_kills": 3}, WELL, HealthCause.OOM),
+        ({"pids_refused": 1}, WELL, HealthCause.PIDS),
         ({}, DOWN, HealthCause.SESSION_DEAD),
         ({}, None, HealthCause.AGENT_DEAD),
         ({"oom_kills": 1}, None, HealthCause.OOM),
