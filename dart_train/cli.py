@@ -1,7 +1,8 @@
 """`dart-train`: make a model, run a recipe, look at a run.
 
 Role: argument parsing and exit codes. Rule: heavy imports happen after the arguments are known to be good; wrong input is one sentence on
-standard error and exit code 2, a run that did not learn exits with 1. Non-goals: no logic of the loop (`dart_train.orchestrator`).
+standard error and exit code 2, a run that did not learn, or cannot say whether it did, exits with 1. Non-goals: no logic of the
+loop (`dart_train.orchestrator`).
 """
 
 from __future__ import annotations
@@ -76,7 +77,14 @@ def run(
     except Interrupted:
         print("dart-train: stopped; the same command goes on from here.", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    if verdict is not None and not verdict.learned(checked.eval.min_gain_points):
+    if verdict is None:
+        print(
+            "dart-train: the run has no verdict, as no evaluation item got one both before and after training: "
+            f"see why in {paths.logs}",
+            file=sys.stderr,
+        )
+        raise typer.Exit(EXIT_NOT_LEARNED)
+    if not verdict.learned(checked.eval.min_gain_points):
         raise typer.Exit(EXIT_NOT_LEARNED)
 
 

@@ -59,7 +59,7 @@ class Interrupted(Exception):
 async def run_recipe(recipe: Recipe, paths: RunPaths, progress: Progress | None = None) -> Verdict | None:
     """Run or continue a recipe to its end.
 
-    Returns the verdict, None where the recipe evaluates nothing.
+    Returns the verdict, None where no evaluation item got one both before and after training.
 
     Raises:
         RecipeError: the run directory is in use or belongs to another recipe.

@@ -32,8 +32,12 @@ def rewards(results: Sequence[EpisodeResult]) -> dict[EvalItem, float | None]:
     return {(result.task_id, result.repeat): result.reward for result in results}
 
 
-def conclusion(verdict: Verdict, min_gain_points: float) -> str:
-    """The one sentence on top of the report."""
+def conclusion(verdict: Verdict | None, min_gain_points: float, *, evaluated: bool) -> str:
+    """The one sentence on top of the report. evaluated: whether the evaluation after training is over."""
+    if verdict is None and not evaluated:
+        return "The run has no paired evaluation yet."
+    if verdict is None:
+        return "No evaluation item has a verdict both before and after training."
     gain = verdict.overall
     numbers = (
         f"{gain.before_percent:.1f} % → {gain.after_percent:.1f} % on {gain.episodes} validation episodes "
@@ -58,7 +62,7 @@ async def tell(
     """
     results = {role: await client.results(name) for role, name in phases.items()}
     before, after = results.pop("before", []), results.pop("after", [])
-    verdict = compare(rewards(before), rewards(after)) if before and after else None
+    verdict = compare(rewards(before), rewards(after))
     metrics = read_metrics(paths)
     examples = [
         *await _examples(client, phases["before"], "before training"),
@@ -68,9 +72,7 @@ async def tell(
         name=recipe.run.name,
         recipe=recipe.model_dump(mode="json"),
         verdict=verdict,
-        conclusion="The run has no paired evaluation yet."
-        if verdict is None
-        else conclusion(verdict, recipe.eval.min_gain_points),
+        conclusion=conclusion(verdict, recipe.eval.min_gain_points, evaluated="after" in phases),
         baselines={name: _mean_percent(episodes) for name, episodes in results.items() if episodes},
         stages_s=state.stages_s,
         counts=_counts(await client.stats()),

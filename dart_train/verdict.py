@@ -54,12 +54,8 @@ def family_of(task_id: str) -> str:
     return task_id.split("/")[-2]
 
 
-def compare(before: Mapping[EvalItem, float | None], after: Mapping[EvalItem, float | None]) -> Verdict:
-    """Pair two evaluations of the same items.
-
-    Raises:
-        ValueError: when no item has a verdict on both sides.
-    """
+def compare(before: Mapping[EvalItem, float | None], after: Mapping[EvalItem, float | None]) -> Verdict | None:
+    """Pair two evaluations of the same items; None when no item has a verdict on both sides."""
     items = sorted(set(before) | set(after))
     pairs: dict[EvalItem, tuple[float, float]] = {}
     for item in items:
@@ -67,7 +63,7 @@ def compare(before: Mapping[EvalItem, float | None], after: Mapping[EvalItem, fl
         if first is not None and second is not None:
             pairs[item] = (first, second)
     if not pairs:
-        raise ValueError("no evaluation item has a verdict both before and after training")
+        return None
     families = sorted({family_of(task_id) for task_id, _ in pairs})
     return Verdict(
         overall=gain(list(pairs.values())),
