@@ -35,7 +35,8 @@ from dart_agent.worker_config import PolicyKind
 from dart_train import components, phases
 from dart_train.config import Recipe
 from dart_train.farm import FarmUnusable, farm_for
-from dart_train.launcher import Component, ComponentFailed, LocalLauncher
+from dart_train.faults import FaultWatch, TooManyFaults, in_words
+from dart_train.launcher import Component, ComponentFailed, Launcher, LocalLauncher
 from dart_train.paths import RunPaths
 from dart_train.progress import Progress
 from dart_train.report import write_report
@@ -63,7 +64,7 @@ async def run_recipe(recipe: Recipe, paths: RunPaths, progress: Progress | None 
 
     Raises:
         RecipeError: the run directory is in use or belongs to another recipe.
-        RunFailed: a component ended and could not be replaced.
+        RunFailed: a component ended and could not be replaced, or too many episodes were masked.
         Interrupted: SIGINT or SIGTERM; everything was stopped.
     """
     with hold_lock(paths):
@@ -76,7 +77,7 @@ async def run_recipe(recipe: Recipe, paths: RunPaths, progress: Progress | None 
             return await task
         except asyncio.CancelledError:
             raise Interrupted from None
-        except (ComponentFailed, FarmUnusable, DataManagerError) as error:
+        except (ComponentFailed, FarmUnusable, DataManagerError, TooManyFaults) as error:
             raise RunFailed(str(error)) from error
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -94,17 +95,27 @@ async def report_only(recipe: Recipe, paths: RunPaths) -> Path:
 class Run:
     """One run directory being worked on."""
 
-    def __init__(self, recipe: Recipe, paths: RunPaths, state: RunState, progress: Progress) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        paths: RunPaths,
+        state: RunState,
+        progress: Progress,
+        launcher: Launcher | None = None,
+        client: DataClient | None = None,
+    ) -> None:
         self.recipe = recipe
         self.paths = paths
         self.state = state
         self.progress = progress
-        self.launcher = LocalLauncher(on_restart=self._on_restart)
-        self.client = DataClient(paths.data_socket, paths.images)
+        self.launcher = launcher or LocalLauncher(on_restart=self._on_restart)
+        self.client = client or DataClient(paths.data_socket, paths.images)
+        self.faults = FaultWatch(self.client, recipe.desktops.count)
 
     async def to_the_end(self) -> Verdict | None:
         """Every stage that is not done yet, in order."""
         async with self.data_manager(), farm_for(self.recipe, self.progress.note):
+            await self.faults.begin()
             if self.recipe.demos.per_family:
                 await self._stage("demos", self._demos)
             await self._stage("warm-start", self._warm_start)
@@ -198,6 +209,7 @@ class Run:
         await self._newest_version_served()
         view = await self._phase(phases.evaluation(self.recipe, name))
         self.progress.note(f"{name}: {100 * (view.mean_reward or 0.0):.1f} % of {view.done} episodes")
+        self.progress.note(in_words(await self.client.stats()))
 
     async def _newest_version_served(self) -> None:
         """Wait until every inference worker has the newest version, so that an evaluation judges one policy."""
@@ -217,6 +229,7 @@ class Run:
         trainer = await self.launcher.start(components.trainer(self.recipe, self.paths))
         await self._follow(trainer, "update")
         await self.client.stop_phase(phases.TRAIN)
+        self.progress.note(in_words(await self.client.stats()))
 
     async def _baselines(self) -> None:
         for kind in ("random", "blank"):
@@ -233,7 +246,9 @@ class Run:
             self.progress.update(f"{view.done} of {view.total}{rate}{masked}")
             if view.state != "active":
                 break
+            await self.faults.check_now_and_then()
             await asyncio.sleep(POLL_S)
+        await self.faults.check()
         if view.failed and spec.purpose is not Purpose.DEMO:
             self.progress.note(f"{spec.name}: {view.failed} of {view.total} items never got a verdict")
         return view
@@ -245,6 +260,7 @@ class Run:
         try:
             while not waiter.done():
                 await asyncio.wait({waiter}, timeout=POLL_S)
+                await self.faults.check_now_and_then()
                 text = tail.newest()
                 if text is not None:
                     self.progress.update(text)

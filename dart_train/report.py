@@ -11,7 +11,7 @@ import base64
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,16 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
+class MaskedShare:
+    """Of how many episodes (all, one family's, one policy version's) how many have no verdict, in numbers and in percent."""
+
+    what: str
+    episodes: int
+    masked: int
+    percent: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunStory:
     """Everything a reader of a run wants to know.
 
@@ -71,6 +81,7 @@ class RunStory:
     baselines: Mapping[str, float]
     stages_s: Mapping[str, float]
     counts: Mapping[str, int]
+    masked: Sequence[MaskedShare] = ()
     charts: Sequence[Chart] = ()
     examples: Sequence[Example] = ()
     incidents: Sequence[str] = field(default_factory=tuple)
@@ -84,6 +95,7 @@ class RunStory:
             "baselines_percent": dict(self.baselines),
             "stages_s": dict(self.stages_s),
             "counts": dict(self.counts),
+            "masked": [asdict(share) for share in self.masked],
             "incidents": list(self.incidents),
             "recipe": dict(self.recipe),
         }

@@ -19,7 +19,7 @@ from dart_agent.types import Trajectory
 from dart_envs import tasks
 from dart_train.config import Recipe
 from dart_train.paths import RunPaths
-from dart_train.report import Chart, Curve, Example, ExampleStep, RunStory
+from dart_train.report import Chart, Curve, Example, ExampleStep, MaskedShare, RunStory
 from dart_train.state import RunState
 from dart_train.verdict import EvalItem, Verdict, compare, family_of
 
@@ -64,6 +64,7 @@ async def tell(
     before, after = results.pop("before", []), results.pop("after", [])
     verdict = compare(rewards(before), rewards(after))
     metrics = read_metrics(paths)
+    stats = await client.stats()
     examples = [
         *await _examples(client, phases["before"], "before training"),
         *await _examples(client, phases["after"], "after training"),
@@ -75,7 +76,8 @@ async def tell(
         conclusion=conclusion(verdict, recipe.eval.min_gain_points, evaluated="after" in phases),
         baselines={name: _mean_percent(episodes) for name, episodes in results.items() if episodes},
         stages_s=state.stages_s,
-        counts=_counts(await client.stats()),
+        counts=_counts(stats),
+        masked=masked_shares(stats),
         charts=_charts(metrics),
         examples=examples,
         incidents=tuple(state.incidents),
@@ -93,6 +95,18 @@ def read_metrics(paths: RunPaths) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             continue
     return found
+
+
+def masked_shares(stats: Stats) -> list[MaskedShare]:
+    """Of all episodes, then by family, then by policy version."""
+    tallies = {
+        "all episodes": stats.played,
+        **{family: tally for family, tally in sorted(stats.played_by_family.items())},
+        **{f"policy version {version}": tally for version, tally in sorted(stats.played_by_version.items())},
+    }
+    return [
+        MaskedShare(what, tally.episodes, tally.masked, round(100 * tally.share, 2)) for what, tally in tallies.items()
+    ]
 
 
 def _counts(stats: Stats) -> dict[str, int]:

@@ -248,14 +248,30 @@ class VersionReply(DataModel):
     latest: VersionRecord | None
 
 
+class FaultTally(DataModel):
+    """Episodes that were played, and those of them without a verdict through a fault that is not the policy's."""
+
+    episodes: int
+    masked: int
+
+    @property
+    def share(self) -> float:
+        """Masked episodes among all, 0 where none was played."""
+        return self.masked / self.episodes if self.episodes else 0.0
+
+
 class Stats(DataModel):
-    """The data manager in numbers."""
+    """The data manager in numbers.
+
+    played: without demonstrations; by the newest version that wrote in an episode, where one did. last_fault: the newest cause of masking.
+    """
 
     trajectories: int
     steps: int
-    masked_share: float
-    masked_share_by_version: dict[int, float]
-    masked_share_by_family: dict[str, float]
+    played: FaultTally
+    played_by_version: dict[int, FaultTally]
+    played_by_family: dict[str, FaultTally]
+    last_fault: str | None
     groups: dict[str, int]
     dropped_groups: dict[str, int]
     rollouts: dict[str, int]

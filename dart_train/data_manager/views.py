@@ -6,6 +6,7 @@ Role: read-only queries that build the replies of `dart_agent.store.wire`. Non-g
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
@@ -21,7 +22,7 @@ from dart_agent.store.models import (
     TrajectoryTable,
     VersionTable,
 )
-from dart_agent.store.wire import EpisodeResult, FamilyTally, PhaseView, Stats
+from dart_agent.store.wire import EpisodeResult, FamilyTally, FaultTally, PhaseView, Stats
 from dart_agent.types import Purpose
 from dart_envs.types import EndReason
 from dart_train.data_manager import history
@@ -94,22 +95,19 @@ def training(session: Session) -> bool:
 
 def stats(session: Session, window: int) -> Stats:
     """The data manager in numbers; `window` is how many latest training rollouts a family's success rate is taken over."""
-    masked = case((TrajectoryTable.reward.is_(None), 1.0), else_=0.0)
-    played = TrajectoryTable.purpose != Purpose.DEMO.value
     families = list(session.scalars(select(TrajectoryTable.family).distinct()))
-    by_version = select(TrajectoryTable.version_max, func.avg(masked)).where(played)
-    by_family = select(TrajectoryTable.family, func.avg(masked)).where(played).group_by(TrajectoryTable.family)
+    by_family = _played(session, TrajectoryTable.family)
     used = select(func.count()).select_from(BatchMemberTable).where(BatchMemberTable.reason.is_(None))
     return Stats(
         trajectories=_count(session, TrajectoryTable),
         steps=_count(session, StepTable),
-        masked_share=session.scalar(select(func.avg(masked)).where(played)) or 0.0,
-        masked_share_by_version={
-            version: share
-            for version, share in session.execute(by_version.group_by(TrajectoryTable.version_max))
-            if version is not None
-        },
-        masked_share_by_family={family: share for family, share in session.execute(by_family)},
+        played=FaultTally(
+            episodes=sum(tally.episodes for tally in by_family.values()),
+            masked=sum(tally.masked for tally in by_family.values()),
+        ),
+        played_by_version=_played(session, TrajectoryTable.version_max),
+        played_by_family=by_family,
+        last_fault=_last_fault(session),
         groups=_tally(session, GroupRow.state),
         dropped_groups=_tally(session, GroupRow.reason),
         rollouts=_tally(session, RolloutRow.state),
@@ -119,6 +117,25 @@ def stats(session: Session, window: int) -> Stats:
         latest_version=session.scalar(select(func.max(VersionTable.version))),
         success_rate=history.success_rates(session, families, window),
     )
+
+
+def _played(session: Session, key: Any) -> dict[Any, FaultTally]:
+    """Episodes that are no demonstrations, by a column; those where it is null are left out."""
+    masked = func.sum(case((TrajectoryTable.reward.is_(None), 1), else_=0))
+    query = select(key, func.count(), masked).where(TrajectoryTable.purpose != Purpose.DEMO.value).group_by(key)
+    return {
+        value: FaultTally(episodes=episodes, masked=hit)
+        for value, episodes, hit in session.execute(query)
+        if value is not None
+    }
+
+
+def _last_fault(session: Session) -> str | None:
+    query = select(TrajectoryTable.end, TrajectoryTable.cause).where(
+        TrajectoryTable.purpose != Purpose.DEMO.value, TrajectoryTable.reward.is_(None)
+    )
+    newest = session.execute(query.order_by(TrajectoryTable.seq.desc()).limit(1)).first()
+    return None if newest is None else f"{newest.end} ({newest.cause})"
 
 
 def _count(session: Session, table: type[TrajectoryTable] | type[StepTable]) -> int:

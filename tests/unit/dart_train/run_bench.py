@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from rich.console import Console
 
 from dart_agent.store.blobs import ImageStore
 from dart_agent.store.client import DataClient
@@ -27,6 +29,7 @@ from dart_train.data_manager.service import DataManager
 from dart_train.launcher import Component, ComponentFailed, ComponentSpec
 from dart_train.orchestrator import Run
 from dart_train.paths import RunPaths
+from dart_train.progress import Progress
 from dart_train.state import RunState, open_run
 from dart_train.verdict import Verdict
 
@@ -139,6 +142,7 @@ class RunBench:
         self.reward: Callable[[WorkItem], float | None] = untrained_then_trained
         self.starts: Counter[str] = Counter()
         self.updates = 0
+        self.printed = io.StringIO()
         self._monkeypatch = monkeypatch
         monkeypatch.setattr(orchestrator, "POLL_S", 0.01)
         monkeypatch.setattr(orchestrator, "farm_for", lambda recipe, note: contextlib.nullcontext())
@@ -146,7 +150,7 @@ class RunBench:
     @contextlib.asynccontextmanager
     async def launcher(self) -> AsyncIterator[Run]:
         """One launcher's life."""
-        run = Run(self.recipe, self.paths, open_run(self.recipe, self.paths), orchestrator.Progress())
+        state = open_run(self.recipe, self.paths)
         config = DataManagerConfig(
             database=self.paths.database, images=self.paths.images, socket=self.paths.data_socket
         )
@@ -154,13 +158,14 @@ class RunBench:
         store = Store.open(config.database, catalog.split_of)
         app = create_app(DataManager(store, ImageStore(config.images), catalog, config))
         async with app.router.lifespan_context(app):
-            run.client = DataClient(
+            client = DataClient(
                 config.socket, config.images, transport=httpx.ASGITransport(app), patience_s=0, claim_wait_s=0
             )
-            run.launcher = FakeLauncher(self, run.client)  # type: ignore[assignment]
+            progress = Progress(Console(file=self.printed, highlight=False, width=400))
+            run = Run(self.recipe, self.paths, state, progress, FakeLauncher(self, client), client)
 
             async def served(paths: RunPaths) -> list[int]:
-                newest = await run.client.latest_version()
+                newest = await client.latest_version()
                 return [] if newest is None else [newest.version]
 
             self._monkeypatch.setattr(components, "versions_served", served)

@@ -8,7 +8,7 @@ from dm_bench import SPANS, Bench
 from sqlalchemy import select
 
 from dart_agent.store.models import BatchMemberTable
-from dart_agent.store.wire import BatchReport, TaskSelection, UnusedStep
+from dart_agent.store.wire import BatchReport, FaultTally, TaskSelection, UnusedStep
 from dart_agent.types import Purpose
 
 MIXED = [1.0, 0.0, 0.0, 0.0]
@@ -170,11 +170,16 @@ def test_training_ends_with_its_phase_but_not_before_what_runs(bench: Bench) -> 
     assert not bench.manager.next_batch(0).training
 
 
-def test_masked_share_is_known_by_version_and_family(bench: Bench) -> None:
+def test_masked_episodes_are_counted_by_version_and_family(bench: Bench) -> None:
+    assert bench.manager.stats().played == FaultTally(episodes=0, masked=0)
     bench.phase(select=TaskSelection(suite="s", split="train", families=["tick"]))
     bench.group([1.0, None, 0.0, 0.0], version=2)
+    bench.phase("demo", purpose=Purpose.DEMO, endless=False, rollouts_per_task=1)
+    bench.report(bench.must_claim(), None)
     stats = bench.manager.stats()
-    assert stats.masked_share == 0.25
-    assert stats.masked_share_by_version == {2: 0.25}
-    assert stats.masked_share_by_family == {"tick": 0.25}
+    assert stats.played == FaultTally(episodes=4, masked=1)
+    assert stats.played.share == 0.25
+    assert stats.played_by_version == {2: stats.played}
+    assert stats.played_by_family == {"tick": stats.played}
+    assert stats.last_fault == "farm_fault (fake fault)"
     assert stats.success_rate == {"tick": 1 / 3}
