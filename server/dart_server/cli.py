@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -18,6 +20,9 @@ app = typer.Typer(
     name="dart-farm", help="The farm: live desktops by lease.", no_args_is_help=True, add_completion=False
 )
 STOP_TIMEOUT_S = 60.0
+LEASE_POLL_S = 0.2
+EXPIRY_TICKS = 5
+"""A lease that nobody renews has ended this many ticks of the farm after its time."""
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
@@ -198,24 +203,26 @@ def doctor(
 @app.command()
 def reap(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Also when the farm runs and has leases: it is stopped first.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Stop a running farm at once, whoever has leases.")] = False,
     provider: Annotated[str | None, typer.Option(help="runc or sim.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Remove everything of this user's farm from the host; works without a running farm, and stops an idle one."""
+    """Remove everything of this user's farm from the host; works without a running farm, and stops one that nobody uses.
+
+    Leases of clients that are gone are waited for until they expire; while a client renews its own, the farm is left alone.
+    """
     from dart_server import daemon, reaper
     from dart_server.errors import ConfigError
     from dart_server.providers.base import ProviderError
 
     settings = load_settings(provider=provider)
-    view = ask(settings, "/v1/farm") if daemon.running_pid(settings) is not None else None
-    if view is not None and view["leases_active"] and not force and not dry_run:
-        fail(
-            f"the farm is running with {view['leases_active']} leases; stop it with `dart-farm stop`, or give --force.",
-            1,
-        )
+    if not force and not dry_run and daemon.running_pid(settings) is not None:
+        leases_left = outwait_the_dead(settings)
+        if leases_left:
+            fail(
+                f"the farm is running and its {leases_left} leases are being renewed; stop it with `dart-farm stop`, or give --force.",
+                1,
+            )
     try:
         if not dry_run:
             daemon.stop_running(settings, STOP_TIMEOUT_S)
@@ -248,6 +255,30 @@ def ask(settings: FarmSettings, path: str) -> Any | None:
     if reply.status_code != 200:
         fail(f"the farm refused: {reply.text}", 1)
     return reply.json()
+
+
+def outwait_the_dead(settings: FarmSettings) -> int:
+    """Number of leases of the running farm that are still there when all that nobody renews have expired."""
+
+    def held() -> int:
+        view = ask(settings, "/v1/farm")
+        return view["leases_active"] if view else 0
+
+    count = held()
+    if not count:
+        return 0
+    ends_s = [datetime.fromisoformat(lease["expires_at"]).timestamp() for lease in ask(settings, "/v1/leases") or ()]
+    now_s = time.time()
+    wait_s = max([now_s, *ends_s]) - now_s + EXPIRY_TICKS * settings.tick_s
+    typer.echo(
+        f"dart-farm: the farm has {count} leases; waiting up to {wait_s:.0f} s for those of clients that are gone"
+        " (--force does not wait)",
+        err=True,
+    )
+    give_up_s = time.monotonic() + wait_s
+    while (count := held()) and time.monotonic() < give_up_s:
+        time.sleep(LEASE_POLL_S)
+    return count
 
 
 def _table(path: str, columns: tuple[str, ...], as_json: bool) -> None:

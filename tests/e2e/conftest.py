@@ -20,5 +20,5 @@ def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("DART_FARM_URL", "DART_PROVIDER", "DART_MAX_DESKTOPS"):
         monkeypatch.delenv(name, raising=False)
     yield path
-    subprocess.run([sys.executable, "-m", "dart_server.cli", "reap"], check=False, capture_output=True)
+    subprocess.run([sys.executable, "-m", "dart_server.cli", "reap", "--force"], check=False, capture_output=True)
     shutil.rmtree(path, ignore_errors=True)

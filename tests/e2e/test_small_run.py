@@ -1,7 +1,7 @@
 """The whole loop, small, with every real part: live desktops, two vLLM workers, data manager, trainer.
 
-What is proved: it runs to its report; it survives SIGKILL of a desktop and of a vLLM worker; Ctrl-C and SIGKILL of the launcher leave
-nothing (after `dart-farm reap`), and the same command goes on.
+What is proved: it runs to its report; it survives SIGKILL of a desktop and of a vLLM worker; Ctrl-C, and SIGKILL of the launcher while it
+trains, leave nothing (after one `dart-farm reap`), and the same command goes on.
 """
 
 from __future__ import annotations
@@ -126,6 +126,14 @@ def children_named(needle: str) -> list[int]:
     return [int(pid) for pid in out.split()]
 
 
+def farm_cli(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "dart_server.cli", *argv], capture_output=True, text=True, check=False)
+
+
+def leases_held() -> int:
+    return int(json.loads(farm_cli("status", "--json").stdout).get("leases_active", 0))
+
+
 def kill_a_desktop(cgroups: set[str]) -> bool:
     """SIGKILL to the first process of one desktop; False when every desktop was just being replaced."""
     for cgroup in sorted(cgroups):
@@ -175,12 +183,12 @@ def test_ctrl_c_and_a_killed_launcher_leave_nothing_and_the_run_goes_on(runtime_
     assert network_namespaces() <= networks_before
 
     process = run.start()
-    wait_for(lambda: "demos" in run.stages(), process)
+    wait_for(lambda: "eval-before" in run.stages(), process)
+    wait_for(lambda: run.asked("select count(*) from trajectories where phase = 'train'") > 0, process)
+    assert leases_held() > 0
     process.kill()
     process.communicate(timeout=60)
-    reap = subprocess.run(
-        [sys.executable, "-m", "dart_server.cli", "reap"], capture_output=True, text=True, check=False
-    )
+    reap = farm_cli("reap")
     assert reap.returncode == 0, reap.stdout + reap.stderr
     give_up_s = time.monotonic() + 30
     while leftovers(runtime_dir, run.run_dir) and time.monotonic() < give_up_s:

@@ -228,9 +228,6 @@ def test_the_command_line_looks(daemon: Daemon, client: httpx.Client) -> None:
     assert [row["lease_id"] for row in json.loads(daemon.cli("leases", "--json").stdout)] == [lease["lease_id"]]
     assert json.loads(daemon.cli("snapshots", "--json").stdout)[0]["kind"] == "booted"
     assert lease["desktop_id"] in daemon.cli("desktops").stdout
-    refused = daemon.cli("reap")
-    assert refused.returncode == 1
-    assert "1 leases" in refused.stderr
 
 
 def test_a_key_made_on_the_command_line_works_at_once(daemon: Daemon, client: httpx.Client) -> None:
@@ -282,6 +279,42 @@ def test_a_killed_farm_is_reaped_or_taken_over(place: Path) -> None:
     assert daemon.cli("reap").returncode == 0
     assert not daemon.socket.exists()
     assert daemon.cli("leases").returncode == 1
+
+
+HOLD_A_LEASE = """
+import asyncio
+from dart_envs.farm.client import AsyncFarm
+
+async def hold():
+    async with await AsyncFarm.connect() as farm:
+        await farm.lease(ttl_s=4)
+        print("held", flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(hold())
+"""
+
+
+def test_reap_refuses_while_a_client_lives_and_outwaits_one_that_was_killed(place: Path) -> None:
+    daemon = Daemon(place, tick_s="0.1")
+    daemon.start()
+    client = subprocess.Popen([sys.executable, "-c", HOLD_A_LEASE], env=daemon.env, stdout=subprocess.PIPE, text=True)
+    try:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "held\n"
+        refused = daemon.cli("reap")
+        assert refused.returncode == 1
+        assert "its 1 leases are being renewed" in refused.stderr
+        assert daemon.healthy()
+        client.kill()
+        reaped = daemon.cli("reap")
+        assert reaped.returncode == 0, reaped.stderr
+        assert "waiting up to" in reaped.stderr
+        assert not daemon.socket.exists()
+    finally:
+        client.kill()
+        client.communicate()
+        daemon.stop()
 
 
 BAD_STARTS = [
