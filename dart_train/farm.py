@@ -1,23 +1,30 @@
 """The farm that a run uses: the one at DART_FARM_URL, or this user's embedded farm.
 
-Role: makes sure before the first rollout that the farm is there, is of the asked kind, and is large enough; stops an embedded farm that it
-started. Rule: a farm that others use is never stopped or changed. Non-goals: no leases (the rollout worker takes them).
+Role: says before a run what keeps a farm from serving it; has one as long as the run lasts; stops an embedded farm that it started. Rule: a
+farm that others use is never stopped or changed. Non-goals: no leases (the rollout worker takes them), no look at the host (that is
+`dart-farm doctor`, asked here).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from dart_envs.errors import FarmError
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.embedded import runtime_dir
+from dart_server.wire import FarmView
 from dart_train.config import Recipe
 
+URL = "DART_FARM_URL"
+DOCTOR_TIMEOUT_S = 120.0
 LEASES_END_S = 90.0
 """Longer than the TTL of a rollout worker's leases (60 s)."""
 POLL_S = 0.5
@@ -27,6 +34,21 @@ class FarmUnusable(Exception):
     """The farm cannot be reached or cannot give what the recipe asks for; one sentence with the cure."""
 
 
+def problems(recipe: Recipe) -> list[str]:
+    """What keeps the farm from serving the recipe, one sentence each; no farm is started."""
+    if url := os.environ.get(URL):
+        try:
+            return _misfits(recipe, asyncio.run(_view(url)))
+        except FarmError as error:
+            return [f"{URL}: {error}"]
+    try:
+        socket = runtime_dir() / "farm.sock"
+        found = _misfits(recipe, asyncio.run(_view(f"unix://{socket}"))) if socket.exists() else _host_problems(recipe)
+    except FarmError:
+        found = _host_problems(recipe)
+    return found or _image_problems(recipe)
+
+
 @asynccontextmanager
 async def farm_for(recipe: Recipe, note: Callable[[str], None]) -> AsyncIterator[None]:
     """Have a farm that fits the recipe for as long as the context lasts.
@@ -34,30 +56,83 @@ async def farm_for(recipe: Recipe, note: Callable[[str], None]) -> AsyncIterator
     Raises:
         FarmUnusable: no farm, another provider, or fewer desktops than asked for.
     """
-    remote = "DART_FARM_URL" in os.environ
-    was_running = remote or (runtime_dir() / "farm.sock").exists()
-    os.environ.setdefault("DART_PROVIDER", recipe.desktops.provider)
-    os.environ.setdefault("DART_MAX_DESKTOPS", str(recipe.desktops.count))
+    was_running = URL in os.environ or (runtime_dir() / "farm.sock").exists()
+    os.environ.update(_environment(recipe))
     try:
-        async with await AsyncFarm.connect() as farm:
-            view = await farm.view()
+        view = await _view(None)
     except FarmError as error:
         raise FarmUnusable(str(error)) from error
-    cure = "give DART_FARM_URL of another farm" if remote else "stop it with dart-farm stop and run again"
-    if view.provider != recipe.desktops.provider:
-        raise FarmUnusable(
-            f"the farm runs {view.provider} desktops, the recipe asks for {recipe.desktops.provider}: {cure}"
-        )
-    if view.max_desktops < recipe.desktops.count:
-        raise FarmUnusable(
-            f"the farm has room for {view.max_desktops} desktops, the recipe asks for {recipe.desktops.count}: {cure}"
-        )
+    for problem in _misfits(recipe, view):
+        raise FarmUnusable(problem)
     note(f"farm: {view.provider}, up to {view.max_desktops} desktops{', found running' if was_running else ''}")
     try:
         yield
     finally:
         if not was_running:
             await asyncio.shield(_stop_if_unused(note))
+
+
+async def _view(url: str | None) -> FarmView:
+    async with await AsyncFarm.connect(url) as farm:
+        return await farm.view()
+
+
+def _misfits(recipe: Recipe, view: FarmView) -> list[str]:
+    desktops = recipe.desktops
+    cure = f"give {URL} of another farm" if URL in os.environ else "stop it with dart-farm stop and run again"
+    found = []
+    if view.provider != desktops.provider:
+        found.append(f"the farm runs {view.provider} desktops, the recipe asks for {desktops.provider}: {cure}")
+    if view.max_desktops < desktops.count:
+        found.append(
+            f"the farm has room for {view.max_desktops} desktops, the recipe asks for {desktops.count}: {cure}"
+        )
+    return found
+
+
+def _environment(recipe: Recipe) -> dict[str, str]:
+    """Settings of an embedded farm that is started for the recipe; those that the user has set come first."""
+    wanted = {"DART_PROVIDER": recipe.desktops.provider, "DART_MAX_DESKTOPS": str(recipe.desktops.count)}
+    return {name: os.environ.get(name, value) for name, value in wanted.items()}
+
+
+def _host_problems(recipe: Recipe) -> list[str]:
+    checks = _ask_farm_command(recipe, "doctor")
+    if isinstance(checks, str):
+        return [checks]
+    return [f"{check['name']}: {check['detail']} {check['cure']}" for check in checks if not check["ok"]]
+
+
+def _image_problems(recipe: Recipe) -> list[str]:
+    if recipe.desktops.provider == "sim":
+        return []
+    images = _ask_farm_command(recipe, "images")
+    if isinstance(images, str):
+        return [images]
+    names = [image["name"] for image in images]
+    wanted = recipe.desktops.image
+    if wanted in names:
+        return []
+    there = ", ".join(names) or "none"
+    return [
+        f"desktops.image: {wanted} is not installed (there is {there}): run python vm_images/build.py build {wanted}"
+    ]
+
+
+def _ask_farm_command(recipe: Recipe, verb: str) -> Any:
+    """The JSON that `dart-farm VERB` prints; its complaint as text where it prints none."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dart_server.cli", verb, "--json"],
+        env=os.environ | _environment(recipe),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DOCTOR_TIMEOUT_S,
+    )
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        return done.stderr.strip() or f"dart-farm {verb} ended with exit code {done.returncode}"
 
 
 async def _stop_if_unused(note: Callable[[str], None]) -> None:

@@ -1,7 +1,7 @@
 """Checks before anything starts: what a recipe asks for against what this host and this installation have.
 
-Role: one sentence with the cure per problem. Rule: cheap, reads only. Non-goals: no set-up (`make setup`), no farm diagnosis
-(`dart-farm doctor`).
+Role: one sentence with the cure per problem. Rule: cheap, leaves nothing behind; the farm is looked at last, when all else is well.
+Non-goals: no set-up (`make setup`), no farm diagnosis of its own (`dart_train.farm` asks `dart-farm doctor`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import os
 import shutil
 from pathlib import Path
 
+from dart_envs import tasks
 from dart_envs.errors import DartEnvError
+from dart_envs.tasks import Suite
+from dart_train import farm
 from dart_train.config import Recipe, RecipeError
 from dart_train.paths import RunPaths
 
@@ -29,7 +32,7 @@ def check(recipe: Recipe, paths: RunPaths) -> None:
         *_package_problems(),
         *_task_problems(recipe),
         *_room_problems(recipe, paths),
-    ]
+    ] or farm.problems(recipe)
     if problems:
         raise RecipeError("\n".join(problems))
 
@@ -63,18 +66,44 @@ def _package_problems() -> list[str]:
 
 
 def _task_problems(recipe: Recipe) -> list[str]:
-    from dart_envs import tasks
-
     try:
         suite = tasks.suite(recipe.tasks.suite)
     except DartEnvError as error:
         return [f"tasks.suite: {error}"]
-    known = set(suite.families)
-    return [
-        f"tasks.families: {name!r} is not a family of {recipe.tasks.suite}; it has {', '.join(sorted(known))}"
-        for name in recipe.tasks.families
-        if name not in known
+    families = recipe.tasks.families
+    known = ", ".join(sorted(suite.families))
+    problems = [
+        f"tasks.families: {name!r} is not a family of {suite.name}; it has {known}"
+        for name in families
+        if name not in suite.families
     ]
+    if problems:
+        return problems
+    if len(set(families)) < len(families):
+        return ["tasks.families: a family is named twice: name each once"]
+    held_out = [name for name in families if suite.families[name].held_out]
+    if held_out:
+        return [f"tasks.families: {', '.join(held_out)} is for tests only and has nothing to train on: leave it out"]
+    return _count_problems(recipe, suite)
+
+
+def _count_problems(recipe: Recipe, suite: Suite) -> list[str]:
+    families = recipe.tasks.families
+    fewest, family = min((len(suite.tasks("train", [name])), name) for name in families)
+    to_judge = len(suite.tasks("validation", families))
+    problems = []
+    if recipe.demos.per_family > fewest:
+        problems.append(
+            f"demos.per_family: {recipe.demos.per_family} are asked for, {family} has {fewest} tasks to train on: "
+            f"give at most {fewest}"
+        )
+    asked = {"eval.episodes": recipe.eval.episodes, "eval.baseline_episodes": recipe.eval.baseline_episodes}
+    problems += [
+        f"{key}: {count} are asked for, the families have {to_judge} validation tasks: give at most {to_judge}"
+        for key, count in asked.items()
+        if count > to_judge
+    ]
+    return problems
 
 
 def _room_problems(recipe: Recipe, paths: RunPaths) -> list[str]:

@@ -20,6 +20,8 @@ name = "small"
 families = ["press_nth"]
 [model]
 preset = "tiny"
+[eval]
+episodes = 100
 """
 
 
@@ -98,6 +100,7 @@ def test_the_command_exits_with_2_and_one_sentence(
 def test_dry_run_prints_the_resolved_recipe_and_starts_nothing(tmp_path: Path) -> None:
     write(tmp_path, GOOD)
     command = [sys.executable, "-m", "dart_train.cli", "run", "recipe.toml", "--dry-run"]
+    command += ["--set", 'desktops.provider="sim"', "--set", "limits.min_free_memory_gib=0"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert json.loads(result.stdout)["run"] == {"name": "small", "seed": 0}
     assert not (tmp_path / "runs").exists()

@@ -1,0 +1,138 @@
+"""What a run cannot work with is said before anything starts: the farm's own doctor is asked, and a farm that is there is looked at."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served_farm import served_farm
+
+from dart_envs import tasks
+from dart_train import farm
+from dart_train.config import Recipe, RecipeError
+from dart_train.paths import RunPaths
+from dart_train.preflight import check
+
+BASICS = tasks.suite("basics")
+
+
+def recipe(**sections: Any) -> Recipe:
+    values: dict[str, Any] = {
+        "run": {"name": "r"},
+        "desktops": {"provider": "sim"},
+        "tasks": {"families": ["press_nth", "tick_nth"]},
+        "model": {"preset": "tiny"},
+        "limits": {"min_free_disk_gib": 0, "min_free_memory_gib": 0},
+    }
+    return Recipe.model_validate(values | sections)
+
+
+def complaints(checked: Recipe, folder: Path) -> list[str]:
+    """The sentences of the preflight; none where the recipe passes."""
+    try:
+        check(checked, RunPaths(folder / "r"))
+    except RecipeError as error:
+        return str(error).splitlines()
+    return []
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A runtime directory of its own (short: it holds sockets), and a home without images."""
+    with tempfile.TemporaryDirectory(prefix="dart-") as folder:
+        monkeypatch.setenv("DART_RUNTIME_DIR", folder)
+        monkeypatch.setenv("DART_HOME", f"{folder}/home")
+        monkeypatch.delenv("DART_FARM_URL", raising=False)
+        for name in ("DART_PROVIDER", "DART_MAX_DESKTOPS"):
+            monkeypatch.delenv(name, raising=False)
+        yield Path(folder)
+
+
+def test_a_recipe_that_fits_passes_and_starts_no_farm(place: Path, tmp_path: Path) -> None:
+    assert complaints(recipe(), tmp_path) == []
+    assert not (place / "farm.sock").exists()
+
+
+@pytest.mark.parametrize(
+    ("sections", "key", "largest"),
+    [
+        (
+            {"demos": {"per_family": 100_000}},
+            "demos.per_family",
+            min(len(BASICS.tasks("train", [name])) for name in ("press_nth", "tick_nth")),
+        ),
+        ({"eval": {"episodes": 100_000}}, "eval.episodes", len(BASICS.tasks("validation", ["press_nth", "tick_nth"]))),
+        (
+            {"eval": {"baseline_episodes": 100_000}},
+            "eval.baseline_episodes",
+            len(BASICS.tasks("validation", ["press_nth", "tick_nth"])),
+        ),
+    ],
+)
+def test_counts_must_fit_the_splits(
+    place: Path, tmp_path: Path, sections: dict[str, Any], key: str, largest: int
+) -> None:
+    (sentence,) = complaints(recipe(**sections), tmp_path)
+    assert sentence.startswith(f"{key}: 100000 are asked for")
+    assert sentence.endswith(f"give at most {largest}")
+    section, name = key.split(".")
+    assert complaints(recipe(**{section: {name: largest}}), tmp_path) == []
+
+
+def test_families_must_be_there_to_train_on_and_named_once(tmp_path: Path) -> None:
+    (held_out,) = complaints(recipe(tasks={"families": ["press_nth", "pick_day"]}), tmp_path)
+    assert "pick_day is for tests only" in held_out
+    (twice,) = complaints(recipe(tasks={"families": ["press_nth", "press_nth"]}), tmp_path)
+    assert "named twice" in twice
+
+
+def test_a_host_without_an_image_is_refused_with_the_farms_own_cure(place: Path, tmp_path: Path) -> None:
+    found = complaints(recipe(desktops={"provider": "runc"}), tmp_path)
+    assert [line for line in found if line.startswith("images: no desktop image is installed") and "make setup" in line]
+
+
+def test_too_little_room_for_snapshots_is_refused(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DART_SNAPSHOT_QUOTA_BYTES", str(2**60))
+    found = complaints(recipe(desktops={"provider": "runc"}), tmp_path)
+    assert [line for line in found if line.startswith("snapshot space:") and "DART_SNAPSHOT_QUOTA_BYTES" in line]
+
+
+def test_a_wrong_setting_of_the_farm_is_refused(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DART_MAX_DESKTOPS", "many")
+    (sentence,) = complaints(recipe(), tmp_path)
+    assert "DART_MAX_DESKTOPS" in sentence
+    assert "Traceback" not in sentence
+
+
+def test_the_recipes_own_image_must_be_there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    current = place / "home" / "images" / "office" / "current"
+    current.mkdir(parents=True)
+    (current / "manifest.json").write_text(json.dumps({"digest": "d"}))
+    monkeypatch.setattr(farm, "_host_problems", lambda recipe: [])
+    (sentence,) = farm.problems(recipe(desktops={"provider": "runc"}))
+    assert sentence.startswith("desktops.image: basic is not installed (there is office)")
+    assert farm.problems(recipe(desktops={"provider": "runc", "image": "office"})) == []
+
+
+def test_a_farm_that_runs_is_looked_at(place: Path) -> None:
+    with served_farm(place, provider="sim", max_desktops=4):
+        (runs_sim,) = farm.problems(recipe(desktops={"provider": "runc"}))
+        assert "the farm runs sim desktops, the recipe asks for runc" in runs_sim
+        (too_small,) = farm.problems(recipe(desktops={"provider": "sim", "count": 5}))
+        assert "room for 4 desktops, the recipe asks for 5" in too_small
+        assert farm.problems(recipe()) == []
+
+
+def test_a_farm_elsewhere_must_answer(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DART_FARM_URL", f"unix://{place}/nobody.sock")
+    (sentence,) = farm.problems(recipe())
+    assert sentence.startswith("DART_FARM_URL: ")
+
+
+def test_a_socket_that_a_killed_farm_left_is_no_farm(place: Path) -> None:
+    (place / "farm.sock").touch()
+    assert farm.problems(recipe()) == []
