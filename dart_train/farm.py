@@ -24,7 +24,7 @@ from dart_server.wire import FarmView
 from dart_train.config import Recipe
 
 URL = "DART_FARM_URL"
-DOCTOR_TIMEOUT_S = 120.0
+COMMAND_TIMEOUT_S = 120.0
 LEASES_END_S = 90.0
 """Longer than the TTL of a rollout worker's leases (60 s)."""
 POLL_S = 0.5
@@ -121,14 +121,14 @@ def _image_problems(recipe: Recipe) -> list[str]:
 
 def _ask_farm_command(recipe: Recipe, verb: str) -> Any:
     """The JSON that `dart-farm VERB` prints; its complaint as text where it prints none."""
-    done = subprocess.run(
-        [sys.executable, "-m", "dart_server.cli", verb, "--json"],
-        env=os.environ | _environment(recipe),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DOCTOR_TIMEOUT_S,
-    )
+    command = [sys.executable, "-m", "dart_server.cli", verb, "--json"]
+    environment = os.environ | _environment(recipe)
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=COMMAND_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        return f"dart-farm {verb} did not answer within {COMMAND_TIMEOUT_S:.0f} s: run it by hand to see where it stops"
     try:
         return json.loads(done.stdout)
     except ValueError:
