@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from dart_agent.types import Sampling
 from dart_server.wire import DesktopShape, ImageName
@@ -124,6 +124,16 @@ class RolloutSection(Section):
     temperature: float = Field(default=1.0, gt=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens: int = Field(default=24, ge=1)
+
+    @field_validator("top_p")
+    @classmethod
+    def _whole_distribution(cls, top_p: float) -> float:
+        if top_p < 1:
+            raise ValueError(
+                f"{top_p:g} would cut tokens off that the trainer's log-probs still count, and its ratios would be wrong: "
+                "leave it at 1 and lower rollout.temperature instead"
+            )
+        return top_p
 
     @property
     def sampling(self) -> Sampling:

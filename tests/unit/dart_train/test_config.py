@@ -57,6 +57,7 @@ def test_overrides_are_toml_values(tmp_path: Path) -> None:
         ('[warmup]\nprocedure_families = ["nope"]\n', "not in tasks.families"),
         ("[demos]\nper_family = 0\n", "set demos.per_family above 0"),
         ("[rollout]\ntemperature = 0\n", "`rollout.temperature`"),
+        ("[rollout]\ntop_p = 0.9\n", "`rollout.top_p`: 0.9 would cut tokens off"),
     ],
 )
 def test_a_wrong_recipe_names_the_key(tmp_path: Path, change: str, expected: str) -> None:
