@@ -1,7 +1,8 @@
 """Annotated screens of demonstrations, read back and moved about.
 
 Role: `read_screens` gives the screens of a directory written by `dart_agent.screens`, each with the action that came before it in its
-demonstration; `translated` moves the windows of a screen. Rule: a screen that cannot be read is an error that names its file.
+demonstration; `translated` moves the windows of a screen. Rule: a screen that cannot be read, or whose task is not for training, is an
+error that names its file.
 Non-goals: questions (`dart_train.warmup.queries`), pixels for the model (`dart_train.warmup.fit`).
 """
 
@@ -16,10 +17,13 @@ from random import Random
 
 import numpy as np
 
+from dart_agent.errors import StoreError
+from dart_agent.store.trajectories import TEACHING_SPLIT
 from dart_envs.actions import action_from_dict
-from dart_envs.errors import ActionError
+from dart_envs.errors import ActionError, DartEnvError
 from dart_envs.types import Action, RgbImage
 from dart_server.wire import A11yElement
+from dart_train.data_manager.catalog import SuiteCatalog, TaskCatalog
 
 WINDOW_ROLES = frozenset({"dialog", "frame", "window", "alert"})
 
@@ -71,9 +75,11 @@ class Shift:
 
 def read_screens(directory: Path) -> list[Screen]:
     """All screens of a directory, tasks in order of their id, steps in order. Raises ScreenError."""
+    catalog = SuiteCatalog()
     by_task: dict[str, list[Screen]] = defaultdict(list)
     for path in sorted(directory.glob("*.json")):
         screen = _read(path)
+        _check_split(path, screen.task_id, catalog)
         by_task[screen.task_id].append(screen)
     if not by_task:
         raise ScreenError(f"no annotated screens in {directory}: collect demonstrations first")
@@ -102,6 +108,15 @@ def _read(path: Path) -> Screen:
         )
     except (ValueError, KeyError, TypeError, ActionError) as error:
         raise ScreenError(f"{path} is not an annotated screen: {error!r}") from error
+
+
+def _check_split(path: Path, task_id: str, catalog: TaskCatalog) -> None:
+    try:
+        split = catalog.split_of(task_id)
+    except (DartEnvError, StoreError) as error:
+        raise ScreenError(f"{path} is refused: the split of its task is not known ({error})") from error
+    if split != TEACHING_SPLIT:
+        raise ScreenError(f"{path} shows task {task_id} of the {split} split, which must not teach: remove the file")
 
 
 def pixels_of(screen: Screen) -> RgbImage:

@@ -14,6 +14,7 @@ from PIL import Image
 from dart_agent.geometry import PointMap
 from dart_agent.parse import Parsed, parse
 from dart_agent.prompt import PromptBuilder, preset
+from dart_envs import tasks
 from dart_envs.types import Action, ActionType
 from dart_server.wire import A11yElement
 from dart_train.fast_vision import rearrange_vision
@@ -30,6 +31,7 @@ torch = pytest.importorskip("torch")
 
 POINTS = PointMap((256, 160), (640, 400))
 ASKER = Asker(POINTS, step_px=8)
+TO_TRAIN_ON, TO_JUDGE = (tasks.suite("basics").tasks(split, ["choose_nth"]) for split in ("train", "validation"))
 
 
 def _element(role: str, name: str, x: int, y: int, w: int, h: int) -> A11yElement:
@@ -279,7 +281,7 @@ def _store(directory: Path, tasks: int) -> None:
         name = f"{number:064d}"
         Image.fromarray(pixels).save(directory / f"{name}.png")
         record = {
-            "task_id": f"basics/choose_nth/{number:04d}", "instruction": "Choose the first row, then press OK.", "step": 0,
+            "task_id": TO_TRAIN_ON[number], "instruction": "Choose the first row, then press OK.", "step": 0,
             "resolution": [640, 400], "elements": [element.model_dump() for element in _list_dialog(x, y)],
             "action": {"type": "click", "x": x + 115, "y": y + 55},
         }  # fmt: skip
@@ -341,11 +343,27 @@ def test_previous_actions_come_from_the_step_before(tmp_path: Path) -> None:
     _store(tmp_path / "screens", 1)
     first = json.loads((tmp_path / "screens" / f"{0:064d}.json").read_text())
     (tmp_path / "screens" / "second.json").write_text(json.dumps(first | {"step": 1, "action": None}))
-    (tmp_path / "screens" / "lost.json").write_text(
-        json.dumps(first | {"step": 2, "task_id": "basics/choose_nth/9999"})
-    )
+    (tmp_path / "screens" / "lost.json").write_text(json.dumps(first | {"step": 2, "task_id": TO_TRAIN_ON[1]}))
     screens = read_screens(tmp_path / "screens")
     assert [(screen.step, screen.previous is not None) for screen in screens] == [(0, False), (1, True)]
+
+
+@pytest.mark.parametrize(
+    ("task_id", "reason"),
+    [
+        (TO_JUDGE[0], "of the validation split, which must not teach"),
+        ("basics/pick_day/0001", "of the test split, which must not teach"),
+        ("basics/choose_nth/9999", "the split of its task is not known"),
+        ("elsewhere/choose_nth/0001", "the split of its task is not known"),
+    ],
+)
+def test_only_screens_of_training_tasks_teach(tmp_path: Path, task_id: str, reason: str) -> None:
+    _store(tmp_path / "screens", 3)
+    path = tmp_path / "screens" / f"{1:064d}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"task_id": task_id}))
+    with pytest.raises(ScreenError, match=reason) as refused:
+        read_screens(tmp_path / "screens")
+    assert path.name in str(refused.value)
 
 
 def test_unusable_input_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
