@@ -1,8 +1,8 @@
 """The main job: what the demo recipe learns, per seed, with its control and its floors.
 
 Role: runs `dart-train run` once per seed and once with learning rate 0, each in a run directory of its own, and gathers what the runs
-report. Rule: the seeds are named on the command line before anything runs; a run that does not learn is a figure, not an error. A run
-that ended on this commit is not repeated: its record lies in its directory, so hours of runs may be measured in several goes.
+report. Rule: the seeds are named on the command line before anything runs; a run that does not learn is a figure, not an error. Hours of
+runs may be measured in several goes: a run that an earlier record holds is taken over from there, with the commit it was measured on.
 Memory is the host's: the peak of used memory (tmpfs counted) above what was used before the run.
 """
 
@@ -22,7 +22,6 @@ from benchmarks.machine import commit
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "dart_train" / "recipes" / "demo.toml"
-RECORD = "benchmark.json"
 SAMPLE_EVERY_S = 0.5
 GIB = 2**20
 """KiB per GiB: the unit of /proc/meminfo."""
@@ -30,30 +29,37 @@ GIB = 2**20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of this benchmark."""
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="declared beforehand")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3], help="declared beforehand")
     parser.add_argument(
         "--control-seed", type=int, default=None, help="seed of a run with learning rate 0; default: none"
     )
-    parser.add_argument("--baselines", type=int, default=0, help="episodes of the random and blank-screenshot policies")
+    parser.add_argument(
+        "--baselines",
+        type=int,
+        default=0,
+        help="episodes of the random and blank-screenshot policies, with the first seed",
+    )
+    parser.add_argument(
+        "--records", type=Path, nargs="+", default=[], help="records of earlier goes: what they hold is not run again"
+    )
     parser.add_argument("--runs-dir", type=Path, default=ROOT / "runs" / "benchmark")
     parser.add_argument("--set", dest="overrides", action="append", default=[], help="passed on to dart-train run")
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Run every seed (and the control); figures per run, and the median over the seeds."""
-    runs = {
-        f"seed-{seed}": run(args, f"demo-{seed}", [f"run.seed={seed}", f"eval.baseline_episodes={args.baselines}"])
-        for seed in args.seeds
-    }
+    earlier, control = earlier_runs(args.records)
+    runs = {}
+    for seed in args.seeds:
+        baselines = args.baselines if seed == args.seeds[0] else 0
+        overrides = [f"run.seed={seed}", f"eval.baseline_episodes={baselines}"]
+        runs[f"seed-{seed}"] = earlier.get(f"seed-{seed}") or run(args, f"demo-{seed}", overrides)
     figures: dict[str, Any] = {"runs": runs}
-    gains = [found["gain_points"] for found in runs.values() if found["gain_points"] is not None]
-    if gains:
-        figures["gain_points_median"] = statistics.median(gains)
-        figures["gain_lower_points_min"] = min(
-            found["gain_lower_points"] for found in runs.values() if found["gain_points"] is not None
-        )
+    if runs and all(found["gain_points"] is not None for found in runs.values()):
+        figures["gain_points_median"] = statistics.median(found["gain_points"] for found in runs.values())
+        figures["gain_lower_points_min"] = min(found["gain_lower_points"] for found in runs.values())
     if args.control_seed is not None:
-        figures["control"] = run(
+        figures["control"] = control or run(
             args,
             f"control-{args.control_seed}",
             [f"run.seed={args.control_seed}", "train.learning_rate=0.0", "eval.baseline_episodes=0"],
@@ -61,19 +67,21 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
+def earlier_runs(records: list[Path]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The runs by seed, and the control, that records of this benchmark hold."""
+    runs: dict[str, Any] = {}
+    control = None
+    for path in records:
+        record = json.loads(path.read_text(encoding="utf-8"))["figures"]
+        runs |= record["runs"]
+        control = record.get("control", control)
+    return runs, control
+
+
 def run(args: argparse.Namespace, name: str, overrides: list[str]) -> dict[str, Any]:
     """One run of the recipe; what it reported."""
     settings = [f"run.name={name}", *overrides, *args.overrides]
-    key = {"commit": commit(), "settings": settings}
-    record = args.runs_dir / name / RECORD
-    if record.exists():
-        found: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
-        if any(found[part] != key[part] for part in key):
-            raise SystemExit(
-                f"{record} is of another commit or of other settings: remove {record.parent} to measure again."
-            )
-        return found
-    resumed = record.parent.exists()
+    resumed = (args.runs_dir / name).exists()
     command = [sys.executable, "-m", "dart_train.cli", "run", str(RECIPE), "--runs-dir", str(args.runs_dir)]
     for setting in settings:
         command += ["--set", setting]
@@ -84,8 +92,9 @@ def run(args: argparse.Namespace, name: str, overrides: list[str]) -> dict[str, 
     result = json.loads(page.read_text(encoding="utf-8")) if page.exists() else {}
     verdict = result.get("verdict")
     overall = verdict["overall"] if verdict else {}
-    figures = {
-        **key,
+    return {
+        "commit": commit(),
+        "settings": settings,
         "resumed": resumed,
         "exit_code": code,
         "minutes": round((time.monotonic() - began_s) / 60, 1),
@@ -100,9 +109,6 @@ def run(args: argparse.Namespace, name: str, overrides: list[str]) -> dict[str, 
         "counts": result.get("counts"),
         "incidents": result.get("incidents"),
     }
-    if verdict:
-        record.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    return figures
 
 
 def used_kib() -> int:
