@@ -76,16 +76,15 @@ def architecture() -> str:
     return subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def fill(recipe: Recipe, of_recipe: str, store: ImageStore, work: Path, progress: Progress) -> Path:
-    """Packages and system: shared with an image that has the same ones, or made."""
+def fill(recipe: Recipe, shared: Path | None, work: Path, log: Path, progress: Progress) -> Path:
+    """Packages and system: those of `shared`, the root file system of an image that has the same ones, or made."""
     rootfs = work / "rootfs"
-    shared = store.same_packages(recipe.name, of_recipe)
     if shared is not None:
         progress.say("taking the packages over from the last build")
         share(shared, rootfs)
         return rootfs
     progress.say(f"fetching and installing {len(recipe.packages)} packages and what they need")
-    bootstrap(recipe, rootfs, work / "bootstrap.log", progress.say)
+    bootstrap(recipe, rootfs, log, progress.say)
     progress.say("setting up account and system files")
     lay_system(rootfs, recipe)
     return rootfs
@@ -107,12 +106,12 @@ def build(name: str, home: Path, force: bool) -> int:
             store.point_current(name, digest)
             print(f"image {name}: up to date ({digest})")
             return 0
-        if force or store.same_packages(name, of_recipe) is None:
+        shared = None if force else store.same_packages(name, of_recipe)
+        if shared is None:
             check_host(store.images)
         work = store.fresh_work(name)
         try:
-            source = ImageStore(Path("/nonexistent")) if force else store
-            rootfs = fill(recipe, of_recipe, source, work, progress)
+            rootfs = fill(recipe, shared, work, store.build_log(name), progress)
             progress.say("installing the guest agent")
             lay_guest(rootfs, GUEST)
             size, files = measure(rootfs)

@@ -1,12 +1,15 @@
-"""Cleaning up without a server: whatever the provider still owns on this host, and the farm's own files in the runtime directory.
+"""Cleaning up without a server: whatever the provider still owns on this host, and dead files in the runtime directory.
 
-Rule: only what carries our ownership prefix is touched (the provider sees to that), the ledger is told what is gone, and sockets, locks and
-secrets of a farm that does not run are removed. Non-goals: stopping a running farm (`daemon.stop_running`).
+Rule: only what carries our ownership prefix is touched (the provider sees to that), the ledger is told what is gone, and sockets and locks
+of a farm, sockets and worker directories of runs are removed where nobody answers on them any more.
+Non-goals: stopping a running farm (`daemon.stop_running`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import shutil
+import socket
 import time
 from pathlib import Path
 
@@ -24,7 +27,6 @@ POLL_S = 0.1
 
 async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
     """Names of what was (or would be) removed. Raises `AlreadyRunning`, `ProviderError`."""
-    files = _own_files(settings)
     if not settings.runtime_dir.is_dir():
         settings.runtime_dir.mkdir(mode=0o700, parents=True)
     provider = make_provider(settings)
@@ -32,7 +34,7 @@ async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
         await provider.start()
         owned = await provider.owned()
         await provider.aclose()
-        return [*owned.desktops, *owned.snapshots, *(str(path) for path in files if path.exists())]
+        return [*owned.desktops, *owned.snapshots, *(str(path) for path in _dead_files(settings))]
     with sole_farm(settings):
         await provider.start()
         removed = list(await provider.reap(set()))
@@ -40,15 +42,36 @@ async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
         await asyncio.to_thread(_wait_for_helper, settings.runtime_dir / "hostd.sock")
         if settings.db_url is not None or (settings.runtime_dir / "farm.db").exists():
             await _settle_ledger(settings, removed)
-        for path in _own_files(settings):
-            if path.exists() or path.is_symlink():
+        for path in _dead_files(settings):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
                 path.unlink()
-                removed.append(str(path))
+            removed.append(str(path))
     return removed
 
 
-def _own_files(settings: FarmSettings) -> list[Path]:
-    return [settings.socket_path, settings.lock_path, settings.runtime_dir / "farm.start.lock"]
+def _dead_files(settings: FarmSettings) -> list[Path]:
+    """What a farm that does not run, and runs that do not run, have left in the runtime directory."""
+    place = settings.runtime_dir
+    farm = [settings.socket_path, settings.lock_path, place / "farm.start.lock"]
+    runs = {path.stem.removeprefix("data-") for path in place.glob("data-*.sock")}
+    runs |= {path.name.removeprefix("policy-") for path in place.glob("policy-*")}
+    found = [path for path in farm if path.exists()]
+    for run in sorted(runs):
+        ours = [path for path in (place / f"data-{run}.sock", place / f"policy-{run}") if path.exists()]
+        if not any(_answers(path) for top in ours for path in (top, *top.rglob("*")) if path.is_socket()):
+            found += ours
+    return found
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 def _wait_for_helper(path: Path) -> None:

@@ -70,6 +70,25 @@ async def test_a_killed_helper_leaves_nothing_after_reap(runc_case: Case) -> Non
     assert left_over(layout) == []
 
 
+async def test_what_criu_leaves_in_tmp_ends_with_the_helper(runc_case: Case) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can look into the helper's mounts")
+    layout = runc_case.layout
+    assert layout is not None
+    (helper,) = [line for line in left_over(layout) if line.startswith("process")]
+    inside = Path(f"/proc/{helper.split()[1].rstrip(':')}/root/tmp")
+    left = inside / f".criu.mntns.{os.getpid()}"
+    left.mkdir()
+    try:
+        assert not (Path("/tmp") / left.name).exists()
+        await runc_case.provider.create("d1", SPEC)
+        await runc_case.provider.snapshot("d1", "s1")
+        await runc_case.provider.restore("d2", "s1")
+        assert [name for name in os.listdir(inside) if name.startswith(".criu")] == [left.name]
+    finally:
+        left.rmdir()
+
+
 async def test_a_helper_that_cannot_start_says_why(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root can always start it")

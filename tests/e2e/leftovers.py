@@ -1,14 +1,29 @@
 """What a farm or a run could leave behind on a host, found by its ownership marks.
 
-Role: `leftovers(runtime_dir)` lists processes, mounts, sockets and secret directories; cgroups and network namespaces are compared
-with those before. Rule: looks, never removes.
+Role: `leftovers(runtime_dir)` lists processes, mounts, and files of the runtime directory; cgroups, network namespaces and shared memory
+are compared with those before. Rule: looks, never removes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+from fnmatch import fnmatch
 from pathlib import Path
+
+KEPT = (
+    "farm.db*",
+    "farm.key",
+    "farm.secret",
+    "farm.lock",
+    "farm.start.lock",
+    "farm.log",
+    "hostd.log",
+    "hostd",
+    "criu-failure.log",
+)
+"""What may stay in the runtime directory: the ledger, its keys, empty locks, and logs; no socket and no secret of a run."""
 
 
 def leftovers(runtime_dir: Path, run_dir: Path | None = None) -> list[str]:
@@ -17,9 +32,24 @@ def leftovers(runtime_dir: Path, run_dir: Path | None = None) -> list[str]:
     return [
         *_processes(needles),
         *(f"mount {line}" for line in Path("/proc/mounts").read_text().splitlines() if str(runtime_dir) in line),
-        *(f"socket {path}" for path in sorted(runtime_dir.glob("*.sock"))),
-        *(f"directory {path}" for path in sorted(runtime_dir.glob("policy-*"))),
+        *(
+            f"file {path}"
+            for path in sorted(runtime_dir.rglob("*"))
+            if not any(fnmatch(path.name, kept) for kept in KEPT)
+        ),
     ]
+
+
+def orphaned_shared_memory() -> set[str]:
+    """Entries of /dev/shm that no living process maps or has open."""
+    used: set[str] = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):  # the process has ended
+            used |= set(re.findall(r"/dev/shm/([^/\s]+)", maps.read_text(errors="replace")))
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # the file was closed
+            used |= set(re.findall(r"^/dev/shm/([^/\s]+)", os.readlink(link)))
+    return {entry.name for entry in Path("/dev/shm").iterdir()} - used
 
 
 def cgroups_of_desktops() -> set[str]:

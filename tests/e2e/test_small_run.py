@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from leftovers import cgroups_of_desktops, leftovers, network_namespaces
+from leftovers import cgroups_of_desktops, leftovers, network_namespaces, orphaned_shared_memory
 
 pytestmark = [pytest.mark.desktop, pytest.mark.vllm, pytest.mark.timeout(1500)]
 
@@ -147,7 +147,7 @@ def kill_a_desktop(cgroups: set[str]) -> bool:
 
 
 def test_a_small_run_survives_kills_and_reports(runtime_dir: Path, small_run: MakeRun) -> None:
-    before, networks_before = cgroups_of_desktops(), network_namespaces()
+    before, networks_before, shared_before = cgroups_of_desktops(), network_namespaces(), orphaned_shared_memory()
     run = small_run(demos=40, images=6_400)  # enough that some rollouts of a group succeed
     process = run.start()
     wait_for(lambda: "eval-before" in run.stages(), process)
@@ -168,10 +168,11 @@ def test_a_small_run_survives_kills_and_reports(runtime_dir: Path, small_run: Ma
     assert leftovers(runtime_dir, run.run_dir) == []
     assert cgroups_of_desktops() <= before
     assert network_namespaces() <= networks_before
+    assert orphaned_shared_memory() <= shared_before
 
 
 def test_ctrl_c_and_a_killed_launcher_leave_nothing_and_the_run_goes_on(runtime_dir: Path, small_run: MakeRun) -> None:
-    before, networks_before = cgroups_of_desktops(), network_namespaces()
+    before, networks_before, shared_before = cgroups_of_desktops(), network_namespaces(), orphaned_shared_memory()
     run = small_run(demos=6, images=64)
     process = run.start()
     wait_for(lambda: len(run.lines("episode")) >= 2, process)
@@ -181,6 +182,7 @@ def test_ctrl_c_and_a_killed_launcher_leave_nothing_and_the_run_goes_on(runtime_
     assert leftovers(runtime_dir, run.run_dir) == []
     assert cgroups_of_desktops() <= before
     assert network_namespaces() <= networks_before
+    assert orphaned_shared_memory() <= shared_before
 
     process = run.start()
     wait_for(lambda: "eval-before" in run.stages(), process)
@@ -196,5 +198,6 @@ def test_ctrl_c_and_a_killed_launcher_leave_nothing_and_the_run_goes_on(runtime_
     assert leftovers(runtime_dir, run.run_dir) == []
     assert cgroups_of_desktops() <= before
     assert network_namespaces() <= networks_before
+    assert orphaned_shared_memory() <= shared_before
     stored = run.asked("select count(distinct task_id) from trajectories where phase = 'demo'")
     assert stored == 6  # each demonstration once, whatever was interrupted

@@ -10,7 +10,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -165,8 +166,17 @@ async def ended(*processes: asyncio.subprocess.Process) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-async def run(tmp_path: Path) -> AsyncIterator[Run]:
+def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A short private place for the socket, which a killed data manager leaves."""
+    with tempfile.TemporaryDirectory(prefix="dart-data-") as place:
+        monkeypatch.setenv("DART_RUNTIME_DIR", place)
+        yield Path(place)
+
+
+@pytest.fixture
+async def run(tmp_path: Path, runtime_dir: Path) -> AsyncIterator[Run]:
     made = Run(tmp_path / "run")
+    assert made.paths.data_socket.parent == runtime_dir
     yield made
     await made.client.aclose()
 

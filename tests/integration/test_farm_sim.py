@@ -317,6 +317,26 @@ def test_reap_refuses_while_a_client_lives_and_outwaits_one_that_was_killed(plac
         daemon.stop()
 
 
+def test_reap_removes_what_dead_runs_left_and_spares_the_living(place: Path) -> None:
+    for run in ("dead", "living"):
+        worker = place / f"policy-{run}" / "0"
+        worker.mkdir(parents=True)
+        (worker / "key").write_text("secret")
+        with socket.socket(socket.AF_UNIX) as ended:
+            ended.bind(str(worker / "w.sock"))
+    with socket.socket(socket.AF_UNIX) as ended, socket.socket(socket.AF_UNIX) as living:
+        ended.bind(str(place / "data-dead.sock"))
+        living.bind(str(place / "data-living.sock"))
+        living.listen()
+        dead = {str(place / "data-dead.sock"), str(place / "policy-dead")}
+        daemon = Daemon(place)
+        assert set(json.loads(daemon.cli("reap", "--dry-run", "--json").stdout)["removed"]) == dead
+        assert set(json.loads(daemon.cli("reap", "--json").stdout)["removed"]) == dead | {str(place / "farm.lock")}
+    assert not any(Path(path).exists() for path in dead)
+    assert (place / "policy-living" / "0" / "key").exists()
+    assert (place / "data-living.sock").exists()
+
+
 BAD_STARTS = [
     ({}, ("--host", "0.0.0.0"), "loopback only"),
     ({"max_desktops": "0"}, (), "DART_MAX_DESKTOPS"),

@@ -62,12 +62,13 @@ def mmdebstrap_argv(recipe: Recipe, target: Path) -> list[str]:
 
 
 def bootstrap(recipe: Recipe, target: Path, log: Path, say: Say) -> None:
-    """Make the root file system in `target` (which must not exist); raises BuildError."""
+    """Make the root file system in `target` (which must not exist), telling all in `log`; raises BuildError, which names the log."""
     environment = {"PATH": CLEAN_PATH, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", "HOME": "/root"}
     environment |= {key: os.environ[key] for key in ("http_proxy", "https_proxy", "no_proxy") if key in os.environ}
     tail: list[str] = []
-    with log.open("w", encoding="utf-8") as kept:
-        child = subprocess.Popen(
+    with (
+        log.open("w", encoding="utf-8") as kept,
+        subprocess.Popen(
             mmdebstrap_argv(recipe, target),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -75,7 +76,8 @@ def bootstrap(recipe: Recipe, target: Path, log: Path, say: Say) -> None:
             env=environment,
             text=True,
             errors="replace",
-        )
+        ) as child,
+    ):
         assert child.stdout is not None
         try:
             for line in child.stdout:
@@ -91,6 +93,4 @@ def bootstrap(recipe: Recipe, target: Path, log: Path, say: Say) -> None:
             raise
         code = child.wait()
     if code != 0:
-        saved = Path("/tmp") / f"dart-image-{recipe.name}.log"
-        shutil.copyfile(log, saved)
-        raise BuildError(f"mmdebstrap failed ({' / '.join(tail)}); the whole log is {saved}")
+        raise BuildError(f"mmdebstrap failed ({' / '.join(tail)}); the whole log is {log}")

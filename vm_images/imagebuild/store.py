@@ -1,4 +1,4 @@
-"""The image store: `$DART_HOME/images/NAME/DIGEST/{rootfs/,manifest.json}` and `NAME/current`.
+"""The image store: `$DART_HOME/images/NAME/DIGEST/{rootfs/,manifest.json}`, `NAME/current` and `NAME/build.log`.
 
 Role: where finished images lie, and how one appears: by rename, so a reader sees a whole image or none.
 Rule: one builder per image name (a lock); leftovers of a killed build are removed by the next one.
@@ -35,6 +35,10 @@ class ImageStore:
     def directory(self, name: str, digest: str) -> Path:
         """Where an image lies."""
         return self.images / name / digest
+
+    def build_log(self, name: str) -> Path:
+        """What the last installation of an image's packages said."""
+        return self.images / name / "build.log"
 
     def finished(self, name: str, digest: str) -> Manifest | None:
         """The manifest of a finished image."""

@@ -91,7 +91,7 @@ def _run(layout: Layout, chosen: argparse.Namespace) -> int:
         layout, on_disk=not is_memory_backed(layout.store_dir), size_mib=chosen.store_mib or total_mib * 6 // 10
     )
     try:
-        storage.open()
+        storage.open((runc, criu, Path(sys.prefix), Path(sys.base_prefix), Path(__file__)))
     except OSError as error:
         layout.socket.unlink(missing_ok=True)
         raise CannotStart(f"the desktops' file systems cannot be set up: {error}") from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from dart_server.hostd import kernel
@@ -39,12 +40,18 @@ class Storage:
         """Whether a desktop's writable layer has a hard size cap."""
         return not self._on_disk
 
-    def open(self) -> None:
-        """Enter a mount namespace of our own and lay out the tree. Call once, before any thread starts."""
+    def open(self, programs: Iterable[Path] = ()) -> None:
+        """Enter a mount namespace of our own and lay out the tree. Call once, before any thread starts.
+
+        `programs`: what the helper runs, wherever it lies.
+        """
         live = self._layout.live
         live.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._on_disk:
+            self._layout.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
         kernel.unshare(kernel.CLONE_NEWNS)
         kernel.mount("none", Path("/"), None, kernel.MS_REC | kernel.MS_SLAVE)
+        _give_criu_its_own_tmp(self._layout, programs)
         options = f"mode=0700,size={self._size_mib}m"
         kernel.mount(self._layout.prefix, live, "tmpfs", kernel.MS_NOSUID, options)
         kernel.mount("none", live, None, kernel.MS_PRIVATE)
@@ -179,3 +186,21 @@ def _give_criu_a_cache_place(layout: Layout) -> None:
     if os.path.ismount(run) or any(path.is_relative_to(run) for path in (layout.state_dir, layout.runtime_dir)):
         return
     kernel.mount("dart-run", run, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755,size=4m")
+
+
+def _give_criu_its_own_tmp(layout: Layout, programs: Iterable[Path]) -> None:
+    """CRIU makes directories in /tmp, and one that is killed leaves them there; give it a /tmp that ends with this helper.
+
+    What the helper needs below /tmp keeps its place. Nothing is done when it could not remove its own directories any more.
+    """
+    tmp = Path("/tmp")
+    if tmp in (layout.state_dir.parent, layout.disk.parent):
+        return
+    needed = (layout.state_dir, layout.runtime_dir, layout.images_dir, layout.disk, *programs)
+    tops = {tmp / path.relative_to(tmp).parts[0] for path in needed if path.is_relative_to(tmp)}
+    held = {top: os.open(top, os.O_PATH | os.O_DIRECTORY) for top in tops if top.is_dir()}
+    kernel.mount("dart-tmp", tmp, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0700,size=4m")
+    for top, descriptor in held.items():
+        top.mkdir()
+        kernel.mount(f"/proc/self/fd/{descriptor}", top, None, kernel.MS_BIND | kernel.MS_REC)
+        os.close(descriptor)

@@ -6,7 +6,7 @@ from pathlib import Path
 import build
 import pytest
 from imagebuild import bootstrap
-from imagebuild.errors import UsageError
+from imagebuild.errors import BuildError, UsageError
 from imagebuild.manifest import Manifest, guest_digest, image_digest, recipe_digest, write_manifest
 from imagebuild.recipe import read_recipe
 from imagebuild.store import ImageStore, dart_home
@@ -111,6 +111,16 @@ def test_too_little_disk_is_told_before_the_start(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(bootstrap, "MIN_FREE_BYTES", 1 << 62)
     with pytest.raises(UsageError, match="MiB free"):
         bootstrap.check_host(tmp_path)
+
+
+def test_the_log_of_a_failed_build_stays_with_the_images(store: ImageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "mmdebstrap_argv", lambda *_: ["sh", "-c", "echo E: broken; exit 1"])
+    recipe = read_recipe(build.RECIPES / "basic.toml")
+    log = store.build_log("basic")
+    assert log.is_relative_to(store.images)
+    with pytest.raises(BuildError, match=f"broken.*{log}"):
+        build.fill(recipe, None, store.fresh_work("basic"), log, build.Progress("basic"))
+    assert log.read_text(encoding="utf-8") == "E: broken\n"
 
 
 def test_every_path_filter_reaches_dpkg(tmp_path: Path) -> None:
