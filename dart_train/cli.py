@@ -1,8 +1,8 @@
 """`dart-train`: make a model, run a recipe, look at a run.
 
 Role: argument parsing and exit codes. Rule: heavy imports happen after the arguments are known to be good; wrong input is one sentence on
-standard error and exit code 2, a run that did not learn, or cannot say whether it did, exits with 1. Non-goals: no logic of the
-loop (`dart_train.orchestrator`).
+standard error and exit code 2; what failed, and a run that did not learn or cannot say whether it did, exits with 1. Non-goals: no
+logic of the loop (`dart_train.orchestrator`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Annotated
 
 import typer
 
-from dart_train.config import Recipe, RecipeError, load_recipe
+from dart_train.config import Recipe, RecipeError, load_recipe, stored_recipe
 from dart_train.paths import RunPaths
 
-EXIT_NOT_LEARNED = 1
+EXIT_FAILED = 1
 EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
 
@@ -73,7 +73,7 @@ def run(
             f"dart-train: the run stopped: {error}\nWhat is stored is kept; the same command goes on from there.",
             file=sys.stderr,
         )
-        raise typer.Exit(EXIT_NOT_LEARNED) from None
+        raise typer.Exit(EXIT_FAILED) from None
     except Interrupted:
         print("dart-train: stopped; the same command goes on from here.", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -83,9 +83,9 @@ def run(
             f"see why in {paths.logs}",
             file=sys.stderr,
         )
-        raise typer.Exit(EXIT_NOT_LEARNED)
+        raise typer.Exit(EXIT_FAILED)
     if not verdict.learned(checked.eval.min_gain_points):
-        raise typer.Exit(EXIT_NOT_LEARNED)
+        raise typer.Exit(EXIT_FAILED)
 
 
 @app.command("init-model")
@@ -113,12 +113,15 @@ def report(
 ) -> None:
     """Write the report of a finished or interrupted run again."""
     paths = RunPaths(run_dir.resolve())
-    if not paths.resolved.exists():
-        raise _fail(f"{run_dir} is not a run directory (no {paths.resolved.name}): give one below runs/")
-    recipe = Recipe.model_validate_json(paths.resolved.read_text(encoding="utf-8"))
-    from dart_train.orchestrator import report_only
+    from dart_train.orchestrator import RunFailed, report_only
 
-    page = asyncio.run(report_only(recipe, paths))
+    try:
+        page = asyncio.run(report_only(stored_recipe(paths.resolved), paths))
+    except RecipeError as error:
+        raise _fail(str(error)) from None
+    except RunFailed as error:
+        print(f"dart-train: the report cannot be written: {error}", file=sys.stderr)
+        raise typer.Exit(EXIT_FAILED) from None
     figures = json.loads((paths.report / "result.json").read_text(encoding="utf-8"))
     print(json.dumps(figures, indent=2) if as_json else f"{figures['conclusion']}\n{page}")
 

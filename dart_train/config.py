@@ -259,7 +259,24 @@ def load_recipe(path: Path, overrides: tuple[Override, ...] = ()) -> Recipe:
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
-        raise RecipeError(f"recipe {path}: " + "; ".join(_sentence(item) for item in error.errors())) from None
+        raise RecipeError(f"recipe {path}: {_sentences(error)}") from None
+
+
+def stored_recipe(path: Path) -> Recipe:
+    """The recipe that a run keeps, every default written out.
+
+    Raises:
+        RecipeError: there is none, or it is not one of this version of DART.
+    """
+    try:
+        return Recipe.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"{path.parent} is not a run directory (no {path.name}): give one below runs/") from None
+    except (ValidationError, UnicodeDecodeError) as error:
+        why = _sentences(error) if isinstance(error, ValidationError) else str(error)
+        raise RecipeError(
+            f"{path} is not a recipe of this version of DART ({why}): use the version that made the run"
+        ) from None
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
@@ -277,6 +294,10 @@ def _apply(data: dict[str, Any], override: str) -> None:
         if not isinstance(target, dict):
             raise RecipeError(f"override {override!r}: {section} is not a section")
     target[last] = parsed
+
+
+def _sentences(error: ValidationError) -> str:
+    return "; ".join(_sentence(item) for item in error.errors())
 
 
 def _sentence(item: Any) -> str:

@@ -79,7 +79,7 @@ class Launcher(Protocol):
         """Stop every component, last started first."""
         ...
 
-    async def watch(self, task: asyncio.Future[None]) -> None:
+    async def watch(self, task: asyncio.Future[Any]) -> None:
         """Wait for `task`; raises ComponentFailed as soon as a component fails for good."""
         ...
 
@@ -207,7 +207,7 @@ class LocalLauncher:
         while self._components:
             await self._components.pop().stop()
 
-    async def watch(self, task: asyncio.Future[None]) -> None:
+    async def watch(self, task: asyncio.Future[Any]) -> None:
         """Wait for `task`; raises ComponentFailed as soon as a component fails for good.
 
         Components that are started while the task runs are watched too.

@@ -24,11 +24,13 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
-from dart_agent.errors import WorkerError
-from dart_agent.store.client import DataClient, DataManagerError
+from rich.console import Console
+
+from dart_agent.errors import StoreError, WorkerError
+from dart_agent.store.client import DataClient
 from dart_agent.store.wire import PhaseSpec, PhaseView, VersionRecord
 from dart_agent.types import Purpose
 from dart_agent.worker_config import PolicyKind
@@ -39,7 +41,7 @@ from dart_train.faults import FaultWatch, TooManyFaults, in_words
 from dart_train.launcher import Component, ComponentFailed, Launcher, LocalLauncher
 from dart_train.paths import RunPaths
 from dart_train.progress import Progress
-from dart_train.report import write_report
+from dart_train.report import RunStory, write_report
 from dart_train.state import RunState, hold_lock, open_run
 from dart_train.story import tell
 from dart_train.verdict import Verdict
@@ -74,20 +76,33 @@ async def run_recipe(recipe: Recipe, paths: RunPaths, progress: Progress | None 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, task.cancel)
         try:
-            return await task
+            with _failures_named():
+                return await task
         except asyncio.CancelledError:
             raise Interrupted from None
-        except (ComponentFailed, FarmUnusable, DataManagerError, TooManyFaults) as error:
-            raise RunFailed(str(error)) from error
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
 
+@contextlib.contextmanager
+def _failures_named() -> Iterator[None]:
+    """What ends a run from within becomes RunFailed."""
+    try:
+        yield
+    except (ComponentFailed, FarmUnusable, StoreError, TooManyFaults) as error:
+        raise RunFailed(str(error)) from error
+
+
 async def report_only(recipe: Recipe, paths: RunPaths) -> Path:
-    """Write the report of a run as it stands; only the data manager is started."""
-    with hold_lock(paths):
-        run = Run(recipe, paths, RunState.load(paths.state), Progress())
+    """Write the report of a run as it stands; only the data manager is started.
+
+    Raises:
+        RecipeError: the run is going on.
+        RunFailed: the store cannot be read.
+    """
+    with hold_lock(paths), _failures_named():
+        run = Run(recipe, paths, RunState.load(paths.state), Progress(Console(stderr=True, highlight=False)))
         async with run.data_manager():
             return (await run.write_story())[1]
 
@@ -126,9 +141,10 @@ class Run:
                     await self._stage("eval-after", lambda: self._evaluate("eval-after"))
             if self.recipe.eval.baseline_episodes:
                 await self._stage("baselines", self._baselines)
-            verdict, page = await self.write_story()
+            story, page = await self.write_story()
+        self.progress.note(story.conclusion)
         self.progress.note(f"report: {page}")
-        return verdict
+        return story.verdict
 
     # Components
 
@@ -137,7 +153,7 @@ class Run:
         """The data manager and the client to it; stops every component at the end."""
         try:
             await self.launcher.start(components.data_manager(self.recipe, self.paths))
-            await self.client.release_worker(None)
+            await self._watched(self.client.release_worker(None))
             yield
         finally:
             await self.client.aclose()
@@ -181,8 +197,8 @@ class Run:
         self.state.stages_s[name] = round(time.monotonic() - began_s, 1)
         self.state.save(self.paths.state)
 
-    async def _watched(self, body: Awaitable[None]) -> None:
-        """Run a stage's body; a component that fails for good ends it."""
+    async def _watched(self, body: Awaitable[object]) -> None:
+        """Wait for something; a component that fails for good ends it."""
         task = asyncio.ensure_future(body)
         try:
             await self.launcher.watch(task)
@@ -270,9 +286,7 @@ class Run:
 
     # The end
 
-    async def write_story(self) -> tuple[Verdict | None, Path]:
-        """Write the report; returns the verdict and the page."""
+    async def write_story(self) -> tuple[RunStory, Path]:
+        """Write the report; returns what it tells, and the page."""
         story = await tell(self.client, self.recipe, self.paths, self.state, phases.reported(self.state))
-        page = write_report(story, self.paths.report)
-        self.progress.note(story.conclusion)
-        return story.verdict, page
+        return story, write_report(story, self.paths.report)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from dart_train.config import Recipe, RecipeError
+from dart_train.config import Recipe, RecipeError, stored_recipe
 from dart_train.paths import RunPaths
 
 
@@ -31,28 +31,32 @@ class RunState:
 
     @classmethod
     def load(cls, path: Path) -> RunState:
-        """Read; a missing file is a run that has not begun."""
+        """Read; a missing file is a run that has not begun. Raises RecipeError for a file that is none of ours."""
         if not path.exists():
             return cls()
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise RecipeError(
+                f"{path} is not what this version of DART keeps there ({error}): use the version that made the run"
+            ) from None
 
 
 def open_run(recipe: Recipe, paths: RunPaths) -> RunState:
     """Create the run directory, or continue the one made from the same recipe.
 
     Raises:
-        RecipeError: the directory belongs to a run with another recipe.
+        RecipeError: the directory belongs to a run with another recipe, or of another version of DART.
     """
-    resolved = recipe.model_dump_json(indent=2)
     known = paths.resolved.exists()
-    if known and json.loads(paths.resolved.read_text(encoding="utf-8")) != json.loads(resolved):
+    if known and stored_recipe(paths.resolved) != recipe:
         raise RecipeError(
             f"{paths.root} holds a run with other settings: continue it with its own recipe, choose another run.name, "
             "or remove the directory"
         )
     paths.make()
     if not known:
-        _replace(paths.resolved, resolved + "\n")
+        _replace(paths.resolved, recipe.model_dump_json(indent=2) + "\n")
     return RunState.load(paths.state)
 
 

@@ -65,10 +65,10 @@ async def tell(
     verdict = compare(rewards(before), rewards(after))
     metrics = read_metrics(paths)
     stats = await client.stats()
-    examples = [
-        *await _examples(client, phases["before"], "before training"),
-        *await _examples(client, phases["after"], "after training"),
-    ]
+    examples = []
+    for role in ("before", "after"):
+        if role in phases:
+            examples += await _examples(client, phases[role], f"{role} training")
     return RunStory(
         name=recipe.run.name,
         recipe=recipe.model_dump(mode="json"),

@@ -1,0 +1,134 @@
+"""What the report of a run tells, gathered from a real store; and `dart-train report` on runs in every state."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from run_bench import STAGES, Died, RunBench
+from typer.testing import CliRunner
+
+from dart_train.cli import app
+from dart_train.metrics import append
+from dart_train.phases import reported
+from dart_train.report import RunStory
+from dart_train.state import hold_lock
+from dart_train.story import tell
+
+
+def report_on(run_dir: Path, *options: str) -> Result:
+    return CliRunner().invoke(app, ["report", str(run_dir), *options])
+
+
+def refusal(result: Result) -> str:
+    """The one sentence of a refusal."""
+    assert result.exit_code == 2, result.output
+    (sentence,) = result.stderr.strip().splitlines()
+    return sentence
+
+
+async def story_of(bench: RunBench) -> RunStory:
+    async with bench.launcher() as run:
+        return await tell(run.client, bench.recipe, bench.paths, run.state, reported(run.state))
+
+
+async def test_the_story_of_a_finished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = RunBench(tmp_path, monkeypatch)
+    for version in (1, 2):
+        append(bench.paths.metrics, {"kind": "update", "version": version, "reward_mean": 0.5, "reward/press_nth": 1.0})
+    append(bench.paths.metrics, {"kind": "warmup", "images": 8, "loss": 2.0})
+    with bench.paths.metrics.open("a") as torn:
+        torn.write('{"kind": "upd')
+    await bench.run()
+    story = await story_of(bench)
+    assert story.name == "small"
+    assert story.conclusion.startswith("The policy learned: 0.0 % → 100.0 % on 6 validation episodes")
+    assert story.verdict is not None
+    assert set(story.verdict.families) == {"press_nth", "tick_nth"}
+    assert story.baselines == {"random policy": 0.0, "blank screenshot": 0.0}
+    assert tuple(story.stages_s) == STAGES
+    assert story.counts["trajectories stored"] == 4 + 6 + 6 + 2 + 2
+    assert story.counts["policy version at the end"] == 2
+    assert [(share.what, share.episodes, share.masked) for share in story.masked] == [
+        ("all episodes", 16, 0),
+        ("press_nth", 8, 0),
+        ("tick_nth", 8, 0),
+        ("policy version 0", 16, 0),
+    ]
+    charts = {chart.title: {curve.label: list(curve.y) for curve in chart.curves} for chart in story.charts}
+    assert charts["Reward of training rollouts"] == {"all": [0.5, 0.5], "press_nth": [1.0, 1.0]}
+    assert charts["Warm start"] == {"loss": [2.0]}
+    assert [example.title for example in story.examples] == [
+        f"{when} training · {family}" for when in ("before", "after") for family in ("press_nth", "tick_nth")
+    ]
+    assert {example.reward for example in story.examples} == {0.0, 1.0}
+    assert all(len(example.steps_S) == 2 and example.instruction for example in story.examples)
+
+
+def test_a_finished_run_is_reported_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = RunBench(tmp_path, monkeypatch)
+    asyncio.run(bench.run())
+    (bench.paths.report / "result.json").unlink()
+    result = report_on(bench.paths.root, "--json")
+    assert result.exit_code == 0, result.output
+    figures = json.loads(result.stdout)
+    assert figures["verdict"]["overall"]["gain_points"] == 100.0
+
+
+@pytest.mark.parametrize("stage", ["demos", "eval-before", "eval-after"])
+def test_an_interrupted_run_is_reported_as_far_as_it_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    bench = RunBench(tmp_path, monkeypatch)
+    with pytest.raises(Died):
+        asyncio.run(bench.run(dies_before_marking=stage))
+    result = report_on(bench.paths.root)
+    assert result.exit_code == 0, result.output
+    page = bench.paths.report / "index.html"
+    assert result.stdout == f"The run has no paired evaluation yet.\n{page}\n"
+    assert "no paired evaluation yet" in page.read_text()
+
+
+def test_a_run_that_is_going_on_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = RunBench(tmp_path, monkeypatch)
+    asyncio.run(story_of(bench))
+    with hold_lock(bench.paths):
+        assert "another dart-train is running" in refusal(report_on(bench.paths.root))
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    assert "is not a run directory" in refusal(report_on(tmp_path / "nowhere"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("resolved.json", '{"run": {"name": "small"}, "robots": 3}', "unknown key `robots`"),
+        ("resolved.json", '{"run": {"na', "not a recipe of this version"),
+        ("state.json", '{"stages_s": {}, "robots": 3}', "use the version that made the run"),
+        ("state.json", '{"sta', "use the version that made the run"),
+    ],
+)
+def test_files_of_another_version_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, content: str, reason: str
+) -> None:
+    bench = RunBench(tmp_path, monkeypatch)
+    asyncio.run(story_of(bench))
+    (bench.paths.root / file).write_text(content)
+    assert reason in refusal(report_on(bench.paths.root))
+
+
+def test_a_store_that_cannot_be_read_ends_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = RunBench(tmp_path, monkeypatch)
+    asyncio.run(story_of(bench))
+    for path in bench.paths.root.glob("data.db*"):
+        path.unlink()
+    bench.paths.database.write_text("not a database" * 100)
+    result = report_on(bench.paths.root)
+    assert result.exit_code == 1
+    assert "the report cannot be written" in result.stderr
+    assert "file is not a database" in result.stderr
