@@ -20,7 +20,7 @@ from dart_train.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class ExampleStep:
-    """One step of an example: the screen as PNG, what the policy said, and where it clicked (x, y in screen pixels)."""
+    """One step of an example: the picture that the policy saw as PNG, what it said, and where it clicked (x, y in that picture)."""
 
     png: bytes
     text: str

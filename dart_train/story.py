@@ -15,8 +15,10 @@ from PIL import Image
 
 from dart_agent.store.client import DataClient
 from dart_agent.store.wire import EpisodeResult, Stats
-from dart_agent.types import Trajectory
+from dart_agent.types import StepRecord, Trajectory
 from dart_envs import tasks
+from dart_envs.actions import action_from_dict
+from dart_envs.observation import scale_point
 from dart_train.config import Recipe
 from dart_train.paths import RunPaths
 from dart_train.report import Chart, Curve, Example, ExampleStep, MaskedShare, RunStory
@@ -68,7 +70,7 @@ async def tell(
     examples = []
     for role in ("before", "after"):
         if role in phases:
-            examples += await _examples(client, phases[role], f"{role} training")
+            examples += await _examples(client, phases[role], f"{role} training", recipe.desktops.resolution)
     return RunStory(
         name=recipe.run.name,
         recipe=recipe.model_dump(mode="json"),
@@ -153,23 +155,27 @@ def _trailing_mean(values: Sequence[float], index: int, width: int) -> float:
     return sum(window) / len(window)
 
 
-async def _examples(client: DataClient, phase: str, label: str) -> list[Example]:
+async def _examples(client: DataClient, phase: str, label: str, screen_wh: tuple[int, int]) -> list[Example]:
     chosen: dict[str, Trajectory] = {}
     async for trajectory in client.trajectories(phase):
         chosen.setdefault(family_of(trajectory.task_id), trajectory)
         if len(chosen) >= EXAMPLES_PER_PHASE:
             break
-    return [_example(client, trajectory, f"{label} · {family}") for family, trajectory in sorted(chosen.items())]
+    return [
+        _example(client, trajectory, f"{label} · {family}", screen_wh) for family, trajectory in sorted(chosen.items())
+    ]
 
 
-def _example(client: DataClient, trajectory: Trajectory, title: str) -> Example:
+def _example(client: DataClient, trajectory: Trajectory, title: str, screen_wh: tuple[int, int]) -> Example:
     steps = []
     for step in trajectory.steps_S:
         if not step.image_sha256:
             continue
+        pixels = client.images.get(step.image_sha256[-1])
         buffer = io.BytesIO()
-        Image.fromarray(client.images.get(step.image_sha256[-1])).save(buffer, format="PNG")
-        steps.append(ExampleStep(png=buffer.getvalue(), text=step.text, click_xy=None))
+        Image.fromarray(pixels).save(buffer, format="PNG")
+        click_xy = _clicked(step, screen_wh, (pixels.shape[1], pixels.shape[0]))
+        steps.append(ExampleStep(png=buffer.getvalue(), text=step.text, click_xy=click_xy))
     return Example(
         title=title,
         instruction=tasks.load(trajectory.task_id).instruction,
@@ -177,3 +183,13 @@ def _example(client: DataClient, trajectory: Trajectory, title: str) -> Example:
         end=trajectory.end.value,
         steps_S=steps,
     )
+
+
+def _clicked(step: StepRecord, screen_wh: tuple[int, int], picture_wh: tuple[int, int]) -> tuple[int, int] | None:
+    """Where a step's action points, in the picture that the policy saw; None for an action without a place."""
+    if step.action is None:
+        return None
+    action = action_from_dict(step.action)
+    if action.x is None or action.y is None:
+        return None
+    return scale_point((action.x, action.y), screen_wh, picture_wh)

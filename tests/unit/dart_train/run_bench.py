@@ -7,6 +7,7 @@ import contextlib
 import io
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ RECIPE: dict[str, Any] = {
     "train": {"updates": 2},
     "eval": {"episodes": 6, "baseline_episodes": 2},
 }
+PICTURE = fake_image(0, 160, 256)
+"""What every fake policy sees, uint8 [H, W, 3]: the size of the tiny preset's input."""
 STAGES = ("demos", "warm-start", "eval-before", "train", "eval-after", "baselines")
 
 
@@ -123,9 +126,9 @@ class FakeLauncher:
             if item is None or item.phase == "train":  # an endless phase would go on as long as anyone plays
                 await asyncio.sleep(0.01)
                 continue
-            image = fake_image(0, 160, 256)
-            trajectory, images = fake_trajectory(item, reward=self.bench.reward(item), image=image)
-            await self.client.report(trajectory, images)
+            trajectory, images = fake_trajectory(item, reward=self.bench.reward(item), image=PICTURE)
+            steps = tuple(replace(step, action=self.bench.action) for step in trajectory.steps_S)
+            await self.client.report(replace(trajectory, steps_S=steps), images)
 
 
 def model_at(path: Path) -> None:
@@ -141,6 +144,7 @@ class RunBench:
         self.paths = RunPaths(root / "small")
         self.reward: Callable[[WorkItem], float | None] = untrained_then_trained
         self.starts: Counter[str] = Counter()
+        self.action: dict[str, Any] | None = None
         self.updates = 0
         self.printed = io.StringIO()
         self._monkeypatch = monkeypatch

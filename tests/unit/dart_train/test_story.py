@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import Result
-from run_bench import STAGES, Died, RunBench
+from PIL import Image
+from run_bench import PICTURE, STAGES, Died, RunBench
 from typer.testing import CliRunner
 
 from dart_train.cli import app
@@ -66,6 +71,34 @@ async def test_the_story_of_a_finished_run(tmp_path: Path, monkeypatch: pytest.M
     ]
     assert {example.reward for example in story.examples} == {0.0, 1.0}
     assert all(len(example.steps_S) == 2 and example.instruction for example in story.examples)
+
+
+async def test_examples_show_where_the_policy_clicked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = RunBench(tmp_path, monkeypatch, desktops={"resolution": (640, 400)})
+    bench.action = {"type": "click", "x": 400, "y": 200}
+    await bench.run()
+    story = await story_of(bench)
+    assert {step.click_xy for example in story.examples for step in example.steps_S} == {(160, 80)}
+    page = (bench.paths.report / "index.html").read_text()
+    shown = [
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(text))))
+        for text in re.findall(r"data:image/png;base64,([^\"]+)", page)
+    ]
+    assert len(shown) == 4 * 2
+    for picture in shown:
+        assert picture.shape == PICTURE.shape
+        changed = np.argwhere((picture != PICTURE).any(axis=-1))
+        assert changed.mean(axis=0).round().tolist() == [80, 160]  # rows are y
+        assert np.abs(changed - [80, 160]).max() == 9
+        assert picture[80, 160 + 8].tolist() == [255, 0, 0]
+        assert (picture[78:83, 158:163] == PICTURE[78:83, 158:163]).all()
+
+
+async def test_an_action_without_a_place_marks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = RunBench(tmp_path, monkeypatch)
+    bench.action = {"type": "wait", "duration_s": 1.0}
+    await bench.run()
+    assert {step.click_xy for example in (await story_of(bench)).examples for step in example.steps_S} == {None}
 
 
 def test_a_finished_run_is_reported_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
