@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,13 @@ def test_a_second_launcher_is_refused(tmp_path: Path) -> None:
 
 def test_a_new_run_has_done_nothing(tmp_path: Path) -> None:
     assert RunState.load(tmp_path / "state.json") == RunState()
+
+
+def test_the_architecture_names_everything_in_a_run_directory(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    values = (getattr(paths, name) for name, member in vars(RunPaths).items() if isinstance(member, property))
+    entries = {value.relative_to(tmp_path).parts[0] for value in values if str(value).startswith(f"{tmp_path}/")}
+    text = (Path(__file__).resolve().parents[3] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    _, _, section = text.partition("## Run directory")
+    told = {word.partition("/")[0] for word in re.split(r"[\s;,]+", section) if re.match(r"[a-z]+(/|\.\w+$)", word)}
+    assert entries == told - {"runs", "index.html", "result.json"}
