@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "dart_server": {"dart_server"},
     "vm_images": {"vm_images"},
 }
-MAX_LINES = 500
+MAX_LINES = 420
 HEAVY = ("torch", "vllm", "transformers", "fastapi", "sqlalchemy")
 
 

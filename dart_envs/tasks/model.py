@@ -112,9 +112,8 @@ class Task(Model):
     """One task. Fields up to `env_may_change` are OSWorld's, the rest is ours.
 
     max_steps: actions one episode may take. publish_setup: False where set-up is so quick that a snapshot per task is
-    not worth its
-    bytes: the desktop is restored to its booted state and set up anew each time. min_resolution: smallest screen it
-    fits.
+    not worth its bytes: the desktop is restored to its booted state and set up anew each time. min_resolution: smallest
+    screen (width, height in pixels) that `prepare` accepts.
     oracle, near_miss: scripts that solve it, and that almost do; only for checks and demonstrations.
     """
 
@@ -181,10 +180,15 @@ class Task(Model):
 
     async def prepare(self, desktop: Desktop) -> None:
         """Run the set-up on a freshly booted desktop. Raises SetupError; TaskError where the task needs what is not
-        there.
+        there, or a larger screen.
         """
         if self.unsupported:
             raise TaskError(f"Task {self.id} cannot run: no {', no '.join(self.unsupported)}.")
+        (width, height), (least_width, least_height) = desktop.resolution, self.min_resolution
+        if width < least_width or height < least_height:
+            raise TaskError(
+                f"Task {self.id} needs a screen of at least {least_width}x{least_height} pixels, not {width}x{height}."
+            )
         await run_steps(desktop, self.config, assets=self._assets)
 
     async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:

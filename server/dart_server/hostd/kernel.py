@@ -6,10 +6,8 @@ import ctypes
 import os
 from pathlib import Path
 
-MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
-MS_REMOUNT = 32
 MS_BIND = 4096
 MS_REC = 16384
 MS_PRIVATE = 1 << 18
@@ -18,7 +16,6 @@ MNT_DETACH = 2
 CLONE_NEWNS = 0x00020000
 CLONE_NEWNET = 0x40000000
 PR_SET_CHILD_SUBREAPER = 36
-PR_SET_NAME = 15
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

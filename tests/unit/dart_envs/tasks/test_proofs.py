@@ -11,7 +11,7 @@ from dart_envs.tasks import Task, parse_task
 from dart_envs.tasks.proof import Kind, Proof, prove, prove_all
 from dart_server.wire import DesktopShape, ExecReply, FaultOwner, InputEvent
 
-SHAPE = DesktopShape(resolution=(320, 200))
+SHAPE = DesktopShape(resolution=(640, 400))
 
 
 def typed(desktop: ScriptedDesktop, _args: list[str], _stdin: str) -> ExecReply:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dart_envs.errors import TaskError
+from dart_envs.fake import ScriptedDesktop
 from dart_envs.tasks import Task, load, load_file, parse_task
 from dart_server.wire import DesktopShape
 
@@ -123,6 +124,14 @@ def test_what_a_task_cannot_do_here_is_listed() -> None:
     evaluator = {"func": "compare_table", "result": {"type": "cloud_file"}}
     made = task(config=[{"type": "download", "parameters": {"files": []}}], evaluator=evaluator)
     assert made.unsupported == ("set-up step 'download'", "metric 'compare_table'", "getter 'cloud_file'")
+
+
+async def test_a_screen_that_is_too_small_is_refused_before_the_set_up() -> None:
+    made = task(config=[], min_resolution=[800, 600])
+    await made.prepare(ScriptedDesktop((800, 600)))
+    for small in ((799, 600), (800, 599)):
+        with pytest.raises(TaskError, match=rf"at least 800x600 pixels, not {small[0]}x{small[1]}"):
+            await made.prepare(ScriptedDesktop(small))
 
 
 @pytest.mark.skipif(not OSWORLD.is_dir(), reason="OSWorld's task files are not beside this checkout")

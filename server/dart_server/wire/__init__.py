@@ -1,0 +1,147 @@
+"""The farm's wire contract: everything that crosses the farm's HTTP and WebSocket border, as pydantic models.
+
+Role: the single definition shared by the server and by every client (client packages import this module and nothing else of the server).
+Rule: pydantic and the standard library only; unknown fields are errors; a field is never renamed, only added with a default.
+Non-goals: no behaviour, no defaults that depend on the host.
+
+Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of them except `/healthz`):
+
+    GET    /healthz                              liveness
+    POST   /v1/leases                            LeaseRequest -> Lease            claim a desktop (waits up to `wait_s`)
+    GET    /v1/leases                            -> list[LeaseView]
+    GET    /v1/leases/{lease_id}                 -> LeaseView
+    POST   /v1/leases/{lease_id}/heartbeat       -> HeartbeatReply
+    DELETE /v1/leases/{lease_id}                 release, idempotent
+    POST   /v1/leases/{lease_id}/reset           ResetRequest -> ResetReply       a fresh copy of a snapshot; the fence grows
+    POST   /v1/leases/{lease_id}/step            StepRequest -> binary frame      one round trip: events, settle, frame
+    WS     /v1/leases/{lease_id}/channel         StepRequest (text) -> binary frame, many times
+    GET    /v1/leases/{lease_id}/screenshot      -> image/png
+    GET    /v1/leases/{lease_id}/a11y            -> list[A11yElement]
+    POST   /v1/leases/{lease_id}/execute         ExecRequest -> ExecReply
+    PUT    /v1/leases/{lease_id}/files?path=     body = content;  GET the same path reads it
+    POST   /v1/leases/{lease_id}/snapshot        SnapshotRequest -> SnapshotView  live memory snapshot, optionally published under a key
+    GET    /v1/leases/{lease_id}/health          -> DesktopHealthView             why a desktop died, and whose fault it is
+    ANY    /v1/leases/{lease_id}/guest/{path}    the guest agent's OSWorld routes, passed through
+    WS     /v1/leases/{lease_id}/tunnel?port=N   bytes to and from a TCP port inside the desktop
+    POST   /v1/setups/claim                      SetupClaim -> SetupGrant         one builder per key, the others wait
+    POST   /v1/setups/abandon                    SetupAbandon                     the builder failed; the next one may try
+    GET    /v1/snapshots                         -> list[SnapshotView];  DELETE /v1/snapshots/{snapshot_id}
+    GET    /v1/desktops                          -> list[DesktopView]
+    GET    /v1/events?after=N                    -> list[Event]                   append-only history
+    GET    /v1/farm                              -> FarmView
+    GET    /metrics                              Prometheus text
+
+    GET    /readyz                               readiness: 200 when claims are served, else 503 (no key needed, like `/healthz`)
+
+Everything under a lease except GET of the lease itself, heartbeat and release is a guest call. Guest calls carry the lease's own
+credentials in two headers, `X-Dart-Lease-Token` and `X-Dart-Fence` (`health` needs no fence); the channel and the tunnel take them as
+headers of the upgrade request. A wrong or late fence is refused with 409 `fenced`; GET of the lease tells its owner the fence of now.
+
+Every error is an `ErrorBody`, also of a refused upgrade. Status by code: 401 unauthenticated, 403 forbidden, 404 not_found,
+image_missing, snapshot_missing, 422 invalid (413 too large, 405 wrong method), 409 fenced, snapshot_broken, 410 lease_expired (released
+ones too), 501 capability_missing, 502 desktop_failed, 503 no_capacity, draining, host_fault, 507 quota; guest_error has the guest's own
+status or 502. On the channel an error is a binary frame whose header is a `ChannelError`; after `fenced`, `lease_expired` and
+`desktop_failed` the farm closes it. A desktop that failed stays with its lease until `reset` makes a new one.
+"""
+
+from __future__ import annotations
+
+from dart_server.wire.base import (
+    FENCE_HEADER,
+    LEASE_TOKEN_HEADER,
+    REQUEST_ID_HEADER,
+    DesktopShape,
+    ImageName,
+    Resolution,
+    SetupKey,
+    WireModel,
+)
+from dart_server.wire.desktop import (
+    A11yElement,
+    ButtonEvent,
+    ExecReply,
+    ExecRequest,
+    FrameHeader,
+    FrameSpec,
+    InputEvent,
+    KeyEvent,
+    MoveEvent,
+    ScrollEvent,
+    SettleSpec,
+    StepRequest,
+    TextEvent,
+    WaitEvent,
+)
+from dart_server.wire.errors import (
+    ChannelError,
+    DesktopHealthView,
+    ErrorBody,
+    ErrorCode,
+    FaultOwner,
+)
+from dart_server.wire.farm import (
+    DesktopState,
+    DesktopView,
+    Event,
+    FarmView,
+    SetupAbandon,
+    SetupClaim,
+    SetupGrant,
+    SnapshotRequest,
+    SnapshotView,
+)
+from dart_server.wire.leases import (
+    HeartbeatReply,
+    Lease,
+    LeaseRequest,
+    LeaseState,
+    LeaseView,
+    ResetReply,
+    ResetRequest,
+)
+
+__all__ = [
+    "FENCE_HEADER",
+    "LEASE_TOKEN_HEADER",
+    "REQUEST_ID_HEADER",
+    "A11yElement",
+    "ButtonEvent",
+    "ChannelError",
+    "DesktopHealthView",
+    "DesktopShape",
+    "DesktopState",
+    "DesktopView",
+    "ErrorBody",
+    "ErrorCode",
+    "Event",
+    "ExecReply",
+    "ExecRequest",
+    "FarmView",
+    "FaultOwner",
+    "FrameHeader",
+    "FrameSpec",
+    "HeartbeatReply",
+    "ImageName",
+    "InputEvent",
+    "KeyEvent",
+    "Lease",
+    "LeaseRequest",
+    "LeaseState",
+    "LeaseView",
+    "MoveEvent",
+    "ResetReply",
+    "ResetRequest",
+    "Resolution",
+    "ScrollEvent",
+    "SettleSpec",
+    "SetupAbandon",
+    "SetupClaim",
+    "SetupGrant",
+    "SetupKey",
+    "SnapshotRequest",
+    "SnapshotView",
+    "StepRequest",
+    "TextEvent",
+    "WaitEvent",
+    "WireModel",
+]

@@ -1,0 +1,33 @@
+"""What every part of the wire contract builds on: the strict base model, headers, names and the desktop's shape. Non-goals: any route."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+LEASE_TOKEN_HEADER = "X-Dart-Lease-Token"
+FENCE_HEADER = "X-Dart-Fence"
+REQUEST_ID_HEADER = "X-Request-Id"
+
+SetupKey = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+"""sha256 over (image digest, resolution, font size, canonical set-up, asset digests); the evaluator is not part of it."""
+
+ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+Resolution = Annotated[tuple[int, int], Field(description="width, height in pixels")]
+
+
+class WireModel(BaseModel):
+    """Base of every model on the wire: unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DesktopShape(WireModel):
+    """What kind of desktop is wanted; part of the identity of its base snapshot."""
+
+    image: ImageName = "basic"
+    resolution: Resolution = (1920, 1080)
+    font_size: int | None = Field(
+        default=None, ge=6, le=48, description="GUI font size in points; None keeps the image's own"
+    )

@@ -1,0 +1,121 @@
+"""What is done on a leased desktop: steps and their frames, programs, the accessibility tree. Non-goals: who may do it (`leases`)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dart_server.wire.base import WireModel
+
+
+class SettleSpec(WireModel):
+    """Wait until the screen was quiet for `quiet_ms`, at most `cap_ms`."""
+
+    quiet_ms: int = Field(default=100, ge=0, le=5_000)
+    cap_ms: int = Field(default=2_000, ge=0, le=30_000)
+
+
+class FrameSpec(WireModel):
+    """How the frame comes back. `raw` is RGB uint8, row-major, height x width x 3 bytes."""
+
+    encoding: Literal["raw", "png", "webp", "jpeg", "none"] = "raw"
+    quality: int = Field(default=90, ge=1, le=100)
+    cursor: bool = False
+
+
+class MoveEvent(WireModel):
+    type: Literal["move"] = "move"
+    x: int
+    y: int
+
+
+class ButtonEvent(WireModel):
+    type: Literal["down", "up"]
+    button: int = Field(default=1, ge=1, le=3)
+
+
+class KeyEvent(WireModel):
+    type: Literal["key_down", "key_up"]
+    key: str
+
+
+class TextEvent(WireModel):
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ScrollEvent(WireModel):
+    """Wheel clicks; positive `dy` scrolls up, positive `dx` to the right."""
+
+    type: Literal["scroll"] = "scroll"
+    dx: int = 0
+    dy: int = 0
+
+
+class WaitEvent(WireModel):
+    type: Literal["wait"] = "wait"
+    ms: int = Field(ge=0, le=60_000)
+
+
+InputEvent = Annotated[
+    MoveEvent | ButtonEvent | KeyEvent | TextEvent | ScrollEvent | WaitEvent, Field(discriminator="type")
+]
+
+
+class StepRequest(WireModel):
+    """One round trip: input events, wait until the screen settled, the frame. `seq` comes back in the frame's header."""
+
+    seq: int = 0
+    events: list[InputEvent] = Field(default_factory=list, max_length=2_000)
+    settle: SettleSpec | None = None
+    frame: FrameSpec = FrameSpec()
+
+
+class FrameHeader(BaseModel):
+    """JSON header of a binary frame: 4 bytes big-endian header length, this header, then `nbytes` of payload."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    seq: int
+    width: int
+    height: int
+    encoding: str
+    settled: bool
+    settle_ms: float
+    grab_ms: float
+    cursor: tuple[int, int]
+    nbytes: int
+
+
+class ExecRequest(WireModel):
+    """Run a program inside the desktop (never through a shell of ours)."""
+
+    argv: list[str] = Field(min_length=1, max_length=256)
+    timeout_s: float = Field(default=30.0, gt=0, le=600)
+    user: Literal["user", "root"] = "user"
+    env: dict[str, str] = Field(default_factory=dict)
+    stdin: str | None = None
+    detach: bool = Field(default=False, description="start it and return at once")
+
+
+class ExecReply(WireModel):
+    """What the program said. `returncode` is None when it timed out or was detached."""
+
+    returncode: int | None
+    stdout: str
+    stderr: str
+    timed_out: bool = False
+
+
+class A11yElement(WireModel):
+    """One showing element of the accessibility tree; `x`, `y`, `w`, `h` in screen pixels."""
+
+    role: str
+    name: str
+    text: str = ""
+    states: list[str] = Field(default_factory=list)
+    x: int
+    y: int
+    w: int
+    h: int

@@ -1,0 +1,107 @@
+"""What a farm keeps and tells of itself: snapshots, set-ups, desktops, history, numbers. Non-goals: leases."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import Field
+
+from dart_server.wire.base import DesktopShape, SetupKey, WireModel
+
+
+class SnapshotRequest(WireModel):
+    """Take a live snapshot. With `publish_key` it becomes the shared prepared state of that set-up (one builder per key)."""
+
+    name: str | None = Field(default=None, max_length=128)
+    publish_key: SetupKey | None = None
+    grant: str | None = Field(default=None, description="the builder's grant from /v1/setups/claim, needed to publish")
+
+
+class SnapshotView(WireModel):
+    """A stored snapshot: `parent` is the snapshot it was restored from."""
+
+    snapshot_id: str
+    kind: Literal["booted", "setup", "user"]
+    name: str | None
+    setup_key: SetupKey | None
+    owner: str
+    shape: DesktopShape
+    bytes: int
+    parent: str | None
+    created_at: datetime
+    last_used_at: datetime
+
+
+class SetupClaim(WireModel):
+    """Ask whether the prepared state exists; if not, become its builder or wait for the one who is."""
+
+    key: SetupKey
+    lease_id: str
+    wait_s: float = Field(default=120.0, ge=0, le=600)
+
+
+class SetupGrant(WireModel):
+    """`ready`: reset to the key. `build`: you are the builder, publish with `grant`. `busy`: still being built by another."""
+
+    state: Literal["ready", "build", "busy"]
+    grant: str | None = None
+
+
+class SetupAbandon(WireModel):
+    """The builder gives up, with the reason."""
+
+    key: SetupKey
+    grant: str
+    reason: str = Field(max_length=500)
+
+
+class DesktopState(StrEnum):
+    """Life of a desktop slot."""
+
+    CREATING = "creating"
+    READY = "ready"
+    LEASED = "leased"
+    RESETTING = "resetting"
+    BROKEN = "broken"
+    GONE = "gone"
+
+
+class DesktopView(WireModel):
+    """A desktop as the farm sees it."""
+
+    desktop_id: str
+    state: DesktopState
+    provider: str
+    shape: DesktopShape
+    fence: int
+    lease_id: str | None
+    setup_key: SetupKey | None
+    created_at: datetime
+
+
+class Event(WireModel):
+    """One line of the append-only history."""
+
+    id: int
+    at: datetime
+    kind: str
+    desktop_id: str | None = None
+    lease_id: str | None = None
+    fence: int | None = None
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class FarmView(WireModel):
+    """The farm in numbers."""
+
+    version: str
+    provider: str
+    capabilities: dict[str, bool]
+    max_desktops: int
+    desktops: dict[str, int]
+    leases_active: int
+    snapshots: int
+    snapshot_bytes: int
+    snapshot_quota_bytes: int

@@ -1,0 +1,88 @@
+"""Claiming a desktop, keeping it, and replacing it by a fresh copy. Non-goals: what is done on it (`desktop`)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import Field
+
+from dart_server.wire.base import DesktopShape, SetupKey, WireModel
+
+
+class LeaseRequest(WireModel):
+    """Claim one desktop. Repeating a request with the same `client_request_id` returns the same lease."""
+
+    client_request_id: str = Field(min_length=8, max_length=64)
+    shape: DesktopShape = DesktopShape()
+    setup_key: SetupKey | None = Field(default=None, description="prefer a copy of this snapshot when it exists")
+    snapshot_id: str | None = Field(
+        default=None, description="a copy of exactly this snapshot, else `snapshot_missing`"
+    )
+    ttl_s: float = Field(default=60.0, gt=1, le=3600, description="the lease ends this long after the last heartbeat")
+    wait_s: float = Field(
+        default=60.0, ge=0, le=600, description="how long to wait for a free desktop before `no_capacity`"
+    )
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class Lease(WireModel):
+    """A claim on a ready desktop. `token` and `fence` go with every guest call."""
+
+    lease_id: str
+    token: str
+    fence: int
+    desktop_id: str
+    shape: DesktopShape
+    image_digest: str
+    setup_key: SetupKey | None = Field(description="the snapshot the desktop was restored from; None = the booted base")
+    ttl_s: float
+    expires_at: datetime
+
+
+class LeaseState(StrEnum):
+    """Life of a lease; every lease ends as RELEASED or EXPIRED."""
+
+    ACTIVE = "active"
+    RELEASED = "released"
+    EXPIRED = "expired"
+
+
+class LeaseView(WireModel):
+    """A lease as others may see it: no token."""
+
+    lease_id: str
+    state: LeaseState
+    desktop_id: str | None
+    fence: int
+    owner: str
+    shape: DesktopShape
+    setup_key: SetupKey | None
+    created_at: datetime
+    expires_at: datetime
+    labels: dict[str, str]
+
+
+class HeartbeatReply(WireModel):
+    """The lease's new end."""
+
+    expires_at: datetime
+
+
+class ResetRequest(WireModel):
+    """Replace the leased desktop by a fresh copy of a snapshot (None: of the booted base).
+
+    A `setup_key` nobody has built yet gives the booted base, and the reply says so; a `snapshot_id` that is gone is `snapshot_missing`."""
+
+    setup_key: SetupKey | None = None
+    snapshot_id: str | None = None
+
+
+class ResetReply(WireModel):
+    """What the desktop is a copy of now, and the new fence; `restored` is False when it had to be booted."""
+
+    fence: int
+    desktop_id: str
+    setup_key: SetupKey | None
+    restored: bool
+    duration_s: float
