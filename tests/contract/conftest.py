@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from provider_cases import Case, kill_init, left_over, need_live_desktops
+from provider_cases import Case, kill_init, left_over
 
 from dart_server.hostd.layout import Layout
 from dart_server.providers.runc import RuncProvider
@@ -37,7 +37,6 @@ async def sim_case() -> AsyncIterator[Case]:
 @pytest.fixture
 async def runc_case() -> AsyncIterator[Case]:
     home = Path(os.environ.get("DART_HOME") or default_home())
-    need_live_desktops(home)
     runtime = Path(tempfile.mkdtemp(prefix="dart-test-"))
     store = Path("/dev/shm")
     provider = RuncProvider(home=home, runtime_dir=runtime, snapshot_dir=store)

@@ -7,16 +7,13 @@ import json
 import os
 import signal
 import struct
-import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dart_server.guest.client import GuestClient, GuestReply
-from dart_server.hostd import cgroups, doctor
+from dart_server.hostd import cgroups
 from dart_server.hostd.layout import Layout
 from dart_server.providers.base import DesktopSpec, Provider
 
@@ -63,15 +60,6 @@ class Case:
     async def get(self, desktop_id: str) -> str:
         reply = await self.call(desktop_id, "GET", "/v1/files?path=/home/user/note")
         return reply.content.decode() if reply.status == 200 else f"status {reply.status}"
-
-
-def need_live_desktops(home: Path) -> None:
-    """Skip with the reason when this host cannot run live desktops."""
-    lacking = [check for check in doctor.examine(Path(tempfile.gettempdir()), home) if not check.ok]
-    if lacking:
-        pytest.skip(f"{lacking[0].name}: {lacking[0].detail}; {lacking[0].cure}")
-    if not (home / "images" / "basic" / "current").exists():
-        pytest.skip(f"no image `basic` in {home}: run `make setup`")
 
 
 def kill_init(layout: Layout, desktop_id: str) -> None:

@@ -19,6 +19,7 @@ _SEARCH = os.pathsep.join(("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/u
 MIN_MEMORY_MIB = 4096
 MIN_DISK_MIB = 6144
 _MIN_KERNEL = (5, 13)
+_CAP_SYS_ADMIN = 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,9 @@ def _overlay() -> Check:
 
 def _privilege() -> Check:
     if os.geteuid() == 0:
-        return Check("root", True, "running as root")
+        able = rlimits.has_capability(_CAP_SYS_ADMIN)
+        detail = "running as root" if able else "running as a root that may not mount"
+        return _check("root", able, detail, "run outside this container, or start it with --privileged")
     sudo = find_program("sudo")
     if sudo is None:
         return Check("root", False, "not root, and no sudo", "run as root, or install sudo and allow this user")

@@ -37,12 +37,17 @@ _CONTINUE = 1
 _INFINITY = (1 << 64) - 1
 
 
-def is_needed() -> bool:
-    """Whether this (root) process lacks CAP_SYS_RESOURCE."""
+def has_capability(number: int) -> bool:
+    """Whether this process has a capability in effect."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("CapEff:"):
-            return not int(line.split()[1], 16) >> _CAP_SYS_RESOURCE & 1
-    return True
+            return bool(int(line.split()[1], 16) >> number & 1)
+    return False
+
+
+def is_needed() -> bool:
+    """Whether this (root) process lacks CAP_SYS_RESOURCE."""
+    return not has_capability(_CAP_SYS_RESOURCE)
 
 
 def read_limits(text: str) -> list[tuple[int, int]]:

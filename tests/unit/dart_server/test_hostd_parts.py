@@ -180,6 +180,14 @@ def test_the_doctor_gives_every_failure_a_cure(tmp_path: Path) -> None:
     assert all(json.dumps(check.as_dict()) for check in checks)
 
 
+@pytest.mark.parametrize("able", [True, False])
+def test_a_root_that_may_not_mount_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(rlimits, "has_capability", lambda _number: able)
+    (root,) = [check for check in doctor.examine(tmp_path, tmp_path) if check.name == "root"]
+    assert root.ok is able
+
+
 SEEN = {"state": "running", "ended": None, "oom_kills": 0, "pids_refused": 0, "disk_free_bytes": 1 << 30}
 WELL = {"session_alive": True}
 DOWN = {"session_alive": False}

