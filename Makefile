@@ -24,6 +24,7 @@ lint:
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
+	@$(VENV)/bin/mypy server/deploy/setup_host.py vm_images/build.py vm_images/verify.py
 
 test: setup lint test-unit test-desktop test-vllm
 
