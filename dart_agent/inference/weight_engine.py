@@ -2,8 +2,9 @@
 
 Role: runs inside vLLM's worker process, on CPU and CUDA builds; reads the safetensors that the trainer published (names as in the
 Hugging Face checkpoint) and loads them into the model. Rule: the load is bracketed by vLLM's layerwise reload. Linear layers are
-packed for their kernels and their plain parameters are gone, so loading into the live model would fail half-way. Non-goals: checking
-the files (`weight_files`), pausing requests and numbering versions (`server`).
+packed for their kernels and their plain parameters are gone, so loading into the live model would fail half-way. A tied output embedding
+is in no file and that reload passes it by: it is packed again here. Non-goals: checking the files (`weight_files`), pausing requests and
+numbering versions (`server`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from dart_agent.inference.weight_files import weight_files
@@ -56,12 +58,22 @@ class FileWeightEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):  # t
             initialize_layerwise_reload(self.model)
             self.model.load_weights(_tensors(Path(update_info.path)))
             finalize_layerwise_reload(self.model, self.model_config)
+            _pack_tied_output(self.model)
 
     def finish_weight_update(self) -> None:
         """The bracket is closed already."""
 
     def shutdown(self) -> None:
         """Nothing is held between updates."""
+
+
+def _pack_tied_output(model: Any) -> None:
+    """On CPUs the output embedding computes with a packed copy of its weight; make it one of the new weight where that is shared."""
+    embeddings = [layer for layer in model.modules() if isinstance(layer, VocabParallelEmbedding)]
+    shared = {layer.weight.data_ptr() for layer in embeddings if not isinstance(layer, ParallelLMHead)}
+    for layer in embeddings:
+        if isinstance(layer, ParallelLMHead) and layer.weight.data_ptr() in shared:
+            layer.quant_method.process_weights_after_loading(layer)
 
 
 def _tensors(directory: Path) -> Iterator[tuple[str, Any]]:
