@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from dart_agent.inference.model_files import PROMPT_KEY
 from dart_train.presets import PRESETS, ModelPreset
 from dart_train.tokenizer import END_OF_TURN, PADDING, build_tokenizer
 
@@ -110,6 +111,7 @@ def _model_config(spec: ModelPreset, tokenizer: Any) -> Any:
         vision_end_token_id=ids("<|vision_end|>"),
         tie_word_embeddings=False,
         dtype="float32",
+        **{PROMPT_KEY: "tiny"},
     )
 
 

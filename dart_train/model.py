@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dart_agent.errors import ConfigError
+from dart_agent.inference.model_files import find_model
+from dart_agent.inference.old_names import know_old_names
 from dart_agent.inference.torch_extras import mend_torch_extras
 from dart_agent.tokens import unwritable_ids
 from dart_train.types import TokenBatch
@@ -49,20 +52,22 @@ class LoadedModel:
 
 
 def load_model(name_or_path: str | Path, dtype: str = "float32", device: str = "cpu") -> LoadedModel:
-    """Load a model directory, or a published checkpoint by name.
+    """Load a model directory, or a published checkpoint by its name in the local Hugging Face cache.
 
     Raises ModelNotFoundError when nothing loadable is there.
     """
-    path = Path(name_or_path)
-    if (path.is_absolute() or str(name_or_path).startswith(".")) and not (path / "config.json").is_file():
-        raise ModelNotFoundError(f"no model at {path}: config.json is missing; make one with `dart-train init-model`")
+    try:
+        directory = find_model(name_or_path)
+    except ConfigError as error:
+        raise ModelNotFoundError(str(error)) from None
     mend_torch_extras()
     import torch
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
+    know_old_names()
     try:
-        model = AutoModelForImageTextToText.from_pretrained(str(name_or_path), dtype=getattr(torch, dtype))
-        processor = AutoProcessor.from_pretrained(str(name_or_path))
+        model = AutoModelForImageTextToText.from_pretrained(directory, dtype=getattr(torch, dtype))
+        processor = AutoProcessor.from_pretrained(directory)
     except (OSError, ValueError) as error:
         raise ModelNotFoundError(f"cannot load a vision-language model from {name_or_path}: {error}") from error
     return LoadedModel(model=model.to(device), processor=processor)

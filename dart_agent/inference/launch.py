@@ -39,12 +39,12 @@ class WorkerProcess:
         clock: Clock | None = None,
     ) -> None:
         """Raises ConfigError when `directory` is too long for a Unix socket, or the model is not there."""
-        settings.check()
         if len(str(directory)) > _MAX_DIRECTORY_CHARS:
             raise ConfigError(
                 f"{directory} is too long for Unix sockets: set DART_RUNTIME_DIR to a path of at most "
                 f"{_MAX_DIRECTORY_CHARS - len(directory.name) - 1} characters"
             )
+        settings.check()
         self.name = name
         self.settings = settings
         self.directory = directory
@@ -164,6 +164,8 @@ class WorkerProcess:
             "OMP_WAIT_POLICY": "passive",
             "KMP_BLOCKTIME": "0",
             "TOKENIZERS_PARALLELISM": "false",
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
             "VLLM_NO_USAGE_STATS": "1",
@@ -175,8 +177,6 @@ class WorkerProcess:
             environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         if settings.eager:
             environment |= {"TORCH_COMPILE_DISABLE": "1", "VLLM_CACHE_ROOT": str(temporary / "cache")}
-        if Path(settings.model).expanduser().is_dir():
-            environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
         if settings.device_ids is not None:
             environment["CUDA_VISIBLE_DEVICES"] = settings.device_ids
         return environment

@@ -25,8 +25,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from dart_agent.chat import chat_template, render_chat
 from dart_agent.errors import RequestRejected, WeightUpdateError
 from dart_agent.inference import wire
+from dart_agent.inference.model_files import find_model, read_facts
 from dart_agent.inference.process_group import kill_members
 from dart_agent.inference.settings import KEY_NAME, SOCKET_NAME, Published, WorkerSettings
 from dart_agent.inference.torch_extras import mend_torch_extras
@@ -47,11 +49,11 @@ class Engine:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._pil_image = Image
-        model = _local_model(settings.model)
+        model = find_model(settings.model)
         _inspect_in_this_process(model)
         self._llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs(
-                model=model,
+                model=str(model),
                 dtype=settings.dtype,
                 enforce_eager=settings.eager,
                 max_model_len=settings.max_model_len,
@@ -70,10 +72,11 @@ class Engine:
             )
         )
         self._tokenizer = self._llm.get_tokenizer()
-        if not self._tokenizer.chat_template:
-            raise ValueError(f"the tokenizer of {settings.model} has no chat template")
+        self._processor = self._llm.renderer.get_mm_processor().info.get_hf_processor()
+        chat_template(self._processor)
         self._unwritable = dict.fromkeys(unwritable_ids(self._llm.model_config.hf_config), -100.0)
-        self._shapes = tensor_shapes(Path(model))
+        self._shapes = tensor_shapes(model)
+        self._tied = read_facts(model).tied
         self._swap = asyncio.Lock()
         self.broken = ""
         self.in_flight = 0
@@ -114,7 +117,7 @@ class Engine:
         return _completion(final)
 
     async def _render(self, request: PolicyRequest) -> Any:
-        text = self._tokenizer.apply_chat_template(list(request.messages), tokenize=False, add_generation_prompt=True)
+        text = render_chat(self._processor, request.messages)
         ids = self._tokenizer.encode(text, add_special_tokens=False)
         prompt: dict[str, Any] = {"prompt_token_ids": ids}
         if request.images:
@@ -131,7 +134,7 @@ class Engine:
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        check_fits(path, self._shapes)
+        check_fits(path, self._shapes, tied=self._tied)
         async with self._swap:
             if version == self.version:
                 return {"pause_s": 0.0, "load_s": 0.0}
@@ -177,22 +180,13 @@ def _completion(output: Any) -> Completion:
     )
 
 
-def _local_model(model: str) -> str:
-    path = Path(model).expanduser()
-    if path.is_dir():
-        return str(path)
-    from huggingface_hub import snapshot_download
-
-    return str(snapshot_download(model))
-
-
-def _inspect_in_this_process(model: str) -> None:
+def _inspect_in_this_process(model: Path) -> None:
     """Resolve the model's class here. vLLM would start a Python process for it: slower, and without the mended extras."""
     import json
 
     from vllm.model_executor.models.registry import ModelRegistry
 
-    for name in json.loads((Path(model) / "config.json").read_text()).get("architectures", ()):
+    for name in json.loads((model / "config.json").read_text()).get("architectures", ()):
         entry = ModelRegistry.models.get(name)
         if entry is not None:
             ModelRegistry.register_model(name, entry.load_model_cls())

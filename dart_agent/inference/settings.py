@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dart_agent.errors import ConfigError
+from dart_agent.inference.model_files import find_model, read_facts
 from dart_agent.types import PolicyVersion
 
 SOCKET_NAME = "worker.sock"
@@ -30,7 +30,7 @@ class Published:
 class WorkerSettings(BaseModel):
     """One vLLM engine.
 
-    model: directory of a Hugging Face checkpoint, or a name on the hub. threads: OpenMP threads of the engine (CPU builds).
+    model: directory of a Hugging Face checkpoint, or its name in the local cache. threads: OpenMP threads of the engine (CPU builds).
     kv_cache_mib: memory of the key-value cache (None: vLLM's own choice, right for GPUs). eager: skip compilation; starts much
     faster, and on small models runs as fast. device_ids: CUDA_VISIBLE_DEVICES of this worker.
     """
@@ -55,7 +55,4 @@ class WorkerSettings(BaseModel):
 
     def check(self) -> None:
         """Raise ConfigError for what can be known to be wrong before a process is started."""
-        path = Path(self.model).expanduser()
-        looks_like_a_path = self.model.startswith((".", "/", "~")) or path.is_dir()
-        if looks_like_a_path and not (path / "config.json").is_file():
-            raise ConfigError(f"there is no model in {self.model}: {path / 'config.json'} does not exist")
+        read_facts(find_model(self.model))

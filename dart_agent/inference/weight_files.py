@@ -14,6 +14,7 @@ from dart_agent.errors import WeightUpdateError
 
 Shapes = dict[str, tuple[int, ...]]
 _LENGTH = struct.Struct("<Q")
+_OUTPUT_EMBEDDING = "lm_head.weight"
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -45,9 +46,15 @@ def tensor_shapes(directory: Path) -> Shapes:
     return shapes
 
 
-def check_fits(directory: Path, expected: Shapes) -> None:
-    """Raise WeightUpdateError unless the version has exactly the tensors of the served model."""
+def check_fits(directory: Path, expected: Shapes, *, tied: bool = False) -> None:
+    """Raise WeightUpdateError unless the version has exactly the tensors of the served model.
+
+    tied: the model's output embedding is its input embedding; some checkpoints store it twice all the same, so it does not count.
+    """
     found = tensor_shapes(directory)
+    if tied:
+        expected = {name: shape for name, shape in expected.items() if name != _OUTPUT_EMBEDDING}
+        found.pop(_OUTPUT_EMBEDDING, None)
     missing = sorted(expected.keys() - found.keys())
     unknown = sorted(found.keys() - expected.keys())
     misshapen = sorted(name for name in found.keys() & expected.keys() if found[name] != expected[name])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dart_agent.chat import render_chat
 from dart_agent.prompt import PromptBuilder
 from dart_envs.types import Observation, RgbImage
 from dart_train.warmup.queries import Query
@@ -45,10 +46,10 @@ class Packer:
         self._builder = builder
         self._end = self._encode(self._tokenizer.eos_token)
         cells = grid_thw[0] * grid_thw[1] * grid_thw[2] // processor.image_processor.merge_size**2
-        before, after = self._render(Query("", (), "", None)).split(_IMAGE)
+        self._before_picture, after = self._render(Query("", (), "", None)).split(_IMAGE)
         shared = after[: after.index("<|vision_end|>") + len("<|vision_end|>")]
         self._after_picture = shared
-        self._prefix = self._encode(before) + self._encode(_IMAGE) * cells + self._encode(shared)
+        self._prefix = self._encode(self._before_picture) + self._encode(_IMAGE) * cells + self._encode(shared)
         self._prefix_positions_3P = _positions(model, self._prefix, grid_thw)
         self._suffixes: dict[tuple[str, tuple[str, ...]], list[int]] = {}
 
@@ -103,7 +104,12 @@ class Packer:
     def _question(self, query: Query) -> list[int]:
         key = (query.instruction, query.past_answers)
         if key not in self._suffixes:
-            _, after = self._render(query).split(_IMAGE)
+            before, after = self._render(query).split(_IMAGE)
+            if before != self._before_picture:
+                raise ValueError(
+                    "the warm start packs prompts that name the task after the picture: take another model.prompt or "
+                    "set warmup.enabled = false"
+                )
             self._suffixes[key] = self._encode(after.removeprefix(self._after_picture))
         return self._suffixes[key]
 
@@ -113,10 +119,10 @@ class Packer:
         for answer in query.past_answers:
             history.add(_NO_PIXELS, answer)
         prompt = self._builder.build(Observation(_NO_PIXELS, query.instruction), history)
-        text = self._processor.apply_chat_template(list(prompt.messages), tokenize=False, add_generation_prompt=True)
+        text = render_chat(self._processor, prompt.messages)
         if text.count(_IMAGE) != 1:
             raise ValueError("the warm start packs prompts with exactly one picture: set model.history_images = 1")
-        return str(text)
+        return text
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False).input_ids)

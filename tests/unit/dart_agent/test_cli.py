@@ -28,10 +28,10 @@ from tests.unit.dart_agent.fakes import item
         (["rollout", "basics/press_button/0001", "--policy", "vllm"], "needs either --model or --addresses"),
         (
             ["rollout", "basics/press_button/0001", "--policy", "vllm", "--model", "/nosuch"],
-            "there is no model in /nosuch",
+            "there is no folder /nosuch",
         ),
         (["rollout", "basics/press_button/0001", "--resolution", "640"], "WIDTHxHEIGHT"),
-        (["serve", "/nosuch"], "there is no model in /nosuch"),
+        (["serve", "/nosuch"], "there is no folder /nosuch"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(arguments: list[str], words: str) -> None:

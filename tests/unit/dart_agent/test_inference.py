@@ -73,6 +73,17 @@ def test_weights_must_have_exactly_the_tensors_of_the_model(tmp_path: Path) -> N
             check_fits(tmp_path / name, expected)
 
 
+def test_a_tied_output_embedding_may_be_stored_or_not(tmp_path: Path) -> None:
+    once: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (8, 4)}
+    twice = once | {"lm_head.weight": (8, 4)}
+    write_tensors(tmp_path / "once/model.safetensors", once)
+    write_tensors(tmp_path / "twice/model.safetensors", twice)
+    check_fits(tmp_path / "once", twice, tied=True)
+    check_fits(tmp_path / "twice", once, tied=True)
+    with pytest.raises(WeightUpdateError, match="1 missing"):
+        check_fits(tmp_path / "once", twice)
+
+
 def test_a_cut_off_or_missing_weight_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightUpdateError, match="holds no"):
         tensor_shapes(tmp_path)
@@ -148,9 +159,8 @@ async def test_addresses_are_read_as_written_and_waited_for(tmp_path: Path) -> N
 
 
 def test_a_missing_model_and_a_long_directory_are_found_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no model in"):
+    with pytest.raises(ConfigError, match=r"no complete model, config\.json is missing"):
         WorkerSettings(model=str(tmp_path)).check()
-    (tmp_path / "config.json").write_text("{}")
     settings = WorkerSettings(model=str(tmp_path))
     with pytest.raises(ConfigError, match="DART_RUNTIME_DIR"):
         WorkerProcess("policy-0", settings, directory=Path("/tmp") / ("x" * 70) / "0", log_path=tmp_path / "log")

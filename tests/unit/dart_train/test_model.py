@@ -50,7 +50,7 @@ def test_unknown_preset_names_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_missing_model_path_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"config\.json is missing"):
+    with pytest.raises(ModelNotFoundError, match=r"there is no folder .*/nothing: give the folder of a saved model"):
         load_model(tmp_path / "nothing")
 
 

