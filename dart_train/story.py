@@ -115,6 +115,7 @@ def _counts(stats: Stats) -> dict[str, int]:
     return {
         "trajectories stored": stats.trajectories,
         "steps stored": stats.steps,
+        "episodes at once, at most": stats.most_at_once,
         "training rows used": stats.rows_used,
         "batches": sum(stats.batches.values()),
         "policy version at the end": stats.latest_version or 0,

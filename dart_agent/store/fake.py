@@ -35,6 +35,8 @@ def fake_trajectory(
     image: RgbImage | None = None,
     end: EndReason | None = None,
     seed: int = 0,
+    started_at_s: float = 0.0,
+    duration_s: float = 1.0,
 ) -> tuple[Trajectory, Mapping[str, RgbImage]]:
     """A trajectory for a work item, and its images by hash. Token ids are drawn from 3..63, log-probs from (-3, 0)."""
     random = Random(f"{item.rollout_id}/{seed}")
@@ -72,8 +74,8 @@ def fake_trajectory(
             reward=reward,
             end=end,
             cause=None if reward is not None else "fake fault",
-            started_at_s=0.0,
-            duration_s=1.0,
+            started_at_s=started_at_s,
+            duration_s=duration_s,
         ),
         images,
     )

@@ -264,6 +264,7 @@ class Stats(DataModel):
     """The data manager in numbers.
 
     played: without demonstrations; by the newest version that wrote in an episode, where one did. last_fault: the newest cause of masking.
+    most_at_once: the most episodes, each on a desktop of its own, that ran at the same moment.
     """
 
     trajectories: int
@@ -272,6 +273,7 @@ class Stats(DataModel):
     played_by_version: dict[int, FaultTally]
     played_by_family: dict[str, FaultTally]
     last_fault: str | None
+    most_at_once: int
     groups: dict[str, int]
     dropped_groups: dict[str, int]
     rollouts: dict[str, int]

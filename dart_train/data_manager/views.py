@@ -6,6 +6,7 @@ Role: read-only queries that build the replies of `dart_agent.store.wire`. Non-g
 from __future__ import annotations
 
 from collections import Counter
+from itertools import accumulate
 from typing import Any
 
 from sqlalchemy import case, func, select
@@ -108,6 +109,7 @@ def stats(session: Session, window: int) -> Stats:
         played_by_version=_played(session, TrajectoryTable.version_max),
         played_by_family=by_family,
         last_fault=_last_fault(session),
+        most_at_once=_most_at_once(session),
         groups=_tally(session, GroupRow.state),
         dropped_groups=_tally(session, GroupRow.reason),
         rollouts=_tally(session, RolloutRow.state),
@@ -136,6 +138,17 @@ def _last_fault(session: Session) -> str | None:
     )
     newest = session.execute(query.order_by(TrajectoryTable.seq.desc()).limit(1)).first()
     return None if newest is None else f"{newest.end} ({newest.cause})"
+
+
+def _most_at_once(session: Session) -> int:
+    """An episode that ends when another starts does not overlap it."""
+    query = select(TrajectoryTable.started_at_s, TrajectoryTable.duration_s)
+    changes = [
+        change
+        for started_at_s, duration_s in session.execute(query)
+        for change in ((started_at_s, 1), (started_at_s + duration_s, -1))
+    ]
+    return max(accumulate(change for _, change in sorted(changes)), default=0)
 
 
 def _count(session: Session, table: type[TrajectoryTable] | type[StepTable]) -> int:

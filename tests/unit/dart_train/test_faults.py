@@ -36,6 +36,7 @@ def stats(versions: dict[int, tuple[int, int]] | None = None, **families: tuple[
             for version, (episodes, masked) in (versions or {}).items()
         },
         "last_fault": "farm_fault (no space left)",
+        "most_at_once": 0,
     }
     return Stats.model_validate(values)
 

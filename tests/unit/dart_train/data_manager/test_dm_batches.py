@@ -183,3 +183,11 @@ def test_masked_episodes_are_counted_by_version_and_family(bench: Bench) -> None
     assert stats.played_by_family == {"tick": stats.played}
     assert stats.last_fault == "farm_fault (fake fault)"
     assert stats.success_rate == {"tick": 1 / 3}
+
+
+def test_the_most_episodes_at_once_are_those_that_overlap(bench: Bench) -> None:
+    assert bench.manager.stats().most_at_once == 0
+    bench.phase(select=TaskSelection(suite="s", split="train", families=["tick"]))
+    for started_at_s, duration_s in ((0.0, 4.0), (1.0, 1.0), (2.0, 1.0), (4.0, 1.0)):
+        bench.report(bench.must_claim(), started_at_s=started_at_s, duration_s=duration_s)
+    assert bench.manager.stats().most_at_once == 2
