@@ -29,6 +29,7 @@ from dart_train.curation.task_sampler import TaskSamplerSettings
 from dart_train.data_manager.config import BatchSettings, CurationSettings, DataManagerConfig
 from dart_train.launcher import ComponentSpec
 from dart_train.paths import RunPaths
+from dart_train.policy import cold_model, prompt_of
 from dart_train.trainer_config import LossSettings, OptimizerSettings, TrainerConfig
 from dart_train.warmup.config import WarmupConfig
 
@@ -36,16 +37,9 @@ READY_GROUPS_PER_BATCH = 2
 """Finished groups that may wait for the trainer, in batches: more would only grow stale."""
 
 
-def start_model(recipe: Recipe, paths: RunPaths) -> Path | str:
-    """Directory or name of policy version 0."""
-    if recipe.warmup.enabled:
-        return paths.warm_model
-    return Path(recipe.model.path).expanduser() if recipe.model.path is not None else paths.initial_model
-
-
-def cold_model(recipe: Recipe, paths: RunPaths) -> Path | str:
-    """Directory or name of the policy before the warm start."""
-    return recipe.model.path if recipe.model.path is not None else paths.initial_model
+def start_model(recipe: Recipe, paths: RunPaths) -> Path:
+    """Directory of policy version 0."""
+    return paths.warm_model if recipe.warmup.enabled else cold_model(recipe, paths)
 
 
 def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
@@ -142,7 +136,7 @@ def rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind) -> Compo
     config = WorkerConfig(
         name=f"rollout-{policy}",
         policy=policy,
-        prompt=recipe.model.prompt,
+        prompt=prompt_of(recipe),
         history_images=recipe.model.history_images,
         desktops=desktops.count,
         shape=desktops.shape,
@@ -174,7 +168,7 @@ def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         screens=paths.screens,
         out_dir=paths.warm_model,
         metrics=paths.metrics,
-        prompt=recipe.model.prompt,
+        prompt=prompt_of(recipe),
         seed=recipe.run.seed,
         threads=section.threads,
         procedure_families=section.procedure_families,

@@ -59,11 +59,13 @@ class TaskSection(Section):
 
 
 class ModelSection(Section):
-    """The policy: a preset made here without downloads, or the path or name of a checkpoint. Exactly one of them."""
+    """The policy: a preset made here without downloads, or the path of a checkpoint or its name in the local cache. Exactly one of them."""
 
     preset: Literal["tiny"] | None = None
     path: str | None = None
-    prompt: Literal["tiny", "uitars", "qwen"] = "tiny"
+    prompt: Literal["tiny", "uitars", "qwen"] | None = Field(
+        default=None, description="None: the one that the checkpoint was trained for"
+    )
     history_images: int = Field(default=1, ge=1, le=16)
 
     @model_validator(mode="after")

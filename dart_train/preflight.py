@@ -14,7 +14,7 @@ from pathlib import Path
 from dart_envs import tasks
 from dart_envs.errors import DartEnvError
 from dart_envs.tasks import Suite
-from dart_train import farm
+from dart_train import farm, policy
 from dart_train.config import Recipe, RecipeError
 from dart_train.paths import RunPaths
 
@@ -28,32 +28,13 @@ def check(recipe: Recipe, paths: RunPaths) -> None:
         RecipeError: every problem found, one sentence each.
     """
     problems = [
-        *_model_problems(recipe),
+        *policy.problems(recipe),
         *_package_problems(),
         *_task_problems(recipe),
         *_room_problems(recipe, paths),
     ] or farm.problems(recipe)
     if problems:
         raise RecipeError("\n".join(problems))
-
-
-def _model_problems(recipe: Recipe) -> list[str]:
-    path = recipe.model.path
-    if path is None:
-        return []
-    looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1
-    folder = Path(path).expanduser()
-    if folder.is_dir():
-        return (
-            []
-            if (folder / "config.json").exists()
-            else [f"model.path: {path} has no config.json: give the folder of a saved model"]
-        )
-    if looks_local:
-        return [
-            f"model.path: {path} does not exist: give the folder of a saved model, or make one with dart-train init-model"
-        ]
-    return []
 
 
 def _package_problems() -> list[str]:

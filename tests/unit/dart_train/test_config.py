@@ -79,7 +79,7 @@ def test_a_model_needs_exactly_one_source(tmp_path: Path) -> None:
         (["recipe.toml", "--set", "train.nope=1"], "unknown key `train.nope`"),
         (
             ["recipe.toml", "--set", 'model={path = "./no-such-model"}', "--set", "warmup.enabled=false"],
-            "does not exist",
+            "there is no folder ./no-such-model",
         ),
         (["recipe.toml", "--set", 'tasks.families=["no_such_family"]'], "is not a family of basics"),
         (["recipe.toml", "--set", "limits.min_free_disk_gib=1000000"], "free some space"),

@@ -6,6 +6,7 @@ The weights are random and tiny; architectures, files and names are real (`publi
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,13 @@ from dart_agent.store.blobs import ImageStore
 from dart_agent.store.rows import StepRow
 from dart_agent.store.wire import Batch, BatchGroup, BatchMember, BatchRow
 from dart_agent.types import Sampling, StepRecord, StopReason, VersionSpan
+from dart_agent.worker_config import load_worker_config
 from dart_envs.types import ActionType, Observation
+from dart_train import components, policy
+from dart_train.config import Recipe
 from dart_train.init_model import init_model
 from dart_train.model import LoadedModel, ModelNotFoundError, load_model, pixel_inputs
+from dart_train.paths import RunPaths
 from dart_train.trainer import Trainer
 from dart_train.warmup.packing import Packer
 from dart_train.warmup.queries import Query
@@ -315,3 +320,75 @@ def test_the_warm_start_packs_only_prompts_that_begin_with_the_picture(checkpoin
     prompt = builder.build(Observation(screen(0, SCREEN_WH[1], SCREEN_WH[0]), "Press OK."), builder.new_history())
     wanted = prompt_ids(loaded, prompt) + packer.answer_ids(query)
     assert packer.pack([[query]]).input_ids_BT[0].tolist() == wanted
+
+
+# Recipes
+
+
+def recipe_of(path: str | Path, **sections: dict[str, Any]) -> Recipe:
+    values: dict[str, dict[str, Any]] = {
+        "run": {"name": "r"},
+        "tasks": {"families": ["press_nth"]},
+        "model": {"path": str(path)},
+        "warmup": {"enabled": False},
+        "inference": {"max_model_len": 2048},
+    }
+    return Recipe.model_validate({key: values.get(key, {}) | sections.get(key, {}) for key in {*values, *sections}})
+
+
+def test_a_recipe_takes_the_prompt_of_its_checkpoint_or_its_own(checkpoint: Path, tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    paths.make()
+    own = {"qwen2_5_vl": "uitars", "qwen3_vl": "qwen"}[checkpoint.name]
+    for section, wanted in (({}, own), ({"prompt": "tiny"}, "tiny")):
+        spec = components.rollout_worker(recipe_of(checkpoint, model=section), paths, "vllm")
+        assert load_worker_config(Path(spec.argv[-1])).prompt == wanted
+    assert (
+        policy.prompt_of(recipe_of(checkpoint, model={"path": None, "preset": "tiny"}, warmup={"enabled": True}))
+        == "tiny"
+    )
+
+
+def test_every_component_gets_the_directory_behind_a_path(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(checkpoint.parent))
+    paths = RunPaths(tmp_path / "r")
+    paths.make()
+    recipe = recipe_of(f"~/{checkpoint.name}")
+    trainer = json.loads(Path(components.trainer(recipe, paths).argv[-1]).read_text())
+    inference = json.loads(Path(components.inference(recipe, paths).argv[-1]).read_text())
+    warm = recipe_of(f"~/{checkpoint.name}", warmup={"enabled": True}, model={"prompt": "qwen"})
+    warmup = json.loads(Path(components.warm_start(warm, paths).argv[-1]).read_text())
+    assert trainer["start_model"] == inference["worker"]["model"] == warmup["start_model"] == str(checkpoint)
+
+
+def test_a_recipe_that_suits_the_checkpoint_has_no_problems(checkpoint: Path) -> None:
+    assert policy.problems(recipe_of(checkpoint)) == []
+
+
+@pytest.mark.parametrize(
+    ("sections", "sentence"),
+    [
+        ({"model": {"path": "models/foo"}}, r"^model\.path: there is neither a folder models/foo nor"),
+        (
+            {"inference": {"max_model_len": 128}},
+            r"^inference\.max_model_len: .* take \d+ tokens, 128 are allowed: ",
+        ),
+        (
+            {"desktops": {"resolution": [200, 150]}, "model": {"prompt": "tiny"}},
+            r"^desktops\.resolution: the prompt tiny shows",
+        ),
+        ({"warmup": {"enabled": True}, "model": {"prompt": "uitars"}}, r"^warmup\.enabled: .*: set it to false"),
+    ],
+)
+def test_a_recipe_that_does_not_suit_it_is_told_in_one_sentence(
+    checkpoint: Path,
+    sections: dict[str, dict[str, Any]],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    found = [problem for problem in policy.problems(recipe_of(checkpoint, **sections)) if re.search(sentence, problem)]
+    assert len(found) == 1
