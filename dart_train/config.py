@@ -177,6 +177,16 @@ class TrainSection(Section):
     entropy_coefficient: float = Field(default=0.0, ge=0)
     advantage: Literal["grpo", "no_std", "leave_one_out"] = "grpo"
     aggregation: Literal["token_mean", "seq_mean_token_mean"] = "seq_mean_token_mean"
+    micro_batch_rows: int = Field(
+        default=32, ge=1, description="steps per forward and backward pass: lower it where memory is short"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="of the trainer and the warm start; auto: a GPU where torch finds one"
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto",
+        description="of matrix products; weights and optimiser stay float32. auto: bfloat16 on a GPU and in the warm start, else float32",
+    )
     threads: int = Field(default=1, ge=1)
     checkpoint_every: int = Field(default=1, ge=1)
 

@@ -35,7 +35,7 @@ class ModelNotFoundError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model in training precision with the processor that turns its inputs into tensors."""
+    """A model with float32 weights and the processor that turns its inputs into tensors."""
 
     model: Any
     processor: Any
@@ -51,7 +51,7 @@ class LoadedModel:
         self.processor.save_pretrained(out_dir)
 
 
-def load_model(name_or_path: str | Path, dtype: str = "float32", device: str = "cpu") -> LoadedModel:
+def load_model(name_or_path: str | Path, device: str = "cpu") -> LoadedModel:
     """Load a model directory, or a published checkpoint by its name in the local Hugging Face cache.
 
     Raises ModelNotFoundError when nothing loadable is there.
@@ -66,7 +66,7 @@ def load_model(name_or_path: str | Path, dtype: str = "float32", device: str = "
 
     know_old_names()
     try:
-        model = AutoModelForImageTextToText.from_pretrained(directory, dtype=getattr(torch, dtype))
+        model = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
         processor = AutoProcessor.from_pretrained(directory)
     except (OSError, ValueError) as error:
         raise ModelNotFoundError(f"cannot load a vision-language model from {name_or_path}: {error}") from error

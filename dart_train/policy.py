@@ -6,6 +6,7 @@ the checkpoint's files only. Non-goals: loading it (`dart_train.model`), making 
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from dart_agent.errors import ConfigError
@@ -28,14 +29,15 @@ def prompt_of(recipe: Recipe) -> PresetName:
 
 
 def problems(recipe: Recipe) -> list[str]:
-    """What in the recipe does not suit its policy, one sentence each."""
+    """What in the recipe does not suit its policy or this host, one sentence each."""
+    found = _device_problems(recipe)
     if recipe.model.path is None:
-        return []
+        return found
     try:
         facts = read_facts(find_model(recipe.model.path))
     except ConfigError as error:
-        return [f"model.path: {error}"]
-    return _prompt_problems(recipe, facts)
+        return [*found, f"model.path: {error}"]
+    return [*found, *_prompt_problems(recipe, facts)]
 
 
 def _prompt_problems(recipe: Recipe, facts: ModelFacts) -> list[str]:
@@ -58,3 +60,13 @@ def _prompt_problems(recipe: Recipe, facts: ModelFacts) -> list[str]:
             "set it to false, or choose another model.prompt"
         )
     return found
+
+
+def _device_problems(recipe: Recipe) -> list[str]:
+    if recipe.train.device != "cuda" or find_spec("torch") is None:
+        return []
+    import torch
+
+    if torch.cuda.is_available():
+        return []
+    return ["train.device: torch finds no CUDA device on this host: set it to auto or cpu"]

@@ -26,6 +26,7 @@ from dart_agent.store.blobs import Storage
 from dart_agent.store.wire import Batch, UnusedStep
 from dart_train.batch import ImageTokens, make_batch, to_device
 from dart_train.checkpoint import TrainerState
+from dart_train.compute import Compute
 from dart_train.metrics import summary
 from dart_train.rows import Row, StepKey, rows_of, select_steps, split
 from dart_train.trainer_config import TrainerConfig, read_trainer_config
@@ -68,6 +69,7 @@ class Trainer:
         self._reference: Any = None
         self._optimizer: Any = None
         self._image_tokens: ImageTokens | None = None
+        self._compute: Compute | None = None
 
     def setup(self, start_model: str, version: int, state: TrainerState | None) -> None:
         """Load the policy: a saved state where there is one, else the model at `start_model`, which is policy `version`."""
@@ -77,7 +79,8 @@ class Trainer:
 
         config, optimizer = self.config, self.config.optimizer
         torch.manual_seed(config.seed)
-        self._loaded = load_model(start_model, config.dtype, config.device)
+        self._compute = Compute.choose(config.device, config.dtype)
+        self._loaded = load_model(start_model, self._compute.device)
         self._loaded.model.eval()  # no dropout: the ratio of old and new policy must be 1 before the first step
         self._image_tokens = ImageTokens.of(self._loaded.model, self._loaded.processor)
         self._optimizer = torch.optim.AdamW(
@@ -88,7 +91,7 @@ class Trainer:
         )
         self.version = version
         if config.loss.kl_coefficient:
-            self._reference = load_model(config.reference_model or config.start_model, config.dtype, config.device)
+            self._reference = load_model(config.reference_model or config.start_model, self._compute.device)
             self._reference.model.eval().requires_grad_(False)
         if state is not None:
             self._loaded.model.load_state_dict(state.model)
@@ -215,7 +218,9 @@ class Trainer:
     def _forward(self, model: Any, tensors: TrainBatch) -> tuple[Tensor, Tensor]:
         from dart_train.model import token_logprobs
 
-        return token_logprobs(model, to_device(tensors.tokens, self.config.device), tensors.temperature)
+        assert self._compute is not None
+        with self._compute.autocast():
+            return token_logprobs(model, to_device(tensors.tokens, self._compute.device), tensors.temperature)
 
     def _rate(self, update: int) -> float:
         warmup = self.config.optimizer.warmup_updates

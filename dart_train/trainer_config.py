@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dart_agent.errors import ConfigError
+from dart_train.compute import DeviceChoice, DtypeChoice
 
 AdvantageKind = Literal["grpo", "no_std", "leave_one_out"]
 Aggregation = Literal["token_mean", "seq_mean_token_mean"]
@@ -62,8 +63,8 @@ class TrainerConfig(Section):
     metrics: Path
     start_model: str
     reference_model: str | None = None
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    device: str = "cpu"
+    device: DeviceChoice = "auto"
+    dtype: DtypeChoice = "auto"
     seed: int = 0
     threads: int = Field(default=1, ge=1)
     max_updates: int | None = Field(default=None, ge=0)

@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from dart_agent.prompt import PresetName
+from dart_train.compute import DeviceChoice
 
 
 class WarmupConfig(BaseModel):
@@ -29,6 +30,7 @@ class WarmupConfig(BaseModel):
     out_dir: Path
     metrics: Path
     prompt: PresetName = "tiny"
+    device: DeviceChoice = "auto"
     seed: int = Field(default=0, ge=0)
     threads: int = Field(default=2, ge=1)
     procedure_families: tuple[str, ...] | None = None

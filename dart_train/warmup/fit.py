@@ -22,6 +22,7 @@ import numpy as np
 
 from dart_agent.prompt import PromptBuilder, preset
 from dart_envs.types import RgbImage
+from dart_train.compute import Compute
 from dart_train.fast_vision import rearrange_vision
 from dart_train.metrics import append
 from dart_train.model import LoadedModel, load_model, pixel_inputs
@@ -104,7 +105,8 @@ class _Fit:
 
         self.config = config
         self.loaded = loaded
-        self.model = loaded.model.train()
+        self.compute = Compute.choose(config.device, "bfloat16" if config.bfloat16 else "float32")
+        self.model = loaded.model.to(self.compute.device).train()
         self.report = report
         self.random = Random(config.seed)
         self.builder = PromptBuilder(preset(config.prompt, images=1))
@@ -118,7 +120,8 @@ class _Fit:
         self.imitated = imitated_screens(self.screens, config)
         self.pixels = {screen.picture: pixels_of(screen) for screen in everything}
         self.pool: dict[Path, list[_Variant]] = defaultdict(list)
-        rearrange_vision(self.model)
+        if self.compute.device == "cpu":
+            rearrange_vision(self.model)
         _, grid = pixel_inputs(loaded.processor, [self.builder.model_image(next(iter(self.pixels.values())))])
         self.packer = Packer(self.model, loaded.processor, self.builder, tuple(grid[0].tolist()))
         plain = [p for p in self.model.parameters() if p.ndim < NO_WEIGHT_DECAY_BELOW_DIMENSIONS]
@@ -204,19 +207,18 @@ class _Fit:
         return [] if demonstrated is None else [demonstrated]
 
     def _forward(self, images: Sequence[RgbImage], batch: PackedBatch) -> tuple[Tensor, Tensor]:
-        import torch
-
         pixels, grid = pixel_inputs(self.loaded.processor, images)
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.config.bfloat16):
+        device = self.compute.device
+        with self.compute.autocast():
             hidden_BTD = self.model.model(
-                input_ids=batch.input_ids_BT,
-                attention_mask=batch.may_see_B1TT,
-                position_ids=batch.position_ids_3BT,
-                pixel_values=pixels,
-                image_grid_thw=grid,
+                input_ids=batch.input_ids_BT.to(device),
+                attention_mask=batch.may_see_B1TT.to(device),
+                position_ids=batch.position_ids_3BT.to(device),
+                pixel_values=pixels.to(device),
+                image_grid_thw=grid.to(device),
                 use_cache=False,
             ).last_hidden_state
-            labels_BT = batch.labels_BT[:, 1:]
+            labels_BT = batch.labels_BT[:, 1:].to(device)
             asked_BT = labels_BT != NO_LABEL
             logits_MV = self.model.lm_head(hidden_BTD[:, :-1][asked_BT]).float()
         return logits_MV, labels_BT[asked_BT]

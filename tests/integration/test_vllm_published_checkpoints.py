@@ -169,6 +169,7 @@ async def test_worker_and_trainer_agree_before_and_after_new_weights(served: Ser
             checkpoints=served.root / "checkpoints",
             metrics=served.root / "metrics.jsonl",
             start_model=str(served.checkpoint),
+            device="cpu",
             optimizer={"learning_rate": 1e-2},
         ),
         served.images,

@@ -363,6 +363,25 @@ def test_every_component_gets_the_directory_behind_a_path(
     assert trainer["start_model"] == inference["worker"]["model"] == warmup["start_model"] == str(checkpoint)
 
 
+def test_device_and_format_reach_trainer_and_warm_start(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    paths.make()
+    tiny = {"model": {"path": None, "preset": "tiny"}, "warmup": {"enabled": True}}
+
+    def written(train: dict[str, Any]) -> list[Any]:
+        recipe = recipe_of("", **tiny, train=train)
+        trainer = json.loads(Path(components.trainer(recipe, paths).argv[-1]).read_text())
+        warmup = json.loads(Path(components.warm_start(recipe, paths).argv[-1]).read_text())
+        return [trainer[key] for key in ("device", "dtype", "micro_batch_rows")] + [
+            warmup["device"],
+            warmup["bfloat16"],
+        ]
+
+    assert written({}) == ["auto", "auto", 32, "auto", True]
+    chosen = {"device": "cpu", "dtype": "float32", "micro_batch_rows": 2}
+    assert written(chosen) == ["cpu", "float32", 2, "cpu", False]
+
+
 def test_a_recipe_that_suits_the_checkpoint_has_no_problems(checkpoint: Path) -> None:
     assert policy.problems(recipe_of(checkpoint)) == []
 
@@ -380,6 +399,11 @@ def test_a_recipe_that_suits_the_checkpoint_has_no_problems(checkpoint: Path) ->
             r"^desktops\.resolution: the prompt tiny shows",
         ),
         ({"warmup": {"enabled": True}, "model": {"prompt": "uitars"}}, r"^warmup\.enabled: .*: set it to false"),
+        pytest.param(
+            {"train": {"device": "cuda"}},
+            r"^train\.device: torch finds no CUDA device",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this host has one"),
+        ),
     ],
 )
 def test_a_recipe_that_does_not_suit_it_is_told_in_one_sentence(

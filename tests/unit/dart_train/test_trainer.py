@@ -15,6 +15,7 @@ from dart_agent.store.blobs import BlobError, ImageStore
 from dart_agent.store.wire import Batch
 from dart_train.batch import BatchError, ImageTokens, make_batch, placeholder_runs
 from dart_train.checkpoint import CheckpointStore
+from dart_train.compute import Compute
 from dart_train.metrics import append
 from dart_train.model import LoadedModel, load_model, token_logprobs
 from dart_train.rows import Row, rows_of, select_steps, split
@@ -194,6 +195,36 @@ def test_kl_term_pulls_towards_the_reference(root: Path, model_dir: Path, images
     trainer = trainer_on(root, model_dir, images, loss={"kl_coefficient": 0.1}, optimizer={"learning_rate": 3e-3})
     assert trainer.step(batch).metrics["kl_reference"] == pytest.approx(0, abs=1e-6)
     assert trainer.step(batch).metrics["kl_reference"] > 1e-5
+
+
+def test_bfloat16_is_for_matrix_products_only(root: Path, model_dir: Path, images: ImageStore, batch: Batch) -> None:
+    rounds = {}
+    for dtype in ("float32", "bfloat16"):
+        trainer = trainer_on(root, model_dir, images, dtype=dtype, optimizer={"learning_rate": 1e-3})
+        rounds[dtype] = trainer.step(batch).metrics
+        assert {value.dtype for value in weights_of(trainer).values()} == {torch.float32}
+    plain = trainer_on(root, model_dir, images, dtype="auto", optimizer={"learning_rate": 1e-3}).step(batch).metrics
+    assert {**plain, "step_s": 0} == {**rounds["float32"], "step_s": 0}
+    assert rounds["bfloat16"]["entropy"] != rounds["float32"]["entropy"]
+    assert rounds["bfloat16"]["entropy"] == pytest.approx(rounds["float32"]["entropy"], rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "device", "dtype", "wanted"),
+    [
+        (False, "auto", "auto", ("cpu", False)),
+        (True, "auto", "auto", ("cuda", True)),
+        (True, "auto", "float32", ("cuda", False)),
+        (True, "cpu", "auto", ("cpu", False)),
+        (False, "cpu", "bfloat16", ("cpu", True)),
+    ],
+)
+def test_device_and_format_are_chosen_by_what_is_there(
+    gpu: bool, device: Any, dtype: Any, wanted: tuple[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    chosen = Compute.choose(device, dtype)
+    assert (chosen.device, chosen.bfloat16) == wanted
 
 
 # Resuming and publishing

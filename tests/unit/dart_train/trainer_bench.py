@@ -119,5 +119,6 @@ def config_of(root: Path, model: Path, **changes: Any) -> TrainerConfig:
         "checkpoints": root / "checkpoints",
         "metrics": root / "metrics.jsonl",
         "start_model": str(model),
+        "device": "cpu",
     }
     return TrainerConfig.model_validate(paths | changes)
