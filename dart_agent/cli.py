@@ -23,7 +23,12 @@ from dart_envs.errors import DartEnvError, TaskError
 
 if TYPE_CHECKING:
     from dart_agent.inference.config import InferenceConfig
+    from dart_agent.play import PlayPlan
+    from dart_agent.prompt import PresetName
     from dart_agent.types import Trajectory
+
+TEXT_TOKENS = 2048
+"""Room for what a prompt says besides its pictures: rules, instruction, past answers."""
 
 app = typer.Typer(help="Policies that act in desktops.", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -88,7 +93,7 @@ def rollout(
     episodes: Annotated[int, typer.Option(min=1, help="per task")] = 1,
     desktops: Annotated[int, typer.Option(min=1, help="live at once")] = 1,
     max_steps: Annotated[int, typer.Option(min=1)] = 15,
-    prompt: Preset = Preset.TINY,
+    prompt: Annotated[Preset | None, typer.Option(help="default: the model's own; tiny without --model")] = None,
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
     max_tokens: Annotated[int, typer.Option(min=1)] = 64,
     resolution: Annotated[str, typer.Option(help="WIDTHxHEIGHT")] = "640x400",
@@ -111,7 +116,7 @@ def rollout(
             episodes=episodes,
             desktops=desktops,
             max_steps=max_steps,
-            prompt=prompt.value,
+            prompt=_prompt(prompt, model),
             temperature=temperature,
             max_tokens=max_tokens,
             resolution=_resolution(resolution),
@@ -122,7 +127,7 @@ def rollout(
         plan.check()
         settings = None
         if model is not None and policy in (Kind.VLLM, Kind.BLANK):
-            settings = _settings(model, 1, dtype, 2048, 96, 1)
+            settings = _settings_for(plan, model, dtype)
         raise typer.Exit(asyncio.run(run_until_signal(_rollout(plan, settings, addresses, play))))
 
 
@@ -161,6 +166,24 @@ async def _workers_for(settings: Any, addresses: Path | None) -> AsyncIterator[P
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
+
+
+def _prompt(wanted: Preset | None, model: str | None) -> PresetName:
+    from dart_agent.inference.model_files import find_model, read_facts
+
+    if wanted is not None:
+        return wanted.value
+    return "tiny" if model is None else read_facts(find_model(model)).prompt
+
+
+def _settings_for(plan: PlayPlan, model: str, dtype: Dtype) -> Any:
+    """A worker that takes the plan's prompts: as many pictures as they show, and room for the text."""
+    from dart_agent.inference.model_files import find_model, read_facts
+    from dart_agent.prompt import preset
+
+    spec = preset(plan.prompt)
+    pictures = spec.images * read_facts(find_model(model)).picture_tokens(spec, plan.resolution)
+    return _settings(model, 1, dtype, max(2048, pictures + TEXT_TOKENS + plan.max_tokens), 96, spec.images)
 
 
 def _settings(model: str, threads: int, dtype: Dtype, max_model_len: int, kv_cache_mib: int, max_images: int) -> Any:

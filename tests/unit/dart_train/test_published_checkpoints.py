@@ -6,7 +6,6 @@ The weights are random and tiny; architectures, files and names are real (`publi
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,9 @@ from dart_agent.store.blobs import ImageStore
 from dart_agent.store.rows import StepRow
 from dart_agent.store.wire import Batch, BatchGroup, BatchMember, BatchRow
 from dart_agent.types import Sampling, StepRecord, StopReason, VersionSpan
-from dart_agent.worker_config import load_worker_config
 from dart_envs.types import ActionType, Observation
-from dart_train import components, policy
-from dart_train.config import Recipe
 from dart_train.init_model import init_model
 from dart_train.model import LoadedModel, ModelNotFoundError, load_model, pixel_inputs
-from dart_train.paths import RunPaths
 from dart_train.trainer import Trainer
 from dart_train.warmup.packing import Packer
 from dart_train.warmup.queries import Query
@@ -320,99 +315,3 @@ def test_the_warm_start_packs_only_prompts_that_begin_with_the_picture(checkpoin
     prompt = builder.build(Observation(screen(0, SCREEN_WH[1], SCREEN_WH[0]), "Press OK."), builder.new_history())
     wanted = prompt_ids(loaded, prompt) + packer.answer_ids(query)
     assert packer.pack([[query]]).input_ids_BT[0].tolist() == wanted
-
-
-# Recipes
-
-
-def recipe_of(path: str | Path, **sections: dict[str, Any]) -> Recipe:
-    values: dict[str, dict[str, Any]] = {
-        "run": {"name": "r"},
-        "tasks": {"families": ["press_nth"]},
-        "model": {"path": str(path)},
-        "warmup": {"enabled": False},
-        "inference": {"max_model_len": 2048},
-    }
-    return Recipe.model_validate({key: values.get(key, {}) | sections.get(key, {}) for key in {*values, *sections}})
-
-
-def test_a_recipe_takes_the_prompt_of_its_checkpoint_or_its_own(checkpoint: Path, tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path / "r")
-    paths.make()
-    own = {"qwen2_5_vl": "uitars", "qwen3_vl": "qwen"}[checkpoint.name]
-    for section, wanted in (({}, own), ({"prompt": "tiny"}, "tiny")):
-        spec = components.rollout_worker(recipe_of(checkpoint, model=section), paths, "vllm")
-        assert load_worker_config(Path(spec.argv[-1])).prompt == wanted
-    assert (
-        policy.prompt_of(recipe_of(checkpoint, model={"path": None, "preset": "tiny"}, warmup={"enabled": True}))
-        == "tiny"
-    )
-
-
-def test_every_component_gets_the_directory_behind_a_path(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(checkpoint.parent))
-    paths = RunPaths(tmp_path / "r")
-    paths.make()
-    recipe = recipe_of(f"~/{checkpoint.name}")
-    trainer = json.loads(Path(components.trainer(recipe, paths).argv[-1]).read_text())
-    inference = json.loads(Path(components.inference(recipe, paths).argv[-1]).read_text())
-    warm = recipe_of(f"~/{checkpoint.name}", warmup={"enabled": True}, model={"prompt": "qwen"})
-    warmup = json.loads(Path(components.warm_start(warm, paths).argv[-1]).read_text())
-    assert trainer["start_model"] == inference["worker"]["model"] == warmup["start_model"] == str(checkpoint)
-
-
-def test_device_and_format_reach_trainer_and_warm_start(tmp_path: Path) -> None:
-    paths = RunPaths(tmp_path / "r")
-    paths.make()
-    tiny = {"model": {"path": None, "preset": "tiny"}, "warmup": {"enabled": True}}
-
-    def written(train: dict[str, Any]) -> list[Any]:
-        recipe = recipe_of("", **tiny, train=train)
-        trainer = json.loads(Path(components.trainer(recipe, paths).argv[-1]).read_text())
-        warmup = json.loads(Path(components.warm_start(recipe, paths).argv[-1]).read_text())
-        return [trainer[key] for key in ("device", "dtype", "micro_batch_rows")] + [
-            warmup["device"],
-            warmup["bfloat16"],
-        ]
-
-    assert written({}) == ["auto", "auto", 32, "auto", True]
-    chosen = {"device": "cpu", "dtype": "float32", "micro_batch_rows": 2}
-    assert written(chosen) == ["cpu", "float32", 2, "cpu", False]
-
-
-def test_a_recipe_that_suits_the_checkpoint_has_no_problems(checkpoint: Path) -> None:
-    assert policy.problems(recipe_of(checkpoint)) == []
-
-
-@pytest.mark.parametrize(
-    ("sections", "sentence"),
-    [
-        ({"model": {"path": "models/foo"}}, r"^model\.path: there is neither a folder models/foo nor"),
-        (
-            {"inference": {"max_model_len": 128}},
-            r"^inference\.max_model_len: .* take \d+ tokens, 128 are allowed: ",
-        ),
-        (
-            {"desktops": {"resolution": [200, 150]}, "model": {"prompt": "tiny"}},
-            r"^desktops\.resolution: the prompt tiny shows",
-        ),
-        ({"warmup": {"enabled": True}, "model": {"prompt": "uitars"}}, r"^warmup\.enabled: .*: set it to false"),
-        pytest.param(
-            {"train": {"device": "cuda"}},
-            r"^train\.device: torch finds no CUDA device",
-            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this host has one"),
-        ),
-    ],
-)
-def test_a_recipe_that_does_not_suit_it_is_told_in_one_sentence(
-    checkpoint: Path,
-    sections: dict[str, dict[str, Any]],
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    found = [problem for problem in policy.problems(recipe_of(checkpoint, **sections)) if re.search(sentence, problem)]
-    assert len(found) == 1

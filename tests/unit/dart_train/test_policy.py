@@ -1,0 +1,132 @@
+"""The policy of a recipe: the checkpoint's directory and prompt reach every component, and what does not suit it is told before a run.
+
+The checkpoints are random and tiny, their files as published (`published_checkpoints`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from published_checkpoints import KINDS, write_checkpoint
+
+from dart_agent import cli
+from dart_agent.play import PlayPlan
+from dart_agent.prompt import preset
+from dart_agent.worker_config import load_worker_config
+from dart_train import components, policy
+from dart_train.config import Recipe
+from dart_train.paths import RunPaths
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return write_checkpoint(request.param, tmp_path_factory.mktemp("published") / request.param)
+
+
+def recipe_of(path: str | Path, **sections: dict[str, Any]) -> Recipe:
+    values: dict[str, dict[str, Any]] = {
+        "run": {"name": "r"},
+        "tasks": {"families": ["press_nth"]},
+        "model": {"path": str(path)},
+        "warmup": {"enabled": False},
+        "inference": {"max_model_len": 2048},
+    }
+    return Recipe.model_validate({key: values.get(key, {}) | sections.get(key, {}) for key in {*values, *sections}})
+
+
+def test_a_played_checkpoint_is_served_for_its_own_prompts(checkpoint: Path) -> None:
+    own = cli._prompt(None, str(checkpoint))
+    plan = PlayPlan(tasks=(), policy="vllm", prompt=own, resolution=(1280, 720))
+    settings = cli._settings_for(plan, str(checkpoint), cli.Dtype.AUTO)
+    tokens = {"uitars": 45 * 25, "qwen": 40 * 22}[own]
+    assert settings.max_images == preset(own).images
+    assert settings.max_model_len == max(2048, settings.max_images * tokens + cli.TEXT_TOKENS + plan.max_tokens)
+    assert cli._prompt(cli.Preset.TINY, str(checkpoint)) == cli._prompt(None, None) == "tiny"
+
+
+def test_a_recipe_takes_the_prompt_of_its_checkpoint_or_its_own(checkpoint: Path, tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    paths.make()
+    own = {"qwen2_5_vl": "uitars", "qwen3_vl": "qwen"}[checkpoint.name]
+    for section, wanted in (({}, own), ({"prompt": "tiny"}, "tiny")):
+        spec = components.rollout_worker(recipe_of(checkpoint, model=section), paths, "vllm")
+        assert load_worker_config(Path(spec.argv[-1])).prompt == wanted
+    assert (
+        policy.prompt_of(recipe_of(checkpoint, model={"path": None, "preset": "tiny"}, warmup={"enabled": True}))
+        == "tiny"
+    )
+
+
+def test_every_component_gets_the_directory_behind_a_path(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(checkpoint.parent))
+    paths = RunPaths(tmp_path / "r")
+    paths.make()
+    recipe = recipe_of(f"~/{checkpoint.name}")
+    trainer = json.loads(Path(components.trainer(recipe, paths).argv[-1]).read_text())
+    inference = json.loads(Path(components.inference(recipe, paths).argv[-1]).read_text())
+    warm = recipe_of(f"~/{checkpoint.name}", warmup={"enabled": True}, model={"prompt": "qwen"})
+    warmup = json.loads(Path(components.warm_start(warm, paths).argv[-1]).read_text())
+    assert trainer["start_model"] == inference["worker"]["model"] == warmup["start_model"] == str(checkpoint)
+
+
+def test_device_and_format_reach_trainer_and_warm_start(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    paths.make()
+    tiny = {"model": {"path": None, "preset": "tiny"}, "warmup": {"enabled": True}}
+
+    def written(train: dict[str, Any]) -> list[Any]:
+        recipe = recipe_of("", **tiny, train=train)
+        trainer = json.loads(Path(components.trainer(recipe, paths).argv[-1]).read_text())
+        warmup = json.loads(Path(components.warm_start(recipe, paths).argv[-1]).read_text())
+        return [trainer[key] for key in ("device", "dtype", "micro_batch_rows")] + [
+            warmup["device"],
+            warmup["bfloat16"],
+        ]
+
+    assert written({}) == ["auto", "auto", 32, "auto", True]
+    chosen = {"device": "cpu", "dtype": "float32", "micro_batch_rows": 2}
+    assert written(chosen) == ["cpu", "float32", 2, "cpu", False]
+
+
+def test_a_recipe_that_suits_the_checkpoint_has_no_problems(checkpoint: Path) -> None:
+    assert policy.problems(recipe_of(checkpoint)) == []
+
+
+@pytest.mark.parametrize(
+    ("sections", "sentence"),
+    [
+        ({"model": {"path": "models/foo"}}, r"^model\.path: there is neither a folder models/foo nor"),
+        (
+            {"inference": {"max_model_len": 128}},
+            r"^inference\.max_model_len: .* take \d+ tokens, 128 are allowed: ",
+        ),
+        (
+            {"desktops": {"resolution": [200, 150]}, "model": {"prompt": "tiny"}},
+            r"^desktops\.resolution: the prompt tiny shows",
+        ),
+        ({"warmup": {"enabled": True}, "model": {"prompt": "uitars"}}, r"^warmup\.enabled: .*: set it to false"),
+        pytest.param(
+            {"train": {"device": "cuda"}},
+            r"^train\.device: torch finds no CUDA device",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this host has one"),
+        ),
+    ],
+)
+def test_a_recipe_that_does_not_suit_it_is_told_in_one_sentence(
+    checkpoint: Path,
+    sections: dict[str, dict[str, Any]],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    found = [problem for problem in policy.problems(recipe_of(checkpoint, **sections)) if re.search(sentence, problem)]
+    assert len(found) == 1
