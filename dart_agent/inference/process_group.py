@@ -1,16 +1,42 @@
 """Ending a worker's process group without leaks.
 
-Role: who is in a group, and killing them. Rule: Python's resource tracker frees the group's shared memory once all others are gone, so it
-is killed last or not at all. Linux only. Non-goals: polite stops (`dart_agent.inference.launch`).
+Role: who is in a group, killing them, and how a worker's own children end with it. Rule: Python's resource tracker frees the group's
+shared memory once all others are gone, so it is killed last or not at all. Linux only. Non-goals: polite stops
+(`dart_agent.inference.launch`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 from collections.abc import Collection
 from pathlib import Path
+
+LEADER_VARIABLE = "DART_WORKER_PID"
+"""Set by a worker for its children: its process id."""
+_PR_SET_PDEATHSIG = 1
+
+
+def lead() -> None:
+    """Called by a worker before it starts processes: they are told whom to end with."""
+    os.environ[LEADER_VARIABLE] = str(os.getpid())
+
+
+def end_with_leader() -> None:
+    """Called in every process of a worker: a child is killed when its parent ends, and ends at once when the worker is gone already.
+
+    So one that was started while its group was being killed does not stay. Does nothing in the worker itself, and outside a worker.
+    """
+    leader = os.environ.get(LEADER_VARIABLE)
+    if leader is None or int(leader) == os.getpid():
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        os.kill(int(leader), 0)
+    except ProcessLookupError:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def group_members(group: int) -> list[tuple[int, bool]]:

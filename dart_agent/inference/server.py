@@ -29,7 +29,7 @@ from dart_agent.chat import chat_template, render_chat
 from dart_agent.errors import RequestRejected, WeightUpdateError
 from dart_agent.inference import wire
 from dart_agent.inference.model_files import find_model, read_facts
-from dart_agent.inference.process_group import kill_members
+from dart_agent.inference.process_group import kill_members, lead
 from dart_agent.inference.settings import KEY_NAME, SOCKET_NAME, Published, WorkerSettings
 from dart_agent.inference.torch_extras import mend_torch_extras
 from dart_agent.inference.weight_files import check_fits, tensor_shapes
@@ -335,6 +335,7 @@ def main() -> None:
     directory: Path = arguments.directory
     key = (directory / KEY_NAME).read_text().strip()
     follow_parent(arguments.parent, directory, key)
+    lead()
     os.umask(0o077)
     settings = WorkerSettings.model_validate_json(arguments.settings)
     published = None if arguments.weights is None else Published(arguments.version, arguments.weights)

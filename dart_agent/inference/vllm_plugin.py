@@ -1,12 +1,14 @@
 """What every vLLM process loads before it builds an engine (entry point `vllm.general_plugins`).
 
-Role: `register()` mends broken torch extras, and makes old class names and the weight backend `dart_file` known. Rule: idempotent, cheap,
-and harmless in a vLLM that is not ours. Non-goals: settings of an engine (`dart_agent.inference.server`).
+Role: `register()` ties the process to its worker's life, mends broken torch extras, and makes old class names and the weight backend
+`dart_file` known. Rule: idempotent, cheap, and harmless in a vLLM that is not ours. Non-goals: settings of an engine
+(`dart_agent.inference.server`).
 """
 
 from __future__ import annotations
 
 from dart_agent.inference.old_names import know_old_names
+from dart_agent.inference.process_group import end_with_leader
 from dart_agent.inference.torch_extras import mend_torch_extras
 
 WEIGHT_BACKEND = "dart_file"
@@ -14,6 +16,7 @@ WEIGHT_BACKEND = "dart_file"
 
 def register() -> None:
     """Called by vLLM in the server, engine and worker processes."""
+    end_with_leader()
     mend_torch_extras()
     know_old_names()
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory

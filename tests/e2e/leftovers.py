@@ -1,7 +1,8 @@
 """What a farm or a run could leave behind on a host, found by its ownership marks.
 
-Role: `leftovers(runtime_dir)` lists processes, mounts, and files of the runtime directory; cgroups, network namespaces and shared memory
-are compared with those before. Rule: looks, never removes.
+Role: `leftovers(runtime_dir)` lists processes, mounts, and files of the runtime directory, `cgroups_of_desktops` its farm's. Network
+namespaces carry no mark: those of its desktops are noted while they live; shared memory is compared with what was there before.
+Rule: looks, never removes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 import re
 from fnmatch import fnmatch
 from pathlib import Path
+
+from dart_server.hostd.layout import Layout
 
 KEPT = (
     "farm.db*",
@@ -52,19 +55,58 @@ def orphaned_shared_memory() -> set[str]:
     return {entry.name for entry in Path("/dev/shm").iterdir()} - used
 
 
-def cgroups_of_desktops() -> set[str]:
-    """Cgroup directories of live desktops, of all farms on this host."""
+def cgroups_of_desktops(runtime_dir: Path) -> set[str]:
+    """Cgroup directories of the desktops of the farm of this runtime directory."""
+    return _desktops(f"{_prefix(runtime_dir)}/*")
+
+
+def other_farms(runtime_dir: Path) -> bool:
+    """Whether another farm has desktops on this host just now."""
+    return bool(_desktops("dart-*/*") - cgroups_of_desktops(runtime_dir))
+
+
+def _prefix(runtime_dir: Path) -> str:
+    nowhere = Path()
+    return Layout(os.getuid(), runtime_dir / "hostd", runtime_dir, images_dir=nowhere, store_dir=nowhere).prefix
+
+
+def _desktops(pattern: str) -> set[str]:
     root = Path("/sys/fs/cgroup")
-    return {str(path) for pattern in ("dart-*/*", "*/dart-*/*") for path in root.glob(pattern) if path.is_dir()}
+    return {str(path) for where in (pattern, f"*/{pattern}") for path in root.glob(where) if path.is_dir()}
+
+
+def networks_of_desktops(runtime_dir: Path) -> set[str]:
+    """Network namespaces that processes of the farm's desktops are in now."""
+    pids = {
+        pid
+        for cgroup in cgroups_of_desktops(runtime_dir)
+        for path in [Path(cgroup) / "cgroup.procs"]
+        for pid in _words(path)
+    }
+    host = os.readlink("/proc/self/ns/net")
+    return {network for pid in pids for network in _network(pid)} - {host}
 
 
 def network_namespaces() -> set[str]:
     """Network namespaces of the host that a process is in or that are mounted somewhere: without either there is none."""
     held = {line.split()[3] for line in Path("/proc/self/mountinfo").read_text().splitlines() if " nsfs " in line}
-    for link in Path("/proc").glob("[0-9]*/ns/net"):
-        with contextlib.suppress(OSError):  # the process has ended
-            held.add(os.readlink(link))
+    for entry in Path("/proc").glob("[0-9]*"):
+        held |= _network(entry.name)
     return {name for name in held if name.startswith("net:")}
+
+
+def _network(pid: str) -> set[str]:
+    try:
+        return {os.readlink(f"/proc/{pid}/ns/net")}
+    except OSError:  # the process has ended
+        return set()
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:  # the desktop has ended
+        return []
 
 
 def _processes(needles: list[str]) -> list[str]:

@@ -18,7 +18,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from leftovers import cgroups_of_desktops, leftovers, network_namespaces, orphaned_shared_memory
+from leftovers import (
+    cgroups_of_desktops,
+    leftovers,
+    network_namespaces,
+    networks_of_desktops,
+    orphaned_shared_memory,
+    other_farms,
+)
 
 pytestmark = [pytest.mark.desktop, pytest.mark.vllm, pytest.mark.timeout(1500)]
 
@@ -57,8 +64,10 @@ min_free_memory_gib = 4
 class SmallRun:
     """`dart-train run` on the small recipe, in a directory of its own."""
 
-    def __init__(self, folder: Path, *, demos: int, images: int) -> None:
+    def __init__(self, folder: Path, runtime_dir: Path, *, demos: int, images: int) -> None:
         self.folder = folder
+        self.runtime_dir = runtime_dir
+        self.networks: set[str] = set()
         self.run_dir = folder / "runs" / "small"
         self.process: subprocess.Popen[str] | None = None
         (folder / "recipe.toml").write_text(
@@ -71,6 +80,24 @@ class SmallRun:
             command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         return self.process
+
+    def wait_for(self, condition: Callable[[], bool], limit_s: float = 900.0) -> None:
+        """Until something is so; meanwhile the network namespaces of the desktops are noted."""
+        assert self.process is not None
+        give_up_s = time.monotonic() + limit_s
+        while not condition():
+            assert self.process.poll() is None, self.process.communicate()[0]
+            assert time.monotonic() < give_up_s, "the run did not get there in time"
+            self.networks |= networks_of_desktops(self.runtime_dir)
+            time.sleep(0.2)  # another process's progress: there is nothing to be notified by
+
+    def assert_nothing_left(self, shared_before: set[str]) -> None:
+        assert leftovers(self.runtime_dir, self.run_dir) == []
+        assert cgroups_of_desktops(self.runtime_dir) == set()
+        assert self.networks
+        # The kernel gives a namespace's number to a later one, so another farm's desktops may have those of this run.
+        assert other_farms(self.runtime_dir) or not self.networks & network_namespaces()
+        assert orphaned_shared_memory() <= shared_before
 
     def end(self) -> None:
         """Nothing of a failed test may run into the next one."""
@@ -105,20 +132,12 @@ def small_run(tmp_path: Path, runtime_dir: Path) -> Iterator[MakeRun]:
     made: list[SmallRun] = []
 
     def make(*, demos: int, images: int) -> SmallRun:
-        made.append(SmallRun(tmp_path, demos=demos, images=images))
+        made.append(SmallRun(tmp_path, runtime_dir, demos=demos, images=images))
         return made[-1]
 
     yield make
     for run in made:
         run.end()
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], limit_s: float = 900.0) -> None:
-    give_up_s = time.monotonic() + limit_s
-    while not condition():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < give_up_s, "the run did not get there in time"
-        time.sleep(0.2)  # another process's progress: there is nothing to be notified by
 
 
 def children_named(needle: str) -> list[int]:
@@ -147,14 +166,14 @@ def kill_a_desktop(cgroups: set[str]) -> bool:
 
 
 def test_a_small_run_survives_kills_and_reports(runtime_dir: Path, small_run: MakeRun) -> None:
-    before, networks_before, shared_before = cgroups_of_desktops(), network_namespaces(), orphaned_shared_memory()
+    shared_before = orphaned_shared_memory()
     run = small_run(demos=40, images=6_400)  # enough that some rollouts of a group succeed
     process = run.start()
-    wait_for(lambda: "eval-before" in run.stages(), process)
+    run.wait_for(lambda: "eval-before" in run.stages())
     workers = children_named(f"dart_agent.inference.server.*{runtime_dir}")
     assert workers
     os.kill(workers[0], signal.SIGKILL)
-    wait_for(lambda: kill_a_desktop(cgroups_of_desktops() - before), process)
+    run.wait_for(lambda: kill_a_desktop(cgroups_of_desktops(runtime_dir)))
     output, _ = process.communicate(timeout=600)
     assert process.returncode in (0, 1), output
     result = json.loads((run.run_dir / "report" / "result.json").read_text())
@@ -165,28 +184,22 @@ def test_a_small_run_survives_kills_and_reports(runtime_dir: Path, small_run: Ma
     repeated = run.asked("select coalesce(sum(attempt - 1), 0) from rollouts")
     assert masked + repeated <= 1 + DESKTOPS  # what the desktop was on, and at most all that the worker was on
     assert "<svg" in (run.run_dir / "report" / "index.html").read_text(encoding="utf-8")
-    assert leftovers(runtime_dir, run.run_dir) == []
-    assert cgroups_of_desktops() <= before
-    assert network_namespaces() <= networks_before
-    assert orphaned_shared_memory() <= shared_before
+    run.assert_nothing_left(shared_before)
 
 
 def test_ctrl_c_and_a_killed_launcher_leave_nothing_and_the_run_goes_on(runtime_dir: Path, small_run: MakeRun) -> None:
-    before, networks_before, shared_before = cgroups_of_desktops(), network_namespaces(), orphaned_shared_memory()
+    shared_before = orphaned_shared_memory()
     run = small_run(demos=6, images=64)
     process = run.start()
-    wait_for(lambda: len(run.lines("episode")) >= 2, process)
+    run.wait_for(lambda: len(run.lines("episode")) >= 2)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=150)
     assert process.returncode == 130, output
-    assert leftovers(runtime_dir, run.run_dir) == []
-    assert cgroups_of_desktops() <= before
-    assert network_namespaces() <= networks_before
-    assert orphaned_shared_memory() <= shared_before
+    run.assert_nothing_left(shared_before)
 
     process = run.start()
-    wait_for(lambda: "eval-before" in run.stages(), process)
-    wait_for(lambda: run.asked("select count(*) from trajectories where phase = 'train'") > 0, process)
+    run.wait_for(lambda: "eval-before" in run.stages())
+    run.wait_for(lambda: run.asked("select count(*) from trajectories where phase = 'train'") > 0)
     assert leases_held() > 0
     process.kill()
     process.communicate(timeout=60)
@@ -195,9 +208,6 @@ def test_ctrl_c_and_a_killed_launcher_leave_nothing_and_the_run_goes_on(runtime_
     give_up_s = time.monotonic() + 30
     while leftovers(runtime_dir, run.run_dir) and time.monotonic() < give_up_s:
         time.sleep(0.2)  # components end by their parent-death signal, each in its own time
-    assert leftovers(runtime_dir, run.run_dir) == []
-    assert cgroups_of_desktops() <= before
-    assert network_namespaces() <= networks_before
-    assert orphaned_shared_memory() <= shared_before
+    run.assert_nothing_left(shared_before)
     stored = run.asked("select count(distinct task_id) from trajectories where phase = 'demo'")
     assert stored == 6  # each demonstration once, whatever was interrupted
