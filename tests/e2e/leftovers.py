@@ -44,7 +44,9 @@ def leftovers(runtime_dir: Path, run_dir: Path | None = None) -> list[str]:
 
 
 def orphaned_shared_memory() -> set[str]:
-    """Entries of /dev/shm that no living process maps or has open."""
+    """Entries of /dev/shm that no living process maps or has open, nor a living resource tracker of another run may still free."""
+    if any(b"resource_tracker" in _command(entry) for entry in Path("/proc").glob("[0-9]*")):
+        return set()
     used: set[str] = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):  # the process has ended
@@ -100,6 +102,13 @@ def _network(pid: str) -> set[str]:
         return {os.readlink(f"/proc/{pid}/ns/net")}
     except OSError:  # the process has ended
         return set()
+
+
+def _command(entry: Path) -> bytes:
+    try:
+        return (entry / "cmdline").read_bytes()
+    except OSError:  # the process has ended
+        return b""
 
 
 def _words(path: Path) -> list[str]:
