@@ -138,7 +138,7 @@ class AsyncDesktopEnv:
                 if attempt == RESET_ATTEMPTS or not _worth_retrying(error):
                     raise
                 log.warning("Attempt %d to start %s failed, trying another desktop: %s", attempt, task.id, error)
-            except BaseException:
+            except BaseException:  # a cancelled set-up leaves a half-made desktop; raised again
                 self._unusable = True
                 raise
             else:
@@ -191,7 +191,7 @@ class AsyncDesktopEnv:
             return self._faulted(error)
         except (DesktopGone, LeaseLost, FarmError) as error:
             return self._faulted(error)
-        except BaseException:
+        except BaseException:  # of a cancelled action nobody knows the effect; raised again
             self._over = self._unusable = True
             raise
         finally:
@@ -221,7 +221,7 @@ class AsyncDesktopEnv:
             return self._faulted(error)
         except Exception as error:  # noqa: BLE001 - whatever an evaluator raises is its own failure, never a score
             return await self._evaluator_failed(error)
-        except BaseException:
+        except BaseException:  # a cancelled judgement may have changed the desktop; raised again
             self._unusable = True
             raise
         finally:

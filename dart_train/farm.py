@@ -41,11 +41,8 @@ def problems(recipe: Recipe) -> list[str]:
             return _misfits(recipe, asyncio.run(_view(url)))
         except FarmError as error:
             return [f"{URL}: {error}"]
-    try:
-        socket = runtime_dir() / "farm.sock"
-        found = _misfits(recipe, asyncio.run(_view(f"unix://{socket}"))) if socket.exists() else _host_problems(recipe)
-    except FarmError:
-        found = _host_problems(recipe)
+    view = asyncio.run(_running_farm())
+    found = _host_problems(recipe) if view is None else _misfits(recipe, view)
     return found or _image_problems(recipe)
 
 
@@ -56,7 +53,7 @@ async def farm_for(recipe: Recipe, note: Callable[[str], None]) -> AsyncIterator
     Raises:
         FarmUnusable: no farm, another provider, or fewer desktops than asked for.
     """
-    was_running = URL in os.environ or (runtime_dir() / "farm.sock").exists()
+    was_running = URL in os.environ or await _running_farm() is not None
     os.environ.update(_environment(recipe))
     try:
         view = await _view(None)
@@ -75,6 +72,14 @@ async def farm_for(recipe: Recipe, note: Callable[[str], None]) -> AsyncIterator
 async def _view(url: str | None) -> FarmView:
     async with await AsyncFarm.connect(url) as farm:
         return await farm.view()
+
+
+async def _running_farm() -> FarmView | None:
+    """This user's farm where one answers; the socket of one that was killed does not."""
+    try:
+        return await _view(f"unix://{runtime_dir() / 'farm.sock'}")
+    except FarmError:
+        return None
 
 
 def _misfits(recipe: Recipe, view: FarmView) -> list[str]:

@@ -4,7 +4,7 @@ Role: pure functions from per-episode rewards to gains with confidence bounds, p
 evaluation item (task and repeat); an item without a verdict on either side is left out and counted. Non-goals: no I/O, no drawing.
 
 Source of the bound: for n paired differences d_i with mean m and sample standard deviation s, the two-sided 95 % interval is
-m ± 1.96 · s / sqrt(n) (normal approximation; n is 300 in the demo).
+m ± 1.96 · s / sqrt(n) (normal approximation; n is 300 in the demo), within the ±100 points that a gain can be.
 """
 
 from __future__ import annotations
@@ -87,6 +87,6 @@ def gain(pairs: list[tuple[float, float]]) -> Gain:
         before_percent=100.0 * sum(before for before, _ in pairs) / n,
         after_percent=100.0 * sum(after for _, after in pairs) / n,
         gain_points=100.0 * mean,
-        gain_lower_points=100.0 * (mean - half_width),
-        gain_upper_points=100.0 * (mean + half_width),
+        gain_lower_points=100.0 * max(-1.0, mean - half_width),
+        gain_upper_points=100.0 * min(1.0, mean + half_width),
     )

@@ -146,7 +146,7 @@ class Engine:
                 await self._llm.update_weights(WeightTransferUpdateRequest(update_info={"path": str(path)}))
                 await self._llm.finish_weight_update(str(version))
                 self.version = version
-            except BaseException:
+            except BaseException:  # a cancelled load is half-way, too; raised again
                 self.broken = f"loading version {version} failed half-way"
                 raise
             finally:

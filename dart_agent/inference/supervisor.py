@@ -68,7 +68,7 @@ class Supervisor:
         try:
             await asyncio.gather(*(worker.start() for worker in self.workers))
             await asyncio.gather(*(worker.ready() for worker in self.workers))
-        except BaseException:
+        except BaseException:  # cancelled, too, no worker may stay; raised again
             await self.stop()
             raise
         self._tasks = [asyncio.create_task(self._keep_alive(worker), name=worker.name) for worker in self.workers]

@@ -72,7 +72,7 @@ class ImageStore:
             with os.fdopen(handle, "wb") as file:
                 file.write(buffer.getbuffer())
             os.replace(temporary, target)
-        except BaseException:
+        except BaseException:  # interrupted, too, no file may stay; raised again
             Path(temporary).unlink(missing_ok=True)
             raise
         return sha256

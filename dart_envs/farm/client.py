@@ -69,7 +69,7 @@ class AsyncFarm:
         farm = cls(Transport(address, find_key(address, api_key)), clock=clock, embedded=embedded)
         try:
             await farm._transport.call("GET", "/healthz", timeout_s=10.0)
-        except BaseException:
+        except BaseException:  # cancelled, too, the connection is closed; raised again
             await farm.aclose()
             raise
         return farm

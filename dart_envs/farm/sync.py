@@ -61,7 +61,7 @@ class LoopThread:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
-        except BaseException:
+        except BaseException:  # Ctrl-C ends the work on the loop as well; raised again
             future.cancel()
             raise
 

@@ -124,7 +124,7 @@ class Host:
                     self.storage.freeze_layer(desktop.name, layer_id)
                 finally:
                     self.runc.resume(desktop.name, work)
-            except BaseException:
+            except BaseException:  # interrupted, too, half a snapshot is removed; raised again
                 shutil.rmtree(place, ignore_errors=True)
                 shutil.rmtree(self.storage.layer_dir(layer_id), ignore_errors=True)
                 raise

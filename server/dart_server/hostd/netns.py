@@ -76,7 +76,7 @@ def connect(namespace: Path, port: int | None, timeout_s: float) -> socket.socke
         connection.settimeout(timeout_s)
         connection.connect(GUEST_SOCKET if port is None else ("127.0.0.1", port))
         connection.settimeout(None)
-    except BaseException:
+    except BaseException:  # interrupted, too, no descriptor may stay; raised again
         connection.close()
         raise
     return connection

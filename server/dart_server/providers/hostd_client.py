@@ -101,7 +101,7 @@ class HostdClient:
                         raise ConnectionResetError("closed without an answer")
                     received += data
                 return json.loads(received), handed
-            except BaseException:
+            except BaseException:  # cancelled, too, no descriptor may stay; raised again
                 if handed is not None:
                     handed.close()
                 raise
@@ -110,7 +110,7 @@ class HostdClient:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             await asyncio.get_running_loop().sock_connect(connection, str(self._places.socket))
-        except BaseException:
+        except BaseException:  # cancelled, too, no descriptor may stay; raised again
             connection.close()
             raise
         return connection

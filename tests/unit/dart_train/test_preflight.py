@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,3 +137,13 @@ def test_a_farm_elsewhere_must_answer(place: Path, monkeypatch: pytest.MonkeyPat
 def test_a_socket_that_a_killed_farm_left_is_no_farm(place: Path) -> None:
     (place / "farm.sock").touch()
     assert farm.problems(recipe()) == []
+
+
+async def test_an_embedded_farm_is_stopped_at_the_end_also_where_a_killed_one_left_its_socket(place: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(place / "farm.sock"))
+    notes: list[str] = []
+    async with farm.farm_for(recipe(), notes.append):
+        assert await farm._running_farm() is not None
+    assert await farm._running_farm() is None
+    assert "found running" not in notes[0]

@@ -18,6 +18,11 @@ def test_gain_of_known_pairs() -> None:
     assert result.gain_lower_points == pytest.approx(50.0 - 100 * 1.959964 * math.sqrt(1 / 3 / 4), abs=1e-3)
 
 
+def test_an_interval_stays_within_what_a_gain_can_be() -> None:
+    one = gain([(0.0, 1.0)])
+    assert (one.gain_points, one.gain_lower_points, one.gain_upper_points) == (100.0, -100.0, 100.0)
+
+
 def test_items_without_a_verdict_are_left_out_and_counted() -> None:
     before = {("basics/a/1", 0): 0.0, ("basics/a/2", 0): None, ("basics/b/1", 0): 1.0}
     after = {("basics/a/1", 0): 1.0, ("basics/a/2", 0): 1.0, ("basics/b/1", 0): 1.0, ("basics/b/2", 0): 0.0}
