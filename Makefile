@@ -29,10 +29,10 @@ lint:
 test: setup lint test-unit test-desktop test-vllm
 
 test-unit:
-	@$(VENV)/bin/pytest tests -m "not desktop and not vllm and not slow" $(ARGS)
+	@$(VENV)/bin/pytest tests -m "not desktop and not docker and not vllm and not slow" $(ARGS)
 
 test-desktop:
-	@$(VENV)/bin/pytest tests -m "desktop and not vllm and not slow" $(ARGS)
+	@$(VENV)/bin/pytest tests -m "desktop and not docker and not vllm and not slow" $(ARGS)
 
 test-vllm:
 	@$(VENV)/bin/pytest tests -m "vllm and not slow" $(ARGS)
