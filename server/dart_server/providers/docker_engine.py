@@ -22,7 +22,7 @@ T = TypeVar("T")
 CALL_TIMEOUT_S = 60
 THREADS = 16
 _CAP_SYS_ADMIN = 21
-_ENGINE_CURE = "run `python3 server/deploy/docker_engine.py start` or `sudo systemctl start docker`, or set DOCKER_HOST to its socket"
+_ENGINE_CURE = "install and start one (`sudo apt-get install docker.io`, `sudo systemctl start docker`), or set DOCKER_HOST to its socket"
 
 
 @dataclass(frozen=True, slots=True)
