@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -22,6 +23,8 @@ T = TypeVar("T")
 CALL_TIMEOUT_S = 60
 THREADS = 16
 _CAP_SYS_ADMIN = 21
+_UNIX = "unix://"
+_USUAL_ADDRESS = "unix:///var/run/docker.sock"
 _ENGINE_CURE = "install and start one (`sudo apt-get install docker.io`, `sudo systemctl start docker`), or set DOCKER_HOST to its socket"
 
 
@@ -57,12 +60,15 @@ def connect(timeout_s: int = CALL_TIMEOUT_S) -> Any:
         import docker
     except ImportError as error:
         raise CapabilityMissing("the docker SDK is not installed", hint="pip install 'dart-rl[docker]'") from error
+    address = os.environ.get("DOCKER_HOST") or _USUAL_ADDRESS
     try:
+        if address.startswith(_UNIX):
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(address.removeprefix(_UNIX))
         client = docker.from_env(timeout=timeout_s, max_pool_size=THREADS)
         client.ping()
     except (docker.errors.DockerException, OSError) as error:
-        where = os.environ.get("DOCKER_HOST", "its usual socket")
-        raise CapabilityMissing(f"no container engine answers on {where}", hint=_ENGINE_CURE) from error
+        raise CapabilityMissing(f"no container engine answers on {address}", hint=_ENGINE_CURE) from error
     return client
 
 
