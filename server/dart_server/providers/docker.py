@@ -195,7 +195,9 @@ class DockerProvider:
         return Owned(tuple(sorted(entry["Labels"][docker_container.LABEL_DESKTOP] for entry in found)))
 
     async def reap(self, keep: set[str]) -> Sequence[str]:
-        """Remove this farm's containers that are not to be kept."""
+        """Remove this farm's containers that are not to be kept; without an engine there is nothing to look at."""
+        if self._facts is None:
+            return []
         removed = [name for name in (await self.owned()).desktops if name not in keep]
         await asyncio.gather(*(self.destroy(name) for name in removed))
         return removed

@@ -92,6 +92,7 @@ async def test_a_host_without_an_engine_is_told_the_cure(tmp_path: Path, monkeyp
     with pytest.raises(CapabilityMissing, match="no container engine answers") as caught:
         await provider.start()
     assert "docker.io" in caught.value.hint
+    assert await provider.reap(set()) == [], "a farm that could not start stops without another error"
     await provider.aclose()
 
 
