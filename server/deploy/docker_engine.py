@@ -25,6 +25,8 @@ from setup_host import SetupFailed, as_root, check_sudo, install_packages, say
 SOCKETS = (Path("/var/run/docker.sock"), Path("/run/podman/podman.sock"))
 START_S, END_S, POLL_S = 60.0, 30.0, 0.1
 CGROUPS = Path("/sys/fs/cgroup")
+OUTSIDE = (Path("/etc/docker/key.json"), Path("/opt/containerd"))
+"""What an engine makes outside its own directory, whatever it is told."""
 
 
 def answering() -> str | None:
@@ -62,6 +64,7 @@ def find_dockerd() -> str:
 def own_engine(cgroup_parent: str) -> Iterator[str]:
     """The address of an engine in a private directory, which is removed with it."""
     program = find_dockerd()
+    strays = [path for path in OUTSIDE if not path.exists()]
     place = Path(tempfile.mkdtemp(prefix="dart-engine-"))
     listening = place / "docker.sock"
     places = ["--data-root", str(place / "data"), "--exec-root", str(place / "run"), "--pidfile", str(place / "pid")]
@@ -78,11 +81,12 @@ def own_engine(cgroup_parent: str) -> Iterator[str]:
             time.sleep(POLL_S)
         yield f"unix://{listening}"
     finally:
-        end(engine, place, cgroup_parent)
+        end(engine, [place, *strays], cgroup_parent)
 
 
-def end(engine: subprocess.Popen[bytes], place: Path, cgroup_parent: str) -> None:
-    """Stop the engine with all its containers; remove its mounts, directory and control groups."""
+def end(engine: subprocess.Popen[bytes], places: list[Path], cgroup_parent: str) -> None:
+    """Stop the engine with all its containers; remove its mounts, directories (its own first) and control groups."""
+    place = places[0]
     if engine.poll() is None:
         pid = (place / "pid").read_text().strip() if (place / "pid").exists() else str(engine.pid)
         subprocess.run(as_root(["kill", "-TERM", pid]), check=False)
@@ -94,7 +98,7 @@ def end(engine: subprocess.Popen[bytes], place: Path, cgroup_parent: str) -> Non
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for mount in sorted((mount for mount in mounts if mount.startswith(f"{place}/")), reverse=True):
         subprocess.run(as_root(["umount", "--lazy", mount]), check=False)
-    subprocess.run(as_root(["rm", "-rf", "--one-file-system", str(place)]), check=False)
+    subprocess.run(as_root(["rm", "-rf", "--one-file-system", *map(str, places)]), check=False)
     for group in (CGROUPS / cgroup_parent.lstrip("/"), *CGROUPS.glob(f"*{cgroup_parent}")):
         if group.is_dir():
             subprocess.run(as_root(["rmdir", str(group)]), capture_output=True, check=False)
