@@ -224,11 +224,15 @@ class Leases:
         lease = access.lease
         want = Want(lease.shape, lease.image_digest, lease.owner, request.setup_key, request.snapshot_id)
         self._pool.require(want)
+        access.slot.fence += 1
+        lease.fence = access.slot.fence
+        await self._pool.standby_on_its_way(want)
+        self.check(Access(lease, access.slot, lease.fence))
         slot = self._pool.exchange(access.slot, want)
         if slot is not access.slot:
             lease.slot, lease.desktop_id = slot, slot.desktop_id
             self._repository.move_lease(lease)
-        slot.fence += 1
+            slot.fence += 1
         fence = lease.fence = slot.fence
         brought = await self._pool.renew(slot, want)
         self.check(Access(lease, slot, fence))

@@ -125,13 +125,24 @@ class Pool:
             raise FarmError(ErrorCode.DRAINING, "the farm is stopping", hint="Start it again and repeat the request.")
         self._snapshots.deepest(want)
 
+    async def standby_on_its_way(self, want: Want) -> None:
+        """Wait while none of the standby is ready but one is being made: it is ready before a desktop that is begun now."""
+        if self._provider.capabilities.restore_in_place:
+            return
+        while not any(self._serves(slot, want) for slot in self._idle()):
+            if not any(
+                slot.warming and (slot.shape, slot.image_digest) == want.base_of for slot in self.slots.values()
+            ):
+                return
+            await asyncio.wait(set(self._preparing), return_when=asyncio.FIRST_COMPLETED)
+
     def exchange(self, slot: Slot, want: Want) -> Slot:
         """The slot in which a lease goes on at its reset: its own, or an untouched one of the standby where the provider restores nothing
         in place. The old one is removed then, at once refused by its fence, and the standby is filled up again."""
         if self._provider.capabilities.restore_in_place:
             return slot
-        standby = self._pick(want)
-        if standby is None or not self._fresh(standby, want):
+        standby = next((slot for slot in self._idle() if self._serves(slot, want)), None)
+        if standby is None:
             return slot
         standby.lease_id, standby.fence = slot.lease_id, max(slot.fence, standby.fence)
         slot.lease_id = None
@@ -233,6 +244,9 @@ class Pool:
         """The free slot of the wanted shape that is nearest to what is wanted."""
         fitting = [slot for slot in self._idle() if (slot.shape, slot.image_digest) == want.base_of]
         return max(fitting, key=lambda slot: (self._fresh(slot, want), not slot.clean), default=None)
+
+    def _serves(self, slot: Slot, want: Want) -> bool:
+        return (slot.shape, slot.image_digest) == want.base_of and self._fresh(slot, want)
 
     def _fresh(self, slot: Slot, want: Want) -> bool:
         """Whether an untouched slot of the wanted shape is what is wanted already; without memory snapshots a booted one is."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from farm_fake import FakeProvider
 from farm_harness import Api, MakeApi, ManualClock, until
 from test_farm_failures import abandon
@@ -56,6 +58,24 @@ async def test_an_empty_standby_boots_in_place(make_api: MakeApi, provider: Fake
     answer = await api.reset(lease)
     assert answer["desktop_id"] == lease["desktop_id"]
     assert [verb for verb, _ in provider.log] == ["create", "destroy", "create"]
+
+
+async def test_a_reset_takes_the_standby_that_is_on_its_way(make_api: MakeApi, provider: FakeProvider) -> None:
+    api = await standby_farm(make_api, provider)
+    lease = await api.claim()
+    await until(lambda: len(standby(api)) == 1)
+    provider.gate = asyncio.Event()
+    await api.reset(lease)
+    before = dict(lease)
+    await until(lambda: sum(verb == "create" for verb, _ in provider.log) == 3)
+    waiting = asyncio.create_task(api.reset(lease))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    assert await call(api, before) == 409, "late calls are refused from the beginning of a reset"
+    provider.gate.set()
+    answer = await waiting
+    assert ("create", answer["desktop_id"]) == [entry for entry in provider.log if entry[0] == "create"][2]
+    assert await call(api, lease) == 200
 
 
 async def test_a_standby_that_died_is_made_anew(make_api: MakeApi, provider: FakeProvider) -> None:
