@@ -4,7 +4,7 @@ PYTHON_BOOT ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: help setup demo test test-unit test-desktop test-vllm lint image clean reap
+.PHONY: help setup demo test test-unit test-desktop test-docker test-vllm lint image clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image"
@@ -24,15 +24,18 @@ lint:
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
-	@$(VENV)/bin/mypy server/deploy/setup_host.py vm_images/build.py vm_images/verify.py
+	@$(VENV)/bin/mypy server/deploy/setup_host.py server/deploy/docker_engine.py vm_images/build.py vm_images/verify.py
 
 test: setup lint test-unit test-desktop test-vllm
 
 test-unit:
-	@$(VENV)/bin/pytest tests -m "not desktop and not vllm and not slow" $(ARGS)
+	@$(VENV)/bin/pytest tests -m "not desktop and not docker and not vllm and not slow" $(ARGS)
 
 test-desktop:
-	@$(VENV)/bin/pytest tests -m "desktop and not vllm and not slow" $(ARGS)
+	@$(VENV)/bin/pytest tests -m "desktop and not docker and not vllm and not slow" $(ARGS)
+
+test-docker:
+	@$(PY) server/deploy/docker_engine.py -- $(VENV)/bin/pytest tests -m "docker and not slow" $(ARGS)
 
 test-vllm:
 	@$(VENV)/bin/pytest tests -m "vllm and not slow" $(ARGS)

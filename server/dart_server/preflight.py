@@ -58,7 +58,11 @@ def installed_images(settings: FarmSettings) -> list[dict[str, str]]:
 
 
 def _host_checks(settings: FarmSettings) -> list[Check]:
-    """What the root helper of live desktops needs of this host."""
+    """What the root helper of live desktops, or the container engine, needs of this host."""
+    if settings.provider == "docker":
+        from dart_server.providers import docker_engine
+
+        return [Check(**asdict(check)) for check in docker_engine.examine()]
     if settings.provider != "runc":
         return []
     from dart_server.hostd import doctor
@@ -69,7 +73,8 @@ def _host_checks(settings: FarmSettings) -> list[Check]:
 def _own_checks(settings: FarmSettings) -> list[Check]:
     if settings.provider == "sim":
         return [Check("provider", True, "sim needs nothing of the host")]
-    return [_images(settings), _memory(settings), _space(settings)]
+    needed = [_images(settings), _memory(settings)]
+    return needed if settings.provider == "docker" else [*needed, _space(settings)]
 
 
 def _images(settings: FarmSettings) -> Check:

@@ -142,6 +142,12 @@ class Repository:
             update(LeaseRow).where(LeaseRow.lease_id == lease.lease_id).values(expires_at=lease.expires_at)
         )
 
+    def move_lease(self, lease: LeaseRecord) -> Receipt:
+        """Write which desktop a lease has now."""
+        return self._write(
+            update(LeaseRow).where(LeaseRow.lease_id == lease.lease_id).values(desktop_id=lease.desktop_id)
+        )
+
     def end_lease(self, lease: LeaseRecord) -> Receipt:
         """Write the end of a lease with its final fence."""
         values = {

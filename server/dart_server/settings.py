@@ -39,11 +39,12 @@ class FarmSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="DART_", extra="ignore", frozen=True)
 
-    provider: Literal["runc", "sim"] = "runc"
+    provider: Literal["runc", "docker", "sim"] = "runc"
     max_desktops: int = Field(default=4, ge=1, le=4096)
     """Live desktops at once, leased or not."""
     warm_desktops: int = Field(default=1, ge=0, le=4096)
-    """Free desktops kept ready at the booted base, for shapes that were asked for lately."""
+    """Free desktops kept ready at the booted base, for shapes that were asked for lately. With a provider that restores nothing in place
+    they are the standby that a reset takes from."""
     home: Path = Field(default_factory=default_home)
     runtime_dir: Path = Field(default_factory=default_runtime_dir)
     snapshot_dir: Path = Field(default_factory=default_snapshot_dir)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from dart_server.hostd import doctor
+from dart_server.providers import docker_engine
 from dart_server.settings import default_home
 
 
@@ -24,6 +25,11 @@ def _desktop() -> str | None:
     for check in doctor.examine(Path(tempfile.gettempdir()), home):
         if not check.ok:
             return f"{check.name}: {check.detail}; {check.cure}"
+    return _image()
+
+
+def _image() -> str | None:
+    home = Path(os.environ.get("DART_HOME") or default_home())
     if not (home / "images" / "basic" / "current").exists():
         return f"no image `basic` in {home}: run `make setup`"
     return None
@@ -36,7 +42,15 @@ def _vllm() -> str | None:
     return None
 
 
-LACKING = {"desktop": _desktop, "vllm": _vllm}
+@cache
+def _docker() -> str | None:
+    for check in docker_engine.examine():
+        if not check.ok:
+            return f"{check.name}: {check.detail}; {check.cure}"
+    return _image()
+
+
+LACKING = {"desktop": _desktop, "docker": _docker, "vllm": _vllm}
 """By marker: what this host lacks, None when it has everything."""
 
 

@@ -219,11 +219,20 @@ class Leases:
             raise FarmError(ErrorCode.FENCED, detail, hint=f"GET /v1/leases/{lease.lease_id} tells it.")
 
     async def reset(self, access: Access, request: wire.ResetRequest) -> wire.ResetReply:
-        """A fresh copy of a snapshot in place of the leased desktop; the fence grows first, so that late calls are refused."""
-        lease, slot = access.lease, access.slot
+        """A fresh copy of a snapshot, or a fresh desktop, for the lease; the fence grows first, so that late calls are refused."""
+        self.check(access)
+        lease = access.lease
         want = Want(lease.shape, lease.image_digest, lease.owner, request.setup_key, request.snapshot_id)
         self._pool.require(want)
-        slot.fence += 1
+        access.slot.fence += 1
+        lease.fence = access.slot.fence
+        await self._pool.standby_on_its_way(want)
+        self.check(Access(lease, access.slot, lease.fence))
+        slot = self._pool.exchange(access.slot, want)
+        if slot is not access.slot:
+            lease.slot, lease.desktop_id = slot, slot.desktop_id
+            self._repository.move_lease(lease)
+            slot.fence += 1
         fence = lease.fence = slot.fence
         brought = await self._pool.renew(slot, want)
         self.check(Access(lease, slot, fence))

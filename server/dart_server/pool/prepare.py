@@ -2,7 +2,8 @@
 
 Rule: a desktop is ready only after the restore *and* a probe of its agent. The booted base of a shape is made once, whoever needs it first;
 the others wait for it and restore it. A snapshot that does not restore is quarantined and the next deepest one is taken.
-Where the provider has no memory snapshots every desktop is booted. Non-goals: whose turn it is (`pool.service`).
+Where the provider has no memory snapshots every desktop is booted, and one of the standby is only probed.
+Non-goals: whose turn it is (`pool.service`).
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ class NotReady(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """How a desktop came to its state; `restored` is False when it was booted."""
+    """How a desktop came to its state; `restored` is False when it was booted, `standby` True when that was before it was asked for."""
 
     restored: bool
     duration_s: float
+    standby: bool = False
 
 
 class Preparer:
@@ -70,8 +72,20 @@ class Preparer:
             restored = await self._until_ready(slot, want)
             self.last_failure = None
         duration_s = self._clock.monotonic() - started
-        self._metrics.prepared(restored, slot.setup_key is not None, duration_s)
+        self._metrics.prepared("restore" if restored else "boot", slot.setup_key is not None, duration_s)
         return Brought(restored, duration_s)
+
+    async def confirm(self, slot: Slot, want: Want) -> Brought:
+        """Probe an untouched desktop that is what is wanted; one that does not answer is made anew. Errors as of `bring`."""
+        started = self._clock.monotonic()
+        try:
+            await self._probe(slot)
+        except NotReady as error:
+            self.last_failure = str(error)
+            return await self.bring(slot, want)
+        duration_s = self._clock.monotonic() - started
+        self._metrics.prepared("standby", False, duration_s)
+        return Brought(False, duration_s, standby=True)
 
     async def discard(self, slot: Slot) -> None:
         """Remove the slot's desktop, if there is one."""

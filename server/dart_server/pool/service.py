@@ -2,6 +2,7 @@
 
 Rule: first come, first served; a used desktop is never handed on before it was made a fresh copy. The pool is level-triggered: `dispatch`
 looks at what is there and what is wanted, and is called after every change and on every tick; no decision rests on an event's order.
+Where the provider restores nothing in place, a reset moves the lease to a warm desktop (the standby) and the used one is removed.
 Non-goals: leases (who may use a desktop, and until when), how a desktop is made (`pool.prepare`).
 """
 
@@ -124,12 +125,39 @@ class Pool:
             raise FarmError(ErrorCode.DRAINING, "the farm is stopping", hint="Start it again and repeat the request.")
         self._snapshots.deepest(want)
 
+    async def standby_on_its_way(self, want: Want) -> None:
+        """Wait while none of the standby is ready but one is being made: it is ready before a desktop that is begun now."""
+        if self._provider.capabilities.restore_in_place:
+            return
+        while not any(self._serves(slot, want) for slot in self._idle()):
+            if not any(
+                slot.warming and (slot.shape, slot.image_digest) == want.base_of for slot in self.slots.values()
+            ):
+                return
+            await asyncio.wait(set(self._preparing), return_when=asyncio.FIRST_COMPLETED)
+
+    def exchange(self, slot: Slot, want: Want) -> Slot:
+        """The slot in which a lease goes on at its reset: its own, or an untouched one of the standby where the provider restores nothing
+        in place. The old one is removed then, at once refused by its fence, and the standby is filled up again."""
+        if self._provider.capabilities.restore_in_place:
+            return slot
+        standby = next((slot for slot in self._idle() if self._serves(slot, want)), None)
+        if standby is None:
+            return slot
+        standby.lease_id, standby.fence = slot.lease_id, max(slot.fence, standby.fence)
+        slot.lease_id = None
+        slot.fence += 1
+        self._remove(slot)
+        self.dispatch()
+        return standby
+
     async def renew(self, slot: Slot, want: Want) -> Brought:
         """Make a leased desktop a fresh copy of what is wanted. Raises `FarmError`; the slot is broken then, and may be renewed again."""
         async with slot.lock:
+            bring = self._preparer.confirm if self._fresh(slot, want) else self._preparer.bring
             slot.state, slot.clean = DesktopState.RESETTING, False
             try:
-                brought = await self._preparer.bring(slot, want)
+                brought = await bring(slot, want)
             except FarmError as error:
                 slot.state = DesktopState.BROKEN
                 slot.failure = wire.DesktopHealthView(
@@ -142,6 +170,7 @@ class Pool:
             slot.state = DesktopState.LEASED
             data = {
                 "restored": brought.restored,
+                "standby": brought.standby,
                 "setup_key": slot.setup_key,
                 "duration_s": round(brought.duration_s, 4),
             }
@@ -213,13 +242,18 @@ class Pool:
 
     def _pick(self, want: Want) -> Slot | None:
         """The free slot of the wanted shape that is nearest to what is wanted."""
-        target = self._snapshots.deepest(want)
         fitting = [slot for slot in self._idle() if (slot.shape, slot.image_digest) == want.base_of]
+        return max(fitting, key=lambda slot: (self._fresh(slot, want), not slot.clean), default=None)
 
-        def nearness(slot: Slot) -> tuple[bool, bool]:
-            return (slot.clean and target is not None and slot.snapshot_id == target.snapshot_id, not slot.clean)
+    def _serves(self, slot: Slot, want: Want) -> bool:
+        return (slot.shape, slot.image_digest) == want.base_of and self._fresh(slot, want)
 
-        return max(fitting, key=nearness, default=None)
+    def _fresh(self, slot: Slot, want: Want) -> bool:
+        """Whether an untouched slot of the wanted shape is what is wanted already; without memory snapshots a booted one is."""
+        target = self._snapshots.deepest(want)
+        if target is None:
+            return slot.clean and not self._provider.capabilities.memory_snapshot
+        return slot.clean and slot.snapshot_id == target.snapshot_id
 
     def _new_slot(self, want: Want) -> Slot | None:
         if len(self.slots) >= self._settings.max_desktops:
@@ -295,8 +329,7 @@ class Pool:
     async def _make(self, slot: Slot, want: Want) -> None:
         """Bring a slot that nobody uses to what is wanted, unless it is that already."""
         async with slot.lock:
-            target = self._snapshots.deepest(want)
-            if slot.clean and target is not None and slot.snapshot_id == target.snapshot_id:
+            if self._fresh(slot, want):
                 return
             slot.clean = False
             if not slot.exists:

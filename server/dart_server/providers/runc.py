@@ -35,6 +35,7 @@ from dart_server.providers.base import (
     SnapshotInfo,
 )
 from dart_server.providers.hostd_client import HostdClient, HostdPlaces
+from dart_server.providers.judgement import judge
 
 BOOT_TIMEOUT_S = 60.0
 WAKE_TIMEOUT_S = 10.0
@@ -46,8 +47,6 @@ _ZOMBIE_TRIES = 10
 _ZOMBIE_POLL_S = 0.05
 _SECOND_LOOKS, _SECOND_LOOK_S = 5, 0.1
 """A desktop whose init was killed first stops to answer and is seen as ended a little later."""
-_FULL_BYTES = 1 << 20
-_SIGKILL = "signal 9"
 
 
 class RuncProvider:
@@ -230,26 +229,3 @@ class RuncProvider:
     async def _woken(self, desktop_id: str) -> dict[str, Any]:
         """The agent's answer to `/v1/restored`; its socket answers as soon as the copy runs."""
         return await guest_control.restored(partial(self.dial, desktop_id, CONTROL), time.time(), WAKE_TIMEOUT_S)
-
-
-def judge(seen: dict[str, Any], agent: dict[str, Any] | None, silence: str) -> tuple[HealthCause, str]:
-    """Why a desktop is (not) well, from the helper's counters and the agent's health (None: it does not answer).
-
-    A desktop of which a limit was hit is broken also while its session answers: nothing can be saved on a full disk, nothing started
-    without a free process, and what the kernel killed may have been part of what is to be judged.
-    """
-    if seen["oom_kills"]:
-        return HealthCause.OOM, f"its memory limit killed {seen['oom_kills']} processes"
-    if seen["pids_refused"]:
-        return HealthCause.PIDS, f"its process limit was hit {seen['pids_refused']} times"
-    if seen["disk_free_bytes"] < _FULL_BYTES or (agent is not None and agent.get("disk_full")):
-        return HealthCause.DISK_FULL, "its disk is full"
-    if agent is not None and agent.get("session_alive", agent.get("x_alive", True)):
-        return HealthCause.OK, ""
-    if seen["state"] == "ended":
-        if seen["ended"] == _SIGKILL:
-            return HealthCause.KILLED_FROM_OUTSIDE, "its init was killed and none of its limits was hit"
-        return HealthCause.SESSION_DEAD, f"its init ended by itself ({seen['ended']})"
-    if agent is None:
-        return HealthCause.AGENT_DEAD, silence
-    return HealthCause.SESSION_DEAD, "the X server or the session is gone"

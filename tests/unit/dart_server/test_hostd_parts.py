@@ -16,7 +16,7 @@ from dart_server.hostd.layout import Layout
 from dart_server.hostd.storage import is_memory_backed, tree_bytes
 from dart_server.hostd.verbs import Limits
 from dart_server.providers.base import HealthCause
-from dart_server.providers.runc import judge
+from dart_server.providers.judgement import judge
 
 
 def config(**changes: Any) -> dict[str, Any]:
