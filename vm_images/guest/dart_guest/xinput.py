@@ -85,6 +85,7 @@ class XInput:
         self.held_names: dict[int, str] = {}
         self.held_buttons: set[int] = set()
         self.keymap = self.read_keymap()
+        self.map_changed = self.damaged = False
         self.display.sync()
 
     def read_keymap(self) -> keymap.Keymap:
@@ -94,12 +95,23 @@ class XInput:
         rows = self.display.get_keyboard_mapping(first, count)
         return keymap.Keymap([[int(symbol) for symbol in row] for row in rows], first)
 
+    def renew_keymap(self) -> None:
+        """Take over what another program wrote to the keyboard map since the last look; our own characters stay where they are."""
+        self.read_events()
+        if not self.map_changed:
+            return
+        self.map_changed = False
+        now = self.read_keymap()
+        if now.spares != self.keymap.spares or now.borrowed != self.keymap.borrowed:
+            self.keymap = now
+
     def perform(self, planned: Sequence[events.Event]) -> None:
         """Perform events in order and return when the server has taken them all.
 
         The first press is never the second half of a double click that an earlier call began: it waits where it would be. Clicks of
         one call follow each other at once.
         """
+        self.renew_keymap()
         earlier = self.last_press
         for event in planned:
             match event:
@@ -234,18 +246,34 @@ class XInput:
         self.root.clear_area()
         self.display.sync()
 
+    def paint_picture(self, picture: Any) -> None:
+        """Put a PIL image (RGB, as large as the screen) on the bare screen."""
+        pixmap = self.root.create_pixmap(picture.width, picture.height, self.screen.root_depth)
+        context = pixmap.create_gc()
+        pixmap.put_pil_image(context, 0, 0, picture)
+        self.root.change_attributes(background_pixmap=pixmap)
+        self.root.clear_area()
+        context.free()
+        pixmap.free()
+        self.display.sync()
+
     def clear_damage(self) -> None:
         """Forget damage seen so far, so that the next drawing reports again."""
         self.display.damage_subtract(self.damage)
         self.drain()
 
     def drain(self) -> bool:
-        """Read all pending events; True when damage was among them."""
-        seen = False
+        """Read all pending events; True when damage was among them, or among those read since the last call."""
+        self.read_events()
+        seen, self.damaged = self.damaged, False
+        return seen
+
+    def read_events(self) -> None:
+        """Read all pending events and remember what they tell."""
         while self.display.pending_events():
             event = self.display.next_event()
-            seen = seen or event.type == self.damage_event
-        return seen
+            self.damaged = self.damaged or event.type == self.damage_event
+            self.map_changed = self.map_changed or event.type == X.MappingNotify
 
     def wait_for_damage(self, timeout_s: float) -> bool:
         """See settle.DamageSource."""
