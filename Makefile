@@ -3,8 +3,9 @@
 PYTHON_BOOT ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+OSWORLD := .osworld-client
 
-.PHONY: help setup demo test test-unit test-desktop test-docker test-vllm lint image clean reap
+.PHONY: help setup demo test test-unit test-desktop test-docker test-vllm lint image osworld-client clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image"
@@ -12,6 +13,7 @@ help:
 	@echo "make test          lint, types, unit, contract and integration tests"
 	@echo "make lint          ruff and mypy"
 	@echo "make image         (re)build the desktop image"
+	@echo "make osworld-client  OSWorld's own client (desktop-env) in .osworld-client, for the tests that run it unchanged"
 	@echo "make reap          remove everything a crashed farm left on this host"
 
 setup:
@@ -42,6 +44,11 @@ test-vllm:
 
 image:
 	@$(PY) vm_images/build.py build basic
+
+osworld-client:
+	@test -x $(OSWORLD)/bin/python || $(PYTHON_BOOT) -m venv $(OSWORLD)
+	@$(OSWORLD)/bin/pip install --quiet --no-deps desktop-env==1.0.2
+	@$(OSWORLD)/bin/pip install --quiet -r tests/support/osworld_client.txt
 
 reap:
 	@$(VENV)/bin/dart-farm reap

@@ -33,17 +33,19 @@ async def open_tunnel(
     """Listen on 127.0.0.1 and relay every connection to the WebSocket at `path`; yields (host, port)."""
     relays: set[asyncio.Task[None]] = set()
 
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        relays.add(task)
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await _relay(transport, path, headers(), reader, writer)
         except DartEnvError as error:
             log.warning("A connection through the tunnel failed: %s", error)
         finally:
-            relays.discard(task)
             writer.close()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A task of our own: the one that asyncio makes for a coroutine complains when it is cancelled.
+        task = asyncio.create_task(handle(reader, writer))
+        relays.add(task)
+        task.add_done_callback(relays.discard)
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()[:2]

@@ -18,6 +18,8 @@ from imagebuild.recipe import Recipe
 
 AGENT_DIR = "usr/lib/dart"
 INIT_PATH = "usr/sbin/dart-init"
+PYTHON_PATH_FILE = "usr/lib/python3/dist-packages/dart-guest.pth"
+"""Lets the desktop's own python3 import what lies beside the agent: `pyautogui`."""
 INIT_SCRIPT = """#!/usr/bin/python3 -IB
 import sys
 
@@ -108,6 +110,7 @@ def lay_guest(rootfs: Path, guest_dir: Path) -> None:
         place = target / source.relative_to(guest_dir)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, place)
+    replace_file(rootfs / PYTHON_PATH_FILE, f"/{AGENT_DIR}\n")
     replace_file(rootfs / INIT_PATH, INIT_SCRIPT, 0o755)
     compile_argv = ["python3", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     chroot(rootfs, [*compile_argv, f"/{AGENT_DIR}"])

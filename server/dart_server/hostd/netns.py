@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from dart_server.hostd import kernel
+from dart_server.providers.base import OSWORLD_PORT
 
 GUEST_SOCKET = "\0dart-guest"
+OSWORLD_SOCKET = "\0dart-osworld"
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
@@ -59,9 +61,13 @@ def create(bind_to: Path) -> None:
 
 
 def connect(namespace: Path, port: int | None, timeout_s: float) -> socket.socket:
-    """A blocking stream socket connected inside the namespace: the guest agent (None) or a loopback TCP port.
+    """A blocking stream socket connected inside the namespace: the guest agent (None), its OSWorld paths (OSWORLD_PORT) or a loopback
+    TCP port.
 
     The agent sees a peer without a process id in the desktop. Raises OSError as connect(2) does."""
+
+    agent = {None: GUEST_SOCKET, OSWORLD_PORT: OSWORLD_SOCKET}.get(port)
+    family = socket.AF_INET if agent is None else socket.AF_UNIX
 
     def work() -> socket.socket:
         fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
@@ -69,12 +75,12 @@ def connect(namespace: Path, port: int | None, timeout_s: float) -> socket.socke
             kernel.setns(fd, kernel.CLONE_NEWNET)
         finally:
             os.close(fd)
-        return socket.socket(socket.AF_UNIX if port is None else socket.AF_INET, socket.SOCK_STREAM)
+        return socket.socket(family, socket.SOCK_STREAM)
 
     connection = _in_own_thread(work)
     try:
         connection.settimeout(timeout_s)
-        connection.connect(GUEST_SOCKET if port is None else ("127.0.0.1", port))
+        connection.connect(("127.0.0.1", port) if agent is None else agent)
         connection.settimeout(None)
     except BaseException:  # interrupted, too, no descriptor may stay; raised again
         connection.close()

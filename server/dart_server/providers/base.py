@@ -27,6 +27,10 @@ CONTROL: Literal["control"] = "control"
 
 DialPort = int | Literal["control"]
 
+OSWORLD_PORT = 5000
+"""Where OSWorld's server answers. Nothing listens there inside a desktop with our agent: `dial` leads to the agent's door for
+OSWorld's paths, which no process of the desktop can open."""
+
 
 class ProviderError(Exception):
     """Root of everything a provider raises; `hint` is the cure in one sentence, empty when there is none."""
@@ -197,8 +201,9 @@ class Provider(Protocol):
         ...
 
     async def dial(self, desktop_id: str, port: DialPort) -> socket.socket:
-        """A connected stream socket into the desktop: loopback TCP `port`, or the guest agent's control socket for
-        `"control"`. The caller closes it. Raises `DesktopGone`; `ConnectionRefusedError` when nothing listens."""
+        """A connected stream socket into the desktop: loopback TCP `port`, the guest agent's control socket for
+        `"control"`, OSWorld's server for `OSWORLD_PORT`. The caller closes it.
+        Raises `DesktopGone`; `ConnectionRefusedError` when nothing listens."""
         ...
 
     async def health(self, desktop_id: str) -> DesktopHealth:

@@ -9,6 +9,7 @@ Non-goals: acting through AT-SPI; protection against hanging for good (the agent
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -19,12 +20,16 @@ MAX_ELEMENTS = 4000
 MAX_DEPTH = 60
 MAX_TEXT = 20_000
 CALL_TIMEOUT_MS = 800
+MAX_ACTIONS = 20
+UNCARRIED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffb\U00010000-\U0010ffff]")
 NAMESPACES = {
     "st": "https://accessibility.ubuntu.example.org/ns/state",
     "attr": "https://accessibility.ubuntu.example.org/ns/attributes",
     "cp": "https://accessibility.ubuntu.example.org/ns/component",
     "val": "https://accessibility.ubuntu.example.org/ns/value",
     "act": "https://accessibility.ubuntu.example.org/ns/action",
+    "doc": "https://accessibility.ubuntu.example.org/ns/document",
+    "docattr": "https://accessibility.ubuntu.example.org/ns/document/attributes",
     "txt": "https://accessibility.ubuntu.example.org/ns/text",
 }
 """Namespace prefixes and addresses of OSWorld's tree, which its evaluators match on."""
@@ -104,17 +109,36 @@ class Walk:
             if depth < MAX_DEPTH:
                 self.flat(child, app, inside, depth + 1, found)
 
+    def xml_attributes(self, node: Any) -> dict[str, str]:
+        """What an element says about itself, under OSWorld's names; it has no place unless it is visible and showing."""
+        states, interfaces = self.states(node), node.get_interfaces()
+        found = {"name": node.get_name() or ""} | {f"st:{state}": "true" for state in states}
+        told = (node.get_attributes() or {}).items()
+        found |= {f"attr:{name}": value for key, value in told if (name := xml_name(key))}
+        if "Component" in interfaces and {"visible", "showing"} <= set(states):
+            x, y, width, height = self.box(node)
+            found |= {"cp:screencoord": f"({x}, {y})", "cp:size": f"({width}, {height})"}
+        if "Value" in interfaces:
+            found |= {
+                "val:value": str(node.get_current_value()),
+                "val:min": str(node.get_minimum_value()),
+                "val:max": str(node.get_maximum_value()),
+                "val:step": str(node.get_minimum_increment()),
+            }
+        if "Action" in interfaces:
+            for index in range(min(node.get_n_actions(), MAX_ACTIONS)):
+                action = xml_name(node.get_action_name(index) or "") or "unnamed"
+                found[f"act:{action}_desc"] = node.get_action_description(index) or ""
+                found[f"act:{action}_kb"] = node.get_key_binding(index) or ""
+        found |= {name.lower(): "true" for name in ("Image", "Selection") if name in interfaces}
+        return found
+
     def xml(self, node: Any, depth: int) -> str:
         """One element and what is below it, in OSWorld's form."""
         self.count += 1
         try:
-            tag = (node.get_role_name() or "unknown").replace(" ", "-")
-            states = self.states(node)
-            attributes = {"name": node.get_name() or ""}
-            attributes |= {f"st:{state}": "true" for state in states}
-            if "showing" in states:
-                x, y, width, height = self.box(node)
-                attributes |= {"cp:screencoord": f"({x}, {y})", "cp:size": f"({width}, {height})"}
+            tag = xml_name(node.get_role_name() or "") or "unknown"
+            attributes = self.xml_attributes(node)
             text = self.text(node)
         except self.failure:
             self.truncated = True
@@ -124,9 +148,15 @@ class Walk:
         return f"<{tag} {head}>{escape(clean(text))}{''.join(below)}</{tag}>"
 
 
+def xml_name(text: str) -> str:
+    """A role, key or action as the name of an element or attribute: spaces are hyphens, what no name can hold is left out."""
+    name = re.sub(r"[^\w.-]", "", text.strip().replace(" ", "-"))
+    return name if name[:1].isalpha() or not name else f"_{name}"
+
+
 def clean(text: str) -> str:
-    """Without characters that XML cannot carry."""
-    return "".join(character for character in text if character >= " " or character in "\t\n")
+    """Without characters that XML cannot carry and the place holders of embedded objects."""
+    return UNCARRIED.sub("", text)
 
 
 def escape(text: str) -> str:

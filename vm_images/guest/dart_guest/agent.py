@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import tempfile
 import threading
 import time
 import weakref
@@ -24,6 +25,7 @@ from dart_guest import PROTOCOL, VERSION, session
 from dart_guest.a11y import Walker
 from dart_guest.desktop import Desktop
 from dart_guest.processes import Runner
+from dart_guest.recorder import Recorder
 from dart_guest.windows import window_manager_works
 from dart_guest.xinput import SessionDown
 
@@ -33,6 +35,8 @@ HELPER_THREADS = 4
 PROBE_LIMIT_S = 1.0
 DISK_PROBE_BYTES = 1024 * 1024
 BACKGROUND = 0xDCE4EC
+RECORDING = Path("/var/log/dart/recording.mp4")
+"""Where only root can write: a link laid by the user must not be followed."""
 SESSION_PARTS = ("bus", "x", "wm")
 
 
@@ -43,6 +47,11 @@ class Agent:
         self.desktop = Desktop(display)
         self.runner = Runner(drop_privileges)
         self.walker = Walker(self.runner, package_dir)
+        self.recorder = Recorder(
+            display, RECORDING if managed else Path(tempfile.gettempdir()) / f"dart-recording-{os.getpid()}.mp4"
+        )
+        self.wallpaper: Path | None = None
+        """The picture that the agent itself put on the root window."""
         self.managed = managed
         """Whether dart-init runs the session and writes its status."""
         self.steps = ThreadPoolExecutor(max_workers=1, thread_name_prefix="steps")

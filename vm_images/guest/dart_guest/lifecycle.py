@@ -63,6 +63,7 @@ async def quiesce(request: web.Request) -> web.Response:
         if transport is not request.transport:
             transport.abort()
     await agent.walker.stop()
+    await asyncio.to_thread(agent.recorder.halt)
     await agent.on_desktop(agent.desktop.release_shared_memory)
     left = await wait_reaped(ZOMBIE_LIMIT_S)
     await asyncio.to_thread(os.sync)

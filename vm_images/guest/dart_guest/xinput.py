@@ -13,13 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from Xlib import X, display, error
+from Xlib import X, display, error, protocol
 from Xlib.ext import damage, xtest
 
 from dart_guest import events, keymap
 
 REMAP_PAUSE_S = 0.05
-"""Given to programs to read the old map before a spare key is used again for another character."""
+"""Given to programs that cannot be asked, to read the old map before a spare key is used again for another character."""
+
+PONG_LIMIT_S = 5.0
+"""How long a program that can be asked may take to have read the keys before."""
 
 DOUBLE_CLICK_S, DOUBLE_CLICK_PX = 0.45, 10
 """Two presses closer than this in time and place are taken for a double click: more than any toolkit's 0.4 s and 5 to 8 pixels."""
@@ -85,6 +88,10 @@ class XInput:
         self.held_names: dict[int, str] = {}
         self.held_buttons: set[int] = set()
         self.keymap = self.read_keymap()
+        self.map_changed = self.damaged = self.ponged = False
+        self.pings = 0
+        self.expected = (0, 0)
+        """Of the pong that is waited for: the atom and the number of the ping."""
         self.display.sync()
 
     def read_keymap(self) -> keymap.Keymap:
@@ -94,12 +101,23 @@ class XInput:
         rows = self.display.get_keyboard_mapping(first, count)
         return keymap.Keymap([[int(symbol) for symbol in row] for row in rows], first)
 
+    def renew_keymap(self) -> None:
+        """Take over what another program wrote to the keyboard map since the last look; our own characters stay where they are."""
+        self.read_events()
+        if not self.map_changed:
+            return
+        self.map_changed = False
+        now = self.read_keymap()
+        if now.spares != self.keymap.spares or now.borrowed != self.keymap.borrowed:
+            self.keymap = now
+
     def perform(self, planned: Sequence[events.Event]) -> None:
         """Perform events in order and return when the server has taken them all.
 
         The first press is never the second half of a double click that an earlier call began: it waits where it would be. Clicks of
         one call follow each other at once.
         """
+        self.renew_keymap()
         earlier = self.last_press
         for event in planned:
             match event:
@@ -211,11 +229,49 @@ class XInput:
         reused = set(self.keymap.borrowed.values())
         changes = self.keymap.borrow(missing, keep)
         if reused & changes.keys():
-            self.display.sync()
-            self.sleep(REMAP_PAUSE_S)
+            self.await_reader()
         for keycode, keysym in changes.items():
             self.display.change_keyboard_mapping(keycode, [[keysym, keysym]])
         self.display.sync()
+
+    def await_reader(self) -> None:
+        """Wait until the program that has the keyboard has read every key so far: a ping of the window manager's kind comes after them.
+
+        A program that takes no pings is given a fixed time.
+        """
+        atoms = {
+            name: self.display.intern_atom(name) for name in ("WM_PROTOCOLS", "_NET_WM_PING", "_NET_ACTIVE_WINDOW")
+        }
+        self.display.sync()
+        active = self.root.get_full_property(atoms["_NET_ACTIVE_WINDOW"], X.AnyPropertyType)
+        identifier = int(active.value[0]) if active is not None and len(active.value) else 0
+        if not self.takes_pings(identifier, atoms["_NET_WM_PING"]):
+            self.sleep(REMAP_PAUSE_S)
+            return
+        self.pings += 1
+        self.ponged = False
+        self.expected = (atoms["_NET_WM_PING"], self.pings)
+        self.root.change_attributes(event_mask=X.SubstructureNotifyMask)
+        window = self.display.create_resource_object("window", identifier)
+        data = (32, [atoms["_NET_WM_PING"], self.pings, identifier, 0, 0])
+        window.send_event(protocol.event.ClientMessage(window=window, client_type=atoms["WM_PROTOCOLS"], data=data))
+        self.display.flush()
+        deadline_s = self.monotonic() + PONG_LIMIT_S
+        while not self.ponged and (left_s := deadline_s - self.monotonic()) > 0:
+            self.read_events()
+            if not self.ponged:
+                select.select([self.display.fileno()], [], [], min(left_s, 0.1))
+        self.root.change_attributes(event_mask=0)
+
+    def takes_pings(self, identifier: int, ping: int) -> bool:
+        """Whether the window's program says that it answers pings."""
+        if not identifier:
+            return False
+        try:
+            protocols = self.display.create_resource_object("window", identifier).get_wm_protocols()
+        except error.BadWindow:
+            return False
+        return ping in protocols
 
     def release_all(self) -> None:
         """Let go every key and button that is held."""
@@ -234,18 +290,36 @@ class XInput:
         self.root.clear_area()
         self.display.sync()
 
+    def paint_picture(self, picture: Any) -> None:
+        """Put a PIL image (RGB, as large as the screen) on the bare screen."""
+        pixmap = self.root.create_pixmap(picture.width, picture.height, self.screen.root_depth)
+        context = pixmap.create_gc()
+        pixmap.put_pil_image(context, 0, 0, picture)
+        self.root.change_attributes(background_pixmap=pixmap)
+        self.root.clear_area()
+        context.free()
+        pixmap.free()
+        self.display.sync()
+
     def clear_damage(self) -> None:
         """Forget damage seen so far, so that the next drawing reports again."""
         self.display.damage_subtract(self.damage)
         self.drain()
 
     def drain(self) -> bool:
-        """Read all pending events; True when damage was among them."""
-        seen = False
+        """Read all pending events; True when damage was among them, or among those read since the last call."""
+        self.read_events()
+        seen, self.damaged = self.damaged, False
+        return seen
+
+    def read_events(self) -> None:
+        """Read all pending events and remember what they tell."""
         while self.display.pending_events():
             event = self.display.next_event()
-            seen = seen or event.type == self.damage_event
-        return seen
+            self.damaged = self.damaged or event.type == self.damage_event
+            self.map_changed = self.map_changed or event.type == X.MappingNotify
+            if event.type == X.ClientMessage and event.data[0] == 32:
+                self.ponged = self.ponged or tuple(event.data[1][:2]) == self.expected
 
     def wait_for_damage(self, timeout_s: float) -> bool:
         """See settle.DamageSource."""
