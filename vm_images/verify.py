@@ -180,6 +180,8 @@ class Farm:
     def release(self) -> None:
         """Give the desktop back."""
         if self.path:
+            # A request that was interrupted leaves the connection unusable; the next one dials anew.
+            self.connection.close()
             self.call("DELETE", self.path)
 
 
