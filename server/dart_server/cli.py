@@ -7,11 +7,14 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+
+from dart_server import image_cli
 
 if TYPE_CHECKING:
     from dart_server.settings import FarmSettings
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="dart-farm", help="The farm: live desktops by lease.", no_args_is_help=True, add_completion=False
 )
+app.add_typer(image_cli.app, name="images")
 STOP_TIMEOUT_S = 60.0
 LEASE_POLL_S = 0.2
 EXPIRY_TICKS = 5
@@ -149,18 +153,6 @@ def snapshots(as_json: Json = False) -> None:
 
 
 @app.command()
-def images(as_json: Json = False) -> None:
-    """The desktop images that are installed."""
-    from dart_server.preflight import installed_images
-
-    rows = installed_images(load_settings())
-    if as_json:
-        typer.echo(json.dumps(rows))
-    else:
-        _print(rows, ("name", "digest", "path"))
-
-
-@app.command()
 def key(
     name: Annotated[str, typer.Argument(help="Whom it is for.")],
     scope: Annotated[str, typer.Option(help="read, lease or admin.")] = "lease",
@@ -288,10 +280,11 @@ def _table(path: str, columns: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(rows))
     else:
-        _print(rows, columns)
+        print_table(rows, columns)
 
 
-def _print(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
+def print_table(rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...]) -> None:
+    """Columns under their names."""
     cells = [
         list(columns),
         *(["-" if row.get(column) is None else str(row[column]) for column in columns] for row in rows),

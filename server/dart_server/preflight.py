@@ -84,7 +84,7 @@ def _images(settings: FarmSettings) -> Check:
         "images",
         bool(names),
         detail,
-        "Run `make setup`, or `python vm_images/build.py build basic`, or set DART_HOME to where they are.",
+        "Run `make setup`, or `dart-farm images build basic`, or set DART_HOME to where they are.",
     )
 
 

@@ -11,10 +11,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from imagebuild.bootstrap import CLEAN_PATH
+from imagebuild.bootstrap import CLEAN_PATH, POLICY, inside
 from imagebuild.errors import BuildError
-from imagebuild.manifest import guest_files
-from imagebuild.recipe import Recipe
+from imagebuild.manifest import guest_files, recipe_files
+from imagebuild.recipe import Recipe, User
 
 AGENT_DIR = "usr/lib/dart"
 INIT_PATH = "usr/sbin/dart-init"
@@ -37,7 +37,6 @@ SYSTEM_FILES = {
     "etc/dconf/profile/user": "user-db:user\nsystem-db:local\n",
     "etc/xdg/user-dirs.conf": "enabled=False\n",
 }
-POLICY = "#!/bin/sh\nexit 101\n"
 HOME_FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
 PRUNED = (
     "var/cache/apt", "var/cache/debconf", "var/lib/apt/lists", "var/log", "usr/share/icons/HighContrast",
@@ -48,7 +47,7 @@ PRUNED = (
 def chroot(rootfs: Path, argv: list[str], stdin: str = "") -> None:
     """Run a program of the image; raises BuildError with its last words."""
     ended = subprocess.run(
-        ["chroot", str(rootfs), *argv],
+        inside(rootfs, argv),
         input=stdin,
         text=True,
         capture_output=True,
@@ -75,8 +74,8 @@ def share(source: Path, target: Path) -> None:
         raise BuildError(f"the packages of {source} could not be shared: {ended.stderr.strip()[-400:]}")
 
 
-def lay_system(rootfs: Path, recipe: Recipe) -> None:
-    """The account, its folders and the files that make a system of the packages."""
+def lay_system(rootfs: Path, recipe: Recipe, files: Path) -> None:
+    """The account, its folders, the files that make a system of the packages, and those of the recipe."""
     user = recipe.user
     chroot(rootfs, ["useradd", "-m", "-u", str(user.uid), "-s", "/bin/bash", "-G", ",".join(user.groups), user.name])
     chroot(rootfs, ["chpasswd"], f"{user.name}:{user.password}\n")
@@ -92,6 +91,31 @@ def lay_system(rootfs: Path, recipe: Recipe) -> None:
     for name in ("var/log", "var/cache/apt/archives/partial", "var/lib/apt/lists/partial"):
         (rootfs / name).mkdir(parents=True, exist_ok=True)
     chroot(rootfs, ["fc-cache", "-s"])
+    lay_files(rootfs, recipe, files)
+    for command in recipe.warm:
+        warm(rootfs, recipe.user, command)
+
+
+def lay_files(rootfs: Path, recipe: Recipe, files: Path) -> None:
+    """The recipe's own files; what lies in the user's home, the directories on the way too, belongs to the user."""
+    home = Path("home") / recipe.user.name
+    for source in recipe_files(files):
+        name = source.relative_to(files)
+        mode = 0o755 if source.stat().st_mode & 0o111 else 0o644
+        replace_file(rootfs / name, source.read_text(encoding="utf-8"), mode)
+        if name.is_relative_to(home):
+            for owned in (name, *name.parents):
+                if owned.is_relative_to(home) and owned != home:
+                    os.chown(rootfs / owned, recipe.user.uid, recipe.user.uid)
+
+
+def warm(rootfs: Path, user: User, command: tuple[str, ...]) -> None:
+    """Run a command as the user, so that it leaves its profile; the user's caches and temporary files are removed."""
+    home = f"/home/{user.name}"
+    drop = ["setpriv", f"--reuid={user.uid}", f"--regid={user.uid}", "--init-groups"]
+    chroot(rootfs, [*drop, "env", f"HOME={home}", f"USER={user.name}", *command])
+    for left in (rootfs / "tmp").iterdir():
+        remove(left)
 
 
 def remove(path: Path) -> None:

@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from imagebuild.errors import UsageError
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.+!-]+")
+OPTIONAL = ("python", "warm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,11 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One image: Debian suite, packages (sorted, each once), paths left out, user."""
+    """One image: Debian suite, packages (sorted, each once), paths left out, user.
+
+    `python` are packages of PyPI with their versions; `warm` are commands that the user runs once while the image is
+    made, so that programs find their profiles.
+    """
 
     name: str
     suite: str
@@ -42,10 +48,17 @@ class Recipe:
     exclude_paths: tuple[str, ...]
     include_paths: tuple[str, ...]
     user: User
+    python: tuple[str, ...] = ()
+    warm: tuple[tuple[str, ...], ...] = ()
 
     def canonical(self) -> str:
         """The recipe as text in which equal recipes are equal."""
-        return json.dumps(asdict(self), sort_keys=True)
+        fields = asdict(self)
+        return json.dumps({key: fields[key] for key in fields if fields[key] or key not in OPTIONAL}, sort_keys=True)
+
+    def packages_canonical(self) -> str:
+        """What decides the packages layer, as text."""
+        return replace(self, user=User("", 0, "", ()), warm=()).canonical()
 
     def sources(self, keyring: Path) -> list[str]:
         """APT source lines: the suite, its updates, its security fixes."""
@@ -90,6 +103,19 @@ class Fields:
             raise self.fail(key, "a list of strings")
         return tuple(value)
 
+    def optional_texts(self, key: str) -> tuple[str, ...]:
+        """A list of strings, or nothing."""
+        return self.texts(key) if key in self.table else ()
+
+    def commands(self, key: str) -> tuple[tuple[str, ...], ...]:
+        """A list of argument lists, or nothing."""
+        if key not in self.table:
+            return ()
+        value = self.take(key, list, "a list of argument lists")
+        if not all(isinstance(one, list) and one and all(isinstance(word, str) for word in one) for one in value):
+            raise self.fail(key, "a list of argument lists")
+        return tuple(tuple(one) for one in value)
+
     def inner(self, key: str) -> Fields:
         """A required table."""
         return Fields(self.file, f"{self.where}{key}.", self.take(key, dict, "a table"))
@@ -120,6 +146,9 @@ def read_recipe(file: Path) -> Recipe:
             if not PACKAGE.fullmatch(package):
                 raise groups.fail(group, f"a list of package names, and {package!r} is none")
             packages.add(package)
+    python = tuple(sorted(top.optional_texts("python")))
+    if wrong := [one for one in python if not PINNED.fullmatch(one)]:
+        raise top.fail("python", f"a list like name==version, and {wrong[0]!r} is not")
     exclude = top.inner("exclude")
     account = top.inner("user")
     user = User(
@@ -137,6 +166,8 @@ def read_recipe(file: Path) -> Recipe:
         exclude_paths=exclude.texts("paths"),
         include_paths=exclude.texts("except"),
         user=user,
+        python=python,
+        warm=top.commands("warm"),
     )
     for fields in (account, exclude, groups, top):
         fields.finish()

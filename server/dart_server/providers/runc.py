@@ -84,7 +84,7 @@ class RuncProvider:
         try:
             digest = json.loads(await asyncio.to_thread(manifest.read_text, encoding="utf-8"))["digest"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            hint = f"build it: `python vm_images/build.py build {image}`"
+            hint = f"build it: `dart-farm images build {image}`"
             raise ImageMissing(f"there is no image {image!r} in {self._images}", hint=hint) from error
         return str(digest) if str(digest).startswith("sha256:") else f"sha256:{digest}"
 

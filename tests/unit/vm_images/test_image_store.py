@@ -85,7 +85,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_an_image_that_is_there_is_not_built_again(
     store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    of_recipe = recipe_digest(read_recipe(build.RECIPES / "basic.toml"))
+    of_recipe = recipe_digest(read_recipe(build.RECIPES / "basic.toml"), build.RECIPES / "basic")
     finished(store, image_digest(of_recipe, guest_digest(build.GUEST)), of_recipe)
     assert run(monkeypatch, "build", "basic", "--home", str(tmp_path)) == 0
     assert "image basic: up to date" in capsys.readouterr().out
@@ -119,7 +119,7 @@ def test_the_log_of_a_failed_build_stays_with_the_images(store: ImageStore, monk
     log = store.build_log("basic")
     assert log.is_relative_to(store.images)
     with pytest.raises(BuildError, match=f"broken.*{log}"):
-        build.fill(recipe, None, store.fresh_work("basic"), log, build.Progress("basic"))
+        build.fill(recipe, None, store.fresh_work("basic"), store, build.Progress("basic"))
     assert log.read_text(encoding="utf-8") == "E: broken\n"
 
 

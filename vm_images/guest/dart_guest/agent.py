@@ -24,9 +24,10 @@ from aiohttp import web
 from dart_guest import PROTOCOL, VERSION, session
 from dart_guest.a11y import Walker
 from dart_guest.desktop import Desktop
+from dart_guest.events import Frame, Settle, StepRequest
 from dart_guest.processes import Runner
 from dart_guest.recorder import Recorder
-from dart_guest.windows import window_manager_works
+from dart_guest.windows import listed, window_manager_works
 from dart_guest.xinput import SessionDown
 
 Result = TypeVar("Result")
@@ -38,6 +39,8 @@ BACKGROUND = 0xDCE4EC
 RECORDING = Path("/var/log/dart/recording.mp4")
 """Where only root can write: a link laid by the user must not be followed."""
 SESSION_PARTS = ("bus", "x", "wm")
+AT_REST = StepRequest(None, (), Settle(quiet_ms=1000, cap_ms=15000), Frame(encoding="none"))
+"""A step that waits until the shell has drawn itself."""
 
 
 class Agent:
@@ -82,12 +85,20 @@ class Agent:
             self.active_steps -= 1
 
     async def watch_start(self) -> None:
-        """Poll until X and the window manager answer, then write the ready file."""
+        """Poll until X, the window manager and the session's shell are there and at rest, then write the ready file."""
+        shell = frozenset(session.read_plan().windows)
         while not self.ready:
             try:
                 await self.on_desktop(self.desktop.probe)
-                self.ready = await self.on_desktop(lambda: window_manager_works(self.desktop.connection()))
+                works = await self.on_desktop(lambda: window_manager_works(self.desktop.connection()))
                 await self.on_desktop(lambda: self.desktop.connection().paint_root(BACKGROUND))
+                if works and shell:
+                    works = await self.on_desktop(
+                        lambda: shell <= {one.cls for one in listed(self.desktop.connection())}
+                    )
+                    if works:
+                        await self.on_desktop(lambda: self.desktop.step(AT_REST))
+                self.ready = works
             except SessionDown:
                 self.ready = False
             if not self.ready:

@@ -161,8 +161,11 @@ class Init:
         self.start_agent()
         self.wait_for(Path("/tmp/.X11-unix/X0"), "x")
         self.wait_for(Path(session.BUS_ADDRESS.partition("=")[2]), "bus")
-        self.spawn("wm", ["openbox", "--sm-disable"], as_user=True)
+        plan = session.read_plan()
+        self.spawn("wm", list(plan.window_manager), as_user=True)
         self.spawn("a11y", ["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"], as_user=True)
+        for argv in plan.shell:
+            self.spawn(argv[0], list(argv), as_user=True)
 
     def wait_for(self, path: Path, part: str) -> None:
         """Wait until a socket exists."""
