@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +24,6 @@ MIN_FREE_BYTES = 6 * 1024**3
 CLEAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POLICY = "#!/bin/sh\nexit 101\n"
 DONE = "done"
-WHEELS = "var/cache/dart-wheels"
 TOLD_EVERY = 50
 """Packages between two lines of progress."""
 
@@ -175,21 +173,6 @@ def bootstrap(recipe: Recipe, layer: Path, log: Path, say: Say) -> Path:
     ]
     for step in steps:
         run_logged(inside(rootfs, step), log, teller)
-    if recipe.python:
-        say(f"installing {len(recipe.python)} packages of PyPI")
-        add_python(recipe, rootfs, log, teller)
     resolver.unlink()
     (layer / DONE).touch()
     return rootfs
-
-
-def add_python(recipe: Recipe, rootfs: Path, log: Path, teller: Teller) -> None:
-    """Install the recipe's packages of PyPI: fetched by the builder's pip, whose index settings fit its network."""
-    place = rootfs / WHEELS
-    fetch = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", f"--wheel-dir={place}", *recipe.python]
-    run_logged(fetch, log, teller)
-    names = [f"/{WHEELS}/{wheel.name}" for wheel in sorted(place.glob("*.whl"))]
-    run_logged(
-        inside(rootfs, ["pip", "install", "--break-system-packages", "--no-index", "--no-deps", *names]), log, teller
-    )
-    shutil.rmtree(place)

@@ -18,8 +18,7 @@ from imagebuild.errors import UsageError
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
-PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.+!-]+")
-OPTIONAL = ("python", "warm")
+OPTIONAL = ("warm",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +35,7 @@ class User:
 class Recipe:
     """One image: Debian suite, packages (sorted, each once), paths left out, user.
 
-    `python` are packages of PyPI with their versions; `warm` are commands that the user runs once while the image is
-    made, so that programs find their profiles.
+    `warm` are commands that the user runs once while the image is made, so that programs find their profiles.
     """
 
     name: str
@@ -48,7 +46,6 @@ class Recipe:
     exclude_paths: tuple[str, ...]
     include_paths: tuple[str, ...]
     user: User
-    python: tuple[str, ...] = ()
     warm: tuple[tuple[str, ...], ...] = ()
 
     def canonical(self) -> str:
@@ -103,10 +100,6 @@ class Fields:
             raise self.fail(key, "a list of strings")
         return tuple(value)
 
-    def optional_texts(self, key: str) -> tuple[str, ...]:
-        """A list of strings, or nothing."""
-        return self.texts(key) if key in self.table else ()
-
     def commands(self, key: str) -> tuple[tuple[str, ...], ...]:
         """A list of argument lists, or nothing."""
         if key not in self.table:
@@ -146,9 +139,6 @@ def read_recipe(file: Path) -> Recipe:
             if not PACKAGE.fullmatch(package):
                 raise groups.fail(group, f"a list of package names, and {package!r} is none")
             packages.add(package)
-    python = tuple(sorted(top.optional_texts("python")))
-    if wrong := [one for one in python if not PINNED.fullmatch(one)]:
-        raise top.fail("python", f"a list like name==version, and {wrong[0]!r} is not")
     exclude = top.inner("exclude")
     account = top.inner("user")
     user = User(
@@ -166,7 +156,6 @@ def read_recipe(file: Path) -> Recipe:
         exclude_paths=exclude.texts("paths"),
         include_paths=exclude.texts("except"),
         user=user,
-        python=python,
         warm=top.commands("warm"),
     )
     for fields in (account, exclude, groups, top):
