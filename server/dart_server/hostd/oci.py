@@ -47,8 +47,9 @@ _SECCOMP_ARCHITECTURES = {
 _CLONE_NEWUSER = 0x10000000
 _EPERM, _ENOSYS = 1, 38
 _MASKED = (
-    "/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/scsi",
-    "/proc/timer_list", "/proc/timer_stats", "/sys/firmware",
+    "/proc/acpi", "/proc/asound", "/proc/cmdline", "/proc/kallsyms", "/proc/kcore", "/proc/keys", "/proc/kmsg", "/proc/kpagecgroup",
+    "/proc/kpagecount", "/proc/kpageflags", "/proc/latency_stats", "/proc/modules", "/proc/sched_debug", "/proc/scsi",
+    "/proc/slabinfo", "/proc/timer_list", "/proc/timer_stats", "/proc/vmallocinfo", "/sys/firmware", "/sys/kernel/debug",
 )  # fmt: skip
 _READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 _CPU_PERIOD_US = 100_000
@@ -64,9 +65,8 @@ def runtime_config(
     netns: Path,
     criu_config: Path,
     limits: Limits,
-    filtered: bool,
 ) -> dict[str, Any]:
-    """The OCI configuration of one desktop. `cgroup` is `/<prefix>/<name>`; `filtered`: with the system-call filter."""
+    """The OCI configuration of one desktop. `cgroup` is `/<prefix>/<name>`."""
     memory_bytes = limits.memory_mib << 20
     files = min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     granted = list(CAPABILITIES)
@@ -112,7 +112,7 @@ def runtime_config(
                 "pids": {"limit": limits.pids},
                 "cpu": {"quota": int(limits.cpus * _CPU_PERIOD_US), "period": _CPU_PERIOD_US, "shares": 256},
             },
-            **({"seccomp": seccomp()} if filtered else {}),
+            "seccomp": seccomp(),
         },
     }
 

@@ -8,10 +8,10 @@ import re
 import shutil
 import subprocess
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from dart_server.hostd import rlimits
+from dart_server.hostd import rlimits, supervisor, syscall_filter
 from dart_server.hostd.faults import HostdError, HostFault, SnapshotBroken
 
 CRIU_SETTINGS = """\
@@ -36,6 +36,8 @@ class Runc:
     failure_log: Path
     """Where CRIU's whole log goes when a checkpoint or a restore fails (the latest one only)."""
     timeout_s: float = 120.0
+    _filters: list[syscall_filter.Filter] = field(default_factory=list)
+    """The desktops' filter as the kernel has it, once one has run; read only where CRIU needs it told."""
 
     def prepare(self) -> None:
         """Make the directory of programs that CRIU is to find first."""
@@ -51,7 +53,10 @@ class Runc:
         """Start a container from its bundle; returns the host pid of its init."""
         pid_file = bundle / "init.pid"
         self._call(["run", "--detach", "--bundle", str(bundle), "--pid-file", str(pid_file), name], bundle, HostFault)
-        return int(pid_file.read_text(encoding="ascii"))
+        pid = int(pid_file.read_text(encoding="ascii"))
+        if rlimits.is_needed() and not self._filters:
+            self._filters.append(syscall_filter.read(pid))
+        return pid
 
     def pause(self, name: str, work: Path) -> None:
         """Freeze every process of the container."""
@@ -97,7 +102,8 @@ class Runc:
         environment = {"PATH": f"{self._shims}:{self.criu.parent}:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
         helped = command[0] == "checkpoint" and rlimits.is_needed()
         try:
-            with rlimits.supervised(argv) if helped else nullcontext((argv, None)) as (started, inherited):
+            known = self._filters[0] if self._filters else None
+            with supervisor.supervised(argv, known) if helped else nullcontext((argv, None)) as (started, inherited):
                 done = subprocess.run(
                     started,
                     env=environment,

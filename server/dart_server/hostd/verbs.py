@@ -117,6 +117,7 @@ VERBS: dict[str, dict[str, Check]] = {
     "restore": _BOTH,
     "destroy": _DESKTOP,
     "health": _DESKTOP,
+    "seal": _DESKTOP,
     "dial": {**_DESKTOP, "port": _port},
     "delete_snapshot": {"snapshot_id": _identifier},
 }
