@@ -239,6 +239,7 @@ def main() -> int:
         print("dart-init: runs only as process 1 of a desktop", file=sys.stderr)
         return 2
     os.umask(0o022)
+    session.shut_out_tracers()
     prepare_files()
     redirect_stdio()
     bring_loopback_up()
