@@ -295,7 +295,6 @@ async def test_a_million_empty_files_are_bounded(pair: Pair) -> None:
     )
     await pair.attempt("python3", "-c", code, timeout_s=15)
     await works(pair.case, pair.neighbour)
-    print(await pair.case.provider.health("evil"), (await pair.run("sh","-c","ls -f /home/user/many | wc -l"))["stdout"], (before.memory_kib-Host.now().memory_kib)>>10)
     assert Host.now().memory_kib > before.memory_kib - (EVIL.memory_mib << 10) - MEMORY_SLACK_KIB
     assert await pair.cause() in (HealthCause.OK, HealthCause.OOM, HealthCause.DISK_FULL)
 
