@@ -24,7 +24,7 @@ from dart_server.wire import DesktopShape, FrameSpec, SettleSpec
 FORKS = 8
 WINDOW_LIMIT_S = 120.0
 WINDOW_POLL_S = 0.05
-AT_REST = SettleSpec(quiet_ms=1000, cap_ms=20_000)
+AT_REST = SettleSpec(quiet_ms=500, cap_ms=20_000)
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -106,7 +106,7 @@ async def _forks(farm: AsyncFarm, shape: DesktopShape, snapshot_id: str, app: Ap
 
 
 async def open_app(lease: AsyncLease, app: App) -> float:
-    """Start the application; seconds until its window is there. Returns once the screen is at rest."""
+    """Start the application; seconds until its window is there and the screen came to rest, the quiet time after that not counted."""
     began_s = time.perf_counter()
     if app.argv:
         await lease.exec(list(app.argv), detach=True)
@@ -114,9 +114,8 @@ async def open_app(lease: AsyncLease, app: App) -> float:
         if time.perf_counter() - began_s > WINDOW_LIMIT_S:
             raise RuntimeError(f"{app.argv[0]} showed no window with {app.title!r} within {WINDOW_LIMIT_S:.0f} s")
         await asyncio.sleep(WINDOW_POLL_S)
-    opened_s = time.perf_counter() - began_s
     await lease.step([], AT_REST, frame=FrameSpec(encoding="none"))
-    return opened_s
+    return time.perf_counter() - began_s - AT_REST.quiet_ms / 1000
 
 
 async def check_open(lease: AsyncLease, app: App) -> None:

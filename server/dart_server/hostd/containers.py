@@ -25,7 +25,7 @@ from typing import Any
 from dart_server.hostd import cgroups, images, netns, oci
 from dart_server.hostd.faults import ConnectionRefused, DesktopGone, HostdError, HostFault, SnapshotBroken
 from dart_server.hostd.layout import Layout
-from dart_server.hostd.runc import CRIU_SETTINGS, Runc
+from dart_server.hostd.runc import CRIU_SETTINGS, Runc, criu_config
 from dart_server.hostd.storage import Storage, tree_bytes
 from dart_server.hostd.verbs import Limits
 
@@ -281,15 +281,14 @@ class Host:
         try:
             root = self.storage.mount_root(desktop.name, desktop.image.rootfs, desktop.layers, desktop.limits.disk_mib)
             netns.create(place / "net")
-            criu_config = place / "criu.conf"
-            criu_config.write_text(CRIU_SETTINGS, encoding="ascii")
+            criu_config(place).write_text(CRIU_SETTINGS, encoding="ascii")
             config = oci.runtime_config(
                 rootfs=root,
                 argv=desktop.image.init,
                 env=desktop.env,
                 cgroup=self._group(desktop.name),
                 netns=place / "net",
-                criu_config=criu_config,
+                criu_config=criu_config(place),
                 limits=desktop.limits,
                 filtered=self.filtered,
             )
