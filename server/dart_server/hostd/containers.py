@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dart_server.hostd import cgroups, images, netns, oci
@@ -57,7 +57,8 @@ class Snapshot:
     layers: tuple[str, ...]
     limits: Limits
     env: dict[str, str]
-    nbytes: int
+    quarantined: bool = False
+    """It did not restore: its files are kept for a person to look at."""
 
 
 @dataclass(slots=True)
@@ -117,6 +118,8 @@ class Host:
             processes.mkdir(parents=True, mode=0o700)
             work.mkdir(mode=0o700)
             layer_id = f"{next(self._serial):x}"
+            count = cgroups.processes(self._group(desktop.name))
+            began_s = time.monotonic()
             try:
                 self.runc.pause(desktop.name, work)
                 try:
@@ -128,12 +131,20 @@ class Host:
                 shutil.rmtree(place, ignore_errors=True)
                 shutil.rmtree(self.storage.layer_dir(layer_id), ignore_errors=True)
                 raise
-            nbytes = tree_bytes(processes) + tree_bytes(self.storage.layer_dir(layer_id))
+            pause_s = time.monotonic() - began_s
+            files_bytes = tree_bytes(self.storage.layer_dir(layer_id))
             layers = (layer_id, *desktop.layers)
-            snapshot = Snapshot(snapshot_id, desktop.image, layers, desktop.limits, desktop.env, nbytes)
             with self._table:
-                self._snapshots[snapshot_id] = snapshot
-        return {"bytes": nbytes, "image_digest": desktop.image.digest}
+                self._snapshots[snapshot_id] = Snapshot(
+                    snapshot_id, desktop.image, layers, desktop.limits, desktop.env
+                )
+        return {
+            "bytes": tree_bytes(processes) + files_bytes,
+            "files_bytes": files_bytes,
+            "processes": count,
+            "pause_s": pause_s,
+            "image_digest": desktop.image.digest,
+        }
 
     def restore(self, desktop_id: str, snapshot_id: str) -> dict[str, Any]:
         """Replace (or make) a desktop by a copy of a snapshot; returns as soon as its processes run."""
@@ -142,7 +153,7 @@ class Host:
             with self._heavy:
                 with self._table:
                     snapshot = self._snapshots.get(snapshot_id)
-                    if snapshot is None:
+                    if snapshot is None or snapshot.quarantined:
                         raise SnapshotBroken(f"there is no snapshot {snapshot_id}", hint="prepare the desktop again")
                     desktop = self._new_life(desktop_id, snapshot.image, snapshot.layers, snapshot.limits, snapshot.env)
                 self._start(desktop, snapshot)
@@ -153,6 +164,24 @@ class Host:
         with self._one(desktop_id):
             self._drop(desktop_id, wait=True)
         return {}
+
+    def quarantine(self, snapshot_id: str) -> dict[str, Any]:
+        """Never restore from a snapshot again; its files stay, with CRIU's log of the latest failure, until it is deleted.
+
+        `place`: where root finds them for as long as this helper runs; None when there is no such snapshot."""
+        with self._one(snapshot_id):
+            with self._table:
+                snapshot = self._snapshots.get(snapshot_id)
+                if snapshot is None:
+                    return {"place": None}
+                self._snapshots[snapshot_id] = replace(snapshot, quarantined=True)
+            place = self.storage.snapshot_dir(snapshot_id)
+            if self.runc.failure_log.exists():
+                shutil.copyfile(self.runc.failure_log, place / "failure.log")
+            layers = [str(self.storage.layer_dir(layer)) for layer in snapshot.layers]
+            text = json.dumps({"image": snapshot.image.digest, "layers": layers}, indent=1)
+            (place / "snapshot.json").write_text(text + "\n", encoding="utf-8")
+        return {"place": f"/proc/{os.getpid()}/root{place}"}
 
     def delete_snapshot(self, snapshot_id: str) -> dict[str, Any]:
         """Remove a snapshot; its layers stay while a desktop or a later snapshot stands on them."""

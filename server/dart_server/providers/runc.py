@@ -121,7 +121,14 @@ class RuncProvider:
             raise DesktopGone(f"the desktop {desktop_id} does not answer: {error}") from error
         self._hang_up(desktop_id)
         saved = await self._ask("checkpoint", desktop_id=desktop_id, snapshot_id=snapshot_id)
-        return SnapshotInfo(snapshot_id, saved["bytes"], saved["image_digest"])
+        return SnapshotInfo(
+            snapshot_id,
+            saved["bytes"],
+            saved["image_digest"],
+            files_bytes=saved["files_bytes"],
+            pause_s=saved["pause_s"],
+            processes=saved["processes"],
+        )
 
     async def restore(self, desktop_id: str, snapshot_id: str) -> None:
         """Bring a copy to life under this id and wait for its agent."""
@@ -142,6 +149,11 @@ class RuncProvider:
         """Remove the desktop; idempotent."""
         self._hang_up(desktop_id)
         await self._ask("destroy", desktop_id=desktop_id)
+
+    async def quarantine(self, snapshot_id: str) -> str | None:
+        """See `base.KeepsBroken`; the files are in the helper's own mounts, which root reaches through its /proc entry."""
+        place: str | None = (await self._ask("quarantine", snapshot_id=snapshot_id))["place"]
+        return place
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
         """Remove the snapshot; idempotent."""

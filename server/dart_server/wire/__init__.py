@@ -25,7 +25,8 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     WS     /v1/leases/{lease_id}/tunnel?port=N   bytes to and from a TCP port inside the desktop
     POST   /v1/setups/claim                      SetupClaim -> SetupGrant         one builder per key, the others wait
     POST   /v1/setups/abandon                    SetupAbandon                     the builder failed; the next one may try
-    GET    /v1/snapshots                         -> list[SnapshotView];  DELETE /v1/snapshots/{snapshot_id}
+    GET    /v1/snapshots?state=ready|quarantined -> list[SnapshotView]            the caller's and the farm's own
+    GET    /v1/snapshots/{id or name}            -> SnapshotView;  DELETE         desktops made from it live on
     GET    /v1/desktops                          -> list[DesktopView]
     GET    /v1/events?after=N                    -> list[Event]                   append-only history
     GET    /v1/farm                              -> FarmView
@@ -54,6 +55,7 @@ from dart_server.wire.base import (
     ImageName,
     Resolution,
     SetupKey,
+    SnapshotName,
     WireModel,
 )
 from dart_server.wire.desktop import (
@@ -88,6 +90,7 @@ from dart_server.wire.farm import (
     SetupClaim,
     SetupGrant,
     SnapshotRequest,
+    SnapshotState,
     SnapshotView,
 )
 from dart_server.wire.leases import (
@@ -138,7 +141,9 @@ __all__ = [
     "SetupClaim",
     "SetupGrant",
     "SetupKey",
+    "SnapshotName",
     "SnapshotRequest",
+    "SnapshotState",
     "SnapshotView",
     "StepRequest",
     "TextEvent",
