@@ -261,7 +261,12 @@ class FakeLease(ScriptedDesktop):
         return await self._farm.claim(key, wait_s)
 
     async def snapshot(
-        self, *, publish_key: str | None = None, grant: str | None = None, name: str | None = None
+        self,
+        name: str | None = None,
+        *,
+        description: str | None = None,
+        publish_key: str | None = None,
+        grant: str | None = None,
     ) -> SnapshotView:
         self._enter("snapshot")
         snapshot_id = f"snap_{len(self._farm.states)}"
@@ -273,6 +278,7 @@ class FakeLease(ScriptedDesktop):
             snapshot_id=snapshot_id,
             kind="user" if publish_key is None else "setup",
             name=name,
+            description=description,
             setup_key=publish_key,
             owner="fake",
             shape=self.shape,

@@ -89,7 +89,7 @@ class Preparer:
         try:
             await self._build(lease, task, fresh=fresh)
             await lease.step([], SETUP_SETTLE)
-            await lease.snapshot(publish_key=key, grant=grant)
+            await lease.snapshot(description=f"after the set-up of {task.id}"[:500], publish_key=key, grant=grant)
         except BaseException as error:
             await self._abandon(key, grant, error)
             if isinstance(error, FarmError) and error.code == ErrorCode.CAPABILITY_MISSING:

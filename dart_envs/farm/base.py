@@ -100,7 +100,12 @@ class LeaseLike(Desktop, Protocol):
         ...
 
     async def snapshot(
-        self, *, publish_key: str | None = None, grant: str | None = None, name: str | None = None
+        self,
+        name: str | None = None,
+        *,
+        description: str | None = None,
+        publish_key: str | None = None,
+        grant: str | None = None,
     ) -> SnapshotView:
         """Take a live snapshot; with `publish_key` it becomes the prepared state of that key."""
         ...

@@ -135,9 +135,7 @@ class Host:
             files_bytes = tree_bytes(self.storage.layer_dir(layer_id))
             layers = (layer_id, *desktop.layers)
             with self._table:
-                self._snapshots[snapshot_id] = Snapshot(
-                    snapshot_id, desktop.image, layers, desktop.limits, desktop.env
-                )
+                self._snapshots[snapshot_id] = Snapshot(snapshot_id, desktop.image, layers, desktop.limits, desktop.env)
         return {
             "bytes": tree_bytes(processes) + files_bytes,
             "files_bytes": files_bytes,

@@ -50,7 +50,7 @@ class Brought:
 
 @dataclass(slots=True)
 class Trials:
-    """What was tried for one desktop: failures by snapshot, failures that no snapshot is suspected of, and the suspects with their reasons."""
+    """What was tried for one desktop: failures by snapshot, other failures, and the suspected snapshots with their reasons."""
 
     of_snapshot: Counter[str] = field(default_factory=Counter)
     of_host: int = 0
