@@ -98,7 +98,7 @@ class LeaseRecord:
 
 @dataclass(slots=True)
 class SnapshotRecord:
-    """One live snapshot, ready or quarantined. `pins` counts the restores that read it now."""
+    """One live snapshot, ready or quarantined. `pins` counts the restores that read it now; `doomed`: deleted when they end."""
 
     snapshot_id: str
     kind: SnapshotKind
@@ -119,6 +119,7 @@ class SnapshotRecord:
     reason: str | None = None
     place: str | None = None
     pins: int = 0
+    doomed: bool = False
 
     def view(self, lineage: list[str]) -> wire.SnapshotView:
         """As clients see it; `lineage`: ids of what it stands on, nearest first."""

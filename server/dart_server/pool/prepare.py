@@ -165,7 +165,7 @@ class Preparer:
     async def _restore(self, slot: Slot, snapshot: SnapshotRecord) -> None:
         await self.hang_up(slot)
         slot.exists = True
-        with self._snapshots.reading(snapshot):
+        async with self._snapshots.reading(snapshot):
             await self._provider.restore(slot.desktop_id, snapshot.snapshot_id)
         await self._settle_in(slot, snapshot)
         self._repository.touch_snapshot(snapshot)

@@ -54,8 +54,6 @@ async def delete(name: str, request: Request, principal: Tenant) -> Response:
         principal.require(Scope.ADMIN)
     elif not principal.may_touch(record.owner):
         raise FarmError(ErrorCode.NOT_FOUND, f"there is no snapshot {name}")
-    if record.pins:
-        raise FarmError(ErrorCode.INVALID, "the snapshot is being restored", status=409, hint="Try again in a moment.")
     await farm.snapshots.delete(record)
     return Response(status_code=204)
 

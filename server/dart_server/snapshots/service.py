@@ -9,8 +9,8 @@ Non-goals: who may build a prepared state (`setups`), what a desktop is rebuilt 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 
 from dart_server import wire
@@ -169,15 +169,17 @@ class Snapshots:
                 return replace(want, setup_key=None, snapshot_id=parent)
         return replace(want, setup_key=None, snapshot_id=None)
 
-    @contextmanager
-    def reading(self, record: SnapshotRecord) -> Iterator[None]:
-        """Protects a snapshot from eviction while it is restored from."""
+    @asynccontextmanager
+    async def reading(self, record: SnapshotRecord) -> AsyncIterator[None]:
+        """Protects a snapshot from removal while it is restored from."""
         record.pins += 1
         record.last_used_at = self._clock.time()
         try:
             yield
         finally:
             record.pins -= 1
+            if record.doomed and record.pins == 0:
+                await self._drop(record, "asked for")
 
     async def take(
         self,
@@ -207,12 +209,9 @@ class Snapshots:
         )
         with self._named(owner, name):
             await self._save(slot, record)
-        record.pins += 1
-        try:
+        async with self.reading(record):
             await self._repository.finish_snapshot(record, slot)
             await self._make_room(required=False)
-        finally:
-            record.pins -= 1
         return record
 
     @contextmanager
@@ -286,8 +285,12 @@ class Snapshots:
         return min(candidates, key=lambda record: (record.kind == "user", record.last_used_at), default=None)
 
     async def delete(self, record: SnapshotRecord) -> None:
-        """Remove a ready or a quarantined snapshot."""
-        await self._drop(record, "asked for")
+        """Remove a ready or a quarantined snapshot: nobody finds it any more, and its files go when the last restore from it has ended."""
+        if record.pins == 0:
+            await self._drop(record, "asked for")
+            return
+        record.doomed = True
+        self._records.pop(record.snapshot_id, None)
 
     async def quarantine(self, record: SnapshotRecord, reason: str) -> None:
         """Set a snapshot that does not restore aside, as far as there is room."""

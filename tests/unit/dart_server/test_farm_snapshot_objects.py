@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from farm_fake import FakeProvider
-from farm_harness import Api, MakeApi, ManualClock
+from farm_harness import Api, MakeApi, ManualClock, until
 
 from dart_server.keys import Scope
 
@@ -157,6 +158,20 @@ async def test_a_claim_of_a_broken_snapshot_is_refused_and_leaves_a_ready_deskto
     made = provider.log.count(("create", lease["desktop_id"]))
     assert (await api.claim())["snapshot_id"] == view["parent"]
     assert provider.log.count(("create", lease["desktop_id"])) == made
+
+
+async def test_a_snapshot_that_is_being_restored_is_deleted_afterwards(api: Api, provider: FakeProvider) -> None:
+    lease = await api.claim()
+    view = await take(api, lease, name="a")
+    provider.gate = asyncio.Event()
+    resetting = asyncio.create_task(api.reset(lease, snapshot_id="a"))
+    await until(lambda: ("restore", view["snapshot_id"]) in provider.log)
+    assert (await api.call("DELETE", "/v1/snapshots/a")).status_code == 204
+    assert (await api.call("GET", "/v1/snapshots/a")).status_code == 404
+    assert view["snapshot_id"] in provider.snapshots
+    provider.gate.set()
+    assert (await resetting)["snapshot_id"] == view["snapshot_id"]
+    assert view["snapshot_id"] not in provider.snapshots
 
 
 async def test_the_quarantine_has_bounded_room(make_api: MakeApi, provider: FakeProvider) -> None:
