@@ -26,7 +26,7 @@ from dart_server.hostd import cgroups, images, netns, oci
 from dart_server.hostd.faults import ConnectionRefused, DesktopGone, HostdError, HostFault, SnapshotBroken
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.runc import CRIU_SETTINGS, Runc
-from dart_server.hostd.storage import Storage, tree_bytes
+from dart_server.hostd.storage import Storage, file_sizes, tree_bytes
 from dart_server.hostd.verbs import Limits
 
 DIAL_TIMEOUT_S = 5.0
@@ -57,6 +57,8 @@ class Snapshot:
     layers: tuple[str, ...]
     limits: Limits
     env: dict[str, str]
+    sizes: dict[str, int]
+    """Bytes of every file of the process images, by name."""
     quarantined: bool = False
     """It did not restore: its files are kept for a person to look at."""
 
@@ -134,8 +136,10 @@ class Host:
             pause_s = time.monotonic() - began_s
             files_bytes = tree_bytes(self.storage.layer_dir(layer_id))
             layers = (layer_id, *desktop.layers)
+            sizes = file_sizes(processes)
+            snapshot = Snapshot(snapshot_id, desktop.image, layers, desktop.limits, desktop.env, sizes)
             with self._table:
-                self._snapshots[snapshot_id] = Snapshot(snapshot_id, desktop.image, layers, desktop.limits, desktop.env)
+                self._snapshots[snapshot_id] = snapshot
         return {
             "bytes": tree_bytes(processes) + files_bytes,
             "files_bytes": files_bytes,
@@ -164,7 +168,7 @@ class Host:
         return {}
 
     def quarantine(self, snapshot_id: str) -> dict[str, Any]:
-        """Never restore from a snapshot again; its files stay, with CRIU's log of the latest failure, until it is deleted.
+        """Never restore from a snapshot again; its files stay, with CRIU's log of the failure, until it is deleted.
 
         `place`: where root finds them for as long as this helper runs; None when there is no such snapshot."""
         with self._one(snapshot_id):
@@ -174,8 +178,6 @@ class Host:
                     return {"place": None}
                 self._snapshots[snapshot_id] = replace(snapshot, quarantined=True)
             place = self.storage.snapshot_dir(snapshot_id)
-            if self.runc.failure_log.exists():
-                shutil.copyfile(self.runc.failure_log, place / "failure.log")
             layers = [str(self.storage.layer_dir(layer)) for layer in snapshot.layers]
             text = json.dumps({"image": snapshot.image.digest, "layers": layers}, indent=1)
             (place / "snapshot.json").write_text(text + "\n", encoding="utf-8")
@@ -325,9 +327,16 @@ class Host:
                 pid = self.runc.run(desktop.name, place)
             else:
                 processes = self.storage.snapshot_dir(snapshot.snapshot_id) / "images"
+                if file_sizes(processes) != snapshot.sizes:
+                    raise SnapshotBroken(f"files of the snapshot {snapshot.snapshot_id} are missing or cut short")
                 pid = self.runc.restore(desktop.name, place, processes, place)
             desktop.pidfd = os.pidfd_open(pid)
         except BaseException as error:
+            if snapshot is not None and (place / "restore.log").exists():
+                with suppress(OSError):
+                    shutil.copyfile(
+                        place / "restore.log", self.storage.snapshot_dir(snapshot.snapshot_id) / "restore.log"
+                    )
             self._tear_down(desktop)
             if isinstance(error, HostdError):
                 raise

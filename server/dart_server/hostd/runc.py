@@ -6,8 +6,9 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,8 @@ class Runc:
     failure_log: Path
     """Where CRIU's whole log goes when a checkpoint or a restore fails (the latest one only)."""
     timeout_s: float = 120.0
+    restore_timeout_s: float = 30.0
+    """CRIU waits for ever on some damage; a desktop that was not brought back in this time is not coming."""
 
     def prepare(self) -> None:
         """Make the directory of programs that CRIU is to find first."""
@@ -71,7 +74,7 @@ class Runc:
         pid_file = bundle / "init.pid"
         arguments = ["--image-path", str(images), "--work-path", str(work), "--bundle", str(bundle), "--detach"]
         command = ["restore", *arguments, "--pid-file", str(pid_file), *self._sockets(), name]
-        self._call(command, work, SnapshotBroken, "restore.log")
+        self._call(command, work, SnapshotBroken, "restore.log", self.restore_timeout_s)
         return int(pid_file.read_text(encoding="ascii"))
 
     def state_dir(self, name: str) -> Path:
@@ -82,7 +85,15 @@ class Runc:
     def _sockets() -> list[str]:
         return ["--file-locks", "--ext-unix-sk", "--tcp-established"]
 
-    def _call(self, command: list[str], work: Path, failure: type[HostdError], tool_log: str | None = None) -> None:
+    def _call(
+        self,
+        command: list[str],
+        work: Path,
+        failure: type[HostdError],
+        tool_log: str | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        limit_s = timeout_s or self.timeout_s
         log = work / "runc.log"
         argv = [
             str(self.program),
@@ -98,20 +109,12 @@ class Runc:
         helped = command[0] == "checkpoint" and rlimits.is_needed()
         try:
             with rlimits.supervised(argv) if helped else nullcontext((argv, None)) as (started, inherited):
-                done = subprocess.run(
-                    started,
-                    env=environment,
-                    cwd="/",
-                    pass_fds=() if inherited is None else (inherited,),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    timeout=self.timeout_s,
-                    check=False,
-                )
+                code = _run(started, environment, () if inherited is None else (inherited,), limit_s)
         except subprocess.TimeoutExpired as error:
-            raise failure(f"runc {command[0]} took longer than {self.timeout_s:.0f} s") from error
-        if done.returncode != 0:
+            if tool_log:
+                self._keep(work / tool_log)
+            raise failure(f"runc {command[0]} took longer than {limit_s:.0f} s") from error
+        if code != 0:
             words = self._keep(work / tool_log) if tool_log else []
             raise failure(f"runc {command[0]} failed: {'; '.join(words or _runc_errors(log)) or 'no message'}")
 
@@ -121,6 +124,20 @@ class Runc:
             return []
         shutil.copyfile(log, self.failure_log)
         return _root_errors(log)
+
+
+def _run(argv: list[str], environment: dict[str, str], inherited: tuple[int, ...], timeout_s: float) -> int:
+    """Exit code of a program without input and output; at the time-out it is killed with what it started (CRIU), and that is raised."""
+    null = subprocess.DEVNULL
+    with subprocess.Popen(
+        argv, env=environment, cwd="/", pass_fds=inherited, stdin=null, stdout=null, stderr=null, process_group=0
+    ) as process:
+        try:
+            return process.wait(timeout_s)
+        except BaseException:  # whatever ends the wait, the group goes too; raised again
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
 
 
 def _runc_errors(log: Path) -> list[str]:
