@@ -27,6 +27,7 @@ from dart_envs.farm.base import GuestReply
 from dart_envs.types import Frame, RgbImage
 from dart_server.wire import (
     A11yElement,
+    ClockView,
     DesktopHealthView,
     DesktopShape,
     ErrorCode,
@@ -57,6 +58,8 @@ class DesktopState:
     typed: str = ""
     pointer: tuple[int, int] = (0, 0)
     events: list[InputEvent] = field(default_factory=list)
+    clock: datetime | None = None
+    """A declared time of day; it stands still."""
 
 
 Program = Callable[["ScriptedDesktop", list[str], str], ExecReply]
@@ -287,6 +290,15 @@ class FakeLease(ScriptedDesktop):
             created_at=_EPOCH,
             last_used_at=_EPOCH,
         )
+
+    async def clock(self) -> ClockView:
+        self._enter("clock")
+        return ClockView(time=self.state.clock or _EPOCH, declared=self.state.clock is not None)
+
+    async def set_clock(self, time: datetime | None) -> ClockView:
+        self._enter("set_clock")
+        self.state.clock = time
+        return await self.clock()
 
     async def health(self) -> DesktopHealthView:
         try:

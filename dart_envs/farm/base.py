@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from dart_envs.types import Desktop, Frame
 from dart_server.wire import (
+    ClockView,
     DesktopHealthView,
     DesktopShape,
     FrameSpec,
@@ -108,6 +110,14 @@ class LeaseLike(Desktop, Protocol):
         grant: str | None = None,
     ) -> SnapshotView:
         """Take a live snapshot; with `publish_key` it becomes the prepared state of that key."""
+        ...
+
+    async def clock(self) -> ClockView:
+        """What time of day it is in the desktop."""
+        ...
+
+    async def set_clock(self, time: datetime | None) -> ClockView:
+        """Declare the desktop's time of day; snapshots keep it, and their copies go on from there. None: the farm's."""
         ...
 
     async def health(self) -> DesktopHealthView: ...

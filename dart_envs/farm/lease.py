@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, Protocol, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -27,6 +28,8 @@ from dart_envs.farm.tunnel import open_tunnel
 from dart_envs.types import Frame
 from dart_server.wire import (
     A11yElement,
+    ClockRequest,
+    ClockView,
     DesktopShape,
     ErrorCode,
     ExecReply,
@@ -214,6 +217,16 @@ class AsyncLease(HeldLease):
         path = f"{self.path}/tunnel?port={port}"
         async with open_tunnel(self.transport, path, self.guest_headers) as address:
             yield address
+
+    # The clock.
+
+    async def clock(self) -> ClockView:
+        """What time of day it is in the desktop."""
+        return ClockView.model_validate_json(await self.call("GET", "/clock"))
+
+    async def set_clock(self, time: datetime | None) -> ClockView:
+        """Declare the desktop's time of day (with its time zone), or None: the farm's; see `ClockRequest`."""
+        return ClockView.model_validate_json(await self.call("PUT", "/clock", body=ClockRequest(time=time)))
 
     # Snapshots and resets.
 

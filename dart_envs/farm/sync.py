@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
+from datetime import datetime
 from typing import Any, TypeVar
 
 from dart_envs.farm.client import AsyncFarm
@@ -19,6 +20,7 @@ from dart_envs.farm.lease import AsyncLease
 from dart_envs.types import Frame
 from dart_server.wire import (
     A11yElement,
+    ClockView,
     DesktopHealthView,
     DesktopShape,
     ExecReply,
@@ -143,6 +145,12 @@ class Lease:
         """The snapshot and the copies' leases; see `AsyncLease.fork`."""
         fork = self._loop.run(self.inner.fork(count, name=name, wait_s=wait_s))
         return fork.snapshot, tuple(Lease(lease, self._loop) for lease in fork.leases)
+
+    def clock(self) -> ClockView:
+        return self._loop.run(self.inner.clock())
+
+    def set_clock(self, time: datetime | None) -> ClockView:
+        return self._loop.run(self.inner.set_clock(time))
 
     def health(self) -> DesktopHealthView:
         return self._loop.run(self.inner.health())

@@ -13,7 +13,7 @@ import json
 import socket
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,11 +50,16 @@ _SECOND_LOOKS, _SECOND_LOOK_S = 5, 0.1
 
 
 class RuncProvider:
-    """See `base.Provider`. One instance per farm; the helper is found by its socket in `runtime_dir`."""
+    """See `base.Provider`. One instance per farm; the helper is found by its socket in `runtime_dir`.
+
+    `wall_clock`: the time of day (seconds since 1970) that restored desktops follow unless a task declares another."""
 
     name = "runc"
 
-    def __init__(self, *, home: Path, runtime_dir: Path, snapshot_dir: Path) -> None:
+    def __init__(
+        self, *, home: Path, runtime_dir: Path, snapshot_dir: Path, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self._wall_clock = wall_clock
         self._images = home / "images"
         places = HostdPlaces(
             state=runtime_dir / "hostd", runtime=runtime_dir, images=self._images, home=home, store=snapshot_dir
@@ -240,4 +245,4 @@ class RuncProvider:
 
     async def _woken(self, desktop_id: str) -> dict[str, Any]:
         """The agent's answer to `/v1/restored`; its socket answers as soon as the copy runs."""
-        return await guest_control.restored(partial(self.dial, desktop_id, CONTROL), time.time(), WAKE_TIMEOUT_S)
+        return await guest_control.restored(partial(self.dial, desktop_id, CONTROL), self._wall_clock(), WAKE_TIMEOUT_S)

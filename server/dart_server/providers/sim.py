@@ -139,6 +139,7 @@ class SimProvider:
         await self._work("restore", self.times.restore_s)
         self._boots += 1
         guest = SimGuest(copy.deepcopy(saved.state), self._clock)
+        guest.go_on()
         guest.state.restores += 1
         guest.state.boot_id = f"{self._boots:032x}"
         self._lives[desktop_id] = _Life(saved.spec, guest)

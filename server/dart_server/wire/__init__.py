@@ -20,6 +20,8 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     POST   /v1/leases/{lease_id}/execute         ExecRequest -> ExecReply
     PUT    /v1/leases/{lease_id}/files?path=     body = content;  GET the same path reads it
     POST   /v1/leases/{lease_id}/snapshot        SnapshotRequest -> SnapshotView  live memory snapshot, optionally published under a key
+    GET    /v1/leases/{lease_id}/clock           -> ClockView                     the desktop's time of day
+    PUT    /v1/leases/{lease_id}/clock           ClockRequest -> ClockView        declare it
     GET    /v1/leases/{lease_id}/health          -> DesktopHealthView             why a desktop died, and whose fault it is
     ANY    /v1/leases/{lease_id}/guest/{path}    the guest agent's OSWorld routes, passed through
     WS     /v1/leases/{lease_id}/tunnel?port=N   bytes to and from a TCP port inside the desktop
@@ -59,8 +61,12 @@ from dart_server.wire.base import (
     WireModel,
 )
 from dart_server.wire.desktop import (
+    EARLIEST_CLOCK,
+    LATEST_CLOCK,
     A11yElement,
     ButtonEvent,
+    ClockRequest,
+    ClockView,
     ExecReply,
     ExecRequest,
     FrameHeader,
@@ -104,12 +110,16 @@ from dart_server.wire.leases import (
 )
 
 __all__ = [
+    "EARLIEST_CLOCK",
     "FENCE_HEADER",
+    "LATEST_CLOCK",
     "LEASE_TOKEN_HEADER",
     "REQUEST_ID_HEADER",
     "A11yElement",
     "ButtonEvent",
     "ChannelError",
+    "ClockRequest",
+    "ClockView",
     "DesktopHealthView",
     "DesktopShape",
     "DesktopState",

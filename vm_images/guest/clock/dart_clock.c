@@ -20,7 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef PAGE
 #define PAGE "/dev/dart-clock"
+#endif
 #define PAGE_BYTES 4096
 #define SECOND INT64_C(1000000000)
 #define OLDEST_DAY_S 1000000000
