@@ -7,8 +7,9 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,8 @@ class Runc:
     failure_log: Path
     """Where CRIU's whole log goes when a checkpoint or a restore fails (the latest one only)."""
     timeout_s: float = 120.0
+    restore_timeout_s: float = 30.0
+    """CRIU waits for ever on some damage; a desktop that was not brought back in this time is not coming."""
 
     def run(self, name: str, bundle: Path) -> int:
         """Start a container from its bundle; returns the host pid of its init."""
@@ -69,10 +72,10 @@ class Runc:
         settings = criu_config(bundle)
         settings.write_text(CRIU_SETTINGS + _UNLOGGED, encoding="ascii")
         try:
-            self._call(command, work, SnapshotBroken)
+            self._call(command, work, SnapshotBroken, None, self.restore_timeout_s)
         except SnapshotBroken as error:
             settings.write_text(CRIU_SETTINGS, encoding="ascii")
-            self._call(command, work, SnapshotBroken, "restore.log")
+            self._call(command, work, SnapshotBroken, "restore.log", self.restore_timeout_s)
             _log.warning("The restore of %s succeeded at the second try; the first said: %s", name, error)
         else:
             settings.write_text(CRIU_SETTINGS, encoding="ascii")
@@ -86,7 +89,15 @@ class Runc:
     def _sockets() -> list[str]:
         return ["--file-locks", "--ext-unix-sk", "--tcp-established"]
 
-    def _call(self, command: list[str], work: Path, failure: type[HostdError], tool_log: str | None = None) -> None:
+    def _call(
+        self,
+        command: list[str],
+        work: Path,
+        failure: type[HostdError],
+        tool_log: str | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        limit_s = timeout_s or self.timeout_s
         runc_log = work / "runc.log"
         argv = [
             str(self.program),
@@ -102,20 +113,12 @@ class Runc:
         helped = command[0] == "checkpoint" and rlimits.is_needed()
         try:
             with rlimits.supervised(argv) if helped else nullcontext((argv, None)) as (started, inherited):
-                done = subprocess.run(
-                    started,
-                    env=environment,
-                    cwd="/",
-                    pass_fds=() if inherited is None else (inherited,),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    timeout=self.timeout_s,
-                    check=False,
-                )
+                code = _run(started, environment, () if inherited is None else (inherited,), limit_s)
         except subprocess.TimeoutExpired as error:
-            raise failure(f"runc {command[0]} took longer than {self.timeout_s:.0f} s") from error
-        if done.returncode != 0:
+            if tool_log:
+                self._keep(work / tool_log)
+            raise failure(f"runc {command[0]} took longer than {limit_s:.0f} s") from error
+        if code != 0:
             words = self._keep(work / tool_log) if tool_log else []
             raise failure(f"runc {command[0]} failed: {'; '.join(words or _runc_errors(runc_log)) or 'no message'}")
 
@@ -130,6 +133,20 @@ class Runc:
 def criu_config(bundle: Path) -> Path:
     """Where a bundle's settings of CRIU are; the container's configuration names this file."""
     return bundle / "criu.conf"
+
+
+def _run(argv: list[str], environment: dict[str, str], inherited: tuple[int, ...], timeout_s: float) -> int:
+    """Exit code of a program without input and output; at the time-out it is killed with what it started (CRIU), and that is raised."""
+    null = subprocess.DEVNULL
+    with subprocess.Popen(
+        argv, env=environment, cwd="/", pass_fds=inherited, stdin=null, stdout=null, stderr=null, process_group=0
+    ) as process:
+        try:
+            return process.wait(timeout_s)
+        except BaseException:  # whatever ends the wait, the group goes too; raised again
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
 
 
 def _runc_errors(log: Path) -> list[str]:

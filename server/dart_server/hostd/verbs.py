@@ -118,6 +118,7 @@ VERBS: dict[str, dict[str, Check]] = {
     "destroy": _DESKTOP,
     "health": _DESKTOP,
     "dial": {**_DESKTOP, "port": _port},
+    "quarantine": {"snapshot_id": _identifier},
     "delete_snapshot": {"snapshot_id": _identifier},
 }
 
