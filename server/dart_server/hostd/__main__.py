@@ -96,7 +96,6 @@ def _run(layout: Layout, chosen: argparse.Namespace) -> int:
         layout.socket.unlink(missing_ok=True)
         raise CannotStart(f"the desktops' file systems cannot be set up: {error}") from error
     runtime = Runc(runc, criu, storage.runc_root, layout.failure_log)
-    runtime.prepare()
     host = Host(layout, storage, runtime, parallel=chosen.parallel)
     serving = server.Server(
         listener,

@@ -176,6 +176,12 @@ def tree_bytes(top: Path) -> int:
     return total
 
 
+def file_sizes(directory: Path) -> dict[str, int]:
+    """Bytes of each file in a directory, by name."""
+    with os.scandir(directory) as entries:
+        return {entry.name: entry.stat(follow_symlinks=False).st_size for entry in entries}
+
+
 def is_memory_backed(place: Path) -> bool:
     """Whether a directory, or the nearest one above it that exists, is on a tmpfs."""
     while not place.exists():

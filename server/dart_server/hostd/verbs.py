@@ -119,6 +119,7 @@ VERBS: dict[str, dict[str, Check]] = {
     "health": _DESKTOP,
     "seal": _DESKTOP,
     "dial": {**_DESKTOP, "port": _port},
+    "quarantine": {"snapshot_id": _identifier},
     "delete_snapshot": {"snapshot_id": _identifier},
 }
 

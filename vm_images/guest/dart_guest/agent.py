@@ -23,6 +23,7 @@ from aiohttp import web
 
 from dart_guest import PROTOCOL, VERSION, session
 from dart_guest.a11y import Walker
+from dart_guest.clock import DesktopClock
 from dart_guest.desktop import Desktop
 from dart_guest.events import Frame, Settle, StepRequest
 from dart_guest.processes import Runner
@@ -53,6 +54,7 @@ class Agent:
         self.recorder = Recorder(
             display, RECORDING if managed else Path(tempfile.gettempdir()) / f"dart-recording-{os.getpid()}.mp4"
         )
+        self.clock = DesktopClock()
         self.wallpaper: Path | None = None
         """The picture that the agent itself put on the root window."""
         self.managed = managed
@@ -139,7 +141,7 @@ class Agent:
             "agent_starts": status.agent_starts,
             "processes": await asyncio.to_thread(count_processes),
             "restores": self.restores,
-            "realtime_s": time.time(),
+            "realtime_s": self.clock.now_s(),
             "held": self.desktop.held(),
         }
 

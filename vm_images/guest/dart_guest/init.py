@@ -21,7 +21,7 @@ import sys
 import time
 from pathlib import Path
 
-from dart_guest import identity, look, session
+from dart_guest import clock, identity, look, session
 
 AGENT_DIR = "/usr/lib/dart"
 LOG_DIR = Path("/var/log/dart")
@@ -47,6 +47,7 @@ def prepare_files() -> None:
     for stale in (session.READY_FILE, session.STATUS_FILE, Path("/tmp/.X0-lock"), Path("/tmp/.X11-unix/X0")):
         stale.unlink(missing_ok=True)
     session.BOOT_ID_FILE.write_text(secrets.token_hex(16), encoding="ascii")
+    clock.make_page()
     identity.write_machine_id(secrets.token_hex(16))
 
 
