@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dart_server.hostd import cgroups, images, netns, oci
+from dart_server.hostd import cgroups, images, netns, oci, seal
 from dart_server.hostd.faults import ConnectionRefused, DesktopGone, HostdError, HostFault, SnapshotBroken
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.runc import CRIU_SETTINGS, Runc, criu_config
@@ -71,8 +71,6 @@ class Host:
     storage: Storage
     runc: Runc
     parallel: int = 4
-    filtered: bool = True
-    """Whether desktops run under the system-call filter."""
     _desktops: dict[str, Desktop] = field(default_factory=dict)
     """The present life of each desktop id."""
     _lives: dict[str, Desktop] = field(default_factory=dict)
@@ -107,6 +105,12 @@ class Host:
             with self._table:
                 desktop = self._new_life(desktop_id, found, (), limits, env)
             self._start(desktop, None)
+        return {}
+
+    def seal(self, desktop_id: str) -> dict[str, Any]:
+        """Close what a desktop needed open only while it booted."""
+        with self._one(desktop_id):
+            seal.close_proc(self._running(desktop_id).pidfd)
         return {}
 
     def checkpoint(self, desktop_id: str, snapshot_id: str) -> dict[str, Any]:
@@ -319,7 +323,6 @@ class Host:
                 netns=place / "net",
                 criu_config=criu_config(place),
                 limits=desktop.limits,
-                filtered=self.filtered,
             )
             (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
             if snapshot is None:

@@ -10,10 +10,10 @@ import shutil
 import signal
 import subprocess
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from dart_server.hostd import rlimits
+from dart_server.hostd import rlimits, supervisor, syscall_filter
 from dart_server.hostd.faults import HostdError, HostFault, SnapshotBroken
 
 _log = logging.getLogger(__name__)
@@ -41,12 +41,17 @@ class Runc:
     timeout_s: float = 120.0
     restore_timeout_s: float = 30.0
     """CRIU waits for ever on some damage; a desktop that was not brought back in this time is not coming."""
+    _filters: list[syscall_filter.Filter] = field(default_factory=list)
+    """The desktops' filter as the kernel has it, once one has run; read only where CRIU needs it told."""
 
     def run(self, name: str, bundle: Path) -> int:
         """Start a container from its bundle; returns the host pid of its init."""
         pid_file = bundle / "init.pid"
         self._call(["run", "--detach", "--bundle", str(bundle), "--pid-file", str(pid_file), name], bundle, HostFault)
-        return int(pid_file.read_text(encoding="ascii"))
+        pid = int(pid_file.read_text(encoding="ascii"))
+        if rlimits.is_needed() and not self._filters:
+            self._filters.append(syscall_filter.read(pid))
+        return pid
 
     def pause(self, name: str, work: Path) -> None:
         """Freeze every process of the container."""
@@ -112,7 +117,8 @@ class Runc:
         environment = {"PATH": f"{self.criu.parent}:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
         helped = command[0] == "checkpoint" and rlimits.is_needed()
         try:
-            with rlimits.supervised(argv) if helped else nullcontext((argv, None)) as (started, inherited):
+            known = self._filters[0] if self._filters else None
+            with supervisor.supervised(argv, known) if helped else nullcontext((argv, None)) as (started, inherited):
                 code = _run(started, environment, () if inherited is None else (inherited,), limit_s)
         except subprocess.TimeoutExpired as error:
             if tool_log:

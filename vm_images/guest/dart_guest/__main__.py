@@ -93,6 +93,8 @@ async def accept_forever(listener: socket.socket, server: web.Server, agent: Age
 async def serve(listen: str) -> None:
     """Serve until SIGTERM."""
     managed = session.STATUS_FILE.exists() and os.getuid() == 0
+    if managed:
+        session.shut_out_tracers()
     agent = Agent(os.environ.get("DISPLAY", session.DISPLAY), PACKAGE_DIR, drop_privileges=managed, managed=managed)
     await agent.hold_threads()
     doors: dict[str, Sequence[ModuleType]] = {listen: ALL_PARTS}

@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 
 HELPER_THREADS = 4
 PROBE_LIMIT_S = 1.0
-DISK_PROBE_BYTES = 1024 * 1024
+DISK_ROOM_BYTES = 1024 * 1024
 BACKGROUND = 0xDCE4EC
 RECORDING = Path("/var/log/dart/recording.mp4")
 """Where only root can write: a link laid by the user must not be followed."""
@@ -172,19 +172,15 @@ def read_boot_id() -> str:
 
 
 def disk_full(directories: tuple[str, ...] = (session.HOME, "/tmp")) -> bool:
-    """Whether 1 MiB cannot be written where the user works."""
+    """Whether 1 MiB, or one more file, has no room where the user works. Only looks: what it wrote would be seen by file managers."""
     for directory in directories:
-        if not Path(directory).is_dir():
-            continue
-        probe = Path(directory) / f".dart-probe-{os.getpid()}"
         try:
-            with probe.open("wb") as file:
-                file.write(bytes(DISK_PROBE_BYTES))
+            room = os.statvfs(directory)
         except OSError:
+            continue
+        no_more_files = room.f_files > 0 and room.f_favail == 0
+        if room.f_bavail * room.f_frsize < DISK_ROOM_BYTES or no_more_files:
             return True
-        finally:
-            with contextlib.suppress(OSError):
-                probe.unlink()
     return False
 
 

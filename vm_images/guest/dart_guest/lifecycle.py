@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from dart_guest import events
+from dart_guest import events, identity
 from dart_guest.agent import Agent, count_processes, zombies
 from dart_guest.events import BadRequest
 from dart_guest.http import agent_of, failure, json_body
@@ -82,8 +82,7 @@ def digits(raw: object, what: str, count: int) -> bytes:
 
 def renew_identity(machine_id: str, entropy: bytes) -> None:
     """Write the machine id and stir the kernel's random pool; a full disk must not fail a restore."""
-    with contextlib.suppress(OSError):
-        Path("/etc/machine-id").write_text(machine_id + "\n", encoding="ascii")
+    identity.write_machine_id(machine_id)
     with contextlib.suppress(OSError):
         Path("/dev/urandom").write_bytes(entropy)
 
