@@ -152,8 +152,8 @@ class ShmGrabber:
         if not reply:
             raise GrabError("the X server gave no picture")
         self.libc.free(reply)
-        pixels = ctypes.string_at(address, self.width * self.height * 4)
-        return Image.frombytes("RGB", (self.width, self.height), pixels, "raw", "BGRX")
+        pixels = (ctypes.c_ubyte * (self.width * self.height * 4)).from_address(address)
+        return Image.frombuffer("RGB", (self.width, self.height), pixels, "raw", "BGRX", 0, 1)
 
     def close(self) -> None:
         """Drop the connection."""
