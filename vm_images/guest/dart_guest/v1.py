@@ -65,7 +65,7 @@ def step_reply(seq: int | None, result: StepResult) -> Reply:
 
 
 @routes.post("/v1/step")
-async def step(request: web.Request) -> web.Response:
+async def step(request: web.Request) -> web.StreamResponse:
     """One step, one round trip."""
     agent = agent_of(request)
     wanted = events.parse_step(await json_body(request))
