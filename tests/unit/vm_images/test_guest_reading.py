@@ -180,28 +180,31 @@ def keyboard(monkeypatch: pytest.MonkeyPatch) -> xinput.XInput:
     return made
 
 
-def test_a_spare_key_changes_only_when_the_program_has_read_it(
+def test_a_spare_key_changes_when_its_program_has_read_it_and_is_pressed_when_the_change_was_read(
     keyboard: xinput.XInput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = [managed(keyboard.reading), pong(1)]
-    written: list[tuple[str, float]] = keyboard.written  # type: ignore[attr-defined]
+    done: list[Any] = keyboard.written  # type: ignore[attr-defined]
 
     def answer(*_: Any) -> None:
-        assert written == [("map", 0x1000416)], "the key was changed before its program had read it"
         keyboard.display.now_s += 0.01
-        keyboard.display.arrived.append(answers.pop(0))
+        keyboard.display.arrived.append(pong(keyboard.reading.pings))
+        done.append(("pong", keyboard.reading.pings))
+
+    def press(_display: Any, kind: int, keycode: int) -> None:
+        if kind == X.KeyPress:
+            done.append(("press", keycode))
 
     monkeypatch.setattr(xinput.select, "select", answer)
+    monkeypatch.setattr(xinput.xtest, "fake_input", press)
     keyboard.type_text([0x1000416, 0x1000417])
-    assert written == [("map", 0x1000416), ("map", 0x1000417)]
-    assert answers == []
+    assert done == [
+        ("map", 0x1000416), ("pong", 1), ("press", 9), ("pong", 2), ("map", 0x1000417), ("pong", 3), ("press", 9),
+    ]  # fmt: skip
 
 
 def test_a_program_that_does_not_answer_is_waited_for_no_longer_than_the_limit(
     keyboard: xinput.XInput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keyboard.display.arrived.append(managed(keyboard.reading))
-
     def pass_time(_r: Any, _w: Any, _x: Any, timeout_s: float) -> None:
         keyboard.display.now_s += timeout_s
 
@@ -211,8 +214,23 @@ def test_a_program_that_does_not_answer_is_waited_for_no_longer_than_the_limit(
     assert keyboard.display.now_s - begun_s == pytest.approx(xinput.PONG_LIMIT_S)
 
 
-def test_a_program_that_cannot_be_asked_is_given_a_fixed_time(keyboard: xinput.XInput) -> None:
+def test_a_program_that_does_not_say_that_it_takes_pings_is_asked_once_to_find_out(
+    keyboard: xinput.XInput, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keyboard.display.windows[7].protocols = ()
-    keyboard.display.arrived.append(managed(keyboard.reading))
+
+    def pass_time(_r: Any, _w: Any, _x: Any, timeout_s: float) -> None:
+        keyboard.display.now_s += timeout_s
+
+    monkeypatch.setattr(xinput.select, "select", pass_time)
+    begun_s = keyboard.display.now_s
+    for _ in range(3):
+        keyboard.await_reader()
+    assert keyboard.display.now_s - begun_s == pytest.approx(reading.UNSURE_LIMIT_S, abs=xinput.POLL_S)
+    assert keyboard.written == [("sleep", xinput.REMAP_PAUSE_S)] * 3  # type: ignore[attr-defined]
+
+
+def test_without_an_active_window_keys_are_given_a_fixed_time(keyboard: xinput.XInput) -> None:
+    keyboard.root.active = 0
     keyboard.await_reader()
     assert keyboard.written == [("sleep", xinput.REMAP_PAUSE_S)]  # type: ignore[attr-defined]

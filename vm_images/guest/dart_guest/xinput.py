@@ -223,7 +223,7 @@ class XInput:
         return found
 
     def borrow_keys(self, keysyms: Sequence[int]) -> None:
-        """Write missing keysyms to spare keys; programs learn of it before the next key reaches them."""
+        """Write missing keysyms to spare keys, after all keys so far and before the next are read."""
         missing = self.keymap.missing(keysyms)
         if not missing:
             return
@@ -234,13 +234,14 @@ class XInput:
             self.await_reader()
         for keycode, keysym in changes.items():
             self.display.change_keyboard_mapping(keycode, [[keysym, keysym]])
-        self.display.sync()
+        # A program may look keys up over another connection than the one that it gets them by (Chromium does).
+        self.await_reader()
 
     def await_reader(self) -> None:
-        """Wait until the programs that have the keyboard or the pointer have read every key so far; ones that cannot be asked are given
+        """Wait until the program that has the keyboard has read every key and change of the map so far; one that cannot be asked is given
         a fixed time."""
         self.display.sync()
-        self.reading.ask()
+        self.reading.ask_focused()
         deadline_s = self.monotonic() + PONG_LIMIT_S
         while not self.reading.done() and (left_s := deadline_s - self.monotonic()) > 0:
             self.read_events()
