@@ -79,10 +79,12 @@ class ResetRequest(WireModel):
 
 
 class ResetReply(WireModel):
-    """What the desktop is a copy of now, and the new fence; `restored` is False when it had to be booted."""
+    """What the desktop is a copy of now, and the new fence; `restored` is False when it was booted, `standby` True when that was done
+    before the reset was asked for."""
 
     fence: int
     desktop_id: str
     setup_key: SetupKey | None
     restored: bool
+    standby: bool = False
     duration_s: float
