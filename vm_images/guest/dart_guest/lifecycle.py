@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import time
 from pathlib import Path
@@ -66,7 +65,6 @@ async def quiesce(request: web.Request) -> web.Response:
     await asyncio.to_thread(agent.recorder.halt)
     await agent.on_desktop(agent.desktop.release_shared_memory)
     left = await wait_reaped(ZOMBIE_LIMIT_S)
-    await asyncio.to_thread(os.sync)
     response = web.json_response({"ok": not left, "zombies": left, "processes": count_processes()})
     response.force_close()
     return response
