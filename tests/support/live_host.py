@@ -50,6 +50,13 @@ def _docker() -> str | None:
     return _image()
 
 
+def require_image(name: str) -> None:
+    """Skip the running test where an image that no marker promises is not installed."""
+    home = Path(os.environ.get("DART_HOME") or default_home())
+    if not (home / "images" / name / "current").exists():
+        pytest.skip(f"no image `{name}` in {home}: run `dart-farm images build {name}`")
+
+
 LACKING = {"desktop": _desktop, "docker": _docker, "vllm": _vllm}
 """By marker: what this host lacks, None when it has everything."""
 
