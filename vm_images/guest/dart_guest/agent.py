@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from dart_guest import PROTOCOL, VERSION, session
+from dart_guest import PROTOCOL, VERSION, machine, session
 from dart_guest.a11y import Walker
 from dart_guest.desktop import Desktop
 from dart_guest.events import Frame, Settle, StepRequest
@@ -141,6 +141,7 @@ class Agent:
             "restores": self.restores,
             "realtime_s": time.time(),
             "held": self.desktop.held(),
+            "oom_kills": machine.oom_kills() if machine.present() else 0,
         }
 
     size: tuple[int, int] = (0, 0)
