@@ -108,7 +108,7 @@ async def libvirt_case() -> AsyncIterator[Case]:
     async def kill(desktop_id: str) -> None:
         os.kill(machine_pid(provider, desktop_id), signal.SIGKILL)
 
-    case = Case(provider, kill, lambda _: asyncio.sleep(0), lambda _: asyncio.sleep(0, 0))
+    case = Case(provider, kill, lambda _: asyncio.sleep(0), lambda _: asyncio.sleep(0, 0), runtime=runtime)
     case.log_out, case.serve = partial(log_out, case), partial(serve, case)
     await provider.start()
     try:

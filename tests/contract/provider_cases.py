@@ -34,6 +34,7 @@ class Case:
     log_out: Callable[[str], Awaitable[None]]
     serve: Callable[[str], Awaitable[int]]
     layout: Layout | None = None
+    runtime: Path | None = None
 
     async def call(
         self, desktop_id: str, method: str, path: str, body: Any = None, raw: bytes | None = None

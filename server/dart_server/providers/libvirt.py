@@ -278,7 +278,7 @@ class LibvirtProvider:
         image = await asyncio.to_thread(libvirt_images.find, self._images, volume.spec.image)
         port, console = self._files(desktop_id)
         port.unlink(missing_ok=True)
-        parts = libvirt_domain.Parts(volume.path, port, console, image.kernel, image.initrd)
+        parts = libvirt_domain.Parts(volume.path, port, console, image.kernel, image.initrd, volume.closed_network)
         text = libvirt_domain.xml(self._name(desktop_id), volume.spec, parts, self._host)
         await self._engine.run(partial(libvirt_calls.define_and_start, text=text, paused=paused))
 
@@ -307,8 +307,9 @@ class LibvirtProvider:
                 if snapshot_id not in source.saved or not source.path.exists():
                     continue
                 if source.desktop is None:
-                    await asyncio.to_thread(self._volumes.adopt, source, desktop_id, snapshot_id)
-                    return source
+                    if await asyncio.to_thread(self._volumes.adopt, source, desktop_id, snapshot_id):
+                        return source
+                    continue
                 name = self._name(source.desktop)
                 with suppress(DesktopGone):
                     await self._engine.run(partial(libvirt_calls.suspend, name=name))

@@ -23,13 +23,14 @@ NETWORK = "dart0"
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The files of one machine. `kernel` and `initrd` are None where the disk starts itself; then it also gets the closed network."""
+    """The files of one machine. `kernel` and `initrd` are None where the disk starts itself."""
 
     disk: Path
     port: Path
     console: Path
     kernel: Path | None
     initrd: Path | None
+    closed_network: bool
 
 
 def command_line(spec: DesktopSpec, accelerator: str) -> str:
@@ -83,7 +84,7 @@ def xml(name: str, spec: DesktopSpec, parts: Parts, host: HostFacts) -> str:
     SubElement(SubElement(devices, "rng", model="virtio"), "backend", model="random").text = "/dev/urandom"
     SubElement(devices, "controller", type="usb", model="none")
     SubElement(devices, "memballoon", model="none")
-    if parts.kernel is None:
+    if parts.closed_network:
         SubElement(SubElement(devices, "video"), "model", type="vga")
         line = SubElement(top, "qemu:commandline")
         network = f"user,id={NETWORK},restrict=on"

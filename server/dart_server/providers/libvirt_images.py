@@ -1,6 +1,7 @@
 """Disks of images: `<images>/<name>/current` holds `manifest.json`, and the files that it names under `artefacts`.
 
-Rule: an image is named, never a path. One with a kernel is ours and is started with it; one without starts itself and is from elsewhere.
+Rule: an image is named, never a path. What has our agent says so in its manifest; all others are from elsewhere. A disk without a kernel
+beside it starts itself.
 Non-goals: making them (`vm_images`).
 """
 
@@ -22,6 +23,8 @@ class MachineImage:
     kernel: Path | None
     initrd: Path | None
     digest: str
+    ours: bool
+    """Whether our agent is inside, so that no network is needed to reach it."""
 
 
 def find(images_dir: Path, name: str) -> MachineImage:
@@ -32,7 +35,7 @@ def find(images_dir: Path, name: str) -> MachineImage:
         raise ImageMissing(f"there is no image {name!r} in {images_dir}", hint=cure)
     try:
         manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
-        digest = str(manifest["digest"])
+        digest, ours = str(manifest["digest"]), bool(manifest.get("guest_digest"))
         files = {kind: place / Path(str(facts["file"])).name for kind, facts in manifest.get("artefacts", {}).items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ImageMissing(f"there is no image {name!r} in {images_dir} ({error})", hint=cure) from error
@@ -42,4 +45,4 @@ def find(images_dir: Path, name: str) -> MachineImage:
     if disk is None or not disk.is_file():
         raise ImageMissing(f"the image {name!r} has no disk for virtual machines", hint=cure)
     told = digest if digest.startswith("sha256:") else f"sha256:{digest}"
-    return MachineImage(disk, files.get("kernel"), files.get("initrd"), told)
+    return MachineImage(disk, files.get("kernel"), files.get("initrd"), told, ours)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_server.providers import guest_control
-from dart_server.providers.base import OSWORLD_PORT
+from dart_server.providers.base import OSWORLD_PORT, HostFault
 from dart_server.providers.libvirt_domain import NETWORK
 from dart_server.providers.libvirt_volumes import AGENT, OSWORLD, Volume
 from dart_server.providers.machine_port import MachinePort
@@ -43,12 +43,18 @@ class Machine:
         self._osworld = OsworldGuest(lambda: self._forwarded(OSWORLD_PORT), volume.spec.resolution)
 
     async def ready(self, timeout_s: float) -> bool:
-        """Whether the guest's session is up. Raises `GuestSilent` or OSError while the guest does not answer."""
+        """Whether the guest's session is up. Raises `GuestSilent` or OSError while the guest does not answer, `HostFault` when
+        its screen is not, and cannot be made, what was asked for."""
         if not self._volume.guest:
             self._volume.guest = await self._found(timeout_s)
         if self._volume.guest == AGENT:
             await self._port.greet(timeout_s)
-        return bool((await self._health()).get("ready"))
+        reply = await self._health()
+        has, wanted = reply.get("resolution"), list(self._volume.spec.resolution)
+        if self._volume.guest == OSWORLD and has != wanted:
+            detail = f"the guest's own screen is {has} and {wanted} was asked for"
+            raise HostFault(detail, hint="a guest with OSWorld's server only keeps its size: ask for that")
+        return bool(reply.get("ready"))
 
     async def control(self) -> socket.socket:
         """A connection to the agent, or to what stands in for it."""
@@ -142,7 +148,7 @@ class Machine:
 
     async def _forward(self, port: int) -> int:
         """The host's port that leads to a guest's, opened now unless the machine has it from before."""
-        known = _forwards(await self._monitor("info usernet"))
+        known = forwards(await self._monitor("info usernet"))
         if port in known:
             return known[port]
         for _ in range(FORWARD_TRIES):
@@ -150,12 +156,12 @@ class Machine:
                 probe.bind(("127.0.0.1", 0))
                 number: int = probe.getsockname()[1]
             await self._monitor(f"hostfwd_add {NETWORK} tcp:127.0.0.1:{number}-:{port}")
-            if _forwards(await self._monitor("info usernet")).get(port) == number:
+            if forwards(await self._monitor("info usernet")).get(port) == number:
                 return number
         raise OSError("no port of this host's loopback could be forwarded")
 
 
-def _forwards(said: str) -> dict[int, int]:
+def forwards(said: str) -> dict[int, int]:
     """Guest port → host port, from the monitor's `info usernet`."""
     found = {}
     for line in said.splitlines():

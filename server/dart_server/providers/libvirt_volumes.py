@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import subprocess
+import threading
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,8 @@ class Volumes:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._all: dict[Path, Volume] = {}
+        self._lock = threading.RLock()
+        """Held while what is known changes; copies are made without it."""
 
     def load(self) -> None:
         """Take over what lies there; files that nothing tells of are removed."""
@@ -84,19 +87,19 @@ class Volumes:
 
     def of(self, desktop_id: str) -> Volume | None:
         """The disk of a desktop."""
-        return next((volume for volume in self._all.values() if volume.desktop == desktop_id), None)
+        return next((volume for volume in self.all() if volume.desktop == desktop_id), None)
 
     def holding(self, snapshot_id: str) -> list[Volume]:
         """Volumes with this snapshot inside, parked ones first."""
-        found = [volume for volume in self._all.values() if snapshot_id in volume.saved]
+        found = [volume for volume in self.all() if snapshot_id in volume.saved]
         return sorted(found, key=lambda volume: volume.desktop is not None)
 
     def snapshots(self) -> set[str]:
-        return {name for volume in self._all.values() for name in volume.saved}
+        return {name for volume in self.all() for name in list(volume.saved)}
 
     def make(self, image: MachineImage, desktop_id: str, spec: DesktopSpec) -> Volume:
         """A fresh overlay for a desktop. The disk of an image of ours ends `disk_mib` after the image; others keep their size."""
-        backing, ours = image.disk, image.kernel is not None
+        backing, ours = image.disk, image.ours
         told = json.loads(_image_tool("info", "--output=json", str(backing)))
         size = int(told["virtual-size"]) + (spec.disk_mib * MIB if ours else 0)
         path = self._free_path()
@@ -123,46 +126,54 @@ class Volumes:
             del volume.saved[name]
         self.write(volume)
 
-    def adopt(self, volume: Volume, desktop_id: str, snapshot_id: str) -> None:
-        """Make a parked volume a desktop's disk."""
-        volume.desktop, volume.current = desktop_id, snapshot_id
-        self.write(volume)
+    def adopt(self, volume: Volume, desktop_id: str, snapshot_id: str) -> bool:
+        """Make a parked volume a desktop's disk, at this snapshot; False when it is another's by now, or gone."""
+        with self._lock:
+            if volume.path not in self._all or volume.desktop not in (None, desktop_id):
+                return False
+            volume.desktop, volume.current = desktop_id, snapshot_id
+            self.write(volume)
+            return True
 
     def leave(self, volume: Volume) -> None:
         """Its desktop is gone: park it or remove it."""
-        volume.desktop = None
-        self.write(volume)
-        self.collect()
+        with self._lock:
+            volume.desktop = None
+            self.write(volume)
+            self.collect()
 
     def drop(self, volume: Volume, snapshot_id: str) -> None:
         """Forget a snapshot of a volume; taken out of the file too where no machine runs on it."""
-        if volume.desktop is None:
-            _image_tool("snapshot", "-q", "-d", TAG + snapshot_id, str(volume.path))
-        volume.saved.pop(snapshot_id, None)
-        self.write(volume)
+        with self._lock:
+            if volume.path not in self._all:
+                return
+            if volume.desktop is None:
+                _image_tool("snapshot", "-q", "-d", TAG + snapshot_id, str(volume.path))
+            volume.saved.pop(snapshot_id, None)
+            self.write(volume)
 
     def collect(self) -> None:
         """Remove parked volumes of which every snapshot is in another one too."""
-        for volume in self.all():
-            if volume.desktop is None and all(len(self.holding(name)) > 1 for name in volume.saved):
-                self.remove(volume)
-
-    def remove(self, volume: Volume) -> None:
-        self._all.pop(volume.path, None)
-        volume.path.with_suffix(".json").unlink(missing_ok=True)
-        volume.path.unlink(missing_ok=True)
+        with self._lock:
+            for volume in self.all():
+                if volume.desktop is None and all(len(self.holding(name)) > 1 for name in volume.saved):
+                    del self._all[volume.path]
+                    volume.path.with_suffix(".json").unlink(missing_ok=True)
+                    volume.path.unlink(missing_ok=True)
 
     def write(self, volume: Volume) -> None:
         """Put down what is known of a volume."""
-        raw: dict[str, Any] = asdict(volume)
-        raw["path"] = volume.path.name
-        fresh = volume.path.with_suffix(".new")
-        fresh.write_text(json.dumps(raw), encoding="utf-8")
-        os.replace(fresh, volume.path.with_suffix(".json"))
+        with self._lock:
+            raw: dict[str, Any] = asdict(volume)
+            raw["path"] = volume.path.name
+            fresh = volume.path.with_suffix(".new")
+            fresh.write_text(json.dumps(raw), encoding="utf-8")
+            os.replace(fresh, volume.path.with_suffix(".json"))
 
     def _keep(self, volume: Volume) -> Volume:
-        self._all[volume.path] = volume
-        self.write(volume)
+        with self._lock:
+            self._all[volume.path] = volume
+            self.write(volume)
         return volume
 
     def _free_path(self) -> Path:

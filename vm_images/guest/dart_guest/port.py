@@ -167,21 +167,18 @@ class Port:
     async def open(self, number: int, target: str) -> None:
         """Connect a channel to what the host names."""
         kind, _, port = target.partition(":")
+        local, inner = (socket.socket(), None) if kind == "tcp" else socket.socketpair()
         try:
-            if kind == "tcp":
-                local = socket.socket()
-                local.setblocking(False)
-                try:
-                    await asyncio.get_running_loop().sock_connect(local, ("127.0.0.1", int(port)))
-                except BaseException:
-                    local.close()
-                    raise
+            local.setblocking(False)
+            if inner is None:
+                await asyncio.get_running_loop().sock_connect(local, ("127.0.0.1", int(port)))
             else:
-                local, inner = socket.socketpair()
-                local.setblocking(False)
                 inner.setblocking(False)
                 await self.admit(inner, target)
-        except (OSError, ValueError, OverflowError) as error:
+        except BaseException as error:
+            local.close()
+            if not isinstance(error, OSError | ValueError | OverflowError):
+                raise
             await self.send(REFUSED, number, str(error).encode()[:200])
             return
         await self.send(OPENED, number)
