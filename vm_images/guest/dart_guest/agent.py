@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from dart_guest import PROTOCOL, VERSION, session
+from dart_guest import PROTOCOL, VERSION, machine, session
 from dart_guest.a11y import Walker
 from dart_guest.clock import DesktopClock
 from dart_guest.desktop import Desktop
@@ -149,6 +149,7 @@ class Agent:
             "restores": self.restores,
             "realtime_s": self.clock.now_s(),
             "held": self.desktop.held(),
+            "oom_kills": machine.oom_kills() if machine.present() else 0,
         }
 
     size: tuple[int, int] = (0, 0)
