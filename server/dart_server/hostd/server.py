@@ -130,9 +130,9 @@ class Server:
             case (
                 "checkpoint"
                 | "restore"
+                | "seal"
                 | "destroy"
                 | "health"
-                | "seal"
                 | "quarantine"
                 | "delete_snapshot"
                 | "owned"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from dart_guest import events, identity
+from dart_guest import events, identity, machine
 from dart_guest.agent import Agent, count_processes, zombies
 from dart_guest.events import BadRequest
 from dart_guest.http import agent_of, failure, json_body
@@ -103,6 +103,8 @@ async def restored(request: web.Request) -> web.Response:
     agent.restores += 1
     if agent.managed:
         await asyncio.to_thread(renew_identity, machine_id, entropy)
+    if machine.present() and isinstance(realtime_s, int | float):
+        time.clock_settime(time.CLOCK_REALTIME, float(realtime_s))
     with contextlib.suppress(SessionDown):
         await agent.on_desktop(agent.desktop.probe)
     answer = await agent.health()
