@@ -56,7 +56,7 @@ def serve(
     uds: Annotated[Path | None, typer.Option(help="Listen on this Unix socket.")] = None,
     host: Annotated[str | None, typer.Option(help="Loopback address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
-    provider: Annotated[str | None, typer.Option(help="runc, docker or sim.")] = None,
+    provider: Annotated[str | None, typer.Option(help="runc, docker, libvirt or sim.")] = None,
     max_desktops: Annotated[int | None, typer.Option(help="Live desktops at once.")] = None,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="One per user: on farm.sock, stops itself when idle.")
@@ -187,7 +187,7 @@ def key(
 
 @app.command()
 def doctor(
-    provider: Annotated[str | None, typer.Option(help="runc, docker or sim.")] = None,
+    provider: Annotated[str | None, typer.Option(help="runc, docker, libvirt or sim.")] = None,
     as_json: Json = False,
 ) -> None:
     """What this host has and lacks for the farm, with the cures. Exit code 2 when something that is needed is missing."""
@@ -209,7 +209,7 @@ def doctor(
 def reap(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Stop a running farm at once, whoever has leases.")] = False,
-    provider: Annotated[str | None, typer.Option(help="runc, docker or sim.")] = None,
+    provider: Annotated[str | None, typer.Option(help="runc, docker, libvirt or sim.")] = None,
     as_json: Json = False,
 ) -> None:
     """Remove everything of this user's farm from the host; works without a running farm, and stops one that nobody uses.

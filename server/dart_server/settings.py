@@ -39,7 +39,9 @@ class FarmSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="DART_", extra="ignore", frozen=True)
 
-    provider: Literal["runc", "docker", "sim"] = "runc"
+    provider: Literal["runc", "docker", "libvirt", "sim"] = "runc"
+    libvirt_uri: str | None = None
+    """None: `qemu:///system` for root, `qemu:///session` for all others."""
     max_desktops: int = Field(default=4, ge=1, le=4096)
     """Live desktops at once, leased or not."""
     warm_desktops: int = Field(default=1, ge=0, le=4096)

@@ -22,10 +22,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dart_server.hostd import cgroups, images, netns, oci
+from dart_server.hostd import cgroups, images, netns, oci, seal
 from dart_server.hostd.faults import ConnectionRefused, DesktopGone, HostdError, HostFault, SnapshotBroken
 from dart_server.hostd.layout import Layout
-from dart_server.hostd.runc import CRIU_SETTINGS, Runc
+from dart_server.hostd.runc import CRIU_SETTINGS, Runc, criu_config
 from dart_server.hostd.storage import Storage, file_sizes, tree_bytes
 from dart_server.hostd.verbs import Limits
 
@@ -71,8 +71,6 @@ class Host:
     storage: Storage
     runc: Runc
     parallel: int = 4
-    filtered: bool = True
-    """Whether desktops run under the system-call filter."""
     _desktops: dict[str, Desktop] = field(default_factory=dict)
     """The present life of each desktop id."""
     _lives: dict[str, Desktop] = field(default_factory=dict)
@@ -107,6 +105,12 @@ class Host:
             with self._table:
                 desktop = self._new_life(desktop_id, found, (), limits, env)
             self._start(desktop, None)
+        return {}
+
+    def seal(self, desktop_id: str) -> dict[str, Any]:
+        """Close what a desktop needed open only while it booted."""
+        with self._one(desktop_id):
+            seal.close_proc(self._running(desktop_id).pidfd)
         return {}
 
     def checkpoint(self, desktop_id: str, snapshot_id: str) -> dict[str, Any]:
@@ -310,17 +314,15 @@ class Host:
         try:
             root = self.storage.mount_root(desktop.name, desktop.image.rootfs, desktop.layers, desktop.limits.disk_mib)
             netns.create(place / "net")
-            criu_config = place / "criu.conf"
-            criu_config.write_text(CRIU_SETTINGS, encoding="ascii")
+            criu_config(place).write_text(CRIU_SETTINGS, encoding="ascii")
             config = oci.runtime_config(
                 rootfs=root,
                 argv=desktop.image.init,
                 env=desktop.env,
                 cgroup=self._group(desktop.name),
                 netns=place / "net",
-                criu_config=criu_config,
+                criu_config=criu_config(place),
                 limits=desktop.limits,
-                filtered=self.filtered,
             )
             (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
             if snapshot is None:

@@ -38,7 +38,7 @@ class NotReady(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """How a desktop came to its state; `restored` is False when it was booted, `standby` True when that was before it was asked for.
+    """How a desktop came to its state; `restored` is False when it was booted, `standby` True when it was ready before it was asked for.
 
     `quarantined`: ids of snapshots that did not restore on the way."""
 
@@ -93,7 +93,7 @@ class Preparer:
         self._metrics.prepared("restore" if restored else "boot", slot.setup_key is not None, duration_s)
         return Brought(restored, duration_s, quarantined=tuple(trials.suspects))
 
-    async def confirm(self, slot: Slot, want: Want) -> Brought:
+    async def confirm(self, slot: Slot, want: Want, *, waited: bool) -> Brought:
         """Probe an untouched desktop that is what is wanted; one that does not answer is made anew. Errors as of `bring`."""
         started = self._clock.monotonic()
         try:
@@ -102,8 +102,8 @@ class Preparer:
             self.last_failure = str(error)
             return await self.bring(slot, want)
         duration_s = self._clock.monotonic() - started
-        self._metrics.prepared("standby", False, duration_s)
-        return Brought(False, duration_s, standby=True)
+        self._metrics.prepared("awaited" if waited else "standby", False, duration_s)
+        return Brought(False, duration_s, standby=not waited)
 
     async def discard(self, slot: Slot) -> None:
         """Remove the slot's desktop, if there is one."""

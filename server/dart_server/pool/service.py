@@ -129,16 +129,20 @@ class Pool:
         found = self._snapshots.deepest(want)
         return want if want.snapshot_id is None or found is None else replace(want, snapshot_id=found.snapshot_id)
 
-    async def standby_on_its_way(self, want: Want) -> None:
-        """Wait while none of the standby is ready but one is being made: it is ready before a desktop that is begun now."""
+    async def standby_on_its_way(self, want: Want) -> bool:
+        """Wait while none of the standby is ready but one is being made: it is ready before a desktop that is begun now.
+        True when there was something to wait for."""
+        waited = False
         if self._provider.capabilities.restore_in_place:
-            return
+            return waited
         while not any(self._serves(slot, want) for slot in self._idle()):
             if not any(
                 slot.warming and (slot.shape, slot.image_digest) == want.base_of for slot in self.slots.values()
             ):
-                return
+                return waited
+            waited = True
             await asyncio.wait(set(self._preparing), return_when=asyncio.FIRST_COMPLETED)
+        return waited
 
     def exchange(self, slot: Slot, want: Want) -> Slot:
         """The slot in which a lease goes on at its reset: its own, or an untouched one of the standby where the provider restores nothing
@@ -155,13 +159,17 @@ class Pool:
         self.dispatch()
         return standby
 
-    async def renew(self, slot: Slot, want: Want) -> Brought:
-        """Make a leased desktop a fresh copy of what is wanted. Raises `FarmError`; the slot is broken then, and may be renewed again."""
+    async def renew(self, slot: Slot, want: Want, *, waited: bool = False) -> Brought:
+        """Make a leased desktop a fresh copy of what is wanted; `waited` tells that it was not ready when it was asked for.
+        Raises `FarmError`; the slot is broken then, and may be renewed again."""
         async with slot.lock:
-            bring = self._preparer.confirm if self._fresh(slot, want) else self._preparer.bring
+            confirm = self._fresh(slot, want)
             slot.state, slot.clean = DesktopState.RESETTING, False
             try:
-                brought = await bring(slot, want)
+                if confirm:
+                    brought = await self._preparer.confirm(slot, want, waited=waited)
+                else:
+                    brought = await self._preparer.bring(slot, want)
             except FarmError as error:
                 slot.state = DesktopState.BROKEN
                 slot.failure = wire.DesktopHealthView(

@@ -120,6 +120,8 @@ class Capabilities:
     """`dial` reaches TCP ports inside the desktop."""
     limits: frozenset[str] = field(default_factory=frozenset)
     """Names of the limits of `DesktopSpec` that are enforced: of memory, pids, cpus, disk."""
+    accelerator: str = ""
+    """What virtual machines run on: `kvm`, or `tcg` for emulation; empty for what is no machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,7 @@ class RuncProvider:
         )
         try:
             await self._booted(desktop_id)
+            await self._ask("seal", desktop_id=desktop_id)
         except BaseException:
             await asyncio.shield(self.destroy(desktop_id))
             raise

@@ -2,7 +2,7 @@
 
 Role: the single definition shared by the server and by every client (client packages import this module and nothing else of the server).
 Rule: pydantic and the standard library only; unknown fields are errors; a field is never renamed, only added with a default.
-Non-goals: no behaviour, no defaults that depend on the host.
+Non-goals: no behaviour (but for `messages`: how a calling end reads the channel), no defaults that depend on the host.
 
 Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of them except `/healthz`):
 

@@ -83,7 +83,8 @@ class ResetRequest(WireModel):
 
 
 class ResetReply(WireModel):
-    """What the desktop is a copy of now, and the new fence; `restored` is False when it had to be booted.
+    """What the desktop is a copy of now, and the new fence; `restored` is False when it was booted, `standby` True when that was done
+    before the reset was asked for.
 
     `snapshot_id` is not the one asked for where that is among `quarantined`: those did not restore just now."""
 
@@ -91,6 +92,7 @@ class ResetReply(WireModel):
     desktop_id: str
     setup_key: SetupKey | None
     restored: bool
+    standby: bool = False
     duration_s: float
     snapshot_id: str | None = None
     quarantined: list[str] = Field(default_factory=list)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from dart_guest import events
+from dart_guest import events, identity, machine
 from dart_guest.agent import Agent, count_processes, zombies
 from dart_guest.events import BadRequest
 from dart_guest.http import agent_of, failure, json_body
@@ -82,8 +82,7 @@ def digits(raw: object, what: str, count: int) -> bytes:
 
 def renew_identity(machine_id: str, entropy: bytes) -> None:
     """Write the machine id and stir the kernel's random pool; a full disk must not fail a restore."""
-    with contextlib.suppress(OSError):
-        Path("/etc/machine-id").write_text(machine_id + "\n", encoding="ascii")
+    identity.write_machine_id(machine_id)
     with contextlib.suppress(OSError):
         Path("/dev/urandom").write_bytes(entropy)
 
@@ -97,13 +96,15 @@ async def restored(request: web.Request) -> web.Response:
     entropy = digits(body.get("entropy"), "entropy", 64)
     machine_id = digits(body.get("machine_id"), "machine_id", 32).hex()
     realtime_s = body.get("realtime_s")
-    if is_number(realtime_s) and agent.clock.usable:
-        agent.clock.follow(float(realtime_s))
     random.seed(entropy)
     agent.renew_boot_id(entropy)
     agent.restores += 1
     if agent.managed:
         await asyncio.to_thread(renew_identity, machine_id, entropy)
+    if machine.present() and is_number(realtime_s):
+        time.clock_settime(time.CLOCK_REALTIME, float(realtime_s))
+    if agent.clock.usable and is_number(realtime_s):
+        agent.clock.follow(float(realtime_s))
     with contextlib.suppress(SessionDown):
         await agent.on_desktop(agent.desktop.probe)
     answer = await agent.health()

@@ -7,7 +7,7 @@ Rule: a handler checks, hands over to the agent, and writes the answer.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, TypeGuard
 
@@ -22,6 +22,7 @@ from dart_guest.keymap import UnknownKey
 from dart_guest.xinput import SessionDown
 
 CHANNEL_MESSAGE_LIMIT = 4 * 1024 * 1024
+PIECE_NBYTES = 128 * 1024
 CLOSE_WAIT_S = 0.1
 """How long a peer is waited for that does not answer a close: a checkpoint is waiting too."""
 
@@ -37,13 +38,17 @@ async def health(request: web.Request) -> web.Response:
     return web.json_response(await agent_of(request).health())
 
 
-def packed(header: Mapping[str, Any], payload: bytes = b"") -> bytes:
-    """Length, header, payload."""
+Reply = tuple[bytes, bytes]
+"""A binary answer: length and header, then the payload."""
+
+
+def packed(header: Mapping[str, Any], payload: bytes = b"") -> Reply:
+    """Length and header; the payload is not copied."""
     head = json.dumps({**header, "nbytes": len(payload)}).encode()
-    return b"".join((len(head).to_bytes(4, "big"), head, payload))
+    return len(head).to_bytes(4, "big") + head, payload
 
 
-def step_reply(seq: int | None, result: StepResult) -> bytes:
+def step_reply(seq: int | None, result: StepResult) -> Reply:
     """A step's binary answer."""
     header = {
         "seq": seq,
@@ -61,12 +66,38 @@ def step_reply(seq: int | None, result: StepResult) -> bytes:
 
 
 @routes.post("/v1/step")
-async def step(request: web.Request) -> web.Response:
+async def step(request: web.Request) -> web.StreamResponse:
     """One step, one round trip."""
     agent = agent_of(request)
     wanted = events.parse_step(await json_body(request))
     result = await agent.on_desktop(partial(agent.desktop.step, wanted))
-    return web.Response(body=step_reply(wanted.seq, result), content_type="application/octet-stream")
+    head, payload = step_reply(wanted.seq, result)
+    answer = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+    answer.content_length = len(head) + len(payload)
+    await answer.prepare(request)
+    await answer.write(head)
+    for piece in pieces(payload):
+        await answer.write(piece)
+    return answer
+
+
+def pieces(payload: bytes) -> Iterator[memoryview]:
+    """A payload in parts: asyncio before 3.12 moves all that is unsent again after each part that was sent."""
+    view = memoryview(payload)
+    return (view[begin : begin + PIECE_NBYTES] for begin in range(0, len(view), PIECE_NBYTES))
+
+
+async def send_binary(request: web.Request, reply: Reply) -> None:
+    """One binary WebSocket message, as a single frame written in pieces."""
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError("the peer hung up")
+    head, payload = reply
+    size = len(head) + len(payload)
+    transport.write(b"\x82\x7f" + size.to_bytes(8, "big") + head)
+    for piece in pieces(payload):
+        transport.write(piece)
+        await request.writer.drain()
 
 
 @routes.get("/v1/channel")
@@ -78,7 +109,7 @@ async def channel(request: web.Request) -> web.WebSocketResponse:
     agent.channels.add(socket)
     async for message in socket:
         if message.type is not WSMsgType.TEXT:
-            await socket.send_bytes(channel_error(None, BadRequest("requests are text messages")))
+            await send_binary(request, channel_error(None, BadRequest("requests are text messages")))
             continue
         seq: int | None = None
         try:
@@ -92,11 +123,11 @@ async def channel(request: web.Request) -> web.WebSocketResponse:
             reply = channel_error(None, BadRequest(f"not JSON: {error}"))
         except (BadRequest, UnknownKey, SessionDown) as error:
             reply = channel_error(seq, error)
-        await socket.send_bytes(reply)
+        await send_binary(request, reply)
     return socket
 
 
-def channel_error(seq: int | None, error: Exception) -> bytes:
+def channel_error(seq: int | None, error: Exception) -> Reply:
     """An error in the channel's form."""
     status, code, detail = describe(error)
     return packed({"seq": seq, "error": code, "detail": detail, "status": status})
