@@ -183,7 +183,7 @@ def lower_layers(runtime: Path) -> list[tuple[str, ...]]:
     found = []
     for line in Path(f"/proc/{helper}/mountinfo").read_text().splitlines():
         options = line.partition(" - overlay ")[2]
-        if str(runtime) in options:
+        if str(runtime) in line and options:
             found.append(tuple(options.partition("lowerdir=")[2].partition(",")[0].split(":")))
     return found
 
