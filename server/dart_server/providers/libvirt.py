@@ -133,14 +133,16 @@ class LibvirtProvider:
         self._hang_up(desktop_id)
         async with self._writing[volume.path]:
             await machine.still(GREET_TIMEOUT_S)
+            began_s = time.monotonic()
             await self._engine.monitor(self._name(desktop_id), f"savevm {TAG}{snapshot_id}")
+            pause_s = time.monotonic() - began_s
             size = await self._engine.run(
                 partial(libvirt_calls.saved_bytes, name=self._name(desktop_id), tag=TAG + snapshot_id)
             )
             volume.saved[snapshot_id] = Saved(size, volume.current)
             volume.current = snapshot_id
             await asyncio.to_thread(self._volumes.write, volume)
-        return SnapshotInfo(snapshot_id, size, volume.image_digest)
+        return SnapshotInfo(snapshot_id, size, volume.image_digest, pause_s=pause_s)
 
     async def restore(self, desktop_id: str, snapshot_id: str) -> None:
         """Bring a copy to life under this id and wait for its agent."""
