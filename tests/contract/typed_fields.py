@@ -207,7 +207,7 @@ os._exit(0)  # the bridge crashes now and then when it is taken down
 class WriterField(Field):
     """A LibreOffice Writer document with all automatic changes off, read over UNO."""
 
-    part = 100
+    part = 50
 
     async def open(self) -> None:
         items = "\n".join(
@@ -230,7 +230,14 @@ class WriterField(Field):
             "-env:UserInstallation=file:///tmp/office",
         )
         await self.active("LibreOffice Writer")
-        # The window is there before the document takes keys.
+        # The window is there before the document takes keys and before UNO answers.
+        look = ("python3", f"{HOME}/read_writer.py", "read")
+
+        async def answers() -> bool:
+            ended = await self.case.exec(self.desktop_id, *look, user="user")
+            return bool(ended["returncode"] == 0)
+
+        await eventually(answers, START_S)
         for _ in range(20):
             await self.press("x")
             if await self.read(1):

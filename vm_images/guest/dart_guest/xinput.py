@@ -28,8 +28,8 @@ PONG_LIMIT_S = 5.0
 OFFICE_CLASSES = ("libreoffice", "soffice")
 """How the class of LibreOffice's windows begins."""
 
-OFFICE_COLLECTS_S, OFFICE_ACTS_S, OFFICE_LIMIT_S = 0.03, 0.012, 1.0
-"""Longer than Writer collects characters (20 ms); longer than it takes to begin what was put off; how long its rest is waited for."""
+OFFICE_COLLECTS_S, OFFICE_ACTS_S, OFFICE_LIMIT_S = 0.25, 0.012, 5.0
+"""Longer than Writer collects characters (200 ms); longer than it takes to begin what was put off; how long its rest is waited for."""
 
 POLL_S = 0.1
 """How often what waits for an answer looks at the clock."""
@@ -43,7 +43,7 @@ CONNECTION_ERRORS = (error.ConnectionClosedError, error.DisplayError, OSError)
 
 
 def disorders(before: int, keysym: int) -> float:
-    """How long LibreOffice must have rested between two keys that it would take in the wrong order when they came at once; 0 for all others.
+    """How long LibreOffice must have rested between two keys that it takes in the wrong order when they come at once; 0 for others.
 
     It acts on Enter later than on what it reads next, and Writer puts a character beyond the BMP before those that it still collects.
     """
