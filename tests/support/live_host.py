@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from dart_server.hostd import doctor
-from dart_server.providers import docker_engine
+from dart_server.providers import docker_engine, libvirt_engine, libvirt_images
+from dart_server.providers.base import ImageMissing
 from dart_server.settings import default_home
 
 
@@ -50,22 +51,41 @@ def _docker() -> str | None:
     return _image()
 
 
-def require_image(name: str) -> None:
-    """Skip the running test where an image that no marker promises is not installed."""
+@cache
+def _libvirt() -> str | None:
+    for check in libvirt_engine.examine(os.environ.get("DART_LIBVIRT_URI")):
+        if not check.ok:
+            return f"{check.name}: {check.detail}; {check.cure}"
     home = Path(os.environ.get("DART_HOME") or default_home())
-    if not (home / "images" / name / "current").exists():
-        pytest.skip(f"no image `{name}` in {home}: run `dart-farm images build {name}`")
+    try:
+        libvirt_images.find(home / "images", "basic")
+    except ImageMissing as error:
+        return f"{error}; {error.hint}"
+    return None
 
 
-LACKING = {"desktop": _desktop, "docker": _docker, "vllm": _vllm}
+LACKING = {"desktop": _desktop, "docker": _docker, "libvirt": _libvirt, "vllm": _vllm}
 """By marker: what this host lacks, None when it has everything."""
 
 
 def require(marker: str) -> None:
     """Skip the running test, or fail it where live tests are required, when the host lacks something."""
-    reason = LACKING[marker]()
+    _refuse(f"`{marker}` tests", LACKING[marker]())
+
+
+def require_image(name: str) -> None:
+    """The same for a test that needs an image beside `basic`."""
+    home = Path(os.environ.get("DART_HOME") or default_home())
+    there = (home / "images" / name / "current").exists()
+    _refuse(
+        f"tests of the image `{name}`",
+        None if there else f"there is none in {home}: run `dart-farm images build {name}`",
+    )
+
+
+def _refuse(what: str, reason: str | None) -> None:
     if reason is None:
         return
     if os.environ.get("DART_REQUIRE_LIVE") == "1":
-        pytest.fail(f"DART_REQUIRE_LIVE is set, but this host cannot run `{marker}` tests: {reason}", pytrace=False)
-    pytest.skip(f"this host cannot run `{marker}` tests: {reason}")
+        pytest.fail(f"DART_REQUIRE_LIVE is set, but this host cannot run {what}: {reason}", pytrace=False)
+    pytest.skip(f"this host cannot run {what}: {reason}")

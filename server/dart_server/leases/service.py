@@ -172,6 +172,7 @@ class Leases:
             setup_key=slot.setup_key if slot else lease.setup_key,
             ttl_s=lease.ttl_s,
             expires_at=utc(lease.expires_at),
+            snapshot_id=slot.snapshot_id if slot else None,
         )
 
     async def find(self, lease_id: str, principal: Principal) -> LeaseRecord:
@@ -223,7 +224,7 @@ class Leases:
         self.check(access)
         lease = access.lease
         want = Want(lease.shape, lease.image_digest, lease.owner, request.setup_key, request.snapshot_id)
-        self._pool.require(want)
+        want = self._pool.require(want)
         access.slot.fence += 1
         lease.fence = access.slot.fence
         waited = await self._pool.standby_on_its_way(want)
@@ -244,6 +245,8 @@ class Leases:
             restored=brought.restored,
             standby=brought.standby,
             duration_s=brought.duration_s,
+            snapshot_id=slot.snapshot_id,
+            quarantined=list(brought.quarantined),
         )
 
     async def release(self, lease_id: str, principal: Principal) -> None:

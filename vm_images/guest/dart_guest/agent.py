@@ -21,8 +21,9 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from dart_guest import PROTOCOL, VERSION, session
+from dart_guest import PROTOCOL, VERSION, machine, session
 from dart_guest.a11y import Walker
+from dart_guest.clock import DesktopClock
 from dart_guest.desktop import Desktop
 from dart_guest.events import Frame, Settle, StepRequest
 from dart_guest.processes import Runner
@@ -35,7 +36,7 @@ Result = TypeVar("Result")
 HELPER_THREADS = 4
 PROBE_LIMIT_S = 1.0
 START_POLL_S = 0.02
-DISK_PROBE_BYTES = 1024 * 1024
+DISK_ROOM_BYTES = 1024 * 1024
 BACKGROUND = 0xDCE4EC
 RECORDING = Path("/var/log/dart/recording.mp4")
 """Where only root can write: a link laid by the user must not be followed."""
@@ -54,6 +55,7 @@ class Agent:
         self.recorder = Recorder(
             display, RECORDING if managed else Path(tempfile.gettempdir()) / f"dart-recording-{os.getpid()}.mp4"
         )
+        self.clock = DesktopClock()
         self.wallpaper: Path | None = None
         """The picture that the agent itself put on the root window."""
         self.managed = managed
@@ -145,8 +147,9 @@ class Agent:
             "agent_starts": status.agent_starts,
             "processes": await asyncio.to_thread(count_processes),
             "restores": self.restores,
-            "realtime_s": time.time(),
+            "realtime_s": self.clock.now_s(),
             "held": self.desktop.held(),
+            "oom_kills": machine.oom_kills() if machine.present() else 0,
         }
 
     size: tuple[int, int] = (0, 0)
@@ -176,19 +179,15 @@ def read_boot_id() -> str:
 
 
 def disk_full(directories: tuple[str, ...] = (session.HOME, "/tmp")) -> bool:
-    """Whether 1 MiB cannot be written where the user works."""
+    """Whether 1 MiB, or one more file, has no room where the user works. Only looks: what it wrote would be seen by file managers."""
     for directory in directories:
-        if not Path(directory).is_dir():
-            continue
-        probe = Path(directory) / f".dart-probe-{os.getpid()}"
         try:
-            with probe.open("wb") as file:
-                file.write(bytes(DISK_PROBE_BYTES))
+            room = os.statvfs(directory)
         except OSError:
+            continue
+        no_more_files = room.f_files > 0 and room.f_favail == 0
+        if room.f_bavail * room.f_frsize < DISK_ROOM_BYTES or no_more_files:
             return True
-        finally:
-            with contextlib.suppress(OSError):
-                probe.unlink()
     return False
 
 
