@@ -30,7 +30,7 @@ DISK_SLACK_BYTES = 1 * 1024**3
 INODE_BYTES = "8192"
 """One inode for so many bytes: the images have many small files."""
 
-ROOM_KIB = 64 * 1024
+ROOM_KIB = 16 * 1024
 """What a machine can write before it has grown its disk."""
 
 CHUNK_BYTES = 4 * 1024**2
