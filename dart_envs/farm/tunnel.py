@@ -11,19 +11,42 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
-from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed
+from websockets.asyncio.client import ClientConnection, connect, unix_connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from dart_envs.errors import DartEnvError
-from dart_envs.farm.channel import open_websocket
-from dart_envs.farm.transport import Transport
+from dart_envs.farm.transport import CONNECT_TIMEOUT_S, Transport, error_from_response
 
 log = logging.getLogger(__name__)
 
 CHUNK_NBYTES = 64 * 1024
 HALF_CLOSED_S = 30.0
 """How long the desktop may go on answering a client that has nothing more to say."""
+
+
+async def open_websocket(transport: Transport, path: str, headers: Mapping[str, str]) -> ClientConnection:
+    """Open a WebSocket to the farm. Raises `FarmError`, or what the refusal's envelope says."""
+    address = transport.address
+    uri = address.ws_url + path
+    options: dict[str, Any] = {
+        "additional_headers": {**transport.auth_headers(), **headers},
+        "compression": None,
+        "max_size": None,
+        "ping_interval": None,
+        "open_timeout": CONNECT_TIMEOUT_S,
+        "close_timeout": 2.0,
+    }
+    try:
+        if address.socket_path:
+            return await unix_connect(address.socket_path, uri, **options)
+        return await connect(uri, **options)
+    except InvalidStatus as refused:
+        response = refused.response
+        raise error_from_response(response.status_code, bytes(response.body or b""), what=f"WS {path}") from refused
+    except (OSError, TimeoutError, WebSocketException) as error:
+        raise transport.unreachable(error) from error
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from urllib.parse import quote
 
 import typer
 
@@ -147,9 +148,21 @@ def desktops(as_json: Json = False) -> None:
 
 
 @app.command()
-def snapshots(as_json: Json = False) -> None:
-    """The snapshots."""
-    _table("/v1/snapshots", ("snapshot_id", "kind", "bytes", "name", "setup_key", "last_used_at"), as_json)
+def snapshots(
+    quarantined: Annotated[
+        bool, typer.Option("--quarantined", help="Those that did not restore and are kept for inspection.")
+    ] = False,
+    remove: Annotated[str | None, typer.Option("--rm", metavar="NAME", help="Delete one, by id or name.")] = None,
+    as_json: Json = False,
+) -> None:
+    """The snapshots: what they hold, what they stand on, how long their desktop stood still for them."""
+    if remove is not None:
+        if ask(load_settings(), f"/v1/snapshots/{quote(remove, safe='')}", method="DELETE") is None:
+            fail("no farm is running.", 1)
+        return
+    columns = ("reason", "place") if quarantined else ("pause_ms", "last_used_at", "description")
+    state = "quarantined" if quarantined else "ready"
+    _table(f"/v1/snapshots?state={state}", ("snapshot_id", "kind", "name", "parent", "bytes", *columns), as_json)
 
 
 @app.command()
@@ -230,8 +243,9 @@ def reap(
         typer.echo("nothing to remove")
 
 
-def ask(settings: FarmSettings, path: str) -> Any | None:
-    """GET from the farm of DART_FARM_URL, else from the one on this runtime directory's socket; None when none answers."""
+def ask(settings: FarmSettings, path: str, method: str = "GET") -> Any | None:
+    """A request to the farm of DART_FARM_URL, else to the one on this runtime directory's socket; None when none answers, an answer without
+    content is an empty text."""
     import httpx
 
     url = os.environ.get("DART_FARM_URL")
@@ -241,12 +255,12 @@ def ask(settings: FarmSettings, path: str) -> Any | None:
     transport = httpx.HTTPTransport() if url else httpx.HTTPTransport(uds=str(settings.uds or settings.socket_path))
     try:
         with httpx.Client(transport=transport, base_url=url or "http://farm", timeout=10.0) as client:
-            reply = client.get(path, headers={"authorization": f"Bearer {key}"})
+            reply = client.request(method, path, headers={"authorization": f"Bearer {key}"})
     except httpx.TransportError:
         return None
-    if reply.status_code != 200:
+    if not reply.is_success:
         fail(f"the farm refused: {reply.text}", 1)
-    return reply.json()
+    return reply.json() if reply.content else ""
 
 
 def outwait_the_dead(settings: FarmSettings) -> int:

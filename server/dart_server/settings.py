@@ -50,7 +50,10 @@ class FarmSettings(BaseSettings):
     home: Path = Field(default_factory=default_home)
     runtime_dir: Path = Field(default_factory=default_runtime_dir)
     snapshot_dir: Path = Field(default_factory=default_snapshot_dir)
+    """Where snapshots and what desktops write are kept: in memory when it is on a tmpfs, else on that disk."""
     snapshot_quota_bytes: int = Field(default=4 * GIB, ge=1)
+    quarantine_bytes: int = Field(default=GIB // 2, ge=0)
+    """Room, beside the quota, for snapshots that did not restore, the latest ones; 0 keeps none."""
     desktop_memory_mib: int = Field(default=2048, ge=128)
     desktop_pids: int = Field(default=1024, ge=64)
     desktop_cpus: float = Field(default=2.0, gt=0)

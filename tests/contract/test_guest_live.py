@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-import unicodedata
 import xml.etree.ElementTree as ElementTree
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -175,49 +173,3 @@ async def test_pyautogui_and_the_agent_share_one_keyboard(live: Case) -> None:
 
     await eventually(written)
     assert (await shell(live, "cat /tmp/typed")).rstrip("\n") == "".join(words)
-
-
-SCRIPTS = {
-    "latin": (0x21, 0x7E), "latin supplement": (0xA1, 0xFF), "latin extended": (0x100, 0x17F), "greek": (0x3B1, 0x3C9),
-    "cyrillic": (0x410, 0x44F), "armenian": (0x561, 0x586), "hebrew": (0x5D0, 0x5EA), "arabic": (0x621, 0x63A),
-    "devanagari": (0x905, 0x939), "thai": (0xE01, 0xE2E), "georgian": (0x10D0, 0x10F0), "kana": (0x3041, 0x30FA),
-    "han": (0x4E00, 0x9FA0), "hangul": (0xAC00, 0xD7A3), "symbols": (0x2190, 0x22FF), "emoji": (0x1F600, 0x1F64F),
-}  # fmt: skip
-"""Ranges of characters by what they are written in; soft hyphens and what is no character are left out."""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-async def test_ten_thousand_characters_of_many_scripts_arrive_exactly(live: Case) -> None:
-    chosen = random.Random(20)
-    left_out = {0xAD}
-    pools = [
-        [
-            chr(point)
-            for point in range(low, high + 1)
-            if unicodedata.category(chr(point)) != "Cn" and point not in left_out
-        ]
-        for low, high in SCRIPTS.values()
-    ]
-    assert len(pools) >= 12
-    await shell(live, "zenity --entry --title Field > /dev/null 2>&1 &")
-    await focused_field(live, "Field")
-    for part in range(20):
-        text = "".join(chosen.choice(chosen.choice(pools)) for _ in range(500))
-        await live.step("d1", {"type": "text", "text": text})
-        arrived = await field_text(live, len(text))
-        differing = [(sent, seen) for sent, seen in zip(text, arrived, strict=False) if sent != seen][:5]
-        assert arrived == text, f"part {part}: {len(arrived)} of {len(text)} characters, first differences {differing}"
-        clear = [("key_down", "ctrl"), ("key_down", "a"), ("key_up", "a"), ("key_up", "ctrl"), ("key_down", "delete")]
-        await live.step("d1", *({"type": kind, "key": key} for kind, key in (*clear, ("key_up", "delete"))))
-
-
-async def field_text(case: Case, length: int) -> str:
-    """What the one text field holds, once that is as long as expected or 20 s have passed."""
-    for _ in range(40):
-        tree = json.loads((await case.call("d1", "GET", "/v1/a11y?format=json")).content)
-        (text,) = [one["text"] for one in tree["elements"] if one["role"] in ("text", "entry")]
-        if len(text) == length:
-            break
-        await asyncio.sleep(0.5)
-    return str(text)

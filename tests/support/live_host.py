@@ -70,9 +70,22 @@ LACKING = {"desktop": _desktop, "docker": _docker, "libvirt": _libvirt, "vllm": 
 
 def require(marker: str) -> None:
     """Skip the running test, or fail it where live tests are required, when the host lacks something."""
-    reason = LACKING[marker]()
+    _refuse(f"`{marker}` tests", LACKING[marker]())
+
+
+def require_image(name: str) -> None:
+    """The same for a test that needs an image beside `basic`."""
+    home = Path(os.environ.get("DART_HOME") or default_home())
+    there = (home / "images" / name / "current").exists()
+    _refuse(
+        f"tests of the image `{name}`",
+        None if there else f"there is none in {home}: run `dart-farm images build {name}`",
+    )
+
+
+def _refuse(what: str, reason: str | None) -> None:
     if reason is None:
         return
     if os.environ.get("DART_REQUIRE_LIVE") == "1":
-        pytest.fail(f"DART_REQUIRE_LIVE is set, but this host cannot run `{marker}` tests: {reason}", pytrace=False)
-    pytest.skip(f"this host cannot run `{marker}` tests: {reason}")
+        pytest.fail(f"DART_REQUIRE_LIVE is set, but this host cannot run {what}: {reason}", pytrace=False)
+    pytest.skip(f"this host cannot run {what}: {reason}")

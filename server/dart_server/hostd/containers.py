@@ -19,14 +19,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dart_server.hostd import cgroups, images, netns, oci
+from dart_server.hostd import cgroups, images, netns, oci, seal
 from dart_server.hostd.faults import ConnectionRefused, DesktopGone, HostdError, HostFault, SnapshotBroken
 from dart_server.hostd.layout import Layout
-from dart_server.hostd.runc import CRIU_SETTINGS, Runc
-from dart_server.hostd.storage import Storage, tree_bytes
+from dart_server.hostd.runc import CRIU_SETTINGS, Runc, criu_config
+from dart_server.hostd.storage import Storage, file_sizes, tree_bytes
 from dart_server.hostd.verbs import Limits
 
 DIAL_TIMEOUT_S = 5.0
@@ -57,7 +57,10 @@ class Snapshot:
     layers: tuple[str, ...]
     limits: Limits
     env: dict[str, str]
-    nbytes: int
+    sizes: dict[str, int]
+    """Bytes of every file of the process images, by name."""
+    quarantined: bool = False
+    """It did not restore: its files are kept for a person to look at."""
 
 
 @dataclass(slots=True)
@@ -68,8 +71,6 @@ class Host:
     storage: Storage
     runc: Runc
     parallel: int = 4
-    filtered: bool = True
-    """Whether desktops run under the system-call filter."""
     _desktops: dict[str, Desktop] = field(default_factory=dict)
     """The present life of each desktop id."""
     _lives: dict[str, Desktop] = field(default_factory=dict)
@@ -106,6 +107,12 @@ class Host:
             self._start(desktop, None)
         return {}
 
+    def seal(self, desktop_id: str) -> dict[str, Any]:
+        """Close what a desktop needed open only while it booted."""
+        with self._one(desktop_id):
+            seal.close_proc(self._running(desktop_id).pidfd)
+        return {}
+
     def checkpoint(self, desktop_id: str, snapshot_id: str) -> dict[str, Any]:
         """Save a running desktop, which goes on; its control connections must be closed."""
         with self._one(snapshot_id), self._one(desktop_id), self._heavy:
@@ -117,6 +124,8 @@ class Host:
             processes.mkdir(parents=True, mode=0o700)
             work.mkdir(mode=0o700)
             layer_id = f"{next(self._serial):x}"
+            count = cgroups.processes(self._group(desktop.name))
+            began_s = time.monotonic()
             try:
                 self.runc.pause(desktop.name, work)
                 try:
@@ -128,12 +137,20 @@ class Host:
                 shutil.rmtree(place, ignore_errors=True)
                 shutil.rmtree(self.storage.layer_dir(layer_id), ignore_errors=True)
                 raise
-            nbytes = tree_bytes(processes) + tree_bytes(self.storage.layer_dir(layer_id))
+            pause_s = time.monotonic() - began_s
+            files_bytes = tree_bytes(self.storage.layer_dir(layer_id))
             layers = (layer_id, *desktop.layers)
-            snapshot = Snapshot(snapshot_id, desktop.image, layers, desktop.limits, desktop.env, nbytes)
+            sizes = file_sizes(processes)
+            snapshot = Snapshot(snapshot_id, desktop.image, layers, desktop.limits, desktop.env, sizes)
             with self._table:
                 self._snapshots[snapshot_id] = snapshot
-        return {"bytes": nbytes, "image_digest": desktop.image.digest}
+        return {
+            "bytes": tree_bytes(processes) + files_bytes,
+            "files_bytes": files_bytes,
+            "processes": count,
+            "pause_s": pause_s,
+            "image_digest": desktop.image.digest,
+        }
 
     def restore(self, desktop_id: str, snapshot_id: str) -> dict[str, Any]:
         """Replace (or make) a desktop by a copy of a snapshot; returns as soon as its processes run."""
@@ -142,7 +159,7 @@ class Host:
             with self._heavy:
                 with self._table:
                     snapshot = self._snapshots.get(snapshot_id)
-                    if snapshot is None:
+                    if snapshot is None or snapshot.quarantined:
                         raise SnapshotBroken(f"there is no snapshot {snapshot_id}", hint="prepare the desktop again")
                     desktop = self._new_life(desktop_id, snapshot.image, snapshot.layers, snapshot.limits, snapshot.env)
                 self._start(desktop, snapshot)
@@ -153,6 +170,22 @@ class Host:
         with self._one(desktop_id):
             self._drop(desktop_id, wait=True)
         return {}
+
+    def quarantine(self, snapshot_id: str) -> dict[str, Any]:
+        """Never restore from a snapshot again; its files stay, with CRIU's log of the failure, until it is deleted.
+
+        `place`: where root finds them for as long as this helper runs; None when there is no such snapshot."""
+        with self._one(snapshot_id):
+            with self._table:
+                snapshot = self._snapshots.get(snapshot_id)
+                if snapshot is None:
+                    return {"place": None}
+                self._snapshots[snapshot_id] = replace(snapshot, quarantined=True)
+            place = self.storage.snapshot_dir(snapshot_id)
+            layers = [str(self.storage.layer_dir(layer)) for layer in snapshot.layers]
+            text = json.dumps({"image": snapshot.image.digest, "layers": layers}, indent=1)
+            (place / "snapshot.json").write_text(text + "\n", encoding="utf-8")
+        return {"place": f"/proc/{os.getpid()}/root{place}"}
 
     def delete_snapshot(self, snapshot_id: str) -> dict[str, Any]:
         """Remove a snapshot; its layers stay while a desktop or a later snapshot stands on them."""
@@ -281,26 +314,31 @@ class Host:
         try:
             root = self.storage.mount_root(desktop.name, desktop.image.rootfs, desktop.layers, desktop.limits.disk_mib)
             netns.create(place / "net")
-            criu_config = place / "criu.conf"
-            criu_config.write_text(CRIU_SETTINGS, encoding="ascii")
+            criu_config(place).write_text(CRIU_SETTINGS, encoding="ascii")
             config = oci.runtime_config(
                 rootfs=root,
                 argv=desktop.image.init,
                 env=desktop.env,
                 cgroup=self._group(desktop.name),
                 netns=place / "net",
-                criu_config=criu_config,
+                criu_config=criu_config(place),
                 limits=desktop.limits,
-                filtered=self.filtered,
             )
             (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
             if snapshot is None:
                 pid = self.runc.run(desktop.name, place)
             else:
                 processes = self.storage.snapshot_dir(snapshot.snapshot_id) / "images"
+                if file_sizes(processes) != snapshot.sizes:
+                    raise SnapshotBroken(f"files of the snapshot {snapshot.snapshot_id} are missing or cut short")
                 pid = self.runc.restore(desktop.name, place, processes, place)
             desktop.pidfd = os.pidfd_open(pid)
         except BaseException as error:
+            if snapshot is not None and (place / "restore.log").exists():
+                with suppress(OSError):
+                    shutil.copyfile(
+                        place / "restore.log", self.storage.snapshot_dir(snapshot.snapshot_id) / "restore.log"
+                    )
             self._tear_down(desktop)
             if isinstance(error, HostdError):
                 raise

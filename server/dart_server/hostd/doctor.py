@@ -20,6 +20,7 @@ MIN_MEMORY_MIB = 4096
 MIN_DISK_MIB = 6144
 _MIN_KERNEL = (5, 13)
 _CAP_SYS_ADMIN = 21
+_ACTIONS = Path("/proc/sys/kernel/seccomp/actions_avail")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +108,13 @@ def _criu(home: Path | None) -> Check:
 
 
 def _filter() -> Check:
-    if os.geteuid() != 0 or not rlimits.is_needed():
-        return Check("system-call filter", True, "on for every desktop")
-    return Check("system-call filter", True, "off: root lacks CAP_SYS_RESOURCE here, and CRIU needs one or the other")
+    try:
+        actions = _ACTIONS.read_text(encoding="ascii").split()
+    except OSError:
+        actions = []
+    needed = "user_notif" if os.geteuid() == 0 and rlimits.is_needed() else "errno"
+    detail = "on for every desktop" if needed in actions else f"the kernel lacks the seccomp action {needed}"
+    return _check("system-call filter", needed in actions, detail, "use a kernel with CONFIG_SECCOMP_FILTER")
 
 
 def _cgroups() -> Check:

@@ -1,7 +1,6 @@
 """Network namespaces of desktops: loopback only, reached by opening sockets inside them.
 
-A namespace change is per thread. Both functions do it in a thread of their own that ends afterwards, so no other
-work (and no child process) can ever run inside a desktop's network.
+A namespace change is per thread; both functions do it in a thread of their own.
 """
 
 from __future__ import annotations
@@ -10,10 +9,7 @@ import fcntl
 import os
 import socket
 import struct
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from dart_server.hostd import kernel
 from dart_server.providers.base import OSWORLD_PORT
@@ -23,26 +19,6 @@ OSWORLD_SOCKET = "\0dart-osworld"
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
-
-T = TypeVar("T")
-
-
-def _in_own_thread(work: Callable[[], T]) -> T:
-    result: list[T] = []
-    failure: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            result.append(work())
-        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
-            failure.append(error)
-
-    thread = threading.Thread(target=body, name="netns")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return result[0]
 
 
 def create(bind_to: Path) -> None:
@@ -57,7 +33,7 @@ def create(bind_to: Path) -> None:
         kernel.mount("/proc/thread-self/ns/net", bind_to, None, kernel.MS_BIND)
 
     bind_to.touch(mode=0o600)
-    _in_own_thread(work)
+    kernel.in_own_thread(work)
 
 
 def connect(namespace: Path, port: int | None, timeout_s: float) -> socket.socket:
@@ -77,7 +53,7 @@ def connect(namespace: Path, port: int | None, timeout_s: float) -> socket.socke
             os.close(fd)
         return socket.socket(family, socket.SOCK_STREAM)
 
-    connection = _in_own_thread(work)
+    connection = kernel.in_own_thread(work)
     try:
         connection.settimeout(timeout_s)
         connection.connect(("127.0.0.1", port) if agent is None else agent)

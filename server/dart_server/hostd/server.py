@@ -127,7 +127,17 @@ class Server:
                 names = ("memory_mib", "pids", "cpus", "disk_mib")
                 limits = verbs.Limits(**{name: arguments.pop(name) for name in names})
                 return self._host.create(**arguments, limits=limits)
-            case "checkpoint" | "restore" | "destroy" | "health" | "delete_snapshot" | "owned" | "reap":
+            case (
+                "checkpoint"
+                | "restore"
+                | "seal"
+                | "destroy"
+                | "health"
+                | "quarantine"
+                | "delete_snapshot"
+                | "owned"
+                | "reap"
+            ):
                 return getattr(self._host, request.verb)(**arguments)
             case _:
                 raise BadRequest(f"unknown verb {request.verb!r}")

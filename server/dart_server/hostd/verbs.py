@@ -117,7 +117,9 @@ VERBS: dict[str, dict[str, Check]] = {
     "restore": _BOTH,
     "destroy": _DESKTOP,
     "health": _DESKTOP,
+    "seal": _DESKTOP,
     "dial": {**_DESKTOP, "port": _port},
+    "quarantine": {"snapshot_id": _identifier},
     "delete_snapshot": {"snapshot_id": _identifier},
 }
 

@@ -23,7 +23,7 @@ from dart_server.providers import base
 from dart_server.records import Slot
 from dart_server.repository import EventNote, Repository
 from dart_server.settings import FarmSettings
-from dart_server.snapshots.service import BaseOf, Snapshots, Want
+from dart_server.snapshots.service import Living, Snapshots, Want
 from dart_server.wire import DesktopState, ErrorCode
 
 log = logging.getLogger(__name__)
@@ -71,13 +71,16 @@ class Pool:
     def waiting(self) -> int:
         return len(self._queue)
 
-    def living(self) -> set[BaseOf]:
-        """Shapes and images of which desktops exist or are being made."""
-        return {(slot.shape, slot.image_digest) for slot in self.slots.values()}
+    def living(self) -> Living:
+        """Which desktops exist or are being made."""
+        return Living(
+            bases=frozenset((slot.shape, slot.image_digest) for slot in self.slots.values()),
+            snapshot_ids=frozenset(slot.snapshot_id for slot in self.slots.values() if slot.snapshot_id is not None),
+        )
 
     async def acquire(self, want: Want, wait_s: float) -> Slot:
         """A fresh desktop that is the caller's alone. Raises `FarmError` (`no_capacity` after `wait_s`, `draining`, `host_fault` …)."""
-        self.require(want)
+        want = self.require(want)
         self._warm_want = replace(want, setup_key=None, snapshot_id=None)
         ticket = Ticket(want, asyncio.get_running_loop().create_future())
         self._queue.append(ticket)
@@ -119,22 +122,27 @@ class Pool:
             ticket.granted.result().busy = False
             self.dispatch()
 
-    def require(self, want: Want) -> None:
-        """Can this be wanted now? Raises `draining`, `snapshot_missing`, `invalid`."""
+    def require(self, want: Want) -> Want:
+        """The same with a snapshot's id for its name, if it can be wanted now. Raises `draining`, `snapshot_missing`, `invalid` …"""
         if self._draining:
             raise FarmError(ErrorCode.DRAINING, "the farm is stopping", hint="Start it again and repeat the request.")
-        self._snapshots.deepest(want)
+        found = self._snapshots.deepest(want)
+        return want if want.snapshot_id is None or found is None else replace(want, snapshot_id=found.snapshot_id)
 
-    async def standby_on_its_way(self, want: Want) -> None:
-        """Wait while none of the standby is ready but one is being made: it is ready before a desktop that is begun now."""
+    async def standby_on_its_way(self, want: Want) -> bool:
+        """Wait while none of the standby is ready but one is being made: it is ready before a desktop that is begun now.
+        True when there was something to wait for."""
+        waited = False
         if self._provider.capabilities.restore_in_place:
-            return
+            return waited
         while not any(self._serves(slot, want) for slot in self._idle()):
             if not any(
                 slot.warming and (slot.shape, slot.image_digest) == want.base_of for slot in self.slots.values()
             ):
-                return
+                return waited
+            waited = True
             await asyncio.wait(set(self._preparing), return_when=asyncio.FIRST_COMPLETED)
+        return waited
 
     def exchange(self, slot: Slot, want: Want) -> Slot:
         """The slot in which a lease goes on at its reset: its own, or an untouched one of the standby where the provider restores nothing
@@ -151,13 +159,17 @@ class Pool:
         self.dispatch()
         return standby
 
-    async def renew(self, slot: Slot, want: Want) -> Brought:
-        """Make a leased desktop a fresh copy of what is wanted. Raises `FarmError`; the slot is broken then, and may be renewed again."""
+    async def renew(self, slot: Slot, want: Want, *, waited: bool = False) -> Brought:
+        """Make a leased desktop a fresh copy of what is wanted; `waited` tells that it was not ready when it was asked for.
+        Raises `FarmError`; the slot is broken then, and may be renewed again."""
         async with slot.lock:
-            bring = self._preparer.confirm if self._fresh(slot, want) else self._preparer.bring
+            confirm = self._fresh(slot, want)
             slot.state, slot.clean = DesktopState.RESETTING, False
             try:
-                brought = await bring(slot, want)
+                if confirm:
+                    brought = await self._preparer.confirm(slot, want, waited=waited)
+                else:
+                    brought = await self._preparer.bring(slot, want)
             except FarmError as error:
                 slot.state = DesktopState.BROKEN
                 slot.failure = wire.DesktopHealthView(
@@ -172,6 +184,8 @@ class Pool:
                 "restored": brought.restored,
                 "standby": brought.standby,
                 "setup_key": slot.setup_key,
+                "snapshot_id": slot.snapshot_id,
+                "quarantined": list(brought.quarantined),
                 "duration_s": round(brought.duration_s, 4),
             }
             await self._repository.save_desktop(
@@ -302,7 +316,10 @@ class Pool:
             log.error("a desktop could not be prepared", exc_info=error, extra={"desktop_id": slot.desktop_id})
             self._refuse(ticket, slot, FarmError(ErrorCode.HOST_FAULT, f"the desktop could not be prepared: {error}"))
             return
-        if ticket.granted.done():
+        wanted = ticket.want.snapshot_id
+        if ticket.granted.done() or (wanted is not None and slot.snapshot_id != wanted):
+            if not ticket.granted.done():
+                ticket.granted.set_exception(_did_not_restore(wanted, slot))
             slot.busy = False
             self.dispatch()
         else:
@@ -406,3 +423,8 @@ class Pool:
                 log.error("background work of the pool failed", exc_info=task.exception())
 
         task.add_done_callback(done)
+
+
+def _did_not_restore(wanted: str | None, slot: Slot) -> FarmError:
+    hint = f"Claim {slot.snapshot_id}, which it stands on, or take it again."
+    return FarmError(ErrorCode.SNAPSHOT_BROKEN, f"the snapshot {wanted} did not restore and is quarantined", hint=hint)

@@ -13,7 +13,7 @@ import json
 import socket
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,11 +50,16 @@ _SECOND_LOOKS, _SECOND_LOOK_S = 5, 0.1
 
 
 class RuncProvider:
-    """See `base.Provider`. One instance per farm; the helper is found by its socket in `runtime_dir`."""
+    """See `base.Provider`. One instance per farm; the helper is found by its socket in `runtime_dir`.
+
+    `wall_clock`: the time of day (seconds since 1970) that restored desktops follow unless a task declares another."""
 
     name = "runc"
 
-    def __init__(self, *, home: Path, runtime_dir: Path, snapshot_dir: Path) -> None:
+    def __init__(
+        self, *, home: Path, runtime_dir: Path, snapshot_dir: Path, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self._wall_clock = wall_clock
         self._images = home / "images"
         places = HostdPlaces(
             state=runtime_dir / "hostd", runtime=runtime_dir, images=self._images, home=home, store=snapshot_dir
@@ -103,6 +108,7 @@ class RuncProvider:
         )
         try:
             await self._booted(desktop_id)
+            await self._ask("seal", desktop_id=desktop_id)
         except BaseException:
             await asyncio.shield(self.destroy(desktop_id))
             raise
@@ -121,7 +127,14 @@ class RuncProvider:
             raise DesktopGone(f"the desktop {desktop_id} does not answer: {error}") from error
         self._hang_up(desktop_id)
         saved = await self._ask("checkpoint", desktop_id=desktop_id, snapshot_id=snapshot_id)
-        return SnapshotInfo(snapshot_id, saved["bytes"], saved["image_digest"])
+        return SnapshotInfo(
+            snapshot_id,
+            saved["bytes"],
+            saved["image_digest"],
+            files_bytes=saved["files_bytes"],
+            pause_s=saved["pause_s"],
+            processes=saved["processes"],
+        )
 
     async def restore(self, desktop_id: str, snapshot_id: str) -> None:
         """Bring a copy to life under this id and wait for its agent."""
@@ -142,6 +155,11 @@ class RuncProvider:
         """Remove the desktop; idempotent."""
         self._hang_up(desktop_id)
         await self._ask("destroy", desktop_id=desktop_id)
+
+    async def quarantine(self, snapshot_id: str) -> str | None:
+        """See `base.KeepsBroken`; the files are in the helper's own mounts, which root reaches through its /proc entry."""
+        place: str | None = (await self._ask("quarantine", snapshot_id=snapshot_id))["place"]
+        return place
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
         """Remove the snapshot; idempotent."""
@@ -228,4 +246,4 @@ class RuncProvider:
 
     async def _woken(self, desktop_id: str) -> dict[str, Any]:
         """The agent's answer to `/v1/restored`; its socket answers as soon as the copy runs."""
-        return await guest_control.restored(partial(self.dial, desktop_id, CONTROL), time.time(), WAKE_TIMEOUT_S)
+        return await guest_control.restored(partial(self.dial, desktop_id, CONTROL), self._wall_clock(), WAKE_TIMEOUT_S)

@@ -1,7 +1,7 @@
 """Simulation: the guest agent of a pretended desktop. Speaks the guest protocol over sockets that the provider hands out.
 
 Rule: the same paths, forms and error codes as the real agent (`vm_images/guest/protocol.md`), everything in memory.
-`exec` knows `true`, `false`, `echo` and `cat` (of the pretended files) and runs nothing.
+`exec` knows `true`, `false`, `echo`, `date -u +%s` and `cat` (of the pretended files) and runs nothing.
 Non-goals: OSWorld's paths other than `/screenshot`, `/screen_size` and `/platform`.
 """
 
@@ -30,6 +30,8 @@ class GuestState:
     files: dict[str, bytes] = field(default_factory=dict)
     restores: int = 0
     session_alive: bool = True
+    declared: tuple[float, float] | None = None
+    """A declared time of day, and when on the clock's monotonic axis it was that."""
 
 
 class SimGuest(GuestServer):
@@ -42,8 +44,28 @@ class SimGuest(GuestServer):
         self._stepping = asyncio.Lock()
 
     def copy_state(self) -> GuestState:
-        """A deep copy, for a snapshot or a fork."""
+        """A deep copy, for a snapshot or a fork; a declared clock stands still in it."""
+        self.state.declared = self._declared_now()
         return copy.deepcopy(self.state)
+
+    def go_on(self) -> None:
+        """A declared clock is taken up where it stood."""
+        if self.state.declared is not None:
+            self.state.declared = (self.state.declared[0], self._clock.monotonic())
+
+    def _declared_now(self) -> tuple[float, float] | None:
+        if self.state.declared is None:
+            return None
+        time_s, since_s = self.state.declared
+        now_s = self._clock.monotonic()
+        return (time_s + now_s - since_s, now_s)
+
+    def _time(self) -> float:
+        declared = self._declared_now()
+        return self._clock.time() if declared is None else declared[0]
+
+    def _clock_reply(self) -> Reply:
+        return json_reply({"time_s": self._time(), "declared": self.state.declared is not None})
 
     async def answer(self, method: str, target: str, kind: str, body: bytes) -> Reply:
         """Everything but the channel."""
@@ -69,6 +91,12 @@ class SimGuest(GuestServer):
                 return json_reply(
                     {"windows": [{"id": 1, "title": "Sim", "class": "sim", "pid": 2, "active": True, **whole}]}
                 )
+            case "GET", "/v1/clock":
+                return self._clock_reply()
+            case "POST", "/v1/clock":
+                wanted = json.loads(body)["time_s"]
+                self.state.declared = None if wanted is None else (float(wanted), self._clock.monotonic())
+                return self._clock_reply()
             case "POST", "/v1/quiesce":
                 await self.close()
                 return json_reply({"ok": True, "zombies": [], "processes": 1})
@@ -76,7 +104,7 @@ class SimGuest(GuestServer):
                 said = json.loads(body)
                 self.state.restores += 1
                 self.state.boot_id = said["entropy"][:32]
-                return json_reply({**self._health(), "clock_offset_s": self._clock.time() - said["realtime_s"]})
+                return json_reply({**self._health(), "clock_offset_s": self._time() - said["realtime_s"]})
             case "GET", "/screenshot":
                 image = sim_screen.draw(self.state.screen, cursor=True)
                 return Reply(200, sim_screen.encode(image, "png", 90), "image/png")
@@ -101,7 +129,7 @@ class SimGuest(GuestServer):
             "agent_starts": 1,
             "processes": 1,
             "restores": state.restores,
-            "realtime_s": self._clock.time(),
+            "realtime_s": self._time(),
             "held": sorted(screen.held),
         }
 
@@ -134,6 +162,8 @@ class SimGuest(GuestServer):
                 pass
             case ["false"]:
                 answer["returncode"] = 1
+            case ["date", "-u", "+%s"]:
+                answer["stdout"] = f"{int(self._time())}\n"
             case ["echo", *words]:
                 answer["stdout"] = " ".join(words) + "\n"
             case ["cat"]:

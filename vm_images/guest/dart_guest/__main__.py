@@ -109,6 +109,8 @@ def admission(runners: dict[str, web.AppRunner]) -> Admit:
 async def serve(listen: str) -> None:
     """Serve until SIGTERM."""
     managed = session.STATUS_FILE.exists() and os.getuid() == 0
+    if managed:
+        session.shut_out_tracers()
     agent = Agent(os.environ.get("DISPLAY", session.DISPLAY), PACKAGE_DIR, drop_privileges=managed, managed=managed)
     await agent.hold_threads()
     doors: dict[str, Sequence[ModuleType]] = {listen: ALL_PARTS}

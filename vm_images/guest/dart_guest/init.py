@@ -21,7 +21,7 @@ import sys
 import time
 from pathlib import Path
 
-from dart_guest import look, machine, session
+from dart_guest import clock, identity, look, machine, session
 
 AGENT_DIR = "/usr/lib/dart"
 LOG_DIR = Path("/var/log/dart")
@@ -49,9 +49,8 @@ def prepare_files() -> None:
     for stale in (session.READY_FILE, session.STATUS_FILE, Path("/tmp/.X0-lock"), Path("/tmp/.X11-unix/X0")):
         stale.unlink(missing_ok=True)
     session.BOOT_ID_FILE.write_text(secrets.token_hex(16), encoding="ascii")
-    machine_id = Path("/etc/machine-id")
-    if not machine_id.is_file() or not machine_id.read_text(encoding="ascii").strip():
-        machine_id.write_text(secrets.token_hex(16) + "\n", encoding="ascii")
+    clock.make_page()
+    identity.write_machine_id(secrets.token_hex(16))
 
 
 def redirect_stdio() -> None:
@@ -248,6 +247,7 @@ def main() -> int:
         print("dart-init: runs only as process 1 of a desktop", file=sys.stderr)
         return 2
     os.umask(0o022)
+    session.shut_out_tracers()
     prepare_files()
     redirect_stdio()
     bring_loopback_up()

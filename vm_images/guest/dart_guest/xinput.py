@@ -13,16 +13,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from Xlib import X, display, error, protocol
+from Xlib import X, display, error
 from Xlib.ext import damage, xtest
 
 from dart_guest import events, keymap
+from dart_guest.reading import Reading
 
 REMAP_PAUSE_S = 0.05
 """Given to programs that cannot be asked, to read the old map before a spare key is used again for another character."""
 
 PONG_LIMIT_S = 5.0
 """How long a program that can be asked may take to have read the keys before."""
+
+POLL_S = 0.1
+"""How often what waits for an answer looks at the clock."""
 
 DOUBLE_CLICK_S, DOUBLE_CLICK_PX = 0.45, 10
 """Two presses closer than this in time and place are taken for a double click: more than any toolkit's 0.4 s and 5 to 8 pixels."""
@@ -88,10 +92,8 @@ class XInput:
         self.held_names: dict[int, str] = {}
         self.held_buttons: set[int] = set()
         self.keymap = self.read_keymap()
-        self.map_changed = self.damaged = self.ponged = False
-        self.pings = 0
-        self.expected = (0, 0)
-        """Of the pong that is waited for: the atom and the number of the ping."""
+        self.map_changed = self.damaged = False
+        self.reading = Reading(self.display, self.root, monotonic)
         self.display.sync()
 
     def read_keymap(self) -> keymap.Keymap:
@@ -221,7 +223,7 @@ class XInput:
         return found
 
     def borrow_keys(self, keysyms: Sequence[int]) -> None:
-        """Write missing keysyms to spare keys; programs learn of it before the next key reaches them."""
+        """Write missing keysyms to spare keys, after all keys so far and before the next are read."""
         missing = self.keymap.missing(keysyms)
         if not missing:
             return
@@ -232,46 +234,21 @@ class XInput:
             self.await_reader()
         for keycode, keysym in changes.items():
             self.display.change_keyboard_mapping(keycode, [[keysym, keysym]])
-        self.display.sync()
+        # A program may look keys up over another connection than the one that it gets them by (Chromium does).
+        self.await_reader()
 
     def await_reader(self) -> None:
-        """Wait until the program that has the keyboard has read every key so far: a ping of the window manager's kind comes after them.
-
-        A program that takes no pings is given a fixed time.
-        """
-        atoms = {
-            name: self.display.intern_atom(name) for name in ("WM_PROTOCOLS", "_NET_WM_PING", "_NET_ACTIVE_WINDOW")
-        }
+        """Wait until the program that has the keyboard has read every key and change of the map so far; one that cannot be asked is given
+        a fixed time."""
         self.display.sync()
-        active = self.root.get_full_property(atoms["_NET_ACTIVE_WINDOW"], X.AnyPropertyType)
-        identifier = int(active.value[0]) if active is not None and len(active.value) else 0
-        if not self.takes_pings(identifier, atoms["_NET_WM_PING"]):
-            self.sleep(REMAP_PAUSE_S)
-            return
-        self.pings += 1
-        self.ponged = False
-        self.expected = (atoms["_NET_WM_PING"], self.pings)
-        self.root.change_attributes(event_mask=X.SubstructureNotifyMask)
-        window = self.display.create_resource_object("window", identifier)
-        data = (32, [atoms["_NET_WM_PING"], self.pings, identifier, 0, 0])
-        window.send_event(protocol.event.ClientMessage(window=window, client_type=atoms["WM_PROTOCOLS"], data=data))
-        self.display.flush()
+        self.reading.ask_focused()
         deadline_s = self.monotonic() + PONG_LIMIT_S
-        while not self.ponged and (left_s := deadline_s - self.monotonic()) > 0:
+        while not self.reading.done() and (left_s := deadline_s - self.monotonic()) > 0:
             self.read_events()
-            if not self.ponged:
-                select.select([self.display.fileno()], [], [], min(left_s, 0.1))
-        self.root.change_attributes(event_mask=0)
-
-    def takes_pings(self, identifier: int, ping: int) -> bool:
-        """Whether the window's program says that it answers pings."""
-        if not identifier:
-            return False
-        try:
-            protocols = self.display.create_resource_object("window", identifier).get_wm_protocols()
-        except error.BadWindow:
-            return False
-        return ping in protocols
+            if not self.reading.done():
+                select.select([self.display.fileno()], [], [], min(left_s, POLL_S))
+        if not self.reading.pinged:
+            self.sleep(REMAP_PAUSE_S)
 
     def release_all(self) -> None:
         """Let go every key and button that is held."""
@@ -318,21 +295,29 @@ class XInput:
             event = self.display.next_event()
             self.damaged = self.damaged or event.type == self.damage_event
             self.map_changed = self.map_changed or event.type == X.MappingNotify
-            if event.type == X.ClientMessage and event.data[0] == 32:
-                self.ponged = self.ponged or tuple(event.data[1][:2]) == self.expected
+            self.reading.note(event)
+
+    def ask_reading(self) -> None:
+        """Ask whether all input so far was read; `input_read` tells."""
+        self.reading.ask()
+
+    def input_read(self) -> bool:
+        """See settle.Screen."""
+        return self.reading.done()
 
     def wait_for_damage(self, timeout_s: float) -> bool:
-        """See settle.DamageSource."""
+        """See settle.Screen."""
         deadline_s = time.monotonic() + timeout_s
+        read_before = self.reading.done()
         while True:
             if self.drain():
                 self.display.damage_subtract(self.damage)
                 self.display.flush()
                 return True
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
+            if left_s <= 0 or self.reading.done() != read_before:
                 return False
-            select.select([self.display.fileno()], [], [], left_s)
+            select.select([self.display.fileno()], [], [], left_s if read_before else min(left_s, POLL_S))
 
     def pointer_position(self) -> tuple[int, int]:
         """Where the pointer is; a round trip."""
