@@ -96,6 +96,9 @@ async def restored(request: web.Request) -> web.Response:
     entropy = digits(body.get("entropy"), "entropy", 64)
     machine_id = digits(body.get("machine_id"), "machine_id", 32).hex()
     realtime_s = body.get("realtime_s")
+    if is_number(realtime_s) and machine.present():
+        # A machine's kernel has a clock of its own, which stood still with the machine.
+        time.clock_settime(time.CLOCK_REALTIME, float(realtime_s))
     if is_number(realtime_s) and agent.clock.usable:
         agent.clock.follow(float(realtime_s))
     random.seed(entropy)
@@ -103,8 +106,6 @@ async def restored(request: web.Request) -> web.Response:
     agent.restores += 1
     if agent.managed:
         await asyncio.to_thread(renew_identity, machine_id, entropy)
-    if machine.present() and isinstance(realtime_s, int | float):
-        time.clock_settime(time.CLOCK_REALTIME, float(realtime_s))
     with contextlib.suppress(SessionDown):
         await agent.on_desktop(agent.desktop.probe)
     answer = await agent.health()
