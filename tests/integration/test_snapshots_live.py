@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -174,6 +175,39 @@ async def test_the_pause_that_is_told_is_the_pause_that_is_felt(place: tuple[str
         assert 0.5 * told_s < felt_s < told_s + 0.2
         copied_s = float(await read_when_there(fork.leases[0], "/tmp/worst"))
         assert copied_s < felt_s + 1.0, "for the copy, the time between does not exist"
+
+
+def lower_layers(runtime: Path) -> list[tuple[str, ...]]:
+    """The read-only layers under each living desktop, as the kernel has them mounted."""
+    helper = stored(runtime).as_posix().split("/")[2]
+    found = []
+    for line in Path(f"/proc/{helper}/mountinfo").read_text().splitlines():
+        options = line.partition(" - overlay ")[2]
+        if str(runtime) in line and options:
+            found.append(tuple(options.partition("lowerdir=")[2].partition(",")[0].split(":")))
+    return found
+
+
+async def test_copies_share_their_layers_and_hold_nothing_of_them_twice(place: tuple[str, Path]) -> None:
+    url, runtime = place
+    async with await AsyncFarm.connect(url) as farm:
+        lease = await farm.lease(SHAPE)
+        await lease.write_file("/home/user/large", os.urandom(8 << 20))
+        saved = await lease.snapshot("large")
+        assert saved.files_bytes >= 8 << 20
+        before = await asyncio.to_thread(
+            lambda: sum(path.stat().st_size for path in (stored(runtime) / "l").rglob("large"))
+        )
+        copies = await asyncio.gather(*(farm.lease(SHAPE, snapshot_id="large") for _ in range(2)))
+        for copy in copies:
+            assert await copy.read_file("/home/user/large") == await lease.read_file("/home/user/large")
+        stacks = Counter(lower_layers(runtime))
+        ((layers, count),) = stacks.most_common(1)
+        assert (count, len(layers)) == (2, 2), stacks
+        after = await asyncio.to_thread(
+            lambda: sum(path.stat().st_size for path in (stored(runtime) / "l").rglob("large"))
+        )
+        assert after == before == 8 << 20
 
 
 async def test_damage_is_set_aside_and_the_desktop_rebuilt_from_what_is_whole(place: tuple[str, Path]) -> None:

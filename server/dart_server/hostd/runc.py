@@ -69,7 +69,7 @@ class Runc:
     def restore(self, name: str, bundle: Path, images: Path, work: Path) -> int:
         """Bring the processes in `images` to life in a new container; returns the host pid of its init.
 
-        CRIU keeps no log of a restore. One that fails is tried again with a log, which then says why.
+        CRIU keeps no log of a restore. One that fails is tried again with a log, which then says why; one that ran out of time is not.
         """
         pid_file = bundle / "init.pid"
         arguments = ["--image-path", str(images), "--work-path", str(work), "--bundle", str(bundle), "--detach"]
@@ -80,6 +80,8 @@ class Runc:
             self._call(command, work, SnapshotBroken, None, self.restore_timeout_s)
         except SnapshotBroken as error:
             settings.write_text(CRIU_SETTINGS, encoding="ascii")
+            if isinstance(error.__cause__, subprocess.TimeoutExpired):
+                raise
             self._call(command, work, SnapshotBroken, "restore.log", self.restore_timeout_s)
             _log.warning("The restore of %s succeeded at the second try; the first said: %s", name, error)
         else:

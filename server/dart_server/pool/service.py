@@ -23,7 +23,7 @@ from dart_server.providers import base
 from dart_server.records import Slot
 from dart_server.repository import EventNote, Repository
 from dart_server.settings import FarmSettings
-from dart_server.snapshots.service import Living, Snapshots, Want
+from dart_server.snapshots.service import Living, Snapshots, Want, did_not_restore
 from dart_server.wire import DesktopState, ErrorCode
 
 log = logging.getLogger(__name__)
@@ -319,7 +319,7 @@ class Pool:
         wanted = ticket.want.snapshot_id
         if ticket.granted.done() or (wanted is not None and slot.snapshot_id != wanted):
             if not ticket.granted.done():
-                ticket.granted.set_exception(_did_not_restore(wanted, slot))
+                ticket.granted.set_exception(did_not_restore(wanted, slot.snapshot_id))
             slot.busy = False
             self.dispatch()
         else:
@@ -423,8 +423,3 @@ class Pool:
                 log.error("background work of the pool failed", exc_info=task.exception())
 
         task.add_done_callback(done)
-
-
-def _did_not_restore(wanted: str | None, slot: Slot) -> FarmError:
-    hint = f"Claim {slot.snapshot_id}, which it stands on, or take it again."
-    return FarmError(ErrorCode.SNAPSHOT_BROKEN, f"the snapshot {wanted} did not restore and is quarantined", hint=hint)

@@ -337,3 +337,10 @@ def _fitting(record: SnapshotRecord, want: Want) -> SnapshotRecord:
         detail = f"snapshot {record.snapshot_id} is of another shape or image than the desktop"
         raise FarmError(wire.ErrorCode.INVALID, detail, hint=f"Lease the shape {record.shape.model_dump_json()}.")
     return record
+
+
+def did_not_restore(snapshot_id: str | None, instead: str | None) -> FarmError:
+    """What a claim of exactly that snapshot is told; `instead`: what came up."""
+    hint = f"Claim {instead}, which it stands on, or take it again." if instead else "Take it again."
+    detail = f"the snapshot {snapshot_id} did not restore and is quarantined"
+    return FarmError(wire.ErrorCode.SNAPSHOT_BROKEN, detail, hint=hint)
