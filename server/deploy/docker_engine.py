@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -120,6 +121,8 @@ def main() -> int:
     if address is not None:
         say(f"using the engine at {address}")
         return subprocess.run(command, check=False, env={**os.environ, "DOCKER_HOST": address}).returncode
+    # Asked to end, it still takes its engine with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         check_sudo()
         with own_engine(args.cgroup_parent) as own:
