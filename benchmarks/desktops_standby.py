@@ -19,8 +19,13 @@ from dart_envs.farm.client import AsyncFarm
 from dart_server.wire import DesktopShape, DesktopState
 
 STANDBYS = 6
-SETTINGS = {"DART_WARM_DESKTOPS": str(STANDBYS), "DART_MAX_DESKTOPS": str(2 * STANDBYS + 2)}
-"""For a farm that is started for this: room for the leased desktop, the standby, and as many that are leaving."""
+SETTINGS = {
+    "DART_WARM_DESKTOPS": str(STANDBYS),
+    "DART_MAX_DESKTOPS": str(2 * STANDBYS + 2),
+    "DART_PARALLEL_PROVIDER_CALLS": str(STANDBYS),
+}
+"""For a farm that is started for this: room for the leased desktop, the standby, and as many that are leaving; a desktop that waits for its
+screen to come to rest keeps no other from booting."""
 FILL_LIMIT_S = 120.0
 POLL_S = 0.2
 MARK = "/home/user/used"

@@ -17,6 +17,7 @@ EXCLUDED = {
     "/etc/machine-id": "new for every copy, on purpose",
     "/var/lib/dbus/machine-id": "new for every copy, on purpose",
     "/run/dart/boot_id": "new for every copy, on purpose",
+    "/dev/dart-clock": "how far the copy's clock is corrected, by the moment of its restore",
 }
 """By path: why it is not compared. Of directories the time of the last change is not compared either: a restore makes the sockets in them
 anew, and gives files that were deleted while open a name for a moment."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -105,6 +105,12 @@ class Census:
             files=files,
             memory_kib=_memory_kib(farm) + _memory_kib(helper) + ((room.f_blocks - room.f_bfree) * room.f_frsize >> 10),
         )
+
+    @classmethod
+    def least(cls, looks: Sequence[Census]) -> Census:
+        """Each count at its least."""
+        counts = [asdict(look) for look in looks]
+        return cls(**{name: min(look[name] for look in counts) for name in counts[0]})
 
     def grown(self, before: Census) -> dict[str, int]:
         """By count: how much more there is than before; what shrank is zero. Memory is not a count."""

@@ -27,4 +27,9 @@ def make_provider(settings: FarmSettings) -> Provider:
         )
     from dart_server.providers.runc import RuncProvider
 
-    return RuncProvider(home=settings.home, runtime_dir=settings.runtime_dir, snapshot_dir=settings.snapshot_dir)
+    return RuncProvider(
+        home=settings.home,
+        runtime_dir=settings.runtime_dir,
+        snapshot_dir=settings.snapshot_dir,
+        egress=settings.egress,
+    )

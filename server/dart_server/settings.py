@@ -10,8 +10,10 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from dart_server.providers.egress import Destination
 
 GIB = 1024**3
 
@@ -58,6 +60,9 @@ class FarmSettings(BaseSettings):
     desktop_pids: int = Field(default=1024, ge=64)
     desktop_cpus: float = Field(default=2.0, gt=0)
     desktop_disk_mib: int = Field(default=1024, ge=64)
+    egress: tuple[str, ...] = ()
+    """Destinations outside that desktops may reach, each `HOST:PORT`, by a proxy inside; none by default. JSON in the environment:
+    `DART_EGRESS='["pypi.org:443"]'`. Provider runc only."""
     parallel_provider_calls: int = Field(default=4, ge=1)
     """Boots, restores and snapshots that run at the same time."""
     idle_shutdown_s: float = Field(default=300.0, gt=0)
@@ -75,6 +80,19 @@ class FarmSettings(BaseSettings):
     file_body_limit_bytes: int = Field(default=256 * 1024**2, ge=1024)
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("egress")
+    @classmethod
+    def _named(cls, egress: tuple[str, ...]) -> tuple[str, ...]:
+        for text in egress:
+            Destination.parse(text)
+        return egress
+
+    @model_validator(mode="after")
+    def _egress_is_possible(self) -> FarmSettings:
+        if self.egress and self.provider != "runc":
+            raise ValueError(f"egress: desktops of the provider {self.provider} reach nothing outside; only runc's can")
+        return self
 
     @model_validator(mode="after")
     def _warm_fits(self) -> FarmSettings:

@@ -54,11 +54,17 @@ async def serve(case: Case, desktop_id: str) -> int:
 
 
 @pytest.fixture
-async def runc_case() -> AsyncIterator[Case]:
+def egress() -> tuple[str, ...]:
+    """Destinations that desktops may reach; a suite that names some overrides this."""
+    return ()
+
+
+@pytest.fixture
+async def runc_case(egress: tuple[str, ...]) -> AsyncIterator[Case]:
     home = Path(os.environ.get("DART_HOME") or default_home())
     runtime = Path(tempfile.mkdtemp(prefix="dart-test-"))
     store = Path("/dev/shm")
-    provider = RuncProvider(home=home, runtime_dir=runtime, snapshot_dir=store)
+    provider = RuncProvider(home=home, runtime_dir=runtime, snapshot_dir=store, egress=egress)
     layout = Layout(os.getuid(), runtime / "hostd", runtime, home / "images", store)
     case = Case(
         provider,

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +77,9 @@ def libvirt_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         tempfile.TemporaryDirectory(prefix="dart-test-") as place,
         served_farm(Path(place), provider="libvirt", environment=environment) as url,
     ):
-        asyncio.run(booted(url))
+        # Module fixtures of asynchronous tests are made inside a running loop.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(lambda: asyncio.run(booted(url))).result()
         yield url
 
 

@@ -16,7 +16,6 @@ from dart_server.providers.base import DesktopSpec
 
 pytestmark = [pytest.mark.desktop, pytest.mark.slow, pytest.mark.timeout(1200)]
 CHARACTERS = 10_000
-PART = 500
 LINE = 60
 SPEC = DesktopSpec("desktop", (1280, 800), memory_mib=2048, pids=768, cpus=2.0, disk_mib=512)
 
@@ -72,8 +71,8 @@ async def test_ten_thousand_characters_of_many_scripts_arrive_exactly(
     await field.open()
     chosen = random.Random(20)
     typing_s = 0.0
-    for part in range(CHARACTERS // PART):
-        text = random_text(chosen, PART, field.takes)
+    for part in range(CHARACTERS // field.part):
+        text = random_text(chosen, field.part, field.takes)
         began_s = time.monotonic()
         await live.step("d1", {"type": "text", "text": text})
         typing_s += time.monotonic() - began_s

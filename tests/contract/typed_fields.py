@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from provider_cases import Case, eventually
 
 START_S = 90.0
 READ_S = 30.0
+STILL_LOOKS = 15
 HOME = "/home/user"
 
 
@@ -21,7 +23,8 @@ class Field(ABC):
     """One program with one field that has the keyboard; `takes` are the control characters that the field holds as text."""
 
     takes = "\n\t"
-    program = ""
+    part = 500
+    """Characters that are typed at once."""
 
     def __init__(self, case: Case, desktop_id: str) -> None:
         self.case = case
@@ -70,6 +73,15 @@ class Field(ABC):
         place = {"type": "move", "x": one["x"] + one["w"] // 2, "y": one["y"] + one["h"] // 2}
         await self.case.step(self.desktop_id, place, {"type": "down", "button": 1}, {"type": "up", "button": 1})
 
+    async def settled(self, length: int, look: Callable[[], Awaitable[str]]) -> str:
+        """What the field holds, once that is long enough or has not grown for a while: programs work on after they have read the keys."""
+        text, still = "", 0
+        while len(text) < length and still < STILL_LOOKS:
+            before, text = text, await look()
+            still = still + 1 if text == before else 0
+            await asyncio.sleep(0.2)
+        return text
+
     @abstractmethod
     async def open(self) -> None:
         """Show the empty field and give it the keyboard."""
@@ -86,7 +98,6 @@ class Field(ABC):
 class GtkField(Field):
     """A text editor of GTK 3; it saves on Ctrl+S."""
 
-    program = "mousepad"
     path = f"{HOME}/typed.txt"
 
     async def open(self) -> None:
@@ -141,8 +152,6 @@ top.mainloop()
 class TkField(Field):
     """A text widget of Tk; the program saves on F2."""
 
-    program = "python3-tk"
-
     async def open(self) -> None:
         await self.put(f"{HOME}/tk.py", TK_PROGRAM)
         await self.start("python3", f"{HOME}/tk.py")
@@ -180,7 +189,7 @@ AUTOMATIC = {
 }  # fmt: skip
 """What Writer does to text by itself while it is typed."""
 READ_WRITER = """
-import sys, uno
+import os, sys, uno
 local = uno.getComponentContext()
 resolver = local.ServiceManager.createInstanceWithContext("com.sun.star.bridge.UnoUrlResolver", local)
 remote = resolver.resolve("uno:pipe,name=typed;urp;StarOffice.ComponentContext")
@@ -190,13 +199,15 @@ if sys.argv[1] == "clear":
     text.setString("")
 else:
     sys.stdout.buffer.write(text.getString().encode("utf-8"))
+    sys.stdout.buffer.flush()
+os._exit(0)  # the bridge crashes now and then when it is taken down
 """
 
 
 class WriterField(Field):
     """A LibreOffice Writer document with all automatic changes off, read over UNO."""
 
-    program = "libreoffice"
+    part = 50
 
     async def open(self) -> None:
         items = "\n".join(
@@ -219,9 +230,22 @@ class WriterField(Field):
             "-env:UserInstallation=file:///tmp/office",
         )
         await self.active("LibreOffice Writer")
+        # The window is there before the document takes keys and before UNO answers.
+        look = ("python3", f"{HOME}/read_writer.py", "read")
+
+        async def answers() -> bool:
+            ended = await self.case.exec(self.desktop_id, *look, user="user")
+            return bool(ended["returncode"] == 0)
+
+        await eventually(answers, START_S)
+        for _ in range(20):
+            await self.press("x")
+            if await self.read(1):
+                break
+        await self.empty()
 
     async def read(self, length: int) -> str:
-        return await self.run("python3", f"{HOME}/read_writer.py", "read")
+        return await self.settled(length, lambda: self.run("python3", f"{HOME}/read_writer.py", "read"))
 
     async def empty(self) -> None:
         await self.run("python3", f"{HOME}/read_writer.py", "clear")
@@ -247,7 +271,6 @@ asyncio.run(main())
 class ChromiumField(Field):
     """A text area in Chromium, read by the developer tools' protocol. Tab leaves the field."""
 
-    program = "chromium"
     takes = "\n"
 
     async def open(self) -> None:
@@ -263,13 +286,7 @@ class ChromiumField(Field):
         return await self.run("python3", f"{HOME}/ask.py", expression)
 
     async def read(self, length: int) -> str:
-        text = ""
-        for _ in range(20):
-            text = await self.ask("document.querySelector('textarea').value")
-            if len(text) >= length:
-                break
-            await asyncio.sleep(0.5)
-        return text
+        return await self.settled(length, lambda: self.ask("document.querySelector('textarea').value"))
 
     async def empty(self) -> None:
         await self.ask("document.querySelector('textarea').value = ''")

@@ -27,7 +27,10 @@ KERNELS = {"amd64": "linux-image-cloud-amd64", "arm64": "linux-image-cloud-arm64
 DISK_SLACK_BYTES = 1 * 1024**3
 """Room for the file system's own tables while it is written; it is shrunk afterwards."""
 
-ROOM_KIB = 64 * 1024
+INODE_BYTES = "8192"
+"""One inode for so many bytes: the images have many small files."""
+
+ROOM_KIB = 16 * 1024
 """What a machine can write before it has grown its disk."""
 
 CHUNK_BYTES = 4 * 1024**2
@@ -125,10 +128,7 @@ def disk(manifest: Manifest, place: Path, log: Path, say: Say) -> dict[str, Path
             found[name] = place / file
         say("writing the disk")
         raw = work / "disk.raw"
-        size_kib = (manifest.size_bytes * 5 // 4 + DISK_SLACK_BYTES) // 1024
-        ext4 = ["mke2fs", "-q", "-t", "ext4", "-L", "dart", "-m", "0", "-d", str(rootfs), str(raw), f"{size_kib}k"]
-        command(ext4)
-        shrink(raw)
+        write_ext4(rootfs, raw, manifest.size_bytes)
         command(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(raw), str(work / "disk.qcow2")])
         os.replace(work / "disk.qcow2", place / "disk.qcow2")
     finally:
@@ -136,15 +136,17 @@ def disk(manifest: Manifest, place: Path, log: Path, say: Say) -> dict[str, Path
     return {"qcow2": place / "disk.qcow2", **found}
 
 
-def shrink(raw: Path) -> None:
-    """Leave an ext4 in a file as small as it can be, with `ROOM_KIB` to spare: a machine's own disk decides how far it grows."""
-    command(["e2fsck", "-fy", str(raw)])
-    command(["resize2fs", "-M", str(raw)])
-    told = command(["dumpe2fs", "-h", str(raw)])
-    facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
-    size_kib = int(facts["Block count"]) * int(facts["Block size"]) // 1024 + ROOM_KIB
-    command(["resize2fs", str(raw), f"{size_kib}K"])
-    os.truncate(raw, size_kib * 1024)
+def write_ext4(rootfs: Path, raw: Path, size_bytes: int) -> None:
+    """An ext4 that is full but for `ROOM_KIB`: a machine's own disk decides how far it grows. The first tells the size of the second."""
+    size_kib = (size_bytes * 5 // 4 + DISK_SLACK_BYTES) // 1024
+    for _ in range(2):
+        raw.unlink(missing_ok=True)
+        ext4 = ["mke2fs", "-q", "-t", "ext4", "-L", "dart", "-m", "0", "-i", INODE_BYTES, "-d", str(rootfs), str(raw)]
+        command([*ext4, f"{size_kib}k"])
+        told = command(["dumpe2fs", "-h", str(raw)])
+        facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+        used_kib = (int(facts["Block count"]) - int(facts["Free blocks"])) * int(facts["Block size"]) // 1024
+        size_kib = used_kib + ROOM_KIB
 
 
 def add_kernel(rootfs: Path, package: str, log: Path, say: Say) -> None:

@@ -40,6 +40,8 @@ SYSTEM_FILES = {
     "etc/dconf/profile/user": "user-db:user\nsystem-db:local\n",
     "etc/xdg/user-dirs.conf": "enabled=False\n",
 }
+WRITTEN_IN_PLACE = ("etc", "var")
+"""Where useradd keeps its last versions, dpkg its locks: an installed image would change under its desktops at the next build."""
 HOME_FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
 FONT_DIRS = ("usr/share/fonts", "usr/local/share/fonts")
 PRUNED = (
@@ -72,10 +74,14 @@ def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def share(source: Path, target: Path) -> None:
-    """Copy a root file system by hard links."""
-    ended = subprocess.run(["cp", "-al", str(source), str(target)], capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        raise BuildError(f"the packages of {source} could not be shared: {ended.stderr.strip()[-400:]}")
+    """Copy a root file system: by hard links, but for what programs of the image may write in place when they run in the copy."""
+    copies = [(["cp", "-al"], source, target)]
+    copies += [(["cp", "-a"], source / name, target / name) for name in WRITTEN_IN_PLACE if (source / name).is_dir()]
+    for command, original, copy in copies:
+        remove(copy)
+        ended = subprocess.run([*command, str(original), str(copy)], capture_output=True, text=True, check=False)
+        if ended.returncode != 0:
+            raise BuildError(f"the packages of {source} could not be shared: {ended.stderr.strip()[-400:]}")
 
 
 def lay_system(rootfs: Path, recipe: Recipe, files: Path) -> None:

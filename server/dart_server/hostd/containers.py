@@ -20,16 +20,16 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from dart_server.hostd import cgroups, images, netns, oci, seal
-from dart_server.hostd.faults import ConnectionRefused, DesktopGone, HostdError, HostFault, SnapshotBroken
+from dart_server.hostd import cgroups, images, netns, oci, reach, seal
+from dart_server.hostd.faults import DesktopGone, HostdError, HostFault, SnapshotBroken
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.runc import CRIU_SETTINGS, Runc, criu_config
 from dart_server.hostd.storage import Storage, file_sizes, tree_bytes
 from dart_server.hostd.verbs import Limits
 
-DIAL_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 30.0
 
 
@@ -91,7 +91,13 @@ class Host:
     # Verbs
 
     def create(
-        self, desktop_id: str, image: str, resolution: tuple[int, int], font_size: int | None, limits: Limits
+        self,
+        desktop_id: str,
+        image: str,
+        resolution: tuple[int, int],
+        font_size: int | None,
+        limits: Limits,
+        proxy_port: int | None,
     ) -> dict[str, Any]:
         """Boot a desktop; returns as soon as its init runs. The id must be free."""
         found = images.find(self.layout.images_dir, image)
@@ -99,6 +105,8 @@ class Host:
         env["DART_RESOLUTION"] = f"{resolution[0]}x{resolution[1]}"
         if font_size is not None:
             env["DART_FONT_SIZE"] = str(font_size)
+        if proxy_port is not None:
+            env["DART_PROXY_PORT"] = str(proxy_port)
         with self._one(desktop_id), self._heavy:
             if desktop_id in self._desktops:
                 raise HostFault(f"the desktop {desktop_id} exists already", hint="choose a fresh id or destroy it")
@@ -199,17 +207,11 @@ class Host:
 
     def dial(self, desktop_id: str, port: int | None) -> socket.socket:
         """A socket connected inside the desktop: the guest agent (None) or a loopback TCP port."""
-        with self._table:
-            desktop = self._desktops.get(desktop_id)
-        if desktop is None or desktop.ended is not None:
-            raise DesktopGone(f"there is no running desktop {desktop_id}")
-        try:
-            return netns.connect(self.storage.desktop_dir(desktop.name) / "net", port, DIAL_TIMEOUT_S)
-        except ConnectionRefusedError as error:
-            what = "the guest agent" if port is None else f"port {port}"
-            raise ConnectionRefused(f"{what} of the desktop {desktop_id} does not answer") from error
-        except OSError as error:
-            raise DesktopGone(f"the desktop {desktop_id} cannot be dialled ({error.strerror})") from error
+        return reach.dial(self._network(desktop_id), desktop_id, port)
+
+    def listen(self, desktop_id: str, port: int) -> socket.socket:
+        """A socket that listens on the desktop's loopback."""
+        return reach.listen(self._network(desktop_id), desktop_id, port)
 
     def health(self, desktop_id: str) -> dict[str, Any]:
         """What the host sees of a desktop; `state` is absent, running or ended."""
@@ -295,6 +297,14 @@ class Host:
         desktop = Desktop(desktop_id, f"{desktop_id}.{next(self._serial):x}", image, layers, limits, env)
         self._lives[desktop.name] = desktop
         return desktop
+
+    def _network(self, desktop_id: str) -> Path:
+        """Where the network namespace of a running desktop is held."""
+        with self._table:
+            desktop = self._desktops.get(desktop_id)
+        if desktop is None or desktop.ended is not None:
+            raise DesktopGone(f"there is no running desktop {desktop_id}")
+        return self.storage.desktop_dir(desktop.name) / "net"
 
     def _group(self, name: str) -> str:
         return f"/{self.layout.prefix}/{name}"

@@ -1,6 +1,6 @@
 """Network namespaces of desktops: loopback only, reached by opening sockets inside them.
 
-A namespace change is per thread; both functions do it in a thread of their own.
+A namespace change is per thread; every function does it in a thread of their own.
 """
 
 from __future__ import annotations
@@ -36,14 +36,8 @@ def create(bind_to: Path) -> None:
     kernel.in_own_thread(work)
 
 
-def connect(namespace: Path, port: int | None, timeout_s: float) -> socket.socket:
-    """A blocking stream socket connected inside the namespace: the guest agent (None), its OSWorld paths (OSWORLD_PORT) or a loopback
-    TCP port.
-
-    The agent sees a peer without a process id in the desktop. Raises OSError as connect(2) does."""
-
-    agent = {None: GUEST_SOCKET, OSWORLD_PORT: OSWORLD_SOCKET}.get(port)
-    family = socket.AF_INET if agent is None else socket.AF_UNIX
+def _socket_in(namespace: Path, family: socket.AddressFamily) -> socket.socket:
+    """A fresh stream socket of a namespace."""
 
     def work() -> socket.socket:
         fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
@@ -53,7 +47,32 @@ def connect(namespace: Path, port: int | None, timeout_s: float) -> socket.socke
             os.close(fd)
         return socket.socket(family, socket.SOCK_STREAM)
 
-    connection = kernel.in_own_thread(work)
+    return kernel.in_own_thread(work)
+
+
+def listen(namespace: Path, port: int) -> socket.socket:
+    """A TCP socket that listens on the namespace's loopback. Raises OSError."""
+    listener = _socket_in(namespace, socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(128)
+    except BaseException:  # interrupted, too, no descriptor may stay; raised again
+        listener.close()
+        raise
+    return listener
+
+
+def connect(namespace: Path, port: int | None, timeout_s: float) -> socket.socket:
+    """A blocking stream socket connected inside the namespace: the guest agent (None), its OSWorld paths (OSWORLD_PORT) or a loopback
+    TCP port.
+
+    The agent sees a peer without a process id in the desktop. Raises OSError as connect(2) does."""
+
+    agent = {None: GUEST_SOCKET, OSWORLD_PORT: OSWORLD_SOCKET}.get(port)
+    family = socket.AF_INET if agent is None else socket.AF_UNIX
+
+    connection = _socket_in(namespace, family)
     try:
         connection.settimeout(timeout_s)
         connection.connect(("127.0.0.1", port) if agent is None else agent)

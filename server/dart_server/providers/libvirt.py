@@ -125,7 +125,7 @@ class LibvirtProvider:
             raise HostFault(f"{snapshot_id!r} cannot be the id of a new snapshot")
         machine = self._machine(desktop_id, volume)
         try:
-            await machine.quiesce(QUIESCE_TIMEOUT_S)
+            processes = await machine.quiesce(QUIESCE_TIMEOUT_S)
         except guest_control.GuestBusy as error:
             raise HostFault(f"the desktop {desktop_id} is busy: {error}", hint="snapshot between two calls") from error
         except guest_control.GuestSilent as error:
@@ -133,16 +133,16 @@ class LibvirtProvider:
         self._hang_up(desktop_id)
         async with self._writing[volume.path]:
             await machine.still(GREET_TIMEOUT_S)
-            began_s = time.monotonic()
+            started_s = time.monotonic()
             await self._engine.monitor(self._name(desktop_id), f"savevm {TAG}{snapshot_id}")
-            pause_s = time.monotonic() - began_s
+            pause_s = time.monotonic() - started_s
             size = await self._engine.run(
                 partial(libvirt_calls.saved_bytes, name=self._name(desktop_id), tag=TAG + snapshot_id)
             )
             volume.saved[snapshot_id] = Saved(size, volume.current)
             volume.current = snapshot_id
             await asyncio.to_thread(self._volumes.write, volume)
-        return SnapshotInfo(snapshot_id, size, volume.image_digest, pause_s=pause_s)
+        return SnapshotInfo(snapshot_id, size, volume.image_digest, pause_s=pause_s, processes=processes)
 
     async def restore(self, desktop_id: str, snapshot_id: str) -> None:
         """Bring a copy to life under this id and wait for its agent."""

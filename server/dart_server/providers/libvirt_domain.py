@@ -88,6 +88,6 @@ def xml(name: str, spec: DesktopSpec, parts: Parts, host: HostFacts) -> str:
         SubElement(SubElement(devices, "video"), "model", type="vga")
         line = SubElement(top, "qemu:commandline")
         network = f"user,id={NETWORK},restrict=on"
-        for word in ("-netdev", network, "-device", f"virtio-net-pci,netdev={NETWORK}"):
+        for word in ("-netdev", network, "-device", f"virtio-net-pci,netdev={NETWORK},bus=pci.0,addr=0x1e"):
             SubElement(line, "qemu:arg", value=word)
     return tostring(top, encoding="unicode")

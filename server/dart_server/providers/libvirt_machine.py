@@ -77,16 +77,18 @@ class Machine:
             return await self._port.open(f"tcp:{port}", OPEN_TIMEOUT_S)
         return await self._forwarded(port)
 
-    async def quiesce(self, timeout_s: float) -> None:
-        """Let the guest end what it does, where it can. Raises `GuestBusy`, `GuestSilent`."""
+    async def quiesce(self, timeout_s: float) -> int | None:
+        """Let the guest end what it does, where it can; the number of its processes, if it tells. Raises `GuestBusy`, `GuestSilent`."""
         for _ in range(ZOMBIE_TRIES):
             try:
                 reply = await guest_control.quiesce(self.control, timeout_s)
             except OSError as error:
                 raise guest_control.GuestSilent(str(error)) from error
             if not reply.get("zombies"):
-                return
+                break
             await asyncio.sleep(ZOMBIE_POLL_S)
+        count = reply.get("processes")
+        return count if isinstance(count, int) and count > 0 else None
 
     async def still(self, timeout_s: float) -> None:
         """No connection exists at either end afterwards, and nothing is on its way. Raises OSError."""

@@ -73,6 +73,7 @@ class Volumes:
     def load(self) -> None:
         """Take over what lies there; files that nothing tells of are removed."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._all = {path: volume for path, volume in self._all.items() if path.exists()}
         for record in self._directory.glob("*.json"):
             volume = _read(record)
             if volume is not None and volume.path.exists():

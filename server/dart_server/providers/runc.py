@@ -34,6 +34,7 @@ from dart_server.providers.base import (
     SnapshotBroken,
     SnapshotInfo,
 )
+from dart_server.providers.egress import PROXY_PORT, Destination, Gate
 from dart_server.providers.hostd_client import HostdClient, HostdPlaces
 from dart_server.providers.judgement import judge
 
@@ -57,8 +58,16 @@ class RuncProvider:
     name = "runc"
 
     def __init__(
-        self, *, home: Path, runtime_dir: Path, snapshot_dir: Path, wall_clock: Callable[[], float] = time.time
+        self,
+        *,
+        home: Path,
+        runtime_dir: Path,
+        snapshot_dir: Path,
+        wall_clock: Callable[[], float] = time.time,
+        egress: Sequence[str] = (),
     ) -> None:
+        self._allowed = [Destination.parse(text) for text in egress]
+        self._gates: dict[str, Gate] = {}
         self._wall_clock = wall_clock
         self._images = home / "images"
         places = HostdPlaces(
@@ -81,6 +90,8 @@ class RuncProvider:
 
     async def aclose(self) -> None:
         """Let the helper go; one that was started here removes all it made."""
+        for desktop_id in list(self._gates):
+            self._close_gate(desktop_id)
         await self._hostd.detach()
 
     async def image_digest(self, image: str) -> str:
@@ -105,8 +116,10 @@ class RuncProvider:
             pids=spec.pids,
             cpus=spec.cpus,
             disk_mib=spec.disk_mib,
+            proxy_port=PROXY_PORT if self._allowed else None,
         )
         try:
+            await self._open_gate(desktop_id)
             await self._booted(desktop_id)
             await self._ask("seal", desktop_id=desktop_id)
         except BaseException:
@@ -126,6 +139,8 @@ class RuncProvider:
         except guest_control.GuestSilent as error:
             raise DesktopGone(f"the desktop {desktop_id} does not answer: {error}") from error
         self._hang_up(desktop_id)
+        if desktop_id in self._gates:
+            self._gates[desktop_id].hang_up()
         saved = await self._ask("checkpoint", desktop_id=desktop_id, snapshot_id=snapshot_id)
         return SnapshotInfo(
             snapshot_id,
@@ -139,8 +154,10 @@ class RuncProvider:
     async def restore(self, desktop_id: str, snapshot_id: str) -> None:
         """Bring a copy to life under this id and wait for its agent."""
         self._hang_up(desktop_id)
+        self._close_gate(desktop_id)
         await self._ask("restore", desktop_id=desktop_id, snapshot_id=snapshot_id)
         try:
+            await self._open_gate(desktop_id)
             reply = await self._woken(desktop_id)
             if not reply.get("ready"):
                 raise guest_control.GuestSilent("its session is not ready")
@@ -154,6 +171,7 @@ class RuncProvider:
     async def destroy(self, desktop_id: str) -> None:
         """Remove the desktop; idempotent."""
         self._hang_up(desktop_id)
+        self._close_gate(desktop_id)
         await self._ask("destroy", desktop_id=desktop_id)
 
     async def quarantine(self, snapshot_id: str) -> str | None:
@@ -211,6 +229,19 @@ class RuncProvider:
 
     async def _ask(self, verb: str, **arguments: Any) -> Any:
         return await self._hostd.request(verb, timeout_s=_VERB_TIMEOUT_S, **arguments)
+
+    async def _open_gate(self, desktop_id: str) -> None:
+        """Serve the named destinations to a desktop, if there are any."""
+        if not self._allowed:
+            return
+        listener = await self._ask("listen", desktop_id=desktop_id, port=PROXY_PORT)
+        gate = self._gates[desktop_id] = Gate(self._allowed)
+        await gate.open(listener)
+
+    def _close_gate(self, desktop_id: str) -> None:
+        gate = self._gates.pop(desktop_id, None)
+        if gate is not None:
+            gate.close()
 
     def _hang_up(self, desktop_id: str) -> None:
         """Shut every connection that was dialled into this desktop."""

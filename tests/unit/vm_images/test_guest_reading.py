@@ -9,7 +9,14 @@ import pytest
 from dart_guest import keymap, reading, xinput
 from Xlib import X, error
 
-ATOMS = ("WM_PROTOCOLS", "_NET_WM_PING", "_NET_ACTIVE_WINDOW", "_NET_REQUEST_FRAME_EXTENTS", "_NET_FRAME_EXTENTS")
+ATOMS = (
+    "WM_PROTOCOLS",
+    "_NET_WM_PING",
+    "_NET_ACTIVE_WINDOW",
+    "_NET_REQUEST_FRAME_EXTENTS",
+    "_NET_FRAME_EXTENTS",
+    "_NET_WM_PID",
+)
 
 
 class FakeWindow:
@@ -20,6 +27,7 @@ class FakeWindow:
         self.protocols = protocols
         self.child = child
         self.sent: list[tuple[int, list[int]]] = []
+        self.cls = "Editor"
         self.gone = False
         self.active = 0
 
@@ -28,11 +36,14 @@ class FakeWindow:
             raise error.BadWindow.__new__(error.BadWindow)
         return self.protocols
 
+    def get_wm_class(self) -> tuple[str, str]:
+        return ("main", self.cls)
+
     def query_pointer(self) -> Any:
         return SimpleNamespace(child=self.child)
 
     def get_full_property(self, atom: int, kind: int) -> Any:
-        return SimpleNamespace(value=[self.active])
+        return SimpleNamespace(value=[4321 if atom == PID else self.active])
 
     def create_window(self, *shape: int, **more: Any) -> FakeWindow:
         return FakeWindow(99)
@@ -74,7 +85,7 @@ class FakeDisplay:
         return self.arrived.pop(0)
 
 
-PING, EXTENTS = 101, 104
+PING, EXTENTS, PID = 101, 104, 105
 
 
 def managed(asked: reading.Reading) -> Any:
@@ -234,3 +245,28 @@ def test_without_an_active_window_keys_are_given_a_fixed_time(keyboard: xinput.X
     keyboard.root.active = 0
     keyboard.await_reader()
     assert keyboard.written == [("sleep", xinput.REMAP_PAUSE_S)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("cls", ["Editor", "libreoffice-writer"])
+def test_libreoffice_rests_between_keys_that_it_would_take_in_the_wrong_order(
+    keyboard: xinput.XInput, monkeypatch: pytest.MonkeyPatch, cls: str
+) -> None:
+    keyboard.display.windows[7].cls = cls
+    keyboard.keymap = keymap.Keymap([[0x61, 0x41], [0xFF0D], [0], [0]], 8)
+    done: list[str] = []
+
+    def answer(*_: Any) -> None:
+        keyboard.display.now_s += 0.01
+        keyboard.display.arrived.append(pong(keyboard.reading.pings))
+        done.append("read")
+
+    def press(_display: Any, kind: int, keycode: int) -> None:
+        if kind == X.KeyPress:
+            done.append({8: "a", 9: "enter", 10: "😀", 11: "😁"}[keycode])
+
+    monkeypatch.setattr(xinput.select, "select", answer)
+    monkeypatch.setattr(xinput.xtest, "fake_input", press)
+    monkeypatch.setattr(xinput.rest, "await_rest", lambda pid, *_: done.append(f"rest {pid}"))
+    keyboard.type_text([keymap.character_keysym(character) for character in "aa😀😁\na"])
+    waited = ["read", "rest 4321"] if cls != "Editor" else []
+    assert done == ["read", "a", "a", *waited, "😀", "😁", "enter", *waited, "a"]

@@ -21,6 +21,10 @@ MAX_DEPTH = 60
 MAX_TEXT = 20_000
 CALL_TIMEOUT_MS = 800
 MAX_ACTIONS = 20
+LARGE_TABLE = 1000
+"""Children of a table above which only the cells that are showing are looked for."""
+CORNER_INSETS = (2, 20, 40)
+"""Pixels from a table's corner to its first cell: there may be headers."""
 UNCARRIED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffb\U00010000-\U0010ffff]")
 NAMESPACES = {
     "st": "https://accessibility.ubuntu.example.org/ns/state",
@@ -52,9 +56,12 @@ class Walk:
         return over
 
     def children(self, node: Any) -> Iterator[Any]:
-        """Children of a node that answer."""
+        """Children of a node that answer; of a large table, the cells that are showing."""
         try:
             count = node.get_child_count()
+            if count > LARGE_TABLE and "Table" in node.get_interfaces():
+                yield from self.cells(node)
+                return
         except self.failure:
             self.truncated = True
             return
@@ -69,20 +76,46 @@ class Walk:
             if child is not None:
                 yield child
 
+    def cells(self, table: Any) -> Iterator[Any]:
+        """The showing cells of a table (a spreadsheet has a thousand million), row by row; raises `failure`."""
+        area = table.get_extents(self.atspi.CoordType.SCREEN)
+        first = None
+        for inset in CORNER_INSETS:
+            found = table.get_accessible_at_point(area.x + inset, area.y + inset, self.atspi.CoordType.SCREEN)
+            if found is not None and found.get_role_name() == "table cell":
+                first = found
+                break
+        if first is None:
+            return
+        index = first.get_index_in_parent()
+        top, left = table.get_row_at_index(index), table.get_column_at_index(index)
+        right = table.get_n_columns()
+        for row in range(top, table.get_n_rows()):
+            for column in range(left, right):
+                if self.spent():
+                    return
+                cell = table.get_accessible_at(row, column)
+                if (row == top or column == left) and (cell is None or "showing" not in self.states(cell)):
+                    if row > top:
+                        return
+                    right = column
+                    break
+                yield cell
+
     def states(self, node: Any) -> list[str]:
         """Names of the states that are set."""
         return [state.value_nick for state in node.get_state_set().get_states()]
 
-    def text(self, node: Any) -> str:
+    def text(self, node: Any, interfaces: list[str]) -> str:
         """What the element holds as text, or ""."""
-        if "Text" not in node.get_interfaces():
+        if "Text" not in interfaces:
             return ""
         count = node.get_character_count()
         return str(node.get_text(0, min(count, MAX_TEXT))) if count > 0 else ""
 
-    def box(self, node: Any) -> tuple[int, int, int, int]:
+    def box(self, node: Any, interfaces: list[str]) -> tuple[int, int, int, int]:
         """(x, y, width, height) on the screen; zeros when the element has no place."""
-        if "Component" not in node.get_interfaces():
+        if "Component" not in interfaces:
             return (0, 0, 0, 0)
         area = node.get_extents(self.atspi.CoordType.SCREEN)
         return (int(area.x), int(area.y), int(area.width), int(area.height))
@@ -95,12 +128,20 @@ class Walk:
                 states = self.states(child)
                 if "showing" not in states:
                     continue
-                x, y, width, height = self.box(child)
+                interfaces = child.get_interfaces()
+                x, y, width, height = self.box(child, interfaces)
                 role, name = child.get_role_name(), child.get_name() or ""
                 inside = window if depth else name
                 if width > 0 and height > 0:
                     found.append(
-                        {"role": role, "name": name, "text": self.text(child), "states": states, "x": x, "y": y}
+                        {
+                            "role": role,
+                            "name": name,
+                            "text": self.text(child, interfaces),
+                            "states": states,
+                            "x": x,
+                            "y": y,
+                        }
                         | {"w": width, "h": height, "app": app, "window": inside}
                     )
             except self.failure:
@@ -109,14 +150,14 @@ class Walk:
             if depth < MAX_DEPTH:
                 self.flat(child, app, inside, depth + 1, found)
 
-    def xml_attributes(self, node: Any) -> dict[str, str]:
+    def xml_attributes(self, node: Any, interfaces: list[str]) -> dict[str, str]:
         """What an element says about itself, under OSWorld's names; it has no place unless it is visible and showing."""
-        states, interfaces = self.states(node), node.get_interfaces()
+        states = self.states(node)
         found = {"name": node.get_name() or ""} | {f"st:{state}": "true" for state in states}
         told = (node.get_attributes() or {}).items()
         found |= {f"attr:{name}": value for key, value in told if (name := xml_name(key))}
         if "Component" in interfaces and {"visible", "showing"} <= set(states):
-            x, y, width, height = self.box(node)
+            x, y, width, height = self.box(node, interfaces)
             found |= {"cp:screencoord": f"({x}, {y})", "cp:size": f"({width}, {height})"}
         if "Value" in interfaces:
             found |= {
@@ -138,8 +179,9 @@ class Walk:
         self.count += 1
         try:
             tag = xml_name(node.get_role_name() or "") or "unknown"
-            attributes = self.xml_attributes(node)
-            text = self.text(node)
+            interfaces = node.get_interfaces()
+            attributes = self.xml_attributes(node, interfaces)
+            text = self.text(node, interfaces)
         except self.failure:
             self.truncated = True
             return ""

@@ -67,6 +67,11 @@ def key_keysym(name: str) -> int:
     return keysym
 
 
+def beyond_bmp(keysym: int) -> bool:
+    """Whether a keysym is a character beyond U+FFFF (emoji, mathematical letters, rare ideographs)."""
+    return UNICODE_KEYSYMS + 0x10000 <= keysym <= UNICODE_KEYSYMS + 0x10FFFF
+
+
 @dataclass(frozen=True, slots=True)
 class Stroke:
     """One key with the modifiers (`shift`, `altgr`) that give the wanted keysym."""

@@ -96,15 +96,16 @@ async def restored(request: web.Request) -> web.Response:
     entropy = digits(body.get("entropy"), "entropy", 64)
     machine_id = digits(body.get("machine_id"), "machine_id", 32).hex()
     realtime_s = body.get("realtime_s")
+    if machine.present() and is_number(realtime_s):
+        # A machine's kernel has a clock of its own, which stood still with the machine.
+        time.clock_settime(time.CLOCK_REALTIME, float(realtime_s))
+    if agent.clock.usable and is_number(realtime_s):
+        agent.clock.follow(float(realtime_s))
     random.seed(entropy)
     agent.renew_boot_id(entropy)
     agent.restores += 1
     if agent.managed:
         await asyncio.to_thread(renew_identity, machine_id, entropy)
-    if machine.present() and is_number(realtime_s):
-        time.clock_settime(time.CLOCK_REALTIME, float(realtime_s))
-    if agent.clock.usable and is_number(realtime_s):
-        agent.clock.follow(float(realtime_s))
     with contextlib.suppress(SessionDown):
         await agent.on_desktop(agent.desktop.probe)
     answer = await agent.health()

@@ -38,6 +38,7 @@ class Reading:
             "_NET_ACTIVE_WINDOW",
             "_NET_REQUEST_FRAME_EXTENTS",
             "_NET_FRAME_EXTENTS",
+            "_NET_WM_PID",
         )
         self.atoms: dict[str, int] = {name: display.intern_atom(name) for name in names}
         self.asker = root.create_window(-1, -1, 1, 1, 0, X.CopyFromParent, event_mask=X.PropertyChangeMask)
@@ -127,6 +128,19 @@ class Reading:
         found = self.root.get_full_property(self.atoms["_NET_ACTIVE_WINDOW"], X.AnyPropertyType)
         identifier = int(found.value[0]) if found is not None and len(found.value) else 0
         return self.display.create_resource_object("window", identifier) if identifier else None
+
+    def focused_pid(self, classes: tuple[str, ...]) -> int:
+        """The process of the active window when its class begins with one of `classes`; 0 else."""
+        window = self.active()
+        if window is None:
+            return 0
+        try:
+            named = window.get_wm_class()
+            found = window.get_full_property(self.atoms["_NET_WM_PID"], X.AnyPropertyType)
+        except error.BadWindow:
+            return 0
+        wanted = named is not None and str(named[1]).lower().startswith(classes)
+        return int(found.value[0]) if wanted and found is not None and len(found.value) else 0
 
     def windows(self) -> list[Any]:
         """The active window and the one under the pointer, each once, if they take pings."""

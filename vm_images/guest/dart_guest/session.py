@@ -91,6 +91,15 @@ def shut_out_tracers() -> None:
     ctypes.CDLL(None).prctl(set_dumpable, 0, 0, 0, 0)
 
 
+def proxy_environment(port: str) -> dict[str, str]:
+    """What programs read to find the way out of the desktop; nothing where there is none."""
+    if not port.isdecimal():
+        return {}
+    proxy = f"http://127.0.0.1:{port}"
+    names = {"http_proxy": proxy, "https_proxy": proxy, "no_proxy": "localhost,127.0.0.1,::1"}
+    return names | {name.upper(): value for name, value in names.items()}
+
+
 def session_environment() -> dict[str, str]:
     """Environment of every process that runs in the session as `user`."""
     return {
@@ -109,6 +118,7 @@ def session_environment() -> dict[str, str]:
         "QT_LINUX_ACCESSIBILITY_ALWAYS_ON": "1",
         "GNOME_ACCESSIBILITY": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
+        **proxy_environment(os.environ.get("DART_PROXY_PORT", "")),
     } | read_plan().environment
 
 

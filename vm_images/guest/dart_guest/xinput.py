@@ -16,7 +16,7 @@ from typing import Any
 from Xlib import X, display, error
 from Xlib.ext import damage, xtest
 
-from dart_guest import events, keymap
+from dart_guest import events, keymap, rest
 from dart_guest.reading import Reading
 
 REMAP_PAUSE_S = 0.05
@@ -24,6 +24,12 @@ REMAP_PAUSE_S = 0.05
 
 PONG_LIMIT_S = 5.0
 """How long a program that can be asked may take to have read the keys before."""
+
+OFFICE_CLASSES = ("libreoffice", "soffice")
+"""How the class of LibreOffice's windows begins."""
+
+OFFICE_COLLECTS_S, OFFICE_ACTS_S, OFFICE_LIMIT_S = 0.25, 0.012, 5.0
+"""Longer than Writer collects characters (200 ms); longer than it takes to begin what was put off; how long its rest is waited for."""
 
 POLL_S = 0.1
 """How often what waits for an answer looks at the clock."""
@@ -34,6 +40,16 @@ DOUBLE_CLICK_S, DOUBLE_CLICK_PX = 0.45, 10
 SHIFT_KEYSYM, ALTGR_KEYSYM = 0xFFE1, 0xFE03
 WHEEL_UP, WHEEL_DOWN, WHEEL_LEFT, WHEEL_RIGHT = 4, 5, 6, 7
 CONNECTION_ERRORS = (error.ConnectionClosedError, error.DisplayError, OSError)
+
+
+def disorders(before: int, keysym: int) -> float:
+    """How long LibreOffice must have rested between two keys that it takes in the wrong order when they come at once; 0 for others.
+
+    It acts on Enter later than on what it reads next, and Writer puts a character beyond the BMP before those that it still collects.
+    """
+    if before and keymap.beyond_bmp(keysym) and not keymap.beyond_bmp(before):
+        return OFFICE_COLLECTS_S
+    return OFFICE_ACTS_S if before == keymap.NAMED_KEYSYMS["enter"] else 0.0
 
 
 class SessionDown(Exception):
@@ -87,6 +103,8 @@ class XInput:
         self.display.xfixes_query_version()
         self.damage = self.root.damage_create(damage.DamageReportNonEmpty)
         self.damage_event = int(self.display.extension_event.DamageNotify)
+        # A key repeats only when it is pressed again, however slow the machine is between press and release.
+        self.display.change_keyboard_control(auto_repeat_mode=X.AutoRepeatModeOff)
         self.held_keys: dict[int, list[int]] = {}
         """keysym -> keycodes pressed for it, in order of pressing."""
         self.held_names: dict[int, str] = {}
@@ -202,15 +220,21 @@ class XInput:
 
     def type_text(self, keysyms: Sequence[int]) -> None:
         """Type a text; characters that the map lacks are put on spare keys first, as many as fit at once."""
+        before = 0
+        office = self.reading.focused_pid(OFFICE_CLASSES)
         for run in self.keymap.batches(keysyms):
             self.borrow_keys(run)
             for keysym in run:
+                if office and (still_s := disorders(before, keysym)):
+                    self.await_reader()
+                    rest.await_rest(office, still_s, OFFICE_LIMIT_S, self.sleep, self.monotonic)
                 stroke = self.stroke(keysym)
                 pressed = [*self.modifier_keycodes(stroke), stroke.keycode]
                 for keycode in pressed:
                     self.press(keycode)
                 for keycode in reversed(pressed):
                     self.lift(keycode)
+                before = keysym
 
     def stroke(self, keysym: int) -> keymap.Stroke:
         """The stroke for a keysym, borrowing a spare key when the map has none."""
