@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 
 from dart_server import wire
 from dart_server.clock import Clock, within
 from dart_server.errors import FarmError
 from dart_server.ids import new_id
+from dart_server.pool.background import Background
 from dart_server.pool.prepare import Brought, Preparer
 from dart_server.providers import base
 from dart_server.records import Slot
@@ -60,8 +60,8 @@ class Pool:
         self._settings = settings
         self._clock = clock
         self._queue: deque[Ticket] = deque()
-        self._preparing: set[asyncio.Task[None]] = set()
-        self._ending: set[asyncio.Task[None]] = set()
+        self._preparing = Background()
+        self._ending = Background()
         self._warm_want: Want | None = None
         self._warm_after_s = 0.0
         self._draining = False
@@ -141,7 +141,7 @@ class Pool:
             ):
                 return waited
             waited = True
-            await asyncio.wait(set(self._preparing), return_when=asyncio.FIRST_COMPLETED)
+            await self._preparing.next_done()
         return waited
 
     def exchange(self, slot: Slot, want: Want) -> Slot:
@@ -199,7 +199,7 @@ class Pool:
         slot.lease_id = None
         slot.clean, slot.busy = False, True
         slot.state = DesktopState.RESETTING
-        self._spawn(self._recycle(slot), self._ending)
+        self._ending.start(self._recycle(slot))
 
     async def _recycle(self, slot: Slot) -> None:
         async with slot.lock:
@@ -220,7 +220,7 @@ class Pool:
             slot, EventNote("desktop_failed", slot.desktop_id, slot.lease_id, slot.fence, data)
         )
         log.warning("desktop failed: %s", data, extra={"desktop_id": slot.desktop_id, "lease_id": slot.lease_id})
-        self._spawn(self._clear(slot, health), self._ending)
+        self._ending.start(self._clear(slot, health))
 
     async def _clear(self, slot: Slot, health: wire.DesktopHealthView) -> None:
         async with slot.lock:
@@ -248,7 +248,7 @@ class Pool:
                 return
             self._queue.popleft()
             slot.busy = True
-            self._spawn(self._serve(ticket, slot), self._preparing)
+            self._preparing.start(self._serve(ticket, slot))
         self._keep_warm()
 
     def _idle(self) -> list[Slot]:
@@ -297,14 +297,14 @@ class Pool:
             spare += 1
             if want is not None and not slot.clean:
                 slot.busy = slot.warming = True
-                self._spawn(self._warm(slot, want), self._preparing)
+                self._preparing.start(self._warm(slot, want))
         while want is not None and spare < 0:
             new = self._new_slot(want)
             if new is None:
                 return
             spare += 1
             new.warming = True
-            self._spawn(self._warm(new, want), self._preparing)
+            self._preparing.start(self._warm(new, want))
 
     async def _serve(self, ticket: Ticket, slot: Slot) -> None:
         try:
@@ -358,7 +358,7 @@ class Pool:
 
     def _remove(self, slot: Slot) -> None:
         slot.busy, slot.state = True, DesktopState.GONE
-        self._spawn(self._destroy(slot), self._ending)
+        self._ending.start(self._destroy(slot))
 
     async def _destroy(self, slot: Slot) -> None:
         async with slot.lock:
@@ -397,10 +397,9 @@ class Pool:
             if not ticket.granted.done():
                 ticket.granted.set_exception(FarmError(ErrorCode.DRAINING, "the farm is stopping"))
         self._queue.clear()
-        for task in self._preparing:
-            task.cancel()
-        await asyncio.gather(*self._preparing, return_exceptions=True)
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        self._preparing.cancel()
+        await self._preparing.ended()
+        await self._ending.ended()
         await asyncio.gather(*(self._end(slot) for slot in list(self.slots.values())))
 
     async def _end(self, slot: Slot) -> None:
@@ -412,14 +411,3 @@ class Pool:
             return
         self._repository.save_desktop(slot, EventNote("desktop_gone", slot.desktop_id))
         self.slots.pop(slot.desktop_id, None)
-
-    def _spawn(self, work: Coroutine[None, None, None], kin: set[asyncio.Task[None]]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        kin.add(task)
-
-        def done(task: asyncio.Task[None]) -> None:
-            kin.discard(task)
-            if not task.cancelled() and task.exception() is not None:
-                log.error("background work of the pool failed", exc_info=task.exception())
-
-        task.add_done_callback(done)
