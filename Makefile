@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 OSWORLD := .osworld-client
 
-.PHONY: help setup demo test test-unit test-desktop test-docker test-vllm lint image osworld-client clean reap
+.PHONY: help setup demo test test-unit test-desktop test-docker test-libvirt test-vllm lint image osworld-client clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image"
@@ -26,18 +26,22 @@ lint:
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
-	@$(VENV)/bin/mypy server/deploy/setup_host.py server/deploy/docker_engine.py vm_images/build.py vm_images/verify.py
+	@$(VENV)/bin/mypy server/deploy/setup_host.py server/deploy/docker_engine.py server/deploy/libvirt_host.py vm_images/build.py vm_images/verify.py
 
 test: setup lint test-unit test-desktop test-vllm
 
 test-unit:
-	@$(VENV)/bin/pytest tests -m "not desktop and not docker and not vllm and not slow" $(ARGS)
+	@$(VENV)/bin/pytest tests -m "not desktop and not docker and not libvirt and not vllm and not slow" $(ARGS)
 
 test-desktop:
-	@$(VENV)/bin/pytest tests -m "desktop and not docker and not vllm and not slow" $(ARGS)
+	@$(VENV)/bin/pytest tests -m "desktop and not docker and not libvirt and not vllm and not slow" $(ARGS)
 
 test-docker:
 	@$(PY) server/deploy/docker_engine.py -- $(VENV)/bin/pytest tests -m "docker and not slow" $(ARGS)
+
+test-libvirt:
+	@$(PY) vm_images/build.py build basic --artefact qcow2
+	@$(PY) server/deploy/libvirt_host.py -- $(VENV)/bin/pytest tests -m "libvirt and not slow" $(ARGS)
 
 test-vllm:
 	@$(VENV)/bin/pytest tests -m "vllm and not slow" $(ARGS)

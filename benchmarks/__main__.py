@@ -34,13 +34,13 @@ def main() -> int:
         module.add_arguments(command)
         command.set_defaults(measure=module.measure)
     args = parser.parse_args()
-    started = dt.datetime.now(dt.UTC)
+    started, measured = dt.datetime.now(dt.UTC), commit()
     figures = args.measure(args)
     record = {
         "benchmark": args.name,
         "date": started.isoformat(timespec="seconds"),
         "seconds": round((dt.datetime.now(dt.UTC) - started).total_seconds(), 1),
-        "commit": commit(),
+        "commit": measured,
         "machine": machine(),
         "figures": figures,
     }

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from imagebuild import artefacts, foreign
-from imagebuild.bootstrap import DONE, bootstrap, check_host
+from imagebuild.bootstrap import DONE, bootstrap, check_compiler, check_host
 from imagebuild.errors import BuildError, UsageError
 from imagebuild.layers import guest_version, lay_guest, lay_system, measure, share
 from imagebuild.manifest import (
@@ -103,6 +103,7 @@ def build(name: str, home: Path, force: bool) -> int:
     if not force and store.finished(name, digest) is not None and store.current(name) == digest:
         print(f"image {name}: up to date ({digest})")
         return 0
+    check_compiler()
     become_root(sys.argv[1:], home)
     with store.locked(name):
         if not force and store.finished(name, digest) is not None:
@@ -169,6 +170,7 @@ def add(name: str, path: Path, home: Path) -> int:
     kind = foreign.kind_of(path)
     if kind == "directory":
         foreign.check_rootfs(path)
+    check_compiler()
     become_root(sys.argv[1:], home)
     progress = Progress(name)
     store = ImageStore(home)

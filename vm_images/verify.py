@@ -213,16 +213,25 @@ def check_application(farm: Farm, application: Application, bare: bytes, start_l
 
 
 def check_typing(farm: Farm) -> str:
-    """Type into a dialog and read what it prints."""
-    script = "zenity --entry --text=Type > /tmp/dart-verify 2>/dev/null"
+    """Type into a dialog and read what it prints when it ends."""
+    script = "zenity --entry --text=Type > /tmp/dart-typed 2>/dev/null; mv /tmp/dart-typed /tmp/dart-verify"
     farm.execute("sh", "-c", script, detach=True)
-    deadline_s = time.monotonic() + 3 * START_LIMIT_S
-    while not any(element["role"] == "text" for element in farm.elements()):
-        if time.monotonic() > deadline_s:
-            return "the entry did not appear"
+    if not _in_time(lambda: any((one["role"], one["name"]) == ("push button", "OK") for one in farm.elements())):
+        return "the entry did not appear"
     farm.frame({"type": "text", "text": TYPED + "\n"})
+    if not _in_time(lambda: farm.execute("test", "-e", "/tmp/dart-verify")["returncode"] == 0):
+        return f"typed {TYPED!r} and Enter, the dialog did not end"
     read = farm.execute("cat", "/tmp/dart-verify")["stdout"].strip()
     return "" if read == TYPED else f"typed {TYPED!r}, the dialog got {read!r}"
+
+
+def _in_time(happened: Callable[[], bool]) -> bool:
+    """Whether something that is asked for again and again comes true within three times the start limit."""
+    deadline_s = time.monotonic() + 3 * START_LIMIT_S
+    while not happened():
+        if time.monotonic() > deadline_s:
+            return False
+    return True
 
 
 def verify(farm: Farm, image: str, start_limit_s: float) -> int:

@@ -55,7 +55,10 @@ class Metrics:
     def step(self, seconds: float) -> None:
         self._steps.observe(seconds)
 
-    def prepared(self, how: Literal["restore", "boot", "standby"], prepared_state: bool, seconds: float) -> None:
+    def prepared(
+        self, how: Literal["restore", "boot", "standby", "awaited"], prepared_state: bool, seconds: float
+    ) -> None:
+        """Count one desktop that came to its state; `awaited` is one of the standby that was not ready when it was asked for."""
         self._prepare.labels(how, "setup" if prepared_state else "base").observe(seconds)
 
     def lease(self, what: str) -> None:

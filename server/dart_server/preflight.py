@@ -63,6 +63,10 @@ def _host_checks(settings: FarmSettings) -> list[Check]:
         from dart_server.providers import docker_engine
 
         return [Check(**asdict(check)) for check in docker_engine.examine()]
+    if settings.provider == "libvirt":
+        from dart_server.providers import libvirt_engine
+
+        return [Check(**asdict(check)) for check in libvirt_engine.examine(settings.libvirt_uri)]
     if settings.provider != "runc":
         return []
     from dart_server.hostd import doctor
@@ -126,4 +130,5 @@ async def _provider_check(settings: FarmSettings) -> Check:
     has = provider.capabilities
     await provider.aclose()
     names = [name for name in ("memory_snapshot", "fork", "restore_in_place", "tunnel") if getattr(has, name)]
-    return Check(f"provider {settings.provider}", True, "can do " + (", ".join(names) or "nothing beyond booting"))
+    told = "can do " + (", ".join(names) or "nothing beyond booting")
+    return Check(f"provider {settings.provider}", True, told + (f", on {has.accelerator}" if has.accelerator else ""))

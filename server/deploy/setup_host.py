@@ -30,6 +30,8 @@ SYSTEM_PACKAGES = {
     "runc": "runc",
     "mmdebstrap": "mmdebstrap",
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
+    "cc": "gcc",
+    "/usr/include/dlfcn.h": "libc6-dev",
 }
 """What is needed (a program, or a file) and the package that has it."""
 OLDEST_PYTHON = (3, 11)

@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from provider_cases import Case, host_pid, kill_init, left_over
+from provider_cases import Case, host_pid, kill_init, left_over, machine_left_over, machine_pid
 
 from dart_server.hostd.layout import Layout
 from dart_server.providers.base import Owned
 from dart_server.providers.docker import DockerProvider
+from dart_server.providers.libvirt import LibvirtProvider
 from dart_server.providers.runc import RuncProvider
 from dart_server.providers.sim import ECHO_PORT, SimProvider
 from dart_server.settings import default_home
@@ -53,11 +54,17 @@ async def serve(case: Case, desktop_id: str) -> int:
 
 
 @pytest.fixture
-async def runc_case() -> AsyncIterator[Case]:
+def egress() -> tuple[str, ...]:
+    """Destinations that desktops may reach; a suite that names some overrides this."""
+    return ()
+
+
+@pytest.fixture
+async def runc_case(egress: tuple[str, ...]) -> AsyncIterator[Case]:
     home = Path(os.environ.get("DART_HOME") or default_home())
     runtime = Path(tempfile.mkdtemp(prefix="dart-test-"))
     store = Path("/dev/shm")
-    provider = RuncProvider(home=home, runtime_dir=runtime, snapshot_dir=store)
+    provider = RuncProvider(home=home, runtime_dir=runtime, snapshot_dir=store, egress=egress)
     layout = Layout(os.getuid(), runtime / "hostd", runtime, home / "images", store)
     case = Case(
         provider,
@@ -97,11 +104,36 @@ async def docker_case(tmp_path: Path) -> AsyncIterator[Case]:
         assert left == Owned()
 
 
+@pytest.fixture
+async def libvirt_case() -> AsyncIterator[Case]:
+    home = Path(os.environ.get("DART_HOME") or default_home())
+    runtime = Path(tempfile.mkdtemp(prefix="dart-test-"))
+    uri = os.environ.get("DART_LIBVIRT_URI")
+    provider = LibvirtProvider(home=home, runtime_dir=runtime, snapshot_dir=runtime / "snapshots", uri=uri)
+
+    async def kill(desktop_id: str) -> None:
+        os.kill(machine_pid(provider, desktop_id), signal.SIGKILL)
+
+    case = Case(provider, kill, lambda _: asyncio.sleep(0), lambda _: asyncio.sleep(0, 0), runtime=runtime)
+    case.log_out, case.serve = partial(log_out, case), partial(serve, case)
+    await provider.start()
+    try:
+        yield case
+    finally:
+        await provider.reap(set())
+        left = await provider.owned()
+        await provider.aclose()
+        assert left == Owned()
+        assert machine_left_over(provider, runtime) == []
+        shutil.rmtree(runtime)
+
+
 @pytest.fixture(
     params=[
         "sim",
         pytest.param("runc", marks=pytest.mark.desktop),
         pytest.param("docker", marks=pytest.mark.docker),
+        pytest.param("libvirt", marks=pytest.mark.libvirt),
     ]
 )
 def case(request: pytest.FixtureRequest) -> Case:

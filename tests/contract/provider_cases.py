@@ -20,6 +20,7 @@ from dart_server.hostd.layout import Layout
 from dart_server.providers import docker_container, docker_engine
 from dart_server.providers.base import DesktopSpec, Provider
 from dart_server.providers.docker import DockerProvider
+from dart_server.providers.libvirt import LibvirtProvider
 
 SPEC = DesktopSpec("basic", (640, 400), memory_mib=768, pids=256, cpus=2.0, disk_mib=128)
 
@@ -33,6 +34,7 @@ class Case:
     log_out: Callable[[str], Awaitable[None]]
     serve: Callable[[str], Awaitable[int]]
     layout: Layout | None = None
+    runtime: Path | None = None
 
     async def call(
         self, desktop_id: str, method: str, path: str, body: Any = None, raw: bytes | None = None
@@ -86,6 +88,32 @@ def host_pid(provider: DockerProvider, desktop_id: str) -> int:
     finally:
         client.close()
     return int(entry["State"]["Pid"])
+
+
+def processes_with(word: str) -> list[int]:
+    """Ids of this host's processes with a word in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if word.encode() in words:
+                found.append(int(entry.name))
+    return found
+
+
+def machine_pid(provider: LibvirtProvider, desktop_id: str) -> int:
+    """The process of a desktop's machine."""
+    (found,) = processes_with(f"guest={provider.prefix}-{desktop_id},")
+    return found
+
+
+def machine_left_over(provider: LibvirtProvider, runtime: Path) -> list[str]:
+    """Every trace of machines that have ended: processes, sockets, consoles, disks."""
+    found = [f"process {pid}" for pid in processes_with(f"guest={provider.prefix}-")]
+    return found + [str(path) for path in runtime.rglob("*") if not path.is_dir()]
 
 
 def left_over(layout: Layout) -> list[str]:

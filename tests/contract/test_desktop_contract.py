@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from gymnasium.utils.env_checker import check_env
@@ -66,7 +69,30 @@ def docker_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-LIVE = (pytest.param("live", marks=pytest.mark.desktop), pytest.param("docker", marks=pytest.mark.docker))
+@pytest.fixture(scope="module")
+def libvirt_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Its first desktop boots, which takes long where machines are emulated; the tests find its snapshot."""
+    environment = {"DART_DESKTOP_MEMORY_MIB": "768", "DART_DESKTOP_DISK_MIB": "256"}
+    with (
+        tempfile.TemporaryDirectory(prefix="dart-test-") as place,
+        served_farm(Path(place), provider="libvirt", environment=environment) as url,
+    ):
+        # Module fixtures of asynchronous tests are made inside a running loop.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(lambda: asyncio.run(booted(url))).result()
+        yield url
+
+
+async def booted(url: str) -> None:
+    async with await AsyncFarm.connect(url) as farm:
+        await farm.lease(SHAPE, wait_s=240)
+
+
+LIVE = (
+    pytest.param("live", marks=pytest.mark.desktop),
+    pytest.param("docker", marks=pytest.mark.docker),
+    pytest.param("libvirt", marks=pytest.mark.libvirt),
+)
 
 
 @pytest.fixture(params=["fake", "sim", *LIVE])

@@ -1,13 +1,14 @@
-"""OSWorld's own client code, unchanged, on a live desktop: every controller method and every type of set-up step that its tasks use.
+"""OSWorld's own client code, unchanged, on a live desktop of each provider: every controller method and every type of set-up step that
+its tasks use.
 
-The client is installed apart (`make osworld-client`), runs in its own interpreter and reaches the desktop through the lease's tunnel to
-port 5000. The tasks' steps are those of `DART_OSWORLD_TASKS`, a directory of OSWorld's `examples`.
+The client is installed apart (`make osworld-client`), runs in its own interpreter and reaches the desktop through the lease's tunnels to
+port 5000 and to the browser's port. The tasks' steps are those of `DART_OSWORLD_TASKS`, a directory of OSWorld's `examples`.
+The browser has no network: a server inside the desktop plays the web.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 import re
@@ -18,95 +19,57 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import live_host
 import pytest
+from osworld_client import CLIENT, DEBUGGING_PORT, OSWORLD_PORT, Call, Client
 from served_farm import served_farm
 
 from dart_envs.farm.client import AsyncFarm
-from dart_envs.farm.lease import AsyncLease
 from dart_server.wire import DesktopShape
 
-pytestmark = [pytest.mark.desktop, pytest.mark.timeout(600)]
-ROOT = Path(__file__).resolve().parents[2]
-CLIENT = Path(os.environ.get("DART_OSWORLD_CLIENT") or ROOT / ".osworld-client") / "bin" / "python"
-DRIVER = ROOT / "tests" / "support" / "osworld_driver.py"
+pytestmark = pytest.mark.timeout(600)
 SHAPE = DesktopShape(resolution=(1024, 768))
-OSWORLD_PORT = 5000
-Call = tuple[str, str, list[Any], dict[str, Any]]
-Answer = dict[str, Any]
-
-NEEDS_BROWSER = "the image `basic` has no browser"
-NEEDS_ACCOUNT = "a Google account and the internet are needed"
+BROWSER_SHAPE = DesktopShape(image="desktop", resolution=(1280, 800))
+WEB = Path(__file__).resolve().parents[1] / "support" / "stand_in_web.py"
 LEFT_OUT = {
-    "chrome_open_tabs": NEEDS_BROWSER,
-    "chrome_close_tabs": NEEDS_BROWSER,
-    "googledrive": NEEDS_ACCOUNT,
-    "login": NEEDS_ACCOUNT,
+    "googledrive": "this step speaks to Google Drive alone, never to a desktop: a Google account and the internet are needed"
 }
-"""Types of steps that this desktop cannot carry out, with the reason."""
+"""Types of steps that are not tested, with the reason."""
 
 
-@pytest.fixture(scope="module")
-def farm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("runc", marks=pytest.mark.desktop), pytest.param("docker", marks=pytest.mark.docker)],
+)
+def farm_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not CLIENT.exists():
         pytest.skip(f"OSWorld's client is not installed in {CLIENT.parent.parent}: run `make osworld-client`")
-    with served_farm(tmp_path_factory.mktemp("osworld")) as url:
+    with served_farm(tmp_path_factory.mktemp("osworld"), provider=request.param) as url:
         yield url
 
 
-class Client:
-    """OSWorld's controllers, bound to one desktop."""
-
-    def __init__(self, lease: AsyncLease, address: tuple[str, int], cache_dir: Path) -> None:
-        self.lease = lease
-        self.address = address
-        self.cache_dir = cache_dir
-
-    async def run(self, *calls: Call) -> list[Answer]:
-        """What came of each call, in order."""
-        host, port = self.address
-        child = await asyncio.create_subprocess_exec(
-            str(CLIENT), str(DRIVER), host, str(port), str(self.cache_dir),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        out, err = await child.communicate(json.dumps(calls).encode())
-        answers = [json.loads(line[1:]) for line in out.decode().split("\n") if line.startswith("\x1e")]
-        assert len(answers) == len(calls), err.decode()[-2000:]
-        return answers
-
-    async def python(self, method: str, *arguments: Any) -> Any:
-        """The value of one call of the Python controller."""
-        (answer,) = await self.run(("python", method, list(arguments), {}))
-        assert "raised" not in answer, answer
-        value = answer["value"]
-        return base64.b64decode(value["bytes"]) if isinstance(value, dict) and set(value) == {"bytes"} else value
-
-    async def setup(self, *steps: tuple[str, dict[str, Any]]) -> None:
-        """Carry out a task's set-up."""
-        config = [{"type": kind, "parameters": parameters} for kind, parameters in steps]
-        (answer,) = await self.run(("setup", "setup", [config], {}))
-        assert answer == {"value": True}
-
-    async def output(self, script: str) -> str:
-        """What a script of the desktop's user prints, past OSWorld's paths."""
-        ended = await self.lease.exec(["sh", "-c", script])
-        assert ended.returncode == 0, ended
-        return ended.stdout
-
-    async def titles(self) -> list[str]:
-        """Titles of the windows, the active one last."""
-        reply = await self.lease.guest("GET", "/v1/windows")
-        listed = json.loads(reply.content)["windows"]
-        return [one["title"] for one in sorted(listed, key=lambda one: one["active"])]
+@asynccontextmanager
+async def leased(farm_url: str, shape: DesktopShape, cache_dir: Path) -> AsyncIterator[Client]:
+    async with (
+        await AsyncFarm.connect(farm_url) as farm,
+        await farm.lease(shape, ttl_s=120.0, wait_s=120.0) as lease,
+        lease.tunnel(OSWORLD_PORT) as address,
+        lease.tunnel(DEBUGGING_PORT) as debugging,
+    ):
+        yield Client(lease, address, debugging, cache_dir)
 
 
 @pytest.fixture
 async def client(farm_url: str, tmp_path: Path) -> AsyncIterator[Client]:
-    async with (
-        await AsyncFarm.connect(farm_url) as farm,
-        await farm.lease(SHAPE) as lease,
-        lease.tunnel(OSWORLD_PORT) as address,
-    ):
-        yield Client(lease, address, tmp_path)
+    async with leased(farm_url, SHAPE, tmp_path) as client:
+        yield client
+
+
+@pytest.fixture
+async def browser(farm_url: str, tmp_path: Path) -> AsyncIterator[Client]:
+    live_host.require_image(BROWSER_SHAPE.image)
+    async with leased(farm_url, BROWSER_SHAPE, tmp_path) as client:
+        yield client
 
 
 async def test_the_tunnel_leads_to_osworlds_paths_only(client: Client) -> None:
@@ -283,6 +246,49 @@ async def check_others(client: Client) -> None:
     await client.output("test -e /tmp/verified")
 
 
+async def check_tabs(client: Client) -> None:
+    await browse(client)
+    await client.setup(("chrome_open_tabs", {"urls_to_open": ["https://www.tripadvisor.com", "https://arxiv.org/a"]}))
+    assert sorted(await tabs(client)) == ["https://arxiv.org/a", "https://www.tripadvisor.com/"]
+    assert any("arxiv.org/a" in title for title in await client.titles())
+    await client.setup(("chrome_close_tabs", {"urls_to_close": ["https://www.tripadvisor.com"]}))
+    assert await tabs(client) == ["https://arxiv.org/a"]
+
+
+async def check_log_in(client: Client) -> None:
+    await browse(client)
+    settings = client.cache_dir / "settings.json"
+    settings.write_text(json.dumps({"email": "a@example.org", "password": "s3cret"}))
+    await client.setup(("login", {"settings_file": str(settings), "platform": "googledrive"}))
+    await client.output("for i in $(seq 50); do test -s /tmp/typed && break; sleep 0.1; done")
+    assert json.loads(await client.output("cat /tmp/typed")) == ["a@example.org", "s3cret"]
+
+
+async def browse(client: Client) -> None:
+    """The browser as the tasks start it, with a web inside the desktop."""
+    await client.lease.write_file("/tmp/web.py", WEB.read_bytes())
+    new_key = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=web"
+    await client.output(f"{new_key} -keyout /tmp/key -out /tmp/certificate 2>&1; cat /tmp/key >> /tmp/certificate")
+    await client.lease.exec(["python3", "/tmp/web.py", "8443", "/tmp/certificate", "/tmp/typed"], detach=True)
+    no_network = ["--host-resolver-rules=MAP * 127.0.0.1:8443", "--ignore-certificate-errors"]
+    await client.setup(
+        ("launch", {"command": ["google-chrome", "--remote-debugging-port=1337", *no_network]}),
+        ("launch", {"command": ["socat", "tcp-listen:9222,fork", "tcp:localhost:1337"]}),
+    )
+
+
+async def tabs(client: Client) -> list[str]:
+    """Addresses of the browser's open tabs, asked through the tunnel to its debugging port."""
+    reader, writer = await asyncio.open_connection(*client.debugging)
+    writer.write(b"GET /json/list HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    found = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+    assert found, head
+    listed = json.loads(await reader.readexactly(int(found[1])))
+    writer.close()
+    return [one["url"] for one in listed if one["type"] == "page"]
+
+
 CHECKS = {
     "download": check_download,
     "execute": check_execute,
@@ -297,11 +303,18 @@ CHECKS = {
     "execute_with_verification": check_others,
 }
 """By type of step: what it must do. Several types are shown by one check."""
+BROWSER_CHECKS = {"chrome_open_tabs": check_tabs, "chrome_close_tabs": check_tabs, "login": check_log_in}
+"""The same for the types that need the browser of the image `desktop`; Google's log-in form is played by a page with the same parts."""
 
 
 @pytest.mark.parametrize("check", list(dict.fromkeys(CHECKS.values())), ids=lambda check: check.__name__)
 async def test_set_up_steps(client: Client, check: Any) -> None:
     await check(client)
+
+
+@pytest.mark.parametrize("check", list(dict.fromkeys(BROWSER_CHECKS.values())), ids=lambda check: check.__name__)
+async def test_set_up_steps_in_the_browser(browser: Client, check: Any) -> None:
+    await check(browser)
 
 
 @cache
@@ -319,11 +332,11 @@ def steps_of_tasks() -> list[dict[str, Any]]:
 
 
 def test_every_type_of_step_of_the_tasks_has_a_check() -> None:
-    assert {step["type"] for step in steps_of_tasks()} <= CHECKS.keys() | LEFT_OUT.keys()
+    assert {step["type"] for step in steps_of_tasks()} <= {*CHECKS, *BROWSER_CHECKS, *LEFT_OUT}
 
 
 @pytest.mark.parametrize("kind", sorted(LEFT_OUT))
-def test_steps_that_this_desktop_cannot_carry_out(kind: str) -> None:
+def test_steps_without_a_desktop(kind: str) -> None:
     pytest.skip(LEFT_OUT[kind])
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from dart_server.hostd import doctor
-from dart_server.providers import docker_engine
+from dart_server.providers import docker_engine, libvirt_engine, libvirt_images
+from dart_server.providers.base import ImageMissing
 from dart_server.settings import default_home
 
 
@@ -50,7 +51,20 @@ def _docker() -> str | None:
     return _image()
 
 
-LACKING = {"desktop": _desktop, "docker": _docker, "vllm": _vllm}
+@cache
+def _libvirt() -> str | None:
+    for check in libvirt_engine.examine(os.environ.get("DART_LIBVIRT_URI")):
+        if not check.ok:
+            return f"{check.name}: {check.detail}; {check.cure}"
+    home = Path(os.environ.get("DART_HOME") or default_home())
+    try:
+        libvirt_images.find(home / "images", "basic")
+    except ImageMissing as error:
+        return f"{error}; {error.hint}"
+    return None
+
+
+LACKING = {"desktop": _desktop, "docker": _docker, "libvirt": _libvirt, "vllm": _vllm}
 """By marker: what this host lacks, None when it has everything."""
 
 

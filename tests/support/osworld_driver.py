@@ -1,7 +1,7 @@
 """Runs one call of OSWorld's own client, in the interpreter that has it, and tells what came of it as JSON.
 
-Role: `python osworld_driver.py HOST PORT CACHE_DIR` with a JSON list of `[controller, method, arguments, keywords]` on stdin; prints one
-JSON object per call: `{"value": ...}` (bytes as `{"bytes": base64}`) or `{"raised": ...}`.
+Role: `python osworld_driver.py HOST PORT CHROMIUM_PORT CACHE_DIR` with a JSON list of `[controller, method, arguments, keywords]` on stdin;
+prints one JSON object per call: `{"value": ...}` (bytes as `{"bytes": base64}`) or `{"raised": ...}`.
 Rule: the controllers run unchanged; the metrics package, whose only use here is one function of its module `utils`, is not imported as
 a whole, since that needs a gigabyte of packages.
 """
@@ -34,7 +34,7 @@ def told(value: Any) -> Any:
 
 def main() -> None:
     """Perform the calls in order; a call that raises does not keep the next ones from running."""
-    host, port, cache = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    host, port, chromium_port, cache = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     logging.disable(logging.CRITICAL)
     spare_the_metrics()
     from desktop_env.controllers.python import PythonController
@@ -42,7 +42,7 @@ def main() -> None:
 
     controllers = {
         "python": PythonController(host, port),
-        "setup": SetupController(host, port, cache_dir=cache, client_password="password"),
+        "setup": SetupController(host, port, chromium_port, cache_dir=cache, client_password="password"),
     }
     for controller, method, arguments, keywords in json.load(sys.stdin):
         try:

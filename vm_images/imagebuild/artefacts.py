@@ -24,8 +24,14 @@ from imagebuild.store import remove_tree
 KINDS = ("rootfs", "docker", "qcow2")
 INIT = "/usr/sbin/dart-init"
 KERNELS = {"amd64": "linux-image-cloud-amd64", "arm64": "linux-image-cloud-arm64"}
-DISK_SLACK_BYTES = 4 * 1024**3
-"""Room that a virtual machine's disk has beyond what the image holds."""
+DISK_SLACK_BYTES = 1 * 1024**3
+"""Room for the file system's own tables while it is written; it is shrunk afterwards."""
+
+INODE_BYTES = "8192"
+"""One inode for so many bytes: the images have many small files."""
+
+ROOM_KIB = 16 * 1024
+"""What a machine can write before it has grown its disk."""
 
 CHUNK_BYTES = 4 * 1024**2
 
@@ -69,13 +75,14 @@ def record(path: Path) -> dict[str, str | int]:
     return {"file": path.name, "bytes": path.stat().st_size, "sha256": total.hexdigest()}
 
 
-def command(argv: list[str]) -> None:
-    """Run a program of the host; raises BuildError with its last words."""
+def command(argv: list[str]) -> str:
+    """Run a program of the host; returns what it says, raises BuildError with its last words."""
     ended = subprocess.run(
         argv, capture_output=True, text=True, check=False, env={"PATH": CLEAN_PATH, "LC_ALL": "C.UTF-8"}
     )
     if ended.returncode != 0:
         raise BuildError(f"{argv[0]} failed: {ended.stderr.strip()[-400:]}")
+    return ended.stdout
 
 
 def docker(manifest: Manifest, place: Path) -> dict[str, Path]:
@@ -121,14 +128,25 @@ def disk(manifest: Manifest, place: Path, log: Path, say: Say) -> dict[str, Path
             found[name] = place / file
         say("writing the disk")
         raw = work / "disk.raw"
-        size_kib = (manifest.size_bytes * 5 // 4 + DISK_SLACK_BYTES) // 1024
-        ext4 = ["mke2fs", "-q", "-t", "ext4", "-L", "dart", "-m", "0", "-d", str(rootfs), str(raw), f"{size_kib}k"]
-        command(ext4)
+        write_ext4(rootfs, raw, manifest.size_bytes)
         command(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(raw), str(work / "disk.qcow2")])
         os.replace(work / "disk.qcow2", place / "disk.qcow2")
     finally:
         remove_tree(work)
     return {"qcow2": place / "disk.qcow2", **found}
+
+
+def write_ext4(rootfs: Path, raw: Path, size_bytes: int) -> None:
+    """An ext4 that is full but for `ROOM_KIB`: a machine's own disk decides how far it grows. The first tells the size of the second."""
+    size_kib = (size_bytes * 5 // 4 + DISK_SLACK_BYTES) // 1024
+    for _ in range(2):
+        raw.unlink(missing_ok=True)
+        ext4 = ["mke2fs", "-q", "-t", "ext4", "-L", "dart", "-m", "0", "-i", INODE_BYTES, "-d", str(rootfs), str(raw)]
+        command([*ext4, f"{size_kib}k"])
+        told = command(["dumpe2fs", "-h", str(raw)])
+        facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+        used_kib = (int(facts["Block count"]) - int(facts["Free blocks"])) * int(facts["Block size"]) // 1024
+        size_kib = used_kib + ROOM_KIB
 
 
 def add_kernel(rootfs: Path, package: str, log: Path, say: Say) -> None:
@@ -139,6 +157,6 @@ def add_kernel(rootfs: Path, package: str, log: Path, say: Say) -> None:
         path.write_text(text, encoding="utf-8")
     policy.chmod(0o755)
     apt = ["apt-get", "-q", "-y", "--no-install-recommends"]
-    for step in ([*apt, "update"], [*apt, "install", package, "initramfs-tools"], [*apt, "clean"]):
+    for step in ([*apt, "update"], [*apt, "install", package, "initramfs-tools", "e2fsprogs", "kmod"], [*apt, "clean"]):
         run_logged(inside(rootfs, step), log, Teller(say))
     resolver.unlink()

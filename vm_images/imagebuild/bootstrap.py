@@ -51,6 +51,12 @@ def check_host(parent: Path) -> None:
         )
 
 
+def check_compiler() -> None:
+    """Raises UsageError with the cure when the host has no C compiler, which the guest's library is made with."""
+    if shutil.which("cc", path=CLEAN_PATH) is None:
+        raise UsageError("building an image needs a C compiler: run 'apt-get install -y gcc libc6-dev'")
+
+
 def mmdebstrap_argv(recipe: Recipe, target: Path) -> list[str]:
     """The whole command that makes the base."""
     options = [f"--dpkgopt=path-exclude={path}" for path in recipe.exclude_paths]

@@ -11,13 +11,16 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from imagebuild.bootstrap import CLEAN_PATH, POLICY, inside
+from imagebuild.bootstrap import CLEAN_PATH, POLICY, environment, inside
 from imagebuild.errors import BuildError
 from imagebuild.manifest import guest_files, recipe_files
 from imagebuild.recipe import Recipe, User
 
 AGENT_DIR = "usr/lib/dart"
 INIT_PATH = "usr/sbin/dart-init"
+CLOCK_LIBRARY = f"{AGENT_DIR}/clock/dart_clock.so"
+PRELOAD_FILE = "etc/ld.so.preload"
+"""Programs with a set-user-id bit are given what stands here, too."""
 PYTHON_PATH_FILE = "usr/lib/python3/dist-packages/dart-guest.pth"
 """Lets the desktop's own python3 import what lies beside the agent: `pyautogui`."""
 INIT_SCRIPT = """#!/usr/bin/python3 -IB
@@ -37,7 +40,10 @@ SYSTEM_FILES = {
     "etc/dconf/profile/user": "user-db:user\nsystem-db:local\n",
     "etc/xdg/user-dirs.conf": "enabled=False\n",
 }
+WRITTEN_IN_PLACE = ("etc", "var")
+"""Where useradd keeps its last versions, dpkg its locks: an installed image would change under its desktops at the next build."""
 HOME_FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
+FONT_DIRS = ("usr/share/fonts", "usr/local/share/fonts")
 PRUNED = (
     "var/cache/apt", "var/cache/debconf", "var/lib/apt/lists", "var/log", "usr/share/icons/HighContrast",
     "usr/share/pixmaps/debian-logo.png",
@@ -68,10 +74,14 @@ def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def share(source: Path, target: Path) -> None:
-    """Copy a root file system by hard links."""
-    ended = subprocess.run(["cp", "-al", str(source), str(target)], capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        raise BuildError(f"the packages of {source} could not be shared: {ended.stderr.strip()[-400:]}")
+    """Copy a root file system: by hard links, but for what programs of the image may write in place when they run in the copy."""
+    copies = [(["cp", "-al"], source, target)]
+    copies += [(["cp", "-a"], source / name, target / name) for name in WRITTEN_IN_PLACE if (source / name).is_dir()]
+    for command, original, copy in copies:
+        remove(copy)
+        ended = subprocess.run([*command, str(original), str(copy)], capture_output=True, text=True, check=False)
+        if ended.returncode != 0:
+            raise BuildError(f"the packages of {source} could not be shared: {ended.stderr.strip()[-400:]}")
 
 
 def lay_system(rootfs: Path, recipe: Recipe, files: Path) -> None:
@@ -90,10 +100,19 @@ def lay_system(rootfs: Path, recipe: Recipe, files: Path) -> None:
         remove(rootfs / name)
     for name in ("var/log", "var/cache/apt/archives/partial", "var/lib/apt/lists/partial"):
         (rootfs / name).mkdir(parents=True, exist_ok=True)
-    chroot(rootfs, ["fc-cache", "-s"])
+    cache_fonts(rootfs)
     lay_files(rootfs, recipe, files)
     for command in recipe.warm:
         warm(rootfs, recipe.user, command)
+
+
+def cache_fonts(rootfs: Path) -> None:
+    """Fontconfig's cache, true in every form of the image: it counts a directory's nanoseconds, which tars and disks may drop."""
+    for name in FONT_DIRS:
+        for directory, _, _ in os.walk(rootfs / name):
+            whole_s = int(os.stat(directory).st_mtime)
+            os.utime(directory, (whole_s, whole_s))
+    chroot(rootfs, ["fc-cache", "-s"])
 
 
 def lay_files(rootfs: Path, recipe: Recipe, files: Path) -> None:
@@ -133,7 +152,11 @@ def lay_guest(rootfs: Path, guest_dir: Path) -> None:
     for source in guest_files(guest_dir):
         place = target / source.relative_to(guest_dir)
         place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, place)
+        if source.suffix == ".c":
+            compile_library(source, place.with_suffix(".so"))
+        else:
+            shutil.copyfile(source, place)
+    replace_file(rootfs / PRELOAD_FILE, f"/{CLOCK_LIBRARY}\n")
     replace_file(rootfs / PYTHON_PATH_FILE, f"/{AGENT_DIR}\n")
     replace_file(rootfs / INIT_PATH, INIT_SCRIPT, 0o755)
     compile_argv = ["python3", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
@@ -142,6 +165,14 @@ def lay_guest(rootfs: Path, guest_dir: Path) -> None:
     chroot(
         rootfs, ["python3", "-B", "-c", program + "look.apply(session.DEFAULT_FONT_SIZE, session.DEFAULT_RESOLUTION)"]
     )
+
+
+def compile_library(source: Path, target: Path) -> None:
+    """A shared library for the programs of the image, by the host's compiler; raises BuildError with its first words."""
+    argv = ["cc", "-std=gnu11", "-O2", "-Wall", "-fPIC", "-shared", "-o", str(target), str(source)]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment())
+    if ended.returncode != 0:
+        raise BuildError(f"{source.name} could not be compiled: {ended.stderr.strip()[:400]}")
 
 
 def guest_version(guest_dir: Path) -> str:

@@ -72,11 +72,11 @@ def entries(top: Path, paths: Iterable[Path]) -> Iterator[tuple[str, bytes, bool
 
 
 def guest_files(guest_dir: Path) -> list[Path]:
-    """The files that go into the image, in a fixed order."""
+    """The files that go into the image, or are compiled for it, in a fixed order."""
     return sorted(
         path
         for path in guest_dir.rglob("*")
-        if path.is_file() and not IGNORED_PARTS & set(path.parts) and path.suffix in (".py", "")
+        if path.is_file() and not IGNORED_PARTS & set(path.parts) and path.suffix in (".py", ".c", "")
     )
 
 

@@ -96,6 +96,11 @@ def members(directory: Path) -> set[int]:
     return found
 
 
+def processes(group: str) -> int:
+    """How many processes `/<prefix>/<name>` has."""
+    return len({pid for root in hierarchies() for pid in members(root / group.lstrip("/"))})
+
+
 def left_over(prefix: str) -> list[Path]:
     """Top directories of groups that carry an ownership prefix, over all hierarchies."""
     return [root / prefix for root in hierarchies() if (root / prefix).is_dir()]

@@ -1,7 +1,6 @@
 """Network namespaces of desktops: loopback only, reached by opening sockets inside them.
 
-A namespace change is per thread. Both functions do it in a thread of their own that ends afterwards, so no other
-work (and no child process) can ever run inside a desktop's network.
+A namespace change is per thread; every function does it in a thread of their own.
 """
 
 from __future__ import annotations
@@ -10,10 +9,7 @@ import fcntl
 import os
 import socket
 import struct
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from dart_server.hostd import kernel
 from dart_server.providers.base import OSWORLD_PORT
@@ -23,26 +19,6 @@ OSWORLD_SOCKET = "\0dart-osworld"
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
-
-T = TypeVar("T")
-
-
-def _in_own_thread(work: Callable[[], T]) -> T:
-    result: list[T] = []
-    failure: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            result.append(work())
-        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
-            failure.append(error)
-
-    thread = threading.Thread(target=body, name="netns")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return result[0]
 
 
 def create(bind_to: Path) -> None:
@@ -57,7 +33,34 @@ def create(bind_to: Path) -> None:
         kernel.mount("/proc/thread-self/ns/net", bind_to, None, kernel.MS_BIND)
 
     bind_to.touch(mode=0o600)
-    _in_own_thread(work)
+    kernel.in_own_thread(work)
+
+
+def _socket_in(namespace: Path, family: socket.AddressFamily) -> socket.socket:
+    """A fresh stream socket of a namespace."""
+
+    def work() -> socket.socket:
+        fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            kernel.setns(fd, kernel.CLONE_NEWNET)
+        finally:
+            os.close(fd)
+        return socket.socket(family, socket.SOCK_STREAM)
+
+    return kernel.in_own_thread(work)
+
+
+def listen(namespace: Path, port: int) -> socket.socket:
+    """A TCP socket that listens on the namespace's loopback. Raises OSError."""
+    listener = _socket_in(namespace, socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(128)
+    except BaseException:  # interrupted, too, no descriptor may stay; raised again
+        listener.close()
+        raise
+    return listener
 
 
 def connect(namespace: Path, port: int | None, timeout_s: float) -> socket.socket:
@@ -69,15 +72,7 @@ def connect(namespace: Path, port: int | None, timeout_s: float) -> socket.socke
     agent = {None: GUEST_SOCKET, OSWORLD_PORT: OSWORLD_SOCKET}.get(port)
     family = socket.AF_INET if agent is None else socket.AF_UNIX
 
-    def work() -> socket.socket:
-        fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            kernel.setns(fd, kernel.CLONE_NEWNET)
-        finally:
-            os.close(fd)
-        return socket.socket(family, socket.SOCK_STREAM)
-
-    connection = _in_own_thread(work)
+    connection = _socket_in(namespace, family)
     try:
         connection.settimeout(timeout_s)
         connection.connect(("127.0.0.1", port) if agent is None else agent)

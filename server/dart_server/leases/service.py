@@ -172,6 +172,7 @@ class Leases:
             setup_key=slot.setup_key if slot else lease.setup_key,
             ttl_s=lease.ttl_s,
             expires_at=utc(lease.expires_at),
+            snapshot_id=slot.snapshot_id if slot else None,
         )
 
     async def find(self, lease_id: str, principal: Principal) -> LeaseRecord:
@@ -223,10 +224,10 @@ class Leases:
         self.check(access)
         lease = access.lease
         want = Want(lease.shape, lease.image_digest, lease.owner, request.setup_key, request.snapshot_id)
-        self._pool.require(want)
+        want = self._pool.require(want)
         access.slot.fence += 1
         lease.fence = access.slot.fence
-        await self._pool.standby_on_its_way(want)
+        waited = await self._pool.standby_on_its_way(want)
         self.check(Access(lease, access.slot, lease.fence))
         slot = self._pool.exchange(access.slot, want)
         if slot is not access.slot:
@@ -234,7 +235,7 @@ class Leases:
             self._repository.move_lease(lease)
             slot.fence += 1
         fence = lease.fence = slot.fence
-        brought = await self._pool.renew(slot, want)
+        brought = await self._pool.renew(slot, want, waited=waited)
         self.check(Access(lease, slot, fence))
         lease.setup_key = slot.setup_key
         return wire.ResetReply(
@@ -242,7 +243,10 @@ class Leases:
             desktop_id=slot.desktop_id,
             setup_key=slot.setup_key,
             restored=brought.restored,
+            standby=brought.standby,
             duration_s=brought.duration_s,
+            snapshot_id=slot.snapshot_id,
+            quarantined=list(brought.quarantined),
         )
 
     async def release(self, lease_id: str, principal: Principal) -> None:

@@ -64,7 +64,7 @@ def remove(client: Any, name: str) -> list[str]:
 
 
 def tar_stream(rootfs: Path) -> Iterator[bytes]:
-    """The tree as a tar with owners, modes, links, devices and file capabilities. Raises OSError when it cannot be read."""
+    """The tree as a tar with owners, modes, links, devices, file capabilities and exact times. Raises OSError when it cannot be read."""
     reading, writing = os.pipe()
     failure: list[BaseException] = []
 
@@ -75,7 +75,7 @@ def tar_stream(rootfs: Path) -> Iterator[bytes]:
                 tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT) as tar,
             ):
                 for entry in sorted(rootfs.iterdir()):
-                    tar.add(entry, arcname=entry.name, filter=lambda member: _with_capability(member, rootfs))
+                    tar.add(entry, arcname=entry.name, filter=lambda member: _complete(member, rootfs))
         except BaseException as error:  # noqa: BLE001 - raised in the reader's thread
             failure.append(error)
 
@@ -91,9 +91,13 @@ def tar_stream(rootfs: Path) -> Iterator[bytes]:
         raise failure[0]
 
 
-def _with_capability(member: tarfile.TarInfo, rootfs: Path) -> tarfile.TarInfo:
+def _complete(member: tarfile.TarInfo, rootfs: Path) -> tarfile.TarInfo:
+    """What `tarfile` leaves out: file capabilities, and the nanoseconds by which fontconfig knows that its cache is still true."""
+    path = rootfs / member.name
+    seconds, nanoseconds = divmod(path.lstat().st_mtime_ns, 10**9)
+    member.pax_headers = {"mtime": f"{seconds}.{nanoseconds:09d}"}
     if member.isreg():
         with suppress(OSError):
-            value = os.getxattr(rootfs / member.name, _FILE_CAPABILITY, follow_symlinks=False)
-            member.pax_headers = {f"SCHILY.xattr.{_FILE_CAPABILITY}": value.decode("utf-8", "surrogateescape")}
+            value = os.getxattr(path, _FILE_CAPABILITY, follow_symlinks=False)
+            member.pax_headers[f"SCHILY.xattr.{_FILE_CAPABILITY}"] = value.decode("utf-8", "surrogateescape")
     return member

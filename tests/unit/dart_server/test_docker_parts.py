@@ -96,18 +96,20 @@ async def test_a_host_without_an_engine_is_told_the_cure(tmp_path: Path, monkeyp
     await provider.aclose()
 
 
-def test_a_root_file_system_keeps_modes_and_links_in_its_tar(tmp_path: Path) -> None:
+def test_a_root_file_system_keeps_modes_links_and_exact_times_in_its_tar(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     tool = tmp_path / "bin" / "tool"
     tool.write_bytes(b"x" * 3_000_000)
     tool.chmod(0o4755)
     os.link(tool, tmp_path / "bin" / "twin")
     (tmp_path / "link").symlink_to("bin/tool")
+    os.utime(tmp_path / "bin", ns=(0, 1_700_000_000_123_456_789))
     tar = tarfile.open(fileobj=io.BytesIO(b"".join(docker_images.tar_stream(tmp_path))))  # noqa: SIM115 - in memory
     assert sorted(tar.getnames()) == ["bin", "bin/tool", "bin/twin", "link"]
     assert tar.getmember("bin/tool").mode == 0o4755
     assert {tar.getmember("bin/tool").type, tar.getmember("bin/twin").type} == {tarfile.REGTYPE, tarfile.LNKTYPE}
     assert tar.getmember("link").linkname == "bin/tool"
+    assert tar.getmember("bin").pax_headers["mtime"] == "1700000000.123456789", "fontconfig's cache depends on it"
 
 
 def test_a_root_file_system_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

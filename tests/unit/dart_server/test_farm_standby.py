@@ -41,7 +41,7 @@ async def test_a_reset_moves_the_lease_to_the_standby_and_fills_it_up_again(
         before = dict(lease)
         answer = await api.reset(lease)
         assert provider.log.count(("create", waiting)) == 1, "it is taken as it is"
-        assert (answer["desktop_id"], answer["restored"]) == (waiting, False)
+        assert (answer["desktop_id"], answer["restored"], answer["standby"]) == (waiting, False, True)
         assert answer["fence"] > before["fence"]
         assert await call(api, lease) == 200
         assert await call(api, before) == 409
@@ -56,7 +56,7 @@ async def test_an_empty_standby_boots_in_place(make_api: MakeApi, provider: Fake
     api = await standby_farm(make_api, provider, warm=0)
     lease = await api.claim()
     answer = await api.reset(lease)
-    assert answer["desktop_id"] == lease["desktop_id"]
+    assert (answer["desktop_id"], answer["standby"]) == (lease["desktop_id"], False)
     assert [verb for verb, _ in provider.log] == ["create", "destroy", "create"]
 
 
@@ -74,6 +74,7 @@ async def test_a_reset_takes_the_standby_that_is_on_its_way(make_api: MakeApi, p
     assert await call(api, before) == 409, "late calls are refused from the beginning of a reset"
     provider.gate.set()
     answer = await waiting
+    assert not answer["standby"], "it was not ready when it was asked for"
     assert ("create", answer["desktop_id"]) == [entry for entry in provider.log if entry[0] == "create"][2]
     assert await call(api, lease) == 200
 

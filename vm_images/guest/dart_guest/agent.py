@@ -21,8 +21,9 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from dart_guest import PROTOCOL, VERSION, session
+from dart_guest import PROTOCOL, VERSION, machine, session
 from dart_guest.a11y import Walker
+from dart_guest.clock import DesktopClock
 from dart_guest.desktop import Desktop
 from dart_guest.events import Frame, Settle, StepRequest
 from dart_guest.processes import Runner
@@ -34,7 +35,8 @@ Result = TypeVar("Result")
 
 HELPER_THREADS = 4
 PROBE_LIMIT_S = 1.0
-DISK_PROBE_BYTES = 1024 * 1024
+START_POLL_S = 0.02
+DISK_ROOM_BYTES = 1024 * 1024
 BACKGROUND = 0xDCE4EC
 RECORDING = Path("/var/log/dart/recording.mp4")
 """Where only root can write: a link laid by the user must not be followed."""
@@ -53,6 +55,7 @@ class Agent:
         self.recorder = Recorder(
             display, RECORDING if managed else Path(tempfile.gettempdir()) / f"dart-recording-{os.getpid()}.mp4"
         )
+        self.clock = DesktopClock()
         self.wallpaper: Path | None = None
         """The picture that the agent itself put on the root window."""
         self.managed = managed
@@ -87,11 +90,16 @@ class Agent:
     async def watch_start(self) -> None:
         """Poll until X, the window manager and the session's shell are there and at rest, then write the ready file."""
         shell = frozenset(session.read_plan().windows)
+        manager_works = False
         while not self.ready:
             try:
                 await self.on_desktop(self.desktop.probe)
-                works = await self.on_desktop(lambda: window_manager_works(self.desktop.connection()))
-                await self.on_desktop(lambda: self.desktop.connection().paint_root(BACKGROUND))
+                # Asked until it is so and never again: its window makes work for the manager and for a panel that still starts.
+                if not manager_works:
+                    manager_works = await self.on_desktop(lambda: window_manager_works(self.desktop.connection()))
+                    if manager_works:
+                        await self.on_desktop(lambda: self.desktop.connection().paint_root(BACKGROUND))
+                works = manager_works
                 if works and shell:
                     works = await self.on_desktop(
                         lambda: shell <= {one.cls for one in listed(self.desktop.connection())}
@@ -100,9 +108,9 @@ class Agent:
                         await self.on_desktop(lambda: self.desktop.step(AT_REST))
                 self.ready = works
             except SessionDown:
-                self.ready = False
+                self.ready = manager_works = False
             if not self.ready:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(START_POLL_S)
         if self.managed:
             with contextlib.suppress(OSError):
                 session.READY_FILE.write_text("ready\n", encoding="ascii")
@@ -139,8 +147,9 @@ class Agent:
             "agent_starts": status.agent_starts,
             "processes": await asyncio.to_thread(count_processes),
             "restores": self.restores,
-            "realtime_s": time.time(),
+            "realtime_s": self.clock.now_s(),
             "held": self.desktop.held(),
+            "oom_kills": machine.oom_kills() if machine.present() else 0,
         }
 
     size: tuple[int, int] = (0, 0)
@@ -170,19 +179,15 @@ def read_boot_id() -> str:
 
 
 def disk_full(directories: tuple[str, ...] = (session.HOME, "/tmp")) -> bool:
-    """Whether 1 MiB cannot be written where the user works."""
+    """Whether 1 MiB, or one more file, has no room where the user works. Only looks: what it wrote would be seen by file managers."""
     for directory in directories:
-        if not Path(directory).is_dir():
-            continue
-        probe = Path(directory) / f".dart-probe-{os.getpid()}"
         try:
-            with probe.open("wb") as file:
-                file.write(bytes(DISK_PROBE_BYTES))
+            room = os.statvfs(directory)
         except OSError:
+            continue
+        no_more_files = room.f_files > 0 and room.f_favail == 0
+        if room.f_bavail * room.f_frsize < DISK_ROOM_BYTES or no_more_files:
             return True
-        finally:
-            with contextlib.suppress(OSError):
-                probe.unlink()
     return False
 
 

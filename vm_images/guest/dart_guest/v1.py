@@ -1,6 +1,6 @@
 """`/v1`: health, step, channel, exec, accessibility, windows.
 
-Role: protocol.md's fast path. Files and checkpoint verbs are in `files` and `lifecycle`.
+Role: protocol.md's fast path, and the desktop's clock. Files and checkpoint verbs are in `files` and `lifecycle`.
 Rule: a handler checks, hands over to the agent, and writes the answer.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from aiohttp import WSMsgType, web
 
 from dart_guest import events, session, windows
+from dart_guest.clock import EARLIEST_S, LATEST_S, DesktopClock
 from dart_guest.desktop import StepResult
 from dart_guest.events import BadRequest
 from dart_guest.http import agent_of, describe, failure, json_body
@@ -204,3 +205,33 @@ async def window_list(request: web.Request) -> web.Response:
     agent = agent_of(request)
     found = await agent.on_desktop(lambda: windows.listed(agent.desktop.connection()))
     return web.json_response({"windows": [window.to_json() for window in found]})
+
+
+def clock_reply(clock: DesktopClock) -> web.Response:
+    """The answer of `/v1/clock`."""
+    return web.json_response({"time_s": clock.now_s(), "declared": clock.declared})
+
+
+@routes.get("/v1/clock")
+async def get_clock(request: web.Request) -> web.Response:
+    """What time it is in the desktop."""
+    return clock_reply(agent_of(request).clock)
+
+
+@routes.post("/v1/clock")
+async def set_clock(request: web.Request) -> web.Response:
+    """Declare the time of day, or follow the host again."""
+    clock = agent_of(request).clock
+    body = events.mapping(await json_body(request), "the request", frozenset({"time_s"}))
+    wanted = body.get("time_s")
+    if wanted is not None and not (is_number(wanted) and EARLIEST_S <= wanted <= LATEST_S):
+        raise BadRequest(f"'time_s' must be seconds since 1970 from {EARLIEST_S:.0f} to {LATEST_S:.0f}, or null")
+    if not clock.usable:
+        return failure(503, "no_clock", "this desktop was started without a clock of its own")
+    clock.declare(None if wanted is None else float(wanted))
+    return clock_reply(clock)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """JSON's numbers, without its truth values."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
