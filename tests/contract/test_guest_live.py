@@ -30,6 +30,31 @@ print(answers)
 """
 
 
+BUSY_S = 0.6
+BUSY = f"""
+import time
+from Xlib import X, display, protocol
+d = display.Display()
+screen = d.screen()
+window = screen.root.create_window(0, 0, 300, 200, 0, screen.root_depth, background_pixel=0xff0000, event_mask=X.ButtonPressMask)
+window.set_wm_name("Busy")
+window.set_wm_protocols([d.intern_atom("_NET_WM_PING"), d.intern_atom("WM_DELETE_WINDOW")])
+window.map()
+while True:
+    event = d.next_event()
+    if event.type == X.ButtonPress:
+        time.sleep({BUSY_S})
+        window.change_attributes(background_pixel=0x00ff00)
+        window.clear_area()
+        d.flush()
+    elif event.type == X.ClientMessage and event.data[1][0] == d.intern_atom("_NET_WM_PING"):
+        pong = protocol.event.ClientMessage(window=screen.root, client_type=event.client_type, data=event.data)
+        screen.root.send_event(pong, event_mask=X.SubstructureNotifyMask | X.SubstructureRedirectMask)
+        d.flush()
+"""
+"""A program that takes its time to act on a click, and answers pings in their turn."""
+
+
 @pytest.fixture
 async def live(runc_case: Case) -> AsyncIterator[Case]:
     await runc_case.provider.create("d1", SPEC)
@@ -173,3 +198,21 @@ async def test_pyautogui_and_the_agent_share_one_keyboard(live: Case) -> None:
 
     await eventually(written)
     assert (await shell(live, "cat /tmp/typed")).rstrip("\n") == "".join(words)
+
+
+async def test_the_answer_to_a_click_waits_for_a_program_that_is_busy_with_it(live: Case) -> None:
+    await live.call("d1", "PUT", "/v1/files?path=/tmp/busy.py", raw=BUSY.encode())
+    await shell(live, "python3 /tmp/busy.py >/tmp/busy.log 2>&1 &")
+    await window(live, "Busy")
+    listed = json.loads((await live.call("d1", "GET", "/v1/windows")).content)["windows"]
+    (busy,) = [one for one in listed if one["title"] == "Busy"]
+    x, y = busy["x"] + busy["w"] // 2, busy["y"] + busy["h"] // 2
+    events = [{"type": "move", "x": x, "y": y}, {"type": "down", "button": 1}, {"type": "up", "button": 1}]
+    body = {"events": events, "settle": {"quiet_ms": 50, "cap_ms": 9000}, "frame": {"encoding": "raw"}}
+    content = (await live.call("d1", "POST", "/v1/step", body)).content
+    begin = 4 + int.from_bytes(content[:4], "big")
+    header = json.loads(content[4:begin])
+    pixel = begin + (y * header["width"] + x) * 3
+    assert content[pixel : pixel + 3] == b"\x00\xff\x00"
+    assert header["settled"] is True
+    assert header["settle_ms"] > BUSY_S * 1000

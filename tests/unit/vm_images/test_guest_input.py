@@ -52,6 +52,7 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> xinput.XInput:
     made.monotonic = lambda: made.display.now_s
     made.last_press = None
     made.map_changed = made.damaged = False
+    made.last_keysym = 0
     made.reading = SimpleNamespace(note=lambda event: None, focused_pid=lambda classes: 0)  # type: ignore[assignment]
     made.damage_event = 90
     monkeypatch.setattr(made, "await_reader", lambda: made.display.asked.append(("read",)), raising=True)

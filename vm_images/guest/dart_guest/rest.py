@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 LOOK_EVERY_S = 0.004
-SLEEPING = "SDI"
+SLEEPING = "SI"
+"""Waiting for a disk is not rest."""
 
 
 def await_rest(

@@ -28,6 +28,8 @@ PONG_LIMIT_S = 5.0
 OFFICE_CLASSES = ("libreoffice", "soffice")
 """How the class of LibreOffice's windows begins."""
 
+ENTER_KEYSYMS = frozenset({keymap.NAMED_KEYSYMS["enter"]})
+
 OFFICE_COLLECTS_S, OFFICE_ACTS_S, OFFICE_LIMIT_S = 0.25, 0.012, 5.0
 """Longer than Writer collects characters (200 ms); longer than it takes to begin what was put off; how long its rest is waited for."""
 
@@ -42,14 +44,9 @@ WHEEL_UP, WHEEL_DOWN, WHEEL_LEFT, WHEEL_RIGHT = 4, 5, 6, 7
 CONNECTION_ERRORS = (error.ConnectionClosedError, error.DisplayError, OSError)
 
 
-def disorders(before: int, keysym: int) -> float:
-    """How long LibreOffice must have rested between two keys that it takes in the wrong order when they come at once; 0 for others.
-
-    It acts on Enter later than on what it reads next, and Writer puts a character beyond the BMP before those that it still collects.
-    """
-    if before and keymap.beyond_bmp(keysym) and not keymap.beyond_bmp(before):
-        return OFFICE_COLLECTS_S
-    return OFFICE_ACTS_S if before == keymap.NAMED_KEYSYMS["enter"] else 0.0
+def overtakes(keysym: int, before: int) -> bool:
+    """Whether the first is a character beyond the BMP and the one before it none."""
+    return bool(before) and keymap.beyond_bmp(keysym) and not keymap.beyond_bmp(before)
 
 
 class SessionDown(Exception):
@@ -108,6 +105,8 @@ class XInput:
         self.held_keys: dict[int, list[int]] = {}
         """keysym -> keycodes pressed for it, in order of pressing."""
         self.held_names: dict[int, str] = {}
+        self.last_keysym = 0
+        """The key that was pressed last; see keep_order."""
         self.held_buttons: set[int] = set()
         self.keymap = self.read_keymap()
         self.map_changed = self.damaged = False
@@ -199,6 +198,7 @@ class XInput:
         if event.down:
             if event.keysym in self.held_keys:
                 return
+            self.keep_order(event.keysym)
             stroke = self.stroke(event.keysym)
             pressed = [*self.modifier_keycodes(stroke), stroke.keycode]
             for keycode in pressed:
@@ -220,21 +220,36 @@ class XInput:
 
     def type_text(self, keysyms: Sequence[int]) -> None:
         """Type a text; characters that the map lacks are put on spare keys first, as many as fit at once."""
-        before = 0
-        office = self.reading.focused_pid(OFFICE_CLASSES)
+        typed = 0
         for run in self.keymap.batches(keysyms):
             self.borrow_keys(run)
             for keysym in run:
-                if office and (still_s := disorders(before, keysym)):
-                    self.await_reader()
-                    rest.await_rest(office, still_s, OFFICE_LIMIT_S, self.sleep, self.monotonic)
+                typed += 1
+                self.keep_order(keysym)
                 stroke = self.stroke(keysym)
                 pressed = [*self.modifier_keycodes(stroke), stroke.keycode]
                 for keycode in pressed:
                     self.press(keycode)
+                if (
+                    typed < len(keysyms)
+                    and overtakes(keysyms[typed], keysym)
+                    and self.reading.focused_pid(OFFICE_CLASSES)
+                ):
+                    # Read alone, before its own release, a character is mostly put down at once.
+                    self.await_reader()
                 for keycode in reversed(pressed):
                     self.lift(keycode)
-                before = keysym
+
+    def keep_order(self, keysym: int) -> None:
+        """Wait before a key that LibreOffice would take before the one that was pressed last.
+
+        It acts on Enter later than on what it reads next, and Writer puts a character beyond the BMP before those that it still collects.
+        """
+        before, self.last_keysym = self.last_keysym, keysym
+        still_s = OFFICE_COLLECTS_S if overtakes(keysym, before) else OFFICE_ACTS_S if before in ENTER_KEYSYMS else 0.0
+        if still_s and (office := self.reading.focused_pid(OFFICE_CLASSES)):
+            self.await_reader()
+            rest.await_rest(office, still_s, OFFICE_LIMIT_S, self.sleep, self.monotonic)
 
     def stroke(self, keysym: int) -> keymap.Stroke:
         """The stroke for a keysym, borrowing a spare key when the map has none."""
