@@ -37,6 +37,10 @@ class FakeWindow:
             raise error.BadWindow.__new__(error.BadWindow)
         return self.protocols
 
+    def get_attributes(self) -> None:
+        if self.gone:
+            raise error.BadWindow.__new__(error.BadWindow)
+
     def get_wm_class(self) -> tuple[str, str]:
         return ("main", self.cls)
 
@@ -60,7 +64,7 @@ class FakeDisplay:
     """Knows the windows by their ids and owns the clock; `arrived` are events, `each_wait` is called where a real one would block."""
 
     def __init__(self, *windows: FakeWindow) -> None:
-        self.windows = {window.id: window for window in windows}
+        self.windows = {one.id: one for window in windows for one in (window, window.child) if one is not None}
         self.now_s = 10.0
         self.arrived: list[Any] = []
 
@@ -142,6 +146,17 @@ def test_who_takes_no_pings_or_is_gone_is_not_waited_for() -> None:
         asked.note(managed(asked))
         assert asked.done()
         assert asked.pinged == 0
+
+
+def test_a_program_that_closes_its_window_is_waited_for_no_longer() -> None:
+    dialog = FakeWindow(7, (PING,))
+    asked, _, display = scene(active=dialog)
+    asked.ask()
+    asked.note(managed(asked))
+    assert not asked.done()
+    dialog.gone = True
+    display.now_s += reading.LOOK_S
+    assert asked.done()
 
 
 def test_a_manager_that_never_answers_is_asked_once() -> None:

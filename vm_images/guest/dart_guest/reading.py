@@ -4,7 +4,7 @@ Role: after input, one question to the window manager (which may hold a click ba
 programs of the active window and of the one under the pointer: their answers come after all input before them. After keys, a ping to the
 active window's program alone, also where it does not say that it takes pings (Tk answers all the same).
 Rule: asks over the connection that made the input; never waits itself, `note` is given the events that arrive; a program that cannot be
-asked counts as having read. Non-goals: how long to wait (`xinput`, `settle`).
+asked, or whose window is gone, counts as having read. Non-goals: how long to wait (`xinput`, `settle`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ MANAGER_LIMIT_S = 0.5
 
 UNSURE_LIMIT_S = 1.0
 """How long a program is waited for that does not say that it takes pings; one that did not answer is not asked again."""
+
+LOOK_S = 0.02
+"""Between two looks whether the windows whose programs are waited for are still there."""
 
 DEEPEST = 4
 """Windows between the root and a program's own: the manager's frame and what it is made of."""
@@ -52,6 +55,7 @@ class Reading:
         self.pinged = 0
         """How many programs were asked the last time."""
         self.unsure_due_s: float | None = None
+        self.look_at_s = 0.0
         self.mute: set[int] = set()
         """Windows whose programs are known not to answer."""
 
@@ -90,7 +94,15 @@ class Reading:
             self.manager_answers = self.manager_answers or False
             self.manager_due_s = None
             self.ping(self.windows())
+        self.forget_gone()
         return self.manager_due_s is None and not self.awaited
+
+    def forget_gone(self) -> None:
+        """A program whose window is gone has read what closed it, and answers no more."""
+        if not self.awaited or self.monotonic() < self.look_at_s:
+            return
+        self.look_at_s = self.monotonic() + LOOK_S
+        self.awaited = {number: window for number, window in self.awaited.items() if self.exists(window)}
 
     def note(self, event: Any) -> None:
         """Take notice of an event that arrived."""
@@ -156,6 +168,14 @@ class Reading:
                     break
                 under = under.query_pointer().child
         return list(found.values())
+
+    def exists(self, identifier: int) -> bool:
+        """Whether there is such a window; a round trip."""
+        try:
+            self.display.create_resource_object("window", identifier).get_attributes()
+        except error.BadWindow:
+            return False
+        return True
 
     def takes_pings(self, window: Any) -> bool:
         """Whether the window's program says that it answers pings."""
