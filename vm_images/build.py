@@ -141,7 +141,7 @@ def build(name: str, home: Path, force: bool) -> int:
             )
             write_manifest(manifest, work / "manifest.json")
             store.publish(work, name, digest)
-        except BaseException:
+        except BaseException:  # interrupted, too, no half an image may stay; raised again
             if work.exists():
                 remove_tree(work)
             raise
@@ -204,7 +204,7 @@ def add(name: str, path: Path, home: Path) -> int:
             )
             write_manifest(manifest, work / "manifest.json")
             store.publish(work, name, manifest.digest)
-        except BaseException:
+        except BaseException:  # interrupted, too, no half an image may stay; raised again
             if work.exists():
                 remove_tree(work)
             raise

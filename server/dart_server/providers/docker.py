@@ -111,7 +111,7 @@ class DockerProvider:
         try:
             await asyncio.shield(launching)
             await self._booted(desktop_id)
-        except BaseException:
+        except BaseException:  # cancelled, too, no container may stay; raised again
             await asyncio.shield(self._undo(desktop_id, launching))
             raise
 
@@ -296,7 +296,7 @@ def _launch(client: Any, options: dict[str, Any]) -> None:
     container = client.containers.create(**options)
     try:
         container.start()
-    except BaseException:
+    except BaseException:  # interrupted, too, no container may stay; raised again
         container.remove(force=True, v=True)
         raise
 

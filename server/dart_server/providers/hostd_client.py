@@ -144,7 +144,7 @@ class HostdClient:
             await asyncio.wait_for(_readable(connection), 10.0)
             if not connection.recv(4096):
                 raise ConnectionRefusedError("the helper serves another user")
-        except BaseException:
+        except BaseException:  # cancelled, too, no descriptor may stay; raised again
             connection.close()
             raise
         self._hold = connection

@@ -114,7 +114,7 @@ class LibvirtProvider:
         try:
             await self._launch(desktop_id, volume, paused=False)
             await self._booted(desktop_id, volume)
-        except BaseException:
+        except BaseException:  # cancelled, too, no machine may stay; raised again
             await asyncio.shield(self.destroy(desktop_id))
             raise
 
@@ -154,7 +154,7 @@ class LibvirtProvider:
         except (guest_control.GuestSilent, HostFault, DesktopGone) as error:
             await self.destroy(desktop_id)
             raise SnapshotBroken(f"the copy of {snapshot_id} does not come to life: {error}") from error
-        except BaseException:
+        except BaseException:  # cancelled, too, no half-restored machine may stay; raised again
             await asyncio.shield(self.destroy(desktop_id))
             raise
 

@@ -143,7 +143,7 @@ class Machine:
         try:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", self._forwards[port]))
-        except BaseException:
+        except BaseException:  # cancelled, too, no descriptor may stay; raised again
             connection.close()
             raise
         return connection

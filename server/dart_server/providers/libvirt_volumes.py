@@ -115,7 +115,7 @@ class Volumes:
             _run(["cp", "--reflink=auto", "--sparse=always", str(source.path), str(path)])
             saved = {name: Saved(**asdict(one)) for name, one in source.saved.items()}
             copied = replace(source, path=path, desktop=desktop_id, current=snapshot_id, saved=saved)
-        except BaseException:
+        except BaseException:  # interrupted, too, no half a disk may stay; raised again
             path.unlink(missing_ok=True)
             raise
         return self._keep(copied)

@@ -122,7 +122,7 @@ class RuncProvider:
             await self._open_gate(desktop_id)
             await self._booted(desktop_id)
             await self._ask("seal", desktop_id=desktop_id)
-        except BaseException:
+        except BaseException:  # cancelled, too, no desktop may stay; raised again
             await asyncio.shield(self.destroy(desktop_id))
             raise
 
@@ -164,7 +164,7 @@ class RuncProvider:
         except guest_control.GuestSilent as error:
             await self.destroy(desktop_id)
             raise SnapshotBroken(f"the copy of {snapshot_id} does not answer: {error}") from error
-        except BaseException:
+        except BaseException:  # cancelled, too, no half-restored desktop may stay; raised again
             await asyncio.shield(self.destroy(desktop_id))
             raise
 

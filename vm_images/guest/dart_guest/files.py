@@ -91,7 +91,7 @@ async def write_whole(path: Path, chunks: AsyncIterator[bytes], mode: int, owner
             if owner is not None:
                 os.fchown(file.fileno(), *owner)
         os.replace(fresh, path)
-    except BaseException:
+    except BaseException:  # interrupted, too, no half a file may stay; raised again
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise

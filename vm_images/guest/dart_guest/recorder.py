@@ -43,7 +43,7 @@ class Recorder:
         desktop = Desktop(self.display)
         try:
             movie = Movie(self.path, *desktop.size())
-        except BaseException:
+        except BaseException:  # interrupted, too, the connection is closed; raised again
             desktop.disconnect()
             raise
         self.over = threading.Event()
