@@ -14,7 +14,7 @@ from typed_fields import FIELDS, Field
 
 from dart_server.providers.base import DesktopSpec
 
-pytestmark = [pytest.mark.desktop, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.desktop, pytest.mark.slow, pytest.mark.timeout(3600)]
 CHARACTERS = 10_000
 LINE = 60
 SPEC = DesktopSpec("desktop", (1280, 800), memory_mib=2048, pids=768, cpus=2.0, disk_mib=512)
