@@ -5,14 +5,15 @@ VENV := .venv
 PY := $(VENV)/bin/python
 OSWORLD := .osworld-client
 
-.PHONY: help setup demo test test-unit test-desktop test-docker test-libvirt test-vllm lint image osworld-client clean reap
+.PHONY: help setup demo test test-unit test-desktop test-docker test-libvirt test-vllm lint image image-desktop osworld-client clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image"
 	@echo "make demo          the main job: a small policy learns tasks on live desktops (about an hour)"
 	@echo "make test          lint, types, unit, contract and integration tests"
 	@echo "make lint          ruff and mypy"
-	@echo "make image         (re)build the desktop image"
+	@echo "make image         (re)build the image basic; make image-desktop: the image desktop"
+	@echo "make test-docker   the same tests of desktops on a container engine of its own; make test-libvirt: on virtual machines"
 	@echo "make osworld-client  OSWorld's own client (desktop-env) in .osworld-client, for the tests that run it unchanged"
 	@echo "make reap          remove everything a crashed farm left on this host"
 
@@ -48,6 +49,9 @@ test-vllm:
 
 image:
 	@$(PY) vm_images/build.py build basic
+
+image-desktop:
+	@$(PY) vm_images/build.py build desktop
 
 osworld-client:
 	@test -x $(OSWORLD)/bin/python || $(PYTHON_BOOT) -m venv $(OSWORLD)
