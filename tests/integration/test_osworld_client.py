@@ -131,7 +131,8 @@ async def test_every_method_of_the_python_controller(client: Client, tmp_path: P
 
 
 async def test_every_action_reaches_the_desktop(client: Client) -> None:
-    await client.setup(("launch", {"command": "zenity --entry --title Field > /tmp/typed 2>/dev/null", "shell": True}))
+    ask = "zenity --entry --title Field > /tmp/typing 2>/dev/null; mv /tmp/typing /tmp/typed"
+    await client.setup(("launch", {"command": ask, "shell": True}))
     await client.setup(("sleep", {"seconds": 2}), ("activate_window", {"window_name": "Field"}))
     actions: list[dict[str, Any]] = [
         {"action_type": "MOVE_TO", "parameters": {"x": 300, "y": 200}},
@@ -155,7 +156,8 @@ async def test_every_action_reaches_the_desktop(client: Client) -> None:
     calls: list[Call] = [("python", "execute_action", [action], {}) for action in actions]
     answers = await client.run(*calls, *(("python", "execute_action", [word], {}) for word in ("WAIT", "FAIL", "DONE")))
     assert answers == [{"value": None}] * len(answers)
-    assert await client.output("cat /tmp/typed") == 'it\'s <a> "Test" \\ ünïit\'s <a> "Test" \\ ünïQ\n'
+    ended = "timeout 10 sh -c 'until test -e /tmp/typed; do sleep 0.1; done; cat /tmp/typed'"
+    assert await client.output(ended) == 'it\'s <a> "Test" \\ ünïit\'s <a> "Test" \\ ünïQ\n'
 
 
 async def served(content: bytes) -> asyncio.Server:
