@@ -3,15 +3,18 @@
 PYTHON_BOOT ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+OSWORLD := .osworld-client
 
-.PHONY: help setup demo test test-unit test-desktop test-vllm lint image clean reap
+.PHONY: help setup demo test test-unit test-desktop test-docker test-libvirt test-vllm lint image image-desktop osworld-client clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image"
 	@echo "make demo          the main job: a small policy learns tasks on live desktops (about an hour)"
 	@echo "make test          lint, types, unit, contract and integration tests"
 	@echo "make lint          ruff and mypy"
-	@echo "make image         (re)build the desktop image"
+	@echo "make image         (re)build the image basic; make image-desktop: the image desktop"
+	@echo "make test-docker   the same tests of desktops on a container engine of its own; make test-libvirt: on virtual machines"
+	@echo "make osworld-client  OSWorld's own client (desktop-env) in .osworld-client, for the tests that run it unchanged"
 	@echo "make reap          remove everything a crashed farm left on this host"
 
 setup:
@@ -24,21 +27,36 @@ lint:
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
-	@$(VENV)/bin/mypy server/deploy/setup_host.py vm_images/build.py vm_images/verify.py
+	@$(VENV)/bin/mypy server/deploy/setup_host.py server/deploy/docker_engine.py server/deploy/libvirt_host.py vm_images/build.py vm_images/verify.py
 
 test: setup lint test-unit test-desktop test-vllm
 
 test-unit:
-	@$(VENV)/bin/pytest tests -m "not desktop and not vllm and not slow" $(ARGS)
+	@$(VENV)/bin/pytest tests -m "not desktop and not docker and not libvirt and not vllm and not slow" $(ARGS)
 
 test-desktop:
-	@$(VENV)/bin/pytest tests -m "desktop and not vllm and not slow" $(ARGS)
+	@$(VENV)/bin/pytest tests -m "desktop and not docker and not libvirt and not vllm and not slow" $(ARGS)
+
+test-docker:
+	@$(PY) server/deploy/docker_engine.py -- $(VENV)/bin/pytest tests -m "docker and not slow" $(ARGS)
+
+test-libvirt:
+	@$(PY) vm_images/build.py build basic --artefact qcow2
+	@$(PY) server/deploy/libvirt_host.py -- $(VENV)/bin/pytest tests -m "libvirt and not slow" $(ARGS)
 
 test-vllm:
 	@$(VENV)/bin/pytest tests -m "vllm and not slow" $(ARGS)
 
 image:
 	@$(PY) vm_images/build.py build basic
+
+image-desktop:
+	@$(PY) vm_images/build.py build desktop
+
+osworld-client:
+	@test -x $(OSWORLD)/bin/python || $(PYTHON_BOOT) -m venv $(OSWORLD)
+	@$(OSWORLD)/bin/pip install --quiet --no-deps desktop-env==1.0.2
+	@$(OSWORLD)/bin/pip install --quiet -r tests/support/osworld_client.txt
 
 reap:
 	@$(VENV)/bin/dart-farm reap

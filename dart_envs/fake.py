@@ -27,6 +27,7 @@ from dart_envs.farm.base import GuestReply
 from dart_envs.types import Frame, RgbImage
 from dart_server.wire import (
     A11yElement,
+    ClockView,
     DesktopHealthView,
     DesktopShape,
     ErrorCode,
@@ -57,6 +58,8 @@ class DesktopState:
     typed: str = ""
     pointer: tuple[int, int] = (0, 0)
     events: list[InputEvent] = field(default_factory=list)
+    clock: datetime | None = None
+    """A declared time of day; it stands still."""
 
 
 Program = Callable[["ScriptedDesktop", list[str], str], ExecReply]
@@ -261,7 +264,12 @@ class FakeLease(ScriptedDesktop):
         return await self._farm.claim(key, wait_s)
 
     async def snapshot(
-        self, *, publish_key: str | None = None, grant: str | None = None, name: str | None = None
+        self,
+        name: str | None = None,
+        *,
+        description: str | None = None,
+        publish_key: str | None = None,
+        grant: str | None = None,
     ) -> SnapshotView:
         self._enter("snapshot")
         snapshot_id = f"snap_{len(self._farm.states)}"
@@ -273,6 +281,7 @@ class FakeLease(ScriptedDesktop):
             snapshot_id=snapshot_id,
             kind="user" if publish_key is None else "setup",
             name=name,
+            description=description,
             setup_key=publish_key,
             owner="fake",
             shape=self.shape,
@@ -281,6 +290,15 @@ class FakeLease(ScriptedDesktop):
             created_at=_EPOCH,
             last_used_at=_EPOCH,
         )
+
+    async def clock(self) -> ClockView:
+        self._enter("clock")
+        return ClockView(time=self.state.clock or _EPOCH, declared=self.state.clock is not None)
+
+    async def set_clock(self, time: datetime | None) -> ClockView:
+        self._enter("set_clock")
+        self.state.clock = time
+        return await self.clock()
 
     async def health(self) -> DesktopHealthView:
         try:

@@ -13,7 +13,7 @@ import logging
 from dart_envs.clock import Clock
 from dart_envs.errors import DartEnvError, DesktopGone, FarmError, GuestError, SetupError
 from dart_envs.farm.base import FarmLike, LeaseLike
-from dart_envs.types import TaskLike
+from dart_envs.types import DeclaresClock, TaskLike
 from dart_server.wire import DesktopShape, ErrorCode, FaultOwner, SettleSpec
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Preparer:
         try:
             await self._build(lease, task, fresh=fresh)
             await lease.step([], SETUP_SETTLE)
-            await lease.snapshot(publish_key=key, grant=grant)
+            await lease.snapshot(description=f"after the set-up of {task.id}"[:500], publish_key=key, grant=grant)
         except BaseException as error:
             await self._abandon(key, grant, error)
             if isinstance(error, FarmError) and error.code == ErrorCode.CAPABILITY_MISSING:
@@ -106,6 +106,8 @@ class Preparer:
         if not (fresh and lease.setup_key is None):
             await lease.reset(None)
         try:
+            if isinstance(task, DeclaresClock) and task.starts_at is not None:
+                await lease.set_clock(task.starts_at)
             await task.prepare(lease)
         except DesktopGone as gone:
             if gone.fault_owner is FaultOwner.POLICY:

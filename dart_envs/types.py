@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,6 +173,20 @@ class Desktop(Protocol):
     async def activate_window(self, title: str, *, strict: bool = False) -> bool:
         """Raise and focus the first window whose title contains (or equals) `title`; False when there is
         none."""
+        ...
+
+
+@runtime_checkable
+class DeclaresClock(Protocol):
+    """A task that has a time of day of its own; any `TaskLike` may be one as well."""
+
+    @property
+    def starts_at(self) -> datetime | None:
+        """What time of day it is in the desktop when the set-up begins, with its time zone; None: the real one.
+
+        From there it goes on, for the desktop, for programs started later and for the evaluator alike. While the
+        prepared state is a snapshot it stands still.
+        """
         ...
 
 

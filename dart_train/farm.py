@@ -119,9 +119,7 @@ def _image_problems(recipe: Recipe) -> list[str]:
     if wanted in names:
         return []
     there = ", ".join(names) or "none"
-    return [
-        f"desktops.image: {wanted} is not installed (there is {there}): run python vm_images/build.py build {wanted}"
-    ]
+    return [f"desktops.image: {wanted} is not installed (there is {there}): run `dart-farm images build {wanted}`"]
 
 
 def _ask_farm_command(recipe: Recipe, verb: str) -> Any:

@@ -17,7 +17,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from imagebuild.bootstrap import bootstrap, check_host
+from imagebuild import artefacts, foreign
+from imagebuild.bootstrap import DONE, bootstrap, check_compiler, check_host
 from imagebuild.errors import BuildError, UsageError
 from imagebuild.layers import guest_version, lay_guest, lay_system, measure, share
 from imagebuild.manifest import (
@@ -25,10 +26,11 @@ from imagebuild.manifest import (
     guest_digest,
     image_digest,
     installed_packages,
+    packages_digest,
     recipe_digest,
     write_manifest,
 )
-from imagebuild.recipe import Recipe, read_recipe
+from imagebuild.recipe import NAME, Recipe, read_recipe
 from imagebuild.store import ImageStore, dart_home, remove_tree
 
 HERE = Path(__file__).resolve().parent
@@ -76,17 +78,18 @@ def architecture() -> str:
     return subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def fill(recipe: Recipe, shared: Path | None, work: Path, log: Path, progress: Progress) -> Path:
+def fill(recipe: Recipe, shared: Path | None, work: Path, store: ImageStore, progress: Progress) -> Path:
     """Packages and system: those of `shared`, the root file system of an image that has the same ones, or made."""
     rootfs = work / "rootfs"
     if shared is not None:
-        progress.say("taking the packages over from the last build")
+        progress.say("taking packages and system over from the last build")
         share(shared, rootfs)
         return rootfs
     progress.say(f"fetching and installing {len(recipe.packages)} packages and what they need")
-    bootstrap(recipe, rootfs, log, progress.say)
-    progress.say("setting up account and system files")
-    lay_system(rootfs, recipe)
+    layer = store.packages_layer(recipe.name, packages_digest(recipe))
+    share(bootstrap(recipe, layer, store.build_log(recipe.name), progress.say), rootfs)
+    progress.say("setting up account, system files and profiles")
+    lay_system(rootfs, recipe, RECIPES / recipe.name)
     return rootfs
 
 
@@ -94,12 +97,13 @@ def build(name: str, home: Path, force: bool) -> int:
     """Build an image if it does not exist yet."""
     progress = Progress(name)
     recipe = read_recipe(RECIPES / f"{name}.toml")
-    of_recipe, of_guest = recipe_digest(recipe), guest_digest(GUEST)
+    of_recipe, of_guest = recipe_digest(recipe, RECIPES / name), guest_digest(GUEST)
     digest = image_digest(of_recipe, of_guest)
     store = ImageStore(home)
     if not force and store.finished(name, digest) is not None and store.current(name) == digest:
         print(f"image {name}: up to date ({digest})")
         return 0
+    check_compiler()
     become_root(sys.argv[1:], home)
     with store.locked(name):
         if not force and store.finished(name, digest) is not None:
@@ -108,13 +112,18 @@ def build(name: str, home: Path, force: bool) -> int:
             return 0
         shared = None if force else store.same_packages(name, of_recipe)
         if shared is None:
-            check_host(store.images)
+            layer = store.packages_layer(name, packages_digest(recipe))
+            if force and layer.exists():
+                remove_tree(layer)
+            if not (layer / DONE).exists():
+                check_host(store.images)
         work = store.fresh_work(name)
         try:
-            rootfs = fill(recipe, shared, work, store.build_log(name), progress)
+            rootfs = fill(recipe, shared, work, store, progress)
             progress.say("installing the guest agent")
             lay_guest(rootfs, GUEST)
             size, files = measure(rootfs)
+            installed = installed_packages(rootfs / "var/lib/dpkg/status")
             manifest = Manifest(
                 name=name,
                 digest=digest,
@@ -127,16 +136,80 @@ def build(name: str, home: Path, force: bool) -> int:
                 files=files,
                 built_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 build_s=round(progress.seconds(), 1),
-                packages=installed_packages(rootfs / "var/lib/dpkg/status"),
+                packages={name: version for name, (version, _) in installed.items()},
+                package_bytes={name: size for name, (_, size) in installed.items()},
             )
             write_manifest(manifest, work / "manifest.json")
             store.publish(work, name, digest)
-        except BaseException:
+        except BaseException:  # interrupted, too, no half an image may stay; raised again
             if work.exists():
                 remove_tree(work)
             raise
         give_back(store, name)
     progress.say(f"done: {digest}, {len(manifest.packages)} packages, {size // 1024**2} MiB")
+    return 0
+
+
+def make_artefact(name: str, kind: str, home: Path) -> int:
+    """Make another form of the current build of an image."""
+    store = ImageStore(home)
+    digest = store.current(name)
+    manifest = store.finished(name, digest) if digest else None
+    if manifest is None:
+        raise UsageError(f"there is no image {name}; build it first")
+    progress = Progress(name)
+    with store.locked(name):
+        artefacts.make(kind, manifest, store.directory(name, manifest.digest), store.build_log(name), progress.say)
+    return 0
+
+
+def add(name: str, path: Path, home: Path) -> int:
+    """Install an image from elsewhere."""
+    if not NAME.fullmatch(name) or (RECIPES / f"{name}.toml").exists():
+        raise UsageError(f"an added image needs a name of its own, like {NAME.pattern}, and {name!r} is none")
+    kind = foreign.kind_of(path)
+    if kind == "directory":
+        foreign.check_rootfs(path)
+    check_compiler()
+    become_root(sys.argv[1:], home)
+    progress = Progress(name)
+    store = ImageStore(home)
+    with store.locked(name):
+        work = store.fresh_work(name)
+        try:
+            progress.say(f"copying the {kind} {path}")
+            of_content, made = foreign.bring(path, kind, work)
+            rootfs = work / "rootfs"
+            if rootfs.is_dir():
+                progress.say("installing the guest agent")
+                lay_guest(rootfs, GUEST)
+            status = rootfs / "var/lib/dpkg/status"
+            installed = installed_packages(status) if status.is_file() else {}
+            size, files = measure(work)
+            manifest = Manifest(
+                name=name,
+                digest=image_digest(of_content, guest_digest(GUEST)),
+                recipe_digest=of_content,
+                guest_digest=guest_digest(GUEST) if rootfs.is_dir() else "",
+                guest_version=guest_version(GUEST) if rootfs.is_dir() else "none",
+                suite="added",
+                architecture=architecture(),
+                size_bytes=size,
+                files=files,
+                built_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                build_s=round(progress.seconds(), 1),
+                packages={name: version for name, (version, _) in installed.items()},
+                package_bytes={name: size for name, (_, size) in installed.items()},
+                artefacts=made,
+            )
+            write_manifest(manifest, work / "manifest.json")
+            store.publish(work, name, manifest.digest)
+        except BaseException:  # interrupted, too, no half an image may stay; raised again
+            if work.exists():
+                remove_tree(work)
+            raise
+        give_back(store, name)
+    progress.say(f"done: {manifest.digest}, {size // 1024**2} MiB")
     return 0
 
 
@@ -152,6 +225,8 @@ def show(home: Path) -> int:
 
 def remove(name: str, digest: str | None, home: Path) -> int:
     """Remove images."""
+    if ImageStore(home).current(name) is None and not (home / "images" / name).is_dir():
+        raise UsageError(f"there is no image {name}")
     become_root(sys.argv[1:], home)
     for gone in ImageStore(home).remove(name, digest):
         print(f"image {name}: removed {gone}")
@@ -166,7 +241,11 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="verb", required=True)
     make = verbs.add_parser("build", parents=[common], help="build an image if it is not there yet")
     make.add_argument("name")
+    make.add_argument("--artefact", choices=artefacts.KINDS, default="rootfs", help="the form that is wanted")
     make.add_argument("--force", action="store_true", help="build from nothing, whatever is there")
+    bring = verbs.add_parser("add", parents=[common], help="install an image from elsewhere")
+    bring.add_argument("name")
+    bring.add_argument("path", type=Path, help="root file system (directory or tar) or qcow2")
     verbs.add_parser("list", parents=[common], help="list the images")
     drop = verbs.add_parser("rm", parents=[common], help="remove an image")
     drop.add_argument("name")
@@ -181,7 +260,13 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         if options.verb == "build":
-            return build(options.name, home, options.force)
+            if options.artefact != "rootfs":
+                artefacts.check_tools(options.artefact)
+                become_root(sys.argv[1:], home)
+            code = build(options.name, home, options.force)
+            return code if options.artefact == "rootfs" else make_artefact(options.name, options.artefact, home)
+        if options.verb == "add":
+            return add(options.name, options.path, home)
         if options.verb == "list":
             return show(home)
         return remove(options.name, options.digest, home)
@@ -196,7 +281,7 @@ def main() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("\nstopped; nothing was left behind", file=sys.stderr)
+        print("\nstopped; the next build goes on from what was finished", file=sys.stderr)
         return 130
 
 

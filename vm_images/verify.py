@@ -1,6 +1,7 @@
 """Proves an image on a live desktop: `python vm_images/verify.py basic` (needs a running farm: `dart-farm serve --embedded`).
 
-Role: lease a small desktop of the image, start each application, and check that a person could see and use it.
+Role: lease a desktop of the image, start each application that it has, check that a person could see and use it, and that a
+live snapshot with it comes back with the same picture.
 Rule: speaks the farm's REST only (`--farm`, else DART_FARM_URL: `http://` or `unix://`; `--key`, else DART_FARM_KEY, else the farm.key
 beside the socket); standard library; releases what it leased.
 Exit code 0: all checks passed, 1: some failed, 2: there is no farm to ask.
@@ -9,6 +10,7 @@ Exit code 0: all checks passed, 1: some failed, 2: there is no farm to ask.
 from __future__ import annotations
 
 import argparse
+import functools
 import http.client
 import json
 import os
@@ -17,13 +19,18 @@ import socket
 import sys
 import time
 import urllib.parse
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-WIDTH, HEIGHT, FONT_SIZE = 640, 400, 14
+SMALL, FULL = ((640, 400), 14), ((1920, 1080), 10)
+"""Resolution in pixels and font size in points: programs of the image `basic` must fit the small one."""
+
 START_LIMIT_S = 3.0
 CALL_LIMIT_S = 120.0
+LEASE_S = 600
+STILL_MS, STILL_TRIES = 800, 8
 TYPED = "verify ü 好"
 
 
@@ -43,6 +50,17 @@ APPLICATIONS = (
     Application(("thunar", "/home/user"), "push button", "Home"),
     Application(("galculator",), "toggle button", "7"),
     Application(("lxterminal",), "terminal", "Terminal"),
+    Application(("libreoffice", "--calc"), "menu", "Sheet"),
+    Application(("libreoffice", "--writer"), "menu", "Table"),
+    Application(("libreoffice", "--impress"), "menu", "Slide Show"),
+    Application(("google-chrome",), "push button", "Reload"),
+    Application(("gimp",), "menu", "Filters"),
+    Application(("vlc",), "menu item", "Playback"),
+    Application(("thunderbird",), "push button", "New Message"),
+    Application(("gedit",), "push button", "Open"),
+    Application(("gnome-terminal",), "terminal", "Terminal"),
+    Application(("evince",), "push button", "Open…"),
+    Application(("eog",), "toggle button", "Properties"),
 )
 
 
@@ -87,6 +105,7 @@ class Farm:
             raise FarmFailure(f"--farm must be like unix:///run/farm.sock or http://127.0.0.1:8700, not {url!r}")
         self.headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.path = ""
+        self.size = (0, 0)
 
     def call(self, method: str, path: str, body: object = None) -> Any:
         """JSON in, JSON (or bytes) out; raises FarmFailure."""
@@ -107,10 +126,11 @@ class Farm:
             return json.loads(answer)
         return answer
 
-    def lease(self, image: str) -> None:
+    def lease(self, image: str, size: tuple[int, int], font_size: int) -> None:
         """Claim a desktop; all later guest calls go to it."""
-        shape = {"image": image, "resolution": [WIDTH, HEIGHT], "font_size": FONT_SIZE}
-        request = {"client_request_id": secrets.token_hex(16), "shape": shape, "ttl_s": 300, "wait_s": 60}
+        self.size = size
+        shape = {"image": image, "resolution": list(size), "font_size": font_size}
+        request = {"client_request_id": secrets.token_hex(16), "shape": shape, "ttl_s": LEASE_S, "wait_s": 60}
         lease = self.call("POST", "/v1/leases", request)
         self.path = f"/v1/leases/{lease['lease_id']}"
         self.headers |= {"X-Dart-Lease-Token": lease["token"], "X-Dart-Fence": str(lease["fence"])}
@@ -125,21 +145,49 @@ class Farm:
         tree: list[dict[str, Any]] = self.call("GET", f"{self.path}/a11y")
         return tree
 
-    def frame(self, *events: dict[str, Any]) -> bytes:
+    def frame(self, *events: dict[str, Any], quiet_ms: int = 100) -> bytes:
         """Perform events, settle, and return the raw RGB pixels."""
-        settle = {"quiet_ms": 100, "cap_ms": 3000}
+        settle = {"quiet_ms": quiet_ms, "cap_ms": 3000}
         body = {"seq": 1, "events": list(events), "settle": settle, "frame": {"encoding": "raw"}}
         answer: bytes = self.call("POST", f"{self.path}/step", body)
         return answer[4 + int.from_bytes(answer[:4], "big") :]
 
+    def still(self) -> bytes:
+        """The pixels once two pictures in a row are the same, or the last of `STILL_TRIES`."""
+        last = self.frame(quiet_ms=STILL_MS)
+        for _ in range(STILL_TRIES):
+            now = self.frame(quiet_ms=STILL_MS)
+            if now == last:
+                break
+            last = now
+        return last
+
+    def beat(self) -> None:
+        """Keep the lease."""
+        self.call("POST", f"{self.path}/heartbeat", {})
+
+    def fork(self) -> None:
+        """Take a live snapshot and go on in a fresh copy of it."""
+        snapshot = self.call("POST", f"{self.path}/snapshot", {})["snapshot_id"]
+        self.reset(snapshot)
+        self.call("DELETE", f"/v1/snapshots/{snapshot}")
+
+    def reset(self, snapshot: str | None = None) -> None:
+        """Replace the desktop by a copy of a snapshot, or of the booted base."""
+        reply = self.call("POST", f"{self.path}/reset", {"snapshot_id": snapshot})
+        self.headers["X-Dart-Fence"] = str(reply["fence"])
+
     def release(self) -> None:
         """Give the desktop back."""
         if self.path:
+            # A request that was interrupted leaves the connection unusable; the next one dials anew.
+            self.connection.close()
             self.call("DELETE", self.path)
 
 
 def check_application(farm: Farm, application: Application, bare: bytes, start_limit_s: float) -> str:
-    """Empty when it is well, else what is wrong."""
+    """Empty when it is well, else what is wrong; leaves a fresh desktop."""
+    farm.beat()
     start_s = time.monotonic()
     farm.execute(*application.argv, detach=True)
     found: dict[str, Any] | None = None
@@ -147,40 +195,61 @@ def check_application(farm: Farm, application: Application, bare: bytes, start_l
         matches = [e for e in farm.elements() if (e["role"], e["name"]) == (application.role, application.name)]
         found = matches[0] if matches else None
     took_s = time.monotonic() - start_s
-    changed = farm.frame() != bare
-    farm.execute("pkill", "-x", application.argv[0])
+    before = farm.still()
+    changed = before != bare
+    farm.fork()
+    same = farm.still() == before
+    farm.reset()
     if found is None:
         return f"no {application.role} {application.name!r} after {took_s:.1f} s"
     if took_s > start_limit_s:
         return f"took {took_s:.1f} s, more than {start_limit_s:g}"
-    if found["x"] < 0 or found["y"] < 0 or found["x"] + found["w"] > WIDTH or found["y"] + found["h"] > HEIGHT:
-        return f"{application.name!r} lies outside the {WIDTH}x{HEIGHT} screen"
+    width, height = farm.size
+    if found["x"] < 0 or found["y"] < 0 or found["x"] + found["w"] > width or found["y"] + found["h"] > height:
+        return f"{application.name!r} lies outside the {width}x{height} screen"
+    if not same:
+        return "its picture is another one after a snapshot and a restore"
     return "" if changed else "nothing changed on the screen"
 
 
 def check_typing(farm: Farm) -> str:
-    """Type into a dialog and read what it prints."""
-    script = "zenity --entry --text=Type > /tmp/dart-verify 2>/dev/null"
+    """Type into a dialog and read what it prints when it ends."""
+    script = "zenity --entry --text=Type > /tmp/dart-typed 2>/dev/null; mv /tmp/dart-typed /tmp/dart-verify"
     farm.execute("sh", "-c", script, detach=True)
-    deadline_s = time.monotonic() + 3 * START_LIMIT_S
-    while not any(element["role"] == "text" for element in farm.elements()):
-        if time.monotonic() > deadline_s:
-            return "the entry did not appear"
+    if not _in_time(lambda: any((one["role"], one["name"]) == ("push button", "OK") for one in farm.elements())):
+        return "the entry did not appear"
     farm.frame({"type": "text", "text": TYPED + "\n"})
+    if not _in_time(lambda: farm.execute("test", "-e", "/tmp/dart-verify")["returncode"] == 0):
+        return f"typed {TYPED!r} and Enter, the dialog did not end"
     read = farm.execute("cat", "/tmp/dart-verify")["stdout"].strip()
     return "" if read == TYPED else f"typed {TYPED!r}, the dialog got {read!r}"
+
+
+def _in_time(happened: Callable[[], bool]) -> bool:
+    """Whether something that is asked for again and again comes true within three times the start limit."""
+    deadline_s = time.monotonic() + 3 * START_LIMIT_S
+    while not happened():
+        if time.monotonic() > deadline_s:
+            return False
+    return True
 
 
 def verify(farm: Farm, image: str, start_limit_s: float) -> int:
     """Run all checks; the number that failed."""
     failed = 0
-    farm.lease(image)
+    size, font_size = SMALL if image == "basic" else FULL
+    farm.lease(image, size, font_size)
     try:
         bare = farm.frame()
-        checks = [(" ".join(one.argv), check_application(farm, one, bare, start_limit_s)) for one in APPLICATIONS]
-        checks.append(("typing", check_typing(farm)))
-        for name, problem in checks:
-            print(f"{'FAILED' if problem else 'ok    '} {name}{': ' + problem if problem else ''}")
+        installed = [one for one in APPLICATIONS if farm.execute("which", one.argv[0])["returncode"] == 0]
+        checks: list[tuple[str, Callable[[], str]]] = [
+            (" ".join(one.argv), functools.partial(check_application, farm, one, bare, start_limit_s))
+            for one in installed
+        ]
+        checks.append(("typing", functools.partial(check_typing, farm)))
+        for name, check in checks:
+            problem = check()
+            print(f"{'FAILED' if problem else 'ok    '} {name}{': ' + problem if problem else ''}", flush=True)
             failed += bool(problem)
     finally:
         farm.release()

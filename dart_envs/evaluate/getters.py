@@ -1,8 +1,8 @@
 """Getters: read the end state of a desktop.
 
 Role: `GETTERS[type](probe, config)` returns the value that a metric compares. Names and parameters are OSWorld's;
-`captured`, `captured_in_turn`, `window_titles`, `file_names` and `a11y_elements` are ours. Rule: a getter only reads; `Spoiled` is for
-what the policy left missing or broken, `EvaluatorError` for a config that cannot be read. Non-goals: comparing.
+`captured`, `captured_in_turn`, `window_titles`, `file_names`, `a11y_elements` and `desktop_time` are ours. Rule: a getter only reads;
+`Spoiled` is for what the policy left missing or broken, `EvaluatorError` for a config that cannot be read. Non-goals: comparing.
 """
 
 from __future__ import annotations
@@ -112,6 +112,15 @@ async def vm_command_error(probe: Probe, config: Config) -> str:
     return (await run_command(probe, config)).stderr
 
 
+async def desktop_time(probe: Probe, config: Config) -> str:
+    """{format}: the desktop's time of day as `date` writes it there, in its time zone: what "today" is to a task that declares a clock."""
+    argv = ["date", f"+{text_of(config, 'format')}"]
+    reply = await probe.desktop.exec(argv, timeout_s=COMMAND_TIMEOUT_S)
+    if reply.returncode != 0:
+        raise Spoiled(f"the desktop does not tell its time: {reply.stderr.strip()[:200]}")
+    return reply.stdout.removesuffix("\n")
+
+
 async def content_from_vm_file(probe: Probe, config: Config) -> str:
     """{path}: text of a file."""
     return (await read_guest_file(probe, text_of(config, "path"))).text
@@ -219,6 +228,7 @@ GETTERS: Mapping[str, Getter] = {
     "captured_in_turn": captured_in_turn,
     "a11y_elements": a11y_elements,
     "accessibility_tree": a11y_elements,
+    "desktop_time": desktop_time,
     "vm_screen_size": vm_screen_size,
     "vm_window_size": vm_window_size,
     "rule": rule,

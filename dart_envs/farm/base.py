@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from dart_envs.types import Desktop, Frame
 from dart_server.wire import (
+    ClockView,
     DesktopHealthView,
     DesktopShape,
     FrameSpec,
@@ -100,9 +102,22 @@ class LeaseLike(Desktop, Protocol):
         ...
 
     async def snapshot(
-        self, *, publish_key: str | None = None, grant: str | None = None, name: str | None = None
+        self,
+        name: str | None = None,
+        *,
+        description: str | None = None,
+        publish_key: str | None = None,
+        grant: str | None = None,
     ) -> SnapshotView:
         """Take a live snapshot; with `publish_key` it becomes the prepared state of that key."""
+        ...
+
+    async def clock(self) -> ClockView:
+        """What time of day it is in the desktop."""
+        ...
+
+    async def set_clock(self, time: datetime | None) -> ClockView:
+        """Declare the desktop's time of day; snapshots keep it, and their copies go on from there. None: the farm's."""
         ...
 
     async def health(self) -> DesktopHealthView: ...

@@ -11,14 +11,14 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
-
-from websockets.asyncio.client import ClientConnection, connect, unix_connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from urllib.parse import urlsplit
 
 from dart_envs.errors import DartEnvError, FarmError
 from dart_envs.farm.transport import CONNECT_TIMEOUT_S, Transport, error_from_response
 from dart_server.wire import StepRequest
+from dart_server.wire.messages import Connect, MessageSocket, Refused, SocketClosed
 
 HEADER_PREFIX_NBYTES = 4
 
@@ -31,49 +31,53 @@ class ChannelClosed(DartEnvError):
         self.sent = sent
 
 
-def split_frame(message: bytes) -> tuple[dict[str, Any], bytes]:
-    """Header and payload of one binary message. Raises `ValueError` when it is not one."""
+def split_frame(message: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
+    """Header and payload (a view of the message) of one binary message. Raises `ValueError` when it is not
+    one."""
     end = HEADER_PREFIX_NBYTES + int.from_bytes(message[:HEADER_PREFIX_NBYTES], "big")
     if len(message) < end or end == HEADER_PREFIX_NBYTES:
         raise ValueError("the frame is shorter than its header says")
     header = json.loads(message[HEADER_PREFIX_NBYTES:end])
     if not isinstance(header, dict):
         raise ValueError("the frame's header is not an object")
-    payload = message[end:]
+    payload = memoryview(message)[end:]
     if len(payload) != header.get("nbytes", 0):
         raise ValueError("the frame's payload is not as long as its header says")
     return header, payload
 
 
-async def open_websocket(transport: Transport, path: str, headers: Mapping[str, str]) -> ClientConnection:
-    """Open a WebSocket to the farm. Raises `FarmError`, or what the refusal's envelope says."""
+async def open_messages(transport: Transport, path: str, headers: Mapping[str, str]) -> MessageSocket:
+    """Open the channel's connection to the farm. Raises `FarmError`, or what the refusal's envelope says."""
     address = transport.address
-    uri = address.ws_url + path
-    options: dict[str, Any] = {
-        "additional_headers": {**transport.auth_headers(), **headers},
-        "compression": None,
-        "max_size": None,
-        "ping_interval": None,
-        "open_timeout": CONNECT_TIMEOUT_S,
-        "close_timeout": 2.0,
-    }
+    parts = urlsplit(address.base_url)
+    loop = asyncio.get_running_loop()
+    connect: Connect
+    if address.socket_path:
+        connect = partial(loop.create_unix_connection, path=address.socket_path)
+    else:
+        tls = parts.scheme == "https"
+        port = parts.port or (443 if tls else 80)
+        connect = partial(loop.create_connection, host=parts.hostname, port=port, ssl=tls or None)
     try:
-        if address.socket_path:
-            return await unix_connect(address.socket_path, uri, **options)
-        return await connect(uri, **options)
-    except InvalidStatus as refused:
-        response = refused.response
-        raise error_from_response(response.status_code, bytes(response.body or b""), what=f"WS {path}") from refused
-    except (OSError, TimeoutError, WebSocketException) as error:
+        return await MessageSocket.open(
+            connect,
+            parts.netloc,
+            parts.path + path,
+            headers={**transport.auth_headers(), **headers},
+            timeout_s=CONNECT_TIMEOUT_S,
+        )
+    except Refused as refused:
+        raise error_from_response(refused.status, refused.body, what=f"WS {path}") from refused
+    except (OSError, TimeoutError) as error:
         raise transport.unreachable(error) from error
 
 
 class Channel:
     """An open channel. Requests may overlap; each gets the answer that carries its own `seq`."""
 
-    def __init__(self, socket: ClientConnection) -> None:
+    def __init__(self, socket: MessageSocket) -> None:
         self._socket = socket
-        self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
+        self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], memoryview]]] = {}
         self._closed: ChannelClosed | None = None
         self._reader = asyncio.create_task(self._read(), name="dart-channel-reader")
 
@@ -82,20 +86,20 @@ class Channel:
         """True once nothing can be sent any more."""
         return self._closed is not None
 
-    async def request(self, request: StepRequest, timeout_s: float) -> tuple[dict[str, Any], bytes]:
+    async def request(self, request: StepRequest, timeout_s: float) -> tuple[dict[str, Any], memoryview]:
         """Send one request and wait for its own answer: the frame's header and payload.
 
         Raises `ChannelClosed`, or `FarmError` with code `timeout`.
         """
         if self._closed is not None:
             raise ChannelClosed(str(self._closed), sent=False)
-        answer: asyncio.Future[tuple[dict[str, Any], bytes]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[tuple[dict[str, Any], memoryview]] = asyncio.get_running_loop().create_future()
         self._waiting[request.seq] = answer
         try:
             async with asyncio.timeout(timeout_s):
                 try:
-                    await self._socket.send(request.model_dump_json())
-                except ConnectionClosed as closed:
+                    self._socket.send(request.model_dump_json())
+                except SocketClosed as closed:
                     raise ChannelClosed(f"The channel to the desktop closed ({closed}).", sent=False) from closed
                 return await answer
         except TimeoutError as error:
@@ -108,20 +112,17 @@ class Channel:
     async def _read(self) -> None:
         reason = "The channel to the desktop closed."
         try:
-            async for message in self._socket:
-                if isinstance(message, str):
-                    self._deliver(json.loads(message), b"")
-                else:
-                    self._deliver(*split_frame(message))
-        except ConnectionClosed as closed:
+            while True:
+                self._deliver(*split_frame(await self._socket.receive()))
+        except SocketClosed as closed:
             reason = f"The channel to the desktop closed ({closed})."
         except (ValueError, UnicodeDecodeError) as error:
             reason = f"The channel to the desktop carried something that is not a frame: {error}."
         finally:
             self._fail(reason)
-        await self._socket.close()
+        await self._socket.aclose()
 
-    def _deliver(self, header: dict[str, Any], payload: bytes) -> None:
+    def _deliver(self, header: dict[str, Any], payload: memoryview) -> None:
         seq = header.get("seq")
         answer = self._waiting.get(seq) if isinstance(seq, int) else None
         if answer is not None and not answer.done():
@@ -137,7 +138,7 @@ class Channel:
         """Close the connection; whoever waits gets `ChannelClosed`. Idempotent."""
         if self._closed is None:
             self._fail("The channel was closed by this client.")
-        await self._socket.close()
+        await self._socket.aclose()
         self._reader.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._reader

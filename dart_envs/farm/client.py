@@ -12,6 +12,7 @@ import logging
 import os
 import uuid
 from collections.abc import Mapping
+from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
@@ -29,6 +30,7 @@ from dart_server.wire import (
     LeaseRequest,
     LeaseView,
     SetupAbandon,
+    SnapshotState,
     SnapshotView,
 )
 
@@ -81,9 +83,10 @@ class AsyncFarm:
         ttl_s: float = 60.0,
         wait_s: float = 60.0,
         labels: Mapping[str, str] | None = None,
+        snapshot_id: str | None = None,
     ) -> AsyncLease:
         """Claim a desktop, waiting up to `wait_s` for a free one; with `setup_key`, a copy of that prepared
-        state where there is one.
+        state where there is one; with `snapshot_id` (id or name), a copy of exactly that snapshot.
 
         Heartbeats start at once. Raises `FarmError` (`no_capacity`, `image_missing`, …).
         """
@@ -91,6 +94,7 @@ class AsyncFarm:
             client_request_id=uuid.uuid4().hex,
             shape=shape or DesktopShape(),
             setup_key=setup_key,
+            snapshot_id=snapshot_id,
             ttl_s=ttl_s,
             wait_s=wait_s,
             labels=dict(labels or {}),
@@ -121,7 +125,7 @@ class AsyncFarm:
                 if self._embedded:
                     await self._revive()
             else:
-                return AsyncLease(self._transport, Lease.model_validate_json(content), self._clock)
+                return AsyncLease(self._transport, Lease.model_validate_json(content), self._clock, self.lease)
 
     async def _revive(self) -> None:
         """The embedded farm stops when nobody needs it; now somebody does."""
@@ -153,13 +157,18 @@ class AsyncFarm:
         """All desktops of the farm."""
         return _DESKTOPS.validate_json(await self._transport.call("GET", "/v1/desktops"))
 
-    async def snapshots(self) -> list[SnapshotView]:
-        """All stored snapshots."""
-        return _SNAPSHOTS.validate_json(await self._transport.call("GET", "/v1/snapshots"))
+    async def snapshots(self, state: SnapshotState = SnapshotState.READY) -> list[SnapshotView]:
+        """All stored snapshots that the caller may see: its own, and the farm's."""
+        content = await self._transport.call("GET", "/v1/snapshots", params={"state": state.value})
+        return _SNAPSHOTS.validate_json(content)
 
-    async def delete_snapshot(self, snapshot_id: str) -> None:
-        """Remove a stored snapshot."""
-        await self._transport.call("DELETE", f"/v1/snapshots/{snapshot_id}")
+    async def snapshot(self, name: str) -> SnapshotView:
+        """One snapshot by its id, or by the name that the caller gave it. Raises `FarmError` `not_found`."""
+        return SnapshotView.model_validate_json(await self._transport.call("GET", f"/v1/snapshots/{quote(name)}"))
+
+    async def delete_snapshot(self, name: str) -> None:
+        """Remove a stored snapshot, by id or name; desktops made from it live on. Idempotent."""
+        await self._transport.call("DELETE", f"/v1/snapshots/{quote(name)}")
 
     async def events(self, after: int = 0) -> list[Event]:
         """The farm's history after event `after`."""

@@ -41,16 +41,17 @@ def step_timeout_s(events: list[InputEvent], settle: SettleSpec | None) -> float
     return seconds
 
 
-def decode_image(header: FrameHeader, payload: bytes) -> RgbImage:
+def decode_image(header: FrameHeader, payload: bytes | memoryview) -> RgbImage:
     """Pixels of a frame, uint8 [H, W, 3], writable and not shared; an empty image where none was asked
-    for."""
+    for. A raw frame takes the payload's memory over when that may be written."""
     if header.encoding == "none":
         return np.zeros((0, 0, 3), dtype=np.uint8)
     if header.encoding == "raw":
         expected = header.height * header.width * 3
         if len(payload) != expected:
             raise FarmError(f"A raw frame has {len(payload)} bytes where {expected} were announced.", code="bad_frame")
-        return np.frombuffer(payload, dtype=np.uint8).reshape(header.height, header.width, 3).copy()
+        pixels = np.frombuffer(payload, dtype=np.uint8).reshape(header.height, header.width, 3)
+        return pixels if pixels.flags.writeable else pixels.copy()
     from PIL import Image
 
     with Image.open(io.BytesIO(payload)) as picture:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from dart_envs.clock import Clock
 from dart_envs.errors import DartEnvError, DesktopError, DesktopGone, FarmError, GuestError, LeaseLost
 from dart_envs.farm.base import GuestReply
-from dart_envs.farm.channel import Channel, open_websocket
+from dart_envs.farm.channel import Channel, open_messages
 from dart_envs.farm.transport import REPLY_GRACE_S, Transport, desktop_gone, error_from_response
 from dart_server.wire import (
     FENCE_HEADER,
@@ -162,7 +162,7 @@ class HeldLease:
         async with self._channel_lock:
             if self._channel is None or self._channel.closed:
                 try:
-                    socket = await open_websocket(self.transport, f"{self.path}/channel", self.guest_headers())
+                    socket = await open_messages(self.transport, f"{self.path}/channel", self.guest_headers())
                 except DartEnvError as error:
                     raise await self.explain(error) from error
                 self._channel = Channel(socket)

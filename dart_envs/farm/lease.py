@@ -7,28 +7,37 @@ runs on the desktop (tasks), when to take another one (`dart_envs.core`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Protocol, cast
 
 from pydantic import TypeAdapter, ValidationError
 
+from dart_envs.clock import Clock
 from dart_envs.errors import FarmError, GuestError
 from dart_envs.farm.base import GuestReply
 from dart_envs.farm.channel import ChannelClosed
 from dart_envs.farm.frames import channel_error, decode_image, envelope_code, step_timeout_s
 from dart_envs.farm.held import HeldLease
-from dart_envs.farm.transport import REPLY_GRACE_S
+from dart_envs.farm.transport import REPLY_GRACE_S, Transport
 from dart_envs.farm.tunnel import open_tunnel
 from dart_envs.types import Frame
 from dart_server.wire import (
     A11yElement,
+    ClockRequest,
+    ClockView,
+    DesktopShape,
     ErrorCode,
     ExecReply,
     ExecRequest,
     FrameHeader,
     FrameSpec,
     InputEvent,
+    Lease,
     ResetReply,
     ResetRequest,
     SettleSpec,
@@ -39,6 +48,8 @@ from dart_server.wire import (
     StepRequest,
 )
 
+log = logging.getLogger(__name__)
+
 RESET_TIMEOUT_S = 120.0
 SNAPSHOT_TIMEOUT_S = 120.0
 A11Y_TIMEOUT_S = 30.0
@@ -47,8 +58,34 @@ _ELEMENTS = TypeAdapter(list[A11yElement])
 _WINDOWS = TypeAdapter(dict[str, list[dict[str, Any]]])
 
 
+class ClaimMore(Protocol):
+    """Claims another desktop at the same farm."""
+
+    def __call__(
+        self, *, shape: DesktopShape, snapshot_id: str, ttl_s: float, wait_s: float, labels: Mapping[str, str]
+    ) -> Coroutine[Any, Any, AsyncLease]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Copies of a desktop, and the snapshot they were made from (its `pause_ms` is what the original felt)."""
+
+    snapshot: SnapshotView
+    leases: tuple[AsyncLease, ...]
+
+
 class AsyncLease(HeldLease):
     """A leased desktop. Made by `AsyncFarm.lease`; usable as an async context manager that releases."""
+
+    def __init__(self, transport: Transport, granted: Lease, clock: Clock, claim_more: ClaimMore) -> None:
+        super().__init__(transport, granted, clock)
+        self._claim_more = claim_more
+        self._snapshot_id = granted.snapshot_id
+
+    @property
+    def snapshot_id(self) -> str | None:
+        """The snapshot that the desktop is a copy of; None where it was booted by a farm without snapshots."""
+        return self._snapshot_id
 
     # Seeing and acting.
 
@@ -181,15 +218,84 @@ class AsyncLease(HeldLease):
         async with open_tunnel(self.transport, path, self.guest_headers) as address:
             yield address
 
+    # The clock.
+
+    async def clock(self) -> ClockView:
+        """What time of day it is in the desktop."""
+        return ClockView.model_validate_json(await self.call("GET", "/clock"))
+
+    async def set_clock(self, time: datetime | None) -> ClockView:
+        """Declare the desktop's time of day (with its time zone), or None: the farm's; see `ClockRequest`."""
+        return ClockView.model_validate_json(await self.call("PUT", "/clock", body=ClockRequest(time=time)))
+
     # Snapshots and resets.
 
-    async def reset(self, setup_key: str | None = None, *, snapshot_id: str | None = None) -> ResetReply:
+    async def reset(
+        self, setup_key: str | None = None, *, snapshot_id: str | None = None, or_ancestor: bool = False
+    ) -> ResetReply:
+        """Replace the desktop by a fresh copy of a prepared state, of a snapshot (id or name), or of the booted base.
+
+        A snapshot that does not restore is quarantined by the farm and the desktop becomes a copy of its deepest
+        ancestor that does: that is the `FarmError` `snapshot_broken`, after which the lease goes on with that
+        desktop, or with `or_ancestor` a reply whose `snapshot_id` says so.
+        """
         await self.close_channel()
         request = ResetRequest(setup_key=setup_key, snapshot_id=snapshot_id)
         content = await self.call("POST", "/reset", body=request, timeout_s=RESET_TIMEOUT_S, explain=False)
         reply = ResetReply.model_validate_json(content)
         self._fence, self._desktop_id, self._setup_key = reply.fence, reply.desktop_id, reply.setup_key
+        self._snapshot_id = reply.snapshot_id
+        if snapshot_id is not None and reply.quarantined and not or_ancestor:
+            now = f"a copy of {reply.snapshot_id}" if reply.restored else "a fresh boot of its image"
+            raise FarmError(
+                f"The snapshot {snapshot_id} did not restore and is quarantined; the desktop is {now} now.",
+                code=ErrorCode.SNAPSHOT_BROKEN,
+            )
         return reply
+
+    async def restore(self, snapshot: str | SnapshotView, *, or_ancestor: bool = False) -> ResetReply:
+        """Replace the desktop by a fresh copy of a snapshot, given by its view, id or name; errors as of `reset`."""
+        wanted = snapshot if isinstance(snapshot, str) else snapshot.snapshot_id
+        return await self.reset(snapshot_id=wanted, or_ancestor=or_ancestor)
+
+    async def fork(self, count: int = 1, *, name: str | None = None, wait_s: float = 60.0) -> Fork:
+        """`count` leases on copies of this desktop as it is now; the desktop itself goes on after a short pause
+        (`Fork.snapshot.pause_ms`).
+
+        The snapshot between them stays with `name`; without, it is deleted once the copies live. All or none: when
+        one copy cannot be had, the others are given back and its error is raised.
+        """
+        view = await self.snapshot(name)
+        labels = {"fork_of": self.lease_id}
+        claims = [
+            self._claim_more(
+                shape=self.shape,
+                snapshot_id=view.snapshot_id,
+                ttl_s=self._granted.ttl_s,
+                wait_s=wait_s,
+                labels=labels,
+            )
+            for _ in range(count)
+        ]
+        tasks = [asyncio.create_task(claim, name="dart-fork") for claim in claims]
+        try:
+            leases = await asyncio.gather(*tasks)
+        except BaseException:  # cancelled, too, no copy may stay leased; raised again
+            for task in tasks:
+                task.cancel()
+            done = await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*(lease.release() for lease in done if isinstance(lease, AsyncLease)))
+            raise
+        finally:
+            if name is None:
+                await self._drop_snapshot(view.snapshot_id)
+        return Fork(view, tuple(leases))
+
+    async def _drop_snapshot(self, snapshot_id: str) -> None:
+        try:
+            await self.transport.call("DELETE", f"/v1/snapshots/{snapshot_id}")
+        except FarmError as error:
+            log.warning("The snapshot %s of a fork stays until it is evicted: %s", snapshot_id, error)
 
     async def claim_setup(self, key: str, wait_s: float = 120.0) -> SetupGrant:
         self.check_held()
@@ -204,10 +310,20 @@ class AsyncLease(HeldLease):
         return SetupGrant.model_validate_json(content)
 
     async def snapshot(
-        self, *, publish_key: str | None = None, grant: str | None = None, name: str | None = None
+        self,
+        name: str | None = None,
+        *,
+        description: str | None = None,
+        publish_key: str | None = None,
+        grant: str | None = None,
     ) -> SnapshotView:
+        """Take a live snapshot of the desktop, which goes on after `pause_ms`; it belongs to this lease's tenant.
+
+        Connections into the desktop (channel, tunnels) are closed for it; the channel opens again by itself.
+        Raises `FarmError` (`invalid` for a name that is taken, `quota`, `capability_missing`).
+        """
         await self.close_channel()
-        request = SnapshotRequest(name=name, publish_key=publish_key, grant=grant)
+        request = SnapshotRequest(name=name, description=description, publish_key=publish_key, grant=grant)
         content = await self.call("POST", "/snapshot", body=request, timeout_s=SNAPSHOT_TIMEOUT_S)
         return SnapshotView.model_validate_json(content)
 

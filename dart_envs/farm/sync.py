@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
+from datetime import datetime
 from typing import Any, TypeVar
 
 from dart_envs.farm.client import AsyncFarm
@@ -19,6 +20,7 @@ from dart_envs.farm.lease import AsyncLease
 from dart_envs.types import Frame
 from dart_server.wire import (
     A11yElement,
+    ClockView,
     DesktopHealthView,
     DesktopShape,
     ExecReply,
@@ -27,6 +29,7 @@ from dart_server.wire import (
     InputEvent,
     ResetReply,
     SettleSpec,
+    SnapshotState,
     SnapshotView,
 )
 
@@ -94,6 +97,10 @@ class Lease:
         return self.inner.lease_id
 
     @property
+    def snapshot_id(self) -> str | None:
+        return self.inner.snapshot_id
+
+    @property
     def image_digest(self) -> str:
         return self.inner.image_digest
 
@@ -121,11 +128,29 @@ class Lease:
     def activate_window(self, title: str, *, strict: bool = False) -> bool:
         return self._loop.run(self.inner.activate_window(title, strict=strict))
 
-    def reset(self, setup_key: str | None = None, *, snapshot_id: str | None = None) -> ResetReply:
-        return self._loop.run(self.inner.reset(setup_key, snapshot_id=snapshot_id))
+    def reset(
+        self, setup_key: str | None = None, *, snapshot_id: str | None = None, or_ancestor: bool = False
+    ) -> ResetReply:
+        return self._loop.run(self.inner.reset(setup_key, snapshot_id=snapshot_id, or_ancestor=or_ancestor))
 
-    def snapshot(self, *, name: str | None = None) -> SnapshotView:
-        return self._loop.run(self.inner.snapshot(name=name))
+    def snapshot(self, name: str | None = None, *, description: str | None = None) -> SnapshotView:
+        return self._loop.run(self.inner.snapshot(name, description=description))
+
+    def restore(self, snapshot: str | SnapshotView, *, or_ancestor: bool = False) -> ResetReply:
+        return self._loop.run(self.inner.restore(snapshot, or_ancestor=or_ancestor))
+
+    def fork(
+        self, count: int = 1, *, name: str | None = None, wait_s: float = 60.0
+    ) -> tuple[SnapshotView, tuple[Lease, ...]]:
+        """The snapshot and the copies' leases; see `AsyncLease.fork`."""
+        fork = self._loop.run(self.inner.fork(count, name=name, wait_s=wait_s))
+        return fork.snapshot, tuple(Lease(lease, self._loop) for lease in fork.leases)
+
+    def clock(self) -> ClockView:
+        return self._loop.run(self.inner.clock())
+
+    def set_clock(self, time: datetime | None) -> ClockView:
+        return self._loop.run(self.inner.set_clock(time))
 
     def health(self) -> DesktopHealthView:
         return self._loop.run(self.inner.health())
@@ -164,8 +189,19 @@ class Farm:
         ttl_s: float = 60.0,
         wait_s: float = 60.0,
         labels: Mapping[str, str] | None = None,
+        snapshot_id: str | None = None,
     ) -> Lease:
-        return Lease(self._loop.run(self.inner.lease(shape, setup_key, ttl_s, wait_s, labels)), self._loop)
+        claim = self.inner.lease(shape, setup_key, ttl_s, wait_s, labels, snapshot_id)
+        return Lease(self._loop.run(claim), self._loop)
+
+    def snapshots(self, state: SnapshotState = SnapshotState.READY) -> list[SnapshotView]:
+        return self._loop.run(self.inner.snapshots(state))
+
+    def snapshot(self, name: str) -> SnapshotView:
+        return self._loop.run(self.inner.snapshot(name))
+
+    def delete_snapshot(self, name: str) -> None:
+        self._loop.run(self.inner.delete_snapshot(name))
 
     def view(self) -> FarmView:
         return self._loop.run(self.inner.view())

@@ -11,19 +11,42 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
-from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed
+from websockets.asyncio.client import ClientConnection, connect, unix_connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from dart_envs.errors import DartEnvError
-from dart_envs.farm.channel import open_websocket
-from dart_envs.farm.transport import Transport
+from dart_envs.farm.transport import CONNECT_TIMEOUT_S, Transport, error_from_response
 
 log = logging.getLogger(__name__)
 
 CHUNK_NBYTES = 64 * 1024
 HALF_CLOSED_S = 30.0
 """How long the desktop may go on answering a client that has nothing more to say."""
+
+
+async def open_websocket(transport: Transport, path: str, headers: Mapping[str, str]) -> ClientConnection:
+    """Open a WebSocket to the farm. Raises `FarmError`, or what the refusal's envelope says."""
+    address = transport.address
+    uri = address.ws_url + path
+    options: dict[str, Any] = {
+        "additional_headers": {**transport.auth_headers(), **headers},
+        "compression": None,
+        "max_size": None,
+        "ping_interval": None,
+        "open_timeout": CONNECT_TIMEOUT_S,
+        "close_timeout": 2.0,
+    }
+    try:
+        if address.socket_path:
+            return await unix_connect(address.socket_path, uri, **options)
+        return await connect(uri, **options)
+    except InvalidStatus as refused:
+        response = refused.response
+        raise error_from_response(response.status_code, bytes(response.body or b""), what=f"WS {path}") from refused
+    except (OSError, TimeoutError, WebSocketException) as error:
+        raise transport.unreachable(error) from error
 
 
 @asynccontextmanager
@@ -33,17 +56,19 @@ async def open_tunnel(
     """Listen on 127.0.0.1 and relay every connection to the WebSocket at `path`; yields (host, port)."""
     relays: set[asyncio.Task[None]] = set()
 
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        relays.add(task)
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await _relay(transport, path, headers(), reader, writer)
         except DartEnvError as error:
             log.warning("A connection through the tunnel failed: %s", error)
         finally:
-            relays.discard(task)
             writer.close()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A task of our own: the one that asyncio makes for a coroutine complains when it is cancelled.
+        task = asyncio.create_task(handle(reader, writer))
+        relays.add(task)
+        task.add_done_callback(relays.discard)
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()[:2]

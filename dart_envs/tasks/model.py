@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from dart_envs import evaluate as evaluation
 from dart_envs.errors import TaskError
@@ -23,7 +24,7 @@ from dart_envs.setup import NETWORK_STEPS, check_parameters, run_steps
 from dart_envs.setup.params import UploadFileParameters
 from dart_envs.tasks.script import Move, Play, resolve
 from dart_envs.types import Action, Desktop, EndReason, Outcome
-from dart_server.wire import DesktopShape
+from dart_server.wire import EARLIEST_CLOCK, LATEST_CLOCK, DesktopShape
 
 NOT_HASHED = frozenset({"oracle", "near_miss", "origin", "split"})
 """Teaching aids and bookkeeping: changing them does not make another task."""
@@ -113,7 +114,8 @@ class Task(Model):
 
     max_steps: actions one episode may take. publish_setup: False where set-up is so quick that a snapshot per task is
     not worth its bytes: the desktop is restored to its booted state and set up anew each time. min_resolution: smallest
-    screen (width, height in pixels) that `prepare` accepts.
+    screen (width, height in pixels) that `prepare` accepts. starts_at: the desktop's time of day when the set-up begins (see
+    `dart_envs.types.DeclaresClock`); None: the real one.
     oracle, near_miss: scripts that solve it, and that almost do; only for checks and demonstrations.
     """
 
@@ -139,6 +141,7 @@ class Task(Model):
     publish_setup: bool = True
     image: str = "basic"
     min_resolution: tuple[int, int] = (640, 400)
+    starts_at: AwareDatetime | None = None
     oracle_script: tuple[Move, ...] = Field(default=(), alias="oracle")
     near_miss_script: tuple[Move, ...] = Field(default=(), alias="near_miss")
     origin: Path | None = Field(default=None, exclude=True)
@@ -148,10 +151,19 @@ class Task(Model):
     def _config(cls, value: Any) -> Any:
         return () if value is None else value
 
+    @field_validator("starts_at")
+    @classmethod
+    def _starts_at(cls, value: datetime | None) -> datetime | None:
+        if value is not None and not EARLIEST_CLOCK <= value <= LATEST_CLOCK:
+            raise ValueError(f"a desktop's clock goes from {EARLIEST_CLOCK:%Y-%m-%d} to {LATEST_CLOCK:%Y-%m-%d}")
+        return value
+
     @cached_property
     def content_hash(self) -> str:
         """sha256 (hex) over everything that makes this task what it is."""
         content = self.model_dump(mode="json", by_alias=True, exclude={"origin"})
+        if self.starts_at is None:
+            del content["starts_at"]
         return _digest({key: value for key, value in content.items() if key not in NOT_HASHED})
 
     @property
@@ -165,8 +177,8 @@ class Task(Model):
         return tuple(f"{kind} {name!r}" for kind, names in named for name in sorted(names))
 
     def setup_key(self, image_digest: str, shape: DesktopShape) -> str:
-        """Identity of the prepared state (64 hex digits): image, screen, font size, steps and the files they bring
-        along.
+        """Identity of the prepared state (64 hex digits): image, screen, font size, steps, the files they bring along, and
+        a declared clock.
         """
         return _digest(
             {
@@ -175,6 +187,7 @@ class Task(Model):
                 "font_size": shape.font_size,
                 "setup": [step.model_dump(mode="json") for step in self.config],
                 "assets": self._asset_digests(),
+                **({"starts_at": self.starts_at.timestamp()} if self.starts_at is not None else {}),
             }
         )
 

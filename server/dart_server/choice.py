@@ -12,6 +12,24 @@ def make_provider(settings: FarmSettings) -> Provider:
         from dart_server.providers.sim import SimProvider
 
         return SimProvider()
+    if settings.provider == "docker":
+        from dart_server.providers.docker import DockerProvider
+
+        return DockerProvider(home=settings.home, runtime_dir=settings.runtime_dir)
+    if settings.provider == "libvirt":
+        from dart_server.providers.libvirt import LibvirtProvider
+
+        return LibvirtProvider(
+            home=settings.home,
+            runtime_dir=settings.runtime_dir,
+            snapshot_dir=settings.snapshot_dir,
+            uri=settings.libvirt_uri,
+        )
     from dart_server.providers.runc import RuncProvider
 
-    return RuncProvider(home=settings.home, runtime_dir=settings.runtime_dir, snapshot_dir=settings.snapshot_dir)
+    return RuncProvider(
+        home=settings.home,
+        runtime_dir=settings.runtime_dir,
+        snapshot_dir=settings.snapshot_dir,
+        egress=settings.egress,
+    )

@@ -7,11 +7,15 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from urllib.parse import quote
 
 import typer
+
+from dart_server import image_cli
 
 if TYPE_CHECKING:
     from dart_server.settings import FarmSettings
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="dart-farm", help="The farm: live desktops by lease.", no_args_is_help=True, add_completion=False
 )
+app.add_typer(image_cli.app, name="images")
 STOP_TIMEOUT_S = 60.0
 LEASE_POLL_S = 0.2
 EXPIRY_TICKS = 5
@@ -51,7 +56,7 @@ def serve(
     uds: Annotated[Path | None, typer.Option(help="Listen on this Unix socket.")] = None,
     host: Annotated[str | None, typer.Option(help="Loopback address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
-    provider: Annotated[str | None, typer.Option(help="runc or sim.")] = None,
+    provider: Annotated[str | None, typer.Option(help="runc, docker, libvirt or sim.")] = None,
     max_desktops: Annotated[int | None, typer.Option(help="Live desktops at once.")] = None,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="One per user: on farm.sock, stops itself when idle.")
@@ -143,21 +148,21 @@ def desktops(as_json: Json = False) -> None:
 
 
 @app.command()
-def snapshots(as_json: Json = False) -> None:
-    """The snapshots."""
-    _table("/v1/snapshots", ("snapshot_id", "kind", "bytes", "name", "setup_key", "last_used_at"), as_json)
-
-
-@app.command()
-def images(as_json: Json = False) -> None:
-    """The desktop images that are installed."""
-    from dart_server.preflight import installed_images
-
-    rows = installed_images(load_settings())
-    if as_json:
-        typer.echo(json.dumps(rows))
-    else:
-        _print(rows, ("name", "digest", "path"))
+def snapshots(
+    quarantined: Annotated[
+        bool, typer.Option("--quarantined", help="Those that did not restore and are kept for inspection.")
+    ] = False,
+    remove: Annotated[str | None, typer.Option("--rm", metavar="NAME", help="Delete one, by id or name.")] = None,
+    as_json: Json = False,
+) -> None:
+    """The snapshots: what they hold, what they stand on, how long their desktop stood still for them."""
+    if remove is not None:
+        if ask(load_settings(), f"/v1/snapshots/{quote(remove, safe='')}", method="DELETE") is None:
+            fail("no farm is running.", 1)
+        return
+    columns = ("reason", "place") if quarantined else ("pause_ms", "last_used_at", "description")
+    state = "quarantined" if quarantined else "ready"
+    _table(f"/v1/snapshots?state={state}", ("snapshot_id", "kind", "name", "parent", "bytes", *columns), as_json)
 
 
 @app.command()
@@ -182,7 +187,7 @@ def key(
 
 @app.command()
 def doctor(
-    provider: Annotated[str | None, typer.Option(help="runc or sim.")] = None,
+    provider: Annotated[str | None, typer.Option(help="runc, docker, libvirt or sim.")] = None,
     as_json: Json = False,
 ) -> None:
     """What this host has and lacks for the farm, with the cures. Exit code 2 when something that is needed is missing."""
@@ -204,7 +209,7 @@ def doctor(
 def reap(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Stop a running farm at once, whoever has leases.")] = False,
-    provider: Annotated[str | None, typer.Option(help="runc or sim.")] = None,
+    provider: Annotated[str | None, typer.Option(help="runc, docker, libvirt or sim.")] = None,
     as_json: Json = False,
 ) -> None:
     """Remove everything of this user's farm from the host; works without a running farm, and stops one that nobody uses.
@@ -238,8 +243,9 @@ def reap(
         typer.echo("nothing to remove")
 
 
-def ask(settings: FarmSettings, path: str) -> Any | None:
-    """GET from the farm of DART_FARM_URL, else from the one on this runtime directory's socket; None when none answers."""
+def ask(settings: FarmSettings, path: str, method: str = "GET") -> Any | None:
+    """A request to the farm of DART_FARM_URL, else to the one on this runtime directory's socket; None when none answers, an answer without
+    content is an empty text."""
     import httpx
 
     url = os.environ.get("DART_FARM_URL")
@@ -249,12 +255,12 @@ def ask(settings: FarmSettings, path: str) -> Any | None:
     transport = httpx.HTTPTransport() if url else httpx.HTTPTransport(uds=str(settings.uds or settings.socket_path))
     try:
         with httpx.Client(transport=transport, base_url=url or "http://farm", timeout=10.0) as client:
-            reply = client.get(path, headers={"authorization": f"Bearer {key}"})
+            reply = client.request(method, path, headers={"authorization": f"Bearer {key}"})
     except httpx.TransportError:
         return None
-    if reply.status_code != 200:
+    if not reply.is_success:
         fail(f"the farm refused: {reply.text}", 1)
-    return reply.json()
+    return reply.json() if reply.content else ""
 
 
 def outwait_the_dead(settings: FarmSettings) -> int:
@@ -288,10 +294,11 @@ def _table(path: str, columns: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(rows))
     else:
-        _print(rows, columns)
+        print_table(rows, columns)
 
 
-def _print(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
+def print_table(rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...]) -> None:
+    """Columns under their names."""
     cells = [
         list(columns),
         *(["-" if row.get(column) is None else str(row[column]) for column in columns] for row in rows),

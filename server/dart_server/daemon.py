@@ -166,6 +166,7 @@ async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> Non
     from dart_server.app import create_app
     from dart_server.choice import make_provider
     from dart_server.farm import Farm
+    from dart_server.pieces import piecewise_protocol
 
     class Server(uvicorn.Server):
         """Signals are handled here below, for the farm's start and stop too."""
@@ -181,7 +182,8 @@ async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> Non
         loop.add_signal_handler(number, stop.set)
     farm = Farm(settings, make_provider(settings))
     config: dict[str, Any] = {"lifespan": "off", "log_config": None, "access_log": False, "server_header": False}
-    config |= {"ws_per_message_deflate": False, "timeout_graceful_shutdown": GRACE_S, "timeout_keep_alive": 75}
+    config |= {"ws": piecewise_protocol(), "ws_per_message_deflate": False}
+    config |= {"timeout_graceful_shutdown": GRACE_S, "timeout_keep_alive": 75}
     server = Server(uvicorn.Config(create_app(farm), **config))
     watchers: list[asyncio.Task[Any]] = [loop.create_task(stop.wait())]
     try:

@@ -33,7 +33,7 @@ from dart_server.records import LeaseRecord, Slot, SnapshotRecord
 from dart_server.repository import EventNote, Repository
 from dart_server.settings import FarmSettings
 from dart_server.setups.service import Setups
-from dart_server.snapshots.service import Snapshots
+from dart_server.snapshots.service import Living, Snapshots
 from dart_server.wire import DesktopState, ErrorCode, FaultOwner
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,14 @@ class Farm:
         self.database = Database(settings.database_url)
         self.repository = Repository(self.database, clock)
         self.keys = Keys(self.repository)
-        self.snapshots = Snapshots(provider, self.repository, clock, settings.snapshot_quota_bytes, self._living)
+        self.snapshots = Snapshots(
+            provider,
+            self.repository,
+            clock,
+            quota_bytes=settings.snapshot_quota_bytes,
+            quarantine_bytes=settings.quarantine_bytes,
+            living=self._living,
+        )
         self.setups = Setups(self.snapshots, self.repository, clock)
         self.preparer = Preparer(provider, self.snapshots, self.repository, settings, self.metrics, clock)
         self.pool = Pool(provider, self.preparer, self.snapshots, self.repository, settings, clock)
@@ -69,7 +76,7 @@ class Farm:
         self.ready = False
         self._ticker: asyncio.Task[None] | None = None
 
-    def _living(self) -> set[tuple[wire.DesktopShape, str]]:
+    def _living(self) -> Living:
         return self.pool.living()
 
     async def start(self) -> None:
@@ -86,13 +93,13 @@ class Farm:
         owned = await self.provider.owned()
         self.repository.forget_unfinished_snapshots()
         self.repository.abandon_all_setups("the farm was started again")
-        records = await self.repository.ready_snapshots()
+        records = await self.repository.kept_snapshots()
         kept = [record for record in records if record.snapshot_id in owned.snapshots]
         for record in records:
             if record not in kept:
                 self.repository.end_snapshot(record.snapshot_id, "deleted", "not there after a restart")
-        self.snapshots.adopt(kept)
         slots = {slot.desktop_id: slot for slot in await self.repository.living_desktops()}
+        await self.snapshots.adopt(kept, {slot.snapshot_id for slot in slots.values() if slot.snapshot_id is not None})
         for lease in await self.repository.active_leases():
             slot = slots.get(lease.desktop_id or "")
             if slot is not None and slot.lease_id == lease.lease_id and lease.expires_at > self.clock.time():
@@ -140,14 +147,18 @@ class Farm:
         if key is None:
             async with slot.lock:
                 self.guests.client(access)
-                return await self.snapshots.take(slot, "user", lease.owner, name=request.name)
+                return await self.snapshots.take(
+                    slot, "user", lease.owner, name=request.name, description=request.description
+                )
         done = self.setups.published(request.grant)
         if done is not None:
             return done
         build = self.setups.require(lease, key, request.grant)
         async with slot.lock:
             self.guests.client(access)
-            record = await self.snapshots.take(slot, "setup", lease.owner, setup_key=key, name=request.name)
+            record = await self.snapshots.take(
+                slot, "setup", lease.owner, setup_key=key, name=request.name, description=request.description
+            )
         if build.ended.is_set():
             await self.snapshots.delete(record)
             raise FarmError(
@@ -175,6 +186,7 @@ class Farm:
             snapshots=len(self.snapshots),
             snapshot_bytes=self.snapshots.used_bytes,
             snapshot_quota_bytes=self.settings.snapshot_quota_bytes,
+            quarantined_bytes=self.snapshots.quarantined_bytes,
         )
 
     async def idle_forever_after(self, idle_s: float) -> None:

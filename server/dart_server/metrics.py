@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -54,8 +55,11 @@ class Metrics:
     def step(self, seconds: float) -> None:
         self._steps.observe(seconds)
 
-    def prepared(self, restored: bool, prepared_state: bool, seconds: float) -> None:
-        self._prepare.labels("restore" if restored else "boot", "setup" if prepared_state else "base").observe(seconds)
+    def prepared(
+        self, how: Literal["restore", "boot", "standby", "awaited"], prepared_state: bool, seconds: float
+    ) -> None:
+        """Count one desktop that came to its state; `awaited` is one of the standby that was not ready when it was asked for."""
+        self._prepare.labels(how, "setup" if prepared_state else "base").observe(seconds)
 
     def lease(self, what: str) -> None:
         """`what` is granted, released, expired or refused."""

@@ -56,7 +56,10 @@ class LeaseRow(Base):
 
 
 class SnapshotRow(Base):
-    """One live snapshot. `state`: writing, ready, quarantined, deleted."""
+    """One live snapshot. `state`: writing, ready, quarantined, deleted; `reason` and `ended_at` tell why and when it left `ready`.
+
+    `files_bytes` is the part of `bytes` that descendants stand on; `place` is where a person finds a quarantined one.
+    """
 
     __tablename__ = "snapshots"
     __table_args__ = (Index("ix_snapshots_owner_key", "owner", "setup_key"),)
@@ -73,6 +76,13 @@ class SnapshotRow(Base):
     bytes: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[float] = mapped_column(Float)
     last_used_at: Mapped[float] = mapped_column(Float)
+    description: Mapped[str | None] = mapped_column(String(500))
+    files_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    processes: Mapped[int | None] = mapped_column(Integer)
+    pause_s: Mapped[float | None] = mapped_column(Float)
+    reason: Mapped[str | None] = mapped_column(String(500))
+    place: Mapped[str | None] = mapped_column(String(500))
+    ended_at: Mapped[float | None] = mapped_column(Float)
 
 
 class SetupRow(Base):

@@ -58,7 +58,15 @@ def installed_images(settings: FarmSettings) -> list[dict[str, str]]:
 
 
 def _host_checks(settings: FarmSettings) -> list[Check]:
-    """What the root helper of live desktops needs of this host."""
+    """What the root helper of live desktops, or the container engine, needs of this host."""
+    if settings.provider == "docker":
+        from dart_server.providers import docker_engine
+
+        return [Check(**asdict(check)) for check in docker_engine.examine()]
+    if settings.provider == "libvirt":
+        from dart_server.providers import libvirt_engine
+
+        return [Check(**asdict(check)) for check in libvirt_engine.examine(settings.libvirt_uri)]
     if settings.provider != "runc":
         return []
     from dart_server.hostd import doctor
@@ -69,7 +77,8 @@ def _host_checks(settings: FarmSettings) -> list[Check]:
 def _own_checks(settings: FarmSettings) -> list[Check]:
     if settings.provider == "sim":
         return [Check("provider", True, "sim needs nothing of the host")]
-    return [_images(settings), _memory(settings), _space(settings)]
+    needed = [_images(settings), _memory(settings)]
+    return needed if settings.provider == "docker" else [*needed, _space(settings)]
 
 
 def _images(settings: FarmSettings) -> Check:
@@ -79,7 +88,7 @@ def _images(settings: FarmSettings) -> Check:
         "images",
         bool(names),
         detail,
-        "Run `make setup`, or `python vm_images/build.py build basic`, or set DART_HOME to where they are.",
+        "Run `make setup`, or `dart-farm images build basic`, or set DART_HOME to where they are.",
     )
 
 
@@ -121,4 +130,5 @@ async def _provider_check(settings: FarmSettings) -> Check:
     has = provider.capabilities
     await provider.aclose()
     names = [name for name in ("memory_snapshot", "fork", "restore_in_place", "tunnel") if getattr(has, name)]
-    return Check(f"provider {settings.provider}", True, "can do " + (", ".join(names) or "nothing beyond booting"))
+    told = "can do " + (", ".join(names) or "nothing beyond booting")
+    return Check(f"provider {settings.provider}", True, told + (f", on {has.accelerator}" if has.accelerator else ""))

@@ -92,7 +92,7 @@ async def _settle_ledger(settings: FarmSettings, removed: list[str]) -> None:
         for lease in await repository.active_leases():
             lease.state = LeaseState.EXPIRED
             repository.end_lease(lease)
-        for record in await repository.ready_snapshots():
+        for record in await repository.kept_snapshots():
             repository.end_snapshot(record.snapshot_id, "deleted", "reaped")
         repository.forget_unfinished_snapshots()
         repository.abandon_all_setups("reaped")

@@ -98,7 +98,7 @@ class LeaseRecord:
 
 @dataclass(slots=True)
 class SnapshotRecord:
-    """One live snapshot. `pins` counts the restores that read it now."""
+    """One live snapshot, ready or quarantined. `pins` counts the restores that read it now; `doomed`: deleted when they end."""
 
     snapshot_id: str
     kind: SnapshotKind
@@ -111,9 +111,18 @@ class SnapshotRecord:
     bytes: int
     created_at: float
     last_used_at: float
+    description: str | None = None
+    files_bytes: int = 0
+    processes: int | None = None
+    pause_s: float | None = None
+    state: wire.SnapshotState = wire.SnapshotState.READY
+    reason: str | None = None
+    place: str | None = None
     pins: int = 0
+    doomed: bool = False
 
-    def view(self) -> wire.SnapshotView:
+    def view(self, lineage: list[str]) -> wire.SnapshotView:
+        """As clients see it; `lineage`: ids of what it stands on, nearest first."""
         return wire.SnapshotView(
             snapshot_id=self.snapshot_id,
             kind=self.kind,
@@ -125,4 +134,14 @@ class SnapshotRecord:
             parent=self.parent,
             created_at=utc(self.created_at),
             last_used_at=utc(self.last_used_at),
+            state=self.state,
+            description=self.description,
+            image_digest=self.image_digest,
+            lineage=lineage,
+            memory_bytes=self.bytes - self.files_bytes,
+            files_bytes=self.files_bytes,
+            processes=self.processes,
+            pause_ms=None if self.pause_s is None else round(self.pause_s * 1000, 1),
+            reason=self.reason,
+            place=self.place,
         )

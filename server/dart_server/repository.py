@@ -142,6 +142,12 @@ class Repository:
             update(LeaseRow).where(LeaseRow.lease_id == lease.lease_id).values(expires_at=lease.expires_at)
         )
 
+    def move_lease(self, lease: LeaseRecord) -> Receipt:
+        """Write which desktop a lease has now."""
+        return self._write(
+            update(LeaseRow).where(LeaseRow.lease_id == lease.lease_id).values(desktop_id=lease.desktop_id)
+        )
+
     def end_lease(self, lease: LeaseRecord) -> Receipt:
         """Write the end of a lease with its final fence."""
         values = {
@@ -178,31 +184,44 @@ class Repository:
                 bytes=record.bytes,
                 created_at=record.created_at,
                 last_used_at=record.last_used_at,
+                description=record.description,
             )
         )
 
-    def finish_snapshot(self, record: SnapshotRecord, desktop_id: str) -> Receipt:
+    def finish_snapshot(self, record: SnapshotRecord, slot: Slot) -> Receipt:
+        """Write that a snapshot is whole, and how long its desktop stood still for it."""
+        values = {
+            "state": "ready",
+            "bytes": record.bytes,
+            "files_bytes": record.files_bytes,
+            "processes": record.processes,
+            "pause_s": record.pause_s,
+        }
         data = {
             "snapshot_id": record.snapshot_id,
             "kind": record.kind,
+            "name": record.name,
+            "parent": record.parent,
             "bytes": record.bytes,
             "setup_key": record.setup_key,
+            "pause_ms": None if record.pause_s is None else round(record.pause_s * 1000, 1),
         }
-        values = {"state": "ready", "bytes": record.bytes}
-        return self._write(
-            _snapshot_update(record.snapshot_id, values), EventNote("snapshot_made", desktop_id, data=data)
-        )
+        note = EventNote("snapshot_made", slot.desktop_id, slot.lease_id, slot.fence, data)
+        return self._write(_snapshot_update(record.snapshot_id, values), note)
 
     def touch_snapshot(self, record: SnapshotRecord) -> Receipt:
         return self._write(_snapshot_update(record.snapshot_id, {"last_used_at": record.last_used_at}))
 
-    def end_snapshot(self, snapshot_id: str, state: str, reason: str) -> Receipt:
-        """Write that a snapshot was deleted or quarantined."""
-        note = EventNote(f"snapshot_{state}", data={"snapshot_id": snapshot_id, "reason": reason})
-        return self._write(_snapshot_update(snapshot_id, {"state": state}), note)
+    def end_snapshot(self, snapshot_id: str, state: str, reason: str, place: str | None = None) -> Receipt:
+        """Write that a snapshot was deleted, or quarantined and kept at `place`."""
+        note = EventNote(f"snapshot_{state}", data={"snapshot_id": snapshot_id, "reason": reason, "place": place})
+        values = {"state": state, "reason": reason[:500], "place": place, "ended_at": self._clock.time()}
+        return self._write(_snapshot_update(snapshot_id, values), note)
 
-    async def ready_snapshots(self) -> list[SnapshotRecord]:
-        rows = await self._db.rows(select(SnapshotRow.__table__).where(SnapshotRow.state == "ready"))
+    async def kept_snapshots(self) -> list[SnapshotRecord]:
+        """Every snapshot that is ready or quarantined."""
+        states = [state.value for state in wire.SnapshotState]
+        rows = await self._db.rows(select(SnapshotRow.__table__).where(SnapshotRow.state.in_(states)))
         return [
             SnapshotRecord(
                 snapshot_id=row.snapshot_id,
@@ -216,9 +235,27 @@ class Repository:
                 bytes=row.bytes,
                 created_at=row.created_at,
                 last_used_at=row.last_used_at,
+                description=row.description,
+                files_bytes=row.files_bytes,
+                processes=row.processes,
+                pause_s=row.pause_s,
+                state=wire.SnapshotState(row.state),
+                reason=row.reason,
+                place=row.place,
             )
             for row in rows
         ]
+
+    async def snapshot_ancestry(self, snapshot_ids: set[str]) -> dict[str, tuple[str | None, int]]:
+        """(parent, files_bytes) of these snapshots and of all they stand on, those that are gone included."""
+        found: dict[str, tuple[str | None, int]] = {}
+        wanted = set(snapshot_ids)
+        while wanted:
+            columns = select(SnapshotRow.snapshot_id, SnapshotRow.parent, SnapshotRow.files_bytes)
+            rows = await self._db.rows(columns.where(SnapshotRow.snapshot_id.in_(wanted)))
+            found |= {row.snapshot_id: (row.parent, row.files_bytes) for row in rows}
+            wanted = {row.parent for row in rows if row.parent is not None} - found.keys()
+        return found
 
     def forget_unfinished_snapshots(self) -> Receipt:
         """Mark what was being written when a farm died as deleted."""

@@ -10,8 +10,10 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from dart_server.providers.egress import Destination
 
 GIB = 1024**3
 
@@ -39,19 +41,28 @@ class FarmSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="DART_", extra="ignore", frozen=True)
 
-    provider: Literal["runc", "sim"] = "runc"
+    provider: Literal["runc", "docker", "libvirt", "sim"] = "runc"
+    libvirt_uri: str | None = None
+    """None: `qemu:///system` for root, `qemu:///session` for all others."""
     max_desktops: int = Field(default=4, ge=1, le=4096)
     """Live desktops at once, leased or not."""
     warm_desktops: int = Field(default=1, ge=0, le=4096)
-    """Free desktops kept ready at the booted base, for shapes that were asked for lately."""
+    """Free desktops kept ready at the booted base, for shapes that were asked for lately. With a provider that restores nothing in place
+    they are the standby that a reset takes from."""
     home: Path = Field(default_factory=default_home)
     runtime_dir: Path = Field(default_factory=default_runtime_dir)
     snapshot_dir: Path = Field(default_factory=default_snapshot_dir)
+    """Where snapshots and what desktops write are kept: in memory when it is on a tmpfs, else on that disk."""
     snapshot_quota_bytes: int = Field(default=4 * GIB, ge=1)
+    quarantine_bytes: int = Field(default=GIB // 2, ge=0)
+    """Room, beside the quota, for snapshots that did not restore, the latest ones; 0 keeps none."""
     desktop_memory_mib: int = Field(default=2048, ge=128)
     desktop_pids: int = Field(default=1024, ge=64)
     desktop_cpus: float = Field(default=2.0, gt=0)
     desktop_disk_mib: int = Field(default=1024, ge=64)
+    egress: tuple[str, ...] = ()
+    """Destinations outside that desktops may reach, each `HOST:PORT`, by a proxy inside; none by default. JSON in the environment:
+    `DART_EGRESS='["pypi.org:443"]'`. Provider runc only."""
     parallel_provider_calls: int = Field(default=4, ge=1)
     """Boots, restores and snapshots that run at the same time."""
     idle_shutdown_s: float = Field(default=300.0, gt=0)
@@ -69,6 +80,19 @@ class FarmSettings(BaseSettings):
     file_body_limit_bytes: int = Field(default=256 * 1024**2, ge=1024)
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("egress")
+    @classmethod
+    def _named(cls, egress: tuple[str, ...]) -> tuple[str, ...]:
+        for text in egress:
+            Destination.parse(text)
+        return egress
+
+    @model_validator(mode="after")
+    def _egress_is_possible(self) -> FarmSettings:
+        if self.egress and self.provider != "runc":
+            raise ValueError(f"egress: desktops of the provider {self.provider} reach nothing outside; only runc's can")
+        return self
 
     @model_validator(mode="after")
     def _warm_fits(self) -> FarmSettings:

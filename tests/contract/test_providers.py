@@ -6,10 +6,11 @@ import asyncio
 import json
 
 import pytest
-from provider_cases import SPEC, Case, eventually
+from provider_cases import SPEC, Case, eventually, needs
 
 from dart_server.providers.base import (
     SELF_INFLICTED,
+    CapabilityMissing,
     DesktopGone,
     DesktopSpec,
     HealthCause,
@@ -47,6 +48,7 @@ async def test_an_id_in_use_is_refused(case: Case) -> None:
 
 
 async def test_restore_brings_back_memory_and_files(case: Case) -> None:
+    needs(case, "memory_snapshot")
     await case.provider.create("d1", SPEC)
     await case.put("d1", "before")
     await case.step("d1", {"type": "move", "x": 100, "y": 50})
@@ -71,6 +73,7 @@ async def test_restore_brings_back_memory_and_files(case: Case) -> None:
 
 
 async def test_forks_are_independent_copies(case: Case) -> None:
+    needs(case, "fork")
     await case.provider.create("d1", SPEC)
     await case.put("d1", "common")
     await case.provider.snapshot("d1", "s1")
@@ -83,6 +86,7 @@ async def test_forks_are_independent_copies(case: Case) -> None:
 
 
 async def test_a_restored_desktop_can_be_saved_again(case: Case) -> None:
+    needs(case, "fork")
     await case.provider.create("d1", SPEC)
     await case.put("d1", "one")
     await case.provider.snapshot("d1", "s1")
@@ -99,6 +103,7 @@ async def test_a_restored_desktop_can_be_saved_again(case: Case) -> None:
 
 
 async def test_a_desktop_outlives_its_snapshot(case: Case) -> None:
+    needs(case, "fork")
     await case.provider.create("d1", SPEC)
     await case.put("d1", "kept")
     await case.provider.snapshot("d1", "s1")
@@ -110,6 +115,7 @@ async def test_a_desktop_outlives_its_snapshot(case: Case) -> None:
 
 
 async def test_a_snapshot_closes_dialled_connections(case: Case) -> None:
+    needs(case, "memory_snapshot")
     await case.provider.create("d1", SPEC)
     with await case.provider.dial("d1", "control") as dialled:
         await case.provider.snapshot("d1", "s1")
@@ -124,7 +130,7 @@ async def test_destroy_is_idempotent_and_final(case: Case) -> None:
     await case.provider.destroy("never-was")
     with pytest.raises(DesktopGone):
         await case.provider.dial("d1", "control")
-    with pytest.raises(DesktopGone):
+    with pytest.raises(DesktopGone if case.provider.capabilities.memory_snapshot else CapabilityMissing):
         await case.provider.snapshot("d1", "s1")
     seen = await case.provider.health("d1")
     assert not seen.alive
@@ -144,22 +150,26 @@ async def test_a_desktop_killed_by_the_host_is_not_to_blame(case: Case) -> None:
     assert HealthCause.KILLED_FROM_OUTSIDE not in SELF_INFLICTED
 
 
-async def test_a_session_ended_from_inside_is_self_inflicted_and_restore_heals_it(case: Case) -> None:
+async def test_a_session_ended_from_inside_is_self_inflicted_and_a_reset_heals_it(case: Case) -> None:
     await case.provider.create("d1", SPEC)
-    await case.provider.snapshot("d1", "s1")
+    if case.provider.capabilities.memory_snapshot:
+        await case.provider.snapshot("d1", "s1")
     await case.log_out("d1")
 
     async def dead() -> bool:
         return (await case.provider.health("d1")).cause is HealthCause.SESSION_DEAD
 
     await eventually(dead)
-    await case.provider.restore("d1", "s1")
+    if case.provider.capabilities.memory_snapshot:
+        await case.provider.restore("d1", "s1")
+    else:
+        await case.provider.destroy("d1")
+        await case.provider.create("d1", SPEC)
     assert (await case.provider.health("d1")).cause is HealthCause.OK
 
 
 async def test_tunnels_reach_ports_inside(case: Case) -> None:
-    if not case.provider.capabilities.tunnel:
-        pytest.skip("the provider declares no tunnels")
+    needs(case, "tunnel")
     await case.provider.create("d1", SPEC)
     port = await case.serve("d1")
     loop = asyncio.get_running_loop()
@@ -178,7 +188,27 @@ async def test_tunnels_reach_ports_inside(case: Case) -> None:
         await case.provider.dial("d1", 65001)
 
 
+async def test_what_is_not_declared_is_refused_with_a_cure(case: Case) -> None:
+    if case.provider.capabilities.memory_snapshot:
+        pytest.skip("the provider has memory snapshots")
+    await case.provider.create("d1", SPEC)
+    for asked in (case.provider.snapshot("d1", "s1"), case.provider.restore("d1", "s1")):
+        with pytest.raises(CapabilityMissing) as caught:
+            await asked
+        assert caught.value.hint
+    await case.provider.delete_snapshot("s1")
+    assert (await case.provider.health("d1")).alive
+
+
+async def test_reap_leaves_the_desktops_that_are_kept(case: Case) -> None:
+    await asyncio.gather(*(case.provider.create(name, SPEC) for name in ("d1", "d2")))
+    assert list(await case.provider.reap({"d2", "unknown"})) == ["d1"]
+    assert (await case.provider.owned()).desktops == ("d2",)
+    assert (await case.provider.health("d2")).alive
+
+
 async def test_reap_removes_all_but_what_is_kept(case: Case) -> None:
+    needs(case, "memory_snapshot")
     await asyncio.gather(*(case.provider.create(name, SPEC) for name in ("d1", "d2")))
     await case.provider.snapshot("d1", "s1")
     await case.provider.snapshot("d1", "s2")

@@ -230,6 +230,20 @@ def test_the_command_line_looks(daemon: Daemon, client: httpx.Client) -> None:
     assert lease["desktop_id"] in daemon.cli("desktops").stdout
 
 
+def test_the_command_line_shows_and_removes_snapshots(daemon: Daemon, client: httpx.Client) -> None:
+    lease = claim(client, "cli-2")
+    body = {"name": "mine", "description": "half way"}
+    reply = client.post(f"/v1/leases/{lease['lease_id']}/snapshot", json=body, headers=headers(client, lease))
+    assert reply.status_code == 200, reply.text
+    table = daemon.cli("snapshots").stdout
+    assert "half way" in table
+    assert reply.json()["parent"] in table
+    assert json.loads(daemon.cli("snapshots", "--quarantined", "--json").stdout) == []
+    assert daemon.cli("snapshots", "--rm", "mine").returncode == 0
+    left = [view["snapshot_id"] for view in json.loads(daemon.cli("snapshots", "--json").stdout)]
+    assert reply.json()["snapshot_id"] not in left
+
+
 def test_a_key_made_on_the_command_line_works_at_once(daemon: Daemon, client: httpx.Client) -> None:
     reader = daemon.cli("key", "dashboard", "--scope", "read").stdout.strip()
     bearer = {"authorization": f"Bearer {reader}"}

@@ -11,6 +11,8 @@ from pathlib import Path
 import live_host
 import pytest
 
+from dart_server.providers import docker_engine, libvirt_engine
+
 ROOT = Path(__file__).resolve().parents[2]
 LIVE_TEST = "tests/integration/test_fault_owners.py"
 
@@ -40,6 +42,30 @@ def test_where_live_tests_are_required_it_fails(tmp_path: Path) -> None:
     done = run_on_an_empty_home(tmp_path, DART_REQUIRE_LIVE="1")
     assert done.returncode == 1, done.stdout
     assert "DART_REQUIRE_LIVE is set" in done.stdout
+
+
+def test_a_missing_container_engine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DART_REQUIRE_LIVE", raising=False)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    monkeypatch.setattr(docker_engine.rlimits, "has_capability", lambda _number: True)
+    live_host.LACKING["docker"].cache_clear()
+    try:
+        with pytest.raises(pytest.skip.Exception, match=r"container engine: .*docker"):
+            live_host.require("docker")
+    finally:
+        live_host.LACKING["docker"].cache_clear()
+
+
+def test_a_missing_libvirt_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DART_REQUIRE_LIVE", raising=False)
+    monkeypatch.setenv("DART_LIBVIRT_URI", f"qemu+unix:///session?socket={tmp_path}/nobody")
+    monkeypatch.setattr(libvirt_engine.shutil, "which", lambda name: name)
+    live_host.LACKING["libvirt"].cache_clear()
+    try:
+        with pytest.raises(pytest.skip.Exception, match=r"libvirt: .*(DART_LIBVIRT_URI|dart-rl\[libvirt\])"):
+            live_host.require("libvirt")
+    finally:
+        live_host.LACKING["libvirt"].cache_clear()
 
 
 def test_a_missing_vllm_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from dart_server.hostd import doctor
+from dart_server.providers import docker_engine, libvirt_engine, libvirt_images
+from dart_server.providers.base import ImageMissing
 from dart_server.settings import default_home
 
 
@@ -24,6 +26,11 @@ def _desktop() -> str | None:
     for check in doctor.examine(Path(tempfile.gettempdir()), home):
         if not check.ok:
             return f"{check.name}: {check.detail}; {check.cure}"
+    return _image()
+
+
+def _image() -> str | None:
+    home = Path(os.environ.get("DART_HOME") or default_home())
     if not (home / "images" / "basic" / "current").exists():
         return f"no image `basic` in {home}: run `make setup`"
     return None
@@ -36,15 +43,49 @@ def _vllm() -> str | None:
     return None
 
 
-LACKING = {"desktop": _desktop, "vllm": _vllm}
+@cache
+def _docker() -> str | None:
+    for check in docker_engine.examine():
+        if not check.ok:
+            return f"{check.name}: {check.detail}; {check.cure}"
+    return _image()
+
+
+@cache
+def _libvirt() -> str | None:
+    for check in libvirt_engine.examine(os.environ.get("DART_LIBVIRT_URI")):
+        if not check.ok:
+            return f"{check.name}: {check.detail}; {check.cure}"
+    home = Path(os.environ.get("DART_HOME") or default_home())
+    try:
+        libvirt_images.find(home / "images", "basic")
+    except ImageMissing as error:
+        return f"{error}; {error.hint}"
+    return None
+
+
+LACKING = {"desktop": _desktop, "docker": _docker, "libvirt": _libvirt, "vllm": _vllm}
 """By marker: what this host lacks, None when it has everything."""
 
 
 def require(marker: str) -> None:
     """Skip the running test, or fail it where live tests are required, when the host lacks something."""
-    reason = LACKING[marker]()
+    _refuse(f"`{marker}` tests", LACKING[marker]())
+
+
+def require_image(name: str) -> None:
+    """The same for a test that needs an image beside `basic`."""
+    home = Path(os.environ.get("DART_HOME") or default_home())
+    there = (home / "images" / name / "current").exists()
+    _refuse(
+        f"tests of the image `{name}`",
+        None if there else f"there is none in {home}: run `dart-farm images build {name}`",
+    )
+
+
+def _refuse(what: str, reason: str | None) -> None:
     if reason is None:
         return
     if os.environ.get("DART_REQUIRE_LIVE") == "1":
-        pytest.fail(f"DART_REQUIRE_LIVE is set, but this host cannot run `{marker}` tests: {reason}", pytrace=False)
-    pytest.skip(f"this host cannot run `{marker}` tests: {reason}")
+        pytest.fail(f"DART_REQUIRE_LIVE is set, but this host cannot run {what}: {reason}", pytrace=False)
+    pytest.skip(f"this host cannot run {what}: {reason}")

@@ -1,13 +1,17 @@
-"""The packages layer: a root file system from Debian packages.
+"""The packages layer: a root file system from Debian packages, which a build that was interrupted goes on with.
 
-Role: run mmdebstrap with the recipe's packages and path filters.
-Rule: no service is ever started; no file of the host is used; progress is told line by line.
+Role: make the base with mmdebstrap, then let the image's own apt and pip install the recipe's packages.
+Rule: no service is ever started; no file of the host is used but its resolver's address; progress is told line by
+line. A step that was finished is not repeated: the base appears by rename, apt keeps what it downloaded, dpkg goes on
+with what was unpacked. Programs of the image run in name spaces of their own, which end with them.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +20,14 @@ from imagebuild.errors import BuildError, UsageError
 from imagebuild.recipe import Recipe
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-MIN_FREE_BYTES = 3 * 1024**3
+MIN_FREE_BYTES = 6 * 1024**3
 CLEAN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+POLICY = "#!/bin/sh\nexit 101\n"
+DONE = "done"
+TOLD_EVERY = 50
+"""Packages between two lines of progress."""
+
+COUNTED = (("Get:", "downloaded"), ("Unpacking ", "unpacked"), ("Setting up ", "set up"))
 
 Say = Callable[[str], None]
 
@@ -41,8 +51,14 @@ def check_host(parent: Path) -> None:
         )
 
 
+def check_compiler() -> None:
+    """Raises UsageError with the cure when the host has no C compiler, which the guest's library is made with."""
+    if shutil.which("cc", path=CLEAN_PATH) is None:
+        raise UsageError("building an image needs a C compiler: run 'apt-get install -y gcc libc6-dev'")
+
+
 def mmdebstrap_argv(recipe: Recipe, target: Path) -> list[str]:
-    """The whole command."""
+    """The whole command that makes the base."""
     options = [f"--dpkgopt=path-exclude={path}" for path in recipe.exclude_paths]
     options += [f"--dpkgopt=path-include={path}" for path in recipe.include_paths]
     options += ["--dpkgopt=force-unsafe-io"]
@@ -53,7 +69,6 @@ def mmdebstrap_argv(recipe: Recipe, target: Path) -> list[str]:
         "--mode=root",
         "--variant=minbase",
         "--format=directory",
-        f"--include={','.join(recipe.packages)}",
         *options,
         recipe.suite,
         str(target),
@@ -61,19 +76,51 @@ def mmdebstrap_argv(recipe: Recipe, target: Path) -> list[str]:
     ]
 
 
-def bootstrap(recipe: Recipe, target: Path, log: Path, say: Say) -> None:
-    """Make the root file system in `target` (which must not exist), telling all in `log`; raises BuildError, which names the log."""
-    environment = {"PATH": CLEAN_PATH, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", "HOME": "/root"}
-    environment |= {key: os.environ[key] for key in ("http_proxy", "https_proxy", "no_proxy") if key in os.environ}
+def environment() -> dict[str, str]:
+    """Of every program that a build runs."""
+    clean = {"PATH": CLEAN_PATH, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", "HOME": "/root"}
+    return clean | {key: os.environ[key] for key in ("http_proxy", "https_proxy", "no_proxy") if key in os.environ}
+
+
+def inside(rootfs: Path, argv: list[str]) -> list[str]:
+    """The command that runs a program of the image with its own /proc; whatever it leaves running ends with it."""
+    unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", f"--root={rootfs}", "--mount-proc=/proc"]
+    return [*unshare, *argv]
+
+
+class Teller:
+    """Turns the output of mmdebstrap, apt and dpkg into few lines of progress."""
+
+    def __init__(self, say: Say) -> None:
+        self.say = say
+        self.counts: dict[str, int] = {}
+        self.total = 0
+
+    def line(self, line: str) -> None:
+        """One line of output."""
+        if line.startswith("I: ") and "signed-by" not in line:
+            self.say(line[3:].strip().removesuffix("..."))
+        if planned := re.search(r"(\d+) newly installed", line):
+            self.total = int(planned[1])
+        for start, word in COUNTED:
+            if line.startswith(start):
+                self.counts[word] = self.counts.get(word, 0) + 1
+                if self.counts[word] % TOLD_EVERY == 0:
+                    self.say(f"{word} {self.counts[word]} of {self.total} packages")
+
+
+def run_logged(argv: list[str], log: Path, teller: Teller) -> None:
+    """Run a command, keep its output in `log`; raises BuildError, which names the log."""
     tail: list[str] = []
     with (
-        log.open("w", encoding="utf-8") as kept,
+        log.open("a", encoding="utf-8") as kept,
         subprocess.Popen(
-            mmdebstrap_argv(recipe, target),
+            argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env=environment(),
+            process_group=0,
             text=True,
             errors="replace",
         ) as child,
@@ -83,14 +130,55 @@ def bootstrap(recipe: Recipe, target: Path, log: Path, say: Say) -> None:
             for line in child.stdout:
                 kept.write(line)
                 tail = [*tail[-4:], line.strip()]
-                if line.startswith("I: ") and "signed-by" not in line:
-                    say(line[3:].strip().removesuffix("..."))
+                teller.line(line)
         except BaseException:
-            # Interrupted: mmdebstrap undoes its mounts before it ends, and only then may the tree be removed.
-            child.terminate()
+            # Interrupted: mmdebstrap undoes its mounts before it ends, and only then may the tree be touched; a program
+            # of the image is the first of its process name space, which ends with it.
+            if argv[0] == "unshare":
+                os.killpg(child.pid, signal.SIGKILL)
+            else:
+                child.terminate()
             child.stdout.read()
             child.wait()
             raise
         code = child.wait()
     if code != 0:
-        raise BuildError(f"mmdebstrap failed ({' / '.join(tail)}); the whole log is {log}")
+        name = next(word for word in argv if not word.startswith("-") and word != "unshare")
+        raise BuildError(f"{name} failed ({' / '.join(tail)}); the whole log is {log}")
+
+
+def bootstrap(recipe: Recipe, layer: Path, log: Path, say: Say) -> Path:
+    """The root file system with all packages, in the directory `layer`, which may hold what an earlier call finished."""
+    rootfs = layer / "rootfs"
+    if (layer / DONE).exists():
+        say("taking the packages over from an earlier build")
+        return rootfs
+    layer.mkdir(parents=True, exist_ok=True)
+    log.unlink(missing_ok=True)
+    teller = Teller(say)
+    if rootfs.is_dir():
+        say("going on with the build that was interrupted")
+    else:
+        base = layer / "base"
+        if base.exists():
+            shutil.rmtree(base)
+        run_logged(mmdebstrap_argv(recipe, base), log, teller)
+        os.rename(base, rootfs)
+    policy = rootfs / "usr/sbin/policy-rc.d"
+    policy.write_text(POLICY, encoding="ascii")
+    policy.chmod(0o755)
+    resolver = rootfs / "etc/resolv.conf"
+    shutil.copyfile("/etc/resolv.conf", resolver)
+    apt = ["apt-get", "-q", "-y", "--no-install-recommends"]
+    steps = [
+        ["dpkg", "--configure", "-a"],
+        [*apt, "update"],
+        [*apt, "--download-only", "install", *recipe.packages],
+        [*apt, "install", *recipe.packages],
+        [*apt, "clean"],
+    ]
+    for step in steps:
+        run_logged(inside(rootfs, step), log, teller)
+    resolver.unlink()
+    (layer / DONE).touch()
+    return rootfs

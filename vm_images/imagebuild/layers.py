@@ -11,13 +11,18 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from imagebuild.bootstrap import CLEAN_PATH
+from imagebuild.bootstrap import CLEAN_PATH, POLICY, environment, inside
 from imagebuild.errors import BuildError
-from imagebuild.manifest import guest_files
-from imagebuild.recipe import Recipe
+from imagebuild.manifest import guest_files, recipe_files
+from imagebuild.recipe import Recipe, User
 
 AGENT_DIR = "usr/lib/dart"
 INIT_PATH = "usr/sbin/dart-init"
+CLOCK_LIBRARY = f"{AGENT_DIR}/clock/dart_clock.so"
+PRELOAD_FILE = "etc/ld.so.preload"
+"""Programs with a set-user-id bit are given what stands here, too."""
+PYTHON_PATH_FILE = "usr/lib/python3/dist-packages/dart-guest.pth"
+"""Lets the desktop's own python3 import what lies beside the agent: `pyautogui`."""
 INIT_SCRIPT = """#!/usr/bin/python3 -IB
 import sys
 
@@ -35,8 +40,10 @@ SYSTEM_FILES = {
     "etc/dconf/profile/user": "user-db:user\nsystem-db:local\n",
     "etc/xdg/user-dirs.conf": "enabled=False\n",
 }
-POLICY = "#!/bin/sh\nexit 101\n"
+WRITTEN_IN_PLACE = ("etc", "var")
+"""Where useradd keeps its last versions, dpkg its locks: an installed image would change under its desktops at the next build."""
 HOME_FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
+FONT_DIRS = ("usr/share/fonts", "usr/local/share/fonts")
 PRUNED = (
     "var/cache/apt", "var/cache/debconf", "var/lib/apt/lists", "var/log", "usr/share/icons/HighContrast",
     "usr/share/pixmaps/debian-logo.png",
@@ -46,7 +53,7 @@ PRUNED = (
 def chroot(rootfs: Path, argv: list[str], stdin: str = "") -> None:
     """Run a program of the image; raises BuildError with its last words."""
     ended = subprocess.run(
-        ["chroot", str(rootfs), *argv],
+        inside(rootfs, argv),
         input=stdin,
         text=True,
         capture_output=True,
@@ -67,14 +74,18 @@ def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def share(source: Path, target: Path) -> None:
-    """Copy a root file system by hard links."""
-    ended = subprocess.run(["cp", "-al", str(source), str(target)], capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        raise BuildError(f"the packages of {source} could not be shared: {ended.stderr.strip()[-400:]}")
+    """Copy a root file system: by hard links, but for what programs of the image may write in place when they run in the copy."""
+    copies = [(["cp", "-al"], source, target)]
+    copies += [(["cp", "-a"], source / name, target / name) for name in WRITTEN_IN_PLACE if (source / name).is_dir()]
+    for command, original, copy in copies:
+        remove(copy)
+        ended = subprocess.run([*command, str(original), str(copy)], capture_output=True, text=True, check=False)
+        if ended.returncode != 0:
+            raise BuildError(f"the packages of {source} could not be shared: {ended.stderr.strip()[-400:]}")
 
 
-def lay_system(rootfs: Path, recipe: Recipe) -> None:
-    """The account, its folders and the files that make a system of the packages."""
+def lay_system(rootfs: Path, recipe: Recipe, files: Path) -> None:
+    """The account, its folders, the files that make a system of the packages, and those of the recipe."""
     user = recipe.user
     chroot(rootfs, ["useradd", "-m", "-u", str(user.uid), "-s", "/bin/bash", "-G", ",".join(user.groups), user.name])
     chroot(rootfs, ["chpasswd"], f"{user.name}:{user.password}\n")
@@ -89,7 +100,41 @@ def lay_system(rootfs: Path, recipe: Recipe) -> None:
         remove(rootfs / name)
     for name in ("var/log", "var/cache/apt/archives/partial", "var/lib/apt/lists/partial"):
         (rootfs / name).mkdir(parents=True, exist_ok=True)
+    cache_fonts(rootfs)
+    lay_files(rootfs, recipe, files)
+    for command in recipe.warm:
+        warm(rootfs, recipe.user, command)
+
+
+def cache_fonts(rootfs: Path) -> None:
+    """Fontconfig's cache, true in every form of the image: it counts a directory's nanoseconds, which tars and disks may drop."""
+    for name in FONT_DIRS:
+        for directory, _, _ in os.walk(rootfs / name):
+            whole_s = int(os.stat(directory).st_mtime)
+            os.utime(directory, (whole_s, whole_s))
     chroot(rootfs, ["fc-cache", "-s"])
+
+
+def lay_files(rootfs: Path, recipe: Recipe, files: Path) -> None:
+    """The recipe's own files; what lies in the user's home, the directories on the way too, belongs to the user."""
+    home = Path("home") / recipe.user.name
+    for source in recipe_files(files):
+        name = source.relative_to(files)
+        mode = 0o755 if source.stat().st_mode & 0o111 else 0o644
+        replace_file(rootfs / name, source.read_text(encoding="utf-8"), mode)
+        if name.is_relative_to(home):
+            for owned in (name, *name.parents):
+                if owned.is_relative_to(home) and owned != home:
+                    os.chown(rootfs / owned, recipe.user.uid, recipe.user.uid)
+
+
+def warm(rootfs: Path, user: User, command: tuple[str, ...]) -> None:
+    """Run a command as the user, so that it leaves its profile; the user's caches and temporary files are removed."""
+    home = f"/home/{user.name}"
+    drop = ["setpriv", f"--reuid={user.uid}", f"--regid={user.uid}", "--init-groups"]
+    chroot(rootfs, [*drop, "env", f"HOME={home}", f"USER={user.name}", *command])
+    for left in (rootfs / "tmp").iterdir():
+        remove(left)
 
 
 def remove(path: Path) -> None:
@@ -107,7 +152,12 @@ def lay_guest(rootfs: Path, guest_dir: Path) -> None:
     for source in guest_files(guest_dir):
         place = target / source.relative_to(guest_dir)
         place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, place)
+        if source.suffix == ".c":
+            compile_library(source, place.with_suffix(".so"))
+        else:
+            shutil.copyfile(source, place)
+    replace_file(rootfs / PRELOAD_FILE, f"/{CLOCK_LIBRARY}\n")
+    replace_file(rootfs / PYTHON_PATH_FILE, f"/{AGENT_DIR}\n")
     replace_file(rootfs / INIT_PATH, INIT_SCRIPT, 0o755)
     compile_argv = ["python3", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     chroot(rootfs, [*compile_argv, f"/{AGENT_DIR}"])
@@ -115,6 +165,14 @@ def lay_guest(rootfs: Path, guest_dir: Path) -> None:
     chroot(
         rootfs, ["python3", "-B", "-c", program + "look.apply(session.DEFAULT_FONT_SIZE, session.DEFAULT_RESOLUTION)"]
     )
+
+
+def compile_library(source: Path, target: Path) -> None:
+    """A shared library for the programs of the image, by the host's compiler; raises BuildError with its first words."""
+    argv = ["cc", "-std=gnu11", "-O2", "-Wall", "-fPIC", "-shared", "-o", str(target), str(source)]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment())
+    if ended.returncode != 0:
+        raise BuildError(f"{source.name} could not be compiled: {ended.stderr.strip()[:400]}")
 
 
 def guest_version(guest_dir: Path) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -40,27 +40,49 @@ class Manifest:
     packages: dict[str, str] = field(default_factory=dict)
     """Package name -> version, as installed."""
 
+    package_bytes: dict[str, int] = field(default_factory=dict)
+    """Package name -> installed size that the package states."""
 
-def recipe_digest(recipe: Recipe) -> str:
-    """64 hex digits over the recipe and the builder's format."""
-    return hashlib.sha256(f"{BUILDER_FORMAT}\n{recipe.canonical()}".encode()).hexdigest()
+    artefacts: dict[str, dict[str, str | int]] = field(default_factory=dict)
+    """Kind (docker, qcow2, kernel, initrd) -> {file, bytes, sha256}; files lie beside the manifest."""
+
+
+def recipe_digest(recipe: Recipe, files: Path) -> str:
+    """64 hex digits over the recipe, the files it adds (the directory `files`, if there is one) and the builder's format."""
+    text = f"{BUILDER_FORMAT}\n{recipe.canonical()}"
+    if files.is_dir():
+        text += f"\n{tree_digest(entries(files, recipe_files(files)))}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def packages_digest(recipe: Recipe) -> str:
+    """The name of the recipe's packages layer."""
+    return hashlib.sha256(f"{BUILDER_FORMAT}\n{recipe.packages_canonical()}".encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def recipe_files(directory: Path) -> list[Path]:
+    """The files that a recipe adds to the system, in a fixed order."""
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+def entries(top: Path, paths: Iterable[Path]) -> Iterator[tuple[str, bytes, bool]]:
+    """(name under `top`, content, executable) of files."""
+    for path in paths:
+        yield str(path.relative_to(top)), path.read_bytes(), bool(path.stat().st_mode & 0o111)
 
 
 def guest_files(guest_dir: Path) -> list[Path]:
-    """The files that go into the image, in a fixed order."""
+    """The files that go into the image, or are compiled for it, in a fixed order."""
     return sorted(
         path
         for path in guest_dir.rglob("*")
-        if path.is_file() and not IGNORED_PARTS & set(path.parts) and path.suffix in (".py", "")
+        if path.is_file() and not IGNORED_PARTS & set(path.parts) and path.suffix in (".py", ".c", "")
     )
 
 
 def guest_digest(guest_dir: Path) -> str:
     """64 hex digits over the guest's files: names, contents, executable bits."""
-    return tree_digest(
-        (str(path.relative_to(guest_dir)), path.read_bytes(), bool(path.stat().st_mode & 0o111))
-        for path in guest_files(guest_dir)
-    )
+    return tree_digest(entries(guest_dir, guest_files(guest_dir)))
 
 
 def tree_digest(entries: Iterable[tuple[str, bytes, bool]]) -> str:
@@ -90,13 +112,13 @@ def read_manifest(path: Path) -> Manifest:
         raise BuildError(f"{path} is not a readable manifest; build the image again with --force") from error
 
 
-def installed_packages(status_file: Path) -> dict[str, str]:
-    """Name -> version of the packages that dpkg's status file calls installed."""
-    found: dict[str, str] = {}
+def installed_packages(status_file: Path) -> dict[str, tuple[str, int]]:
+    """Name -> (version, installed size in bytes) of the packages that dpkg's status file calls installed."""
+    found: dict[str, tuple[str, int]] = {}
     for paragraph in status_file.read_text(encoding="utf-8").split("\n\n"):
         fields = dict(
             line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and not line.startswith(" ")
         )
         if fields.get("Status", "").endswith(" installed"):
-            found[fields["Package"]] = fields["Version"]
+            found[fields["Package"]] = (fields["Version"], int(fields.get("Installed-Size", "0")) * 1024)
     return dict(sorted(found.items()))

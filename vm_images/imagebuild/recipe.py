@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from imagebuild.errors import UsageError
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+OPTIONAL = ("warm",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,10 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One image: Debian suite, packages (sorted, each once), paths left out, user."""
+    """One image: Debian suite, packages (sorted, each once), paths left out, user.
+
+    `warm` are commands that the user runs once while the image is made, so that programs find their profiles.
+    """
 
     name: str
     suite: str
@@ -42,10 +46,16 @@ class Recipe:
     exclude_paths: tuple[str, ...]
     include_paths: tuple[str, ...]
     user: User
+    warm: tuple[tuple[str, ...], ...] = ()
 
     def canonical(self) -> str:
         """The recipe as text in which equal recipes are equal."""
-        return json.dumps(asdict(self), sort_keys=True)
+        fields = asdict(self)
+        return json.dumps({key: fields[key] for key in fields if fields[key] or key not in OPTIONAL}, sort_keys=True)
+
+    def packages_canonical(self) -> str:
+        """What decides the packages layer, as text."""
+        return replace(self, user=User("", 0, "", ()), warm=()).canonical()
 
     def sources(self, keyring: Path) -> list[str]:
         """APT source lines: the suite, its updates, its security fixes."""
@@ -89,6 +99,15 @@ class Fields:
         if not all(isinstance(item, str) and item for item in value):
             raise self.fail(key, "a list of strings")
         return tuple(value)
+
+    def commands(self, key: str) -> tuple[tuple[str, ...], ...]:
+        """A list of argument lists, or nothing."""
+        if key not in self.table:
+            return ()
+        value = self.take(key, list, "a list of argument lists")
+        if not all(isinstance(one, list) and one and all(isinstance(word, str) for word in one) for one in value):
+            raise self.fail(key, "a list of argument lists")
+        return tuple(tuple(one) for one in value)
 
     def inner(self, key: str) -> Fields:
         """A required table."""
@@ -137,6 +156,7 @@ def read_recipe(file: Path) -> Recipe:
         exclude_paths=exclude.texts("paths"),
         include_paths=exclude.texts("except"),
         user=user,
+        warm=top.commands("warm"),
     )
     for fields in (account, exclude, groups, top):
         fields.finish()

@@ -17,6 +17,7 @@ from imagebuild.errors import BuildError, UsageError
 from imagebuild.manifest import Manifest, read_manifest
 
 WORK_PREFIX = ".build-"
+PACKAGES_PREFIX = ".packages-"
 CURRENT = "current"
 
 
@@ -66,6 +67,13 @@ class ImageStore:
             if manifest.name == name and manifest.recipe_digest == recipe_digest:
                 return self.directory(name, manifest.digest) / "rootfs"
         return None
+
+    def packages_layer(self, name: str, packages_digest: str) -> Path:
+        """Where the packages of an image lie, finished or not; called under the lock, so those of other recipes go."""
+        for old in (self.images / name).glob(f"{PACKAGES_PREFIX}*"):
+            if old.name != f"{PACKAGES_PREFIX}{packages_digest}":
+                remove_tree(old)
+        return self.images / name / f"{PACKAGES_PREFIX}{packages_digest}"
 
     @contextlib.contextmanager
     def locked(self, name: str) -> Iterator[None]:
@@ -117,6 +125,9 @@ class ImageStore:
             if self.current(name) == one.digest:
                 (self.images / name / CURRENT).unlink()
             remove_tree(target)
+        if not any(one.name == name for one in self.all()):
+            for layer in (self.images / name).glob(f"{PACKAGES_PREFIX}*"):
+                remove_tree(layer)
         return [one.digest for one in doomed]
 
 

@@ -37,7 +37,7 @@ def step_timeout_s(request: wire.StepRequest) -> float:
     return STEP_GRACE_S + (waits_ms + settle_ms) / 1000 + EVENT_S * (len(request.events) + characters)
 
 
-def frame_header(frame: bytes) -> dict[str, object]:
+def frame_header(frame: bytes | bytearray) -> dict[str, object]:
     """The JSON header of a binary frame. Raises ValueError."""
     if len(frame) < 4:
         raise ValueError("a frame is shorter than its length field")
@@ -75,7 +75,7 @@ class StepChannel:
                 try:
                     request = wire.StepRequest.model_validate_json(message.get("text") or "")
                     seq = request.seq
-                    frame = await self.step(request)
+                    frame: bytes | bytearray = await self.step(request)
                 except ValidationError as error:
                     frame = error_frame(seq, FarmError(ErrorCode.INVALID, first_problem(error)))
                 except FarmError as error:
@@ -84,14 +84,14 @@ class StepChannel:
                         await socket.close(CLOSE_CODE, error.code.value)
                         return
                     continue
-                await socket.send_bytes(frame)
+                await socket.send({"type": "websocket.send", "bytes": frame})
         except WebSocketDisconnect:
             return
         finally:
             if self._client is not None and self._channel is not None:
                 await self._client.close_channel(self._channel)
 
-    async def step(self, request: wire.StepRequest) -> bytes:
+    async def step(self, request: wire.StepRequest) -> bytearray:
         """One step: the guest's frame as it came. Raises `FarmError`."""
         client = self._guests.client(self._access)
         if self._channel is None or client is not self._client:
@@ -105,7 +105,7 @@ class StepChannel:
         await self._check(frame)
         return frame
 
-    async def _check(self, frame: bytes) -> None:
+    async def _check(self, frame: bytearray) -> None:
         """Raises `FarmError` when the frame is the agent's error. The header of a good frame is not parsed."""
         if len(frame) > 4096 or b'"error"' not in frame:
             return

@@ -13,14 +13,13 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import httpcore
 
 from dart_server.providers.base import DesktopGone, DialPort
-
-if TYPE_CHECKING:
-    from websockets.asyncio.client import ClientConnection
+from dart_server.wire.messages import MessageSocket, Refused
 
 Dial = Callable[[DialPort], Awaitable[socket.socket]]
 DIAL_TIMEOUT_S = 10.0
@@ -186,24 +185,22 @@ class GuestChannel:
     def __init__(self, dial: Dial, gate: CallGate) -> None:
         self._dial = dial
         self._gate = gate
-        self._socket: ClientConnection | None = None
+        self._socket: MessageSocket | None = None
 
-    async def step(self, request: str, timeout_s: float) -> bytes:
+    async def step(self, request: str, timeout_s: float) -> bytearray:
         """The agent's frame, header and payload as they came."""
-        from websockets.exceptions import WebSocketException
-
         async with self._gate.call():
             try:
                 connection = await self._connected()
                 async with asyncio.timeout(timeout_s):
-                    await connection.send(request)
-                    frame = await connection.recv(decode=False)
+                    connection.send(request)
+                    frame = await connection.receive()
             except TimeoutError:
                 await self.hang_up()
                 raise GuestUnreachable(
                     f"the guest agent did not answer a step within {timeout_s:g} s", timed_out=True
                 ) from None
-            except (WebSocketException, OSError, DesktopGone) as error:
+            except (Refused, OSError, DesktopGone) as error:
                 await self.hang_up()
                 raise GuestUnreachable(f"the channel to the guest agent broke: {error}") from error
             except asyncio.CancelledError:
@@ -211,23 +208,18 @@ class GuestChannel:
                 raise
             return frame
 
-    async def _connected(self) -> ClientConnection:
-        from websockets.asyncio.client import connect
-        from websockets.protocol import State
-
-        if self._socket is not None and self._socket.state is State.OPEN:
+    async def _connected(self) -> MessageSocket:
+        if self._socket is not None and not self._socket.closed:
             return self._socket
         async with asyncio.timeout(DIAL_TIMEOUT_S):
             dialled = await self._dial("control")
         dialled.setblocking(False)
-        self._socket = await connect(
-            "ws://guest/v1/channel",
-            sock=dialled,
-            compression=None,
-            max_size=MESSAGE_LIMIT,
-            ping_interval=None,
-            open_timeout=DIAL_TIMEOUT_S,
-            close_timeout=1.0,
+        self._socket = await MessageSocket.open(
+            partial(asyncio.get_running_loop().create_connection, sock=dialled),
+            "guest",
+            "/v1/channel",
+            timeout_s=DIAL_TIMEOUT_S,
+            message_limit_nbytes=MESSAGE_LIMIT,
         )
         return self._socket
 
@@ -235,7 +227,7 @@ class GuestChannel:
         """Close the connection, if there is one. Never raises."""
         connection, self._socket = self._socket, None
         if connection is not None:
-            await connection.close()
+            await connection.aclose()
 
 
 class _translated:

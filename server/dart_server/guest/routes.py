@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
@@ -112,6 +113,34 @@ async def execute(lease_id: str, body: wire.ExecRequest, request: Request, acces
         stderr=answer["stderr"],
         timed_out=timed_out,
     )
+
+
+@router.get("/clock", operation_id="get_clock")
+async def get_clock(lease_id: str, request: Request, access: Leased) -> wire.ClockView:
+    """What time of day it is in the desktop."""
+    return await _clock(request, access, "GET", None)
+
+
+@router.put("/clock", operation_id="set_clock")
+async def set_clock(lease_id: str, body: wire.ClockRequest, request: Request, access: Leased) -> wire.ClockView:
+    """Declare the desktop's time of day, or let it follow the farm's."""
+    return await _clock(request, access, "POST", {"time_s": body.time.timestamp() if body.time else None})
+
+
+async def _clock(request: Request, access: Access, method: str, body: dict[str, float | None] | None) -> wire.ClockView:
+    farm = farm_of(request)
+    content = None if body is None else json.dumps(body).encode()
+    headers = {"content-type": "application/json"}
+    reply = await farm.guests.run(
+        access,
+        lambda guest: guest.request(method, "/v1/clock", timeout_s=CALL_TIMEOUT_S, headers=headers, content=content),
+    )
+    await farm.guests.checked(access, reply)
+    try:
+        said = json.loads(reply.content)
+        return wire.ClockView(time=datetime.fromtimestamp(said["time_s"], UTC), declared=said["declared"])
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise FarmError(ErrorCode.GUEST_ERROR, f"the clock is not what the protocol says: {error}") from error
 
 
 @router.put("/files", operation_id="write_file", status_code=204)

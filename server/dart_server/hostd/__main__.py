@@ -14,7 +14,7 @@ import signal
 import sys
 from pathlib import Path
 
-from dart_server.hostd import cgroups, doctor, kernel, leftovers, rlimits, server, tools
+from dart_server.hostd import cgroups, doctor, kernel, leftovers, server, tools
 from dart_server.hostd.containers import Host
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.runc import Runc
@@ -96,8 +96,7 @@ def _run(layout: Layout, chosen: argparse.Namespace) -> int:
         layout.socket.unlink(missing_ok=True)
         raise CannotStart(f"the desktops' file systems cannot be set up: {error}") from error
     runtime = Runc(runc, criu, storage.runc_root, layout.failure_log)
-    runtime.prepare()
-    host = Host(layout, storage, runtime, parallel=chosen.parallel, filtered=not rlimits.is_needed())
+    host = Host(layout, storage, runtime, parallel=chosen.parallel)
     serving = server.Server(
         listener,
         host,

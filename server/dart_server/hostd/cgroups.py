@@ -13,6 +13,8 @@ from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60
+_LIMIT_SLACK = 1 << 20
+"""Bytes: a group whose use came this near to its limit was at it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +66,13 @@ def usage(group: str) -> Usage:
             pids_refused=_number(base / "pids.events", "max"),
         )
     memory, pids = ROOT / "memory" / relative, ROOT / "pids" / relative
+    # Where memory with swap has the same limit it is hit first, and newer kernels count no failures of it.
+    most, limit = _number(memory / "memory.max_usage_in_bytes"), _number(memory / "memory.limit_in_bytes")
+    at_limit = _number(memory / "memory.failcnt") or 0 < limit - _LIMIT_SLACK <= most
     return Usage(
         memory_bytes=_number(memory / "memory.usage_in_bytes"),
         memory_limit_bytes=_number(memory / "memory.limit_in_bytes"),
-        oom_kills=_number(memory / "memory.oom_control", "oom_kill") if _number(memory / "memory.failcnt") else 0,
+        oom_kills=_number(memory / "memory.oom_control", "oom_kill") if at_limit else 0,
         pids=_number(pids / "pids.current"),
         pids_refused=_number(pids / "pids.events", "max"),
     )
@@ -89,6 +94,11 @@ def members(directory: Path) -> set[int]:
         except OSError:
             continue
     return found
+
+
+def processes(group: str) -> int:
+    """How many processes `/<prefix>/<name>` has."""
+    return len({pid for root in hierarchies() for pid in members(root / group.lstrip("/"))})
 
 
 def left_over(prefix: str) -> list[Path]:

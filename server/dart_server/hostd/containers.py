@@ -19,17 +19,17 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from dart_server.hostd import cgroups, images, netns, oci
-from dart_server.hostd.faults import ConnectionRefused, DesktopGone, HostdError, HostFault, SnapshotBroken
+from dart_server.hostd import cgroups, images, netns, oci, reach, seal
+from dart_server.hostd.faults import DesktopGone, HostdError, HostFault, SnapshotBroken
 from dart_server.hostd.layout import Layout
-from dart_server.hostd.runc import CRIU_SETTINGS, Runc
-from dart_server.hostd.storage import Storage, tree_bytes
+from dart_server.hostd.runc import CRIU_SETTINGS, Runc, criu_config
+from dart_server.hostd.storage import Storage, file_sizes, tree_bytes
 from dart_server.hostd.verbs import Limits
 
-DIAL_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 30.0
 
 
@@ -57,7 +57,10 @@ class Snapshot:
     layers: tuple[str, ...]
     limits: Limits
     env: dict[str, str]
-    nbytes: int
+    sizes: dict[str, int]
+    """Bytes of every file of the process images, by name."""
+    quarantined: bool = False
+    """It did not restore: its files are kept for a person to look at."""
 
 
 @dataclass(slots=True)
@@ -68,8 +71,6 @@ class Host:
     storage: Storage
     runc: Runc
     parallel: int = 4
-    filtered: bool = True
-    """Whether desktops run under the system-call filter."""
     _desktops: dict[str, Desktop] = field(default_factory=dict)
     """The present life of each desktop id."""
     _lives: dict[str, Desktop] = field(default_factory=dict)
@@ -90,7 +91,13 @@ class Host:
     # Verbs
 
     def create(
-        self, desktop_id: str, image: str, resolution: tuple[int, int], font_size: int | None, limits: Limits
+        self,
+        desktop_id: str,
+        image: str,
+        resolution: tuple[int, int],
+        font_size: int | None,
+        limits: Limits,
+        proxy_port: int | None,
     ) -> dict[str, Any]:
         """Boot a desktop; returns as soon as its init runs. The id must be free."""
         found = images.find(self.layout.images_dir, image)
@@ -98,12 +105,20 @@ class Host:
         env["DART_RESOLUTION"] = f"{resolution[0]}x{resolution[1]}"
         if font_size is not None:
             env["DART_FONT_SIZE"] = str(font_size)
+        if proxy_port is not None:
+            env["DART_PROXY_PORT"] = str(proxy_port)
         with self._one(desktop_id), self._heavy:
             if desktop_id in self._desktops:
                 raise HostFault(f"the desktop {desktop_id} exists already", hint="choose a fresh id or destroy it")
             with self._table:
                 desktop = self._new_life(desktop_id, found, (), limits, env)
             self._start(desktop, None)
+        return {}
+
+    def seal(self, desktop_id: str) -> dict[str, Any]:
+        """Close what a desktop needed open only while it booted."""
+        with self._one(desktop_id):
+            seal.close_proc(self._running(desktop_id).pidfd)
         return {}
 
     def checkpoint(self, desktop_id: str, snapshot_id: str) -> dict[str, Any]:
@@ -117,6 +132,8 @@ class Host:
             processes.mkdir(parents=True, mode=0o700)
             work.mkdir(mode=0o700)
             layer_id = f"{next(self._serial):x}"
+            count = cgroups.processes(self._group(desktop.name))
+            began_s = time.monotonic()
             try:
                 self.runc.pause(desktop.name, work)
                 try:
@@ -128,12 +145,20 @@ class Host:
                 shutil.rmtree(place, ignore_errors=True)
                 shutil.rmtree(self.storage.layer_dir(layer_id), ignore_errors=True)
                 raise
-            nbytes = tree_bytes(processes) + tree_bytes(self.storage.layer_dir(layer_id))
+            pause_s = time.monotonic() - began_s
+            files_bytes = tree_bytes(self.storage.layer_dir(layer_id))
             layers = (layer_id, *desktop.layers)
-            snapshot = Snapshot(snapshot_id, desktop.image, layers, desktop.limits, desktop.env, nbytes)
+            sizes = file_sizes(processes)
+            snapshot = Snapshot(snapshot_id, desktop.image, layers, desktop.limits, desktop.env, sizes)
             with self._table:
                 self._snapshots[snapshot_id] = snapshot
-        return {"bytes": nbytes, "image_digest": desktop.image.digest}
+        return {
+            "bytes": tree_bytes(processes) + files_bytes,
+            "files_bytes": files_bytes,
+            "processes": count,
+            "pause_s": pause_s,
+            "image_digest": desktop.image.digest,
+        }
 
     def restore(self, desktop_id: str, snapshot_id: str) -> dict[str, Any]:
         """Replace (or make) a desktop by a copy of a snapshot; returns as soon as its processes run."""
@@ -142,7 +167,7 @@ class Host:
             with self._heavy:
                 with self._table:
                     snapshot = self._snapshots.get(snapshot_id)
-                    if snapshot is None:
+                    if snapshot is None or snapshot.quarantined:
                         raise SnapshotBroken(f"there is no snapshot {snapshot_id}", hint="prepare the desktop again")
                     desktop = self._new_life(desktop_id, snapshot.image, snapshot.layers, snapshot.limits, snapshot.env)
                 self._start(desktop, snapshot)
@@ -153,6 +178,22 @@ class Host:
         with self._one(desktop_id):
             self._drop(desktop_id, wait=True)
         return {}
+
+    def quarantine(self, snapshot_id: str) -> dict[str, Any]:
+        """Never restore from a snapshot again; its files stay, with CRIU's log of the failure, until it is deleted.
+
+        `place`: where root finds them for as long as this helper runs; None when there is no such snapshot."""
+        with self._one(snapshot_id):
+            with self._table:
+                snapshot = self._snapshots.get(snapshot_id)
+                if snapshot is None:
+                    return {"place": None}
+                self._snapshots[snapshot_id] = replace(snapshot, quarantined=True)
+            place = self.storage.snapshot_dir(snapshot_id)
+            layers = [str(self.storage.layer_dir(layer)) for layer in snapshot.layers]
+            text = json.dumps({"image": snapshot.image.digest, "layers": layers}, indent=1)
+            (place / "snapshot.json").write_text(text + "\n", encoding="utf-8")
+        return {"place": f"/proc/{os.getpid()}/root{place}"}
 
     def delete_snapshot(self, snapshot_id: str) -> dict[str, Any]:
         """Remove a snapshot; its layers stay while a desktop or a later snapshot stands on them."""
@@ -166,17 +207,11 @@ class Host:
 
     def dial(self, desktop_id: str, port: int | None) -> socket.socket:
         """A socket connected inside the desktop: the guest agent (None) or a loopback TCP port."""
-        with self._table:
-            desktop = self._desktops.get(desktop_id)
-        if desktop is None or desktop.ended is not None:
-            raise DesktopGone(f"there is no running desktop {desktop_id}")
-        try:
-            return netns.connect(self.storage.desktop_dir(desktop.name) / "net", port, DIAL_TIMEOUT_S)
-        except ConnectionRefusedError as error:
-            what = "the guest agent" if port is None else f"port {port}"
-            raise ConnectionRefused(f"{what} of the desktop {desktop_id} does not answer") from error
-        except OSError as error:
-            raise DesktopGone(f"the desktop {desktop_id} cannot be dialled ({error.strerror})") from error
+        return reach.dial(self._network(desktop_id), desktop_id, port)
+
+    def listen(self, desktop_id: str, port: int) -> socket.socket:
+        """A socket that listens on the desktop's loopback."""
+        return reach.listen(self._network(desktop_id), desktop_id, port)
 
     def health(self, desktop_id: str) -> dict[str, Any]:
         """What the host sees of a desktop; `state` is absent, running or ended."""
@@ -263,6 +298,14 @@ class Host:
         self._lives[desktop.name] = desktop
         return desktop
 
+    def _network(self, desktop_id: str) -> Path:
+        """Where the network namespace of a running desktop is held."""
+        with self._table:
+            desktop = self._desktops.get(desktop_id)
+        if desktop is None or desktop.ended is not None:
+            raise DesktopGone(f"there is no running desktop {desktop_id}")
+        return self.storage.desktop_dir(desktop.name) / "net"
+
     def _group(self, name: str) -> str:
         return f"/{self.layout.prefix}/{name}"
 
@@ -281,26 +324,31 @@ class Host:
         try:
             root = self.storage.mount_root(desktop.name, desktop.image.rootfs, desktop.layers, desktop.limits.disk_mib)
             netns.create(place / "net")
-            criu_config = place / "criu.conf"
-            criu_config.write_text(CRIU_SETTINGS, encoding="ascii")
+            criu_config(place).write_text(CRIU_SETTINGS, encoding="ascii")
             config = oci.runtime_config(
                 rootfs=root,
                 argv=desktop.image.init,
                 env=desktop.env,
                 cgroup=self._group(desktop.name),
                 netns=place / "net",
-                criu_config=criu_config,
+                criu_config=criu_config(place),
                 limits=desktop.limits,
-                filtered=self.filtered,
             )
             (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
             if snapshot is None:
                 pid = self.runc.run(desktop.name, place)
             else:
                 processes = self.storage.snapshot_dir(snapshot.snapshot_id) / "images"
+                if file_sizes(processes) != snapshot.sizes:
+                    raise SnapshotBroken(f"files of the snapshot {snapshot.snapshot_id} are missing or cut short")
                 pid = self.runc.restore(desktop.name, place, processes, place)
             desktop.pidfd = os.pidfd_open(pid)
         except BaseException as error:
+            if snapshot is not None and (place / "restore.log").exists():
+                with suppress(OSError):
+                    shutil.copyfile(
+                        place / "restore.log", self.storage.snapshot_dir(snapshot.snapshot_id) / "restore.log"
+                    )
             self._tear_down(desktop)
             if isinstance(error, HostdError):
                 raise

@@ -20,6 +20,9 @@ MIN_MEMORY_MIB = 4096
 MIN_DISK_MIB = 6144
 _MIN_KERNEL = (5, 13)
 _CAP_SYS_ADMIN = 21
+_INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
+_INSTANCES_PER_DESKTOP = 8
+_ACTIONS = Path("/proc/sys/kernel/seccomp/actions_avail")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ def examine(state_dir: Path, home: Path | None) -> list[Check]:
         _criu(home),
         _filter(),
         _cgroups(),
+        _watches(),
         _memory(),
         _disk(home if home is not None else state_dir),
     ]
@@ -107,9 +111,13 @@ def _criu(home: Path | None) -> Check:
 
 
 def _filter() -> Check:
-    if os.geteuid() != 0 or not rlimits.is_needed():
-        return Check("system-call filter", True, "on for every desktop")
-    return Check("system-call filter", True, "off: root lacks CAP_SYS_RESOURCE here, and CRIU needs one or the other")
+    try:
+        actions = _ACTIONS.read_text(encoding="ascii").split()
+    except OSError:
+        actions = []
+    needed = "user_notif" if os.geteuid() == 0 and rlimits.is_needed() else "errno"
+    detail = "on for every desktop" if needed in actions else f"the kernel lacks the seccomp action {needed}"
+    return _check("system-call filter", needed in actions, detail, "use a kernel with CONFIG_SECCOMP_FILTER")
 
 
 def _cgroups() -> Check:
@@ -122,6 +130,14 @@ def _cgroups() -> Check:
     missing = sorted(needed - have)
     detail = f"{kind}, missing {', '.join(missing)}" if missing else kind
     return _check("cgroups", not missing, detail, f"enable the controllers {', '.join(missing)} (kernel command line)")
+
+
+def _watches() -> Check:
+    """The kernel counts inotify instances per user, and the user of all desktops is the same one."""
+    have = int(_INSTANCES.read_text(encoding="ascii"))
+    detail = f"{have} inotify instances, enough for about {have // _INSTANCES_PER_DESKTOP} desktops at once"
+    more = "; `sudo sysctl fs.inotify.max_user_instances=8192` gives room for more" if have < 8192 else ""
+    return Check("file watches", True, detail + more)
 
 
 def _memory() -> Check:

@@ -29,7 +29,7 @@ def find(images_dir: Path, name: str) -> Image:
     top = images_dir.resolve()
     place = (top / name / "current").resolve()
     rootfs = place / "rootfs"
-    cure = f"build it: `python vm_images/build.py build {name}`"
+    cure = f"build it: `dart-farm images build {name}`"
     if not place.is_relative_to(top) or rootfs.is_symlink() or not rootfs.is_dir():
         raise ImageMissing(f"there is no image {name!r} in {images_dir}", hint=cure)
     try:

@@ -1,21 +1,34 @@
-"""The few system calls that Python 3.11 lacks: mount, umount, unshare, setns, prctl. Errors are OSError with the path."""
+"""The few system calls that Python 3.11 lacks: mount, umount, unshare, setns, prctl, ptrace. Errors are OSError with the path.
+
+What changes a thread (its namespaces, its directory, whom it traces) runs through `in_own_thread`, so that no other work and no child
+process can ever inherit it.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
+MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
 MS_BIND = 4096
 MS_REC = 16384
 MS_PRIVATE = 1 << 18
 MS_SLAVE = 1 << 19
 MNT_DETACH = 2
+CLONE_FS = 0x00000200
 CLONE_NEWNS = 0x00020000
 CLONE_NEWNET = 0x40000000
 PR_SET_CHILD_SUBREAPER = 36
+
+T = TypeVar("T")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -56,3 +69,31 @@ def setns(namespace_fd: int, kind: int) -> None:
 def become_subreaper() -> None:
     """Orphaned descendants (desktop inits) become children of this process, so that it learns how they ended."""
     _check(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl subreaper")
+
+
+def ptrace(request: int, pid: int, address: int, data: int) -> int:
+    """ptrace(2), its own result for the requests that have one."""
+    call = _libc.ptrace
+    call.restype = ctypes.c_long
+    result = int(call(ctypes.c_long(request), ctypes.c_long(pid), ctypes.c_void_p(address), ctypes.c_void_p(data)))
+    _check(min(result, 0), f"ptrace {request:#x}")
+    return result
+
+
+def in_own_thread(work: Callable[[], T]) -> T:
+    """The result of `work`, done in a thread that ends afterwards; raises what it raises."""
+    result: list[T] = []
+    failure: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            result.append(work())
+        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
+            failure.append(error)
+
+    thread = threading.Thread(target=body, name="own")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return result[0]

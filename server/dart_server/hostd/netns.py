@@ -1,7 +1,6 @@
 """Network namespaces of desktops: loopback only, reached by opening sockets inside them.
 
-A namespace change is per thread. Both functions do it in a thread of their own that ends afterwards, so no other
-work (and no child process) can ever run inside a desktop's network.
+A namespace change is per thread; every function does it in a thread of their own.
 """
 
 from __future__ import annotations
@@ -10,37 +9,16 @@ import fcntl
 import os
 import socket
 import struct
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from dart_server.hostd import kernel
+from dart_server.providers.base import OSWORLD_PORT
 
 GUEST_SOCKET = "\0dart-guest"
+OSWORLD_SOCKET = "\0dart-osworld"
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
-
-T = TypeVar("T")
-
-
-def _in_own_thread(work: Callable[[], T]) -> T:
-    result: list[T] = []
-    failure: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            result.append(work())
-        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
-            failure.append(error)
-
-    thread = threading.Thread(target=body, name="netns")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return result[0]
 
 
 def create(bind_to: Path) -> None:
@@ -55,13 +33,11 @@ def create(bind_to: Path) -> None:
         kernel.mount("/proc/thread-self/ns/net", bind_to, None, kernel.MS_BIND)
 
     bind_to.touch(mode=0o600)
-    _in_own_thread(work)
+    kernel.in_own_thread(work)
 
 
-def connect(namespace: Path, port: int | None, timeout_s: float) -> socket.socket:
-    """A blocking stream socket connected inside the namespace: the guest agent (None) or a loopback TCP port.
-
-    The agent sees a peer without a process id in the desktop. Raises OSError as connect(2) does."""
+def _socket_in(namespace: Path, family: socket.AddressFamily) -> socket.socket:
+    """A fresh stream socket of a namespace."""
 
     def work() -> socket.socket:
         fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
@@ -69,12 +45,37 @@ def connect(namespace: Path, port: int | None, timeout_s: float) -> socket.socke
             kernel.setns(fd, kernel.CLONE_NEWNET)
         finally:
             os.close(fd)
-        return socket.socket(socket.AF_UNIX if port is None else socket.AF_INET, socket.SOCK_STREAM)
+        return socket.socket(family, socket.SOCK_STREAM)
 
-    connection = _in_own_thread(work)
+    return kernel.in_own_thread(work)
+
+
+def listen(namespace: Path, port: int) -> socket.socket:
+    """A TCP socket that listens on the namespace's loopback. Raises OSError."""
+    listener = _socket_in(namespace, socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(128)
+    except BaseException:  # interrupted, too, no descriptor may stay; raised again
+        listener.close()
+        raise
+    return listener
+
+
+def connect(namespace: Path, port: int | None, timeout_s: float) -> socket.socket:
+    """A blocking stream socket connected inside the namespace: the guest agent (None), its OSWorld paths (OSWORLD_PORT) or a loopback
+    TCP port.
+
+    The agent sees a peer without a process id in the desktop. Raises OSError as connect(2) does."""
+
+    agent = {None: GUEST_SOCKET, OSWORLD_PORT: OSWORLD_SOCKET}.get(port)
+    family = socket.AF_INET if agent is None else socket.AF_UNIX
+
+    connection = _socket_in(namespace, family)
     try:
         connection.settimeout(timeout_s)
-        connection.connect(GUEST_SOCKET if port is None else ("127.0.0.1", port))
+        connection.connect(("127.0.0.1", port) if agent is None else agent)
         connection.settimeout(None)
     except BaseException:  # interrupted, too, no descriptor may stay; raised again
         connection.close()

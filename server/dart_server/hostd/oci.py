@@ -33,22 +33,26 @@ CAPABILITIES = (
 REFUSED_SYSCALLS = (
     "acct", "add_key", "bpf", "clock_adjtime", "clock_settime", "create_module", "delete_module", "fanotify_init",
     "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "init_module", "io_uring_enter", "io_uring_register",
-    "io_uring_setup", "kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie", "mount", "mount_setattr",
+    "io_uring_setup", "ioperm", "iopl", "kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie", "mount", "mount_setattr",
     "move_mount", "name_to_handle_at", "open_by_handle_at", "open_tree", "perf_event_open", "pivot_root", "quotactl",
     "quotactl_fd", "reboot", "request_key", "setns", "settimeofday", "swapoff", "swapon", "umount", "umount2",
     "unshare", "userfaultfd", "vhangup",
 )  # fmt: skip
 """Answered with EPERM: what only a host administrator needs, and what kernel escapes are made of."""
 
+_FAMILIES = (1, 2, 10, 16)
+"""Families of sockets that a network namespace confines and programs need: local, IPv4, IPv6, netlink."""
+
 _SECCOMP_ARCHITECTURES = {
     "x86_64": ("SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"),
     "aarch64": ("SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"),
 }
 _CLONE_NEWUSER = 0x10000000
-_EPERM, _ENOSYS = 1, 38
+_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _MASKED = (
-    "/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/scsi",
-    "/proc/timer_list", "/proc/timer_stats", "/sys/firmware",
+    "/proc/acpi", "/proc/asound", "/proc/cmdline", "/proc/kallsyms", "/proc/kcore", "/proc/keys", "/proc/kmsg", "/proc/kpagecgroup",
+    "/proc/kpagecount", "/proc/kpageflags", "/proc/latency_stats", "/proc/modules", "/proc/sched_debug", "/proc/scsi",
+    "/proc/slabinfo", "/proc/timer_list", "/proc/timer_stats", "/proc/vmallocinfo", "/sys/firmware", "/sys/kernel/debug",
 )  # fmt: skip
 _READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 _CPU_PERIOD_US = 100_000
@@ -64,9 +68,8 @@ def runtime_config(
     netns: Path,
     criu_config: Path,
     limits: Limits,
-    filtered: bool,
 ) -> dict[str, Any]:
-    """The OCI configuration of one desktop. `cgroup` is `/<prefix>/<name>`; `filtered`: with the system-call filter."""
+    """The OCI configuration of one desktop. `cgroup` is `/<prefix>/<name>`."""
     memory_bytes = limits.memory_mib << 20
     files = min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     granted = list(CAPABILITIES)
@@ -112,13 +115,17 @@ def runtime_config(
                 "pids": {"limit": limits.pids},
                 "cpu": {"quota": int(limits.cpus * _CPU_PERIOD_US), "period": _CPU_PERIOD_US, "shares": 256},
             },
-            **({"seccomp": seccomp()} if filtered else {}),
+            "seccomp": seccomp(),
         },
     }
 
 
 def seccomp() -> dict[str, Any]:
-    """Everything is allowed but `REFUSED_SYSCALLS` and new user namespaces (clone3 answers ENOSYS: libc uses clone)."""
+    """Everything is allowed but `REFUSED_SYSCALLS`, new user namespaces (clone3 answers ENOSYS: libc uses clone), and sockets of a family
+    that leads past the network namespace, such as the one between a virtual machine and its host."""
+    highest = max(_FAMILIES)
+    families = [{"index": 0, "value": highest, "op": "SCMP_CMP_GT"}]
+    families += [{"index": 0, "value": one, "op": "SCMP_CMP_EQ"} for one in range(highest) if one not in _FAMILIES]
     new_user = {"index": 0, "value": _CLONE_NEWUSER, "valueTwo": _CLONE_NEWUSER, "op": "SCMP_CMP_MASKED_EQ"}
     return {
         "defaultAction": "SCMP_ACT_ALLOW",
@@ -127,6 +134,11 @@ def seccomp() -> dict[str, Any]:
             {"names": list(REFUSED_SYSCALLS), "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM},
             {"names": ["clone"], "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM, "args": [new_user]},
             {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS},
+            {"names": ["socketcall"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS},
+            *(
+                {"names": ["socket"], "action": "SCMP_ACT_ERRNO", "errnoRet": _EAFNOSUPPORT, "args": [family]}
+                for family in families
+            ),
         ],
     }
 

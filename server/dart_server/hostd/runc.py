@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from dart_server.hostd import rlimits
+from dart_server.hostd import rlimits, supervisor, syscall_filter
 from dart_server.hostd.faults import HostdError, HostFault, SnapshotBroken
+
+_log = logging.getLogger(__name__)
 
 CRIU_SETTINGS = """\
 ghost-limit 268435456
-verbosity=2
+network-lock skip
 """
-"""Unlinked files that are still open (Chromium has large ones) are saved too; only warnings and errors are logged, since
-the full log costs a third of a restore's processor time."""
+"""Unlinked files that are still open (Chromium has large ones) are saved too. A desktop's network is loopback only and all its processes
+are frozen together, so no traffic has to be kept out meanwhile."""
 
-_NO_FIREWALL = ("iptables-restore", "ip6tables-restore")
-"""CRIU blocks a namespace's traffic with these while it saves connections. A desktop's network is loopback only and all
-its processes are frozen together, so there is nothing to block: they are given as programs that do nothing."""
+_UNLOGGED = "log-file /dev/null\n"
+"""For restores: runc asks CRIU for its whole log, and a tenth of a restore's time goes into writing that (1.4 MB for an idle desktop)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +39,19 @@ class Runc:
     failure_log: Path
     """Where CRIU's whole log goes when a checkpoint or a restore fails (the latest one only)."""
     timeout_s: float = 120.0
-
-    def prepare(self) -> None:
-        """Make the directory of programs that CRIU is to find first."""
-        self._shims.mkdir(mode=0o700)
-        for name in _NO_FIREWALL:
-            (self._shims / name).symlink_to("/bin/true")
-
-    @property
-    def _shims(self) -> Path:
-        return self.root / "shims"
+    restore_timeout_s: float = 30.0
+    """CRIU waits for ever on some damage; a desktop that was not brought back in this time is not coming."""
+    _filters: list[syscall_filter.Filter] = field(default_factory=list)
+    """The desktops' filter as the kernel has it, once one has run; read only where CRIU needs it told."""
 
     def run(self, name: str, bundle: Path) -> int:
         """Start a container from its bundle; returns the host pid of its init."""
         pid_file = bundle / "init.pid"
         self._call(["run", "--detach", "--bundle", str(bundle), "--pid-file", str(pid_file), name], bundle, HostFault)
-        return int(pid_file.read_text(encoding="ascii"))
+        pid = int(pid_file.read_text(encoding="ascii"))
+        if rlimits.is_needed() and not self._filters:
+            self._filters.append(syscall_filter.read(pid))
+        return pid
 
     def pause(self, name: str, work: Path) -> None:
         """Freeze every process of the container."""
@@ -67,11 +67,25 @@ class Runc:
         self._call(["checkpoint", *arguments, *self._sockets(), name], work, HostFault, "dump.log")
 
     def restore(self, name: str, bundle: Path, images: Path, work: Path) -> int:
-        """Bring the processes in `images` to life in a new container; returns the host pid of its init."""
+        """Bring the processes in `images` to life in a new container; returns the host pid of its init.
+
+        CRIU keeps no log of a restore. One that fails is tried again with a log, which then says why; one that ran out of time is not.
+        """
         pid_file = bundle / "init.pid"
         arguments = ["--image-path", str(images), "--work-path", str(work), "--bundle", str(bundle), "--detach"]
         command = ["restore", *arguments, "--pid-file", str(pid_file), *self._sockets(), name]
-        self._call(command, work, SnapshotBroken, "restore.log")
+        settings = criu_config(bundle)
+        settings.write_text(CRIU_SETTINGS + _UNLOGGED, encoding="ascii")
+        try:
+            self._call(command, work, SnapshotBroken, None, self.restore_timeout_s)
+        except SnapshotBroken as error:
+            settings.write_text(CRIU_SETTINGS, encoding="ascii")
+            if isinstance(error.__cause__, subprocess.TimeoutExpired):
+                raise
+            self._call(command, work, SnapshotBroken, "restore.log", self.restore_timeout_s)
+            _log.warning("The restore of %s succeeded at the second try; the first said: %s", name, error)
+        else:
+            settings.write_text(CRIU_SETTINGS, encoding="ascii")
         return int(pid_file.read_text(encoding="ascii"))
 
     def state_dir(self, name: str) -> Path:
@@ -82,38 +96,39 @@ class Runc:
     def _sockets() -> list[str]:
         return ["--file-locks", "--ext-unix-sk", "--tcp-established"]
 
-    def _call(self, command: list[str], work: Path, failure: type[HostdError], tool_log: str | None = None) -> None:
-        log = work / "runc.log"
+    def _call(
+        self,
+        command: list[str],
+        work: Path,
+        failure: type[HostdError],
+        tool_log: str | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        limit_s = timeout_s or self.timeout_s
+        runc_log = work / "runc.log"
         argv = [
             str(self.program),
             "--root",
             str(self.root / "state"),
             "--log",
-            str(log),
+            str(runc_log),
             "--log-format",
             "json",
             *command,
         ]
-        environment = {"PATH": f"{self._shims}:{self.criu.parent}:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+        environment = {"PATH": f"{self.criu.parent}:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
         helped = command[0] == "checkpoint" and rlimits.is_needed()
         try:
-            with rlimits.supervised(argv) if helped else nullcontext((argv, None)) as (started, inherited):
-                done = subprocess.run(
-                    started,
-                    env=environment,
-                    cwd="/",
-                    pass_fds=() if inherited is None else (inherited,),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    timeout=self.timeout_s,
-                    check=False,
-                )
+            known = self._filters[0] if self._filters else None
+            with supervisor.supervised(argv, known) if helped else nullcontext((argv, None)) as (started, inherited):
+                code = _run(started, environment, () if inherited is None else (inherited,), limit_s)
         except subprocess.TimeoutExpired as error:
-            raise failure(f"runc {command[0]} took longer than {self.timeout_s:.0f} s") from error
-        if done.returncode != 0:
+            if tool_log:
+                self._keep(work / tool_log)
+            raise failure(f"runc {command[0]} took longer than {limit_s:.0f} s") from error
+        if code != 0:
             words = self._keep(work / tool_log) if tool_log else []
-            raise failure(f"runc {command[0]} failed: {'; '.join(words or _runc_errors(log)) or 'no message'}")
+            raise failure(f"runc {command[0]} failed: {'; '.join(words or _runc_errors(runc_log)) or 'no message'}")
 
     def _keep(self, log: Path) -> list[str]:
         """Save CRIU's log for a person to read; returns its last errors."""
@@ -121,6 +136,25 @@ class Runc:
             return []
         shutil.copyfile(log, self.failure_log)
         return _root_errors(log)
+
+
+def criu_config(bundle: Path) -> Path:
+    """Where a bundle's settings of CRIU are; the container's configuration names this file."""
+    return bundle / "criu.conf"
+
+
+def _run(argv: list[str], environment: dict[str, str], inherited: tuple[int, ...], timeout_s: float) -> int:
+    """Exit code of a program without input and output; at the time-out it is killed with what it started (CRIU), and that is raised."""
+    null = subprocess.DEVNULL
+    with subprocess.Popen(
+        argv, env=environment, cwd="/", pass_fds=inherited, stdin=null, stdout=null, stderr=null, process_group=0
+    ) as process:
+        try:
+            return process.wait(timeout_s)
+        except BaseException:  # whatever ends the wait, the group goes too; raised again
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
 
 
 def _runc_errors(log: Path) -> list[str]:

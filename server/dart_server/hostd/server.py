@@ -29,7 +29,7 @@ PROTOCOL = 1
 _REQUEST_TIMEOUT_S = 10.0
 _POLL_S = 0.2
 _EMPTY_LINGER_S = 1.0
-_QUIET = frozenset({"ping", "health", "owned", "dial"})
+_QUIET = frozenset({"ping", "health", "owned", "dial", "listen"})
 """Verbs that are logged only when they fail."""
 
 
@@ -94,8 +94,8 @@ class Server:
             if verb == "attach":
                 self._hold(connection)
                 return
-            if verb == "dial":
-                handed = self._host.dial(**request.arguments)
+            if verb in ("dial", "listen"):
+                handed = getattr(self._host, verb)(**request.arguments)
                 reply: dict[str, Any] = {"ok": {}}
             else:
                 reply = {"ok": self._perform(request)}
@@ -127,7 +127,17 @@ class Server:
                 names = ("memory_mib", "pids", "cpus", "disk_mib")
                 limits = verbs.Limits(**{name: arguments.pop(name) for name in names})
                 return self._host.create(**arguments, limits=limits)
-            case "checkpoint" | "restore" | "destroy" | "health" | "delete_snapshot" | "owned" | "reap":
+            case (
+                "checkpoint"
+                | "restore"
+                | "seal"
+                | "destroy"
+                | "health"
+                | "quarantine"
+                | "delete_snapshot"
+                | "owned"
+                | "reap"
+            ):
                 return getattr(self._host, request.verb)(**arguments)
             case _:
                 raise BadRequest(f"unknown verb {request.verb!r}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,7 +29,7 @@ _COPY_TIMEOUT_S = 120.0
 
 
 class Storage:
-    """Owns `layout.live`: `d/` desktops, `l/` frozen layers, `s/` snapshot images, `runc/` runc's own state."""
+    """Owns `layout.live`: `d/` desktops, `l/` frozen layers, `s/` snapshot images, `runc/` runc's own state, `null/` a device."""
 
     def __init__(self, layout: Layout, *, on_disk: bool, size_mib: int) -> None:
         self._layout = layout
@@ -64,6 +65,7 @@ class Storage:
                 shutil.rmtree(backing, ignore_errors=True)
                 backing.mkdir(mode=0o700, parents=True)
                 kernel.mount(str(backing), live / part, None, kernel.MS_BIND)
+        _give_desktops_a_null_of_their_own(live / "null")
         _give_criu_a_cache_place(self._layout)
 
     def close(self) -> None:
@@ -109,9 +111,7 @@ class Storage:
             kernel.mount(str(backing), top, None, kernel.MS_BIND)
         (top / "u").mkdir(mode=0o755)
         (top / "w").mkdir(mode=0o700)
-        lower = ":".join([*(str(self.layer_dir(layer)) for layer in layers), str(base)])
-        options = f"lowerdir={lower},upperdir={top / 'u'},workdir={top / 'w'},{OVERLAY_OPTIONS}"
-        kernel.mount("overlay", root, "overlay", kernel.MS_NODEV, options)
+        kernel.in_own_thread(lambda: _mount_overlay(place, base, layers))
         return root
 
     def freeze_layer(self, name: str, layer_id: str) -> None:
@@ -131,8 +131,8 @@ class Storage:
 
     def usage(self, name: str) -> tuple[int, int]:
         """(bytes used, bytes free) of a desktop's writable layer."""
-        stat = os.statvfs(self.desktop_dir(name) / "t")
-        return (stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_bavail * stat.f_frsize
+        room = os.statvfs(self.desktop_dir(name) / "t")
+        return (room.f_blocks - room.f_bfree) * room.f_frsize, room.f_bavail * room.f_frsize
 
     def unmount_root(self, name: str) -> None:
         """Undo `mount_root`, also when it was only half done."""
@@ -142,6 +142,26 @@ class Storage:
         shutil.rmtree(place, ignore_errors=True)
         if self._on_disk:
             shutil.rmtree(self._layout.disk / "d" / name, ignore_errors=True)
+
+
+def _mount_overlay(place: Path, base: Path, layers: tuple[str, ...]) -> None:
+    """Mount `place/m`, naming every directory relative to `place`: a desktop reads these names in its own list of mounts."""
+    lowest = place / "b"
+    lowest.mkdir()
+    kernel.mount(str(base), lowest, None, kernel.MS_BIND)
+    try:
+        kernel.unshare(kernel.CLONE_FS)
+        os.chdir(place)
+        lower = ":".join([*(f"../../l/{layer}" for layer in layers), "b"])
+        kernel.mount(
+            "overlay",
+            Path("m"),
+            "overlay",
+            kernel.MS_NODEV,
+            f"lowerdir={lower},upperdir=t/u,workdir=t/w,{OVERLAY_OPTIONS}",
+        )
+    finally:
+        kernel.umount(lowest, kernel.MNT_DETACH)
 
 
 def tree_bytes(top: Path) -> int:
@@ -154,6 +174,12 @@ def tree_bytes(top: Path) -> int:
             except OSError:
                 continue
     return total
+
+
+def file_sizes(directory: Path) -> dict[str, int]:
+    """Bytes of each file in a directory, by name."""
+    with os.scandir(directory) as entries:
+        return {entry.name: entry.stat(follow_symlinks=False).st_size for entry in entries}
 
 
 def is_memory_backed(place: Path) -> bool:
@@ -178,6 +204,20 @@ def _mounts_below(top: Path) -> list[Path]:
             if place == top or place.is_relative_to(top):
                 found.append(place)
     return found
+
+
+def _give_desktops_a_null_of_their_own(place: Path) -> None:
+    """Files of /proc that a desktop must not see are covered with /dev/null, in a restored one with the helper's.
+
+    Root inside may change the attributes of a file that covers another: this one is on a file system that nobody can change.
+    """
+    place.mkdir(mode=0o755)
+    kernel.mount("null", place, "tmpfs", kernel.MS_NOSUID, "mode=0755,size=4k")
+    device = place / "null"
+    os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    device.chmod(0o666)
+    kernel.mount("null", place, "tmpfs", kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NOSUID)
+    kernel.mount(str(device), Path("/dev/null"), None, kernel.MS_BIND)
 
 
 def _give_criu_a_cache_place(layout: Layout) -> None:

@@ -112,12 +112,16 @@ VERBS: dict[str, dict[str, Check]] = {
         "pids": _integer(16, 1 << 16),
         "cpus": _number(0.05, 1024),
         "disk_mib": _integer(16, 1 << 20),
+        "proxy_port": _optional(_integer(1, 65535)),
     },
     "checkpoint": _BOTH,
     "restore": _BOTH,
     "destroy": _DESKTOP,
     "health": _DESKTOP,
+    "seal": _DESKTOP,
     "dial": {**_DESKTOP, "port": _port},
+    "quarantine": {"snapshot_id": _identifier},
+    "listen": {**_DESKTOP, "port": _integer(1, 65535)},
     "delete_snapshot": {"snapshot_id": _identifier},
 }
 

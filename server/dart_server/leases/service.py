@@ -172,6 +172,7 @@ class Leases:
             setup_key=slot.setup_key if slot else lease.setup_key,
             ttl_s=lease.ttl_s,
             expires_at=utc(lease.expires_at),
+            snapshot_id=slot.snapshot_id if slot else None,
         )
 
     async def find(self, lease_id: str, principal: Principal) -> LeaseRecord:
@@ -219,13 +220,22 @@ class Leases:
             raise FarmError(ErrorCode.FENCED, detail, hint=f"GET /v1/leases/{lease.lease_id} tells it.")
 
     async def reset(self, access: Access, request: wire.ResetRequest) -> wire.ResetReply:
-        """A fresh copy of a snapshot in place of the leased desktop; the fence grows first, so that late calls are refused."""
-        lease, slot = access.lease, access.slot
+        """A fresh copy of a snapshot, or a fresh desktop, for the lease; the fence grows first, so that late calls are refused."""
+        self.check(access)
+        lease = access.lease
         want = Want(lease.shape, lease.image_digest, lease.owner, request.setup_key, request.snapshot_id)
-        self._pool.require(want)
-        slot.fence += 1
+        want = self._pool.require(want)
+        access.slot.fence += 1
+        lease.fence = access.slot.fence
+        waited = await self._pool.standby_on_its_way(want)
+        self.check(Access(lease, access.slot, lease.fence))
+        slot = self._pool.exchange(access.slot, want)
+        if slot is not access.slot:
+            lease.slot, lease.desktop_id = slot, slot.desktop_id
+            self._repository.move_lease(lease)
+            slot.fence += 1
         fence = lease.fence = slot.fence
-        brought = await self._pool.renew(slot, want)
+        brought = await self._pool.renew(slot, want, waited=waited)
         self.check(Access(lease, slot, fence))
         lease.setup_key = slot.setup_key
         return wire.ResetReply(
@@ -233,7 +243,10 @@ class Leases:
             desktop_id=slot.desktop_id,
             setup_key=slot.setup_key,
             restored=brought.restored,
+            standby=brought.standby,
             duration_s=brought.duration_s,
+            snapshot_id=slot.snapshot_id,
+            quarantined=list(brought.quarantined),
         )
 
     async def release(self, lease_id: str, principal: Principal) -> None:

@@ -1,1 +1,1 @@
-"""Desktop slots: who gets which (`service`), and how one is brought to a wanted state (`prepare`)."""
+"""Desktop slots: who gets which (`service`), how one is brought to a wanted state (`prepare`), and what runs meanwhile (`background`)."""

@@ -1,16 +1,18 @@
 """Bringing one desktop to a wanted state: restore the deepest snapshot that exists, or boot it, then probe it.
 
 Rule: a desktop is ready only after the restore *and* a probe of its agent. The booted base of a shape is made once, whoever needs it first;
-the others wait for it and restore it. A snapshot that does not restore is quarantined and the next deepest one is taken.
-Where the provider has no memory snapshots every desktop is booted. Non-goals: whose turn it is (`pool.service`).
+the others wait for it and restore it. A snapshot that fails twice is left out and its deepest ancestor that restores is taken, at last the
+image; once that has come up, so that the host is not to blame, the ones left out are quarantined.
+Where the provider has no memory snapshots every desktop is booted, and one of the standby is only probed.
+Non-goals: whose turn it is (`pool.service`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections import defaultdict
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 
 from dart_server import wire
 from dart_server.clock import Clock
@@ -26,6 +28,8 @@ from dart_server.snapshots.service import BaseOf, Snapshots, Want
 PROBE_TIMEOUT_S = 5.0
 ATTEMPTS = 3
 """Tries per desktop before the host is blamed."""
+RESTORES = 2
+"""Tries per snapshot before it is suspected."""
 
 
 class NotReady(Exception):
@@ -34,10 +38,23 @@ class NotReady(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """How a desktop came to its state; `restored` is False when it was booted."""
+    """How a desktop came to its state; `restored` is False when it was booted, `standby` True when it was ready before it was asked for.
+
+    `quarantined`: ids of snapshots that did not restore on the way."""
 
     restored: bool
     duration_s: float
+    standby: bool = False
+    quarantined: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Trials:
+    """What was tried for one desktop: failures by snapshot, other failures, and the suspected snapshots with their reasons."""
+
+    of_snapshot: Counter[str] = field(default_factory=Counter)
+    of_host: int = 0
+    suspects: dict[str, tuple[SnapshotRecord, str]] = field(default_factory=dict)
 
 
 class Preparer:
@@ -66,12 +83,27 @@ class Preparer:
     async def bring(self, slot: Slot, want: Want) -> Brought:
         """Make the slot's desktop a fresh copy of what is wanted. On `FarmError` nothing lives under the slot's id."""
         started = self._clock.monotonic()
+        trials = Trials()
         async with self._parallel:
-            restored = await self._until_ready(slot, want)
+            restored = await self._until_ready(slot, want, trials)
             self.last_failure = None
+            for snapshot, reason in trials.suspects.values():
+                await self._snapshots.quarantine(snapshot, reason)
         duration_s = self._clock.monotonic() - started
-        self._metrics.prepared(restored, slot.setup_key is not None, duration_s)
-        return Brought(restored, duration_s)
+        self._metrics.prepared("restore" if restored else "boot", slot.setup_key is not None, duration_s)
+        return Brought(restored, duration_s, quarantined=tuple(trials.suspects))
+
+    async def confirm(self, slot: Slot, want: Want, *, waited: bool) -> Brought:
+        """Probe an untouched desktop that is what is wanted; one that does not answer is made anew. Errors as of `bring`."""
+        started = self._clock.monotonic()
+        try:
+            await self._probe(slot)
+        except NotReady as error:
+            self.last_failure = str(error)
+            return await self.bring(slot, want)
+        duration_s = self._clock.monotonic() - started
+        self._metrics.prepared("awaited" if waited else "standby", False, duration_s)
+        return Brought(False, duration_s, standby=not waited)
 
     async def discard(self, slot: Slot) -> None:
         """Remove the slot's desktop, if there is one."""
@@ -87,34 +119,30 @@ class Preparer:
         if guest is not None:
             await guest.hang_up()
 
-    async def _until_ready(self, slot: Slot, want: Want) -> bool:
-        for attempt in range(1, ATTEMPTS + 1):
-            snapshot = self._snapshots.deepest(want) if self._provider.capabilities.memory_snapshot else None
+    async def _until_ready(self, slot: Slot, want: Want, trials: Trials) -> bool:
+        """True when the desktop was restored, False when it was booted."""
+        while True:
+            snapshot = None
+            if self._provider.capabilities.memory_snapshot:
+                snapshot = self._snapshots.deepest(want, trials.suspects)
             try:
                 if snapshot is not None:
                     await self._restore(slot, snapshot)
                     return True
-                if await self._boot(slot, want):
+                if await self._boot(slot, want, trials):
                     return False
-            except base.SnapshotBroken as error:
-                slot.exists = False
-                if snapshot is None:
-                    raise from_provider(error) from error
-                await self._snapshots.quarantine(snapshot, str(error))
-                if want.snapshot_id is not None:
-                    raise from_provider(error) from error
-            except (NotReady, base.DesktopGone, base.HostFault) as error:
-                await self._after_failure(slot, snapshot, error, attempt)
+            except (NotReady, base.SnapshotBroken, base.DesktopGone, base.HostFault) as error:
+                await self._after_failure(slot, snapshot, error, trials)
+                if snapshot is not None and snapshot.snapshot_id in trials.suspects:
+                    want = self._snapshots.stand_in(snapshot, want, trials.suspects)
             except base.ProviderError as error:
                 await self.discard(slot)
                 raise from_provider(error) from error
-        raise FarmError(
-            wire.ErrorCode.HOST_FAULT,
-            f"no desktop came up in {ATTEMPTS} tries",
-            hint="See the farm's log and `dart-farm doctor`.",
-        )
 
-    async def _after_failure(self, slot: Slot, snapshot: SnapshotRecord | None, error: Exception, attempt: int) -> None:
+    async def _after_failure(
+        self, slot: Slot, snapshot: SnapshotRecord | None, error: Exception, trials: Trials
+    ) -> None:
+        """Write a failure down and remove what is left of the try. Raises `FarmError` when the host must be to blame."""
         self._repository.add_event(
             EventNote(
                 "prepare_failed",
@@ -124,28 +152,32 @@ class Preparer:
         )
         self.last_failure = str(error)
         await self.discard(slot)
-        if snapshot is not None and isinstance(error, NotReady) and attempt > 1:
-            await self._snapshots.quarantine(snapshot, str(error))
-        if attempt == ATTEMPTS:
+        if snapshot is not None and isinstance(error, NotReady | base.SnapshotBroken):
+            trials.of_snapshot[snapshot.snapshot_id] += 1
+            if trials.of_snapshot[snapshot.snapshot_id] == RESTORES:
+                trials.suspects[snapshot.snapshot_id] = (snapshot, str(error))
+            return
+        trials.of_host += 1
+        if trials.of_host == ATTEMPTS:
             hint = getattr(error, "hint", "") or "See the farm's log and `dart-farm doctor`."
             raise FarmError(wire.ErrorCode.HOST_FAULT, f"the desktop did not come up: {error}", hint=hint) from error
 
     async def _restore(self, slot: Slot, snapshot: SnapshotRecord) -> None:
         await self.hang_up(slot)
         slot.exists = True
-        with self._snapshots.reading(snapshot):
+        async with self._snapshots.reading(snapshot):
             await self._provider.restore(slot.desktop_id, snapshot.snapshot_id)
         await self._settle_in(slot, snapshot)
         self._repository.touch_snapshot(snapshot)
 
-    async def _boot(self, slot: Slot, want: Want) -> bool:
+    async def _boot(self, slot: Slot, want: Want, trials: Trials) -> bool:
         """True when the desktop was booted; False when somebody else has made the base meanwhile, so that it can be restored."""
         if not self._provider.capabilities.memory_snapshot:
             await self._create(slot, want)
             await self._settle_in(slot, None)
             return True
         async with self._base_locks[want.base_of]:
-            if self._snapshots.deepest(want) is not None:
+            if self._snapshots.deepest(want, trials.suspects) is not None:
                 return False
             await self._create(slot, want)
             await self._settle_in(slot, None)

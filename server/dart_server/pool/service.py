@@ -2,6 +2,7 @@
 
 Rule: first come, first served; a used desktop is never handed on before it was made a fresh copy. The pool is level-triggered: `dispatch`
 looks at what is there and what is wanted, and is called after every change and on every tick; no decision rests on an event's order.
+Where the provider restores nothing in place, a reset moves the lease to a warm desktop (the standby) and the used one is removed.
 Non-goals: leases (who may use a desktop, and until when), how a desktop is made (`pool.prepare`).
 """
 
@@ -10,19 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 
 from dart_server import wire
 from dart_server.clock import Clock, within
 from dart_server.errors import FarmError
 from dart_server.ids import new_id
+from dart_server.pool.background import Background
 from dart_server.pool.prepare import Brought, Preparer
 from dart_server.providers import base
 from dart_server.records import Slot
 from dart_server.repository import EventNote, Repository
 from dart_server.settings import FarmSettings
-from dart_server.snapshots.service import BaseOf, Snapshots, Want
+from dart_server.snapshots.service import Living, Snapshots, Want, did_not_restore
 from dart_server.wire import DesktopState, ErrorCode
 
 log = logging.getLogger(__name__)
@@ -59,8 +60,8 @@ class Pool:
         self._settings = settings
         self._clock = clock
         self._queue: deque[Ticket] = deque()
-        self._preparing: set[asyncio.Task[None]] = set()
-        self._ending: set[asyncio.Task[None]] = set()
+        self._preparing = Background()
+        self._ending = Background()
         self._warm_want: Want | None = None
         self._warm_after_s = 0.0
         self._draining = False
@@ -70,13 +71,16 @@ class Pool:
     def waiting(self) -> int:
         return len(self._queue)
 
-    def living(self) -> set[BaseOf]:
-        """Shapes and images of which desktops exist or are being made."""
-        return {(slot.shape, slot.image_digest) for slot in self.slots.values()}
+    def living(self) -> Living:
+        """Which desktops exist or are being made."""
+        return Living(
+            bases=frozenset((slot.shape, slot.image_digest) for slot in self.slots.values()),
+            snapshot_ids=frozenset(slot.snapshot_id for slot in self.slots.values() if slot.snapshot_id is not None),
+        )
 
     async def acquire(self, want: Want, wait_s: float) -> Slot:
         """A fresh desktop that is the caller's alone. Raises `FarmError` (`no_capacity` after `wait_s`, `draining`, `host_fault` …)."""
-        self.require(want)
+        want = self.require(want)
         self._warm_want = replace(want, setup_key=None, snapshot_id=None)
         ticket = Ticket(want, asyncio.get_running_loop().create_future())
         self._queue.append(ticket)
@@ -118,18 +122,54 @@ class Pool:
             ticket.granted.result().busy = False
             self.dispatch()
 
-    def require(self, want: Want) -> None:
-        """Can this be wanted now? Raises `draining`, `snapshot_missing`, `invalid`."""
+    def require(self, want: Want) -> Want:
+        """The same with a snapshot's id for its name, if it can be wanted now. Raises `draining`, `snapshot_missing`, `invalid` …"""
         if self._draining:
             raise FarmError(ErrorCode.DRAINING, "the farm is stopping", hint="Start it again and repeat the request.")
-        self._snapshots.deepest(want)
+        found = self._snapshots.deepest(want)
+        return want if want.snapshot_id is None or found is None else replace(want, snapshot_id=found.snapshot_id)
 
-    async def renew(self, slot: Slot, want: Want) -> Brought:
-        """Make a leased desktop a fresh copy of what is wanted. Raises `FarmError`; the slot is broken then, and may be renewed again."""
+    async def standby_on_its_way(self, want: Want) -> bool:
+        """Wait while none of the standby is ready but one is being made: it is ready before a desktop that is begun now.
+        True when there was something to wait for."""
+        waited = False
+        if self._provider.capabilities.restore_in_place:
+            return waited
+        while not any(self._serves(slot, want) for slot in self._idle()):
+            if not any(
+                slot.warming and (slot.shape, slot.image_digest) == want.base_of for slot in self.slots.values()
+            ):
+                return waited
+            waited = True
+            await self._preparing.next_done()
+        return waited
+
+    def exchange(self, slot: Slot, want: Want) -> Slot:
+        """The slot in which a lease goes on at its reset: its own, or an untouched one of the standby where the provider restores nothing
+        in place. The old one is removed then, at once refused by its fence, and the standby is filled up again."""
+        if self._provider.capabilities.restore_in_place:
+            return slot
+        standby = next((slot for slot in self._idle() if self._serves(slot, want)), None)
+        if standby is None:
+            return slot
+        standby.lease_id, standby.fence = slot.lease_id, max(slot.fence, standby.fence)
+        slot.lease_id = None
+        slot.fence += 1
+        self._remove(slot)
+        self.dispatch()
+        return standby
+
+    async def renew(self, slot: Slot, want: Want, *, waited: bool = False) -> Brought:
+        """Make a leased desktop a fresh copy of what is wanted; `waited` tells that it was not ready when it was asked for.
+        Raises `FarmError`; the slot is broken then, and may be renewed again."""
         async with slot.lock:
+            confirm = self._fresh(slot, want)
             slot.state, slot.clean = DesktopState.RESETTING, False
             try:
-                brought = await self._preparer.bring(slot, want)
+                if confirm:
+                    brought = await self._preparer.confirm(slot, want, waited=waited)
+                else:
+                    brought = await self._preparer.bring(slot, want)
             except FarmError as error:
                 slot.state = DesktopState.BROKEN
                 slot.failure = wire.DesktopHealthView(
@@ -142,7 +182,10 @@ class Pool:
             slot.state = DesktopState.LEASED
             data = {
                 "restored": brought.restored,
+                "standby": brought.standby,
                 "setup_key": slot.setup_key,
+                "snapshot_id": slot.snapshot_id,
+                "quarantined": list(brought.quarantined),
                 "duration_s": round(brought.duration_s, 4),
             }
             await self._repository.save_desktop(
@@ -156,7 +199,7 @@ class Pool:
         slot.lease_id = None
         slot.clean, slot.busy = False, True
         slot.state = DesktopState.RESETTING
-        self._spawn(self._recycle(slot), self._ending)
+        self._ending.start(self._recycle(slot))
 
     async def _recycle(self, slot: Slot) -> None:
         async with slot.lock:
@@ -177,7 +220,7 @@ class Pool:
             slot, EventNote("desktop_failed", slot.desktop_id, slot.lease_id, slot.fence, data)
         )
         log.warning("desktop failed: %s", data, extra={"desktop_id": slot.desktop_id, "lease_id": slot.lease_id})
-        self._spawn(self._clear(slot, health), self._ending)
+        self._ending.start(self._clear(slot, health))
 
     async def _clear(self, slot: Slot, health: wire.DesktopHealthView) -> None:
         async with slot.lock:
@@ -205,7 +248,7 @@ class Pool:
                 return
             self._queue.popleft()
             slot.busy = True
-            self._spawn(self._serve(ticket, slot), self._preparing)
+            self._preparing.start(self._serve(ticket, slot))
         self._keep_warm()
 
     def _idle(self) -> list[Slot]:
@@ -213,13 +256,18 @@ class Pool:
 
     def _pick(self, want: Want) -> Slot | None:
         """The free slot of the wanted shape that is nearest to what is wanted."""
-        target = self._snapshots.deepest(want)
         fitting = [slot for slot in self._idle() if (slot.shape, slot.image_digest) == want.base_of]
+        return max(fitting, key=lambda slot: (self._fresh(slot, want), not slot.clean), default=None)
 
-        def nearness(slot: Slot) -> tuple[bool, bool]:
-            return (slot.clean and target is not None and slot.snapshot_id == target.snapshot_id, not slot.clean)
+    def _serves(self, slot: Slot, want: Want) -> bool:
+        return (slot.shape, slot.image_digest) == want.base_of and self._fresh(slot, want)
 
-        return max(fitting, key=nearness, default=None)
+    def _fresh(self, slot: Slot, want: Want) -> bool:
+        """Whether an untouched slot of the wanted shape is what is wanted already; without memory snapshots a booted one is."""
+        target = self._snapshots.deepest(want)
+        if target is None:
+            return slot.clean and not self._provider.capabilities.memory_snapshot
+        return slot.clean and slot.snapshot_id == target.snapshot_id
 
     def _new_slot(self, want: Want) -> Slot | None:
         if len(self.slots) >= self._settings.max_desktops:
@@ -249,14 +297,14 @@ class Pool:
             spare += 1
             if want is not None and not slot.clean:
                 slot.busy = slot.warming = True
-                self._spawn(self._warm(slot, want), self._preparing)
+                self._preparing.start(self._warm(slot, want))
         while want is not None and spare < 0:
             new = self._new_slot(want)
             if new is None:
                 return
             spare += 1
             new.warming = True
-            self._spawn(self._warm(new, want), self._preparing)
+            self._preparing.start(self._warm(new, want))
 
     async def _serve(self, ticket: Ticket, slot: Slot) -> None:
         try:
@@ -268,7 +316,10 @@ class Pool:
             log.error("a desktop could not be prepared", exc_info=error, extra={"desktop_id": slot.desktop_id})
             self._refuse(ticket, slot, FarmError(ErrorCode.HOST_FAULT, f"the desktop could not be prepared: {error}"))
             return
-        if ticket.granted.done():
+        wanted = ticket.want.snapshot_id
+        if ticket.granted.done() or (wanted is not None and slot.snapshot_id != wanted):
+            if not ticket.granted.done():
+                ticket.granted.set_exception(did_not_restore(wanted, slot.snapshot_id))
             slot.busy = False
             self.dispatch()
         else:
@@ -295,8 +346,7 @@ class Pool:
     async def _make(self, slot: Slot, want: Want) -> None:
         """Bring a slot that nobody uses to what is wanted, unless it is that already."""
         async with slot.lock:
-            target = self._snapshots.deepest(want)
-            if slot.clean and target is not None and slot.snapshot_id == target.snapshot_id:
+            if self._fresh(slot, want):
                 return
             slot.clean = False
             if not slot.exists:
@@ -308,7 +358,7 @@ class Pool:
 
     def _remove(self, slot: Slot) -> None:
         slot.busy, slot.state = True, DesktopState.GONE
-        self._spawn(self._destroy(slot), self._ending)
+        self._ending.start(self._destroy(slot))
 
     async def _destroy(self, slot: Slot) -> None:
         async with slot.lock:
@@ -347,10 +397,9 @@ class Pool:
             if not ticket.granted.done():
                 ticket.granted.set_exception(FarmError(ErrorCode.DRAINING, "the farm is stopping"))
         self._queue.clear()
-        for task in self._preparing:
-            task.cancel()
-        await asyncio.gather(*self._preparing, return_exceptions=True)
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        self._preparing.cancel()
+        await self._preparing.ended()
+        await self._ending.ended()
         await asyncio.gather(*(self._end(slot) for slot in list(self.slots.values())))
 
     async def _end(self, slot: Slot) -> None:
@@ -362,14 +411,3 @@ class Pool:
             return
         self._repository.save_desktop(slot, EventNote("desktop_gone", slot.desktop_id))
         self.slots.pop(slot.desktop_id, None)
-
-    def _spawn(self, work: Coroutine[None, None, None], kin: set[asyncio.Task[None]]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        kin.add(task)
-
-        def done(task: asyncio.Task[None]) -> None:
-            kin.discard(task)
-            if not task.cancelled() and task.exception() is not None:
-                log.error("background work of the pool failed", exc_info=task.exception())
-
-        task.add_done_callback(done)

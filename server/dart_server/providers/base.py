@@ -14,7 +14,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """Full match for a desktop or snapshot id."""
@@ -26,6 +26,10 @@ CONTROL: Literal["control"] = "control"
 """The port name that dials the guest agent's control socket instead of a TCP port."""
 
 DialPort = int | Literal["control"]
+
+OSWORLD_PORT = 5000
+"""Where OSWorld's server answers. Nothing listens there inside a desktop with our agent: `dial` leads to the agent's door for
+OSWorld's paths, which no process of the desktop can open."""
 
 
 class ProviderError(Exception):
@@ -116,15 +120,23 @@ class Capabilities:
     """`dial` reaches TCP ports inside the desktop."""
     limits: frozenset[str] = field(default_factory=frozenset)
     """Names of the limits of `DesktopSpec` that are enforced: of memory, pids, cpus, disk."""
+    accelerator: str = ""
+    """What virtual machines run on: `kvm`, or `tcg` for emulation; empty for what is no machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInfo:
-    """A finished snapshot; `bytes` is what it occupies (memory image and written files)."""
+    """A finished snapshot; `bytes` is what it occupies (memory image and written files).
+
+    `files_bytes`: the part of it that later snapshots of its copies go on standing on, so that it is freed with the last of them.
+    `pause_s`: how long the desktop stood still. `processes`: how many were saved. None and 0: not told."""
 
     snapshot_id: str
     bytes: int
     image_digest: str
+    files_bytes: int = 0
+    pause_s: float | None = None
+    processes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +209,9 @@ class Provider(Protocol):
         ...
 
     async def dial(self, desktop_id: str, port: DialPort) -> socket.socket:
-        """A connected stream socket into the desktop: loopback TCP `port`, or the guest agent's control socket for
-        `"control"`. The caller closes it. Raises `DesktopGone`; `ConnectionRefusedError` when nothing listens."""
+        """A connected stream socket into the desktop: loopback TCP `port`, the guest agent's control socket for
+        `"control"`, OSWorld's server for `OSWORLD_PORT`. The caller closes it.
+        Raises `DesktopGone`; `ConnectionRefusedError` when nothing listens."""
         ...
 
     async def health(self, desktop_id: str) -> DesktopHealth:
@@ -211,4 +224,13 @@ class Provider(Protocol):
 
     async def reap(self, keep: set[str]) -> Sequence[str]:
         """Remove every owned desktop, snapshot and left-over whose id is not in `keep`; names what it removed."""
+        ...
+
+
+@runtime_checkable
+class KeepsBroken(Protocol):
+    """A provider that can keep a snapshot which does not restore aside, with the tools' own last words."""
+
+    async def quarantine(self, snapshot_id: str) -> str | None:
+        """Never restore from it again and keep its files, until `delete_snapshot`; where a person finds them, None when nothing is left."""
         ...

@@ -83,7 +83,7 @@ class HostdClient:
             if reply["error"] == "refused":
                 raise ConnectionRefusedError(reply["detail"])
             raise _ERRORS.get(reply["error"], HostFault)(reply["detail"], hint=reply.get("hint", ""))
-        return handed if verb == "dial" else reply["ok"]
+        return handed if verb in ("dial", "listen") else reply["ok"]
 
     async def _exchange(self, verb: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], socket.socket | None]:
         connection = await self._connect()
@@ -144,7 +144,7 @@ class HostdClient:
             await asyncio.wait_for(_readable(connection), 10.0)
             if not connection.recv(4096):
                 raise ConnectionRefusedError("the helper serves another user")
-        except BaseException:
+        except BaseException:  # cancelled, too, no descriptor may stay; raised again
             connection.close()
             raise
         self._hold = connection

@@ -13,7 +13,7 @@ import json
 import socket
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,9 @@ from dart_server.providers.base import (
     SnapshotBroken,
     SnapshotInfo,
 )
+from dart_server.providers.egress import PROXY_PORT, Destination, Gate
 from dart_server.providers.hostd_client import HostdClient, HostdPlaces
+from dart_server.providers.judgement import judge
 
 BOOT_TIMEOUT_S = 60.0
 WAKE_TIMEOUT_S = 10.0
@@ -46,16 +48,27 @@ _ZOMBIE_TRIES = 10
 _ZOMBIE_POLL_S = 0.05
 _SECOND_LOOKS, _SECOND_LOOK_S = 5, 0.1
 """A desktop whose init was killed first stops to answer and is seen as ended a little later."""
-_FULL_BYTES = 1 << 20
-_SIGKILL = "signal 9"
 
 
 class RuncProvider:
-    """See `base.Provider`. One instance per farm; the helper is found by its socket in `runtime_dir`."""
+    """See `base.Provider`. One instance per farm; the helper is found by its socket in `runtime_dir`.
+
+    `wall_clock`: the time of day (seconds since 1970) that restored desktops follow unless a task declares another."""
 
     name = "runc"
 
-    def __init__(self, *, home: Path, runtime_dir: Path, snapshot_dir: Path) -> None:
+    def __init__(
+        self,
+        *,
+        home: Path,
+        runtime_dir: Path,
+        snapshot_dir: Path,
+        wall_clock: Callable[[], float] = time.time,
+        egress: Sequence[str] = (),
+    ) -> None:
+        self._allowed = [Destination.parse(text) for text in egress]
+        self._gates: dict[str, Gate] = {}
+        self._wall_clock = wall_clock
         self._images = home / "images"
         places = HostdPlaces(
             state=runtime_dir / "hostd", runtime=runtime_dir, images=self._images, home=home, store=snapshot_dir
@@ -77,6 +90,8 @@ class RuncProvider:
 
     async def aclose(self) -> None:
         """Let the helper go; one that was started here removes all it made."""
+        for desktop_id in list(self._gates):
+            self._close_gate(desktop_id)
         await self._hostd.detach()
 
     async def image_digest(self, image: str) -> str:
@@ -85,7 +100,7 @@ class RuncProvider:
         try:
             digest = json.loads(await asyncio.to_thread(manifest.read_text, encoding="utf-8"))["digest"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            hint = f"build it: `python vm_images/build.py build {image}`"
+            hint = f"build it: `dart-farm images build {image}`"
             raise ImageMissing(f"there is no image {image!r} in {self._images}", hint=hint) from error
         return str(digest) if str(digest).startswith("sha256:") else f"sha256:{digest}"
 
@@ -101,10 +116,13 @@ class RuncProvider:
             pids=spec.pids,
             cpus=spec.cpus,
             disk_mib=spec.disk_mib,
+            proxy_port=PROXY_PORT if self._allowed else None,
         )
         try:
+            await self._open_gate(desktop_id)
             await self._booted(desktop_id)
-        except BaseException:
+            await self._ask("seal", desktop_id=desktop_id)
+        except BaseException:  # cancelled, too, no desktop may stay; raised again
             await asyncio.shield(self.destroy(desktop_id))
             raise
 
@@ -121,28 +139,45 @@ class RuncProvider:
         except guest_control.GuestSilent as error:
             raise DesktopGone(f"the desktop {desktop_id} does not answer: {error}") from error
         self._hang_up(desktop_id)
+        if desktop_id in self._gates:
+            self._gates[desktop_id].hang_up()
         saved = await self._ask("checkpoint", desktop_id=desktop_id, snapshot_id=snapshot_id)
-        return SnapshotInfo(snapshot_id, saved["bytes"], saved["image_digest"])
+        return SnapshotInfo(
+            snapshot_id,
+            saved["bytes"],
+            saved["image_digest"],
+            files_bytes=saved["files_bytes"],
+            pause_s=saved["pause_s"],
+            processes=saved["processes"],
+        )
 
     async def restore(self, desktop_id: str, snapshot_id: str) -> None:
         """Bring a copy to life under this id and wait for its agent."""
         self._hang_up(desktop_id)
+        self._close_gate(desktop_id)
         await self._ask("restore", desktop_id=desktop_id, snapshot_id=snapshot_id)
         try:
+            await self._open_gate(desktop_id)
             reply = await self._woken(desktop_id)
             if not reply.get("ready"):
                 raise guest_control.GuestSilent("its session is not ready")
         except guest_control.GuestSilent as error:
             await self.destroy(desktop_id)
             raise SnapshotBroken(f"the copy of {snapshot_id} does not answer: {error}") from error
-        except BaseException:
+        except BaseException:  # cancelled, too, no half-restored desktop may stay; raised again
             await asyncio.shield(self.destroy(desktop_id))
             raise
 
     async def destroy(self, desktop_id: str) -> None:
         """Remove the desktop; idempotent."""
         self._hang_up(desktop_id)
+        self._close_gate(desktop_id)
         await self._ask("destroy", desktop_id=desktop_id)
+
+    async def quarantine(self, snapshot_id: str) -> str | None:
+        """See `base.KeepsBroken`; the files are in the helper's own mounts, which root reaches through its /proc entry."""
+        place: str | None = (await self._ask("quarantine", snapshot_id=snapshot_id))["place"]
+        return place
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
         """Remove the snapshot; idempotent."""
@@ -195,6 +230,19 @@ class RuncProvider:
     async def _ask(self, verb: str, **arguments: Any) -> Any:
         return await self._hostd.request(verb, timeout_s=_VERB_TIMEOUT_S, **arguments)
 
+    async def _open_gate(self, desktop_id: str) -> None:
+        """Serve the named destinations to a desktop, if there are any."""
+        if not self._allowed:
+            return
+        listener = await self._ask("listen", desktop_id=desktop_id, port=PROXY_PORT)
+        gate = self._gates[desktop_id] = Gate(self._allowed)
+        await gate.open(listener)
+
+    def _close_gate(self, desktop_id: str) -> None:
+        gate = self._gates.pop(desktop_id, None)
+        if gate is not None:
+            gate.close()
+
     def _hang_up(self, desktop_id: str) -> None:
         """Shut every connection that was dialled into this desktop."""
         for connection in self._dialled.pop(desktop_id, ()):
@@ -229,27 +277,4 @@ class RuncProvider:
 
     async def _woken(self, desktop_id: str) -> dict[str, Any]:
         """The agent's answer to `/v1/restored`; its socket answers as soon as the copy runs."""
-        return await guest_control.restored(partial(self.dial, desktop_id, CONTROL), time.time(), WAKE_TIMEOUT_S)
-
-
-def judge(seen: dict[str, Any], agent: dict[str, Any] | None, silence: str) -> tuple[HealthCause, str]:
-    """Why a desktop is (not) well, from the helper's counters and the agent's health (None: it does not answer).
-
-    A desktop of which a limit was hit is broken also while its session answers: nothing can be saved on a full disk, nothing started
-    without a free process, and what the kernel killed may have been part of what is to be judged.
-    """
-    if seen["oom_kills"]:
-        return HealthCause.OOM, f"its memory limit killed {seen['oom_kills']} processes"
-    if seen["pids_refused"]:
-        return HealthCause.PIDS, f"its process limit was hit {seen['pids_refused']} times"
-    if seen["disk_free_bytes"] < _FULL_BYTES or (agent is not None and agent.get("disk_full")):
-        return HealthCause.DISK_FULL, "its disk is full"
-    if agent is not None and agent.get("session_alive", agent.get("x_alive", True)):
-        return HealthCause.OK, ""
-    if seen["state"] == "ended":
-        if seen["ended"] == _SIGKILL:
-            return HealthCause.KILLED_FROM_OUTSIDE, "its init was killed and none of its limits was hit"
-        return HealthCause.SESSION_DEAD, f"its init ended by itself ({seen['ended']})"
-    if agent is None:
-        return HealthCause.AGENT_DEAD, silence
-    return HealthCause.SESSION_DEAD, "the X server or the session is gone"
+        return await guest_control.restored(partial(self.dial, desktop_id, CONTROL), self._wall_clock(), WAKE_TIMEOUT_S)

@@ -77,6 +77,7 @@ class SimProvider:
         self._images = None if images is None else frozenset(images)
         self._lives: dict[str, _Life] = {}
         self._saved: dict[str, _Saved] = {}
+        self._quarantined: set[str] = set()
         self._boots = 0
 
     @property
@@ -113,11 +114,19 @@ class SimProvider:
         if snapshot_id in self._saved:
             raise HostFault(f"the snapshot {snapshot_id} exists already", hint="choose a fresh id")
         await life.guest.close()
+        began_s = self._clock.monotonic()
         await self._work("snapshot", self.times.snapshot_s)
         saved = _Saved(life.spec, life.guest.copy_state())
         self._saved[snapshot_id] = saved
-        nbytes = SNAPSHOT_BYTES + sum(map(len, saved.state.files.values()))
-        return SnapshotInfo(snapshot_id, nbytes, await self.image_digest(life.spec.image))
+        files_bytes = sum(map(len, saved.state.files.values()))
+        return SnapshotInfo(
+            snapshot_id,
+            SNAPSHOT_BYTES + files_bytes,
+            await self.image_digest(life.spec.image),
+            files_bytes=files_bytes,
+            pause_s=self._clock.monotonic() - began_s,
+            processes=1,
+        )
 
     async def restore(self, desktop_id: str, snapshot_id: str) -> None:
         """A copy of the saved state, told that it is one."""
@@ -125,11 +134,12 @@ class SimProvider:
         if former is not None:
             await former.guest.close()
         saved = self._saved.get(snapshot_id)
-        if saved is None:
+        if saved is None or snapshot_id in self._quarantined:
             raise SnapshotBroken(f"there is no snapshot {snapshot_id}", hint="prepare the desktop again")
         await self._work("restore", self.times.restore_s)
         self._boots += 1
         guest = SimGuest(copy.deepcopy(saved.state), self._clock)
+        guest.go_on()
         guest.state.restores += 1
         guest.state.boot_id = f"{self._boots:032x}"
         self._lives[desktop_id] = _Life(saved.spec, guest)
@@ -141,9 +151,17 @@ class SimProvider:
         if life is not None:
             await life.guest.close()
 
+    async def quarantine(self, snapshot_id: str) -> str | None:
+        """Restore it no more; it stays in this process."""
+        if snapshot_id not in self._saved:
+            return None
+        self._quarantined.add(snapshot_id)
+        return f"sim:{snapshot_id}"
+
     async def delete_snapshot(self, snapshot_id: str) -> None:
         """Forget the snapshot."""
         self._saved.pop(snapshot_id, None)
+        self._quarantined.discard(snapshot_id)
 
     async def dial(self, desktop_id: str, port: DialPort) -> socket.socket:
         """One end of a socket pair whose other end the pretended agent (or the echo service) serves."""

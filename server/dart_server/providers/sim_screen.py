@@ -18,7 +18,7 @@ _COLOURS = {"Red": (200, 40, 40), "Green": (40, 160, 60), "Blue": (40, 80, 200),
 _BACKGROUND = (236, 236, 236)
 
 
-class BadEvent(Exception):
+class BadEvent(ValueError):
     """An event that the protocol does not know, or with a field of the wrong kind; `code` is the protocol's."""
 
     def __init__(self, code: str, message: str) -> None:

@@ -63,7 +63,7 @@ class Setups:
         self._builds[(lease.owner, key)] = build
         try:
             await self._repository.add_setup(build.owner, key, build.lease_id, build.grant_sha256)
-        except BaseException:
+        except BaseException:  # cancelled, too, nobody may wait for this build; raised again
             self._end(build)
             raise
         return SetupGrant(state="build", grant=grant)

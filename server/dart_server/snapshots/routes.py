@@ -1,4 +1,4 @@
-"""Routes of snapshots: take one of a leased desktop, list, delete."""
+"""Routes of snapshots: take one of a leased desktop, list, show, delete."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from fastapi import APIRouter, Request, Response
 from dart_server import wire
 from dart_server.deps import Leased, Reader, Tenant, farm_of
 from dart_server.errors import FarmError
-from dart_server.keys import Scope
-from dart_server.records import SHARED
+from dart_server.keys import Principal, Scope
+from dart_server.records import SHARED, SnapshotRecord
 from dart_server.wire import ErrorCode
 
 router = APIRouter(prefix="/v1", tags=["snapshots"])
@@ -17,28 +17,46 @@ router = APIRouter(prefix="/v1", tags=["snapshots"])
 @router.post("/leases/{lease_id}/snapshot", operation_id="snapshot_lease")
 async def take(lease_id: str, body: wire.SnapshotRequest, request: Request, access: Leased) -> wire.SnapshotView:
     """A live snapshot of the leased desktop; with `publish_key`, the prepared state of that set-up."""
-    return (await farm_of(request).take_snapshot(access, body)).view()
+    farm = farm_of(request)
+    return farm.snapshots.view(await farm.take_snapshot(access, body))
 
 
 @router.get("/snapshots", operation_id="list_snapshots")
-async def list_snapshots(request: Request, principal: Reader) -> list[wire.SnapshotView]:
+async def list_snapshots(
+    request: Request, principal: Reader, state: wire.SnapshotState = wire.SnapshotState.READY
+) -> list[wire.SnapshotView]:
     """The caller's snapshots and the farm's own."""
-    records = farm_of(request).snapshots.all()
-    return [record.view() for record in records if record.owner == SHARED or principal.may_touch(record.owner)]
+    snapshots = farm_of(request).snapshots
+    records = snapshots.all() if state is wire.SnapshotState.READY else snapshots.quarantined()
+    return [snapshots.view(record) for record in records if _may_see(principal, record)]
 
 
-@router.delete("/snapshots/{snapshot_id}", operation_id="delete_snapshot", status_code=204)
-async def delete(snapshot_id: str, request: Request, principal: Tenant) -> Response:
-    """Delete a snapshot; desktops made from it live on. Idempotent. The farm's own need scope `admin`."""
+@router.get("/snapshots/{name}", operation_id="get_snapshot")
+async def get_snapshot(name: str, request: Request, principal: Reader) -> wire.SnapshotView:
+    """One snapshot, by its id or by the name that the caller gave it."""
+    snapshots = farm_of(request).snapshots
+    record = snapshots.find(name, principal.key_id)
+    if record is None or not _may_see(principal, record):
+        raise FarmError(ErrorCode.NOT_FOUND, f"there is no snapshot {name}")
+    return snapshots.view(record)
+
+
+@router.delete("/snapshots/{name}", operation_id="delete_snapshot", status_code=204)
+async def delete(name: str, request: Request, principal: Tenant) -> Response:
+    """Delete a snapshot, a quarantined one too, by id or name; desktops made from it live on. Idempotent.
+
+    The farm's own need scope `admin`."""
     farm = farm_of(request)
-    record = farm.snapshots.get(snapshot_id)
+    record = farm.snapshots.find(name, principal.key_id)
     if record is None:
         return Response(status_code=204)
     if record.owner == SHARED:
         principal.require(Scope.ADMIN)
     elif not principal.may_touch(record.owner):
-        raise FarmError(ErrorCode.NOT_FOUND, f"there is no snapshot {snapshot_id}")
-    if record.pins:
-        raise FarmError(ErrorCode.INVALID, "the snapshot is being restored", status=409, hint="Try again in a moment.")
+        raise FarmError(ErrorCode.NOT_FOUND, f"there is no snapshot {name}")
     await farm.snapshots.delete(record)
     return Response(status_code=204)
+
+
+def _may_see(principal: Principal, record: SnapshotRecord) -> bool:
+    return record.owner == SHARED or principal.may_touch(record.owner)

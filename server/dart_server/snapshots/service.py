@@ -1,25 +1,27 @@
-"""Live snapshots: making, finding, evicting.
+"""Live snapshots: making, naming, finding, evicting, setting aside.
 
-Rule: the bytes of all snapshots stay under the quota. What is evicted first: prepared states and bases that no desktop is made from now,
-longest unused first, then snapshots that a user took; never one that a restore reads at this moment, never the base of a living shape.
-A snapshot that does not restore is quarantined: forgotten, removed, and told of in the events.
-Non-goals: who may build a prepared state (`setups`).
+Rule: the bytes of all snapshots, and of the layers that outlive one because something stands on them, stay under the quota. What is
+evicted first: prepared states and bases that no desktop is made from now, longest unused first, then snapshots that a user took; never one
+that a restore reads at this moment, never the base of a living shape. One that does not restore is quarantined: never offered again, its
+files kept aside in a room of their own, the latest ones, and told of in the events.
+Non-goals: who may build a prepared state (`setups`), what a desktop is rebuilt from (`pool.prepare` asks `stand_in`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 
 from dart_server import wire
 from dart_server.clock import Clock
 from dart_server.errors import FarmError, from_provider
 from dart_server.guest.client import GuestBusy
 from dart_server.ids import new_id
-from dart_server.providers.base import Provider, ProviderError
+from dart_server.providers.base import KeepsBroken, Provider, ProviderError, SnapshotInfo
 from dart_server.records import SHARED, Slot, SnapshotKind, SnapshotRecord
 from dart_server.repository import Repository
+from dart_server.snapshots.ancestry import Ancestry
 
 BaseOf = tuple[wire.DesktopShape, str]
 """(shape, image digest): what a booted base is the base of."""
@@ -40,23 +42,38 @@ class Want:
         return (self.shape, self.image_digest)
 
 
+@dataclass(frozen=True, slots=True)
+class Living:
+    """What desktops exist or are being made: their bases, and the snapshots they are copies of."""
+
+    bases: frozenset[BaseOf]
+    snapshot_ids: frozenset[str]
+
+
 class Snapshots:
-    """Every snapshot of this farm. `living` tells which bases have desktops now."""
+    """Every snapshot of this farm. `living` tells what desktops there are now."""
 
     def __init__(
         self,
         provider: Provider,
         repository: Repository,
         clock: Clock,
+        *,
         quota_bytes: int,
-        living: Callable[[], set[BaseOf]],
+        quarantine_bytes: int,
+        living: Callable[[], Living],
     ) -> None:
         self._provider = provider
         self._repository = repository
         self._clock = clock
         self._living = living
         self.quota_bytes = quota_bytes
+        self._quarantine_bytes = quarantine_bytes
         self._records: dict[str, SnapshotRecord] = {}
+        self._quarantined: dict[str, SnapshotRecord] = {}
+        self._ancestry = Ancestry()
+        self._names_taken: set[tuple[str, str]] = set()
+        """(owner, name) of snapshots that are being made."""
         self._reserved_bytes = 0
 
     def __len__(self) -> int:
@@ -64,58 +81,115 @@ class Snapshots:
 
     @property
     def used_bytes(self) -> int:
-        return sum(record.bytes for record in self._records.values())
+        own = sum(record.bytes for record in self._records.values())
+        return own + self._ancestry.held_bytes(self._standing(), {*self._records, *self._quarantined})
+
+    @property
+    def quarantined_bytes(self) -> int:
+        return sum(record.bytes for record in self._quarantined.values())
+
+    def _standing(self) -> set[str]:
+        """Whatever layers of files are kept for."""
+        return {*self._records, *self._quarantined, *self._living().snapshot_ids}
 
     def all(self) -> list[SnapshotRecord]:
         return sorted(self._records.values(), key=lambda record: record.snapshot_id)
 
+    def quarantined(self) -> list[SnapshotRecord]:
+        return list(self._quarantined.values())
+
+    def find(self, name: str, owner: str) -> SnapshotRecord | None:
+        """A ready or quarantined snapshot by its id, or one of the owner's ready ones by its name."""
+        record = self._records.get(name) or self._quarantined.get(name)
+        if record is not None:
+            return record
+        return next((r for r in self._records.values() if r.name == name and r.owner == owner), None)
+
     def get(self, snapshot_id: str) -> SnapshotRecord | None:
+        """A snapshot that can be restored, by its id."""
         return self._records.get(snapshot_id)
 
-    def adopt(self, records: list[SnapshotRecord]) -> None:
-        """Take over what an earlier life of this farm left and the provider still has."""
-        self._records.update({record.snapshot_id: record for record in records})
+    def view(self, record: SnapshotRecord) -> wire.SnapshotView:
+        return record.view(self._ancestry.lineage(record.parent))
 
-    def find_setup(self, owner: str, key: str) -> SnapshotRecord | None:
+    async def adopt(self, records: list[SnapshotRecord], used_by_desktops: set[str]) -> None:
+        """Take over what an earlier life of this farm left and the provider still has."""
+        for record in records:
+            kept = self._records if record.state is wire.SnapshotState.READY else self._quarantined
+            kept[record.snapshot_id] = record
+        self._ancestry.load(
+            await self._repository.snapshot_ancestry({record.snapshot_id for record in records} | used_by_desktops)
+        )
+
+    def find_setup(self, owner: str, key: str, without: Collection[str] = ()) -> SnapshotRecord | None:
         """The prepared state of `key`: the owner's own, else a shared one."""
         found = [
-            r for r in self._records.values() if r.kind == "setup" and r.setup_key == key and r.owner in (owner, SHARED)
+            record
+            for record in self._records.values()
+            if record.kind == "setup"
+            and record.setup_key == key
+            and record.owner in (owner, SHARED)
+            and record.snapshot_id not in without
         ]
         return max(found, key=lambda record: (record.owner == owner, record.created_at), default=None)
 
-    def deepest(self, want: Want) -> SnapshotRecord | None:
-        """The deepest snapshot that exists on the way to what is wanted; None when not even the base does."""
+    def deepest(self, want: Want, without: Collection[str] = ()) -> SnapshotRecord | None:
+        """The deepest snapshot that exists on the way to what is wanted; None when not even the base does.
+
+        `without`: ids of those that were tried and failed."""
         if want.snapshot_id is not None:
             return self.require(want)
         if want.setup_key is not None:
-            setup = self.find_setup(want.owner, want.setup_key)
+            setup = self.find_setup(want.owner, want.setup_key, without)
             if setup is not None:
                 return _fitting(setup, want)
         for record in self._records.values():
-            if record.kind == "booted" and (record.shape, record.image_digest) == want.base_of:
+            is_base = record.kind == "booted" and (record.shape, record.image_digest) == want.base_of
+            if is_base and record.snapshot_id not in without:
                 return record
         return None
 
     def require(self, want: Want) -> SnapshotRecord:
-        """The snapshot that was asked for by id, if it is there, is the owner's, and fits. Raises `FarmError`."""
-        record = self._records.get(want.snapshot_id or "")
+        """The snapshot that was asked for by id or name, if it is there, is the owner's, and fits. Raises `FarmError`."""
+        wanted = want.snapshot_id or ""
+        record = self.find(wanted, want.owner)
         if record is None or record.owner not in (want.owner, SHARED):
             hint = "It was deleted or evicted; take it again, or raise DART_SNAPSHOT_QUOTA_BYTES."
-            raise FarmError(wire.ErrorCode.SNAPSHOT_MISSING, f"there is no snapshot {want.snapshot_id}", hint=hint)
+            raise FarmError(wire.ErrorCode.SNAPSHOT_MISSING, f"there is no snapshot {wanted}", hint=hint)
+        if record.state is wire.SnapshotState.QUARANTINED:
+            hint = "It is kept for inspection only; take it again."
+            detail = f"snapshot {record.snapshot_id} did not restore: {record.reason}"
+            raise FarmError(wire.ErrorCode.SNAPSHOT_BROKEN, detail, hint=hint)
         return _fitting(record, want)
 
-    @contextmanager
-    def reading(self, record: SnapshotRecord) -> Iterator[None]:
-        """Protects a snapshot from eviction while it is restored from."""
+    def stand_in(self, record: SnapshotRecord, want: Want, without: Collection[str]) -> Want:
+        """What to make instead of a snapshot that did not restore: a copy of its deepest ancestor that is left, else of the base."""
+        for parent in self._ancestry.lineage(record.parent):
+            if parent in self._records and parent not in without:
+                return replace(want, setup_key=None, snapshot_id=parent)
+        return replace(want, setup_key=None, snapshot_id=None)
+
+    @asynccontextmanager
+    async def reading(self, record: SnapshotRecord) -> AsyncIterator[None]:
+        """Protects a snapshot from removal while it is restored from."""
         record.pins += 1
         record.last_used_at = self._clock.time()
         try:
             yield
         finally:
             record.pins -= 1
+            if record.doomed and record.pins == 0:
+                await self._drop(record, "asked for")
 
     async def take(
-        self, slot: Slot, kind: SnapshotKind, owner: str, *, setup_key: str | None = None, name: str | None = None
+        self,
+        slot: Slot,
+        kind: SnapshotKind,
+        owner: str,
+        *,
+        setup_key: str | None = None,
+        name: str | None = None,
+        description: str | None = None,
     ) -> SnapshotRecord:
         """Snapshot a desktop that runs on. Every connection into it is closed first. Raises `FarmError`."""
         now = self._clock.time()
@@ -131,30 +205,52 @@ class Snapshots:
             bytes=0,
             created_at=now,
             last_used_at=now,
+            description=description,
         )
+        with self._named(owner, name):
+            await self._save(slot, record)
+        async with self.reading(record):
+            await self._repository.finish_snapshot(record, slot)
+            await self._make_room(required=False)
+        return record
+
+    @contextmanager
+    def _named(self, owner: str, name: str | None) -> Iterator[None]:
+        """Keeps a name for the snapshot that is being made. Raises `FarmError` when another one has it."""
+        if name is None:
+            yield
+            return
+        other = self.find(name, owner)
+        if other is not None or (owner, name) in self._names_taken:
+            taken = other.snapshot_id if other else "one that is being made"
+            hint = "Delete that one, or choose another name."
+            raise FarmError(wire.ErrorCode.INVALID, f"the name {name!r} belongs to {taken}", status=409, hint=hint)
+        self._names_taken.add((owner, name))
+        try:
+            yield
+        finally:
+            self._names_taken.discard((owner, name))
+
+    async def _save(self, slot: Slot, record: SnapshotRecord) -> None:
         expected = self._expected_bytes(slot)
         self._reserved_bytes += expected
         try:
-            await self._make_room(required=kind != "booted")
+            await self._make_room(required=record.kind != "booted")
             await self._repository.add_snapshot(record)
-            record.bytes = await self._write(slot, record.snapshot_id)
+            saved = await self._write(slot, record.snapshot_id)
         finally:
             self._reserved_bytes -= expected
+        record.bytes, record.files_bytes = saved.bytes, saved.files_bytes
+        record.pause_s, record.processes = saved.pause_s, saved.processes
         self._records[record.snapshot_id] = record
-        record.pins += 1
-        try:
-            await self._repository.finish_snapshot(record, slot.desktop_id)
-            await self._make_room(required=False)
-        finally:
-            record.pins -= 1
-        return record
+        self._ancestry.add(record.snapshot_id, record.parent, record.files_bytes)
 
-    async def _write(self, slot: Slot, snapshot_id: str) -> int:
+    async def _write(self, slot: Slot, snapshot_id: str) -> SnapshotInfo:
         try:
             if slot.guest is None:
-                return (await self._provider.snapshot(slot.desktop_id, snapshot_id)).bytes
+                return await self._provider.snapshot(slot.desktop_id, snapshot_id)
             async with slot.guest.quiet():
-                return (await self._provider.snapshot(slot.desktop_id, snapshot_id)).bytes
+                return await self._provider.snapshot(slot.desktop_id, snapshot_id)
         except GuestBusy as error:
             self._repository.end_snapshot(snapshot_id, "deleted", str(error))
             hint = "Take the snapshot when no call runs."
@@ -177,10 +273,10 @@ class Snapshots:
                     detail = f"the snapshot quota of {self.quota_bytes} bytes is used up by snapshots that are in use"
                     raise FarmError(wire.ErrorCode.QUOTA, detail, hint=hint)
                 return
-            await self._drop(victim, "deleted", "evicted: quota")
+            await self._drop(victim, "evicted: quota")
 
     def _victim(self) -> SnapshotRecord | None:
-        living = self._living()
+        living = self._living().bases
         candidates = [
             record
             for record in self._records.values()
@@ -189,24 +285,51 @@ class Snapshots:
         return min(candidates, key=lambda record: (record.kind == "user", record.last_used_at), default=None)
 
     async def delete(self, record: SnapshotRecord) -> None:
-        await self._drop(record, "deleted", "asked for")
+        """Remove a ready or a quarantined snapshot: nobody finds it any more, and its files go when the last restore from it has ended."""
+        if record.pins == 0:
+            await self._drop(record, "asked for")
+            return
+        record.doomed = True
+        self._records.pop(record.snapshot_id, None)
 
     async def quarantine(self, record: SnapshotRecord, reason: str) -> None:
-        """Forget a snapshot that does not restore."""
-        if record.snapshot_id in self._records:
-            await self._drop(record, "quarantined", reason)
+        """Set a snapshot that does not restore aside, as far as there is room."""
+        if self._records.pop(record.snapshot_id, None) is None:
+            return
+        record.state, record.reason = wire.SnapshotState.QUARANTINED, reason
+        try:
+            if isinstance(self._provider, KeepsBroken) and await self._room_in_quarantine(record):
+                record.place = await self._provider.quarantine(record.snapshot_id)
+            if record.place is None:
+                await self._provider.delete_snapshot(record.snapshot_id)
+        except ProviderError as error:
+            raise from_provider(error) from error
+        finally:
+            if record.place is not None:
+                self._quarantined[record.snapshot_id] = record
+            self._repository.end_snapshot(record.snapshot_id, "quarantined", reason, record.place)
 
-    async def _drop(self, record: SnapshotRecord, state: str, reason: str) -> None:
+    async def _room_in_quarantine(self, record: SnapshotRecord) -> bool:
+        """Whether it may be kept, after older ones made way."""
+        if record.bytes > self._quarantine_bytes:
+            return False
+        while self.quarantined_bytes + record.bytes > self._quarantine_bytes:
+            await self._drop(next(iter(self._quarantined.values())), "the quarantine is full")
+        return True
+
+    async def _drop(self, record: SnapshotRecord, reason: str) -> None:
         self._records.pop(record.snapshot_id, None)
-        self._repository.end_snapshot(record.snapshot_id, state, reason)
+        self._quarantined.pop(record.snapshot_id, None)
+        self._repository.end_snapshot(record.snapshot_id, "deleted", reason)
+        self._ancestry.prune(self._standing())
         try:
             await self._provider.delete_snapshot(record.snapshot_id)
         except ProviderError as error:
             raise from_provider(error) from error
 
     async def delete_all(self) -> None:
-        for record in self.all():
-            await self._drop(record, "deleted", "the farm stops")
+        for record in (*self.all(), *self.quarantined()):
+            await self._drop(record, "the farm stops")
 
 
 def _fitting(record: SnapshotRecord, want: Want) -> SnapshotRecord:
@@ -214,3 +337,10 @@ def _fitting(record: SnapshotRecord, want: Want) -> SnapshotRecord:
         detail = f"snapshot {record.snapshot_id} is of another shape or image than the desktop"
         raise FarmError(wire.ErrorCode.INVALID, detail, hint=f"Lease the shape {record.shape.model_dump_json()}.")
     return record
+
+
+def did_not_restore(snapshot_id: str | None, instead: str | None) -> FarmError:
+    """What a claim of exactly that snapshot is told; `instead`: what came up."""
+    hint = f"Claim {instead}, which it stands on, or take it again." if instead else "Take it again."
+    detail = f"the snapshot {snapshot_id} did not restore and is quarantined"
+    return FarmError(wire.ErrorCode.SNAPSHOT_BROKEN, detail, hint=hint)

@@ -2,7 +2,7 @@
 
 Role: the single definition shared by the server and by every client (client packages import this module and nothing else of the server).
 Rule: pydantic and the standard library only; unknown fields are errors; a field is never renamed, only added with a default.
-Non-goals: no behaviour, no defaults that depend on the host.
+Non-goals: no behaviour (but for `messages`: how a calling end reads the channel), no defaults that depend on the host.
 
 Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of them except `/healthz`):
 
@@ -20,12 +20,15 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     POST   /v1/leases/{lease_id}/execute         ExecRequest -> ExecReply
     PUT    /v1/leases/{lease_id}/files?path=     body = content;  GET the same path reads it
     POST   /v1/leases/{lease_id}/snapshot        SnapshotRequest -> SnapshotView  live memory snapshot, optionally published under a key
+    GET    /v1/leases/{lease_id}/clock           -> ClockView                     the desktop's time of day
+    PUT    /v1/leases/{lease_id}/clock           ClockRequest -> ClockView        declare it
     GET    /v1/leases/{lease_id}/health          -> DesktopHealthView             why a desktop died, and whose fault it is
     ANY    /v1/leases/{lease_id}/guest/{path}    the guest agent's OSWorld routes, passed through
     WS     /v1/leases/{lease_id}/tunnel?port=N   bytes to and from a TCP port inside the desktop
     POST   /v1/setups/claim                      SetupClaim -> SetupGrant         one builder per key, the others wait
     POST   /v1/setups/abandon                    SetupAbandon                     the builder failed; the next one may try
-    GET    /v1/snapshots                         -> list[SnapshotView];  DELETE /v1/snapshots/{snapshot_id}
+    GET    /v1/snapshots?state=ready|quarantined -> list[SnapshotView]            the caller's and the farm's own
+    GET    /v1/snapshots/{id or name}            -> SnapshotView;  DELETE         desktops made from it live on
     GET    /v1/desktops                          -> list[DesktopView]
     GET    /v1/events?after=N                    -> list[Event]                   append-only history
     GET    /v1/farm                              -> FarmView
@@ -54,11 +57,16 @@ from dart_server.wire.base import (
     ImageName,
     Resolution,
     SetupKey,
+    SnapshotName,
     WireModel,
 )
 from dart_server.wire.desktop import (
+    EARLIEST_CLOCK,
+    LATEST_CLOCK,
     A11yElement,
     ButtonEvent,
+    ClockRequest,
+    ClockView,
     ExecReply,
     ExecRequest,
     FrameHeader,
@@ -88,6 +96,7 @@ from dart_server.wire.farm import (
     SetupClaim,
     SetupGrant,
     SnapshotRequest,
+    SnapshotState,
     SnapshotView,
 )
 from dart_server.wire.leases import (
@@ -101,12 +110,16 @@ from dart_server.wire.leases import (
 )
 
 __all__ = [
+    "EARLIEST_CLOCK",
     "FENCE_HEADER",
+    "LATEST_CLOCK",
     "LEASE_TOKEN_HEADER",
     "REQUEST_ID_HEADER",
     "A11yElement",
     "ButtonEvent",
     "ChannelError",
+    "ClockRequest",
+    "ClockView",
     "DesktopHealthView",
     "DesktopShape",
     "DesktopState",
@@ -138,7 +151,9 @@ __all__ = [
     "SetupClaim",
     "SetupGrant",
     "SetupKey",
+    "SnapshotName",
     "SnapshotRequest",
+    "SnapshotState",
     "SnapshotView",
     "StepRequest",
     "TextEvent",

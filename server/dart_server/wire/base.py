@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 LEASE_TOKEN_HEADER = "X-Dart-Lease-Token"
 FENCE_HEADER = "X-Dart-Fence"
@@ -12,6 +12,20 @@ REQUEST_ID_HEADER = "X-Request-Id"
 
 SetupKey = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """sha256 over (image digest, resolution, font size, canonical set-up, asset digests); the evaluator is not part of it."""
+
+SNAPSHOT_ID_PREFIX = "snap_"
+
+
+def _no_id(name: str) -> str:
+    if name.startswith(SNAPSHOT_ID_PREFIX):
+        raise ValueError(f"a snapshot's name may not begin with {SNAPSHOT_ID_PREFIX}, as ids do")
+    return name
+
+
+SnapshotName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._:@+-]{0,127}$"), AfterValidator(_no_id)
+]
+"""What a tenant calls a snapshot of its own; at most one snapshot of a tenant has a name at a time."""
 
 ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 Resolution = Annotated[tuple[int, int], Field(description="width, height in pixels")]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
 from dart_server.wire.base import WireModel
 
@@ -106,6 +107,31 @@ class ExecReply(WireModel):
     stdout: str
     stderr: str
     timed_out: bool = False
+
+
+EARLIEST_CLOCK = datetime(2001, 9, 10, tzinfo=UTC)
+LATEST_CLOCK = datetime(2096, 10, 1, tzinfo=UTC)
+
+
+class ClockRequest(WireModel):
+    """Declare the desktop's time of day: it is `time` now and goes on from there, in snapshots and their copies, too, which take it up
+    where it was frozen however old they are. None: the farm's own time of day again."""
+
+    time: AwareDatetime | None
+
+    @field_validator("time")
+    @classmethod
+    def _usable(cls, value: datetime | None) -> datetime | None:
+        if value is not None and not EARLIEST_CLOCK <= value <= LATEST_CLOCK:
+            raise ValueError(f"a desktop's clock goes from {EARLIEST_CLOCK:%Y-%m-%d} to {LATEST_CLOCK:%Y-%m-%d}")
+        return value
+
+
+class ClockView(WireModel):
+    """What time of day it is in the desktop, and whether it was declared."""
+
+    time: AwareDatetime
+    declared: bool
 
 
 class A11yElement(WireModel):

@@ -8,19 +8,35 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from dart_server.wire.base import DesktopShape, SetupKey, WireModel
+from dart_server.wire.base import DesktopShape, SetupKey, SnapshotName, WireModel
 
 
 class SnapshotRequest(WireModel):
-    """Take a live snapshot. With `publish_key` it becomes the shared prepared state of that set-up (one builder per key)."""
+    """Take a live snapshot. With `publish_key` it becomes the shared prepared state of that set-up (one builder per key).
 
-    name: str | None = Field(default=None, max_length=128)
+    A `name` that another snapshot of the tenant has is refused."""
+
+    name: SnapshotName | None = None
+    description: str | None = Field(default=None, max_length=500, description="what it holds, for people")
     publish_key: SetupKey | None = None
     grant: str | None = Field(default=None, description="the builder's grant from /v1/setups/claim, needed to publish")
 
 
+class SnapshotState(StrEnum):
+    """READY can be restored. QUARANTINED did not restore: it is kept aside for inspection and never offered again."""
+
+    READY = "ready"
+    QUARANTINED = "quarantined"
+
+
 class SnapshotView(WireModel):
-    """A stored snapshot: `parent` is the snapshot it was restored from."""
+    """A stored snapshot: what it holds and where it comes from.
+
+    `parent` is the snapshot that its desktop was restored from, None for one that was booted from the image; `lineage` goes on from there,
+    nearest first, snapshots that are gone by now included. `bytes` = `memory_bytes` (processes) + `files_bytes` (what was written to the
+    file system since the parent; that layer is shared, read-only, by all copies). `pause_ms`: how long the desktop stood still while it was
+    taken. `reason` and `place` tell of a quarantined one why, and where a person finds its files.
+    """
 
     snapshot_id: str
     kind: Literal["booted", "setup", "user"]
@@ -32,6 +48,16 @@ class SnapshotView(WireModel):
     parent: str | None
     created_at: datetime
     last_used_at: datetime
+    state: SnapshotState = SnapshotState.READY
+    description: str | None = None
+    image_digest: str = ""
+    lineage: list[str] = Field(default_factory=list)
+    memory_bytes: int = 0
+    files_bytes: int = 0
+    processes: int | None = None
+    pause_ms: float | None = None
+    reason: str | None = None
+    place: str | None = None
 
 
 class SetupClaim(WireModel):
@@ -105,3 +131,4 @@ class FarmView(WireModel):
     snapshots: int
     snapshot_bytes: int
     snapshot_quota_bytes: int
+    quarantined_bytes: int = 0

@@ -17,7 +17,8 @@ class LeaseRequest(WireModel):
     shape: DesktopShape = DesktopShape()
     setup_key: SetupKey | None = Field(default=None, description="prefer a copy of this snapshot when it exists")
     snapshot_id: str | None = Field(
-        default=None, description="a copy of exactly this snapshot, else `snapshot_missing`"
+        default=None,
+        description="id or name; a copy of exactly this snapshot, else `snapshot_missing` or `snapshot_broken`",
     )
     ttl_s: float = Field(default=60.0, gt=1, le=3600, description="the lease ends this long after the last heartbeat")
     wait_s: float = Field(
@@ -38,6 +39,7 @@ class Lease(WireModel):
     setup_key: SetupKey | None = Field(description="the snapshot the desktop was restored from; None = the booted base")
     ttl_s: float
     expires_at: datetime
+    snapshot_id: str | None = Field(default=None, description="the snapshot that the desktop is a copy of")
 
 
 class LeaseState(StrEnum):
@@ -72,17 +74,25 @@ class HeartbeatReply(WireModel):
 class ResetRequest(WireModel):
     """Replace the leased desktop by a fresh copy of a snapshot (None: of the booted base).
 
-    A `setup_key` nobody has built yet gives the booted base, and the reply says so; a `snapshot_id` that is gone is `snapshot_missing`."""
+    A `setup_key` nobody has built yet gives the booted base, and the reply says so; a `snapshot_id` (id or name) that is gone is
+    `snapshot_missing`. Whatever does not restore is quarantined, and the desktop becomes a copy of its deepest ancestor that does, at last
+    a boot of the image: the reply says that, too."""
 
     setup_key: SetupKey | None = None
     snapshot_id: str | None = None
 
 
 class ResetReply(WireModel):
-    """What the desktop is a copy of now, and the new fence; `restored` is False when it had to be booted."""
+    """What the desktop is a copy of now, and the new fence; `restored` is False when it was booted, `standby` True when that was done
+    before the reset was asked for.
+
+    `snapshot_id` is not the one asked for where that is among `quarantined`: those did not restore just now."""
 
     fence: int
     desktop_id: str
     setup_key: SetupKey | None
     restored: bool
+    standby: bool = False
     duration_s: float
+    snapshot_id: str | None = None
+    quarantined: list[str] = Field(default_factory=list)

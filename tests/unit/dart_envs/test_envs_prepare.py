@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import pytest
 from toy_task import ToyTask
@@ -170,3 +172,24 @@ async def test_publishing_needs_the_builders_grant(farm: FakeFarm) -> None:
     lease.state.typed = "later"
     await lease.reset(snapshot_id=view.snapshot_id)
     assert lease.state.typed == ""
+
+
+async def test_a_declared_clock_is_set_before_the_setup_and_kept_in_the_state(farm: FakeFarm) -> None:
+    @dataclass
+    class Dated(ToyTask):
+        starts_at: datetime | None = datetime(2024, 2, 29, 12, tzinfo=UTC)
+        seen: list[datetime] = field(default_factory=list)
+
+        async def prepare(self, desktop: Desktop) -> None:
+            assert isinstance(desktop, FakeLease)
+            self.seen.append((await desktop.clock()).time)
+
+    task = Dated()
+    async with AsyncDesktopEnv(farm, shape=SHAPE) as env:
+        for _ in range(2):
+            await env.reset(task)
+            assert isinstance(env.lease, FakeLease)
+            assert (await env.lease.clock()).time == task.starts_at
+        assert task.seen == [task.starts_at], "built once"
+        await env.reset(ToyTask(id="toy/type/0001"))
+        assert not (await env.lease.clock()).declared

@@ -144,8 +144,13 @@ class FakeProvider:
 
     memory_snapshot: bool = True
     snapshot_bytes: int = 100
+    files_bytes: int = 0
     broken: set[str] = field(default_factory=set)
     """Snapshots that do not restore."""
+    aside: set[str] = field(default_factory=set)
+    """Snapshots in quarantine."""
+    failing: int = 0
+    """The next so many restores fail."""
     host_faults: int = 0
     """The next so many creates and restores fail."""
     log: list[tuple[str, str]] = field(default_factory=list)
@@ -197,11 +202,12 @@ class FakeProvider:
         await asyncio.sleep(0.01)
         assert not desktop.server.server_state.connections, "connections must be closed before a snapshot"
         self.snapshots[snapshot_id] = copy.copy(desktop.files)
-        return base.SnapshotInfo(snapshot_id, self.snapshot_bytes, DIGEST)
+        return base.SnapshotInfo(snapshot_id, self.snapshot_bytes, DIGEST, self.files_bytes, 0.25, 7)
 
     async def restore(self, desktop_id: str, snapshot_id: str) -> None:
         self.log.append(("restore", snapshot_id))
-        if snapshot_id in self.broken or snapshot_id not in self.snapshots:
+        if self.failing or snapshot_id in self.broken or snapshot_id not in self.snapshots:
+            self.failing = max(0, self.failing - 1)
             await self.destroy(desktop_id)
             raise base.SnapshotBroken(f"{snapshot_id} does not restore")
         await self._boot(desktop_id, copy.copy(self.snapshots[snapshot_id]), (64, 48))
@@ -212,8 +218,13 @@ class FakeProvider:
             self.log.append(("destroy", desktop_id))
             await desktop.stop()
 
+    async def quarantine(self, snapshot_id: str) -> str | None:
+        self.aside.add(snapshot_id)
+        return f"/aside/{snapshot_id}"
+
     async def delete_snapshot(self, snapshot_id: str) -> None:
         self.snapshots.pop(snapshot_id, None)
+        self.aside.discard(snapshot_id)
 
     def _alive(self, desktop_id: str) -> FakeDesktop:
         desktop = self.desktops.get(desktop_id)

@@ -79,7 +79,7 @@ async def test_a_farm_that_was_killed_takes_its_leases_over(
     api = await make_api(max_desktops=3)
     lease, lost, old = await api.claim(ttl_s=100), await api.claim(ttl_s=100), await api.claim(ttl_s=5)
     published = (await api.publish(lease, "a" * 64)).json()["snapshot_id"]
-    _abandon(api.farm)
+    abandon(api.farm)
     await provider.destroy(lost["desktop_id"])
     clock.now += 6
     api = await make_api(max_desktops=3)
@@ -94,7 +94,7 @@ async def test_a_farm_that_was_killed_takes_its_leases_over(
     assert set(provider.desktops) == {lease["desktop_id"], lost["desktop_id"]}
 
 
-def _abandon(farm: Farm) -> None:
+def abandon(farm: Farm) -> None:
     """The process dies: nothing of it runs on, nothing is cleaned up."""
     assert farm._ticker is not None
     farm._ticker.cancel()

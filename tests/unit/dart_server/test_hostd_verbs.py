@@ -20,6 +20,7 @@ CREATE = {
     "pids": 100,
     "cpus": 1,
     "disk_mib": 64,
+    "proxy_port": None,
 }
 
 

@@ -1,5 +1,6 @@
 """Input as X requests: order, modifiers, spare keys, clamping; the server is a recorder."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,13 @@ class Recorder:
         self.asked: list[tuple[Any, ...]] = []
         self.pointer = (0, 0)
         self.now_s = 50.0
+        self.arrived: list[int] = []
+
+    def pending_events(self) -> int:
+        return len(self.arrived)
+
+    def next_event(self) -> Any:
+        return SimpleNamespace(type=self.arrived.pop(0))
 
     def sync(self) -> None:
         self.asked.append(("sync",))
@@ -43,6 +51,12 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> xinput.XInput:
     made.sleep = lambda seconds: made.display.asked.append(("sleep", seconds))
     made.monotonic = lambda: made.display.now_s
     made.last_press = None
+    made.map_changed = made.damaged = False
+    made.last_keysym = 0
+    made.reading = SimpleNamespace(note=lambda event: None, focused_pid=lambda classes: 0)  # type: ignore[assignment]
+    made.damage_event = 90
+    monkeypatch.setattr(made, "await_reader", lambda: made.display.asked.append(("read",)), raising=True)
+    monkeypatch.setattr(made, "read_keymap", lambda: keymap.Keymap([list(row) for row in rows]), raising=True)
     monkeypatch.setattr(made, "pointer_position", lambda: made.display.pointer, raising=True)
     kinds = {X.KeyPress: "press", X.KeyRelease: "lift", X.ButtonPress: "down", X.ButtonRelease: "up"}
 
@@ -123,7 +137,7 @@ def test_release_all_lets_everything_go(connection: xinput.XInput) -> None:
 
 def test_missing_characters_are_mapped_before_they_are_typed(connection: xinput.XInput) -> None:
     assert asked(connection, text("aЖЖ")) == [
-        ("map", SPARE, 0x1000416), ("press", A_CODE), ("lift", A_CODE),
+        ("map", SPARE, 0x1000416), ("read",), ("press", A_CODE), ("lift", A_CODE),
         ("press", SPARE), ("lift", SPARE), ("press", SPARE), ("lift", SPARE),
     ]  # fmt: skip
     assert asked(connection, text("Ж")) == [("press", SPARE), ("lift", SPARE)]
@@ -131,7 +145,7 @@ def test_missing_characters_are_mapped_before_they_are_typed(connection: xinput.
 
 def test_programs_get_time_before_a_spare_key_changes_its_meaning(connection: xinput.XInput) -> None:
     asked(connection, text("Ж"))
-    assert asked(connection, text("好"))[:2] == [("sleep", xinput.REMAP_PAUSE_S), ("map", SPARE, 0x100597D)]
+    assert asked(connection, text("好"))[:4] == [("read",), ("map", SPARE, 0x100597D), ("read",), ("press", SPARE)]
 
 
 def test_the_pointer_is_blended_and_clipped() -> None:
@@ -150,3 +164,20 @@ def test_encodings(encoding: str, head: bytes) -> None:
     image = Image.new("RGB", (4, 2), (1, 2, 3))
     assert encode(image, events.Frame(encoding, 100)).startswith(head)
     assert encode(image, events.Frame("raw")) == bytes([1, 2, 3] * 8)
+
+
+def test_what_another_program_wrote_to_a_spare_key_is_used_and_not_overwritten(connection: xinput.XInput) -> None:
+    assert asked(connection, text("Ж"))[0] == ("map", SPARE, 0x1000416)
+    rows = [list(row) for row in connection.keymap.rows]
+    rows[SPARE - 8] = [0x1000417, 0x1000417]
+    connection.read_keymap = lambda: keymap.Keymap(rows)  # type: ignore[method-assign]
+    connection.display.arrived.append(X.MappingNotify)
+    assert asked(connection, text("З")) == [("press", SPARE), ("lift", SPARE)]
+    assert ("map", SPARE, 0x1000416) in asked(connection, text("Ж"))
+
+
+def test_damage_that_input_finds_waiting_is_not_lost_to_the_settling(connection: xinput.XInput) -> None:
+    connection.display.arrived.append(connection.damage_event)
+    asked(connection, events.Move(1, 1))
+    assert connection.drain()
+    assert not connection.drain()

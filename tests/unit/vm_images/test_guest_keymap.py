@@ -73,3 +73,11 @@ def test_a_text_is_cut_where_spare_keys_run_out() -> None:
     runs = keymap.batches([0x61, 1001, 1002, 1001, 0x61, 1003, 1001])
     assert runs == [[0x61, 1001, 1002, 1001, 0x61], [1003, 1001]]
     assert [keysym for run in runs for keysym in run] == [0x61, 1001, 1002, 1001, 0x61, 1003, 1001]
+
+
+def test_a_character_that_another_program_left_on_a_spare_key_is_found_and_may_be_replaced() -> None:
+    keymap = Keymap([[0x61, 0x41], [0x1000416, 0x1000416, 0], [0xE9, 0xE9], [0xFF0D, 0xFF0D], [0xE9, 0xC9], [0]])
+    assert keymap.spares == [9, 10, 13]
+    assert keymap.find(0x1000416) == Stroke(9)
+    assert keymap.find(0xFF0D) == Stroke(11)
+    assert keymap.borrow([1, 2]) == {13: 1, 10: 2}

@@ -6,17 +6,23 @@ from dart_guest.settle import wait_until_settled
 
 
 class Screen:
-    """Draws at set times (ms) and owns the clock."""
+    """A fake: draws and has read the input at set times (ms), and owns the clock."""
 
-    def __init__(self, *draws_ms: float) -> None:
+    def __init__(self, *draws_ms: float, read_ms: float = 0.0) -> None:
         self.now_ms = 0.0
+        self.read_ms = read_ms
         self.draws_ms = sorted(draws_ms)
 
     def monotonic(self) -> float:
         return self.now_ms / 1000
 
+    def input_read(self) -> bool:
+        return self.now_ms >= self.read_ms
+
     def wait_for_damage(self, timeout_s: float) -> bool:
         until_ms = self.now_ms + timeout_s * 1000
+        if not self.input_read():
+            until_ms = min(until_ms, self.read_ms)
         if self.draws_ms and self.draws_ms[0] <= until_ms:
             self.now_ms = max(self.now_ms, self.draws_ms.pop(0))
             return True
@@ -42,4 +48,22 @@ class Screen:
 def test_settling(draws_ms: tuple[float, ...], settle: Settle, expected: tuple[bool, float]) -> None:
     screen = Screen(*draws_ms)
     settled, waited_ms = wait_until_settled(screen, settle, screen.monotonic)
+    assert (settled, pytest.approx(waited_ms)) == expected
+
+
+@pytest.mark.parametrize(
+    ("read_ms", "draws_ms", "expected"),
+    [
+        (300.0, (), (True, 360)),
+        (300.0, (310,), (True, 370)),
+        (300.0, (10,), (True, 360)),
+        (9999.0, (), (False, 1500)),
+    ],
+    ids=["a busy program", "draws when it has read", "drawn before it has read", "never reads"],
+)
+def test_quiet_counts_from_when_the_input_was_read(
+    read_ms: float, draws_ms: tuple[float, ...], expected: tuple[bool, float]
+) -> None:
+    screen = Screen(*draws_ms, read_ms=read_ms)
+    settled, waited_ms = wait_until_settled(screen, Settle(60, 1500), screen.monotonic)
     assert (settled, pytest.approx(waited_ms)) == expected

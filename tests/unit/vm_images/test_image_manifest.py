@@ -11,8 +11,10 @@ from imagebuild.manifest import (
     image_digest,
     installed_packages,
     read_manifest,
+    recipe_digest,
     write_manifest,
 )
+from imagebuild.recipe import Recipe, User
 
 
 def guest(tmp_path: Path) -> Path:
@@ -75,4 +77,14 @@ def test_only_installed_packages_are_listed(tmp_path: Path) -> None:
         "Package: a\nStatus: install ok installed\nVersion: 0.1\n",
         encoding="utf-8",
     )
-    assert installed_packages(status) == {"a": "0.1", "b": "2:1.0-1"}
+    assert installed_packages(status) == {"a": ("0.1", 0), "b": ("2:1.0-1", 0)}
+
+
+def test_the_files_of_a_recipe_are_part_of_its_digest(tmp_path: Path) -> None:
+    recipe = Recipe("n", "bookworm", "m", "s", (), (), (), User("user", 1000, "p", ()))
+    bare = recipe_digest(recipe, tmp_path / "none")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a").write_text("1", encoding="utf-8")
+    one = recipe_digest(recipe, tmp_path / "files")
+    (tmp_path / "files" / "a").write_text("2", encoding="utf-8")
+    assert len({bare, one, recipe_digest(recipe, tmp_path / "files")}) == 3

@@ -52,9 +52,26 @@ def test_order_and_grouping_of_packages_do_not_change_the_recipe(tmp_path: Path)
     assert read_recipe(written(tmp_path, regrouped)).canonical() == first
 
 
+def test_the_desktop_recipe_holds_what_osworld_tasks_drive() -> None:
+    recipe = read_recipe(RECIPES / "desktop.toml")
+    wanted = {"chromium", "libreoffice-calc", "libreoffice-writer", "libreoffice-impress", "gimp", "vlc", "thunderbird"}
+    assert wanted | {"gnome-terminal", "nautilus", "gedit", "evince", "eog", "fonts-noto-cjk", "xfce4-panel"} <= set(
+        recipe.packages
+    )
+    assert (recipe.user.name, recipe.user.password) == ("user", "password")
+
+
+def test_only_packages_decide_the_packages_layer(tmp_path: Path) -> None:
+    plain = read_recipe(written(tmp_path, GOOD))
+    warmed = read_recipe(written(tmp_path, GOOD.replace("\n[packages]", 'warm = [["true"]]\n[packages]')))
+    assert warmed.canonical() != plain.canonical()
+    assert warmed.packages_canonical() == plain.packages_canonical()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (("\n[packages]", 'warm = ["soffice"]\n[packages]'), "warm"),
         (('suite = "bookworm"', "suite = 12"), "suite"),
         (('suite = "bookworm"', 'suite = "bookworm"\ncolour = "red"'), "unknown key colour"),
         (("uid = 1000", 'uid = "1000"'), "user.uid"),

@@ -7,6 +7,7 @@ import build
 import pytest
 from imagebuild import bootstrap
 from imagebuild.errors import BuildError, UsageError
+from imagebuild.layers import share
 from imagebuild.manifest import Manifest, guest_digest, image_digest, recipe_digest, write_manifest
 from imagebuild.recipe import read_recipe
 from imagebuild.store import ImageStore, dart_home
@@ -85,7 +86,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_an_image_that_is_there_is_not_built_again(
     store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    of_recipe = recipe_digest(read_recipe(build.RECIPES / "basic.toml"))
+    of_recipe = recipe_digest(read_recipe(build.RECIPES / "basic.toml"), build.RECIPES / "basic")
     finished(store, image_digest(of_recipe, guest_digest(build.GUEST)), of_recipe)
     assert run(monkeypatch, "build", "basic", "--home", str(tmp_path)) == 0
     assert "image basic: up to date" in capsys.readouterr().out
@@ -119,7 +120,7 @@ def test_the_log_of_a_failed_build_stays_with_the_images(store: ImageStore, monk
     log = store.build_log("basic")
     assert log.is_relative_to(store.images)
     with pytest.raises(BuildError, match=f"broken.*{log}"):
-        build.fill(recipe, None, store.fresh_work("basic"), log, build.Progress("basic"))
+        build.fill(recipe, None, store.fresh_work("basic"), store, build.Progress("basic"))
     assert log.read_text(encoding="utf-8") == "E: broken\n"
 
 
@@ -128,3 +129,16 @@ def test_every_path_filter_reaches_dpkg(tmp_path: Path) -> None:
     argv = bootstrap.mmdebstrap_argv(recipe, tmp_path / "rootfs")
     assert {f"--dpkgopt=path-exclude={path}" for path in recipe.exclude_paths} <= set(argv)
     assert argv.index(recipe.suite) + 1 == argv.index(str(tmp_path / "rootfs"))
+
+
+def test_a_shared_tree_is_not_changed_by_what_writes_in_place(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    for name in ("etc/group-", "var/lib/dpkg/lock", "usr/bin/tool"):
+        (source / name).parent.mkdir(parents=True)
+        (source / name).write_text("before", encoding="utf-8")
+    share(source, target)
+    for name in ("etc/group-", "var/lib/dpkg/lock"):
+        with (target / name).open("r+", encoding="utf-8") as file:
+            file.write("after!")
+        assert (source / name).read_text(encoding="utf-8") == "before"
+    assert (target / "usr/bin/tool").stat().st_ino == (source / "usr/bin/tool").stat().st_ino

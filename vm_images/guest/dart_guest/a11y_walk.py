@@ -9,6 +9,7 @@ Non-goals: acting through AT-SPI; protection against hanging for good (the agent
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -19,12 +20,20 @@ MAX_ELEMENTS = 4000
 MAX_DEPTH = 60
 MAX_TEXT = 20_000
 CALL_TIMEOUT_MS = 800
+MAX_ACTIONS = 20
+LARGE_TABLE = 1000
+"""Children of a table above which only the cells that are showing are looked for."""
+CORNER_INSETS = (2, 20, 40)
+"""Pixels from a table's corner to its first cell: there may be headers."""
+UNCARRIED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffb\U00010000-\U0010ffff]")
 NAMESPACES = {
     "st": "https://accessibility.ubuntu.example.org/ns/state",
     "attr": "https://accessibility.ubuntu.example.org/ns/attributes",
     "cp": "https://accessibility.ubuntu.example.org/ns/component",
     "val": "https://accessibility.ubuntu.example.org/ns/value",
     "act": "https://accessibility.ubuntu.example.org/ns/action",
+    "doc": "https://accessibility.ubuntu.example.org/ns/document",
+    "docattr": "https://accessibility.ubuntu.example.org/ns/document/attributes",
     "txt": "https://accessibility.ubuntu.example.org/ns/text",
 }
 """Namespace prefixes and addresses of OSWorld's tree, which its evaluators match on."""
@@ -47,9 +56,12 @@ class Walk:
         return over
 
     def children(self, node: Any) -> Iterator[Any]:
-        """Children of a node that answer."""
+        """Children of a node that answer; of a large table, the cells that are showing."""
         try:
             count = node.get_child_count()
+            if count > LARGE_TABLE and "Table" in node.get_interfaces():
+                yield from self.cells(node)
+                return
         except self.failure:
             self.truncated = True
             return
@@ -64,20 +76,46 @@ class Walk:
             if child is not None:
                 yield child
 
+    def cells(self, table: Any) -> Iterator[Any]:
+        """The showing cells of a table (a spreadsheet has a thousand million), row by row; raises `failure`."""
+        area = table.get_extents(self.atspi.CoordType.SCREEN)
+        first = None
+        for inset in CORNER_INSETS:
+            found = table.get_accessible_at_point(area.x + inset, area.y + inset, self.atspi.CoordType.SCREEN)
+            if found is not None and found.get_role_name() == "table cell":
+                first = found
+                break
+        if first is None:
+            return
+        index = first.get_index_in_parent()
+        top, left = table.get_row_at_index(index), table.get_column_at_index(index)
+        right = table.get_n_columns()
+        for row in range(top, table.get_n_rows()):
+            for column in range(left, right):
+                if self.spent():
+                    return
+                cell = table.get_accessible_at(row, column)
+                if (row == top or column == left) and (cell is None or "showing" not in self.states(cell)):
+                    if row > top:
+                        return
+                    right = column
+                    break
+                yield cell
+
     def states(self, node: Any) -> list[str]:
         """Names of the states that are set."""
         return [state.value_nick for state in node.get_state_set().get_states()]
 
-    def text(self, node: Any) -> str:
+    def text(self, node: Any, interfaces: list[str]) -> str:
         """What the element holds as text, or ""."""
-        if "Text" not in node.get_interfaces():
+        if "Text" not in interfaces:
             return ""
         count = node.get_character_count()
         return str(node.get_text(0, min(count, MAX_TEXT))) if count > 0 else ""
 
-    def box(self, node: Any) -> tuple[int, int, int, int]:
+    def box(self, node: Any, interfaces: list[str]) -> tuple[int, int, int, int]:
         """(x, y, width, height) on the screen; zeros when the element has no place."""
-        if "Component" not in node.get_interfaces():
+        if "Component" not in interfaces:
             return (0, 0, 0, 0)
         area = node.get_extents(self.atspi.CoordType.SCREEN)
         return (int(area.x), int(area.y), int(area.width), int(area.height))
@@ -90,12 +128,20 @@ class Walk:
                 states = self.states(child)
                 if "showing" not in states:
                     continue
-                x, y, width, height = self.box(child)
+                interfaces = child.get_interfaces()
+                x, y, width, height = self.box(child, interfaces)
                 role, name = child.get_role_name(), child.get_name() or ""
                 inside = window if depth else name
                 if width > 0 and height > 0:
                     found.append(
-                        {"role": role, "name": name, "text": self.text(child), "states": states, "x": x, "y": y}
+                        {
+                            "role": role,
+                            "name": name,
+                            "text": self.text(child, interfaces),
+                            "states": states,
+                            "x": x,
+                            "y": y,
+                        }
                         | {"w": width, "h": height, "app": app, "window": inside}
                     )
             except self.failure:
@@ -104,18 +150,38 @@ class Walk:
             if depth < MAX_DEPTH:
                 self.flat(child, app, inside, depth + 1, found)
 
+    def xml_attributes(self, node: Any, interfaces: list[str]) -> dict[str, str]:
+        """What an element says about itself, under OSWorld's names; it has no place unless it is visible and showing."""
+        states = self.states(node)
+        found = {"name": node.get_name() or ""} | {f"st:{state}": "true" for state in states}
+        told = (node.get_attributes() or {}).items()
+        found |= {f"attr:{name}": value for key, value in told if (name := xml_name(key))}
+        if "Component" in interfaces and {"visible", "showing"} <= set(states):
+            x, y, width, height = self.box(node, interfaces)
+            found |= {"cp:screencoord": f"({x}, {y})", "cp:size": f"({width}, {height})"}
+        if "Value" in interfaces:
+            found |= {
+                "val:value": str(node.get_current_value()),
+                "val:min": str(node.get_minimum_value()),
+                "val:max": str(node.get_maximum_value()),
+                "val:step": str(node.get_minimum_increment()),
+            }
+        if "Action" in interfaces:
+            for index in range(min(node.get_n_actions(), MAX_ACTIONS)):
+                action = xml_name(node.get_action_name(index) or "") or "unnamed"
+                found[f"act:{action}_desc"] = node.get_action_description(index) or ""
+                found[f"act:{action}_kb"] = node.get_key_binding(index) or ""
+        found |= {name.lower(): "true" for name in ("Image", "Selection") if name in interfaces}
+        return found
+
     def xml(self, node: Any, depth: int) -> str:
         """One element and what is below it, in OSWorld's form."""
         self.count += 1
         try:
-            tag = (node.get_role_name() or "unknown").replace(" ", "-")
-            states = self.states(node)
-            attributes = {"name": node.get_name() or ""}
-            attributes |= {f"st:{state}": "true" for state in states}
-            if "showing" in states:
-                x, y, width, height = self.box(node)
-                attributes |= {"cp:screencoord": f"({x}, {y})", "cp:size": f"({width}, {height})"}
-            text = self.text(node)
+            tag = xml_name(node.get_role_name() or "") or "unknown"
+            interfaces = node.get_interfaces()
+            attributes = self.xml_attributes(node, interfaces)
+            text = self.text(node, interfaces)
         except self.failure:
             self.truncated = True
             return ""
@@ -124,9 +190,15 @@ class Walk:
         return f"<{tag} {head}>{escape(clean(text))}{''.join(below)}</{tag}>"
 
 
+def xml_name(text: str) -> str:
+    """A role, key or action as the name of an element or attribute: spaces are hyphens, what no name can hold is left out."""
+    name = re.sub(r"[^\w.-]", "", text.strip().replace(" ", "-"))
+    return name if name[:1].isalpha() or not name else f"_{name}"
+
+
 def clean(text: str) -> str:
-    """Without characters that XML cannot carry."""
-    return "".join(character for character in text if character >= " " or character in "\t\n")
+    """Without characters that XML cannot carry and the place holders of embedded objects."""
+    return UNCARRIED.sub("", text)
 
 
 def escape(text: str) -> str:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import tempfile
 import threading
 import time
 import weakref
@@ -20,20 +21,28 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from dart_guest import PROTOCOL, VERSION, session
+from dart_guest import PROTOCOL, VERSION, machine, session
 from dart_guest.a11y import Walker
+from dart_guest.clock import DesktopClock
 from dart_guest.desktop import Desktop
+from dart_guest.events import Frame, Settle, StepRequest
 from dart_guest.processes import Runner
-from dart_guest.windows import window_manager_works
+from dart_guest.recorder import Recorder
+from dart_guest.windows import listed, window_manager_works
 from dart_guest.xinput import SessionDown
 
 Result = TypeVar("Result")
 
 HELPER_THREADS = 4
 PROBE_LIMIT_S = 1.0
-DISK_PROBE_BYTES = 1024 * 1024
+START_POLL_S = 0.02
+DISK_ROOM_BYTES = 1024 * 1024
 BACKGROUND = 0xDCE4EC
+RECORDING = Path("/var/log/dart/recording.mp4")
+"""Where only root can write: a link laid by the user must not be followed."""
 SESSION_PARTS = ("bus", "x", "wm")
+AT_REST = StepRequest(None, (), Settle(quiet_ms=1000, cap_ms=15000), Frame(encoding="none"))
+"""A step that waits until the shell has drawn itself."""
 
 
 class Agent:
@@ -43,6 +52,12 @@ class Agent:
         self.desktop = Desktop(display)
         self.runner = Runner(drop_privileges)
         self.walker = Walker(self.runner, package_dir)
+        self.recorder = Recorder(
+            display, RECORDING if managed else Path(tempfile.gettempdir()) / f"dart-recording-{os.getpid()}.mp4"
+        )
+        self.clock = DesktopClock()
+        self.wallpaper: Path | None = None
+        """The picture that the agent itself put on the root window."""
         self.managed = managed
         """Whether dart-init runs the session and writes its status."""
         self.steps = ThreadPoolExecutor(max_workers=1, thread_name_prefix="steps")
@@ -73,16 +88,29 @@ class Agent:
             self.active_steps -= 1
 
     async def watch_start(self) -> None:
-        """Poll until X and the window manager answer, then write the ready file."""
+        """Poll until X, the window manager and the session's shell are there and at rest, then write the ready file."""
+        shell = frozenset(session.read_plan().windows)
+        manager_works = False
         while not self.ready:
             try:
                 await self.on_desktop(self.desktop.probe)
-                self.ready = await self.on_desktop(lambda: window_manager_works(self.desktop.connection()))
-                await self.on_desktop(lambda: self.desktop.connection().paint_root(BACKGROUND))
+                # Asked until it is so and never again: its window makes work for the manager and for a panel that still starts.
+                if not manager_works:
+                    manager_works = await self.on_desktop(lambda: window_manager_works(self.desktop.connection()))
+                    if manager_works:
+                        await self.on_desktop(lambda: self.desktop.connection().paint_root(BACKGROUND))
+                works = manager_works
+                if works and shell:
+                    works = await self.on_desktop(
+                        lambda: shell <= {one.cls for one in listed(self.desktop.connection())}
+                    )
+                    if works:
+                        await self.on_desktop(lambda: self.desktop.step(AT_REST))
+                self.ready = works
             except SessionDown:
-                self.ready = False
+                self.ready = manager_works = False
             if not self.ready:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(START_POLL_S)
         if self.managed:
             with contextlib.suppress(OSError):
                 session.READY_FILE.write_text("ready\n", encoding="ascii")
@@ -119,8 +147,9 @@ class Agent:
             "agent_starts": status.agent_starts,
             "processes": await asyncio.to_thread(count_processes),
             "restores": self.restores,
-            "realtime_s": time.time(),
+            "realtime_s": self.clock.now_s(),
             "held": self.desktop.held(),
+            "oom_kills": machine.oom_kills() if machine.present() else 0,
         }
 
     size: tuple[int, int] = (0, 0)
@@ -150,19 +179,15 @@ def read_boot_id() -> str:
 
 
 def disk_full(directories: tuple[str, ...] = (session.HOME, "/tmp")) -> bool:
-    """Whether 1 MiB cannot be written where the user works."""
+    """Whether 1 MiB, or one more file, has no room where the user works. Only looks: what it wrote would be seen by file managers."""
     for directory in directories:
-        if not Path(directory).is_dir():
-            continue
-        probe = Path(directory) / f".dart-probe-{os.getpid()}"
         try:
-            with probe.open("wb") as file:
-                file.write(bytes(DISK_PROBE_BYTES))
+            room = os.statvfs(directory)
         except OSError:
+            continue
+        no_more_files = room.f_files > 0 and room.f_favail == 0
+        if room.f_bavail * room.f_frsize < DISK_ROOM_BYTES or no_more_files:
             return True
-        finally:
-            with contextlib.suppress(OSError):
-                probe.unlink()
     return False
 
 

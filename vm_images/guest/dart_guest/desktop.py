@@ -139,6 +139,8 @@ class Desktop:
         performed_s = self.monotonic()
         settled, settle_ms = False, 0.0
         if request.settle is not None:
+            if request.events and request.settle.quiet_ms > 0:
+                x.ask_reading()
             settled, settle_ms = settle.wait_until_settled(x, request.settle, self.monotonic)
         cursor = x.pointer_position()
         grab_at_s = self.monotonic()

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import stat
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from aiohttp import web
@@ -19,8 +21,14 @@ from dart_guest.events import BadRequest
 from dart_guest.http import agent_of, failure
 
 CHUNK = 256 * 1024
+FILE_LIMIT = 4 * 1024**3
+"""Largest file taken in, in bytes: a desktop's disk quota is smaller."""
 
 routes = web.RouteTableDef()
+
+
+class TooLarge(Exception):
+    """More than FILE_LIMIT bytes."""
 
 
 def absolute(text: str | None) -> Path:
@@ -30,8 +38,10 @@ def absolute(text: str | None) -> Path:
     return Path(text)
 
 
-def make_parents(path: Path, owner: tuple[int, int] | None) -> None:
-    """Make missing parent directories, each with the owner of the file to be."""
+def make_room(path: Path, owner: tuple[int, int] | None) -> None:
+    """Make missing parent directories, each with the owner of the file to be; raises OSError where no file can be."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory")
     missing = [parent for parent in path.parents if not parent.exists()]
     for parent in reversed(missing):
         parent.mkdir()
@@ -52,25 +62,40 @@ async def put_file(request: web.Request) -> web.Response:
         raise BadRequest("'mode' must be octal, like 0644") from error
     owner = (session.UID, session.GID) if owner_name == session.USER else (0, 0)
     chown = owner if agent_of(request).runner.drop_privileges else None
-    fresh = path.with_name(f".{path.name[:200]}.dart-new")
-    nbytes = 0
     try:
-        if path.is_dir():
-            raise IsADirectoryError(f"{path} is a directory")
-        make_parents(path, chown)
-        with fresh.open("wb") as file:
-            async for chunk in request.content.iter_chunked(CHUNK):
-                nbytes += len(chunk)
-                await asyncio.to_thread(file.write, chunk)
-        fresh.chmod(mode & 0o7777)
-        if chown is not None:
-            os.chown(fresh, *chown)
-        os.replace(fresh, path)
+        nbytes = await write_whole(path, request.content.iter_chunked(CHUNK), mode, chown)
+    except TooLarge as error:
+        return failure(413, "bad_request", str(error))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
         return failure(400, "bad_request", f"{path} could not be written: {error}")
     return web.json_response({"nbytes": nbytes})
+
+
+async def write_whole(path: Path, chunks: AsyncIterator[bytes], mode: int, owner: tuple[int, int] | None) -> int:
+    """Put a stream into a file beside the target, then in its place; returns its bytes. Raises TooLarge or OSError and leaves nothing.
+
+    The file beside it is always a new one, so that a link laid there leads nowhere; a link at `path` itself is replaced.
+    """
+    await asyncio.to_thread(make_room, path, owner)
+    fresh = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.dart-new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    nbytes = 0
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            async for chunk in chunks:
+                nbytes += len(chunk)
+                if nbytes > FILE_LIMIT:
+                    raise TooLarge(f"{path} would be larger than {FILE_LIMIT} bytes")
+                await asyncio.to_thread(file.write, chunk)
+            os.fchmod(file.fileno(), mode & 0o7777)
+            if owner is not None:
+                os.fchown(file.fileno(), *owner)
+        os.replace(fresh, path)
+    except BaseException:  # interrupted, too, no half a file may stay; raised again
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
+    return nbytes
 
 
 def open_regular(path: Path) -> tuple[int, int]:
@@ -89,7 +114,12 @@ async def get_file(request: web.Request) -> web.StreamResponse:
     return await send_file(request, absolute(request.query.get("path")))
 
 
-async def send_file(request: web.Request, path: Path, headers: dict[str, str] | None = None) -> web.StreamResponse:
+async def send_file(
+    request: web.Request,
+    path: Path,
+    headers: dict[str, str] | None = None,
+    media_type: str = "application/octet-stream",
+) -> web.StreamResponse:
     """Stream a regular file; what grows meanwhile is cut at the size announced."""
     try:
         descriptor, size = open_regular(path)
@@ -99,7 +129,7 @@ async def send_file(request: web.Request, path: Path, headers: dict[str, str] | 
         return failure(400, "not_regular_file", f"{path} could not be read: {error}")
     with os.fdopen(descriptor, "rb") as file:
         response = web.StreamResponse(headers=headers)
-        response.content_type = "application/octet-stream"
+        response.content_type = media_type
         response.content_length = size
         await response.prepare(request)
         left = size

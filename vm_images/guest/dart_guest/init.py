@@ -21,13 +21,15 @@ import sys
 import time
 from pathlib import Path
 
-from dart_guest import look, session
+from dart_guest import clock, identity, look, machine, session
 
 AGENT_DIR = "/usr/lib/dart"
 LOG_DIR = Path("/var/log/dart")
 X_START_LIMIT_S = 20.0
 AGENT_BACKOFF_S = (0.0, 0.2, 1.0, 3.0)
 SESSION_OOM_SCORE = 200
+AGENT_OOM_SCORE = -900
+"""In a machine of its own the agent may be held back from the kernel's choice; a container has no right to that."""
 IDLE_WAKE_S = 5.0
 
 
@@ -47,9 +49,8 @@ def prepare_files() -> None:
     for stale in (session.READY_FILE, session.STATUS_FILE, Path("/tmp/.X0-lock"), Path("/tmp/.X11-unix/X0")):
         stale.unlink(missing_ok=True)
     session.BOOT_ID_FILE.write_text(secrets.token_hex(16), encoding="ascii")
-    machine_id = Path("/etc/machine-id")
-    if not machine_id.is_file() or not machine_id.read_text(encoding="ascii").strip():
-        machine_id.write_text(secrets.token_hex(16) + "\n", encoding="ascii")
+    clock.make_page()
+    identity.write_machine_id(secrets.token_hex(16))
 
 
 def redirect_stdio() -> None:
@@ -148,7 +149,11 @@ class Init:
         """Start the agent, as root, out of reach of the user's own kill."""
         self.agent_starts += 1
         self.agent_due_s = None
-        self.spawn("agent", ["/usr/bin/python3", "-m", "dart_guest"], as_user=False)
+        argv = ["/usr/bin/python3", "-m", "dart_guest"]
+        port = os.environ.get("DART_PORT")
+        self.spawn("agent", argv if port is None else [*argv, "--listen", f"port:{port}"], as_user=False)
+        if port is not None:
+            raise_oom_score(self.pids["agent"], AGENT_OOM_SCORE)
 
     def start_session(self) -> None:
         """Start every part in order; raises StartFailure when the X server does not come up."""
@@ -161,8 +166,11 @@ class Init:
         self.start_agent()
         self.wait_for(Path("/tmp/.X11-unix/X0"), "x")
         self.wait_for(Path(session.BUS_ADDRESS.partition("=")[2]), "bus")
-        self.spawn("wm", ["openbox", "--sm-disable"], as_user=True)
+        plan = session.read_plan()
+        self.spawn("wm", list(plan.window_manager), as_user=True)
         self.spawn("a11y", ["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"], as_user=True)
+        for argv in plan.shell:
+            self.spawn(argv[0], list(argv), as_user=True)
 
     def wait_for(self, path: Path, part: str) -> None:
         """Wait until a socket exists."""
@@ -228,6 +236,7 @@ def stop_everything() -> None:
 
 def main() -> int:
     """Entry point of `/usr/sbin/dart-init`."""
+    is_machine = os.getpid() == 1 and machine.prepare()
     try:
         resolution = session.parse_resolution(os.environ.get("DART_RESOLUTION", "1920x1080"))
         font_size = session.parse_font_size(os.environ.get("DART_FONT_SIZE", str(session.DEFAULT_FONT_SIZE)))
@@ -238,6 +247,7 @@ def main() -> int:
         print("dart-init: runs only as process 1 of a desktop", file=sys.stderr)
         return 2
     os.umask(0o022)
+    session.shut_out_tracers()
     prepare_files()
     redirect_stdio()
     bring_loopback_up()
@@ -250,6 +260,8 @@ def main() -> int:
     init.run(waker)
     stop_everything()
     shutil.rmtree(session.RUN_DIR, ignore_errors=True)
+    if is_machine:
+        machine.power_off()
     return 0
 
 

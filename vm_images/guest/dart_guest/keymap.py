@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 NO_SYMBOL = 0
+UNICODE_KEYSYMS = 0x01000000
 
 NAMED_KEYSYMS: dict[str, int] = {
     "backspace": 0xFF08, "tab": 0xFF09, "clear": 0xFF0B, "enter": 0xFF0D, "return": 0xFF0D, "pause": 0xFF13,
@@ -53,7 +54,7 @@ def character_keysym(character: str) -> int:
         return point
     if point < 0x20 or 0x7F <= point < 0xA0 or 0xD800 <= point <= 0xDFFF:
         raise UnknownKey(f"character U+{point:04X} cannot be typed")
-    return 0x01000000 | point
+    return UNICODE_KEYSYMS | point
 
 
 def key_keysym(name: str) -> int:
@@ -66,6 +67,11 @@ def key_keysym(name: str) -> int:
     return keysym
 
 
+def beyond_bmp(keysym: int) -> bool:
+    """Whether a keysym is a character beyond U+FFFF (emoji, mathematical letters, rare ideographs)."""
+    return UNICODE_KEYSYMS + 0x10000 <= keysym <= UNICODE_KEYSYMS + 0x10FFFF
+
+
 @dataclass(frozen=True, slots=True)
 class Stroke:
     """One key with the modifiers (`shift`, `altgr`) that give the wanted keysym."""
@@ -74,12 +80,19 @@ class Stroke:
     modifiers: tuple[str, ...] = ()
 
 
+def given_away(row: Sequence[int]) -> bool:
+    """Whether a spare key was given a character: no keyboard layout has one beyond ASCII on all levels of a key."""
+    same = len(row) > 1 and len(set(row) - {NO_SYMBOL}) == 1 and row[0] == row[1]
+    return same and (0xA0 <= row[0] <= 0xFF or UNICODE_KEYSYMS <= row[0] < 2 * UNICODE_KEYSYMS)
+
+
 @dataclass(slots=True)
 class Keymap:
     """A core keyboard map and the spare keys in it.
 
     `rows[i]` holds the keysyms of keycode `first + i`, by column. A spare key has none at all. Spare keys that were
-    given a character keep it until all are taken; then the one used longest ago is given the next.
+    given a character keep it until all are taken; then the one used longest ago is given the next. A key that another program gave a
+    character beyond ASCII, the same on every level, is a spare key too.
     """
 
     rows: list[list[int]]
@@ -90,10 +103,12 @@ class Keymap:
     by_keysym: dict[int, Stroke] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.spares = [self.first + i for i, row in enumerate(self.rows) if not any(row)]
+        given = {self.first + i: row[0] for i, row in enumerate(self.rows) if given_away(row)}
+        self.spares = [self.first + i for i, row in enumerate(self.rows) if not any(row) or self.first + i in given]
+        self.borrowed.update((keysym, keycode) for keycode, keysym in given.items())
         for level in sorted(LEVEL_MODIFIERS, reverse=True):
             for i in reversed(range(len(self.rows))):
-                if level < len(self.rows[i]) and self.rows[i][level] != NO_SYMBOL:
+                if level < len(self.rows[i]) and self.rows[i][level] != NO_SYMBOL and self.first + i not in given:
                     self.by_keysym[self.rows[i][level]] = Stroke(self.first + i, LEVEL_MODIFIERS[level])
 
     def find(self, keysym: int) -> Stroke | None:

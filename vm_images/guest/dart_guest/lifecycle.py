@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import time
 from pathlib import Path
 
 from aiohttp import web
 
-from dart_guest import events
+from dart_guest import events, identity, machine
 from dart_guest.agent import Agent, count_processes, zombies
 from dart_guest.events import BadRequest
 from dart_guest.http import agent_of, failure, json_body
-from dart_guest.v1 import seconds
+from dart_guest.v1 import is_number, seconds
 from dart_guest.xinput import SessionDown
 
 POLL_S = 0.01
@@ -63,9 +62,9 @@ async def quiesce(request: web.Request) -> web.Response:
         if transport is not request.transport:
             transport.abort()
     await agent.walker.stop()
+    await asyncio.to_thread(agent.recorder.halt)
     await agent.on_desktop(agent.desktop.release_shared_memory)
     left = await wait_reaped(ZOMBIE_LIMIT_S)
-    await asyncio.to_thread(os.sync)
     response = web.json_response({"ok": not left, "zombies": left, "processes": count_processes()})
     response.force_close()
     return response
@@ -83,8 +82,7 @@ def digits(raw: object, what: str, count: int) -> bytes:
 
 def renew_identity(machine_id: str, entropy: bytes) -> None:
     """Write the machine id and stir the kernel's random pool; a full disk must not fail a restore."""
-    with contextlib.suppress(OSError):
-        Path("/etc/machine-id").write_text(machine_id + "\n", encoding="ascii")
+    identity.write_machine_id(machine_id)
     with contextlib.suppress(OSError):
         Path("/dev/urandom").write_bytes(entropy)
 
@@ -98,6 +96,11 @@ async def restored(request: web.Request) -> web.Response:
     entropy = digits(body.get("entropy"), "entropy", 64)
     machine_id = digits(body.get("machine_id"), "machine_id", 32).hex()
     realtime_s = body.get("realtime_s")
+    if machine.present() and is_number(realtime_s):
+        # A machine's kernel has a clock of its own, which stood still with the machine.
+        time.clock_settime(time.CLOCK_REALTIME, float(realtime_s))
+    if agent.clock.usable and is_number(realtime_s):
+        agent.clock.follow(float(realtime_s))
     random.seed(entropy)
     agent.renew_boot_id(entropy)
     agent.restores += 1
@@ -106,5 +109,5 @@ async def restored(request: web.Request) -> web.Response:
     with contextlib.suppress(SessionDown):
         await agent.on_desktop(agent.desktop.probe)
     answer = await agent.health()
-    offset_s = time.time() - float(realtime_s) if isinstance(realtime_s, int | float) else None
+    offset_s = agent.clock.now_s() - float(realtime_s) if is_number(realtime_s) else None
     return web.json_response(answer | {"clock_offset_s": offset_s})

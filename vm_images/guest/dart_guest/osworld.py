@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import platform as host_platform
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from aiohttp import BodyPartReader, web
 
 from dart_guest import events, session, windows
-from dart_guest.files import make_parents, send_file
+from dart_guest.files import CHUNK, TooLarge, send_file, write_whole
 from dart_guest.http import agent_of, json_body
 
 A11Y_LIMIT_S = 60.0
@@ -142,38 +143,26 @@ async def get_file(request: web.Request) -> web.StreamResponse:
 async def upload(request: web.Request) -> web.Response:
     """Write an uploaded file; parents are made."""
     reader = await request.multipart()
+    chown = (session.UID, session.GID) if agent_of(request).runner.drop_privileges else None
     path: Path | None = None
-    nbytes: int | None = None
-    spooled = Path("/tmp") / f".dart-upload-{os.getpid()}-{id(reader)}"
     try:
         while (part := await reader.next()) is not None:
             if not isinstance(part, BodyPartReader):
                 continue
             if part.name == "file_path":
                 path = Path(expand(await part.text()))
-            elif part.name == "file_data":
-                nbytes = 0
-                with spooled.open("wb") as file:
-                    while chunk := await part.read_chunk(256 * 1024):
-                        nbytes += len(chunk)
-                        file.write(chunk)
-        if path is None or nbytes is None:
-            return web.json_response({"error": "file_path and file_data are required"}, status=400)
-        chown = (session.UID, session.GID) if agent_of(request).runner.drop_privileges else None
-        await asyncio.to_thread(place, spooled, path, chown)
+            elif part.name == "file_data" and path is not None:
+                nbytes = await write_whole(path, chunks_of(part), 0o644, chown)
+                return web.Response(text=f"File Uploaded: {nbytes} bytes")
+    except TooLarge as error:
+        return web.json_response({"error": str(error)}, status=413)
     except OSError as error:
         return web.json_response({"error": f"the file could not be written: {error}"}, status=400)
-    finally:
-        spooled.unlink(missing_ok=True)
-    return web.Response(text=f"File Uploaded: {nbytes} bytes")
+    # OSWorld's clients name the file first, so that it can be streamed to where it belongs.
+    return web.json_response({"error": "file_path and, after it, file_data are required"}, status=400)
 
 
-def place(spooled: Path, path: Path, chown: tuple[int, int] | None) -> None:
-    """Move a finished upload to where it belongs, across file systems too."""
-    import shutil
-
-    make_parents(path, chown)
-    if chown is not None:
-        os.chown(spooled, *chown)
-    spooled.chmod(0o644)
-    shutil.move(spooled, path)
+async def chunks_of(part: BodyPartReader) -> AsyncIterator[bytes]:
+    """The content of a part of a form."""
+    while chunk := await part.read_chunk(CHUNK):
+        yield chunk

@@ -6,9 +6,12 @@ Rule: pure values and tiny readers; importing it starts nothing.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import json
 import os
-from dataclasses import dataclass
+import tomllib
+from dataclasses import dataclass, field
 from pathlib import Path
 
 USER = "user"
@@ -21,11 +24,43 @@ USER_RUN_DIR = Path("/run/user/1000")
 STATUS_FILE = RUN_DIR / "status.json"
 READY_FILE = RUN_DIR / "ready"
 BOOT_ID_FILE = RUN_DIR / "boot_id"
+PLAN_FILE = Path("/etc/dart/session.toml")
 BUS_ADDRESS = "unix:path=/run/user/1000/bus"
 PATH_VARIABLE = "/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games:/usr/local/sbin:/usr/sbin:/sbin"
 
 DEFAULT_RESOLUTION = (1920, 1080)
 DEFAULT_FONT_SIZE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What this image's session is made of; the defaults are a bare window manager.
+
+    `shell` are the programs beside the window manager, started in this order; `windows` the classes of the windows
+    that must be on the screen before the desktop counts as ready; `environment` is added to every program's.
+    """
+
+    desktop: str = "Openbox"
+    window_manager: tuple[str, ...] = ("openbox", "--sm-disable")
+    shell: tuple[tuple[str, ...], ...] = ()
+    windows: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@functools.cache
+def read_plan(path: Path = PLAN_FILE) -> Plan:
+    """The plan that the image's recipe lays down, or the defaults."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Plan()
+    return Plan(
+        desktop=raw["desktop"],
+        window_manager=tuple(raw["window_manager"]),
+        shell=tuple(tuple(argv) for argv in raw["shell"]),
+        windows=tuple(raw["windows"]),
+        environment=dict(raw["environment"]),
+    )
 
 
 class BadSetting(ValueError):
@@ -50,6 +85,21 @@ def parse_font_size(text: str) -> int:
     return int(text)
 
 
+def shut_out_tracers() -> None:
+    """Let nobody in the desktop trace the calling process or write to its memory, root there included."""
+    set_dumpable = 4
+    ctypes.CDLL(None).prctl(set_dumpable, 0, 0, 0, 0)
+
+
+def proxy_environment(port: str) -> dict[str, str]:
+    """What programs read to find the way out of the desktop; nothing where there is none."""
+    if not port.isdecimal():
+        return {}
+    proxy = f"http://127.0.0.1:{port}"
+    names = {"http_proxy": proxy, "https_proxy": proxy, "no_proxy": "localhost,127.0.0.1,::1"}
+    return names | {name.upper(): value for name, value in names.items()}
+
+
 def session_environment() -> dict[str, str]:
     """Environment of every process that runs in the session as `user`."""
     return {
@@ -63,12 +113,13 @@ def session_environment() -> dict[str, str]:
         "DBUS_SESSION_BUS_ADDRESS": BUS_ADDRESS,
         "XDG_RUNTIME_DIR": str(USER_RUN_DIR),
         "XDG_SESSION_TYPE": "x11",
-        "XDG_CURRENT_DESKTOP": "Openbox",
+        "XDG_CURRENT_DESKTOP": read_plan().desktop,
         "QT_ACCESSIBILITY": "1",
         "QT_LINUX_ACCESSIBILITY_ALWAYS_ON": "1",
         "GNOME_ACCESSIBILITY": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-    }
+        **proxy_environment(os.environ.get("DART_PROXY_PORT", "")),
+    } | read_plan().environment
 
 
 def root_environment() -> dict[str, str]:

@@ -1,19 +1,20 @@
 """`/v1`: health, step, channel, exec, accessibility, windows.
 
-Role: protocol.md's fast path. Files and checkpoint verbs are in `files` and `lifecycle`.
+Role: protocol.md's fast path, and the desktop's clock. Files and checkpoint verbs are in `files` and `lifecycle`.
 Rule: a handler checks, hands over to the agent, and writes the answer.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from aiohttp import WSMsgType, web
 
 from dart_guest import events, session, windows
+from dart_guest.clock import EARLIEST_S, LATEST_S, DesktopClock
 from dart_guest.desktop import StepResult
 from dart_guest.events import BadRequest
 from dart_guest.http import agent_of, describe, failure, json_body
@@ -21,6 +22,7 @@ from dart_guest.keymap import UnknownKey
 from dart_guest.xinput import SessionDown
 
 CHANNEL_MESSAGE_LIMIT = 4 * 1024 * 1024
+PIECE_NBYTES = 128 * 1024
 CLOSE_WAIT_S = 0.1
 """How long a peer is waited for that does not answer a close: a checkpoint is waiting too."""
 
@@ -36,13 +38,17 @@ async def health(request: web.Request) -> web.Response:
     return web.json_response(await agent_of(request).health())
 
 
-def packed(header: Mapping[str, Any], payload: bytes = b"") -> bytes:
-    """Length, header, payload."""
+Reply = tuple[bytes, bytes]
+"""A binary answer: length and header, then the payload."""
+
+
+def packed(header: Mapping[str, Any], payload: bytes = b"") -> Reply:
+    """Length and header; the payload is not copied."""
     head = json.dumps({**header, "nbytes": len(payload)}).encode()
-    return b"".join((len(head).to_bytes(4, "big"), head, payload))
+    return len(head).to_bytes(4, "big") + head, payload
 
 
-def step_reply(seq: int | None, result: StepResult) -> bytes:
+def step_reply(seq: int | None, result: StepResult) -> Reply:
     """A step's binary answer."""
     header = {
         "seq": seq,
@@ -60,12 +66,38 @@ def step_reply(seq: int | None, result: StepResult) -> bytes:
 
 
 @routes.post("/v1/step")
-async def step(request: web.Request) -> web.Response:
+async def step(request: web.Request) -> web.StreamResponse:
     """One step, one round trip."""
     agent = agent_of(request)
     wanted = events.parse_step(await json_body(request))
     result = await agent.on_desktop(partial(agent.desktop.step, wanted))
-    return web.Response(body=step_reply(wanted.seq, result), content_type="application/octet-stream")
+    head, payload = step_reply(wanted.seq, result)
+    answer = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+    answer.content_length = len(head) + len(payload)
+    await answer.prepare(request)
+    await answer.write(head)
+    for piece in pieces(payload):
+        await answer.write(piece)
+    return answer
+
+
+def pieces(payload: bytes) -> Iterator[memoryview]:
+    """A payload in parts: asyncio before 3.12 moves all that is unsent again after each part that was sent."""
+    view = memoryview(payload)
+    return (view[begin : begin + PIECE_NBYTES] for begin in range(0, len(view), PIECE_NBYTES))
+
+
+async def send_binary(request: web.Request, reply: Reply) -> None:
+    """One binary WebSocket message, as a single frame written in pieces."""
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError("the peer hung up")
+    head, payload = reply
+    size = len(head) + len(payload)
+    transport.write(b"\x82\x7f" + size.to_bytes(8, "big") + head)
+    for piece in pieces(payload):
+        transport.write(piece)
+        await request.writer.drain()
 
 
 @routes.get("/v1/channel")
@@ -77,7 +109,7 @@ async def channel(request: web.Request) -> web.WebSocketResponse:
     agent.channels.add(socket)
     async for message in socket:
         if message.type is not WSMsgType.TEXT:
-            await socket.send_bytes(channel_error(None, BadRequest("requests are text messages")))
+            await send_binary(request, channel_error(None, BadRequest("requests are text messages")))
             continue
         seq: int | None = None
         try:
@@ -91,11 +123,11 @@ async def channel(request: web.Request) -> web.WebSocketResponse:
             reply = channel_error(None, BadRequest(f"not JSON: {error}"))
         except (BadRequest, UnknownKey, SessionDown) as error:
             reply = channel_error(seq, error)
-        await socket.send_bytes(reply)
+        await send_binary(request, reply)
     return socket
 
 
-def channel_error(seq: int | None, error: Exception) -> bytes:
+def channel_error(seq: int | None, error: Exception) -> Reply:
     """An error in the channel's form."""
     status, code, detail = describe(error)
     return packed({"seq": seq, "error": code, "detail": detail, "status": status})
@@ -173,3 +205,33 @@ async def window_list(request: web.Request) -> web.Response:
     agent = agent_of(request)
     found = await agent.on_desktop(lambda: windows.listed(agent.desktop.connection()))
     return web.json_response({"windows": [window.to_json() for window in found]})
+
+
+def clock_reply(clock: DesktopClock) -> web.Response:
+    """The answer of `/v1/clock`."""
+    return web.json_response({"time_s": clock.now_s(), "declared": clock.declared})
+
+
+@routes.get("/v1/clock")
+async def get_clock(request: web.Request) -> web.Response:
+    """What time it is in the desktop."""
+    return clock_reply(agent_of(request).clock)
+
+
+@routes.post("/v1/clock")
+async def set_clock(request: web.Request) -> web.Response:
+    """Declare the time of day, or follow the host again."""
+    clock = agent_of(request).clock
+    body = events.mapping(await json_body(request), "the request", frozenset({"time_s"}))
+    wanted = body.get("time_s")
+    if wanted is not None and not (is_number(wanted) and EARLIEST_S <= wanted <= LATEST_S):
+        raise BadRequest(f"'time_s' must be seconds since 1970 from {EARLIEST_S:.0f} to {LATEST_S:.0f}, or null")
+    if not clock.usable:
+        return failure(503, "no_clock", "this desktop was started without a clock of its own")
+    clock.declare(None if wanted is None else float(wanted))
+    return clock_reply(clock)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """JSON's numbers, without its truth values."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -16,10 +16,25 @@ from typing import Any
 from Xlib import X, display, error
 from Xlib.ext import damage, xtest
 
-from dart_guest import events, keymap
+from dart_guest import events, keymap, rest
+from dart_guest.reading import Reading
 
 REMAP_PAUSE_S = 0.05
-"""Given to programs to read the old map before a spare key is used again for another character."""
+"""Given to programs that cannot be asked, to read the old map before a spare key is used again for another character."""
+
+PONG_LIMIT_S = 5.0
+"""How long a program that can be asked may take to have read the keys before."""
+
+OFFICE_CLASSES = ("libreoffice", "soffice")
+"""How the class of LibreOffice's windows begins."""
+
+ENTER_KEYSYMS = frozenset({keymap.NAMED_KEYSYMS["enter"]})
+
+OFFICE_COLLECTS_S, OFFICE_ACTS_S, OFFICE_LIMIT_S = 0.25, 0.012, 5.0
+"""Longer than Writer collects characters (200 ms); longer than it takes to begin what was put off; how long its rest is waited for."""
+
+POLL_S = 0.1
+"""How often what waits for an answer looks at the clock."""
 
 DOUBLE_CLICK_S, DOUBLE_CLICK_PX = 0.45, 10
 """Two presses closer than this in time and place are taken for a double click: more than any toolkit's 0.4 s and 5 to 8 pixels."""
@@ -27,6 +42,11 @@ DOUBLE_CLICK_S, DOUBLE_CLICK_PX = 0.45, 10
 SHIFT_KEYSYM, ALTGR_KEYSYM = 0xFFE1, 0xFE03
 WHEEL_UP, WHEEL_DOWN, WHEEL_LEFT, WHEEL_RIGHT = 4, 5, 6, 7
 CONNECTION_ERRORS = (error.ConnectionClosedError, error.DisplayError, OSError)
+
+
+def overtakes(keysym: int, before: int) -> bool:
+    """Whether the first is a character beyond the BMP and the one before it none."""
+    return bool(before) and keymap.beyond_bmp(keysym) and not keymap.beyond_bmp(before)
 
 
 class SessionDown(Exception):
@@ -80,11 +100,17 @@ class XInput:
         self.display.xfixes_query_version()
         self.damage = self.root.damage_create(damage.DamageReportNonEmpty)
         self.damage_event = int(self.display.extension_event.DamageNotify)
+        # A key repeats only when it is pressed again, however slow the machine is between press and release.
+        self.display.change_keyboard_control(auto_repeat_mode=X.AutoRepeatModeOff)
         self.held_keys: dict[int, list[int]] = {}
         """keysym -> keycodes pressed for it, in order of pressing."""
         self.held_names: dict[int, str] = {}
+        self.last_keysym = 0
+        """The key that was pressed last; see keep_order."""
         self.held_buttons: set[int] = set()
         self.keymap = self.read_keymap()
+        self.map_changed = self.damaged = False
+        self.reading = Reading(self.display, self.root, monotonic)
         self.display.sync()
 
     def read_keymap(self) -> keymap.Keymap:
@@ -94,12 +120,23 @@ class XInput:
         rows = self.display.get_keyboard_mapping(first, count)
         return keymap.Keymap([[int(symbol) for symbol in row] for row in rows], first)
 
+    def renew_keymap(self) -> None:
+        """Take over what another program wrote to the keyboard map since the last look; our own characters stay where they are."""
+        self.read_events()
+        if not self.map_changed:
+            return
+        self.map_changed = False
+        now = self.read_keymap()
+        if now.spares != self.keymap.spares or now.borrowed != self.keymap.borrowed:
+            self.keymap = now
+
     def perform(self, planned: Sequence[events.Event]) -> None:
         """Perform events in order and return when the server has taken them all.
 
         The first press is never the second half of a double click that an earlier call began: it waits where it would be. Clicks of
         one call follow each other at once.
         """
+        self.renew_keymap()
         earlier = self.last_press
         for event in planned:
             match event:
@@ -161,6 +198,7 @@ class XInput:
         if event.down:
             if event.keysym in self.held_keys:
                 return
+            self.keep_order(event.keysym)
             stroke = self.stroke(event.keysym)
             pressed = [*self.modifier_keycodes(stroke), stroke.keycode]
             for keycode in pressed:
@@ -182,15 +220,36 @@ class XInput:
 
     def type_text(self, keysyms: Sequence[int]) -> None:
         """Type a text; characters that the map lacks are put on spare keys first, as many as fit at once."""
+        typed = 0
         for run in self.keymap.batches(keysyms):
             self.borrow_keys(run)
             for keysym in run:
+                typed += 1
+                self.keep_order(keysym)
                 stroke = self.stroke(keysym)
                 pressed = [*self.modifier_keycodes(stroke), stroke.keycode]
                 for keycode in pressed:
                     self.press(keycode)
+                if (
+                    typed < len(keysyms)
+                    and overtakes(keysyms[typed], keysym)
+                    and self.reading.focused_pid(OFFICE_CLASSES)
+                ):
+                    # Read alone, before its own release, a character is mostly put down at once.
+                    self.await_reader()
                 for keycode in reversed(pressed):
                     self.lift(keycode)
+
+    def keep_order(self, keysym: int) -> None:
+        """Wait before a key that LibreOffice would take before the one that was pressed last.
+
+        It acts on Enter later than on what it reads next, and Writer puts a character beyond the BMP before those that it still collects.
+        """
+        before, self.last_keysym = self.last_keysym, keysym
+        still_s = OFFICE_COLLECTS_S if overtakes(keysym, before) else OFFICE_ACTS_S if before in ENTER_KEYSYMS else 0.0
+        if still_s and (office := self.reading.focused_pid(OFFICE_CLASSES)):
+            self.await_reader()
+            rest.await_rest(office, still_s, OFFICE_LIMIT_S, self.sleep, self.monotonic)
 
     def stroke(self, keysym: int) -> keymap.Stroke:
         """The stroke for a keysym, borrowing a spare key when the map has none."""
@@ -203,7 +262,7 @@ class XInput:
         return found
 
     def borrow_keys(self, keysyms: Sequence[int]) -> None:
-        """Write missing keysyms to spare keys; programs learn of it before the next key reaches them."""
+        """Write missing keysyms to spare keys, after all keys so far and before the next are read."""
         missing = self.keymap.missing(keysyms)
         if not missing:
             return
@@ -211,11 +270,24 @@ class XInput:
         reused = set(self.keymap.borrowed.values())
         changes = self.keymap.borrow(missing, keep)
         if reused & changes.keys():
-            self.display.sync()
-            self.sleep(REMAP_PAUSE_S)
+            self.await_reader()
         for keycode, keysym in changes.items():
             self.display.change_keyboard_mapping(keycode, [[keysym, keysym]])
+        # A program may look keys up over another connection than the one that it gets them by (Chromium does).
+        self.await_reader()
+
+    def await_reader(self) -> None:
+        """Wait until the program that has the keyboard has read every key and change of the map so far; one that cannot be asked is given
+        a fixed time."""
         self.display.sync()
+        self.reading.ask_focused()
+        deadline_s = self.monotonic() + PONG_LIMIT_S
+        while not self.reading.done() and (left_s := deadline_s - self.monotonic()) > 0:
+            self.read_events()
+            if not self.reading.done():
+                select.select([self.display.fileno()], [], [], min(left_s, POLL_S))
+        if not self.reading.pinged:
+            self.sleep(REMAP_PAUSE_S)
 
     def release_all(self) -> None:
         """Let go every key and button that is held."""
@@ -234,31 +306,57 @@ class XInput:
         self.root.clear_area()
         self.display.sync()
 
+    def paint_picture(self, picture: Any) -> None:
+        """Put a PIL image (RGB, as large as the screen) on the bare screen."""
+        pixmap = self.root.create_pixmap(picture.width, picture.height, self.screen.root_depth)
+        context = pixmap.create_gc()
+        pixmap.put_pil_image(context, 0, 0, picture)
+        self.root.change_attributes(background_pixmap=pixmap)
+        self.root.clear_area()
+        context.free()
+        pixmap.free()
+        self.display.sync()
+
     def clear_damage(self) -> None:
         """Forget damage seen so far, so that the next drawing reports again."""
         self.display.damage_subtract(self.damage)
         self.drain()
 
     def drain(self) -> bool:
-        """Read all pending events; True when damage was among them."""
-        seen = False
-        while self.display.pending_events():
-            event = self.display.next_event()
-            seen = seen or event.type == self.damage_event
+        """Read all pending events; True when damage was among them, or among those read since the last call."""
+        self.read_events()
+        seen, self.damaged = self.damaged, False
         return seen
 
+    def read_events(self) -> None:
+        """Read all pending events and remember what they tell."""
+        while self.display.pending_events():
+            event = self.display.next_event()
+            self.damaged = self.damaged or event.type == self.damage_event
+            self.map_changed = self.map_changed or event.type == X.MappingNotify
+            self.reading.note(event)
+
+    def ask_reading(self) -> None:
+        """Ask whether all input so far was read; `input_read` tells."""
+        self.reading.ask()
+
+    def input_read(self) -> bool:
+        """See settle.Screen."""
+        return self.reading.done()
+
     def wait_for_damage(self, timeout_s: float) -> bool:
-        """See settle.DamageSource."""
+        """See settle.Screen."""
         deadline_s = time.monotonic() + timeout_s
+        read_before = self.reading.done()
         while True:
             if self.drain():
                 self.display.damage_subtract(self.damage)
                 self.display.flush()
                 return True
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
+            if left_s <= 0 or self.reading.done() != read_before:
                 return False
-            select.select([self.display.fileno()], [], [], left_s)
+            select.select([self.display.fileno()], [], [], left_s if read_before else min(left_s, POLL_S))
 
     def pointer_position(self) -> tuple[int, int]:
         """Where the pointer is; a round trip."""

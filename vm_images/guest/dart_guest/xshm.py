@@ -152,8 +152,9 @@ class ShmGrabber:
         if not reply:
             raise GrabError("the X server gave no picture")
         self.libc.free(reply)
-        pixels = ctypes.string_at(address, self.width * self.height * 4)
-        return Image.frombytes("RGB", (self.width, self.height), pixels, "raw", "BGRX")
+        pixels = (ctypes.c_ubyte * (self.width * self.height * 4)).from_address(address)
+        # Any buffer will do, whatever the annotation says; this one is read where it lies.
+        return Image.frombuffer("RGB", (self.width, self.height), pixels, "raw", "BGRX", 0, 1)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Drop the connection."""

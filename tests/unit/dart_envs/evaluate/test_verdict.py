@@ -213,3 +213,14 @@ async def test_captures_in_turn_are_told_in_the_order_they_ended(desk: WindowDes
     assert (await judge(desk, func="exact_match", result=result, expected=wanted)).reward == 1.0
     ended_s["two"] = "13.0"
     assert (await judge(desk, func="exact_match", result=result, expected=wanted)).reward == 0.0
+
+
+async def test_today_is_what_the_desktop_says(desk: WindowDesk) -> None:
+    desk.programs["date"] = lambda _desktop, args, _stdin: reply("2024-02-29\n" if args == ["+%Y-%m-%d"] else "?")
+    desk.state.files["/home/user/a.txt"] = b"2024-02-29"
+    today = {"type": "desktop_time", "format": "%Y-%m-%d"}
+    assert (await judge(desk, func="literal_match", result=FILE, expected=today)).reward == 1.0
+    desk.state.files["/home/user/a.txt"] = b"2026-11-21"
+    assert (await judge(desk, func="literal_match", result=FILE, expected=today)).reward == 0.0
+    with pytest.raises(EvaluatorError):
+        await judge(desk, func="literal_match", result=FILE, expected={"type": "desktop_time"})

@@ -51,6 +51,8 @@ def test_a_minimal_task_and_its_defaults() -> None:
         ({"evaluator": {"func": ["exists", "exists"], "result": [None]}}, "evaluator", "1 entries for 2 functions"),
         ({"oracle": [{"do": "fly"}]}, "oracle.0.do", "Input should be"),
         ({"origin": "/etc"}, "origin", "not a field"),
+        ({"starts_at": "2024-05-01T09:00:00"}, "starts_at", "timezone"),
+        ({"starts_at": "1999-12-31T23:59:00Z"}, "starts_at", "from 2001-09-10"),
     ],
 )
 def test_a_bad_field_is_named_in_one_sentence(changes: dict[str, Any], field: str, words: str) -> None:
@@ -142,3 +144,12 @@ def test_osworlds_own_files_load() -> None:
     assert {made.id for made in loaded} == {path.stem for path in files}
     assert sum("infeasible" in made.evaluator.functions for made in loaded) == 27
     assert sum(not made.unsupported for made in loaded) >= 20
+
+
+def test_a_declared_clock_makes_another_state_and_another_task() -> None:
+    digest = "sha256:" + "0" * 64
+    plain, dated = task(), task(starts_at="2024-05-01T09:00:00Z")
+    same = task(starts_at="2024-05-01T11:00:00+02:00")
+    assert plain.setup_key(digest, SHAPE) != dated.setup_key(digest, SHAPE) == same.setup_key(digest, SHAPE)
+    assert plain.content_hash != dated.content_hash
+    assert plain.content_hash == task(starts_at=None).content_hash

@@ -1,0 +1,151 @@
+"""`dart-farm images`: what is installed, and the builder's verbs.
+
+Role: list the images; hand `build`, `verify`, `rm` and `add` to the programs of `vm_images`, as processes.
+Rule: a builder's exit code is this command's: 2 for wrong input, before anything starts; 1 for a build that failed.
+Non-goals: building; booting anything itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from dart_server.settings import FarmSettings
+
+BUILDER_DIR = Path(__file__).resolve().parents[2] / "vm_images"
+FARM_START_LIMIT_S = 60.0
+POLL_S = 0.1
+
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Name = Annotated[str, typer.Argument(help="The image's name.")]
+
+app = typer.Typer(help="The desktop images: list (the default), build, verify, rm, add.", invoke_without_command=True)
+
+
+@app.callback()
+def images(context: typer.Context, as_json: Json = False) -> None:
+    """The desktop images that are installed."""
+    if context.invoked_subcommand is None:
+        list_images(as_json)
+
+
+@app.command("list")
+def list_images(as_json: Json = False) -> None:
+    """The desktop images that are installed."""
+    from dart_server.cli import load_settings, print_table
+    from dart_server.preflight import installed_images
+
+    rows = installed_images(load_settings())
+    if as_json:
+        typer.echo(json.dumps(rows))
+    else:
+        print_table(rows, ("name", "digest", "path"))
+
+
+@app.command()
+def build(
+    name: Name,
+    force: Annotated[bool, typer.Option("--force", help="From nothing, whatever is there.")] = False,
+    artefact: Annotated[str, typer.Option(help="rootfs, docker or qcow2.")] = "rootfs",
+) -> None:
+    """Build an image of a recipe, or one more artefact of it; goes on where an interrupted build stopped."""
+    _run_builder(["build", name, "--artefact", artefact, *(["--force"] if force else [])])
+
+
+@app.command()
+def rm(name: Name, digest: Annotated[str | None, typer.Argument(help="Only this build of it.")] = None) -> None:
+    """Remove an image."""
+    _run_builder(["rm", name, *([digest] if digest else [])])
+
+
+@app.command()
+def add(
+    name: Name,
+    path: Annotated[Path, typer.Argument(help="A root file system (directory or tar) or a qcow2.")],
+) -> None:
+    """Install an image from elsewhere."""
+    _run_builder(["add", name, str(path.absolute())])
+
+
+@app.command()
+def verify(
+    name: Name,
+    start_limit_s: Annotated[float | None, typer.Option(help="Seconds an application may take to show.")] = None,
+) -> None:
+    """Boot the image and check what a person and a task need of it; starts a farm for that time when none runs."""
+    from dart_server.cli import ask, fail, load_settings
+    from dart_server.preflight import installed_images
+
+    settings = load_settings()
+    known = [row["name"] for row in installed_images(settings)]
+    if name not in known:
+        fail(
+            f"there is no image {name!r} (there is {', '.join(known) or 'none'}); build it: `dart-farm images build {name}`."
+        )
+    own = None if ask(settings, "/v1/farm") is not None else _start_farm(settings)
+    url = os.environ.get("DART_FARM_URL") or f"unix://{settings.uds or settings.socket_path}"
+    argv = [sys.executable, str(_program("verify.py")), name, "--farm", url]
+    argv += [] if start_limit_s is None else ["--start-limit-s", str(start_limit_s)]
+    try:
+        code = subprocess.run(argv, check=False).returncode
+    finally:
+        if own is not None:
+            own.terminate()
+            own.wait()
+    raise typer.Exit(code)
+
+
+def _start_farm(settings: FarmSettings) -> subprocess.Popen[bytes]:
+    """A farm of our own; returns when it answers."""
+    from dart_server.cli import ask, fail
+
+    settings.runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = settings.runtime_dir / "farm.log"
+    with log.open("ab") as kept:
+        farm = subprocess.Popen(
+            [sys.executable, "-m", "dart_server.cli", "serve", "--embedded"],
+            stdin=subprocess.DEVNULL,
+            stdout=kept,
+            stderr=kept,
+            start_new_session=True,
+        )
+    give_up_s = time.monotonic() + FARM_START_LIMIT_S
+    while ask(settings, "/v1/farm") is None:
+        if farm.poll() is not None or time.monotonic() > give_up_s:
+            farm.terminate()
+            farm.wait()
+            fail(f"the farm did not start; see {log}, or run `dart-farm doctor`.", 1)
+        time.sleep(POLL_S)
+    return farm
+
+
+def _program(name: str) -> Path:
+    """A program of the builder; it is not part of the installed package."""
+    from dart_server.cli import fail
+
+    path = BUILDER_DIR / name
+    if not path.is_file():
+        fail(f"building and verifying images needs a source checkout ({path} is missing); clone DART and run it there.")
+    return path
+
+
+def _run_builder(arguments: list[str]) -> NoReturn:
+    """Run the builder with this terminal; ends with its exit code."""
+    from dart_server.cli import load_settings
+
+    argv = [sys.executable, "-u", str(_program("build.py")), *arguments, "--home", str(load_settings().home)]
+    builder = subprocess.Popen(argv)
+    while True:
+        try:
+            raise typer.Exit(builder.wait())
+        except KeyboardInterrupt:
+            # The terminal interrupts the builder too, and it says what is left.
+            continue

@@ -1,0 +1,183 @@
+"""The one way out of a desktop: a forward proxy on its own loopback that leads to named destinations and nowhere else.
+
+Role: `Destination` (what a pool allows), `Gate` (one desktop's proxy: HTTP, and CONNECT for everything else). The proxy listens inside
+the desktop's network and runs unprivileged here, outside. Rule: a destination is named as `HOST:PORT`, exactly; its name is looked up here,
+and the address that was looked at is the one that is connected to. Whatever a name leads to, the host's loopback, link-local addresses
+(metadata services) and multicast stay closed. Non-goals: looking into what is sent, caching, names as patterns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import re
+import socket
+import urllib.parse
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+log = logging.getLogger(__name__)
+
+PROXY_PORT = 3128
+"""Where the proxy listens inside a desktop."""
+HEAD_LIMIT_BYTES = 32 * 1024
+HEAD_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 10.0
+MAX_CONNECTIONS = 64
+"""Per desktop; more are refused."""
+_CHUNK_BYTES = 64 * 1024
+_NAMED = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?):(\d{1,5})")
+_HOP_HEADERS = {"connection", "proxy-connection", "proxy-authorization", "keep-alive"}
+
+
+class Refused(Exception):
+    """A request that does not pass; `status` is the HTTP status of the answer."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A host by name or address, in lower case and without brackets, and a TCP port."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Destination:
+        """`HOST:PORT`. Raises ValueError with the cure."""
+        found = _NAMED.fullmatch(text)
+        if not found or not 0 < int(found[3]) < 65536:
+            raise ValueError(f"{text!r} is not a destination: write HOST:PORT, like pypi.org:443")
+        return cls(found[1].strip("[]").lower(), int(found[3]))
+
+
+def is_closed(address: str) -> bool:
+    """Whether an address stays closed whoever names it."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    found = mapped or found
+    return found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast
+
+
+class Gate:
+    """The proxy of one desktop. `open` serves on a listening socket until `close`."""
+
+    def __init__(self, allowed: Iterable[Destination]) -> None:
+        self._allowed = frozenset(allowed)
+        self._server: asyncio.Server | None = None
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def open(self, listener: socket.socket) -> None:
+        """Serve on a socket that listens inside the desktop."""
+        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=HEAD_LIMIT_BYTES)
+
+    def hang_up(self) -> None:
+        """End every connection, and go on."""
+        for task in self._running:
+            task.cancel()
+
+    def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._server is not None:
+            self._server.close()
+        self.hang_up()
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            if len(self._running) > MAX_CONNECTIONS:
+                raise Refused("503 Service Unavailable", f"more than {MAX_CONNECTIONS} connections")
+            await self._serve(reader, writer)
+        except Refused as refused:
+            body = f"{refused}\n".encode()
+            head = f"HTTP/1.1 {refused.status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            writer.write(head.encode() + body)
+            with contextlib.suppress(OSError):
+                await writer.drain()
+        except (OSError, asyncio.CancelledError):
+            return  # either side went away, or the desktop does: nothing is left to say
+        finally:
+            self._running.discard(task)
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(HEAD_TIMEOUT_S):
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError) as error:
+            raise Refused("400 Bad Request", "no complete request") from error
+        destination, passed_on = understood(head)
+        upstream_reader, upstream_writer = await self._connect(destination)
+        try:
+            if passed_on:
+                upstream_writer.write(passed_on)
+            else:
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            async with asyncio.TaskGroup() as both:
+                both.create_task(_pump(reader, upstream_writer))
+                both.create_task(_pump(upstream_reader, writer))
+        except* OSError as broken:
+            log.debug("a connection of a desktop broke: %s", broken.exceptions)
+        finally:
+            upstream_writer.close()
+
+    async def _connect(self, destination: Destination) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if destination not in self._allowed:
+            raise Refused(
+                "403 Forbidden", f"{destination.host}:{destination.port} is not among the destinations of this pool"
+            )
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                found = await loop.getaddrinfo(destination.host, destination.port, type=socket.SOCK_STREAM)
+                addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+                if any(is_closed(address) for address in addresses):
+                    raise Refused("403 Forbidden", f"{destination.host} leads to an address that is closed to desktops")
+                for address in addresses:
+                    with contextlib.suppress(OSError):
+                        return await asyncio.open_connection(address, destination.port)
+        except (OSError, TimeoutError) as error:
+            log.debug("a destination of a desktop was not reached: %s", error)
+        raise Refused("502 Bad Gateway", f"{destination.host}:{destination.port} does not answer")
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass on until the end, then tell the other side."""
+    while chunk := await reader.read(_CHUNK_BYTES):
+        writer.write(chunk)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
+
+
+def understood(head: str) -> tuple[Destination, bytes]:
+    """(where to, what to send on): nothing for CONNECT, else the request in the form that the server itself expects.
+
+    Raises Refused for what is neither."""
+    line, *fields = head[:-4].split("\r\n")
+    words = line.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise Refused("400 Bad Request", "not an HTTP/1 request")
+    method, target, version = words
+    try:
+        if method == "CONNECT":
+            return Destination.parse(target), b""
+        parts = urllib.parse.urlsplit(target)
+        if parts.scheme != "http" or not parts.hostname:
+            raise Refused("400 Bad Request", "a proxy is asked for whole http:// addresses")
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        destination = Destination.parse(f"{host}:{parts.port or 80}")
+    except ValueError as error:
+        raise Refused("400 Bad Request", str(error)) from error
+    path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
+    kept = [field for field in fields if field.partition(":")[0].strip().lower() not in _HOP_HEADERS]
+    return destination, "\r\n".join([f"{method} {path} {version}", *kept, "Connection: close", "", ""]).encode(
+        "latin-1"
+    )

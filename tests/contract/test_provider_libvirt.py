@@ -1,0 +1,222 @@
+"""What only real machines can show: limits, no network, a control port that is the host's alone, disks that carry snapshots, ownership."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from provider_cases import SPEC, Case, eventually, machine_pid
+
+from dart_server.guest.client import GuestUnreachable
+from dart_server.providers.base import OSWORLD_PORT, SELF_INFLICTED, DesktopSpec, HealthCause, ProviderError
+from dart_server.providers.libvirt import LibvirtProvider
+from dart_server.settings import default_home
+
+pytestmark = pytest.mark.libvirt
+COUNT = (
+    "import itertools, os, time\n"
+    "for n in itertools.count():\n"
+    " open('/home/user/new', 'w').write(str(n)); os.replace('/home/user/new', '/home/user/count'); time.sleep(0.02)\n"
+)
+LISTEN_ON_THE_PORT = "import glob; [open(path, 'r+b', buffering=0) for path in glob.glob('/dev/vport*')]"
+SENDS_ITSELF = "echo c > /proc/sysrq-trigger"
+
+
+async def counted(case: Case, desktop_id: str) -> int:
+    reply = await case.call(desktop_id, "GET", "/v1/files?path=/home/user/count")
+    return int(reply.content) if reply.status == 200 and reply.content.isdigit() else -1
+
+
+def started_again(runtime: Path) -> LibvirtProvider:
+    """The provider of a farm with this runtime directory."""
+    home, uri = Path(os.environ.get("DART_HOME") or default_home()), os.environ.get("DART_LIBVIRT_URI")
+    return LibvirtProvider(home=home, runtime_dir=runtime, snapshot_dir=runtime / "snapshots", uri=uri)
+
+
+def provider_of(case: Case) -> LibvirtProvider:
+    assert isinstance(case.provider, LibvirtProvider)
+    return case.provider
+
+
+async def test_disk_and_memory_come_back_in_place_and_in_a_fork(libvirt_case: Case) -> None:
+    """A program's own count, which only lives in memory, goes on from where it was saved; the file beside it is the saved one."""
+    case = libvirt_case
+    await case.provider.create("d1", SPEC)
+    await case.exec("d1", "python3", "-c", COUNT, user="user", detach=True)
+
+    async def counts() -> bool:
+        return await counted(case, "d1") > 5
+
+    await eventually(counts, 20.0)
+    await case.put("d1", "before")
+    at_least = await counted(case, "d1")
+    await case.provider.snapshot("d1", "s1")
+    at_most = await counted(case, "d1")
+    await case.put("d1", "after")
+    await asyncio.sleep(40.0)
+    late = await counted(case, "d1")
+    assert late > at_most + 20
+    pid = machine_pid(provider_of(case), "d1")
+    for desktop_id in ("d1", "d2"):
+        await case.provider.restore(desktop_id, "s1")
+        assert await case.get(desktop_id) == "before"
+        now = await counted(case, desktop_id)
+        assert at_least <= now < late
+        told = await case.exec(desktop_id, "date", "+%s", user="user")
+        assert abs(int(told["stdout"]) - time.time()) < 30, "its clock went on while the machine stood still"
+
+        async def goes_on(desktop_id: str = desktop_id, now: int = now) -> bool:
+            return await counted(case, desktop_id) > now
+
+        await eventually(goes_on, 20.0)
+    assert machine_pid(provider_of(case), "d1") == pid, "the hypervisor was not started again"
+
+
+async def test_limits_hold_and_are_told(libvirt_case: Case) -> None:
+    case = libvirt_case
+    assert case.provider.capabilities.limits == {"memory", "cpus", "disk"}
+    assert case.provider.capabilities.accelerator in ("kvm", "tcg")
+    await case.provider.create("d1", replace(SPEC, cpus=1.0))
+    assert (await case.exec("d1", "nproc"))["stdout"].strip() == "1"
+    memory = (await case.exec("d1", "sh", "-c", "grep MemTotal /proc/meminfo"))["stdout"]
+    assert int(memory.split()[1]) <= SPEC.memory_mib * 1024
+    free = (await case.exec("d1", "df", "--output=avail", "-m", "/"))["stdout"]
+    assert SPEC.disk_mib * 0.8 < int(free.split()[1]) <= SPEC.disk_mib + 32
+    await case.provider.snapshot("d1", "s1")
+    full = await case.exec("d1", "dd", "if=/dev/zero", "of=/home/user/big", "bs=1M", "count=400", user="user")
+    assert "No space left" in full["stderr"]
+    assert (await case.provider.health("d1")).cause is HealthCause.DISK_FULL
+    await case.provider.restore("d1", "s1")
+    assert (await case.provider.health("d1")).alive
+    hungry = await case.exec("d1", "python3", "-c", "x = bytearray(2 << 30); print(len(x))", user="user")
+    assert hungry["returncode"] != 0
+    await case.exec("d1", "sh", "-c", "head -c 1500m /dev/zero | tail", user="user", detach=True)
+
+    async def hungry_is_killed() -> bool:
+        return (await case.provider.health("d1")).cause is HealthCause.OOM
+
+    await eventually(hungry_is_killed, 120.0)
+    assert (await case.provider.health("d1")).oom_kills > 0
+
+
+async def test_nobody_inside_can_call_the_agent_or_anybody_else(libvirt_case: Case) -> None:
+    case = libvirt_case
+    await case.provider.create("d1", SPEC)
+    whoami = await case.exec("d1", "sudo", "-S", "id", "-u", user="user", stdin="password\n")
+    assert whoami["stdout"].strip() == "0", whoami
+    assert (await case.exec("d1", "ls", "/sys/class/net"))["stdout"].split() == ["lo"]
+    listening = await case.exec("d1", "sh", "-c", "cat /proc/net/unix /proc/net/tcp")
+    assert "dart" not in listening["stdout"]
+    for user, argv in (
+        ("user", ["python3", "-c", LISTEN_ON_THE_PORT]),
+        ("user", ["sudo", "-S", "python3", "-c", LISTEN_ON_THE_PORT]),
+        ("root", ["python3", "-c", LISTEN_ON_THE_PORT]),
+    ):
+        said = await case.exec("d1", *argv, user=user, stdin="password\n")
+        assert "Error" in said["stderr"], said
+    for address in ("169.254.169.254", "10.0.2.2", "10.0.0.1"):
+        program = f"import socket; socket.create_connection(('{address}', 80), 2)"
+        assert (await case.exec("d1", "python3", "-c", program))["returncode"] != 0, address
+    assert (await case.call("d1", "GET", "/v1/health")).status == 200, "the host still can"
+
+
+async def test_the_agent_comes_back_when_it_is_killed_from_inside(libvirt_case: Case) -> None:
+    case = libvirt_case
+    await case.provider.create("d1", SPEC)
+    starts = (await case.call("d1", "GET", "/v1/health")).content
+    killing = "sudo -S killall -9 python3 </home/user/password"
+    assert (await case.call("d1", "PUT", "/v1/files?path=/home/user/password", raw=b"password\n")).status == 200
+    await case.exec("d1", "sh", "-c", killing, user="user", detach=True)
+
+    async def back() -> bool:
+        try:
+            return b'"agent_starts": 2' in (await case.call("d1", "GET", "/v1/health")).content
+        except GuestUnreachable:
+            return False
+
+    assert b'"agent_starts": 1' in starts
+    await eventually(back, 40.0)
+    assert (await case.provider.health("d1")).alive
+    await case.put("d1", "still mine")
+    assert await case.get("d1") == "still mine"
+
+
+async def test_a_machine_that_ends_itself_is_its_own_fault_and_comes_back(libvirt_case: Case) -> None:
+    case = libvirt_case
+    await case.provider.create("d1", SPEC)
+    await case.put("d1", "kept")
+    await case.provider.snapshot("d1", "s1")
+    await case.exec("d1", "sh", "-c", SENDS_ITSELF, user="root", detach=True)
+
+    async def dead() -> bool:
+        return (await case.provider.health("d1")).cause in SELF_INFLICTED
+
+    await eventually(dead, 30.0)
+    await case.provider.restore("d1", "s1")
+    assert await case.get("d1") == "kept"
+
+
+async def test_osworlds_door_has_no_control_behind_it(libvirt_case: Case) -> None:
+    case = libvirt_case
+    await case.provider.create("d1", SPEC)
+    loop = asyncio.get_running_loop()
+    for path, status in (("/platform", b"200"), ("/v1/health", b"404")):
+        with await case.provider.dial("d1", OSWORLD_PORT) as connection:
+            await loop.sock_sendall(connection, f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            assert (await loop.sock_recv(connection, 100)).split()[1] == status
+
+
+async def test_bad_ids_and_images_are_refused(libvirt_case: Case) -> None:
+    for desktop_id, spec in (("../escape", SPEC), ("d1", DesktopSpec("../basic"))):
+        with pytest.raises(ProviderError):
+            await libvirt_case.provider.create(desktop_id, spec)
+
+
+async def test_a_farm_that_is_started_again_finds_its_desktops_and_snapshots(libvirt_case: Case) -> None:
+    first, runtime = provider_of(libvirt_case), libvirt_case.runtime
+    assert runtime is not None
+    await first.create("d1", SPEC)
+    await libvirt_case.put("d1", "kept")
+    await first.snapshot("d1", "s1")
+    await first.aclose()
+    again, other = started_again(runtime), started_again(runtime / "other")
+    await again.start()
+    await other.start()
+    try:
+        assert (await again.owned()).desktops == ("d1",)
+        assert (await again.owned()).snapshots == ("s1",)
+        assert (await other.owned()).desktops == ()
+        assert await other.reap(set()) == []
+        found = replace(libvirt_case, provider=again)
+        assert await found.get("d1") == "kept"
+        assert (await again.health("d1")).alive
+        await again.restore("d1", "s1")
+        await again.destroy("d1")
+        assert (await again.owned()).snapshots == ("s1",), "a snapshot outlives its desktop"
+        await again.restore("d2", "s1")
+        assert await found.get("d2") == "kept"
+        assert set(await again.reap(set())) == {"d2", "s1"}
+    finally:
+        await again.aclose()
+        await other.aclose()
+        await first.start()
+
+
+async def test_a_desktop_stands_still_no_longer_than_its_disk_is_copied(libvirt_case: Case) -> None:
+    """Forks taken of a desktop while it works: its count goes on, and no connection into it breaks."""
+    case = libvirt_case
+    await case.provider.create("d1", SPEC)
+    await case.provider.snapshot("d1", "s1")
+    with await case.provider.dial("d1", OSWORLD_PORT) as connection:
+        await asyncio.gather(*(case.provider.restore(name, "s1") for name in ("d2", "d3")))
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(connection, b"GET /platform HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await loop.sock_recv(connection, 100)).split()[1] == b"200"
+    assert case.runtime is not None
+    disks = list(case.runtime.rglob("*.qcow2"))
+    assert len(disks) == 3
+    assert all(oct(os.stat(path).st_mode & 0o777) == "0o600" for path in disks)

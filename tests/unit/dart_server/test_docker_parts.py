@@ -1,0 +1,117 @@
+"""Parts of the provider docker that need no engine: the container it asks for, what it reads, images as tars, the doctor's words."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dart_server.hostd import oci
+from dart_server.providers import docker_container, docker_engine, docker_images
+from dart_server.providers.base import CapabilityMissing, DesktopSpec
+from dart_server.providers.docker import DockerProvider
+from dart_server.providers.docker_engine import EngineFacts
+
+pytest.importorskip("docker")
+
+FACTS = EngineFacts("20.10", "overlay2", True, True, frozenset({"memory", "pids", "cpus"}), swap=True)
+SPEC = DesktopSpec("basic", (640, 400), font_size=14, memory_mib=768, pids=256, cpus=1.5, disk_mib=128)
+INFO = {"Driver": "overlay2", "DockerRootDir": "/", "MemoryLimit": True, "PidsLimit": True, "CpuCfsQuota": True}
+
+
+class ToldClient:
+    """An engine that only says what it is."""
+
+    def __init__(self, info: dict[str, Any], base_url: str = "http+docker://localhost") -> None:
+        self._info = info
+        self.api = type("Api", (), {"base_url": base_url})
+
+    def info(self) -> dict[str, Any]:
+        return self._info
+
+    def close(self) -> None: ...
+
+
+def test_the_container_gets_named_capabilities_limits_and_no_network() -> None:
+    made = docker_container.options("dart-1-ab", "d1", SPEC, "sha256:1", ("/usr/sbin/dart-init",), FACTS)
+    assert made["network_mode"] == "none"
+    assert made["cap_drop"] == ["ALL"]
+    assert {f"CAP_{name}" for name in made["cap_add"]} == set(oci.CAPABILITIES)
+    (option,) = made["security_opt"]
+    assert json.loads(option.removeprefix("seccomp="))["syscalls"][0]["action"] == "SCMP_ACT_ERRNO"
+    assert made["mem_limit"] == made["memswap_limit"] == 768 << 20
+    assert (made["pids_limit"], made["nano_cpus"]) == (256, 1_500_000_000)
+    assert made["environment"]["DART_RESOLUTION"] == "640x400"
+    assert made["environment"]["DART_FONT_SIZE"] == "14"
+    assert made["labels"] == {docker_container.LABEL_FARM: "dart-1-ab", docker_container.LABEL_DESKTOP: "d1"}
+    assert not {"privileged", "volumes", "mounts", "devices", "storage_opt"} & set(made)
+
+
+def test_the_disk_is_bounded_where_the_engine_can() -> None:
+    facts = EngineFacts("20.10", "btrfs", True, True, FACTS.limits | {"disk"}, swap=False)
+    made = docker_container.options("dart-1-ab", "d1", SPEC, "sha256:1", ("/init",), facts)
+    assert made["storage_opt"] == {"size": "128M"}
+    assert "memswap_limit" not in made
+
+
+@pytest.mark.parametrize(
+    ("state", "expected", "ended"),
+    [
+        ({"Status": "running", "ExitCode": 0}, "running", None),
+        ({"Status": "exited", "ExitCode": 137}, "ended", "signal 9"),
+        ({"Status": "exited", "ExitCode": 2}, "ended", "exit 2"),
+    ],
+)
+def test_the_engines_state_is_read(state: dict[str, Any], expected: str, ended: str | None) -> None:
+    seen = docker_container.seen(state, "")
+    assert (seen["state"], seen["ended"], seen["oom_kills"]) == (expected, ended, 0)
+    assert docker_container.seen({**state, "OOMKilled": True}, "")["oom_kills"] == 1
+
+
+def test_limits_are_what_the_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert docker_engine.facts(ToldClient(INFO)).limits >= {"memory", "pids", "cpus"}
+    assert "disk" in docker_engine.facts(ToldClient({**INFO, "Driver": "zfs"})).limits
+    monkeypatch.setattr(docker_engine.rlimits, "has_capability", lambda _number: True)
+    monkeypatch.setattr(
+        docker_engine, "connect", lambda: ToldClient({**INFO, "PidsLimit": False}, "http://elsewhere:2375")
+    )
+    bad = {check.name: check for check in docker_engine.examine() if not check.ok}
+    assert set(bad) == {"engine place", "system-call filter", "limits"}
+    assert all(check.cure for check in bad.values())
+
+
+async def test_a_host_without_an_engine_is_told_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    monkeypatch.setattr(docker_engine.rlimits, "has_capability", lambda _number: True)
+    provider = DockerProvider(home=tmp_path, runtime_dir=tmp_path)
+    with pytest.raises(CapabilityMissing, match="no container engine answers") as caught:
+        await provider.start()
+    assert "docker.io" in caught.value.hint
+    assert await provider.reap(set()) == [], "a farm that could not start stops without another error"
+    await provider.aclose()
+
+
+def test_a_root_file_system_keeps_modes_links_and_exact_times_in_its_tar(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    tool = tmp_path / "bin" / "tool"
+    tool.write_bytes(b"x" * 3_000_000)
+    tool.chmod(0o4755)
+    os.link(tool, tmp_path / "bin" / "twin")
+    (tmp_path / "link").symlink_to("bin/tool")
+    os.utime(tmp_path / "bin", ns=(0, 1_700_000_000_123_456_789))
+    tar = tarfile.open(fileobj=io.BytesIO(b"".join(docker_images.tar_stream(tmp_path))))  # noqa: SIM115 - in memory
+    assert sorted(tar.getnames()) == ["bin", "bin/tool", "bin/twin", "link"]
+    assert tar.getmember("bin/tool").mode == 0o4755
+    assert {tar.getmember("bin/tool").type, tar.getmember("bin/twin").type} == {tarfile.REGTYPE, tarfile.LNKTYPE}
+    assert tar.getmember("link").linkname == "bin/tool"
+    assert tar.getmember("bin").pax_headers["mtime"] == "1700000000.123456789", "fontconfig's cache depends on it"
+
+
+def test_a_root_file_system_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        list(docker_images.tar_stream(tmp_path / "nowhere"))

@@ -1,0 +1,130 @@
+"""What is answered in the kernel's place: CRIU's questions about the desktops' system-call filter and about limits of others.
+
+The caller is this process itself, asking about a child that runs under a real filter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from dart_server.hostd import rlimits, supervisor, syscall_filter
+
+KNOWN = syscall_filter.Filter(bytes(range(24)), 2)
+CONFINED = """
+import ctypes, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+code = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000), 8)
+program = ctypes.create_string_buffer(struct.pack("@HP", 1, ctypes.addressof(code)))
+libc.prctl(38, 1, 0, 0, 0)
+for _ in range(int(sys.argv[1])):
+    assert libc.prctl(22, 2, program) == 0
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def confined(filters: int) -> Iterator[int]:
+    """A child under so many filters that allow everything."""
+    command = [sys.executable, "-c", CONFINED, str(filters)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        yield child.pid
+        child.kill()
+
+
+@pytest.fixture
+def once() -> Iterator[int]:
+    yield from confined(1)
+
+
+@pytest.fixture
+def twice() -> Iterator[int]:
+    yield from confined(2)
+
+
+def test_the_one_filter_is_told_as_the_kernel_would(once: int) -> None:
+    room = ctypes.create_string_buffer(len(KNOWN.program))
+    ask = syscall_filter.answer
+    assert ask(os.getpid(), syscall_filter.GET_FILTER, once, 0, 0, KNOWN) == 3
+    assert ask(os.getpid(), syscall_filter.GET_FILTER, once, 0, ctypes.addressof(room), KNOWN) == 3
+    assert room.raw == KNOWN.program
+    assert ask(os.getpid(), syscall_filter.GET_FILTER, once, 1, 0, KNOWN) == -errno.ENOENT
+    assert ask(os.getpid(), syscall_filter.SETOPTIONS, once, 0, syscall_filter.SUSPEND, KNOWN) == 0
+
+
+def test_its_metadata_too(once: int) -> None:
+    metadata = ctypes.create_string_buffer(struct.pack("=QQ", 0, 99), 16)
+    address = ctypes.addressof(metadata)
+    assert syscall_filter.answer(os.getpid(), syscall_filter.GET_METADATA, once, 16, address, KNOWN) == 16
+    assert struct.unpack("=QQ", metadata.raw) == (0, KNOWN.flags)
+
+
+def test_a_filter_of_its_own_is_the_kernels_to_tell(twice: int) -> None:
+    assert syscall_filter.count(twice) == 2
+    for request in (syscall_filter.GET_FILTER, syscall_filter.GET_METADATA, syscall_filter.SETOPTIONS):
+        assert syscall_filter.answer(os.getpid(), request, twice, 0, 0, KNOWN) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look at filters")
+def test_a_running_filter_is_read(once: int) -> None:
+    assert syscall_filter.read(once) == syscall_filter.Filter(struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000), 0)
+
+
+def test_limits_of_others_are_told_and_never_set() -> None:
+    room = ctypes.create_string_buffer(16)
+    parent = os.getppid()
+    assert rlimits.answer(os.getpid(), parent, 7, 0, ctypes.addressof(room), {}) == 0
+    soft, hard = struct.unpack("=QQ", room.raw)
+    assert 0 < soft <= hard
+    assert rlimits.answer(os.getpid(), parent, 7, 1, ctypes.addressof(room), {}) is None
+
+
+ARCHITECTURE, PRLIMIT, _, PTRACE = supervisor._MACHINES[platform.machine()]
+
+
+@pytest.mark.parametrize(
+    ("number", "first", "fourth", "asked"),
+    [
+        (PRLIMIT, 1, 0, True),
+        (PTRACE, syscall_filter.GET_FILTER, 0, True),
+        (PTRACE, syscall_filter.GET_METADATA, 0, True),
+        (PTRACE, syscall_filter.SETOPTIONS, syscall_filter.SUSPEND | 1, True),
+        (PTRACE, syscall_filter.SETOPTIONS, 1, False),
+        (PTRACE, 0x4206, syscall_filter.SUSPEND, False),
+        (PTRACE + 1, syscall_filter.GET_FILTER, 0, False),
+    ],
+)
+def test_only_these_calls_are_taken_from_the_kernel(number: int, first: int, fourth: int, asked: bool) -> None:
+    data = struct.pack("=IIQ6Q", number, ARCHITECTURE, 0, first, 0, 0, fourth, 0, 0)
+    assert run(supervisor.instructions(), data) == (0x7FC00000 if asked else 0x7FFF0000)
+
+
+def test_calls_of_another_architecture_are_let_through() -> None:
+    data = struct.pack("=IIQ6Q", PRLIMIT, ARCHITECTURE ^ 1, 0, *[0] * 6)
+    assert run(supervisor.instructions(), data) == 0x7FFF0000
+
+
+def run(program: bytes, data: bytes) -> int:
+    """What a filter of the few instructions used here answers."""
+    steps = list(struct.iter_unpack("=HBBI", program))
+    word, at = 0, 0
+    while True:
+        code, held, failed, value = steps[at]
+        if code == 0x06:
+            return int(value)
+        if code == 0x20:
+            word = struct.unpack_from("=I", data, value)[0]
+            at += 1
+        else:
+            holds = word == value if code == 0x15 else bool(word & value)
+            at += 1 + (held if holds else failed)

@@ -1,0 +1,71 @@
+"""`dart-farm images`: the list, the builder's exit codes, sentences for wrong input."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dart_server import image_cli
+from dart_server.cli import app
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DART_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DART_RUNTIME_DIR", str(tmp_path / "run"))
+    image = tmp_path / "home/images/small/0123456789ab"
+    image.mkdir(parents=True)
+    texts = {
+        name: "-" for name in ("recipe_digest", "guest_digest", "guest_version", "suite", "architecture", "built_at")
+    }
+    numbers = {"size_bytes": 1, "files": 1, "build_s": 1.0}
+    manifest = {"name": "small", "digest": "0123456789ab", **texts, **numbers}
+    (image / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    (image.parent / "current").symlink_to(image.name)
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("arguments", [["images", "--json"], ["images", "list", "--json"]])
+def test_images_are_listed_with_and_without_the_verb(home: Path, arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0
+    assert [(row["name"], row["digest"]) for row in json.loads(result.stdout)] == [("small", "0123456789ab")]
+
+
+def test_the_list_is_a_table_for_people(home: Path) -> None:
+    result = CliRunner().invoke(app, ["images"])
+    assert result.stdout.splitlines()[1].split()[:2] == ["small", "0123456789ab"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["build", "nope"], "known recipes: basic, desktop"),
+        (["rm", "nope"], "no image nope"),
+        (["add", "theirs", "/nowhere/at-all"], "there is no /nowhere/at-all"),
+        (["build", "basic", "--artefact", "iso"], "invalid choice"),
+    ],
+)
+def test_the_builder_refuses_wrong_input_with_its_own_code(
+    home: Path, arguments: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = CliRunner().invoke(app, ["images", *arguments])
+    assert result.exit_code == 2
+    assert said in capfd.readouterr().err
+
+
+def test_an_image_that_is_not_there_cannot_be_verified(home: Path) -> None:
+    result = CliRunner().invoke(app, ["images", "verify", "nope"])
+    assert result.exit_code == 2
+    assert "there is small" in result.output
+    assert "dart-farm images build nope" in result.output
+
+
+def test_without_a_source_checkout_the_cure_is_told(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_cli, "BUILDER_DIR", tmp_path / "nothing")
+    result = CliRunner().invoke(app, ["images", "build", "basic"])
+    assert result.exit_code == 2
+    assert "source checkout" in result.output
