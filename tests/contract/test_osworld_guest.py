@@ -77,10 +77,10 @@ async def osworld_case(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Case]:
     )
 
     async def unused(_desktop_id: str) -> None:
-        raise NotImplementedError
+        raise AssertionError("these tests neither kill a machine from outside nor serve inside one")
 
     async def no_port(_desktop_id: str) -> int:
-        raise NotImplementedError
+        raise AssertionError("these tests neither kill a machine from outside nor serve inside one")
 
     await provider.start()
     try:

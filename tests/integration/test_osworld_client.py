@@ -337,11 +337,6 @@ def test_every_type_of_step_of_the_tasks_has_a_check() -> None:
     assert {step["type"] for step in steps_of_tasks()} <= {*CHECKS, *BROWSER_CHECKS, *LEFT_OUT}
 
 
-@pytest.mark.parametrize("kind", sorted(LEFT_OUT))
-def test_steps_without_a_desktop(kind: str) -> None:
-    pytest.skip(LEFT_OUT[kind])
-
-
 async def test_every_pyautogui_program_of_the_tasks_runs(client: Client) -> None:
     programs = {
         json.dumps(step["parameters"]["command"])

@@ -131,8 +131,8 @@ def run_logged(argv: list[str], log: Path, teller: Teller) -> None:
                 kept.write(line)
                 tail = [*tail[-4:], line.strip()]
                 teller.line(line)
-        except BaseException:
-            # Interrupted: mmdebstrap undoes its mounts before it ends, and only then may the tree be touched; a program
+        except BaseException:  # interrupted, too, the builder's processes end first; raised again
+            # mmdebstrap undoes its mounts before it ends, and only then may the tree be touched; a program
             # of the image is the first of its process name space, which ends with it.
             if argv[0] == "unshare":
                 os.killpg(child.pid, signal.SIGKILL)
