@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dart_server import image_cli
-from dart_server.cli import app
+from dart_server.cli import app, images
 
 
 @pytest.fixture
@@ -65,7 +64,7 @@ def test_an_image_that_is_not_there_cannot_be_verified(home: Path) -> None:
 def test_without_a_source_checkout_the_cure_is_told(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_cli, "BUILDER_DIR", tmp_path / "nothing")
+    monkeypatch.setattr(images, "BUILDER_DIR", tmp_path / "nothing")
     result = CliRunner().invoke(app, ["images", "build", "basic"])
     assert result.exit_code == 2
     assert "source checkout" in result.output

@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from dart_server.cli.session import ask, load_settings
+from dart_server.cli.terminal import Json, fail, print_table
+
 if TYPE_CHECKING:
     from dart_server.settings import FarmSettings
 
-BUILDER_DIR = Path(__file__).resolve().parents[2] / "vm_images"
+BUILDER_DIR = Path(__file__).resolve().parents[3] / "vm_images"
 FARM_START_LIMIT_S = 60.0
 POLL_S = 0.1
 
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Name = Annotated[str, typer.Argument(help="The image's name.")]
 
 app = typer.Typer(help="The desktop images: list (the default), build, verify, rm, add.", invoke_without_command=True)
@@ -40,7 +42,6 @@ def images(context: typer.Context, as_json: Json = False) -> None:
 @app.command("list")
 def list_images(as_json: Json = False) -> None:
     """The desktop images that are installed."""
-    from dart_server.cli import load_settings, print_table
     from dart_server.preflight import installed_images
 
     rows = installed_images(load_settings())
@@ -81,7 +82,6 @@ def verify(
     start_limit_s: Annotated[float | None, typer.Option(help="Seconds an application may take to show.")] = None,
 ) -> None:
     """Boot the image and check what a person and a task need of it; starts a farm for that time when none runs."""
-    from dart_server.cli import ask, fail, load_settings
     from dart_server.preflight import installed_images
 
     settings = load_settings()
@@ -105,8 +105,6 @@ def verify(
 
 def _start_farm(settings: FarmSettings) -> subprocess.Popen[bytes]:
     """A farm of our own; returns when it answers."""
-    from dart_server.cli import ask, fail
-
     settings.runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = settings.runtime_dir / "farm.log"
     with log.open("ab") as kept:
@@ -129,8 +127,6 @@ def _start_farm(settings: FarmSettings) -> subprocess.Popen[bytes]:
 
 def _program(name: str) -> Path:
     """A program of the builder; it is not part of the installed package."""
-    from dart_server.cli import fail
-
     path = BUILDER_DIR / name
     if not path.is_file():
         fail(f"building and verifying images needs a source checkout ({path} is missing); clone DART and run it there.")
@@ -139,8 +135,6 @@ def _program(name: str) -> Path:
 
 def _run_builder(arguments: list[str]) -> NoReturn:
     """Run the builder with this terminal; ends with its exit code."""
-    from dart_server.cli import load_settings
-
     argv = [sys.executable, "-u", str(_program("build.py")), *arguments, "--home", str(load_settings().home)]
     builder = subprocess.Popen(argv)
     while True:

@@ -1,0 +1,23 @@
+"""`dart-farm`: serve, look, stop, clean up; one module per family of commands.
+
+Rule: nothing heavy is imported before a command needs it; a wrong setting or a host that lacks something is one sentence on standard
+error and exit code 2, before anything starts; 1 means that the command itself failed.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from dart_server.cli import desktops, doctor, images, keys, leases, process, snapshots, status, upkeep
+
+app = typer.Typer(
+    name="dart-farm", help="The farm: live desktops by lease.", no_args_is_help=True, add_completion=False
+)
+for family in (process, status, leases, desktops, snapshots, keys, doctor, upkeep):
+    app.add_typer(family.app)
+app.add_typer(images.app, name="images")
+
+
+def main() -> None:
+    """Entry point of `dart-farm`."""
+    app()

@@ -1,0 +1,33 @@
+"""`doctor`: what the host has and lacks."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from dart_server.cli.session import load_settings
+from dart_server.cli.terminal import Json
+
+app = typer.Typer()
+
+
+@app.command()
+def doctor(
+    provider: Annotated[str | None, typer.Option(help="runc, docker, libvirt or sim.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What this host has and lacks for the farm, with the cures. Exit code 2 when something that is needed is missing."""
+    from dart_server import preflight
+
+    checks = preflight.examine(load_settings(provider=provider))
+    if as_json:
+        typer.echo(json.dumps([check.as_dict() for check in checks]))
+    else:
+        for check in checks:
+            typer.echo(
+                f"{'ok ' if check.ok else 'NO '} {check.name}: {check.detail}" + ("" if check.ok else f" {check.cure}")
+            )
+    if not all(check.ok for check in checks):
+        raise typer.Exit(2)

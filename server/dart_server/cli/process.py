@@ -1,0 +1,81 @@
+"""`serve`, `stop`: the farm as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dart_server.cli.session import load_settings
+from dart_server.cli.terminal import fail
+
+app = typer.Typer()
+STOP_TIMEOUT_S = 60.0
+
+
+@app.command()
+def serve(
+    uds: Annotated[Path | None, typer.Option(help="Listen on this Unix socket.")] = None,
+    host: Annotated[str | None, typer.Option(help="Loopback address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
+    provider: Annotated[str | None, typer.Option(help="runc, docker, libvirt or sim.")] = None,
+    max_desktops: Annotated[int | None, typer.Option(help="Live desktops at once.")] = None,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="One per user: on farm.sock, stops itself when idle.")
+    ] = False,
+    idle_shutdown_s: Annotated[
+        float | None, typer.Option(help="With --embedded: stop after this long without leases.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
+) -> None:
+    """Run the farm in the foreground until SIGINT or SIGTERM."""
+    from dart_server import daemon, logs, preflight
+    from dart_server.errors import ConfigError
+    from dart_server.providers.base import ProviderError
+
+    if embedded and (uds or host or port):
+        fail("--embedded listens on farm.sock in the runtime directory; leave --uds, --host and --port away.")
+    settings = load_settings(
+        uds=uds,
+        host=host,
+        port=port,
+        provider=provider,
+        max_desktops=max_desktops,
+        idle_shutdown_s=idle_shutdown_s,
+        log_format=log_format,
+    )
+    if embedded:
+        settings = settings.model_copy(update={"uds": settings.socket_path})
+    logs.configure(settings.log_format, settings.log_level)
+    os.umask(0o077)
+    try:
+        daemon.private_directory(settings.runtime_dir)
+        with daemon.sole_farm(settings):
+            preflight.require(settings)
+            asyncio.run(daemon.serve(settings, idle_shutdown_s=settings.idle_shutdown_s if embedded else None))
+    except daemon.AlreadyRunning as running:
+        if not embedded:
+            fail(
+                f"{running} in {settings.runtime_dir}; stop it with `dart-farm stop`, or set DART_RUNTIME_DIR to another directory."
+            )
+        typer.echo(f"dart-farm: {running}", err=True)
+    except ConfigError as error:
+        fail(str(error))
+    except ProviderError as error:
+        fail(f"{error} {error.hint}".strip())
+
+
+@app.command()
+def stop(timeout_s: Annotated[float, typer.Option(help="How long to wait for its end.")] = STOP_TIMEOUT_S) -> None:
+    """Stop the farm of this runtime directory: its desktops and snapshots go with it."""
+    from dart_server import daemon
+    from dart_server.errors import ConfigError
+
+    try:
+        stopped = daemon.stop_running(load_settings(), timeout_s)
+    except ConfigError as error:
+        fail(str(error), 1)
+    typer.echo("stopped" if stopped else "no farm is running")

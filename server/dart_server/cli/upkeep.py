@@ -1,0 +1,85 @@
+"""`reap`: cleaning up after farms that are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dart_server.cli.process import STOP_TIMEOUT_S
+from dart_server.cli.session import ask, load_settings
+from dart_server.cli.terminal import Json, fail
+
+if TYPE_CHECKING:
+    from dart_server.settings import FarmSettings
+
+app = typer.Typer()
+LEASE_POLL_S = 0.2
+EXPIRY_TICKS = 5
+"""A lease that nobody renews has ended this many ticks of the farm after its time."""
+
+
+@app.command()
+def reap(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Stop a running farm at once, whoever has leases.")] = False,
+    provider: Annotated[str | None, typer.Option(help="runc, docker, libvirt or sim.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Remove everything of this user's farm from the host; works without a running farm, and stops one that nobody uses.
+
+    Leases of clients that are gone are waited for until they expire; while a client renews its own, the farm is left alone.
+    """
+    from dart_server import daemon, reaper
+    from dart_server.errors import ConfigError
+    from dart_server.providers.base import ProviderError
+
+    settings = load_settings(provider=provider)
+    if not force and not dry_run and daemon.running_pid(settings) is not None:
+        leases_left = outwait_the_dead(settings)
+        if leases_left:
+            fail(
+                f"the farm is running and its {leases_left} leases are being renewed; stop it with `dart-farm stop`, or give --force.",
+                1,
+            )
+    try:
+        if not dry_run:
+            daemon.stop_running(settings, STOP_TIMEOUT_S)
+        removed = asyncio.run(reaper.reap(settings, dry_run=dry_run))
+    except (ConfigError, ProviderError) as error:
+        fail(f"{error} {getattr(error, 'hint', '')}".strip(), 1)
+    if as_json:
+        typer.echo(json.dumps({"dry_run": dry_run, "removed": removed}))
+        return
+    for name in removed:
+        typer.echo(f"{'would remove' if dry_run else 'removed'} {name}")
+    if not removed:
+        typer.echo("nothing to remove")
+
+
+def outwait_the_dead(settings: FarmSettings) -> int:
+    """Number of leases of the running farm that are still there when all that nobody renews have expired."""
+
+    def held() -> int:
+        view = ask(settings, "/v1/farm")
+        return view["leases_active"] if view else 0
+
+    count = held()
+    if not count:
+        return 0
+    ends_s = [datetime.fromisoformat(lease["expires_at"]).timestamp() for lease in ask(settings, "/v1/leases") or ()]
+    now_s = time.time()
+    wait_s = max([now_s, *ends_s]) - now_s + EXPIRY_TICKS * settings.tick_s
+    typer.echo(
+        f"dart-farm: the farm has {count} leases; waiting up to {wait_s:.0f} s for those of clients that are gone"
+        " (--force does not wait)",
+        err=True,
+    )
+    give_up_s = time.monotonic() + wait_s
+    while (count := held()) and time.monotonic() < give_up_s:
+        time.sleep(LEASE_POLL_S)
+    return count
