@@ -1,1 +1,2 @@
-"""Desktop slots: who gets which (`service`), how one is brought to a wanted state (`prepare`), and what runs meanwhile (`background`)."""
+"""Desktop slots. `service` is the whole: `slots` (what there is), `serving` (who gets which), `standby` (what is ready early),
+`making` (what happens to one slot), `prepare` (how a desktop comes up), `background` (what runs meanwhile)."""
