@@ -1,11 +1,10 @@
-"""Routes of the farm itself: liveness, readiness, numbers, desktops, history, metrics."""
+"""Routes of the farm itself: liveness, readiness, numbers, desktops, metrics."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from dart_server import wire
 from dart_server.deps import Reader, farm_of
@@ -13,7 +12,6 @@ from dart_server.errors import FarmError
 from dart_server.wire import ErrorCode
 
 router = APIRouter(tags=["farm"])
-EVENTS_PAGE = 500
 
 
 @router.get("/healthz", operation_id="healthz")
@@ -40,14 +38,6 @@ async def get_farm(request: Request, principal: Reader) -> wire.FarmView:
 async def list_desktops(request: Request, principal: Reader) -> list[wire.DesktopView]:
     """Every desktop slot that exists now."""
     return [slot.view() for slot in farm_of(request).pool.slots.values()]
-
-
-@router.get("/v1/events", operation_id="list_events")
-async def list_events(
-    request: Request, principal: Reader, after: int = 0, limit: Annotated[int, Query(ge=1, le=5000)] = EVENTS_PAGE
-) -> list[wire.Event]:
-    """The history after event number `after`, oldest first."""
-    return await farm_of(request).repository.events(after, limit)
 
 
 @router.get("/metrics", operation_id="metrics", response_class=Response)

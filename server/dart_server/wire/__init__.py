@@ -30,7 +30,9 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     GET    /v1/snapshots?state=ready|quarantined -> list[SnapshotView]            the caller's and the farm's own
     GET    /v1/snapshots/{id or name}            -> SnapshotView;  DELETE         desktops made from it live on
     GET    /v1/desktops                          -> list[DesktopView]
-    GET    /v1/events?after=N                    -> list[Event]                   append-only history
+    GET    /v1/events?after=N                    -> list[Event]                   history; before, limit, kind, desktop_id, lease_id
+    GET    /v1/leases/{lease_id}/events          -> list[Event]                   that of one lease; after, before, limit, kind
+    GET    /v1/desktops/{desktop_id}/events      -> list[Event]                   that of one desktop; the same
     GET    /v1/farm                              -> FarmView
     GET    /metrics                              Prometheus text
 
