@@ -8,11 +8,13 @@ import json
 import pytest
 from provider_cases import SPEC, Case, eventually, needs
 
+from dart_server.guest.client import GuestClient, GuestUnreachable
 from dart_server.providers.base import (
     SELF_INFLICTED,
     CapabilityMissing,
     DesktopGone,
     DesktopSpec,
+    Freezes,
     HealthCause,
     HostFault,
     ImageMissing,
@@ -217,3 +219,75 @@ async def test_reap_removes_all_but_what_is_kept(case: Case) -> None:
     assert (owned.desktops, owned.snapshots) == (("d2",), ("s2",))
     assert (await case.provider.health("d2")).alive
     await case.provider.restore("d3", "s2")
+
+
+async def test_a_frozen_desktop_stands_still_and_goes_on_where_it_was(case: Case) -> None:
+    needs(case, "freeze")
+    provider = case.provider
+    assert isinstance(provider, Freezes)
+    await provider.create("d1", SPEC)
+    await case.put("d1", "kept")
+    header, before = await case.step("d1", {"type": "move", "x": 31, "y": 47})
+    guest = GuestClient(lambda port: provider.dial("d1", port))
+    assert (await guest.request("GET", "/v1/health", timeout_s=30.0)).status == 200
+    await provider.freeze("d1")
+    await provider.freeze("d1")
+    async with asyncio.timeout(5.0):
+        seen = await provider.health("d1")
+    assert (seen.alive, seen.cause, seen.detail) == (True, HealthCause.OK, "frozen")
+    with pytest.raises(GuestUnreachable) as silent:
+        await guest.request("GET", "/v1/health", timeout_s=0.5)
+    assert silent.value.timed_out
+    assert "d1" in (await provider.owned()).desktops
+    await provider.thaw("d1")
+    await provider.thaw("d1")
+    assert (await guest.request("GET", "/v1/health", timeout_s=30.0)).status == 200
+    await guest.hang_up()
+    assert await case.get("d1") == "kept"
+    header, after = await case.step("d1")
+    assert header["cursor"] == [31, 47]
+    assert after == before, "the screen is what it was"
+    assert (await provider.health("d1")).detail == ""
+
+
+async def test_frozen_desktops_are_replaced_and_removed_as_others_are(case: Case) -> None:
+    needs(case, "freeze")
+    provider = case.provider
+    assert isinstance(provider, Freezes)
+    await provider.create("d1", SPEC)
+    if provider.capabilities.memory_snapshot:
+        await provider.snapshot("d1", "s1")
+        await provider.freeze("d1")
+        with pytest.raises(HostFault):
+            await provider.snapshot("d1", "s2")
+        await provider.restore("d1", "s1")
+        assert (await provider.health("d1")).detail == "", "a copy runs"
+        header, _ = await case.step("d1")
+        assert header["seq"] == 3
+    await provider.freeze("d1")
+    await provider.destroy("d1")
+    assert not (await provider.health("d1")).alive
+    with pytest.raises(DesktopGone):
+        await provider.thaw("d1")
+    with pytest.raises(DesktopGone):
+        await provider.freeze("d1")
+    await provider.create("d2", SPEC)
+    await provider.freeze("d2")
+    assert "d2" in await provider.reap(set())
+    assert (await provider.owned()).desktops == ()
+
+
+async def test_a_desktop_that_is_killed_while_it_is_frozen_is_dead(case: Case) -> None:
+    needs(case, "freeze")
+    assert isinstance(case.provider, Freezes)
+    await case.provider.create("d1", SPEC)
+    await case.provider.freeze("d1")
+    await case.kill("d1")
+
+    async def dead() -> bool:
+        return not (await case.provider.health("d1")).alive
+
+    await eventually(dead)
+    assert (await case.provider.health("d1")).cause is HealthCause.KILLED_FROM_OUTSIDE
+    await case.provider.destroy("d1")
+    assert (await case.provider.owned()).desktops == ()

@@ -1,6 +1,6 @@
-"""Control groups of desktops, version 1 and 2: use, limits hit, kill, removal, and what is left under a prefix.
+"""Control groups of desktops, version 1 and 2: use, limits hit, freezing, kill, removal, and what is left under a prefix.
 
-runc creates the groups at `/<prefix>/<name>`; this module only reads, kills and removes them.
+runc creates the groups at `/<prefix>/<name>`; this module only reads, freezes, kills and removes them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
+FREEZE_TIMEOUT_S = 2.0
+_FREEZE_POLL_S = 0.002
 _UNLIMITED = 1 << 60
 _LIMIT_SLACK = 1 << 20
 """Bytes: a group whose use came this near to its limit was at it."""
@@ -104,6 +106,63 @@ def processes(group: str) -> int:
 def left_over(prefix: str) -> list[Path]:
     """Top directories of groups that carry an ownership prefix, over all hierarchies."""
     return [root / prefix for root in hierarchies() if (root / prefix).is_dir()]
+
+
+def freeze(group: str, timeout_s: float = FREEZE_TIMEOUT_S) -> bool:
+    """Stop every process of `/<prefix>/<name>`; True once all stand still, else they go on again."""
+    directory = _freezer(group)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            # Version 1 gives up on a process that was busy in the kernel; asking again takes it up.
+            _write_freeze(directory, frozen=True)
+        except OSError:
+            return False
+        if is_frozen(group):
+            return True
+        if time.monotonic() > deadline:
+            _thaw(directory)
+            return False
+        time.sleep(_FREEZE_POLL_S)
+
+
+def thaw(group: str, timeout_s: float = FREEZE_TIMEOUT_S) -> bool:
+    """Let the processes of `/<prefix>/<name>` go on; True once they do."""
+    directory = _freezer(group)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            _write_freeze(directory, frozen=False)
+        except OSError:
+            return False
+        if not is_frozen(group):
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_FREEZE_POLL_S)
+
+
+def is_frozen(group: str) -> bool:
+    """Whether all processes of a group stand still; False for a group that is not there."""
+    directory = _freezer(group)
+    try:
+        if is_unified():
+            return "frozen 1" in (directory / "cgroup.events").read_text(encoding="ascii").splitlines()
+        return (directory / "freezer.state").read_text(encoding="ascii").strip() == "FROZEN"
+    except OSError:
+        return False
+
+
+def _freezer(group: str) -> Path:
+    """The directory that freezes `/<prefix>/<name>`."""
+    return (ROOT if is_unified() else ROOT / "freezer") / group.lstrip("/")
+
+
+def _write_freeze(directory: Path, *, frozen: bool) -> None:
+    if is_unified():
+        (directory / "cgroup.freeze").write_text("1" if frozen else "0", encoding="ascii")
+    else:
+        (directory / "freezer.state").write_text("FROZEN" if frozen else "THAWED", encoding="ascii")
 
 
 def kill(group: str, timeout_s: float = 5.0) -> bool:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dart_server.hostd import cgroups, images, netns, oci, reach, seal
+from dart_server.hostd import cgroups, images, kernel, netns, oci, reach, seal
 from dart_server.hostd.faults import DesktopGone, HostdError, HostFault, SnapshotBroken
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.runc import CRIU_SETTINGS, Runc, criu_config
@@ -121,12 +121,28 @@ class Host:
             seal.close_proc(self._running(desktop_id).pidfd)
         return {}
 
+    def freeze(self, desktop_id: str) -> dict[str, Any]:
+        """Stop every process of a desktop until `thaw`; connections into it stay. One that cannot be stopped goes on."""
+        with self._one(desktop_id):
+            if not cgroups.freeze(self._group(self._running(desktop_id).name)):
+                raise HostFault(f"the desktop {desktop_id} could not be frozen")
+        return {}
+
+    def thaw(self, desktop_id: str) -> dict[str, Any]:
+        """Undo `freeze`; nothing happens to a desktop that runs."""
+        with self._one(desktop_id):
+            if not cgroups.thaw(self._group(self._running(desktop_id).name)):
+                raise HostFault(f"the desktop {desktop_id} could not be thawed")
+        return {}
+
     def checkpoint(self, desktop_id: str, snapshot_id: str) -> dict[str, Any]:
         """Save a running desktop, which goes on; its control connections must be closed."""
         with self._one(snapshot_id), self._one(desktop_id), self._heavy:
             if snapshot_id in self._snapshots:
                 raise HostFault(f"the snapshot {snapshot_id} exists already", hint="choose a fresh id")
             desktop = self._running(desktop_id)
+            if cgroups.is_frozen(self._group(desktop.name)):
+                raise HostFault(f"the desktop {desktop_id} is frozen", hint="thaw it first")
             place = self.storage.snapshot_dir(snapshot_id)
             processes, work = place / "images", place / "work"
             processes.mkdir(parents=True, mode=0o700)
@@ -228,6 +244,8 @@ class Host:
         return {
             "state": "running" if desktop.ended is None else "ended",
             "ended": desktop.ended,
+            "frozen": desktop.ended is None and cgroups.is_frozen(self._group(desktop.name)),
+            "doomed": desktop.ended is None and kernel.is_doomed(desktop.pidfd),
             "memory_bytes": usage.memory_bytes,
             "memory_limit_bytes": usage.memory_limit_bytes,
             "oom_kills": usage.oom_kills,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -97,3 +98,18 @@ def in_own_thread(work: Callable[[], T]) -> T:
     if failure:
         raise failure[0]
     return result[0]
+
+
+def is_doomed(pidfd: int) -> bool:
+    """Whether a SIGKILL waits for a process: one that is frozen ends only once it is thawed."""
+    try:
+        pid = _field(f"/proc/self/fdinfo/{pidfd}", "Pid:")
+        pending = [_field(f"/proc/{pid}/status", name) for name in ("SigPnd:", "ShdPnd:")]
+    except (OSError, StopIteration):
+        return False
+    return any(int(mask, 16) >> (signal.SIGKILL - 1) & 1 for mask in pending)
+
+
+def _field(path: str, name: str) -> str:
+    with open(path, encoding="ascii", errors="replace") as file:
+        return next(line.split()[1] for line in file if line.startswith(name))

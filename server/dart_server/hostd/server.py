@@ -131,6 +131,8 @@ class Server:
                 "checkpoint"
                 | "restore"
                 | "seal"
+                | "freeze"
+                | "thaw"
                 | "destroy"
                 | "health"
                 | "quarantine"

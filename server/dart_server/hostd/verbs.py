@@ -119,6 +119,8 @@ VERBS: dict[str, dict[str, Check]] = {
     "destroy": _DESKTOP,
     "health": _DESKTOP,
     "seal": _DESKTOP,
+    "freeze": _DESKTOP,
+    "thaw": _DESKTOP,
     "dial": {**_DESKTOP, "port": _port},
     "quarantine": {"snapshot_id": _identifier},
     "listen": {**_DESKTOP, "port": _integer(1, 65535)},

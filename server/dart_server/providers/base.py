@@ -118,6 +118,8 @@ class Capabilities:
     """`restore` into an existing desktop keeps its id usable while others run."""
     tunnel: bool
     """`dial` reaches TCP ports inside the desktop."""
+    freeze: bool = False
+    """Desktops can stand still without using a processor, and go on at once (`Freezes`)."""
     limits: frozenset[str] = field(default_factory=frozenset)
     """Names of the limits of `DesktopSpec` that are enforced: of memory, pids, cpus, disk."""
     accelerator: str = ""
@@ -233,4 +235,20 @@ class KeepsBroken(Protocol):
 
     async def quarantine(self, snapshot_id: str) -> str | None:
         """Never restore from it again and keep its files, until `delete_snapshot`; where a person finds them, None when nothing is left."""
+        ...
+
+
+@runtime_checkable
+class Freezes(Protocol):
+    """A provider whose desktops can stand still; those that declare `Capabilities.freeze`.
+
+    A frozen desktop keeps its memory, its screen and the connections into it, uses no processor, and is well to `health`, which does not
+    ask its agent. `restore` and `destroy` take frozen ones as they are; `snapshot` refuses them."""
+
+    async def freeze(self, desktop_id: str) -> None:
+        """Stop all its processes; returns when they stand still. Idempotent. Raises `DesktopGone`, `HostFault` (it goes on then)."""
+        ...
+
+    async def thaw(self, desktop_id: str) -> None:
+        """Let it go on. Idempotent. Raises `DesktopGone`, `HostFault`."""
         ...

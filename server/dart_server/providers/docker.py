@@ -82,7 +82,9 @@ class DockerProvider:
     def capabilities(self) -> Capabilities:
         """Tunnels, and the limits that the engine enforces here; nothing that needs saved memory."""
         limits = self._facts.limits if self._facts is not None else frozenset[str]()
-        return Capabilities(memory_snapshot=False, fork=False, restore_in_place=False, tunnel=True, limits=limits)
+        return Capabilities(
+            memory_snapshot=False, fork=False, restore_in_place=False, tunnel=True, freeze=True, limits=limits
+        )
 
     async def start(self) -> None:
         """Find the engine. Raises CapabilityMissing with the cure when it or this host lacks something."""
@@ -142,6 +144,18 @@ class DockerProvider:
                     raise
             await asyncio.sleep(_REMOVE_POLL_S)
 
+    async def freeze(self, desktop_id: str) -> None:
+        """See `base.Freezes`; the engine's pause."""
+        if not (await self._inspect(desktop_id))["State"]["Paused"]:
+            name = docker_container.container_name(self.farm, desktop_id)
+            await self._engine.run(lambda client: client.api.pause(name))
+
+    async def thaw(self, desktop_id: str) -> None:
+        """See `base.Freezes`."""
+        if (await self._inspect(desktop_id))["State"]["Paused"]:
+            name = docker_container.container_name(self.farm, desktop_id)
+            await self._engine.run(lambda client: client.api.unpause(name))
+
     async def dial(self, desktop_id: str, port: DialPort) -> socket.socket:
         """A connected socket from inside the desktop's network."""
         life = await self._life(desktop_id)
@@ -165,9 +179,10 @@ class DockerProvider:
         """The engine's and the kernel's view and, while the desktop runs, the agent's."""
         try:
             seen = await self._look(desktop_id)
-            agent, silence = await self._asked(desktop_id) if seen["state"] == "running" else (None, "")
+            answers = seen["state"] == "running" and not seen["frozen"]
+            agent, silence = await self._asked(desktop_id) if answers else (None, "")
             for _ in range(_SECOND_LOOKS):
-                if agent is not None or seen["state"] != "running":
+                if agent is not None or seen["frozen"] or seen["state"] != "running":
                     break
                 await asyncio.sleep(_SECOND_LOOK_S)
                 seen = await self._look(desktop_id)

@@ -81,10 +81,12 @@ def control_group(pid: int) -> str:
 def seen(state: dict[str, Any], group: str) -> dict[str, Any]:
     """The engine's `State` and the control group's counters, in the form of the root helper's `health`."""
     usage = cgroups.usage(group) if group else cgroups.Usage()
-    running = state.get("Status") in ("created", "running", "restarting")
+    frozen = state.get("Status") == "paused" or bool(state.get("Paused"))
+    running = frozen or state.get("Status") in ("created", "running", "restarting")
     code = int(state.get("ExitCode") or 0)
     return {
         "state": "running" if running else "ended",
+        "frozen": frozen,
         "ended": None if running else "signal 9" if code == _KILLED else f"exit {code}",
         "memory_bytes": usage.memory_bytes,
         "memory_limit_bytes": usage.memory_limit_bytes,

@@ -62,6 +62,9 @@ class GuestServer(ABC):
     def __init__(self) -> None:
         self.hung = asyncio.Event()
         """While set, no request is answered."""
+        self.running = asyncio.Event()
+        """While not set, the desktop is frozen: requests wait."""
+        self.running.set()
         self._connections: dict[asyncio.Task[None], socket.socket] = {}
 
     @abstractmethod
@@ -103,6 +106,7 @@ class GuestServer(ABC):
                     await self._channel(head, reader, writer)
                     return
                 body = await _read_body(reader, fields)
+                await self.running.wait()
                 if self.hung.is_set():
                     await asyncio.Future()
                 try:
@@ -134,6 +138,7 @@ class GuestServer(ABC):
                 if isinstance(event, Request):
                     protocol.send_response(protocol.accept(event))
                 elif isinstance(event, Frame) and event.opcode is Opcode.TEXT:
+                    await self.running.wait()
                     if self.hung.is_set():
                         await asyncio.Future()
                     protocol.send_binary(await self._channel_step(event.data))

@@ -17,7 +17,8 @@ def judge(seen: dict[str, Any], agent: dict[str, Any] | None, silence: str) -> t
     """Why a desktop is (not) well, from the helper's counters and the agent's health (None: it does not answer).
 
     A desktop of which a limit was hit is broken also while its session answers: nothing can be saved on a full disk, nothing started
-    without a free process, and what the kernel killed may have been part of what is to be judged.
+    without a free process, and what the kernel killed may have been part of what is to be judged. A frozen one is well although its agent
+    is silent.
     """
     if seen["oom_kills"]:
         return HealthCause.OOM, f"its memory limit killed {seen['oom_kills']} processes"
@@ -25,6 +26,10 @@ def judge(seen: dict[str, Any], agent: dict[str, Any] | None, silence: str) -> t
         return HealthCause.PIDS, f"its process limit was hit {seen['pids_refused']} times"
     if seen["disk_free_bytes"] < _FULL_BYTES or (agent is not None and agent.get("disk_full")):
         return HealthCause.DISK_FULL, "its disk is full"
+    if seen.get("doomed"):
+        return HealthCause.KILLED_FROM_OUTSIDE, "its init was killed while it was frozen"
+    if seen.get("frozen"):
+        return HealthCause.OK, "frozen"
     if agent is not None and agent.get("session_alive", agent.get("x_alive", True)):
         return HealthCause.OK, ""
     if seen["state"] == "ended":

@@ -80,7 +80,9 @@ class RuncProvider:
     @property
     def capabilities(self) -> Capabilities:
         """Everything; the disk limit only while written files are kept in memory."""
-        return Capabilities(memory_snapshot=True, fork=True, restore_in_place=True, tunnel=True, limits=self._limits)
+        return Capabilities(
+            memory_snapshot=True, fork=True, restore_in_place=True, tunnel=True, freeze=True, limits=self._limits
+        )
 
     async def start(self) -> None:
         """Find or start the helper. Raises CapabilityMissing with the cure when the host cannot run it."""
@@ -137,6 +139,8 @@ class RuncProvider:
         except guest_control.GuestBusy as error:
             raise HostFault(f"the desktop {desktop_id} is busy: {error}", hint="snapshot between two calls") from error
         except guest_control.GuestSilent as error:
+            if (await self._ask("health", desktop_id=desktop_id)).get("frozen"):
+                raise HostFault(f"the desktop {desktop_id} is frozen", hint="thaw it first") from error
             raise DesktopGone(f"the desktop {desktop_id} does not answer: {error}") from error
         self._hang_up(desktop_id)
         if desktop_id in self._gates:
@@ -168,6 +172,14 @@ class RuncProvider:
             await asyncio.shield(self.destroy(desktop_id))
             raise
 
+    async def freeze(self, desktop_id: str) -> None:
+        """See `base.Freezes`."""
+        await self._ask("freeze", desktop_id=desktop_id)
+
+    async def thaw(self, desktop_id: str) -> None:
+        """See `base.Freezes`."""
+        await self._ask("thaw", desktop_id=desktop_id)
+
     async def destroy(self, desktop_id: str) -> None:
         """Remove the desktop; idempotent."""
         self._hang_up(desktop_id)
@@ -197,9 +209,9 @@ class RuncProvider:
             seen = await self._ask("health", desktop_id=desktop_id)
         except ProviderError as error:
             return DesktopHealth(False, HealthCause.UNKNOWN, str(error))
-        agent, silence = await self._asked(desktop_id) if seen["state"] == "running" else (None, "")
+        agent, silence = await self._asked(desktop_id) if _answers(seen) else (None, "")
         for _ in range(_SECOND_LOOKS):
-            if agent is not None or seen["state"] != "running":
+            if agent is not None or not _answers(seen):
                 break
             await asyncio.sleep(_SECOND_LOOK_S)
             seen = await self._ask("health", desktop_id=desktop_id)
@@ -278,3 +290,8 @@ class RuncProvider:
     async def _woken(self, desktop_id: str) -> dict[str, Any]:
         """The agent's answer to `/v1/restored`; its socket answers as soon as the copy runs."""
         return await guest_control.restored(partial(self.dial, desktop_id, CONTROL), self._wall_clock(), WAKE_TIMEOUT_S)
+
+
+def _answers(seen: dict[str, Any]) -> bool:
+    """Whether an agent can be expected to answer, from what the helper sees."""
+    return seen["state"] == "running" and not seen["frozen"]

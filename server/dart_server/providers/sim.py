@@ -47,6 +47,7 @@ class SimTimes:
     snapshot_s: float = 0.0
     restore_s: float = 0.0
     destroy_s: float = 0.0
+    thaw_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ class _Saved:
 
 class SimProvider:
     """See `base.Provider`. `faults` counts down injected failures: `provider.faults["restore"] = 2` fails two restores
-    (of create, snapshot, restore, destroy, dial)."""
+    (of create, snapshot, restore, destroy, dial, freeze, thaw)."""
 
     name = "sim"
 
@@ -83,7 +84,7 @@ class SimProvider:
     @property
     def capabilities(self) -> Capabilities:
         """Everything but limits."""
-        return Capabilities(memory_snapshot=True, fork=True, restore_in_place=True, tunnel=True)
+        return Capabilities(memory_snapshot=True, fork=True, restore_in_place=True, tunnel=True, freeze=True)
 
     async def start(self) -> None:
         """Nothing to make ready."""
@@ -111,6 +112,8 @@ class SimProvider:
     async def snapshot(self, desktop_id: str, snapshot_id: str) -> SnapshotInfo:
         """A deep copy of the state; connections are closed as the real ones are."""
         life = self._alive(desktop_id)
+        if not life.guest.running.is_set():
+            raise HostFault(f"the desktop {desktop_id} is frozen", hint="thaw it first")
         if snapshot_id in self._saved:
             raise HostFault(f"the snapshot {snapshot_id} exists already", hint="choose a fresh id")
         await life.guest.close()
@@ -143,6 +146,16 @@ class SimProvider:
         guest.state.restores += 1
         guest.state.boot_id = f"{self._boots:032x}"
         self._lives[desktop_id] = _Life(saved.spec, guest)
+
+    async def freeze(self, desktop_id: str) -> None:
+        """Its agent answers no more until `thaw`."""
+        await self._work("freeze", 0.0)
+        self._alive(desktop_id).guest.running.clear()
+
+    async def thaw(self, desktop_id: str) -> None:
+        """Undo `freeze`."""
+        await self._work("thaw", self.times.thaw_s)
+        self._alive(desktop_id).guest.running.set()
 
     async def destroy(self, desktop_id: str) -> None:
         """Forget the desktop."""
@@ -189,7 +202,8 @@ class SimProvider:
         if cause is HealthCause.OK and life.guest.hung.is_set():
             cause = HealthCause.AGENT_DEAD
         limit = life.spec.memory_mib << 20
-        return DesktopHealth(cause is HealthCause.OK, cause, "", _MEMORY_BYTES, limit, pids=1)
+        detail = "" if life.guest.running.is_set() else "frozen"
+        return DesktopHealth(cause is HealthCause.OK, cause, detail, _MEMORY_BYTES, limit, pids=1)
 
     async def owned(self) -> Owned:
         """Everything that was not destroyed."""

@@ -44,6 +44,7 @@ class FakeDesktop:
     size: tuple[int, int]
     cause: base.HealthCause = base.HealthCause.OK
     session_alive: bool = True
+    frozen: bool = False
     hang: bool = False
     server: uvicorn.Server | None = None
     calls: list[str] = field(default_factory=list)
@@ -78,6 +79,8 @@ class FakeDesktop:
             self.path.unlink(missing_ok=True)
 
     async def health(self, request: Request) -> Response:
+        while self.frozen:  # noqa: ASYNC110 - as a stopped process does, it answers late
+            await asyncio.sleep(0.002)
         return JSONResponse({"ready": True, "session_alive": self.session_alive})
 
     async def step(self, request: Request) -> Response:
@@ -143,6 +146,7 @@ class FakeProvider:
     """`base.Provider` over `FakeDesktop`s; faults are injected through its fields."""
 
     memory_snapshot: bool = True
+    freezes: bool = False
     snapshot_bytes: int = 100
     files_bytes: int = 0
     broken: set[str] = field(default_factory=set)
@@ -165,7 +169,9 @@ class FakeProvider:
 
     @property
     def capabilities(self) -> base.Capabilities:
-        return base.Capabilities(self.memory_snapshot, self.memory_snapshot, self.memory_snapshot, tunnel=True)
+        return base.Capabilities(
+            self.memory_snapshot, self.memory_snapshot, self.memory_snapshot, tunnel=True, freeze=self.freezes
+        )
 
     async def start(self) -> None: ...
 
@@ -217,6 +223,14 @@ class FakeProvider:
         if desktop is not None:
             self.log.append(("destroy", desktop_id))
             await desktop.stop()
+
+    async def freeze(self, desktop_id: str) -> None:
+        self.log.append(("freeze", desktop_id))
+        self._alive(desktop_id).frozen = True
+
+    async def thaw(self, desktop_id: str) -> None:
+        self.log.append(("thaw", desktop_id))
+        self._alive(desktop_id).frozen = False
 
     async def quarantine(self, snapshot_id: str) -> str | None:
         self.aside.add(snapshot_id)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dart_server.hostd import cgroups, doctor, images, leftovers, oci, rlimits, tools
+from dart_server.hostd import cgroups, doctor, images, kernel, leftovers, oci, rlimits, tools
 from dart_server.hostd.faults import ImageMissing
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.storage import is_memory_backed, tree_bytes
@@ -210,3 +211,51 @@ DOWN = {"session_alive": False}
 )
 def test_failures_have_owners(changes: dict[str, Any], agent: dict[str, Any] | None, cause: HealthCause) -> None:
     assert judge({**SEEN, **changes}, agent, "silent")[0] is cause
+
+
+def freezer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, unified: bool) -> Path:
+    """A pretended control group `/p/d` of either version; nothing in it reacts."""
+    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
+    if unified:
+        (tmp_path / "cgroup.controllers").write_text("")
+        group = tmp_path / "p" / "d"
+        group.mkdir(parents=True)
+        (group / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    else:
+        group = tmp_path / "freezer" / "p" / "d"
+        group.mkdir(parents=True)
+        (group / "freezer.state").write_text("THAWED\n")
+    return group
+
+
+@pytest.mark.parametrize("unified", [True, False])
+def test_freezing_waits_for_the_kernel_and_gives_up_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unified: bool
+) -> None:
+    group = freezer(tmp_path, monkeypatch, unified=unified)
+    if unified:
+        assert not cgroups.freeze("/p/d", timeout_s=0.01), "it was asked for but did not happen"
+        assert (group / "cgroup.freeze").read_text() == "0", "and is taken back"
+        (group / "cgroup.events").write_text("populated 1\nfrozen 1\n")
+        assert cgroups.freeze("/p/d", timeout_s=0.01)
+        assert (group / "cgroup.freeze").read_text() == "1"
+        assert not cgroups.thaw("/p/d", timeout_s=0.01)
+    else:
+        assert cgroups.freeze("/p/d", timeout_s=0.01)
+        assert cgroups.is_frozen("/p/d")
+        assert cgroups.thaw("/p/d", timeout_s=0.01)
+        assert (group / "freezer.state").read_text() == "THAWED"
+    assert not cgroups.freeze("/p/other", timeout_s=0.01)
+    assert not cgroups.is_frozen("/p/other")
+
+
+def test_a_process_that_will_be_killed_is_known() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        pidfd = os.pidfd_open(process.pid)
+        try:
+            assert not kernel.is_doomed(pidfd)
+        finally:
+            process.kill()
+            process.wait()
+            assert not kernel.is_doomed(pidfd), "one that has ended is not waiting"
+            os.close(pidfd)
