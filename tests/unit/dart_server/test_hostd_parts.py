@@ -207,6 +207,9 @@ DOWN = {"session_alive": False}
         ({"state": "ended", "ended": "signal 9"}, None, HealthCause.KILLED_FROM_OUTSIDE),
         ({"state": "ended", "ended": "signal 9", "oom_kills": 1}, None, HealthCause.OOM),
         ({"state": "ended", "ended": "exit 0"}, None, HealthCause.SESSION_DEAD),
+        ({"frozen": True}, None, HealthCause.OK),
+        ({"frozen": True, "oom_kills": 1}, None, HealthCause.OOM),
+        ({"frozen": True, "doomed": True}, None, HealthCause.KILLED_FROM_OUTSIDE),
     ],
 )
 def test_failures_have_owners(changes: dict[str, Any], agent: dict[str, Any] | None, cause: HealthCause) -> None:
