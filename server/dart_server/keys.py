@@ -71,7 +71,7 @@ class Keys:
                 return self._known[digest]
             found = await self._repository.key_by_hash(digest)
             if found is not None:
-                return self._known.setdefault(digest, Principal(found[0], Scope(found[1])))
+                return self._known.setdefault(digest, Principal(found.key_id, Scope(found.scope)))
         hint = "Send `Authorization: Bearer KEY`; the embedded farm's key is in farm.key in its runtime directory."
         raise FarmError(ErrorCode.UNAUTHENTICATED, "a valid key is needed", hint=hint)
 

@@ -30,10 +30,11 @@ class DesktopRow(Base):
     snapshot_id: Mapped[str | None] = mapped_column(String(64))
     setup_key: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[float] = mapped_column(Float)
+    ended_at: Mapped[float | None] = mapped_column(Float, index=True)
 
 
 class LeaseRow(Base):
-    """One claim, from its grant to its end. The token itself is never stored."""
+    """One lease, from its grant to its end; its token is never stored. The `gang_size` leases of one claim share `claim_id`."""
 
     __tablename__ = "leases"
     __table_args__ = (UniqueConstraint("owner", "client_request_id", name="uq_leases_owner_request"),)
@@ -51,8 +52,11 @@ class LeaseRow(Base):
     ttl_s: Mapped[float] = mapped_column(Float)
     created_at: Mapped[float] = mapped_column(Float)
     expires_at: Mapped[float] = mapped_column(Float)
-    ended_at: Mapped[float | None] = mapped_column(Float)
+    ended_at: Mapped[float | None] = mapped_column(Float, index=True)
     labels: Mapped[dict[str, str]] = mapped_column(JSON)
+    claim_id: Mapped[str | None] = mapped_column(String(64), index=True)
+    priority: Mapped[int] = mapped_column(Integer, server_default="0")
+    gang_size: Mapped[int] = mapped_column(Integer, server_default="1")
 
 
 class SnapshotRow(Base):
@@ -94,7 +98,7 @@ class SetupRow(Base):
     id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
     owner: Mapped[str] = mapped_column(String(64))
     key: Mapped[str] = mapped_column(String(64))
-    lease_id: Mapped[str] = mapped_column(String(64), ForeignKey("leases.lease_id"))
+    lease_id: Mapped[str] = mapped_column(String(64), ForeignKey("leases.lease_id"), index=True)
     grant_sha256: Mapped[str] = mapped_column(String(64), index=True)
     state: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str | None] = mapped_column(String(500))
@@ -103,7 +107,7 @@ class SetupRow(Base):
 
 
 class KeyRow(Base):
-    """A bearer key: its hash and what it may do."""
+    """A bearer key: its hash and what it may do. A quota of None is no quota; `weight` is its share when many wait."""
 
     __tablename__ = "keys"
 
@@ -113,6 +117,22 @@ class KeyRow(Base):
     scope: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[float] = mapped_column(Float)
     revoked_at: Mapped[float | None] = mapped_column(Float)
+    expires_at: Mapped[float | None] = mapped_column(Float)
+    max_leases: Mapped[int | None] = mapped_column(Integer)
+    max_waiting: Mapped[int | None] = mapped_column(Integer)
+    weight: Mapped[float] = mapped_column(Float, server_default="1")
+    last_used_at: Mapped[float | None] = mapped_column(Float)
+
+
+class PoolRow(Base):
+    """Ready desktops that are wanted, by name. `spec` is `wire.PoolSpec` as JSON."""
+
+    __tablename__ = "pools"
+
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    spec: Mapped[dict[str, Any]] = mapped_column(JSON)
+    created_at: Mapped[float] = mapped_column(Float)
+    updated_at: Mapped[float] = mapped_column(Float)
 
 
 class EventRow(Base):
@@ -120,10 +140,10 @@ class EventRow(Base):
 
     __tablename__ = "events"
 
-    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True)
     at: Mapped[float] = mapped_column(Float)
     kind: Mapped[str] = mapped_column(String(48), index=True)
-    desktop_id: Mapped[str | None] = mapped_column(String(64))
-    lease_id: Mapped[str | None] = mapped_column(String(64))
+    desktop_id: Mapped[str | None] = mapped_column(String(64), index=True)
+    lease_id: Mapped[str | None] = mapped_column(String(64), index=True)
     fence: Mapped[int | None] = mapped_column(Integer)
     data: Mapped[dict[str, Any]] = mapped_column(JSON)

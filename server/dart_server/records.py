@@ -1,4 +1,4 @@
-"""The farm's values in memory: desktop slots, leases, snapshots. Rule: data and its views; behaviour is in pool, leases, snapshots.
+"""The farm's values in memory: slots, leases, snapshots, keys, pools. Rule: data and its views; behaviour is in pool, leases, snapshots.
 
 The server process holds the truth of what lives; the ledger (`repository`) is written with every change and read once, at start.
 `deadline_s` is on the clock's monotonic axis, every other time is seconds since 1970.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dart_server import wire
 from dart_server.clock import utc
@@ -80,6 +80,10 @@ class LeaseRecord:
     desktop_id: str | None
     fence: int
     state: wire.LeaseState = wire.LeaseState.ACTIVE
+    claim_id: str | None = None
+    """Shared by the leases that one claim was granted together."""
+    priority: int = 0
+    gang_size: int = 1
 
     def view(self) -> wire.LeaseView:
         return wire.LeaseView(
@@ -145,3 +149,29 @@ class SnapshotRecord:
             reason=self.reason,
             place=self.place,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """One bearer key, without its secret. A quota of None is no quota; `weight` is its share when many wait."""
+
+    key_id: str
+    name: str
+    scope: str
+    created_at: float
+    revoked_at: float | None = None
+    expires_at: float | None = None
+    max_leases: int | None = None
+    max_waiting: int | None = None
+    weight: float = 1.0
+    last_used_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRecord:
+    """One pool: `spec` is `wire.PoolSpec` as JSON."""
+
+    name: str
+    spec: dict[str, Any]
+    created_at: float
+    updated_at: float

@@ -1,0 +1,54 @@
+"""What every part of the ledger's statements shares: the event beside a change, and how it is queued.
+
+Rule: a state change and the event that tells of it are one write. Non-goals: any table's own statements.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Executable, insert
+
+from dart_server import wire
+from dart_server.clock import Clock
+from dart_server.db import Database, Receipt
+from dart_server.models import EventRow
+
+
+@dataclass(frozen=True, slots=True)
+class EventNote:
+    """An event to be written: what happened, to what, and plain data about it."""
+
+    kind: str
+    desktop_id: str | None = None
+    lease_id: str | None = None
+    fence: int | None = None
+    data: dict[str, Any] | None = None
+
+
+def shape_text(shape: wire.DesktopShape) -> str:
+    """Canonical JSON of a shape: equal shapes give equal text."""
+    return json.dumps(shape.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+
+class Statements:
+    """Root of the parts of `Repository`."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._db = database
+        self._clock = clock
+
+    def _event(self, note: EventNote) -> Executable:
+        return insert(EventRow).values(
+            at=self._clock.time(),
+            kind=note.kind,
+            desktop_id=note.desktop_id,
+            lease_id=note.lease_id,
+            fence=note.fence,
+            data=note.data or {},
+        )
+
+    def _write(self, statement: Executable, note: EventNote | None = None) -> Receipt:
+        return self._db.write(statement, self._event(note)) if note else self._db.write(statement)

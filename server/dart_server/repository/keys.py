@@ -1,0 +1,98 @@
+"""The ledger's statements about bearer keys. Rule: only their hashes are known here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Row, insert, select, update
+
+from dart_server.db import Receipt
+from dart_server.models import KeyRow
+from dart_server.records import KeyRecord
+from dart_server.repository.base import EventNote, Statements
+
+
+class KeyStatements(Statements):
+    """Bearer keys."""
+
+    async def add_key(
+        self,
+        key_id: str,
+        name: str,
+        sha256: str,
+        scope: str,
+        *,
+        expires_at: float | None = None,
+        max_leases: int | None = None,
+        max_waiting: int | None = None,
+        weight: float = 1.0,
+    ) -> KeyRecord:
+        """Insert a key; one with the same hash stays as it is. Returns the key with that hash."""
+        known = await self._db.rows(select(KeyRow.__table__).where(KeyRow.sha256 == sha256))
+        if known:
+            return _key(known[0])
+        record = KeyRecord(
+            key_id=key_id,
+            name=name,
+            scope=scope,
+            created_at=self._clock.time(),
+            expires_at=expires_at,
+            max_leases=max_leases,
+            max_waiting=max_waiting,
+            weight=weight,
+        )
+        row = insert(KeyRow).values(
+            key_id=key_id,
+            name=name,
+            sha256=sha256,
+            scope=scope,
+            created_at=record.created_at,
+            revoked_at=None,
+            expires_at=expires_at,
+            max_leases=max_leases,
+            max_waiting=max_waiting,
+            weight=weight,
+            last_used_at=None,
+        )
+        await self._write(row, EventNote("key_made", data={"key_id": key_id, "name": name, "scope": scope}))
+        return record
+
+    async def keys(self) -> list[KeyRecord]:
+        """Every key, those that were revoked too, oldest first."""
+        rows = await self._db.rows(select(KeyRow.__table__).order_by(KeyRow.created_at, KeyRow.key_id))
+        return [_key(row) for row in rows]
+
+    async def key(self, key_id: str) -> KeyRecord | None:
+        rows = await self._db.rows(select(KeyRow.__table__).where(KeyRow.key_id == key_id))
+        return _key(rows[0]) if rows else None
+
+    async def key_by_hash(self, sha256: str) -> KeyRecord | None:
+        """A key that was not revoked; whether it has expired is for the caller to judge."""
+        rows = await self._db.rows(select(KeyRow.__table__).where(KeyRow.sha256 == sha256, KeyRow.revoked_at.is_(None)))
+        return _key(rows[0]) if rows else None
+
+    def revoke_key(self, key_id: str) -> Receipt:
+        """Write that a key is not good any more; a key that was revoked keeps its first time."""
+        statement = update(KeyRow).where(KeyRow.key_id == key_id, KeyRow.revoked_at.is_(None))
+        return self._write(
+            statement.values(revoked_at=self._clock.time()), EventNote("key_revoked", data={"key_id": key_id})
+        )
+
+    def touch_key(self, key_id: str) -> Receipt:
+        """Write that a key is used now. Not for every request: once a minute is enough for a person."""
+        return self._write(update(KeyRow).where(KeyRow.key_id == key_id).values(last_used_at=self._clock.time()))
+
+
+def _key(row: Row[Any]) -> KeyRecord:
+    return KeyRecord(
+        key_id=row.key_id,
+        name=row.name,
+        scope=row.scope,
+        created_at=row.created_at,
+        revoked_at=row.revoked_at,
+        expires_at=row.expires_at,
+        max_leases=row.max_leases,
+        max_waiting=row.max_waiting,
+        weight=row.weight,
+        last_used_at=row.last_used_at,
+    )

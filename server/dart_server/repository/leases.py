@@ -1,0 +1,120 @@
+"""The ledger's statements about leases. Rule: a grant, its slot and its event are one write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Executable, Row, insert, select, update
+
+from dart_server import wire
+from dart_server.db import Receipt
+from dart_server.models import LeaseRow
+from dart_server.records import LeaseRecord, Slot
+from dart_server.repository.base import EventNote, Statements, shape_text
+from dart_server.repository.desktops import desktop_row
+
+ACTIVE = wire.LeaseState.ACTIVE.value
+
+
+class LeaseStatements(Statements):
+    """Claims, from their grant to their end."""
+
+    def add_lease(self, lease: LeaseRecord, slot: Slot) -> Receipt:
+        """Write one grant, as `add_leases` does."""
+        return self.add_leases([(lease, slot)])
+
+    def add_leases(self, grants: Sequence[tuple[LeaseRecord, Slot]]) -> Receipt:
+        """Write the grants of one claim, all or none: leases, their slots and the events. Fails with IntegrityError when a client
+        request id was used before."""
+        statements: list[Executable] = []
+        for lease, slot in grants:
+            note = EventNote("lease_granted", slot.desktop_id, lease.lease_id, slot.fence, {"owner": lease.owner})
+            statements += [_insert(lease), desktop_row(slot, lease.created_at), self._event(note)]
+        return self._db.write(*statements)
+
+    def extend_lease(self, lease: LeaseRecord) -> Receipt:
+        return self._write(
+            update(LeaseRow).where(LeaseRow.lease_id == lease.lease_id).values(expires_at=lease.expires_at)
+        )
+
+    def move_lease(self, lease: LeaseRecord) -> Receipt:
+        """Write which desktop a lease has now."""
+        return self._write(
+            update(LeaseRow).where(LeaseRow.lease_id == lease.lease_id).values(desktop_id=lease.desktop_id)
+        )
+
+    def end_lease(self, lease: LeaseRecord) -> Receipt:
+        """Write the end of a lease with its final fence."""
+        values = {
+            "state": lease.state.value,
+            "ended_at": self._clock.time(),
+            "fence": lease.fence,
+            "setup_key": lease.setup_key,
+        }
+        note = EventNote(f"lease_{lease.state.value}", lease.desktop_id, lease.lease_id, lease.fence)
+        return self._write(update(LeaseRow).where(LeaseRow.lease_id == lease.lease_id).values(values), note)
+
+    async def lease(self, lease_id: str) -> LeaseRecord | None:
+        rows = await self._db.rows(select(LeaseRow.__table__).where(LeaseRow.lease_id == lease_id))
+        return _lease(rows[0]) if rows else None
+
+    async def active_leases(self) -> list[LeaseRecord]:
+        """Every lease that was not ended, oldest first."""
+        active = select(LeaseRow.__table__).where(LeaseRow.state == ACTIVE)
+        rows = await self._db.rows(active.order_by(LeaseRow.created_at, LeaseRow.lease_id))
+        return [_lease(row) for row in rows]
+
+    async def claim_leases(self, claim_id: str) -> list[LeaseRecord]:
+        """Every lease that a claim was granted, ended ones too."""
+        rows = await self._db.rows(
+            select(LeaseRow.__table__).where(LeaseRow.claim_id == claim_id).order_by(LeaseRow.lease_id)
+        )
+        return [_lease(row) for row in rows]
+
+
+def _insert(lease: LeaseRecord) -> Executable:
+    return insert(LeaseRow).values(
+        lease_id=lease.lease_id,
+        owner=lease.owner,
+        client_request_id=lease.client_request_id,
+        token_sha256=lease.token_sha256,
+        state=lease.state.value,
+        desktop_id=lease.desktop_id,
+        fence=lease.fence,
+        shape=shape_text(lease.shape),
+        image_digest=lease.image_digest,
+        setup_key=lease.setup_key,
+        ttl_s=lease.ttl_s,
+        created_at=lease.created_at,
+        expires_at=lease.expires_at,
+        ended_at=None,
+        labels=lease.labels,
+        claim_id=lease.claim_id,
+        priority=lease.priority,
+        gang_size=lease.gang_size,
+    )
+
+
+def _lease(row: Row[Any]) -> LeaseRecord:
+    return LeaseRecord(
+        lease_id=row.lease_id,
+        owner=row.owner,
+        client_request_id=row.client_request_id,
+        token_sha256=row.token_sha256,
+        shape=wire.DesktopShape.model_validate_json(row.shape),
+        image_digest=row.image_digest,
+        setup_key=row.setup_key,
+        ttl_s=row.ttl_s,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        deadline_s=0.0,
+        labels=dict(row.labels),
+        slot=None,
+        desktop_id=row.desktop_id,
+        fence=row.fence,
+        state=wire.LeaseState(row.state),
+        claim_id=row.claim_id,
+        priority=row.priority,
+        gang_size=row.gang_size,
+    )

@@ -1,0 +1,133 @@
+"""The ledger's statements: what is written is what is read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from farm_harness import ManualClock
+from sqlalchemy.exc import IntegrityError
+
+from dart_server.db import Database
+from dart_server.records import LeaseRecord, PoolRecord, Slot
+from dart_server.repository import EventNote, Repository
+from dart_server.wire import DesktopShape, DesktopState, LeaseState
+
+SHAPE = DesktopShape(resolution=(640, 400))
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    database = Database(f"sqlite:///{tmp_path / 'farm.db'}")
+    await database.start()
+    yield database
+    await database.aclose()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def repository(database: Database, clock: ManualClock) -> Repository:
+    return Repository(database, clock)
+
+
+def slot(name: str) -> Slot:
+    return Slot(f"desktop_{name}", SHAPE, "sha256:00", "sim", 1.0, state=DesktopState.LEASED, fence=3)
+
+
+def lease(name: str, on: Slot, *, request: str | None = None, claim_id: str | None = None) -> LeaseRecord:
+    on.lease_id = f"lease_{name}"
+    return LeaseRecord(
+        lease_id=f"lease_{name}",
+        owner="key_1",
+        client_request_id=request or name,
+        token_sha256="00",
+        shape=SHAPE,
+        image_digest="sha256:00",
+        setup_key=None,
+        ttl_s=60.0,
+        created_at=1.0,
+        expires_at=61.0,
+        deadline_s=0.0,
+        labels={"team": "ä"},
+        slot=on,
+        desktop_id=on.desktop_id,
+        fence=on.fence,
+        claim_id=claim_id,
+        priority=-7,
+        gang_size=2,
+    )
+
+
+async def test_a_key_keeps_its_quotas_its_end_and_its_last_use(repository: Repository, clock: ManualClock) -> None:
+    made = await repository.add_key(
+        "key_1", "team a", "ab", "lease", expires_at=9e9, max_leases=3, max_waiting=0, weight=2.5
+    )
+    assert (made.expires_at, made.max_leases, made.max_waiting, made.weight) == (9e9, 3, 0, 2.5)
+    assert await repository.add_key("key_2", "the same secret", "ab", "admin") == made
+    await repository.add_key("key_3", "team b", "cd", "read")
+    assert (await repository.key_by_hash("ab")) == made == await repository.key("key_1")
+    await clock.advance(5.0)
+    await repository.touch_key("key_1")
+    repository.revoke_key("key_1")
+    revoked_at = clock.time()
+    assert await repository.key_by_hash("ab") is None
+    await clock.advance(5.0)
+    repository.revoke_key("key_1")
+    first, second = await repository.keys()
+    assert (first.last_used_at, first.revoked_at) == (revoked_at, revoked_at), "a second revocation changes nothing"
+    assert (second.key_id, second.weight, second.max_leases, second.last_used_at) == ("key_3", 1.0, None, None)
+
+
+async def test_pools_are_put_replaced_and_deleted_by_name(repository: Repository) -> None:
+    repository.put_pool(PoolRecord("calc", {"warm": 2}, created_at=1.0, updated_at=1.0))
+    repository.put_pool(PoolRecord("basic", {"warm": 1}, created_at=2.0, updated_at=2.0))
+    repository.put_pool(PoolRecord("calc", {"warm": 5}, created_at=1.0, updated_at=3.0))
+    assert await repository.pool("calc") == PoolRecord("calc", {"warm": 5}, created_at=1.0, updated_at=3.0)
+    assert [pool.name for pool in await repository.pools()] == ["basic", "calc"]
+    await repository.delete_pool("calc")
+    assert await repository.pool("calc") is None
+
+
+async def test_events_are_found_by_desktop_lease_and_kind(repository: Repository) -> None:
+    for number in range(3):
+        repository.add_event(EventNote("a", f"desktop_{number}", "lease_1", data={"n": number}))
+    repository.add_event(EventNote("b", "desktop_1", "lease_2"))
+    found = await repository.events(0, 10)
+    assert [event.kind for event in found] == ["a", "a", "a", "b"]
+    assert [event.data["n"] for event in await repository.events(found[0].id, 1, lease_id="lease_1")] == [1]
+    assert [event.id for event in await repository.events(0, 10, desktop_id="desktop_1")] == [found[1].id, found[3].id]
+    assert [event.id for event in await repository.events(0, 10, desktop_id="desktop_1", kind="b")] == [found[3].id]
+    assert await repository.events(0, 10, kind="c") == []
+
+
+async def test_the_grants_of_a_claim_are_written_all_or_none(repository: Repository) -> None:
+    first, second = slot("1"), slot("2")
+    await repository.add_leases([(lease("1", first, claim_id="claim_1"), first), (lease("2", second), second)])
+    (found,) = await repository.claim_leases("claim_1")
+    assert (found.lease_id, found.priority, found.gang_size, found.labels) == ("lease_1", -7, 2, {"team": "ä"})
+    third, fourth = slot("3"), slot("4")
+    with pytest.raises(IntegrityError):
+        await repository.add_leases([(lease("3", third), third), (lease("4", fourth, request="1"), fourth)])
+    assert {found.lease_id for found in await repository.active_leases()} == {"lease_1", "lease_2"}
+    assert {living.desktop_id for living in await repository.living_desktops()} == {"desktop_1", "desktop_2"}
+    assert len(await repository.events(0, 10, kind="lease_granted")) == 2
+
+
+async def test_an_ended_lease_and_a_gone_desktop_are_not_living(repository: Repository) -> None:
+    used = slot("1")
+    record = lease("1", used)
+    repository.add_lease(record, used)
+    record.state, record.fence = LeaseState.RELEASED, 4
+    repository.end_lease(record)
+    used.state, used.lease_id = DesktopState.GONE, None
+    repository.save_desktop(used)
+    assert await repository.active_leases() == []
+    assert await repository.living_desktops() == []
+    kept = await repository.lease("lease_1")
+    assert kept is not None
+    assert (kept.state, kept.fence) == (LeaseState.RELEASED, 4)
