@@ -8,7 +8,7 @@ import secrets
 from base64 import urlsafe_b64encode
 from typing import Literal
 
-Prefix = Literal["lease", "desk", "snap", "key", "req"]
+Prefix = Literal["lease", "desk", "snap", "key", "req", "claim"]
 
 
 def new_id(prefix: Prefix) -> str:

@@ -7,10 +7,17 @@ Non-goals: no behaviour (but for `messages`: how a calling end reads the channel
 Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of them except `/healthz`):
 
     GET    /healthz                              liveness
+    POST   /v1/claims                            ClaimRequest -> 202 ClaimView    stand in the queue for one desktop or a gang
+    GET    /v1/claims                            -> list[ClaimView]               the queue, in its order
+    GET    /v1/claims/{claim_id}?wait_s=         -> ClaimView                     a long poll: answers when it ends, or after `wait_s`
+    GET    /v1/claims/{claim_id}/events          -> Server-Sent Events            `position` …, then the claim's end; data: ClaimView
+    DELETE /v1/claims/{claim_id}                 cancel, idempotent; desktops granted meanwhile are given back
     POST   /v1/leases                            LeaseRequest -> Lease            claim a desktop (waits up to `wait_s`)
     GET    /v1/leases                            -> list[LeaseView]
     GET    /v1/leases/{lease_id}                 -> LeaseView
     POST   /v1/leases/{lease_id}/heartbeat       -> HeartbeatReply
+    POST   /v1/leases/{lease_id}/renew           RenewRequest -> RenewReply       another time to live
+    POST   /v1/leases/{lease_id}/attach          AttachRequest -> Lease           by reference, from another process of the owner
     DELETE /v1/leases/{lease_id}                 release, idempotent
     POST   /v1/leases/{lease_id}/reset           ResetRequest -> ResetReply       a fresh copy of a snapshot; the fence grows
     POST   /v1/leases/{lease_id}/step            StepRequest -> binary frame      one round trip: events, settle, frame
@@ -44,9 +51,10 @@ headers of the upgrade request. A wrong or late fence is refused with 409 `fence
 
 Every error is an `ErrorBody`, also of a refused upgrade. Status by code: 401 unauthenticated, 403 forbidden, 404 not_found,
 image_missing, snapshot_missing, 422 invalid (413 too large, 405 wrong method), 409 fenced, snapshot_broken, 410 lease_expired (released
-ones too), 501 capability_missing, 502 desktop_failed, 503 no_capacity, draining, host_fault, 507 quota; guest_error has the guest's own
-status or 502. On the channel an error is a binary frame whose header is a `ChannelError`; after `fenced`, `lease_expired` and
-`desktop_failed` the farm closes it. A desktop that failed stays with its lease until `reset` makes a new one.
+ones too), 429 quota_exceeded (with Retry-After), 501 capability_missing, 502 desktop_failed, 503 no_capacity, draining, host_fault,
+507 quota; guest_error has the guest's own status or 502. On the channel an error is a binary frame whose header is a `ChannelError`;
+after `fenced`, `lease_expired` and `desktop_failed` the farm closes it.
+A desktop that failed stays with its lease until `reset` makes a new one.
 """
 
 from __future__ import annotations
@@ -61,6 +69,13 @@ from dart_server.wire.base import (
     SetupKey,
     SnapshotName,
     WireModel,
+)
+from dart_server.wire.claims import (
+    MAX_GANG,
+    ClaimFailure,
+    ClaimRequest,
+    ClaimState,
+    ClaimView,
 )
 from dart_server.wire.desktop import (
     EARLIEST_CLOCK,
@@ -102,11 +117,14 @@ from dart_server.wire.farm import (
     SnapshotView,
 )
 from dart_server.wire.leases import (
+    AttachRequest,
     HeartbeatReply,
     Lease,
     LeaseRequest,
     LeaseState,
     LeaseView,
+    RenewReply,
+    RenewRequest,
     ResetReply,
     ResetRequest,
 )
@@ -116,10 +134,16 @@ __all__ = [
     "FENCE_HEADER",
     "LATEST_CLOCK",
     "LEASE_TOKEN_HEADER",
+    "MAX_GANG",
     "REQUEST_ID_HEADER",
     "A11yElement",
+    "AttachRequest",
     "ButtonEvent",
     "ChannelError",
+    "ClaimFailure",
+    "ClaimRequest",
+    "ClaimState",
+    "ClaimView",
     "ClockRequest",
     "ClockView",
     "DesktopHealthView",
@@ -144,6 +168,8 @@ __all__ = [
     "LeaseState",
     "LeaseView",
     "MoveEvent",
+    "RenewReply",
+    "RenewRequest",
     "ResetReply",
     "ResetRequest",
     "Resolution",

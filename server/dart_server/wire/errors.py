@@ -20,6 +20,7 @@ class ErrorCode(StrEnum):
     LEASE_EXPIRED = "lease_expired"
     NO_CAPACITY = "no_capacity"
     QUOTA = "quota"
+    QUOTA_EXCEEDED = "quota_exceeded"
     CAPABILITY_MISSING = "capability_missing"
     IMAGE_MISSING = "image_missing"
     SNAPSHOT_MISSING = "snapshot_missing"

@@ -25,6 +25,13 @@ class LeaseRequest(WireModel):
         default=60.0, ge=0, le=600, description="how long to wait for a free desktop before `no_capacity`"
     )
     labels: dict[str, str] = Field(default_factory=dict)
+    match_labels: dict[str, str] = Field(
+        default_factory=dict,
+        description="labels that the desktop's pool must have; the pool says shape and snapshot then",
+    )
+    priority: int = Field(
+        default=0, ge=-100, le=100, description="higher is served first; who is passed over gains a point each time"
+    )
 
 
 class Lease(WireModel):
@@ -40,6 +47,7 @@ class Lease(WireModel):
     ttl_s: float
     expires_at: datetime
     snapshot_id: str | None = Field(default=None, description="the snapshot that the desktop is a copy of")
+    claim_id: str | None = Field(default=None, description="the claim that it was granted to; a gang's leases share it")
 
 
 class LeaseState(StrEnum):
@@ -63,12 +71,34 @@ class LeaseView(WireModel):
     created_at: datetime
     expires_at: datetime
     labels: dict[str, str]
+    claim_id: str | None = None
+    priority: int = 0
+    gang_size: int = 1
 
 
 class HeartbeatReply(WireModel):
     """The lease's new end."""
 
     expires_at: datetime
+
+
+class RenewRequest(WireModel):
+    """A new time to live, from now on; heartbeats go on with it."""
+
+    ttl_s: float = Field(gt=1, le=3600)
+
+
+class RenewReply(WireModel):
+    """The lease's new time to live and end."""
+
+    ttl_s: float
+    expires_at: datetime
+
+
+class AttachRequest(WireModel):
+    """Use a lease from another process of its owner. `takeover`: the fence grows, so that the former user's calls are refused."""
+
+    takeover: bool = False
 
 
 class ResetRequest(WireModel):
