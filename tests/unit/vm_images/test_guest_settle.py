@@ -67,3 +67,59 @@ def test_quiet_counts_from_when_the_input_was_read(
     screen = Screen(*draws_ms, read_ms=read_ms)
     settled, waited_ms = wait_until_settled(screen, Settle(60, 1500), screen.monotonic)
     assert (settled, pytest.approx(waited_ms)) == expected
+
+
+class Picture:
+    """A fake: taking costs time on the screen's clock; remembers when it was taken and whether it still counts."""
+
+    def __init__(self, screen: Screen, cost_ms: float) -> None:
+        self.screen = screen
+        self.cost_ms = cost_ms
+        self.taken_ms: list[float] = []
+        self.current = False
+
+    def cost_s(self) -> float:
+        return self.cost_ms / 1000
+
+    def take(self) -> None:
+        self.taken_ms.append(self.screen.now_ms)
+        self.screen.now_ms += self.cost_ms
+        self.current = True
+
+    def spoil(self) -> None:
+        self.current = False
+
+
+@pytest.mark.parametrize(
+    ("draws_ms", "read_ms", "cost_ms", "settled_ms", "taken_ms", "current"),
+    [
+        ((), 0.0, 10.0, 60, [45], True),
+        ((20,), 5.0, 10.0, 80, [65], True),
+        ((20, 70), 5.0, 10.0, 135, [65, 120], True),
+        ((20, 79), 5.0, 10.0, 139, [65, 124], True),
+        ((20,), 5.0, 31.0, 80, [], False),
+        ((), 9999.0, 10.0, 1500, [], False),
+        (tuple(range(0, 5000, 20)), 0.0, 10.0, 1500, [], False),
+    ],
+    ids=["nothing drawn", "drawn once", "drawn while it is taken", "drawn after it was taken", "too dear", "input never read",
+         "never quiet"],
+)  # fmt: skip
+def test_the_picture_is_taken_within_the_quiet_time_and_again_when_something_is_drawn(
+    draws_ms: tuple[float, ...], read_ms: float, cost_ms: float, settled_ms: float, taken_ms: list[float], current: bool
+) -> None:
+    screen = Screen(*draws_ms, read_ms=read_ms)
+    picture = Picture(screen, cost_ms)
+    _, waited_ms = wait_until_settled(screen, Settle(60, 1500), screen.monotonic, picture)
+    assert waited_ms == pytest.approx(settled_ms)
+    assert picture.taken_ms == pytest.approx(taken_ms)
+    assert picture.current is current
+
+
+def test_what_is_drawn_while_a_picture_outlasts_the_quiet_time_spoils_it() -> None:
+    screen = Screen(70)
+    picture = Picture(screen, 30.0)
+    picture.cost_s = lambda: 0.01  # type: ignore[method-assign]
+    settled, waited_ms = wait_until_settled(screen, Settle(60, 1500), screen.monotonic, picture)
+    assert settled
+    assert picture.taken_ms == pytest.approx([45, 120])
+    assert waited_ms == pytest.approx(150)

@@ -35,6 +35,10 @@ class StepResult:
     payload: bytes
 
 
+FIRST_COST_S = 0.015
+"""What a picture is taken to cost before one was measured."""
+
+
 def encode(image: Image.Image, frame: events.Frame) -> bytes:
     """An RGB image as raw rows or a file; the fastest level of each format."""
     if frame.encoding == "raw":
@@ -65,6 +69,57 @@ def draw_pointer(image: Image.Image, pointer: Pointer) -> None:
     image.paste(ImageChops.add(shaded, picture.convert("RGB")), (left, top))
 
 
+class StepPicture:
+    """The picture of one step (`settle.Picture`): taken once, and again only when it no longer shows the screen."""
+
+    def __init__(
+        self,
+        x: XInput,
+        grabber: Callable[[], ShmGrabber],
+        frame: events.Frame,
+        costs: dict[str, float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.x = x
+        self.grabber = grabber
+        self.frame = frame
+        self.costs = costs
+        self.monotonic = monotonic
+        self.payload: bytes | None = None
+        self.pointer: Pointer | None = None
+        self.grab_ms = self.encode_ms = 0.0
+
+    def cost_s(self) -> float:
+        """See settle.Picture: what the last one of this encoding took."""
+        return self.costs.get(self.frame.encoding, FIRST_COST_S)
+
+    def spoil(self) -> None:
+        """See settle.Picture."""
+        self.payload = None
+
+    def take(self) -> None:
+        """See settle.Picture. The grab goes over another connection: the server must have subtracted the damage before."""
+        begin_s = self.monotonic()
+        self.pointer = self.x.pointer_picture() if self.frame.cursor else None
+        self.x.display.sync()
+        image = self.grabber().grab()
+        if self.pointer is not None:
+            draw_pointer(image, self.pointer)
+        grabbed_s = self.monotonic()
+        self.payload = encode(image, self.frame)
+        end_s = self.monotonic()
+        self.grab_ms, self.encode_ms = (grabbed_s - begin_s) * 1000, (end_s - grabbed_s) * 1000
+        self.costs[self.frame.encoding] = end_s - begin_s
+
+    def finish(self) -> bytes:
+        """The encoded picture; the pointer moves and changes without damage, so one that was drawn is compared."""
+        if self.frame.encoding == "none":
+            return b""
+        if self.payload is None or (self.pointer is not None and self.pointer != self.x.pointer_picture()):
+            self.take()
+        return self.payload or b""
+
+
 class Desktop:
     """Lazily connected; `reconnect` after a restore."""
 
@@ -73,6 +128,8 @@ class Desktop:
         self.monotonic = monotonic
         self.x: XInput | None = None
         self.shm: ShmGrabber | None = None
+        self.costs: dict[str, float] = {}
+        """Encoding -> seconds that the last picture took."""
 
     def connection(self) -> XInput:
         """The input connection, made on first use."""
@@ -138,19 +195,13 @@ class Desktop:
         x.perform(request.events)
         performed_s = self.monotonic()
         settled, settle_ms = False, 0.0
+        picture = StepPicture(x, self.grabber, request.frame, self.costs, self.monotonic)
         if request.settle is not None:
             if request.events and request.settle.quiet_ms > 0:
                 x.ask_reading()
-            settled, settle_ms = settle.wait_until_settled(x, request.settle, self.monotonic)
-        cursor = x.pointer_position()
-        grab_at_s = self.monotonic()
-        payload, grabbed_s = b"", grab_at_s
-        if request.frame.encoding != "none":
-            image = self.grabber().grab()
-            if request.frame.cursor:
-                draw_pointer(image, x.pointer_picture())
-            grabbed_s = self.monotonic()
-            payload = encode(image, request.frame)
+            ahead = picture if request.frame.encoding != "none" else None
+            settled, settle_ms = settle.wait_until_settled(x, request.settle, self.monotonic, ahead)
+        payload = picture.finish()
         return StepResult(
             x.width,
             x.height,
@@ -158,9 +209,9 @@ class Desktop:
             settled,
             settle_ms,
             (performed_s - begin_s) * 1000,
-            (grabbed_s - grab_at_s) * 1000,
-            (self.monotonic() - grabbed_s) * 1000,
-            cursor,
+            picture.grab_ms,
+            picture.encode_ms,
+            x.pointer_position(),
             payload,
         )
 
