@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dart_server import wire
+from dart_server import logs, wire
 from dart_server.errors import FarmError
 from dart_server.ids import new_id
 from dart_server.metrics import Metrics
@@ -45,10 +45,18 @@ class Border:
         given = HTTPConnection(scope).headers.get(wire.REQUEST_ID_HEADER, "")
         request_id = given if _REQUEST_ID.fullmatch(given) else new_id("req")
         scope.setdefault("state", {})["request_id"] = request_id
-        if scope["type"] == "websocket":
+        with logs.bound(request_id=request_id):
+            if scope["type"] == "websocket":
+                await self._socket(scope, receive, send)
+            else:
+                await self._http(scope, receive, send, request_id)
+
+    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._metrics.socket_opened()
+        try:
             await self._app(scope, receive, send)
-            return
-        await self._http(scope, receive, send, request_id)
+        finally:
+            self._metrics.socket_closed()
 
     async def _http(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         started = time.perf_counter()

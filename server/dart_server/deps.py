@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from dart_server import wire
+from dart_server import logs, wire
 from dart_server.errors import FarmError
 from dart_server.keys import Principal, Scope
 from dart_server.leases.service import Access
@@ -28,7 +28,9 @@ def farm_of(connection: HTTPConnection) -> Farm:
 
 
 async def principal_of(connection: HTTPConnection, scope: Scope) -> Principal:
-    """The caller, if its key has the scope. Raises `FarmError`."""
+    """The caller, if its key has the scope; from here on the log names the lease and the desktop of the route. Raises `FarmError`."""
+    path = connection.path_params
+    logs.bind(lease_id=path.get("lease_id"), desktop_id=path.get("desktop_id"))
     principal = await farm_of(connection).keys.principal(connection.headers.get("authorization"))
     principal.require(scope)
     return principal
@@ -51,7 +53,9 @@ async def access_of(connection: HTTPConnection, lease_id: str, *, fenced: bool =
             raise FarmError(ErrorCode.INVALID, f"the header {wire.FENCE_HEADER} is missing or not a number")
         fence = int(text)
     token = connection.headers.get(wire.LEASE_TOKEN_HEADER)
-    return await farm_of(connection).leases.access(lease_id, principal, token, fence)
+    access = await farm_of(connection).leases.access(lease_id, principal, token, fence)
+    logs.bind(desktop_id=access.slot.desktop_id)
+    return access
 
 
 async def _fenced(connection: HTTPConnection, lease_id: str) -> Access:

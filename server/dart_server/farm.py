@@ -25,7 +25,7 @@ from dart_server.guest.access import GuestAccess
 from dart_server.guest.client import GuestClient
 from dart_server.keys import Keys, Scope, secret_file
 from dart_server.leases.service import Access, Leases
-from dart_server.metrics import Metrics
+from dart_server.metrics import Gauges, Metrics
 from dart_server.pool.prepare import Preparer
 from dart_server.pool.service import Pool
 from dart_server.providers.base import Provider, ProviderError
@@ -55,7 +55,7 @@ class Farm:
         self.settings = settings
         self.provider = provider
         self.clock = clock
-        self.metrics = Metrics()
+        self.metrics = Metrics(version=package_version(), provider=provider.name)
         self.database = Database(settings.database_url)
         self.repository = Repository(self.database, clock)
         self.keys = Keys(self.repository)
@@ -166,6 +166,21 @@ class Farm:
             )
         await self.setups.publish(build, record)
         return record
+
+    def unready(self) -> list[str]:
+        """Why claims are not served now, in words; empty while they are."""
+        return [] if self.ready else ["the farm is starting or stopping"]
+
+    def gauges(self) -> Gauges:
+        """What metrics tell of this moment."""
+        return Gauges(
+            desktops=Counter(slot.state.value for slot in self.pool.slots.values()),
+            waiting=self.pool.waiting,
+            leases=len(self.leases.active),
+            snapshots=len(self.snapshots),
+            snapshot_bytes=self.snapshots.used_bytes,
+            ready=not self.unready(),
+        )
 
     def view(self) -> wire.FarmView:
         """The farm in numbers."""

@@ -1,6 +1,8 @@
 """Logging of the farm: standard library, one line per record, as text or as JSON, to standard error.
 
-Rule: records name things by id (`request_id`, `lease_id`, `desktop_id`); keys, tokens, headers and bodies are never logged.
+Rule: every line that belongs to a request, a lease or a desktop names it by id: what runs for one says so once (`bound`, `bind`), and all
+lines from there on carry it, those of called parts too; ids given with the record itself go first. Keys, tokens, headers and bodies are
+never logged.
 """
 
 from __future__ import annotations
@@ -8,22 +10,49 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Literal
 
 IDS = ("request_id", "lease_id", "desktop_id")
 
+_bound: ContextVar[Mapping[str, str]] = ContextVar("dart_log_ids")
+_NONE: Mapping[str, str] = {}
 
-def _ids(record: logging.LogRecord) -> dict[str, str]:
-    return {name: str(value) for name in IDS if (value := getattr(record, name, None)) is not None}
+
+def bind(**ids: str | None) -> None:
+    """Name what the rest of this task's work, and of what it starts, is for."""
+    given = {name: value for name, value in ids.items() if value is not None}
+    _bound.set({**_bound.get(_NONE), **given})
+
+
+@contextmanager
+def bound(**ids: str | None) -> Iterator[None]:
+    """The same for a block; what the block itself binds ends with it."""
+    token = _bound.set(_bound.get(_NONE))
+    try:
+        bind(**ids)
+        yield
+    finally:
+        _bound.reset(token)
+
+
+def ids_of(record: logging.LogRecord) -> dict[str, str]:
+    """The ids that a line carries."""
+    context = _bound.get(_NONE)
+    found = {name: getattr(record, name, None) or context.get(name) for name in IDS}
+    return {name: str(value) for name, value in found.items() if value is not None}
 
 
 class TextFormatter(logging.Formatter):
     """`time LEVEL logger message id=…`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        ids = "".join(f" {name}={value}" for name, value in _ids(record).items())
-        return super().format(record) + ids
+        ids = "".join(f" {name}={value}" for name, value in ids_of(record).items())
+        line, newline, trace = super().format(record).partition("\n")
+        return line + ids + newline + trace
 
 
 class JsonFormatter(logging.Formatter):
@@ -35,7 +64,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **_ids(record),
+            **ids_of(record),
         }
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from fastapi import APIRouter, Request, Response
 
 from dart_server import wire
@@ -22,9 +20,10 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz", operation_id="readyz")
 async def readyz(request: Request) -> dict[str, str]:
-    """Claims are served."""
-    if not farm_of(request).ready:
-        raise FarmError(ErrorCode.DRAINING, "the farm is not ready")
+    """Claims are served; else 503 with the reasons."""
+    reasons = farm_of(request).unready()
+    if reasons:
+        raise FarmError(ErrorCode.DRAINING, f"claims are not served: {'; '.join(reasons)}")
     return {"status": "ready"}
 
 
@@ -44,6 +43,4 @@ async def list_desktops(request: Request, principal: Reader) -> list[wire.Deskto
 async def metrics(request: Request, principal: Reader) -> Response:
     """Prometheus text."""
     farm = farm_of(request)
-    states = Counter(slot.state.value for slot in farm.pool.slots.values())
-    text = farm.metrics.render(states, farm.pool.waiting, len(farm.snapshots), farm.snapshots.used_bytes)
-    return Response(text, media_type="text/plain; version=0.0.4")
+    return Response(farm.metrics.render(farm.gauges()), media_type="text/plain; version=0.0.4")

@@ -1,10 +1,12 @@
-"""Work that goes on while nobody waits for it. Rule: an error in it is logged, never lost. Non-goals: its order, its number."""
+"""Work that goes on while nobody waits for it. Rule: an error in it is logged, never lost; it is nobody's request, so
+it takes over nothing of the one that happened to start it. Non-goals: its order, its number."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextvars import Context
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +19,7 @@ class Background:
 
     def start(self, work: Coroutine[None, None, None]) -> None:
         """Begin, and return at once."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(work, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
