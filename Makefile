@@ -4,6 +4,8 @@ PYTHON_BOOT ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 OSWORLD := .osworld-client
+# On CI a failed test is run once more by itself; the summary names it, and it is a defect to be mended all the same.
+RERUNS := $(if $(DART_TEST_RERUNS),--reruns $(DART_TEST_RERUNS) -raR)
 
 .PHONY: help setup demo test test-unit test-desktop test-docker test-libvirt test-vllm lint image image-desktop osworld-client clean reap
 
@@ -32,20 +34,20 @@ lint:
 test: setup lint test-unit test-desktop test-vllm
 
 test-unit:
-	@$(VENV)/bin/pytest tests -m "not desktop and not docker and not libvirt and not vllm and not slow" $(ARGS)
+	@$(VENV)/bin/pytest tests -m "not desktop and not docker and not libvirt and not vllm and not slow" $(RERUNS) $(ARGS)
 
 test-desktop:
-	@$(VENV)/bin/pytest tests -m "desktop and not docker and not libvirt and not vllm and not slow" $(ARGS)
+	@$(VENV)/bin/pytest tests -m "desktop and not docker and not libvirt and not vllm and not slow" $(RERUNS) $(ARGS)
 
 test-docker:
-	@$(PY) server/deploy/docker_engine.py -- $(VENV)/bin/pytest tests -m "docker and not slow" $(ARGS)
+	@$(PY) server/deploy/docker_engine.py -- $(VENV)/bin/pytest tests -m "docker and not slow" $(RERUNS) $(ARGS)
 
 test-libvirt:
 	@$(PY) vm_images/build.py build basic --artefact qcow2
-	@$(PY) server/deploy/libvirt_host.py -- $(VENV)/bin/pytest tests -m "libvirt and not slow" $(ARGS)
+	@$(PY) server/deploy/libvirt_host.py -- $(VENV)/bin/pytest tests -m "libvirt and not slow" $(RERUNS) $(ARGS)
 
 test-vllm:
-	@$(VENV)/bin/pytest tests -m "vllm and not slow" $(ARGS)
+	@$(VENV)/bin/pytest tests -m "vllm and not slow" $(RERUNS) $(ARGS)
 
 image:
 	@$(PY) vm_images/build.py build basic
