@@ -7,7 +7,7 @@ OSWORLD := .osworld-client
 # On CI a failed test is run once more by itself; the summary names it, and it is a defect to be mended all the same.
 RERUNS := $(if $(DART_TEST_RERUNS),--reruns $(DART_TEST_RERUNS) -raR)
 
-.PHONY: help setup demo test test-unit test-desktop test-docker test-libvirt test-vllm lint image image-desktop osworld-client clean reap
+.PHONY: help setup demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-vllm lint image image-desktop osworld-client clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image"
@@ -43,8 +43,11 @@ test-docker:
 	@$(PY) server/deploy/docker_engine.py -- $(VENV)/bin/pytest tests -m "docker and not slow" $(RERUNS) $(ARGS)
 
 test-libvirt:
+	@$(PY) server/deploy/libvirt_host.py -- $(MAKE) --no-print-directory .test-libvirt
+
+.test-libvirt:
 	@$(PY) vm_images/build.py build basic --artefact qcow2
-	@$(PY) server/deploy/libvirt_host.py -- $(VENV)/bin/pytest tests -m "libvirt and not slow" $(RERUNS) $(ARGS)
+	@$(VENV)/bin/pytest tests -m "libvirt and not slow" $(RERUNS) $(ARGS)
 
 test-vllm:
 	@$(VENV)/bin/pytest tests -m "vllm and not slow" $(RERUNS) $(ARGS)

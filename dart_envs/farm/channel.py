@@ -2,7 +2,7 @@
 
 Role: match answers to requests by their `seq`, and split binary frames. Rule: an answer whose request has
 timed out is dropped, never given to another request; a broken channel fails everything that waits on it at
-once. Non-goals: reopening, blame (`lease` does both).
+once; a draft is kept until the frame says whether it is the step's picture. Non-goals: reopening, blame (`lease` does both).
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ class Channel:
     def __init__(self, socket: MessageSocket) -> None:
         self._socket = socket
         self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], memoryview]]] = {}
+        self._drafts: dict[int, memoryview] = {}
+        """Pictures that came ahead of their frames, by `seq`."""
         self._closed: ChannelClosed | None = None
         self._reader = asyncio.create_task(self._read(), name="dart-channel-reader")
 
@@ -106,6 +108,7 @@ class Channel:
             raise FarmError(f"The desktop did not answer within {timeout_s:.0f} s.", code="timeout") from error
         finally:
             self._waiting.pop(request.seq, None)
+            self._drafts.pop(request.seq, None)
             if answer.done() and not answer.cancelled():
                 answer.exception()
 
@@ -125,7 +128,13 @@ class Channel:
     def _deliver(self, header: dict[str, Any], payload: memoryview) -> None:
         seq = header.get("seq")
         answer = self._waiting.get(seq) if isinstance(seq, int) else None
-        if answer is not None and not answer.done():
+        if not isinstance(seq, int) or answer is None or answer.done():
+            return
+        if header.get("draft"):
+            self._drafts[seq] = payload
+        elif header.get("early"):
+            answer.set_result((header, self._drafts.pop(seq, payload)))
+        else:
             answer.set_result((header, payload))
 
     def _fail(self, reason: str) -> None:

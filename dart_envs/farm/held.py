@@ -162,7 +162,7 @@ class HeldLease:
         async with self._channel_lock:
             if self._channel is None or self._channel.closed:
                 try:
-                    socket = await open_messages(self.transport, f"{self.path}/channel", self.guest_headers())
+                    socket = await open_messages(self.transport, f"{self.path}/channel?early=1", self.guest_headers())
                 except DartEnvError as error:
                     raise await self.explain(error) from error
                 self._channel = Channel(socket)

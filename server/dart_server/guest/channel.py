@@ -2,6 +2,7 @@
 
 Rule: a request is validated, passed on, answered, one at a time; the frame goes through as the bytes it came as. Errors are frames too
 (`wire.ChannelError`). The right to call is checked for every message, so a reset or an expiry ends the channel at its next message.
+A client that opens the channel with `early=1` is sent a step's picture ahead of the frame where the guest offers it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 import time
+from contextlib import suppress
 
 from fastapi import WebSocket, WebSocketDisconnect
 from pydantic import ValidationError
@@ -60,10 +62,11 @@ def error_frame(seq: int | None, error: FarmError) -> bytes:
 class StepChannel:
     """One client's channel into one leased desktop."""
 
-    def __init__(self, guests: GuestAccess, access: Access, metrics: Metrics) -> None:
+    def __init__(self, guests: GuestAccess, access: Access, metrics: Metrics, *, early: bool = False) -> None:
         self._guests = guests
         self._access = access
         self._metrics = metrics
+        self._early = early
         self._channel: GuestChannel | None = None
         self._client: GuestClient | None = None
 
@@ -75,7 +78,7 @@ class StepChannel:
                 try:
                     request = wire.StepRequest.model_validate_json(message.get("text") or "")
                     seq = request.seq
-                    frame: bytes | bytearray = await self.step(request)
+                    frame: bytes | bytearray = await self.step(request, socket)
                 except ValidationError as error:
                     frame = error_frame(seq, FarmError(ErrorCode.INVALID, first_problem(error)))
                 except FarmError as error:
@@ -91,14 +94,20 @@ class StepChannel:
             if self._client is not None and self._channel is not None:
                 await self._client.close_channel(self._channel)
 
-    async def step(self, request: wire.StepRequest) -> bytearray:
-        """One step: the guest's frame as it came. Raises `FarmError`."""
+    async def step(self, request: wire.StepRequest, socket: WebSocket) -> bytearray:
+        """One step: the guest's frame as it came; a draft is passed on before. Raises `FarmError`."""
         client = self._guests.client(self._access)
         if self._channel is None or client is not self._client:
-            self._client, self._channel = client, client.channel()
+            self._client, self._channel = client, client.channel(early=self._early)
+
+        async def pass_on(draft: bytearray) -> None:
+            # Whoever hung up is noticed at the next message; the guest's answer is still read.
+            with suppress(WebSocketDisconnect):
+                await socket.send({"type": "websocket.send", "bytes": draft})
+
         started = time.perf_counter()
         try:
-            frame = await self._channel.step(request.model_dump_json(), step_timeout_s(request))
+            frame = await self._channel.step(request.model_dump_json(), step_timeout_s(request), pass_on)
         except GuestUnreachable as error:
             raise await self._guests.explain(self._access, error) from error
         self._metrics.step(time.perf_counter() - started)

@@ -26,6 +26,7 @@ DIAL_TIMEOUT_S = 10.0
 QUIET_TIMEOUT_S = 30.0
 MESSAGE_LIMIT = 256 * 1024**2
 """Bytes of one frame or one whole answer: more than a raw 8K screen."""
+DRAFT, HEADER_LENGTH_NBYTES = b'{"draft": true', 4
 _HOST = b"guest"
 
 
@@ -156,9 +157,9 @@ class GuestClient:
                     names = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in got.headers}
                     yield GuestStream(got.status, names, got.aiter_stream())
 
-    def channel(self) -> GuestChannel:
-        """A stepping channel of its own; it dials when it is first used."""
-        channel = GuestChannel(self._dial, self._gate)
+    def channel(self, *, early: bool = False) -> GuestChannel:
+        """A stepping channel of its own; it dials when it is first used. `early`: pictures may come ahead of the answers."""
+        channel = GuestChannel(self._dial, self._gate, early=early)
         self._channels.add(channel)
         return channel
 
@@ -180,21 +181,33 @@ class GuestClient:
 
 
 class GuestChannel:
-    """One WebSocket to the agent's `/v1/channel`: a text request in, a binary frame out, one at a time."""
+    """One WebSocket to the agent's `/v1/channel`: a text request in, a binary frame out, one at a time.
 
-    def __init__(self, dial: Dial, gate: CallGate) -> None:
+    On an `early` one a draft may come before the frame: its header begins with `DRAFT`, its payload is the picture of the frame, which
+    then says `early` and has none, unless the screen changed meanwhile.
+    """
+
+    def __init__(self, dial: Dial, gate: CallGate, *, early: bool = False) -> None:
         self._dial = dial
         self._gate = gate
+        self._early = early
         self._socket: MessageSocket | None = None
 
-    async def step(self, request: str, timeout_s: float) -> bytearray:
-        """The agent's frame, header and payload as they came."""
+    async def step(
+        self, request: str, timeout_s: float, on_draft: Callable[[bytearray], Awaitable[None]] | None = None
+    ) -> bytearray:
+        """The agent's frame, header and payload as they came; drafts before it go to `on_draft`."""
         async with self._gate.call():
             try:
                 connection = await self._connected()
-                async with asyncio.timeout(timeout_s):
-                    connection.send(request)
-                    frame = await connection.receive()
+                connection.send(request)
+                while True:
+                    async with asyncio.timeout(timeout_s):
+                        frame = await connection.receive()
+                    if not frame.startswith(DRAFT, HEADER_LENGTH_NBYTES):
+                        break
+                    if on_draft is not None:
+                        await on_draft(frame)
             except TimeoutError:
                 await self.hang_up()
                 raise GuestUnreachable(
@@ -217,7 +230,7 @@ class GuestChannel:
         self._socket = await MessageSocket.open(
             partial(asyncio.get_running_loop().create_connection, sock=dialled),
             "guest",
-            "/v1/channel",
+            "/v1/channel?early=1" if self._early else "/v1/channel",
             timeout_s=DIAL_TIMEOUT_S,
             message_limit_nbytes=MESSAGE_LIMIT,
         )

@@ -55,7 +55,7 @@ async def step(lease_id: str, body: wire.StepRequest, request: Request, access: 
 
 @router.websocket("/channel")
 async def channel(socket: WebSocket, lease_id: str) -> None:
-    """Steps over one connection: a text `StepRequest` in, a binary frame out."""
+    """Steps over one connection: a text `StepRequest` in, a binary frame out; with `?early=1` drafts before it (`wire.FrameHeader`)."""
     farm = farm_of(socket)
     try:
         access = await access_of(socket, lease_id)
@@ -64,7 +64,7 @@ async def channel(socket: WebSocket, lease_id: str) -> None:
         await refuse(socket, error)
         return
     await socket.accept()
-    await StepChannel(farm.guests, access, farm.metrics).serve(socket)
+    await StepChannel(farm.guests, access, farm.metrics, early=socket.query_params.get("early") == "1").serve(socket)
 
 
 @router.get("/screenshot", operation_id="screenshot", response_class=Response)

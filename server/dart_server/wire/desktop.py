@@ -74,7 +74,11 @@ class StepRequest(WireModel):
 
 
 class FrameHeader(BaseModel):
-    """JSON header of a binary frame: 4 bytes big-endian header length, this header, then `nbytes` of payload."""
+    """JSON header of a binary frame: 4 bytes big-endian header length, this header, then `nbytes` of payload.
+
+    On a channel that was opened with `early=1` a draft may come first, at most one for a step: a message of the same form whose header is
+    `{"draft": true, "seq": ..., "nbytes": ...}`. A frame with `early` true has no payload: its picture is that of the draft.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -87,6 +91,7 @@ class FrameHeader(BaseModel):
     grab_ms: float
     cursor: tuple[int, int]
     nbytes: int
+    early: bool = False
 
 
 class ExecRequest(WireModel):

@@ -95,6 +95,14 @@ async def test_steps_share_a_channel_and_frames_are_theirs(lease: AsyncLease, se
     assert server.steps[0]["seq"] != server.steps[1]["seq"]
 
 
+async def test_a_picture_that_came_ahead_counts_only_where_the_frame_says_so(
+    lease: AsyncLease, server: WireFarm
+) -> None:
+    server.drafts = [True, False]
+    shown = [int((await lease.step([], SettleSpec())).image[0, 0, 0]) for _ in range(3)]
+    assert shown == [200, 1, 2]
+
+
 async def test_a_late_answer_is_never_taken_for_another(
     lease: AsyncLease, server: WireFarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

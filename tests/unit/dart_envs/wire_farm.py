@@ -43,6 +43,8 @@ class WireFarm:
         self.drop: set[int] = set()
         self.late: list[bytes] = []
         self.channel_error: dict[str, Any] | None = None
+        self.drafts: list[bool] = []
+        """For the next steps: a picture ahead of the answer, which is the one of the answer or not."""
         self.claim_delay_s = 0.0
         self.client_request_ids: list[str] = []
 
@@ -173,7 +175,12 @@ class WireFarm:
                     for answer in self.late:
                         await socket.send_bytes(answer)
                     self.late.clear()
-                    await socket.send_bytes(frame(request["seq"], number))
+                    if not self.drafts or socket.query_params.get("early") != "1":
+                        await socket.send_bytes(frame(request["seq"], number))
+                        continue
+                    draft = {"draft": True, "seq": request["seq"], "nbytes": 24}
+                    await socket.send_bytes(pack(draft, bytes([200 + number]) * 24))
+                    await socket.send_bytes(frame(request["seq"], number, early=self.drafts.pop(0)))
         except WebSocketDisconnect:
             return
 
@@ -196,10 +203,11 @@ def pack(header: dict[str, Any], payload: bytes) -> bytes:
     return len(encoded).to_bytes(4, "big") + encoded + payload
 
 
-def frame(seq: int, value: int) -> bytes:
-    """A raw 4x2 frame filled with `value`."""
-    payload = bytes([value]) * 24
+def frame(seq: int, value: int, *, early: bool = False) -> bytes:
+    """A raw 4x2 frame filled with `value`, or without its picture."""
+    payload = b"" if early else bytes([value]) * 24
     header = {"seq": seq, "width": 4, "height": 2, "encoding": "raw", "settled": True, "settle_ms": 1.0}
+    header |= {"early": True} if early else {}
     return pack({**header, "grab_ms": 1.0, "cursor": [0, 0], "nbytes": len(payload), "extra": 1}, payload)
 
 

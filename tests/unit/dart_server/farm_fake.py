@@ -46,6 +46,7 @@ class FakeDesktop:
     session_alive: bool = True
     frozen: bool = False
     hang: bool = False
+    drafts: bool = False
     server: uvicorn.Server | None = None
     calls: list[str] = field(default_factory=list)
 
@@ -100,6 +101,10 @@ class FakeDesktop:
                     )
                     await ws.send_bytes(struct.pack(">I", len(text)) + text.encode())
                     continue
+                if self.drafts and ws.query_params.get("early") == "1":
+                    draft = {"draft": True, "seq": request["seq"], "nbytes": 5}
+                    text = json.dumps(draft)
+                    await ws.send_bytes(struct.pack(">I", len(text)) + text.encode() + b"ahead")
                 await ws.send_bytes(frame(request, self.size))
 
     async def exec(self, request: Request) -> Response:

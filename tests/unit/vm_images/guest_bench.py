@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from dart_guest import events
 from dart_guest.__main__ import PACKAGE_DIR, make_application
 from dart_guest.agent import Agent
-from dart_guest.desktop import StepResult
+from dart_guest.desktop import Offer, StepResult
 from dart_guest.xinput import SessionDown
 
 
@@ -22,6 +22,8 @@ class FakeDesktop:
         self.down = False
         self.released = 0
         self.before_step: Callable[[], None] = lambda: None
+        self.offers: list[bytes] = []
+        """What the next steps offer before they answer."""
 
     def probe(self) -> tuple[int, int]:
         if self.down:
@@ -34,12 +36,17 @@ class FakeDesktop:
     def held(self) -> list[str]:
         return ["shift"]
 
-    def step(self, request: events.StepRequest) -> StepResult:
+    def step(self, request: events.StepRequest, offer: Offer | None = None) -> StepResult:
         self.probe()
         self.before_step()
         self.performed.append(request)
         payload = bytes([255, 0, 0] * 2) if request.frame.encoding == "raw" else b""
-        return StepResult(2, 1, request.frame.encoding, False, 0.0, 0.1, 0.2, 0.3, (1, 0), payload)
+        early = False
+        if offer is not None and self.offers:
+            offered = self.offers.pop(0)
+            offer(offered)
+            early = offered == payload
+        return StepResult(2, 1, request.frame.encoding, False, 0.0, 0.1, 0.2, 0.3, (1, 0), payload, early)
 
     def release_shared_memory(self) -> None:
         self.released += 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import os
 import threading
 from collections.abc import AsyncIterator
@@ -55,6 +56,28 @@ async def test_a_dead_session_is_503(bench: Bench) -> None:
     bench.desktop.down = True
     status, body = await bench.post("/v1/step", {})
     assert (status, body["error"]) == (503, "session_down")
+
+
+async def test_a_channel_that_asks_for_it_is_sent_the_picture_ahead_of_the_answer(bench: Bench) -> None:
+    red = bytes([255, 0, 0] * 2)
+    bench.desktop.offers = [red, b"what was on the screen before"]
+    async with bench.client.ws_connect("/v1/channel?early=1") as channel:
+        for number in (1, 2, 3):
+            await channel.send_str(json.dumps({"seq": number, "frame": {"encoding": "raw"}}))
+        answers = [unpack(await channel.receive_bytes()) for _ in range(5)]
+    told = [(header["seq"], header.get("draft", False), header.get("early", False), body) for header, body in answers]
+    assert told == [
+        (1, True, False, red),
+        (1, False, True, b""),
+        (2, True, False, b"what was on the screen before"),
+        (2, False, False, red),
+        (3, False, False, red),
+    ]
+    async with bench.client.ws_connect("/v1/channel") as channel:
+        bench.desktop.offers = [red]
+        await channel.send_str('{"seq": 4, "frame": {"encoding": "raw"}}')
+        header, body = unpack(await channel.receive_bytes())
+    assert (header["seq"], body) == (4, red)
 
 
 async def test_the_channel_keeps_order_and_survives_errors(bench: Bench) -> None:

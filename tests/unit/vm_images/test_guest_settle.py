@@ -93,15 +93,16 @@ class Picture:
 @pytest.mark.parametrize(
     ("draws_ms", "read_ms", "cost_ms", "settled_ms", "taken_ms", "current"),
     [
-        ((), 0.0, 10.0, 60, [45], True),
-        ((20,), 5.0, 10.0, 80, [65], True),
-        ((20, 70), 5.0, 10.0, 135, [65, 120], True),
-        ((20, 79), 5.0, 10.0, 139, [65, 124], True),
-        ((20,), 5.0, 31.0, 80, [], False),
+        ((), 0.0, 10.0, 60, [30], True),
+        ((20,), 5.0, 10.0, 80, [50], True),
+        ((20, 55), 5.0, 10.0, 120, [50, 90], True),
+        ((20, 79), 5.0, 10.0, 139, [50, 109], True),
+        ((20,), 5.0, 30.0, 80, [35], True),
+        ((20,), 5.0, 37.0, 80, [], False),
         ((), 9999.0, 10.0, 1500, [], False),
         (tuple(range(0, 5000, 20)), 0.0, 10.0, 1500, [], False),
     ],
-    ids=["nothing drawn", "drawn once", "drawn while it is taken", "drawn after it was taken", "too dear", "input never read",
+    ids=["nothing drawn", "drawn once", "drawn while it is taken", "drawn after it was taken", "dear", "too dear", "input never read",
          "never quiet"],
 )  # fmt: skip
 def test_the_picture_is_taken_within_the_quiet_time_and_again_when_something_is_drawn(
@@ -117,9 +118,9 @@ def test_the_picture_is_taken_within_the_quiet_time_and_again_when_something_is_
 
 def test_what_is_drawn_while_a_picture_outlasts_the_quiet_time_spoils_it() -> None:
     screen = Screen(70)
-    picture = Picture(screen, 30.0)
+    picture = Picture(screen, 60.0)
     picture.cost_s = lambda: 0.01  # type: ignore[method-assign]
     settled, waited_ms = wait_until_settled(screen, Settle(60, 1500), screen.monotonic, picture)
     assert settled
-    assert picture.taken_ms == pytest.approx([45, 120])
-    assert waited_ms == pytest.approx(150)
+    assert picture.taken_ms == pytest.approx([30, 120])
+    assert waited_ms == pytest.approx(180)

@@ -21,7 +21,7 @@ from dart_guest.xshm import GrabError, ShmGrabber
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step did; sizes in pixels, times in ms; `payload` as `encoding` says."""
+    """What a step did; sizes in pixels, times in ms; `payload` as `encoding` says; `early`: it was offered before and is still true."""
 
     width: int
     height: int
@@ -33,7 +33,11 @@ class StepResult:
     encode_ms: float
     cursor: tuple[int, int]
     payload: bytes
+    early: bool = False
 
+
+Offer = Callable[[bytes], None]
+"""Is given an encoded picture."""
 
 FIRST_COST_S = 0.015
 """What a picture is taken to cost before one was measured."""
@@ -79,12 +83,15 @@ class StepPicture:
         frame: events.Frame,
         costs: dict[str, float],
         monotonic: Callable[[], float],
+        offer: Offer | None,
     ) -> None:
         self.x = x
         self.grabber = grabber
         self.frame = frame
         self.costs = costs
         self.monotonic = monotonic
+        self.offer = offer
+        self.offered: bytes | None = None
         self.payload: bytes | None = None
         self.pointer: Pointer | None = None
         self.grab_ms = self.encode_ms = 0.0
@@ -98,7 +105,14 @@ class StepPicture:
         self.payload = None
 
     def take(self) -> None:
-        """See settle.Picture. The grab goes over another connection: the server must have subtracted the damage before."""
+        """See settle.Picture; the first one is offered at once."""
+        self.shoot()
+        if self.offer is not None and self.offered is None and self.payload is not None:
+            self.offered = self.payload
+            self.offer(self.payload)
+
+    def shoot(self) -> None:
+        """Grab and encode. The grab goes over another connection: the server must have subtracted the damage before."""
         begin_s = self.monotonic()
         self.pointer = self.x.pointer_picture() if self.frame.cursor else None
         self.x.display.sync()
@@ -116,7 +130,7 @@ class StepPicture:
         if self.frame.encoding == "none":
             return b""
         if self.payload is None or (self.pointer is not None and self.pointer != self.x.pointer_picture()):
-            self.take()
+            self.shoot()
         return self.payload or b""
 
 
@@ -178,15 +192,16 @@ class Desktop:
         """Names of held keys and buttons."""
         return self.x.held() if self.x is not None else []
 
-    def step(self, request: events.StepRequest) -> StepResult:
-        """Perform, settle, grab, encode; raises SessionDown, BadRequest."""
+    def step(self, request: events.StepRequest, offer: Offer | None = None) -> StepResult:
+        """Perform, settle, grab, encode; raises SessionDown, BadRequest. `offer` is given a picture that will be right unless something
+        is drawn before the screen counts as settled."""
         try:
-            return self.carry_out(request)
+            return self.carry_out(request, offer)
         except (*CONNECTION_ERRORS, GrabError) as reason:
             self.guard()
             raise SessionDown("the X server went away during the step") from reason
 
-    def carry_out(self, request: events.StepRequest) -> StepResult:
+    def carry_out(self, request: events.StepRequest, offer: Offer | None) -> StepResult:
         """The step itself."""
         x = self.connection()
         begin_s = self.monotonic()
@@ -195,7 +210,7 @@ class Desktop:
         x.perform(request.events)
         performed_s = self.monotonic()
         settled, settle_ms = False, 0.0
-        picture = StepPicture(x, self.grabber, request.frame, self.costs, self.monotonic)
+        picture = StepPicture(x, self.grabber, request.frame, self.costs, self.monotonic, offer)
         if request.settle is not None:
             if request.events and request.settle.quiet_ms > 0:
                 x.ask_reading()
@@ -213,6 +228,7 @@ class Desktop:
             picture.encode_ms,
             x.pointer_position(),
             payload,
+            picture.offered is not None and payload is picture.offered,
         )
 
     def release_shared_memory(self) -> None:

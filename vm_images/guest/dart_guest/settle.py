@@ -36,11 +36,11 @@ class Picture(Protocol):
         """Something was drawn since it was taken."""
 
 
-AHEAD = 1.5
-"""A picture is taken this many times its cost before the end of the quiet time."""
+AHEAD = 3.0
+"""A picture is taken this many times its cost before the end of the quiet time, so that it can also be sent by then."""
 
-LONGEST_SHARE = 0.75
-"""Of the quiet time; a picture that costs more is taken after it."""
+LONGEST_SHARE, DEAREST_SHARE = 0.75, 0.6
+"""Of the quiet time: how early a picture may be taken, and how much it may cost; one that costs more is taken at the end."""
 
 
 def wait_until_settled(
@@ -52,7 +52,8 @@ def wait_until_settled(
     last_damage_s = start_s
     read_s: float | None = None
     taken = False
-    lead_s = AHEAD * picture.cost_s() if picture is not None else math.inf
+    cost_s = picture.cost_s() if picture is not None else math.inf
+    lead_s = min(AHEAD * cost_s, LONGEST_SHARE * quiet_s) if cost_s <= DEAREST_SHARE * quiet_s else math.inf
     while True:
         if read_s is None and screen.input_read():
             read_s = monotonic()
@@ -67,7 +68,7 @@ def wait_until_settled(
         if now_s >= cap_at_s:
             return False, (now_s - start_s) * 1000
         wake_s = min(quiet_at_s, cap_at_s)
-        if picture is not None and not taken and read_s is not None and lead_s <= LONGEST_SHARE * quiet_s:
+        if picture is not None and not taken and read_s is not None and lead_s < math.inf:
             wake_s = min(wake_s, quiet_at_s - lead_s)
             if now_s >= wake_s:
                 picture.take()

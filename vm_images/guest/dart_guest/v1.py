@@ -6,6 +6,8 @@ Rule: a handler checks, hands over to the agent, and writes the answer.
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import json
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -49,7 +51,7 @@ def packed(header: Mapping[str, Any], payload: bytes = b"") -> Reply:
 
 
 def step_reply(seq: int | None, result: StepResult) -> Reply:
-    """A step's binary answer."""
+    """A step's binary answer; without the picture where that went ahead as a draft."""
     header = {
         "seq": seq,
         "width": result.width,
@@ -62,7 +64,7 @@ def step_reply(seq: int | None, result: StepResult) -> Reply:
         "encode_ms": round(result.encode_ms, 2),
         "cursor": list(result.cursor),
     }
-    return packed(header, result.payload)
+    return packed(header | {"early": True}) if result.early else packed(header, result.payload)
 
 
 @routes.post("/v1/step")
@@ -100,6 +102,38 @@ async def send_binary(request: web.Request, reply: Reply) -> None:
         await request.writer.drain()
 
 
+class Drafts:
+    """Sends pictures ahead of a step's answer; called from the step thread. A draft's header begins with `{"draft": true`."""
+
+    def __init__(self, request: web.Request, seq: int | None) -> None:
+        self.request = request
+        self.seq = seq
+        self.loop = asyncio.get_running_loop()
+        self.sending: list[concurrent.futures.Future[None]] = []
+
+    def offer(self, payload: bytes) -> None:
+        """Begin to send a picture."""
+        draft = send_binary(self.request, packed({"draft": True, "seq": self.seq}, payload))
+        self.sending.append(asyncio.run_coroutine_threadsafe(draft, self.loop))
+
+    async def sent(self) -> None:
+        """Wait until all are on their way. Raises ConnectionResetError."""
+        for one in self.sending:
+            await asyncio.wrap_future(one)
+
+
+async def channel_step(request: web.Request, wanted: events.StepRequest) -> StepResult:
+    """One step of a channel; on one that was opened with `early=1` the picture may go ahead."""
+    agent = agent_of(request)
+    if request.query.get("early") != "1":
+        return await agent.on_desktop(partial(agent.desktop.step, wanted))
+    drafts = Drafts(request, wanted.seq)
+    try:
+        return await agent.on_desktop(partial(agent.desktop.step, wanted, drafts.offer))
+    finally:
+        await drafts.sent()
+
+
 @routes.get("/v1/channel")
 async def channel(request: web.Request) -> web.WebSocketResponse:
     """Many steps over one socket."""
@@ -117,8 +151,7 @@ async def channel(request: web.Request) -> web.WebSocketResponse:
             candidate = raw.get("seq") if isinstance(raw, dict) else None
             seq = candidate if isinstance(candidate, int) else None
             wanted = events.parse_step(raw)
-            result = await agent.on_desktop(partial(agent.desktop.step, wanted))
-            reply = step_reply(wanted.seq, result)
+            reply = step_reply(wanted.seq, await channel_step(request, wanted))
         except json.JSONDecodeError as error:
             reply = channel_error(None, BadRequest(f"not JSON: {error}"))
         except (BadRequest, UnknownKey, SessionDown) as error:
