@@ -30,6 +30,8 @@ def create_app(farm: Farm) -> FastAPI:
     app.add_middleware(
         Border,
         metrics=farm.metrics,
+        hosts=farm.hosts,
+        limits=farm.limits,
         json_limit_bytes=farm.settings.json_body_limit_bytes,
         file_limit_bytes=farm.settings.file_body_limit_bytes,
     )

@@ -1,11 +1,12 @@
-"""The HTTP border: request ids, body limits, counting and logging of requests, the one error envelope.
+"""The HTTP border: request ids, hosts and origins, body limits, counting and logging of requests, the one error envelope.
 
 Rule: whatever goes wrong, the client gets a `wire.ErrorBody` with the request id; what was not foreseen is logged under it with its trace.
-Secrets never reach the log: neither headers nor bodies are logged.
+Secrets never reach the log: neither headers nor bodies nor paths as they came are logged.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -14,10 +15,15 @@ from fastapi import FastAPI, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.requests import HTTPConnection
+from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dart_server import logs, wire
+from dart_server.door.bodies import problem_in
+from dart_server.door.connections import HEAD_LIMIT
+from dart_server.door.hosts import Hosts
+from dart_server.door.limits import Limits, Visit
 from dart_server.errors import FarmError
 from dart_server.ids import new_id
 from dart_server.metrics import Metrics
@@ -27,14 +33,28 @@ log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CODES = {401: ErrorCode.UNAUTHENTICATED, 403: ErrorCode.FORBIDDEN, 404: ErrorCode.NOT_FOUND}
 RETRY_AFTER_S = "1"
+HEADERS = 100
+CUT_CODE = 4001
+"""A WebSocket was closed because its key was revoked or has expired."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Border:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, json_limit_bytes: int, file_limit_bytes: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        hosts: Hosts,
+        limits: Limits,
+        json_limit_bytes: int,
+        file_limit_bytes: int,
+    ) -> None:
         self._app = app
         self._metrics = metrics
+        self._hosts = hosts
+        self._limits = limits
         self._json_limit_bytes = json_limit_bytes
         self._file_limit_bytes = file_limit_bytes
 
@@ -47,47 +67,59 @@ class Border:
         scope.setdefault("state", {})["request_id"] = request_id
         with logs.bound(request_id=request_id):
             if scope["type"] == "websocket":
-                await self._socket(scope, receive, send)
+                await self._websocket(scope, receive, send, request_id)
             else:
                 await self._http(scope, receive, send, request_id)
 
-    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        try:
+            self._check(scope)
+        except FarmError as error:
+            await receive()
+            await envelope(error, request_id)(scope, receive, send)
+            return
         self._metrics.socket_opened()
         try:
             await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not _was_cut(scope):
+                raise
+            await send({"type": "websocket.close", "code": CUT_CODE, "reason": ErrorCode.UNAUTHENTICATED.value})
         finally:
             self._metrics.socket_closed()
+            self._leave(scope)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         started = time.perf_counter()
-        status = 500
+        status = 0
 
         async def answer(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
+                headers = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
+                message["headers"] = self._hosts.dress(scope, headers)
             await send(message)
 
-        limit = self._limit(scope["path"])
-        too_large = FarmError(ErrorCode.INVALID, f"the body is larger than {limit} bytes", status=413)
-        seen = 0
+        try:
+            self._check(scope)
+            if self._hosts.preflight(scope):
+                await Response(status_code=204)(scope, receive, answer)
+            else:
+                await self._app(scope, self._body(scope, receive), answer)
+        except FarmError as error:
+            await envelope(error, request_id)(scope, receive, answer)
+        except asyncio.CancelledError:
+            if not _was_cut(scope):
+                raise
+            if not status:
+                await envelope(key_ended(), request_id)(scope, receive, answer)
+        finally:
+            self._leave(scope)
+            self._count(scope, status or 500, time.perf_counter() - started, request_id)
 
-        async def limited() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > limit:
-                raise too_large
-            return message
-
-        announced = HTTPConnection(scope).headers.get("content-length", "0")
-        if announced.isdigit() and int(announced) > limit:
-            await envelope(too_large, request_id)(scope, receive, answer)
-        else:
-            await self._app(scope, limited, answer)
+    def _count(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")
-        seconds = time.perf_counter() - started
         self._metrics.request(route, scope["method"], status, seconds)
         level = logging.DEBUG if status < 400 else logging.INFO
         log.log(
@@ -100,9 +132,67 @@ class Border:
             extra={"request_id": request_id, "lease_id": scope.get("path_params", {}).get("lease_id")},
         )
 
-    def _limit(self, path: str) -> int:
-        guest = path.startswith("/v1/leases/") and ("/guest/" in path or path.endswith("/files"))
-        return self._file_limit_bytes if guest else self._json_limit_bytes
+    def _check(self, scope: Scope) -> None:
+        """Raises `FarmError` for what is refused whatever it asks for."""
+        headers = scope["headers"]
+        if len(headers) > HEADERS or sum(len(name) + len(value) for name, value in headers) > HEAD_LIMIT:
+            detail = f"the request has more than {HEADERS} headers, or more than {HEAD_LIMIT} bytes of them"
+            raise FarmError(ErrorCode.INVALID, detail, status=431)
+        self._hosts.check(scope)
+        if _CONTROL.search(scope["path"]) or b"%00" in scope["query_string"]:
+            raise FarmError(ErrorCode.INVALID, "the address has control characters in it")
+
+    def _body(self, scope: Scope, receive: Receive) -> Receive:
+        """`receive`, which raises `FarmError` for a body that is too large, or JSON that no parser should see."""
+        guest = _is_guest(scope["path"])
+        limit = self._file_limit_bytes if guest else self._json_limit_bytes
+        too_large = FarmError(ErrorCode.INVALID, f"the body is larger than {limit} bytes", status=413)
+        announced = HTTPConnection(scope).headers.get("content-length", "0")
+        if announced.isascii() and announced.isdecimal() and (len(announced) > 18 or int(announced) > limit):
+            raise too_large
+        seen = 0
+        parts: list[bytes] = []
+
+        async def limited() -> Message:
+            nonlocal seen
+            message = await receive()
+            part = message.get("body", b"")
+            seen += len(part)
+            if seen > limit:
+                raise too_large
+            if part and not guest:
+                parts.append(part)
+                if not message.get("more_body", False):
+                    problem = problem_in(b"".join(parts) if len(parts) > 1 else part)
+                    if problem is not None:
+                        raise FarmError(ErrorCode.INVALID, problem)
+            return message
+
+        return limited
+
+    def _leave(self, scope: Scope) -> None:
+        visit: Visit | None = scope["state"].pop("visit", None)
+        if visit is not None:
+            self._limits.leave(visit)
+
+
+def _is_guest(path: str) -> bool:
+    return path.startswith("/v1/leases/") and ("/guest/" in path or path.endswith("/files"))
+
+
+def _was_cut(scope: Scope) -> bool:
+    """Whether the task was cancelled because its key ended; the cancellation is over then."""
+    visit: Visit | None = scope["state"].get("visit")
+    task = asyncio.current_task()
+    if visit is None or not visit.cut or task is None:
+        return False
+    task.uncancel()
+    return True
+
+
+def key_ended() -> FarmError:
+    """The key was revoked, or its time is up."""
+    return FarmError(ErrorCode.UNAUTHENTICATED, "the key was revoked or has expired", hint="Ask for a new key.")
 
 
 def request_id_of(connection: HTTPConnection) -> str:
@@ -116,8 +206,10 @@ def envelope(error: FarmError, request_id: str) -> JSONResponse:
         error=error.code, detail=error.detail, hint=error.hint, request_id=request_id, desktop=error.desktop
     )
     headers = {}
-    if error.status == 503:
+    if error.status in (429, 503):
         headers["retry-after"] = RETRY_AFTER_S
+    if error.status in (413, 431):
+        headers["connection"] = "close"
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
     return JSONResponse(body.model_dump(mode="json"), status_code=error.status, headers=headers)
@@ -144,11 +236,20 @@ def install_handlers(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
+        if isinstance(error.__cause__, FarmError):
+            return envelope(error.__cause__, request_id_of(request))
+        if error.status_code == 400:
+            return envelope(FarmError(ErrorCode.INVALID, str(error.detail)), request_id_of(request))
         code = _CODES.get(error.status_code, ErrorCode.INVALID)
         detail = (
             f"there is no route {request.method} {request.url.path}" if error.status_code == 404 else str(error.detail)
         )
-        return envelope(FarmError(code, detail, status=error.status_code), request_id_of(request))
+        reply = envelope(FarmError(code, detail, status=error.status_code), request_id_of(request))
+        reply.headers.update(error.headers or {})
+        return reply
+
+    async def hung_up(request: Request, error: Exception) -> JSONResponse:
+        return envelope(FarmError(ErrorCode.INVALID, "the body did not come to its end"), request_id_of(request))
 
     async def unforeseen(request: Request, error: Exception) -> JSONResponse:
         request_id = request_id_of(request)
@@ -160,4 +261,5 @@ def install_handlers(app: FastAPI) -> None:
     app.add_exception_handler(FarmError, farm_error)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(ClientDisconnect, hung_up)
     app.add_exception_handler(Exception, unforeseen)

@@ -13,20 +13,27 @@ import fcntl
 import json
 import logging
 import os
+import resource
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dart_server.errors import ConfigError
 from dart_server.settings import FarmSettings
 
+if TYPE_CHECKING:
+    import uvicorn
+
 log = logging.getLogger(__name__)
 GRACE_S = 3
 """How long requests in flight may go on after a stop was asked for."""
+SPARE_DESCRIPTORS = 128
+"""Descriptors for all that is no client's connection: the ledger, files, children."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -111,14 +118,52 @@ def stop_running(settings: FarmSettings, timeout_s: float) -> bool:
     return True
 
 
+def require_cover(settings: FarmSettings) -> None:
+    """Beyond loopback only under TLS, or where that was waived. Raises `ConfigError`."""
+    if settings.host in LOOPBACK or settings.tls_cert is not None:
+        return
+    if not settings.insecure_plain_http:
+        raise ConfigError(
+            f"the farm listens on {settings.host} only with TLS: give --tls-cert and --tls-key, use an SSH tunnel,"
+            " or waive it with --insecure-plain-http."
+        )
+    log.warning("plain HTTP on %s: keys and screens cross the network readable by others", settings.host)
+
+
+def tls_context(settings: FarmSettings) -> ssl.SSLContext | None:
+    """TLS 1.2 or later with the farm's certificate; None without one. Raises `ConfigError`."""
+    if settings.tls_cert is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"the certificate {settings.tls_cert} or its key cannot be used: {error}. Both are PEM, the key without a password."
+        ) from error
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password")
+
+
+def connections_allowed(settings: FarmSettings) -> int:
+    """As many connections as the settings say, and as this process may open: each may need a second descriptor, to its desktop."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * settings.max_connections + SPARE_DESCRIPTORS
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(8, min(settings.max_connections, (soft - SPARE_DESCRIPTORS) // 2))
+
+
 def bind(settings: FarmSettings) -> socket.socket:
     """The bound socket that the farm will listen on. Raises `ConfigError`."""
     if settings.uds is not None:
         return _bind_unix(settings.uds)
-    if settings.host not in LOOPBACK:
-        raise ConfigError(
-            f"the farm listens on loopback only, not on {settings.host}; use an SSH tunnel or a TLS proxy in front of it."
-        )
+    require_cover(settings)
     bound = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -159,12 +204,19 @@ def _bind_unix(path: Path) -> socket.socket:
     return bound
 
 
+def _with_tls(config: uvicorn.Config, tls: ssl.SSLContext | None) -> uvicorn.Config:
+    config.load()
+    config.ssl = tls
+    return config
+
+
 async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> None:
     """Run a farm until a signal, or until it was idle for `idle_shutdown_s`. Raises `ConfigError`, `ProviderError`."""
     import uvicorn
 
     from dart_server.app import create_app
     from dart_server.choice import make_provider
+    from dart_server.door.connections import guarded_protocol
     from dart_server.farm import Farm
     from dart_server.pieces import piecewise_protocol
 
@@ -175,6 +227,7 @@ async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> Non
         def capture_signals(self) -> Iterator[None]:
             yield
 
+    tls = tls_context(settings)
     listening = bind(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -184,7 +237,8 @@ async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> Non
     config: dict[str, Any] = {"lifespan": "off", "log_config": None, "access_log": False, "server_header": False}
     config |= {"ws": piecewise_protocol(), "ws_per_message_deflate": False}
     config |= {"timeout_graceful_shutdown": GRACE_S, "timeout_keep_alive": 75}
-    server = Server(uvicorn.Config(create_app(farm), **config))
+    config |= {"http": guarded_protocol(connections_allowed(settings)), "proxy_headers": False}
+    server = Server(_with_tls(uvicorn.Config(create_app(farm), **config), tls))
     watchers: list[asyncio.Task[Any]] = [loop.create_task(stop.wait())]
     try:
         starting = loop.create_task(farm.start())

@@ -19,6 +19,7 @@ from dart_server.wire import ErrorCode
 
 if TYPE_CHECKING:
     from dart_server.farm import Farm
+FENCE_DIGITS = 18
 
 
 def farm_of(connection: HTTPConnection) -> Farm:
@@ -28,11 +29,16 @@ def farm_of(connection: HTTPConnection) -> Farm:
 
 
 async def principal_of(connection: HTTPConnection, scope: Scope) -> Principal:
-    """The caller, if its key has the scope; from here on the log names the lease and the desktop of the route. Raises `FarmError`."""
+    """The caller, if its key has the scope and is within its limits; from here on the log names the lease and the desktop of the route.
+    Raises `FarmError`."""
     path = connection.path_params
     logs.bind(lease_id=path.get("lease_id"), desktop_id=path.get("desktop_id"))
-    principal = await farm_of(connection).keys.principal(connection.headers.get("authorization"))
+    farm = farm_of(connection)
+    principal = await farm.keys.principal(connection.headers.get("authorization"))
     principal.require(scope)
+    if "visit" not in connection.scope["state"]:
+        stream, unlimited = connection.scope["type"] == "websocket", principal.scope is Scope.ADMIN
+        connection.scope["state"]["visit"] = farm.limits.enter(principal.key_id, stream=stream, unlimited=unlimited)
     return principal
 
 
@@ -49,7 +55,7 @@ async def access_of(connection: HTTPConnection, lease_id: str, *, fenced: bool =
     fence: int | None = None
     if fenced:
         text = connection.headers.get(wire.FENCE_HEADER, "")
-        if not text.isdigit():
+        if not (text.isascii() and text.isdecimal() and len(text) <= FENCE_DIGITS):
             raise FarmError(ErrorCode.INVALID, f"the header {wire.FENCE_HEADER} is missing or not a number")
         fence = int(text)
     token = connection.headers.get(wire.LEASE_TOKEN_HEADER)

@@ -20,6 +20,7 @@ STATUS: dict[ErrorCode, int] = {
     ErrorCode.NO_CAPACITY: 503,
     ErrorCode.QUOTA: 507,
     ErrorCode.QUOTA_EXCEEDED: 429,
+    ErrorCode.TOO_MANY_REQUESTS: 429,
     ErrorCode.CAPABILITY_MISSING: 501,
     ErrorCode.IMAGE_MISSING: 404,
     ErrorCode.SNAPSHOT_MISSING: 404,

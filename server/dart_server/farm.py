@@ -20,6 +20,8 @@ from importlib.metadata import PackageNotFoundError, version
 from dart_server import wire
 from dart_server.clock import Clock, SystemClock
 from dart_server.db import Database
+from dart_server.door.hosts import Hosts
+from dart_server.door.limits import Limits
 from dart_server.errors import FarmError, from_provider
 from dart_server.guest.access import GuestAccess
 from dart_server.guest.client import GuestClient
@@ -59,6 +61,16 @@ class Farm:
         self.database = Database(settings.database_url)
         self.repository = Repository(self.database, clock)
         self.keys = Keys(self.repository)
+        self.hosts = Hosts(
+            (settings.host, *settings.allowed_hosts), settings.cors_origins, tls=settings.tls_cert is not None
+        )
+        self.limits = Limits(
+            clock,
+            requests_per_key=settings.max_requests_per_key,
+            streams_per_key=settings.max_streams_per_key,
+            streams=settings.max_streams,
+            requests_per_s=settings.requests_per_s_per_key,
+        )
         self.snapshots = Snapshots(
             provider,
             self.repository,

@@ -78,4 +78,5 @@ def configure(style: Literal["text", "json"], level: str) -> None:
         JsonFormatter() if style == "json" else TextFormatter("%(asctime)s %(levelname)s %(name)s %(message)s")
     )
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every request that is no HTTP
     logging.getLogger("dart_server").setLevel(level.upper())

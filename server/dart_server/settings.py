@@ -6,6 +6,7 @@ Sizes are bytes, or MiB where the name says so; times are seconds.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Literal
@@ -74,12 +75,47 @@ class FarmSettings(BaseSettings):
     uds: Path | None = None
     host: str = "127.0.0.1"
     port: int = Field(default=8700, ge=0, le=65535)
+    tls_cert: Path | None = None
+    """Certificate chain, PEM. With it the farm speaks HTTPS (TLS 1.2 or later) and may listen beyond loopback."""
+    tls_key: Path | None = None
+    """Its private key, PEM; None: it is in the certificate's file."""
+    insecure_plain_http: bool = False
+    """Listen beyond loopback without TLS: keys and screens cross the network readable."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names of this farm beside `localhost` and `host`, as clients write them."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins (`https://HOST[:PORT]`) whose pages may call from a browser; none by default."""
+    max_connections: int = Field(default=2000, ge=8)
+    """Open connections; also kept below what this process may open."""
+    max_streams: int = Field(default=1024, ge=1)
+    """Open WebSockets."""
+    max_streams_per_key: int = Field(default=512, ge=1)
+    max_requests_per_key: int = Field(default=512, ge=1)
+    """Requests of one key under way at the same time, long polls included."""
+    requests_per_s_per_key: float = Field(default=1000.0, gt=0)
+    """Keys of scope `admin` have no limit of their own."""
     db_url: str | None = None
     """None: SQLite in the runtime directory."""
     json_body_limit_bytes: int = Field(default=1024**2, ge=1024)
     file_body_limit_bytes: int = Field(default=256 * 1024**2, ge=1024)
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if not re.fullmatch(r"https?://[^/*?#@\s]+", origin):
+                raise ValueError(f"{origin} is no origin; write https://HOST or https://HOST:PORT")
+        return origins
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> FarmSettings:
+        if self.tls_key is not None and self.tls_cert is None:
+            raise ValueError("tls_key is given without tls_cert")
+        if self.tls_cert is not None and self.uds is not None:
+            raise ValueError("tls_cert: a Unix socket has no TLS; listen on a port")
+        return self
 
     @field_validator("egress")
     @classmethod

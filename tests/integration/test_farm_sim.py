@@ -352,7 +352,7 @@ def test_reap_removes_what_dead_runs_left_and_spares_the_living(place: Path) -> 
 
 
 BAD_STARTS = [
-    ({}, ("--host", "0.0.0.0"), "loopback only"),
+    ({}, ("--host", "0.0.0.0"), "only with TLS"),
     ({"max_desktops": "0"}, (), "DART_MAX_DESKTOPS"),
     ({"provider": "magic"}, (), "DART_PROVIDER"),
     ({"max_desktops": "2", "warm_desktops": "3"}, (), "warm_desktops"),

@@ -19,7 +19,7 @@ STOP_TIMEOUT_S = 60.0
 @app.command()
 def serve(
     uds: Annotated[Path | None, typer.Option(help="Listen on this Unix socket.")] = None,
-    host: Annotated[str | None, typer.Option(help="Loopback address to listen on.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; beyond loopback only with TLS.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
     provider: Annotated[str | None, typer.Option(help="runc, docker, libvirt or sim.")] = None,
     max_desktops: Annotated[int | None, typer.Option(help="Live desktops at once.")] = None,
@@ -30,6 +30,13 @@ def serve(
         float | None, typer.Option(help="With --embedded: stop after this long without leases.")
     ] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM): the farm speaks HTTPS.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key (PEM) of the certificate.")] = None,
+    allow_host: Annotated[list[str] | None, typer.Option(help="A name by which clients call this farm.")] = None,
+    cors_origin: Annotated[list[str] | None, typer.Option(help="An origin whose web pages may call this farm.")] = None,
+    insecure_plain_http: Annotated[
+        bool, typer.Option("--insecure-plain-http", help="Beyond loopback without TLS: keys can be read on the way.")
+    ] = False,
 ) -> None:
     """Run the farm in the foreground until SIGINT or SIGTERM."""
     from dart_server import daemon, logs, preflight
@@ -46,6 +53,11 @@ def serve(
         max_desktops=max_desktops,
         idle_shutdown_s=idle_shutdown_s,
         log_format=log_format,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        allowed_hosts=tuple(allow_host) if allow_host else None,
+        cors_origins=tuple(cors_origin) if cors_origin else None,
+        insecure_plain_http=insecure_plain_http or None,
     )
     if embedded:
         settings = settings.model_copy(update={"uds": settings.socket_path})

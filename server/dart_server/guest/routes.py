@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from datetime import UTC, datetime
 from typing import Annotated
@@ -218,7 +219,7 @@ async def tunnel(socket: WebSocket, lease_id: str) -> None:
         access = await access_of(socket, lease_id)
         farm.guests.client(access)
         text = socket.query_params.get("port", "")
-        if not text.isdigit() or not 0 < int(text) < 65536:
+        if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) < 65536:
             raise FarmError(ErrorCode.INVALID, "port: a number from 1 to 65535 is needed")
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):

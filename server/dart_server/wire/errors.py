@@ -21,6 +21,7 @@ class ErrorCode(StrEnum):
     NO_CAPACITY = "no_capacity"
     QUOTA = "quota"
     QUOTA_EXCEEDED = "quota_exceeded"
+    TOO_MANY_REQUESTS = "too_many_requests"
     CAPABILITY_MISSING = "capability_missing"
     IMAGE_MISSING = "image_missing"
     SNAPSHOT_MISSING = "snapshot_missing"
