@@ -3,7 +3,7 @@
 Role: lease a desktop of the image, start each application that it has, check that a person could see and use it, and that a
 live snapshot with it comes back with the same picture.
 Rule: speaks the farm's REST only (`--farm`, else DART_FARM_URL: `http://` or `unix://`; `--key`, else DART_FARM_KEY, else the farm.key
-beside the socket); standard library; releases what it leased.
+in its state directory); standard library; releases what it leased.
 Exit code 0: all checks passed, 1: some failed, 2: there is no farm to ask.
 """
 
@@ -82,12 +82,16 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self.path)
 
 
-def read_key(path: Path) -> str:
-    """The key that an embedded farm leaves beside its socket, or none."""
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
+def read_key(socket: Path) -> str:
+    """The key of the farm of a socket, from its state directory, or none."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    named = [Path(os.environ["DART_STATE_DIR"])] if "DART_STATE_DIR" in os.environ else []
+    for place in (*named, socket.parent, Path(state) / "dart"):
+        try:
+            return (place / "farm.key").read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+    return ""
 
 
 class Farm:
@@ -98,7 +102,7 @@ class Farm:
         self.connection: http.client.HTTPConnection
         if parts.scheme == "unix" and parts.path:
             self.connection = UnixConnection(parts.path)
-            key = key or read_key(Path(parts.path).with_name("farm.key"))
+            key = key or read_key(Path(parts.path))
         elif parts.scheme == "http" and parts.hostname:
             self.connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=CALL_LIMIT_S)
         else:

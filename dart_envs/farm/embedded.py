@@ -12,7 +12,6 @@ import fcntl
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ import httpx
 
 from dart_envs.clock import SYSTEM_CLOCK, Clock
 from dart_envs.errors import FarmError
+from dart_server.wire import places
 
 START_TIMEOUT_S = 120.0
 POLL_S = 0.1
@@ -35,12 +35,7 @@ _started: list[subprocess.Popen[bytes]] = []
 def runtime_dir() -> Path:
     """`DART_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/dart`, else `dart-<uid>` among the temporary files; made
     with mode 0700 when missing."""
-    if named := os.environ.get("DART_RUNTIME_DIR"):
-        path = Path(named)
-    elif session := os.environ.get("XDG_RUNTIME_DIR"):
-        path = Path(session) / "dart"
-    else:
-        path = Path(tempfile.gettempdir()) / f"dart-{os.getuid()}"
+    path = places.runtime_dir()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_uid != os.getuid():
         raise FarmError(

@@ -7,6 +7,7 @@ is safe to repeat), WebSockets (`channel`).
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import httpx
 from pydantic import ValidationError
 
 from dart_envs.errors import DartEnvError, DesktopGone, FarmError, GuestError, LeaseLost
-from dart_server.wire import DesktopHealthView, ErrorBody, ErrorCode, FaultOwner, WireModel
+from dart_server.wire import DesktopHealthView, ErrorBody, ErrorCode, FaultOwner, WireModel, places
 
 CONNECT_TIMEOUT_S = 10.0
 REPLY_GRACE_S = 30.0
@@ -66,18 +67,17 @@ def parse_address(url: str) -> Address:
 
 
 def find_key(address: Address, api_key: str | None) -> str | None:
-    """The key to use: the one given, `DART_API_KEY`, or the `farm.key` that lies beside the farm's Unix
-    socket."""
+    """The key to use: the one given, `DART_API_KEY`, or the `farm.key` in the state directory of the farm of
+    this Unix socket, or beside the socket."""
     if api_key:
         return api_key
     if from_env := os.environ.get("DART_API_KEY"):
         return from_env
     if address.socket_path:
-        beside = Path(address.socket_path).with_name("farm.key")
-        try:
-            return beside.read_text(encoding="utf-8").strip() or None
-        except OSError:
-            return None
+        beside = Path(address.socket_path).parent
+        for place in (places.state_dir(beside), beside):
+            with contextlib.suppress(OSError):
+                return (place / places.KEY_FILE).read_text(encoding="utf-8").strip() or None
     return None
 
 

@@ -45,26 +45,23 @@ class AlreadyRunning(Exception):
         self.pid = pid
 
 
-def private_directory(path: Path) -> Path:
-    """The directory, made 0700 when missing. Raises `ConfigError` when it is another user's or open to others."""
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = path.stat()
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be made: {error.strerror}. Set DART_RUNTIME_DIR to a directory of your own."
-        ) from error
-    if status.st_uid != os.getuid():
-        raise ConfigError(f"{path} belongs to another user. Set DART_RUNTIME_DIR to a directory of your own.")
-    if status.st_mode & 0o077:
-        raise ConfigError(f"{path} is open to other users. Run `chmod 700 {path}`.")
-    return path
+@contextmanager
+def sole_farm(settings: FarmSettings) -> Iterator[None]:
+    """Hold the locks of the runtime and of the state directory. Raises `AlreadyRunning`, `ConfigError`."""
+    with _held(settings.lock_path, settings), contextlib.ExitStack() as both:
+        if settings.state_dir != settings.runtime_dir:
+            try:
+                both.enter_context(_held(settings.state_dir / settings.lock_path.name, settings))
+            except AlreadyRunning as other:
+                raise ConfigError(
+                    f"the farm of process {other.pid} keeps its state in {settings.state_dir}; set DART_STATE_DIR to another directory."
+                ) from None
+        yield
 
 
 @contextmanager
-def sole_farm(settings: FarmSettings) -> Iterator[None]:
-    """Hold the runtime directory's lock. Raises `AlreadyRunning`."""
-    descriptor = os.open(settings.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _held(path: Path, settings: FarmSettings) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -72,7 +72,9 @@ class Keys:
             found = await self._repository.key_by_hash(digest)
             if found is not None:
                 return self._known.setdefault(digest, Principal(found.key_id, Scope(found.scope)))
-        hint = "Send `Authorization: Bearer KEY`; the embedded farm's key is in farm.key in its runtime directory."
+        hint = (
+            "Send `Authorization: Bearer KEY`; the key of this user's own farm is in farm.key in its state directory."
+        )
         raise FarmError(ErrorCode.UNAUTHENTICATED, "a valid key is needed", hint=hint)
 
 

@@ -19,6 +19,7 @@ from dart_server.daemon import sole_farm
 from dart_server.db import Database
 from dart_server.repository import EventNote, Repository
 from dart_server.settings import FarmSettings
+from dart_server.state import make_directories, take_over_old_layout
 from dart_server.wire import DesktopState, LeaseState
 
 HELPER_END_S = 20.0
@@ -26,9 +27,8 @@ POLL_S = 0.1
 
 
 async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
-    """Names of what was (or would be) removed. Raises `AlreadyRunning`, `ProviderError`."""
-    if not settings.runtime_dir.is_dir():
-        settings.runtime_dir.mkdir(mode=0o700, parents=True)
+    """Names of what was (or would be) removed. Raises `AlreadyRunning`, `ConfigError`, `ProviderError`."""
+    make_directories(settings)
     provider = make_provider(settings)
     if dry_run:
         await provider.start()
@@ -36,11 +36,12 @@ async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
         await provider.aclose()
         return [*owned.desktops, *owned.snapshots, *(str(path) for path in _dead_files(settings))]
     with sole_farm(settings):
+        take_over_old_layout(settings)
         await provider.start()
         removed = list(await provider.reap(set()))
         await provider.aclose()
         await asyncio.to_thread(_wait_for_helper, settings.runtime_dir / "hostd.sock")
-        if settings.db_url is not None or (settings.runtime_dir / "farm.db").exists():
+        if settings.db_url is not None or (settings.state_dir / "farm.db").exists():
             await _settle_ledger(settings, removed)
         for path in _dead_files(settings):
             if path.is_dir():

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dart_server.providers.egress import Destination
+from dart_server.wire.places import KEY_FILE, default_runtime_dir, default_state_dir
 
 GIB = 1024**3
 
@@ -23,12 +24,6 @@ def default_home() -> Path:
     """`$XDG_DATA_HOME/dart`, else `~/.local/share/dart`."""
     data = os.environ.get("XDG_DATA_HOME")
     return (Path(data) if data else Path.home() / ".local" / "share") / "dart"
-
-
-def default_runtime_dir() -> Path:
-    """`$XDG_RUNTIME_DIR/dart`, else `dart-<uid>` in the directory for temporary files."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(runtime) / "dart" if runtime else Path(tempfile.gettempdir()) / f"dart-{os.getuid()}"
 
 
 def default_snapshot_dir() -> Path:
@@ -52,6 +47,9 @@ class FarmSettings(BaseSettings):
     they are the standby that a reset takes from."""
     home: Path = Field(default_factory=default_home)
     runtime_dir: Path = Field(default_factory=default_runtime_dir)
+    """Socket, lock and log."""
+    state_dir: Path = Field(default_factory=lambda given: default_state_dir(given["runtime_dir"]))
+    """Ledger, admin key and the root of the tokens: what must outlive the farm."""
     snapshot_dir: Path = Field(default_factory=default_snapshot_dir)
     """Where snapshots and what desktops write are kept: in memory when it is on a tmpfs, else on that disk."""
     snapshot_quota_bytes: int = Field(default=4 * GIB, ge=1)
@@ -95,7 +93,7 @@ class FarmSettings(BaseSettings):
     requests_per_s_per_key: float = Field(default=1000.0, gt=0)
     """Keys of scope `admin` have no limit of their own."""
     db_url: str | None = None
-    """None: SQLite in the runtime directory."""
+    """None: SQLite in the state directory."""
     json_body_limit_bytes: int = Field(default=1024**2, ge=1024)
     file_body_limit_bytes: int = Field(default=256 * 1024**2, ge=1024)
     log_format: Literal["text", "json"] = "text"
@@ -138,7 +136,7 @@ class FarmSettings(BaseSettings):
 
     @property
     def database_url(self) -> str:
-        return self.db_url or f"sqlite:///{self.runtime_dir / 'farm.db'}"
+        return self.db_url or f"sqlite:///{self.state_dir / 'farm.db'}"
 
     @property
     def socket_path(self) -> Path:
@@ -146,11 +144,11 @@ class FarmSettings(BaseSettings):
 
     @property
     def key_path(self) -> Path:
-        return self.runtime_dir / "farm.key"
+        return self.state_dir / KEY_FILE
 
     @property
     def secret_path(self) -> Path:
-        return self.runtime_dir / "farm.secret"
+        return self.state_dir / "farm.secret"
 
     @property
     def lock_path(self) -> Path:

@@ -19,7 +19,7 @@ def key(
     scope: Annotated[str, typer.Option(help="read, lease or admin.")] = "lease",
 ) -> None:
     """Make a bearer key and print it, once: only its hash is kept."""
-    from dart_server import daemon
+    from dart_server import daemon, state
     from dart_server.errors import ConfigError
     from dart_server.keys import Scope, make_key
 
@@ -27,7 +27,9 @@ def key(
         fail(f"--scope: {scope} is none of {', '.join(Scope)}.")
     settings = load_settings()
     try:
-        daemon.private_directory(settings.runtime_dir)
+        state.make_directories(settings)
+        if daemon.running_pid(settings) is None:
+            state.take_over_old_layout(settings)
     except ConfigError as error:
         fail(str(error))
     typer.echo(asyncio.run(make_key(settings.database_url, name, Scope(scope))))

@@ -39,7 +39,7 @@ def serve(
     ] = False,
 ) -> None:
     """Run the farm in the foreground until SIGINT or SIGTERM."""
-    from dart_server import daemon, logs, preflight
+    from dart_server import daemon, logs, preflight, state
     from dart_server.errors import ConfigError
     from dart_server.providers.base import ProviderError
 
@@ -64,8 +64,9 @@ def serve(
     logs.configure(settings.log_format, settings.log_level)
     os.umask(0o077)
     try:
-        daemon.private_directory(settings.runtime_dir)
+        state.make_directories(settings)
         with daemon.sole_farm(settings):
+            state.take_over_old_layout(settings)
             preflight.require(settings)
             asyncio.run(daemon.serve(settings, idle_shutdown_s=settings.idle_shutdown_s if embedded else None))
     except daemon.AlreadyRunning as running:
