@@ -21,9 +21,10 @@ from dart_envs.errors import (
     SetupError,
     TaskError,
 )
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarm, AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
-from dart_envs.farm.sync import Farm, Lease
+from dart_envs.farm.sync import Farm, FarmClient
+from dart_envs.farm.sync_lease import Lease
 from dart_envs.registration import ENV_ID, register_envs
 from dart_envs.types import (
     Action,
@@ -47,6 +48,7 @@ __all__ = [
     "ActionType",
     "AsyncDesktopEnv",
     "AsyncFarm",
+    "AsyncFarmClient",
     "AsyncLease",
     "DartEnvError",
     "Desktop",
@@ -56,6 +58,7 @@ __all__ = [
     "EndReason",
     "EvaluatorError",
     "Farm",
+    "FarmClient",
     "FarmError",
     "Frame",
     "GuestError",

@@ -22,7 +22,7 @@ from dart_envs.core import DEFAULT_SETTLE, AsyncDesktopEnv
 from dart_envs.errors import DartEnvError
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.client import AsyncFarm
-from dart_envs.farm.sync import LoopThread
+from dart_envs.farm.loop import LoopThread
 from dart_envs.selection import TaskChoice, load, select
 from dart_envs.spaces import action_from_space, make_action_space, make_observation_space, observation_to_space
 from dart_envs.types import Action, RgbImage, TaskLike

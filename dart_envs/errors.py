@@ -3,9 +3,18 @@
     DartEnvError
     ├── DesktopError            a live desktop did not do what was asked
     │   ├── DesktopGone         it died; `fault_owner` says whose fault it was
-    │   ├── LeaseLost           the lease expired or was fenced off
+    │   │   └── HostFault       the farm's own host failed at it
+    │   ├── LeaseLost           the lease is no longer ours
+    │   │   ├── LeaseExpired    it expired or was released
+    │   │   └── Fenced          the desktop has another fence now
     │   └── GuestError          the guest agent refused or failed one request
-    ├── FarmError               the farm cannot be reached, refused, or is full
+    ├── FarmError               the farm cannot be reached, refused, or is full: one class per code
+    │   ├── Unreachable  FarmTimeout
+    │   ├── Unauthenticated  Forbidden  NotFound  InvalidRequest
+    │   ├── NoCapacity  QuotaExceeded  Draining            `retry_after_s` says when to ask again
+    │   ├── SnapshotQuota  SnapshotMissing  SnapshotBroken
+    │   ├── ImageMissing  CapabilityMissing
+    │   └── ClaimCancelled
     ├── SetupError              a set-up step failed; the task never started
     ├── EvaluatorError          the evaluator raised; never a silent 0
     ├── TaskError               a task file is wrong; names file and field
@@ -16,7 +25,9 @@ Rule: raise the most specific class, with one sentence that says what to do. Non
 
 from __future__ import annotations
 
-from dart_server.wire import FaultOwner
+from collections.abc import Mapping
+
+from dart_server.wire import ErrorCode, FaultOwner
 
 
 class DartEnvError(Exception):
@@ -36,8 +47,20 @@ class DesktopGone(DesktopError):
         self.cause = cause
 
 
+class HostFault(DesktopGone):
+    """The farm or its host failed at what was asked; the policy had no part in it."""
+
+
 class LeaseLost(DesktopError):
     """The lease expired, was released, or another client holds the desktop now."""
+
+
+class LeaseExpired(LeaseLost):
+    """The lease has ended: nobody kept it in time, or it was released."""
+
+
+class Fenced(LeaseLost):
+    """The desktop has another fence now: it was reset or taken over by another process. Attach to the lease again to go on."""
 
 
 class GuestError(DesktopError):
@@ -50,12 +73,96 @@ class GuestError(DesktopError):
 
 
 class FarmError(DartEnvError):
-    """The farm cannot be reached, refused the request, or has no free desktop."""
+    """The farm cannot be reached, refused the request, or has no free desktop.
 
-    def __init__(self, message: str, *, code: str = "unknown", hint: str | None = None) -> None:
+    `code`: the wire's `ErrorCode`, or `unreachable`, `timeout` … for what this side found. `retry_after_s`: the farm says that the same
+    request may succeed after so many seconds.
+    """
+
+    def __init__(
+        self, message: str, *, code: str = "unknown", hint: str | None = None, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(message if hint is None else f"{message} {hint}")
         self.code = code
         self.hint = hint
+        self.retry_after_s = retry_after_s
+
+
+class Unreachable(FarmError):
+    """No connection to the farm, or it broke before the answer."""
+
+
+class FarmTimeout(FarmError):
+    """The farm did not answer in time; it may yet do what was asked."""
+
+
+class Unauthenticated(FarmError):
+    """The key is missing, unknown, revoked or past its end."""
+
+
+class Forbidden(FarmError):
+    """The key may not do that."""
+
+
+class NotFound(FarmError):
+    """There is no such thing, or it belongs to another key."""
+
+
+class InvalidRequest(FarmError):
+    """The request is wrong, whoever sends it."""
+
+
+class NoCapacity(FarmError):
+    """No desktop became free in time."""
+
+
+class QuotaExceeded(FarmError):
+    """The key holds or waits for as many desktops as it may."""
+
+
+class Draining(FarmError):
+    """The farm takes no claims now: it starts, stops, or was told to."""
+
+
+class SnapshotQuota(FarmError):
+    """There is no room for the snapshot."""
+
+
+class SnapshotMissing(FarmError):
+    """The snapshot does not exist (any more)."""
+
+
+class SnapshotBroken(FarmError):
+    """The snapshot did not restore and is quarantined."""
+
+
+class ImageMissing(FarmError):
+    """The farm does not have that desktop image."""
+
+
+class CapabilityMissing(FarmError):
+    """The farm's provider cannot do that."""
+
+
+class ClaimCancelled(FarmError):
+    """The claim was cancelled before it was granted."""
+
+
+REFUSALS: Mapping[ErrorCode, type[FarmError]] = {
+    ErrorCode.UNAUTHENTICATED: Unauthenticated,
+    ErrorCode.FORBIDDEN: Forbidden,
+    ErrorCode.NOT_FOUND: NotFound,
+    ErrorCode.INVALID: InvalidRequest,
+    ErrorCode.NO_CAPACITY: NoCapacity,
+    ErrorCode.QUOTA_EXCEEDED: QuotaExceeded,
+    ErrorCode.DRAINING: Draining,
+    ErrorCode.QUOTA: SnapshotQuota,
+    ErrorCode.SNAPSHOT_MISSING: SnapshotMissing,
+    ErrorCode.SNAPSHOT_BROKEN: SnapshotBroken,
+    ErrorCode.IMAGE_MISSING: ImageMissing,
+    ErrorCode.CAPABILITY_MISSING: CapabilityMissing,
+}
+"""The class of every refusal; what is about a desktop or a lease (`fenced`, `desktop_failed` …) has a `DesktopError` instead."""
 
 
 class SetupError(DartEnvError):

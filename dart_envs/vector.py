@@ -25,7 +25,7 @@ from dart_envs.env import OBSERVATION, make_settle, make_shape
 from dart_envs.errors import ActionError
 from dart_envs.farm.base import FarmLike
 from dart_envs.farm.client import AsyncFarm
-from dart_envs.farm.sync import LoopThread
+from dart_envs.farm.loop import LoopThread
 from dart_envs.selection import TaskChoice, select
 from dart_envs.slot import Slot, Transition
 from dart_envs.spaces import action_from_space, make_action_space, make_observation_space

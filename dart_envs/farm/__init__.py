@@ -1,7 +1,49 @@
-"""Client of the farm: async core, sync facade, embedded daemon."""
+"""Client of the farm, in two parallel forms: `FarmClient`, `Lease`, `Claim` and `AsyncFarmClient`, `AsyncLease`, `AsyncClaim`.
+
+    with dart_envs.farm.connect("http://127.0.0.1:8700", KEY) as farm, farm.lease() as desktop:
+        frame = desktop.step([])
+
+Same names, arguments and errors (`dart_envs.errors`); docs/clients.md has the tour.
+"""
+
+from __future__ import annotations
 
 from dart_envs.farm.base import FarmLike, GuestReply, LeaseLike
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.claims import AsyncClaim
+from dart_envs.farm.client import AsyncFarm, AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
+from dart_envs.farm.retry import Retries
+from dart_envs.farm.sync import Claim, Farm, FarmClient
+from dart_envs.farm.sync_lease import Lease
 
-__all__ = ["AsyncFarm", "AsyncLease", "FarmLike", "GuestReply", "LeaseLike"]
+__all__ = [
+    "AsyncClaim",
+    "AsyncFarm",
+    "AsyncFarmClient",
+    "AsyncLease",
+    "Claim",
+    "Farm",
+    "FarmClient",
+    "FarmLike",
+    "GuestReply",
+    "Lease",
+    "LeaseLike",
+    "Retries",
+    "connect",
+    "connect_async",
+]
+
+
+def connect(url: str | None = None, api_key: str | None = None, *, retries: Retries | None = None) -> FarmClient:
+    """Connect to the farm at `url`, at `DART_FARM_URL`, or to this user's embedded farm, which is started on demand.
+
+    `api_key` falls back to `DART_API_KEY`, then to the key file beside a Unix socket. Raises `FarmError`.
+    """
+    return FarmClient.connect(url, api_key, retries=retries)
+
+
+async def connect_async(
+    url: str | None = None, api_key: str | None = None, *, retries: Retries | None = None
+) -> AsyncFarmClient:
+    """The same for async code."""
+    return await AsyncFarmClient.connect(url, api_key, retries=retries)

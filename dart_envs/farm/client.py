@@ -1,8 +1,9 @@
-"""The client of a farm: connect, lease desktops, look at what the farm has.
+"""The client of a farm: connect, claim and lease desktops.
 
-Role: `AsyncFarm`, the one async core under env, vector env and runner. Rule: whatever was leased through it
-is released by `aclose`, and a claim that was cancelled half-way gives its desktop back. Non-goals: retries of
-failed desktops (`dart_envs.core`), starting a farm (`embedded`).
+Role: `AsyncFarmClient`, the one async core under env, vector env and runner, and under `FarmClient`. Rule: whatever was claimed
+through it is given back by `aclose`, and a claim that was cancelled half-way gives its desktop back; a request that is repeated
+carries the client request id of the first one, so it can never give two desktops. Non-goals: retries of failed desktops
+(`dart_envs.core`), starting a farm (`embedded`).
 """
 
 from __future__ import annotations
@@ -12,54 +13,58 @@ import logging
 import os
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from urllib.parse import quote
 
-from pydantic import TypeAdapter
-
 from dart_envs.clock import SYSTEM_CLOCK, Clock
-from dart_envs.errors import FarmError
+from dart_envs.errors import FarmError, InvalidRequest, Unreachable
+from dart_envs.farm.claims import AsyncClaim
 from dart_envs.farm.embedded import ensure_embedded_farm
 from dart_envs.farm.lease import AsyncLease
+from dart_envs.farm.retry import Retries, repeated
 from dart_envs.farm.transport import REPLY_GRACE_S, Transport, find_key, parse_address
+from dart_envs.farm.views import FarmViews
 from dart_server.wire import (
+    AttachRequest,
+    ClaimRequest,
+    ClaimView,
     DesktopShape,
-    DesktopView,
-    Event,
-    FarmView,
     Lease,
     LeaseRequest,
-    LeaseView,
-    SetupAbandon,
-    SnapshotState,
-    SnapshotView,
 )
 
 log = logging.getLogger(__name__)
 
-CLAIM_ATTEMPTS = 3
-"""A claim whose answer was lost is repeated under the same request id, so it can never give two desktops."""
-CLAIM_PAUSE_S = 0.2
-
-_LEASES = TypeAdapter(list[LeaseView])
-_SNAPSHOTS = TypeAdapter(list[SnapshotView])
-_DESKTOPS = TypeAdapter(list[DesktopView])
-_EVENTS = TypeAdapter(list[Event])
+CLAIM_PATIENCE_S = 60.0
+"""For so long the making of a claim is repeated when the farm is away or the key's quota is used up."""
 
 
-class AsyncFarm:
+class AsyncFarmClient(FarmViews):
     """A connection to one farm. Make it with `connect`; usable as an async context manager."""
 
-    def __init__(self, transport: Transport, *, clock: Clock = SYSTEM_CLOCK, embedded: bool = False) -> None:
-        self._transport = transport
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        embedded: bool = False,
+        retries: Retries | None = None,
+    ) -> None:
+        super().__init__(transport, clock, retries or Retries())
         self._embedded = embedded
-        self._clock = clock
         self._leases: set[AsyncLease] = set()
+        self._claims: set[AsyncClaim] = set()
         self._unwanted: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def connect(
-        cls, url: str | None = None, api_key: str | None = None, *, clock: Clock = SYSTEM_CLOCK
-    ) -> AsyncFarm:
+        cls,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        retries: Retries | None = None,
+    ) -> AsyncFarmClient:
         """Connect to the farm at `url`, at `DART_FARM_URL`, or to this user's embedded farm, which is started
         on demand.
 
@@ -68,13 +73,19 @@ class AsyncFarm:
         url = url or os.environ.get("DART_FARM_URL")
         embedded = not url
         address = parse_address(url or f"unix://{await ensure_embedded_farm(clock=clock)}")
-        farm = cls(Transport(address, find_key(address, api_key)), clock=clock, embedded=embedded)
+        transport = Transport(address, find_key(address, api_key))
+        farm = cls(transport, clock=clock, embedded=embedded, retries=retries)
         try:
             await farm._transport.call("GET", "/healthz", timeout_s=10.0)
         except BaseException:  # cancelled, too, the connection is closed; raised again
             await farm.aclose()
             raise
         return farm
+
+    @property
+    def url(self) -> str:
+        """Where the farm is, as `connect` takes it."""
+        return str(self._transport.address)
 
     async def lease(
         self,
@@ -84,11 +95,15 @@ class AsyncFarm:
         wait_s: float = 60.0,
         labels: Mapping[str, str] | None = None,
         snapshot_id: str | None = None,
+        *,
+        match_labels: Mapping[str, str] | None = None,
+        priority: int = 0,
     ) -> AsyncLease:
         """Claim a desktop, waiting up to `wait_s` for a free one; with `setup_key`, a copy of that prepared
-        state where there is one; with `snapshot_id` (id or name), a copy of exactly that snapshot.
+        state where there is one; with `snapshot_id` (id or name), a copy of exactly that snapshot; with `match_labels`, one
+        of the pool that has these labels.
 
-        Heartbeats start at once. Raises `FarmError` (`no_capacity`, `image_missing`, …).
+        Heartbeats start at once. Raises `FarmError` (`NoCapacity`, `ImageMissing`, …).
         """
         request = LeaseRequest(
             client_request_id=uuid.uuid4().hex,
@@ -98,90 +113,137 @@ class AsyncFarm:
             ttl_s=ttl_s,
             wait_s=wait_s,
             labels=dict(labels or {}),
+            match_labels=dict(match_labels or {}),
+            priority=priority,
         )
-        claim = asyncio.create_task(self._claim(request), name="dart-claim")
+        granting = asyncio.create_task(self._grant(request), name="dart-claim")
         try:
-            lease = await asyncio.shield(claim)
+            return await asyncio.shield(granting)
         except asyncio.CancelledError:
-            task = asyncio.create_task(self._give_back(claim), name="dart-give-back")
+            task = asyncio.create_task(self._give_back(granting), name="dart-give-back")
             self._unwanted.add(task)
             task.add_done_callback(self._unwanted.discard)
             raise
+
+    async def _grant(self, request: LeaseRequest) -> AsyncLease:
+        timeout_s = request.wait_s + REPLY_GRACE_S
+        content = await repeated(
+            lambda: self._transport.call("POST", "/v1/leases", body=request, timeout_s=timeout_s),
+            self._retries,
+            self._clock,
+            patience_s=max(request.wait_s, REPLY_GRACE_S),
+            before_again=self._revive,
+        )
+        return self._hold(Lease.model_validate_json(content))
+
+    def _hold(self, granted: Lease, *, attached: bool = False) -> AsyncLease:
+        lease = AsyncLease(self._transport, granted, self._clock, self.lease, attached=attached)
         self._leases = {held for held in self._leases if not held.lost} | {lease}
         return lease
 
-    async def _claim(self, request: LeaseRequest) -> AsyncLease:
-        attempt = 1
-        while True:
-            try:
-                content = await self._transport.call(
-                    "POST", "/v1/leases", body=request, timeout_s=request.wait_s + REPLY_GRACE_S
-                )
-            except FarmError as error:
-                if error.code != "unreachable" or attempt == CLAIM_ATTEMPTS:
-                    raise
-                attempt += 1
-                await self._clock.sleep(CLAIM_PAUSE_S)
-                if self._embedded:
-                    await self._revive()
-            else:
-                return AsyncLease(self._transport, Lease.model_validate_json(content), self._clock, self.lease)
-
-    async def _revive(self) -> None:
+    async def _revive(self, error: FarmError) -> None:
         """The embedded farm stops when nobody needs it; now somebody does."""
-        await ensure_embedded_farm(clock=self._clock)
-        self._transport.use_key(find_key(self._transport.address, None))
+        if self._embedded and isinstance(error, Unreachable):
+            await ensure_embedded_farm(clock=self._clock)
+            self._transport.use_key(find_key(self._transport.address, None))
 
-    async def _give_back(self, claim: asyncio.Task[AsyncLease]) -> None:
+    async def _give_back(self, granting: asyncio.Task[AsyncLease]) -> None:
         try:
-            lease = await claim
+            lease = await granting
         except FarmError as error:
             log.debug("A cancelled claim came to nothing: %s", error)
             return
         await lease.release()
 
-    async def abandon_setup(self, key: str, grant: str, reason: str) -> None:
-        """Give up building the prepared state `key`, so that the next one may try."""
-        body = SetupAbandon(key=key, grant=grant, reason=reason[:500])
-        await self._transport.call("POST", "/v1/setups/abandon", body=body)
+    async def claim(
+        self,
+        count: int = 1,
+        shape: DesktopShape | None = None,
+        setup_key: str | None = None,
+        snapshot_id: str | None = None,
+        *,
+        match_labels: Mapping[str, str] | None = None,
+        priority: int = 0,
+        ttl_s: float = 60.0,
+        deadline_s: float = 600.0,
+        labels: Mapping[str, str] | None = None,
+        client_request_id: str | None = None,
+    ) -> AsyncClaim:
+        """Stand in the queue for `count` desktops (at most 64), all or none, and do not wait: the claim's `wait` does.
 
-    async def view(self) -> FarmView:
-        """The farm in numbers."""
-        return FarmView.model_validate_json(await self._transport.call("GET", "/v1/farm"))
+        It waits at the farm for `deadline_s` seconds at most; `priority` is between -100 and 100, higher is served first. A
+        program that may be started again gives its own `client_request_id` (8 to 64 characters): the same one is the same
+        claim. Raises `FarmError` (`QuotaExceeded`, `Draining`, …).
+        """
+        request = ClaimRequest(
+            client_request_id=client_request_id or uuid.uuid4().hex,
+            shape=shape or DesktopShape(),
+            setup_key=setup_key,
+            snapshot_id=snapshot_id,
+            match_labels=dict(match_labels or {}),
+            count=count,
+            priority=priority,
+            ttl_s=ttl_s,
+            deadline_s=deadline_s,
+            labels=dict(labels or {}),
+        )
+        content = await repeated(
+            lambda: self._transport.call("POST", "/v1/claims", body=request),
+            self._retries,
+            self._clock,
+            patience_s=CLAIM_PATIENCE_S,
+            before_again=self._revive,
+        )
+        claim = self._follow(content)
+        self._claims = {known for known in self._claims if not known.settled} | {claim}
+        return claim
 
-    async def leases(self) -> list[LeaseView]:
-        """All leases that the farm remembers."""
-        return _LEASES.validate_json(await self._transport.call("GET", "/v1/leases"))
+    async def find_claim(self, claim_id: str) -> AsyncClaim:
+        """A claim of another process of the same key: to be looked at, waited for, or cancelled in so many words. Leases that
+        its `wait` gives are attached to, not owned. Raises `NotFound`."""
+        content = await self._read(f"/v1/claims/{quote(claim_id, safe='')}", {"wait_s": "0"})
+        return self._follow(content, attached=True)
 
-    async def desktops(self) -> list[DesktopView]:
-        """All desktops of the farm."""
-        return _DESKTOPS.validate_json(await self._transport.call("GET", "/v1/desktops"))
+    def _follow(self, content: bytes, *, attached: bool = False) -> AsyncClaim:
+        hold = partial(self._hold, attached=attached)
+        return AsyncClaim(
+            self._transport, ClaimView.model_validate_json(content), hold, self._clock, self._retries, attached=attached
+        )
 
-    async def snapshots(self, state: SnapshotState = SnapshotState.READY) -> list[SnapshotView]:
-        """All stored snapshots that the caller may see: its own, and the farm's."""
-        content = await self._transport.call("GET", "/v1/snapshots", params={"state": state.value})
-        return _SNAPSHOTS.validate_json(content)
+    async def attach(self, reference: str, *, takeover: bool = False) -> AsyncLease:
+        """Use a lease of another process of the same key, by its `reference()` or its id.
 
-    async def snapshot(self, name: str) -> SnapshotView:
-        """One snapshot by its id, or by the name that the caller gave it. Raises `FarmError` `not_found`."""
-        return SnapshotView.model_validate_json(await self._transport.call("GET", f"/v1/snapshots/{quote(name)}"))
-
-    async def delete_snapshot(self, name: str) -> None:
-        """Remove a stored snapshot, by id or name; desktops made from it live on. Idempotent."""
-        await self._transport.call("DELETE", f"/v1/snapshots/{quote(name)}")
-
-    async def events(self, after: int = 0) -> list[Event]:
-        """The farm's history after event `after`."""
-        return _EVENTS.validate_json(await self._transport.call("GET", "/v1/events", params={"after": str(after)}))
+        Both keep it alive from now on; the desktop's state is shared. With `takeover` its fence grows, so that the other's
+        calls are refused. Raises `LeaseExpired`, `NotFound`.
+        """
+        lease_id = reference.rpartition("#")[2]
+        if not lease_id:
+            raise InvalidRequest(f"{reference!r} is not the reference of a lease.", code="invalid")
+        content = await repeated(
+            lambda: self._transport.call(
+                "POST", f"/v1/leases/{quote(lease_id, safe='')}/attach", body=AttachRequest(takeover=takeover)
+            ),
+            self._retries if not takeover else Retries(attempts=1),
+            self._clock,
+        )
+        return self._hold(Lease.model_validate_json(content), attached=True)
 
     async def aclose(self) -> None:
-        """Release every lease that was taken here and close the connections. Idempotent."""
-        await asyncio.gather(*self._unwanted, *(lease.release() for lease in self._leases))
+        """Give back what was claimed here, let go of what was attached to, and close the connections. Idempotent."""
+        claims = [claim for claim in self._claims if not claim.settled]
+        await asyncio.gather(
+            *self._unwanted, *(lease.let_go() for lease in self._leases), *(claim.let_go() for claim in claims)
+        )
         self._leases.clear()
+        self._claims.clear()
         await self._transport.aclose()
 
-    async def __aenter__(self) -> AsyncFarm:
+    async def __aenter__(self) -> AsyncFarmClient:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
         await self.aclose()
+
+
+AsyncFarm = AsyncFarmClient
+"""The short name."""

@@ -11,12 +11,14 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Mapping
+from datetime import datetime
 from urllib.parse import quote
 
 from dart_envs.clock import Clock
-from dart_envs.errors import DartEnvError, DesktopError, DesktopGone, FarmError, GuestError, LeaseLost
+from dart_envs.errors import DartEnvError, DesktopError, DesktopGone, FarmError, GuestError, LeaseLost, NotFound
 from dart_envs.farm.base import GuestReply
 from dart_envs.farm.channel import Channel, open_messages
+from dart_envs.farm.history import EVENTS, event_params
 from dart_envs.farm.transport import REPLY_GRACE_S, Transport, desktop_gone, error_from_response
 from dart_server.wire import (
     FENCE_HEADER,
@@ -24,9 +26,13 @@ from dart_server.wire import (
     DesktopHealthView,
     DesktopShape,
     ErrorCode,
+    Event,
     FaultOwner,
     HeartbeatReply,
     Lease,
+    LeaseView,
+    RenewReply,
+    RenewRequest,
     WireModel,
 )
 
@@ -34,13 +40,19 @@ log = logging.getLogger(__name__)
 
 HEALTH_TIMEOUT_S = 15.0
 RELEASE_TIMEOUT_S = 30.0
+BEAT_TIMEOUT_S = 10.0
+BEATS_PER_TTL = 3
+BEAT_AGAIN_S = 1.0
+"""After a heartbeat that failed the next one comes this soon, so that a farm that is away shortly finds its leases kept."""
 
 
 class HeldLease:
     """A claim that is kept alive until it is released or lost."""
 
-    def __init__(self, transport: Transport, granted: Lease, clock: Clock) -> None:
+    def __init__(self, transport: Transport, granted: Lease, clock: Clock, *, attached: bool = False) -> None:
         self.transport = transport
+        self._attached = attached
+        self._ttl_s = granted.ttl_s
         self._clock = clock
         self._granted = granted
         self._fence = granted.fence
@@ -51,7 +63,7 @@ class HeldLease:
         self._channel_lock = asyncio.Lock()
         self._lost: LeaseLost | None = None
         self._release_task: asyncio.Task[None] | None = None
-        self._heartbeat = asyncio.create_task(self._beat(), name=f"dart-heartbeat-{granted.lease_id}")
+        self._heartbeat = self._start_beating()
 
     # What the lease is.
 
@@ -87,6 +99,42 @@ class HeldLease:
     def lost(self) -> bool:
         return self._lost is not None
 
+    @property
+    def claim_id(self) -> str | None:
+        """The claim that it was granted to; the leases of a gang share it."""
+        return self._granted.claim_id
+
+    @property
+    def ttl_s(self) -> float:
+        """The lease ends this long after its last heartbeat."""
+        return self._ttl_s
+
+    def reference(self) -> str:
+        """A short text by which another process with the same key attaches to this lease (`attach`). It holds no secret."""
+        return f"{self.transport.address}#{self.lease_id}"
+
+    async def renew(self, ttl_s: float) -> datetime:
+        """Give the lease another time to live, from now on, more than 1 and at most 3600 s; heartbeats go on with it. Returns
+        its new end."""
+        self.check_held()
+        content = await self._owner_call("POST", "/renew", RenewRequest(ttl_s=ttl_s))
+        reply = RenewReply.model_validate_json(content)
+        self._ttl_s = reply.ttl_s
+        self._heartbeat.cancel()
+        self._heartbeat = self._start_beating()
+        return reply.expires_at
+
+    async def view(self) -> LeaseView:
+        """The lease as the farm sees it, also after its end."""
+        return LeaseView.model_validate_json(await self.transport.call("GET", self.path))
+
+    async def events(
+        self, after: int = 0, *, before: int | None = None, limit: int = 500, kind: str | None = None
+    ) -> list[Event]:
+        """A page of what happened under this lease, oldest first; see `AsyncFarmClient.events`."""
+        params = event_params(after=after, before=before, limit=limit, kind=kind)
+        return EVENTS.validate_json(await self.transport.call("GET", f"{self.path}/events", params=params))
+
     async def health(self) -> DesktopHealthView:
         self.check_held()
         content = await self.transport.call(
@@ -95,6 +143,17 @@ class HeldLease:
         return DesktopHealthView.model_validate_json(content)
 
     # The end.
+
+    async def let_go(self) -> None:
+        """What leaving a context does: a lease that was claimed here is released, one that was attached to stays with the others."""
+        await (self.detach() if self._attached else self.release())
+
+    async def detach(self) -> None:
+        """Leave the lease to another process: nothing is released, but this object keeps it no longer. Idempotent."""
+        if self._release_task is None and self._lost is None:
+            self._lost = LeaseLost(f"Lease {self.lease_id} was detached from.")
+        self._heartbeat.cancel()
+        await self.close_channel()
 
     async def release(self) -> None:
         """Give the desktop back. Idempotent; goes on to its end when the caller is cancelled; never raises
@@ -131,25 +190,42 @@ class HeldLease:
         if self._lost is not None:
             raise LeaseLost(str(self._lost))
 
+    def _start_beating(self) -> asyncio.Task[None]:
+        return asyncio.create_task(self._beat(), name=f"dart-heartbeat-{self.lease_id}")
+
     async def _beat(self) -> None:
-        interval_s = self._granted.ttl_s / 3
+        interval_s = pause_s = self._ttl_s / BEATS_PER_TTL
+        failing = False
         while True:
-            await self._clock.sleep(interval_s)
+            await self._clock.sleep(pause_s)
             try:
-                content = await self.transport.call(
-                    "POST", f"{self.path}/heartbeat", headers=self.guest_headers(), timeout_s=interval_s
-                )
+                content = await self._owner_call("POST", "/heartbeat", timeout_s=min(interval_s, BEAT_TIMEOUT_S))
                 HeartbeatReply.model_validate_json(content)
             except LeaseLost as lost:
                 await self._give_up(lost)
                 return
-            except FarmError as error:
-                if error.code == ErrorCode.NOT_FOUND:
-                    await self._give_up(LeaseLost(f"The farm does not know lease {self.lease_id} any more."))
-                    return
-                log.warning("Heartbeat of lease %s failed, trying again: %s", self.lease_id, error)
-            except DesktopError as error:
-                log.warning("Heartbeat of lease %s failed, trying again: %s", self.lease_id, error)
+            except NotFound:
+                await self._give_up(LeaseLost(f"The farm does not know lease {self.lease_id} any more."))
+                return
+            except (FarmError, DesktopError) as error:
+                log.log(
+                    logging.DEBUG if failing else logging.WARNING,
+                    "Heartbeat of lease %s failed, trying again: %s",
+                    self.lease_id,
+                    error,
+                )
+                failing, pause_s = True, min(interval_s, BEAT_AGAIN_S)
+            else:
+                if failing:
+                    log.warning("Heartbeats of lease %s reach the farm again.", self.lease_id)
+                failing, pause_s = False, interval_s
+
+    async def _owner_call(
+        self, method: str, path: str, body: WireModel | None = None, *, timeout_s: float = REPLY_GRACE_S
+    ) -> bytes:
+        return await self.transport.call(
+            method, self.path + path, body=body, headers=self.guest_headers(), timeout_s=timeout_s
+        )
 
     async def _give_up(self, lost: LeaseLost) -> None:
         log.warning("Lease %s is lost: %s", self.lease_id, lost)

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, cast
 from pydantic import TypeAdapter, ValidationError
 
 from dart_envs.clock import Clock
-from dart_envs.errors import FarmError, GuestError
+from dart_envs.errors import FarmError, GuestError, SnapshotBroken
 from dart_envs.farm.base import GuestReply
 from dart_envs.farm.channel import ChannelClosed
 from dart_envs.farm.frames import channel_error, decode_image, envelope_code, step_timeout_s
@@ -75,10 +75,13 @@ class Fork:
 
 
 class AsyncLease(HeldLease):
-    """A leased desktop. Made by `AsyncFarm.lease`; usable as an async context manager that releases."""
+    """A leased desktop. Made by `AsyncFarmClient.lease`, a claim's `wait` or `attach`; as an async context manager it releases
+    what was claimed here and detaches from what was attached to."""
 
-    def __init__(self, transport: Transport, granted: Lease, clock: Clock, claim_more: ClaimMore) -> None:
-        super().__init__(transport, granted, clock)
+    def __init__(
+        self, transport: Transport, granted: Lease, clock: Clock, claim_more: ClaimMore, *, attached: bool = False
+    ) -> None:
+        super().__init__(transport, granted, clock, attached=attached)
         self._claim_more = claim_more
         self._snapshot_id = granted.snapshot_id
 
@@ -247,7 +250,7 @@ class AsyncLease(HeldLease):
         self._snapshot_id = reply.snapshot_id
         if snapshot_id is not None and reply.quarantined and not or_ancestor:
             now = f"a copy of {reply.snapshot_id}" if reply.restored else "a fresh boot of its image"
-            raise FarmError(
+            raise SnapshotBroken(
                 f"The snapshot {snapshot_id} did not restore and is quarantined; the desktop is {now} now.",
                 code=ErrorCode.SNAPSHOT_BROKEN,
             )
@@ -331,4 +334,4 @@ class AsyncLease(HeldLease):
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        await self.release()
+        await self.let_go()

@@ -1,186 +1,112 @@
 """The farm for code that is not async: the same client, driven by an event loop in a thread of its own.
 
-Role: `LoopThread`, and the thin facades `Farm` and `Lease`. Rule: no logic here but waiting; one loop thread
-per process, made on first use and again after a fork. Non-goals: thread safety of one lease (use one lease
-from one thread).
+Role: `FarmClient` and `Claim`. Rule: no logic here but waiting; the same names, arguments and errors as the async types, kept
+so by a test. Non-goals: thread safety of one claim or lease (use it from one thread).
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import threading
-from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
-from datetime import datetime
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Generator, Mapping
 
-from dart_envs.farm.client import AsyncFarm
-from dart_envs.farm.lease import AsyncLease
-from dart_envs.types import Frame
+from dart_envs.farm.claims import AsyncClaim, Progress
+from dart_envs.farm.client import AsyncFarmClient
+from dart_envs.farm.loop import LoopThread
+from dart_envs.farm.retry import Retries
+from dart_envs.farm.sync_lease import Lease
 from dart_server.wire import (
-    A11yElement,
-    ClockView,
-    DesktopHealthView,
+    ClaimState,
+    ClaimView,
     DesktopShape,
-    ExecReply,
+    DesktopView,
+    Event,
     FarmView,
-    FrameSpec,
-    InputEvent,
-    ResetReply,
-    SettleSpec,
+    LeaseView,
     SnapshotState,
     SnapshotView,
 )
 
-_T = TypeVar("_T")
+
+async def _next(views: AsyncGenerator[ClaimView, None]) -> ClaimView | None:
+    return await anext(views, None)
 
 
-class LoopThread:
-    """An event loop in a daemon thread."""
+class Claim:
+    """`AsyncClaim`, synchronously; see there for the meaning of every call."""
 
-    _shared: LoopThread | None = None
-    _shared_lock = threading.Lock()
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="dart-loop", daemon=True)
-        self._thread.start()
-
-    @classmethod
-    def shared(cls) -> LoopThread:
-        """The one of this process."""
-        with cls._shared_lock:
-            if cls._shared is None or cls._shared.pid != os.getpid():
-                cls._shared = cls()
-            return cls._shared
-
-    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine on the loop and wait for it; an interrupt while waiting cancels it."""
-        if self.is_current():
-            work.close()
-            raise RuntimeError("The synchronous API cannot be called from its own event loop; use the async one there.")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:  # Ctrl-C ends the work on the loop as well; raised again
-            future.cancel()
-            raise
-
-    def is_current(self) -> bool:
-        """True when called from the loop itself."""
-        return threading.current_thread() is self._thread
-
-    def submit(self, work: Coroutine[Any, Any, object]) -> None:
-        """Start a coroutine without waiting for it."""
-        asyncio.run_coroutine_threadsafe(work, self._loop)
-
-
-async def _enter(context: AbstractAsyncContextManager[_T]) -> _T:
-    return await context.__aenter__()
-
-
-async def _leave(context: AbstractAsyncContextManager[Any]) -> None:
-    await context.__aexit__(None, None, None)
-
-
-class Lease:
-    """`AsyncLease`, synchronously; see there for the meaning of every call."""
-
-    def __init__(self, inner: AsyncLease, loop: LoopThread) -> None:
+    def __init__(self, inner: AsyncClaim, loop: LoopThread) -> None:
         self.inner = inner
         self._loop = loop
+        self._leases: list[Lease] | None = None
 
     @property
-    def lease_id(self) -> str:
-        return self.inner.lease_id
+    def claim_id(self) -> str:
+        return self.inner.claim_id
 
     @property
-    def snapshot_id(self) -> str | None:
-        return self.inner.snapshot_id
+    def view(self) -> ClaimView:
+        return self.inner.view
 
     @property
-    def image_digest(self) -> str:
-        return self.inner.image_digest
+    def state(self) -> ClaimState:
+        return self.inner.state
 
     @property
-    def resolution(self) -> tuple[int, int]:
-        return self.inner.resolution
+    def position(self) -> int | None:
+        return self.inner.position
 
-    def step(
-        self, events: list[InputEvent], settle: SettleSpec | None = None, *, frame: FrameSpec | None = None
-    ) -> Frame:
-        return self._loop.run(self.inner.step(events, settle, frame=frame))
+    @property
+    def settled(self) -> bool:
+        return self.inner.settled
 
-    def exec(self, argv: list[str], **options: Any) -> ExecReply:
-        return self._loop.run(self.inner.exec(argv, **options))
+    def refresh(self) -> ClaimView:
+        return self._loop.run(self.inner.refresh())
 
-    def read_file(self, path: str) -> bytes | None:
-        return self._loop.run(self.inner.read_file(path))
-
-    def write_file(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
-        self._loop.run(self.inner.write_file(path, content, mode=mode))
-
-    def a11y(self) -> list[A11yElement]:
-        return self._loop.run(self.inner.a11y())
-
-    def activate_window(self, title: str, *, strict: bool = False) -> bool:
-        return self._loop.run(self.inner.activate_window(title, strict=strict))
-
-    def reset(
-        self, setup_key: str | None = None, *, snapshot_id: str | None = None, or_ancestor: bool = False
-    ) -> ResetReply:
-        return self._loop.run(self.inner.reset(setup_key, snapshot_id=snapshot_id, or_ancestor=or_ancestor))
-
-    def snapshot(self, name: str | None = None, *, description: str | None = None) -> SnapshotView:
-        return self._loop.run(self.inner.snapshot(name, description=description))
-
-    def restore(self, snapshot: str | SnapshotView, *, or_ancestor: bool = False) -> ResetReply:
-        return self._loop.run(self.inner.restore(snapshot, or_ancestor=or_ancestor))
-
-    def fork(
-        self, count: int = 1, *, name: str | None = None, wait_s: float = 60.0
-    ) -> tuple[SnapshotView, tuple[Lease, ...]]:
-        """The snapshot and the copies' leases; see `AsyncLease.fork`."""
-        fork = self._loop.run(self.inner.fork(count, name=name, wait_s=wait_s))
-        return fork.snapshot, tuple(Lease(lease, self._loop) for lease in fork.leases)
-
-    def clock(self) -> ClockView:
-        return self._loop.run(self.inner.clock())
-
-    def set_clock(self, time: datetime | None) -> ClockView:
-        return self._loop.run(self.inner.set_clock(time))
-
-    def health(self) -> DesktopHealthView:
-        return self._loop.run(self.inner.health())
-
-    @contextmanager
-    def tunnel(self, port: int) -> Iterator[tuple[str, int]]:
-        """A local (host, port) that leads to TCP `port` inside the desktop."""
-        context = self.inner.tunnel(port)
-        address = self._loop.run(_enter(context))
+    def progress(self) -> Generator[ClaimView, None, None]:
+        views = self.inner.progress()
         try:
-            yield address
+            while (view := self._loop.run(_next(views))) is not None:
+                yield view
         finally:
-            self._loop.run(_leave(context))
+            self._loop.run(views.aclose())
 
-    def release(self) -> None:
-        self._loop.run(self.inner.release())
+    def wait(self, timeout_s: float | None = None, *, on_progress: Progress | None = None) -> list[Lease]:
+        """`on_progress` is called on the loop's thread: it must not call the farm."""
+        leases = self._loop.run(self.inner.wait(timeout_s, on_progress=on_progress))
+        if self._leases is None:
+            self._leases = [Lease(lease, self._loop) for lease in leases]
+        return list(self._leases)
 
-    def __enter__(self) -> Lease:
+    def cancel(self) -> None:
+        self._loop.run(self.inner.cancel())
+
+    def let_go(self) -> None:
+        self._loop.run(self.inner.let_go())
+
+    def __enter__(self) -> Claim:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self.release()
+        self.let_go()
 
 
-class Farm:
-    """`AsyncFarm`, synchronously. Connects at once: to `url`, to `DART_FARM_URL`, or to the embedded farm."""
+class FarmClient:
+    """`AsyncFarmClient`, synchronously. Connects at once: to `url`, to `DART_FARM_URL`, or to the embedded farm."""
 
-    def __init__(self, url: str | None = None, api_key: str | None = None) -> None:
+    def __init__(self, url: str | None = None, api_key: str | None = None, *, retries: Retries | None = None) -> None:
         self._loop = LoopThread.shared()
-        self.inner = self._loop.run(AsyncFarm.connect(url, api_key))
+        self.inner = self._loop.run(AsyncFarmClient.connect(url, api_key, retries=retries))
+
+    @classmethod
+    def connect(
+        cls, url: str | None = None, api_key: str | None = None, *, retries: Retries | None = None
+    ) -> FarmClient:
+        return cls(url, api_key, retries=retries)
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    # Claims and leases.
 
     def lease(
         self,
@@ -190,9 +116,65 @@ class Farm:
         wait_s: float = 60.0,
         labels: Mapping[str, str] | None = None,
         snapshot_id: str | None = None,
+        *,
+        match_labels: Mapping[str, str] | None = None,
+        priority: int = 0,
     ) -> Lease:
-        claim = self.inner.lease(shape, setup_key, ttl_s, wait_s, labels, snapshot_id)
-        return Lease(self._loop.run(claim), self._loop)
+        work = self.inner.lease(
+            shape, setup_key, ttl_s, wait_s, labels, snapshot_id, match_labels=match_labels, priority=priority
+        )
+        return Lease(self._loop.run(work), self._loop)
+
+    def claim(
+        self,
+        count: int = 1,
+        shape: DesktopShape | None = None,
+        setup_key: str | None = None,
+        snapshot_id: str | None = None,
+        *,
+        match_labels: Mapping[str, str] | None = None,
+        priority: int = 0,
+        ttl_s: float = 60.0,
+        deadline_s: float = 600.0,
+        labels: Mapping[str, str] | None = None,
+        client_request_id: str | None = None,
+    ) -> Claim:
+        work = self.inner.claim(
+            count,
+            shape,
+            setup_key,
+            snapshot_id,
+            match_labels=match_labels,
+            priority=priority,
+            ttl_s=ttl_s,
+            deadline_s=deadline_s,
+            labels=labels,
+            client_request_id=client_request_id,
+        )
+        return Claim(self._loop.run(work), self._loop)
+
+    def find_claim(self, claim_id: str) -> Claim:
+        return Claim(self._loop.run(self.inner.find_claim(claim_id)), self._loop)
+
+    def attach(self, reference: str, *, takeover: bool = False) -> Lease:
+        return Lease(self._loop.run(self.inner.attach(reference, takeover=takeover)), self._loop)
+
+    def abandon_setup(self, key: str, grant: str, reason: str) -> None:
+        self._loop.run(self.inner.abandon_setup(key, grant, reason))
+
+    # What the farm tells of itself.
+
+    def view(self) -> FarmView:
+        return self._loop.run(self.inner.view())
+
+    def leases(self) -> list[LeaseView]:
+        return self._loop.run(self.inner.leases())
+
+    def claims(self) -> list[ClaimView]:
+        return self._loop.run(self.inner.claims())
+
+    def desktops(self) -> list[DesktopView]:
+        return self._loop.run(self.inner.desktops())
 
     def snapshots(self, state: SnapshotState = SnapshotState.READY) -> list[SnapshotView]:
         return self._loop.run(self.inner.snapshots(state))
@@ -203,14 +185,30 @@ class Farm:
     def delete_snapshot(self, name: str) -> None:
         self._loop.run(self.inner.delete_snapshot(name))
 
-    def view(self) -> FarmView:
-        return self._loop.run(self.inner.view())
+    def events(
+        self,
+        after: int = 0,
+        *,
+        before: int | None = None,
+        limit: int = 500,
+        kind: str | None = None,
+        desktop_id: str | None = None,
+        lease_id: str | None = None,
+    ) -> list[Event]:
+        work = self.inner.events(after, before=before, limit=limit, kind=kind, desktop_id=desktop_id, lease_id=lease_id)
+        return self._loop.run(work)
+
+    # The end.
 
     def close(self) -> None:
         self._loop.run(self.inner.aclose())
 
-    def __enter__(self) -> Farm:
+    def __enter__(self) -> FarmClient:
         return self
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
+
+
+Farm = FarmClient
+"""The short name."""

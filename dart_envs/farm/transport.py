@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,7 +18,19 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import ValidationError
 
-from dart_envs.errors import DartEnvError, DesktopGone, FarmError, GuestError, LeaseLost
+from dart_envs.errors import (
+    REFUSALS,
+    DartEnvError,
+    DesktopGone,
+    FarmError,
+    FarmTimeout,
+    Fenced,
+    GuestError,
+    HostFault,
+    InvalidRequest,
+    LeaseExpired,
+    Unreachable,
+)
 from dart_server.wire import DesktopHealthView, ErrorBody, ErrorCode, FaultOwner, WireModel, places
 
 CONNECT_TIMEOUT_S = 10.0
@@ -59,7 +72,7 @@ def parse_address(url: str) -> Address:
         return Address(url.rstrip("/"))
     if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
         return Address("http://farm", parts.path)
-    raise FarmError(
+    raise InvalidRequest(
         f"{url!r} is not the address of a farm.",
         code="invalid",
         hint="Use http://HOST:PORT, https://HOST or unix:///absolute/path in DART_FARM_URL.",
@@ -81,7 +94,7 @@ def find_key(address: Address, api_key: str | None) -> str | None:
     return None
 
 
-def error_from_envelope(body: ErrorBody, status: int = 0) -> DartEnvError:
+def error_from_envelope(body: ErrorBody, status: int = 0, retry_after_s: float | None = None) -> DartEnvError:
     """The exception for an error that the farm named.
 
     A dead desktop's owner is the one that came with the error; without one it is the host's until the lease
@@ -89,16 +102,21 @@ def error_from_envelope(body: ErrorBody, status: int = 0) -> DartEnvError:
     """
     detail = body.detail if body.hint is None else f"{body.detail} {body.hint}"
     match body.error:
-        case ErrorCode.FENCED | ErrorCode.LEASE_EXPIRED:
-            return LeaseLost(detail)
-        case ErrorCode.DESKTOP_FAILED | ErrorCode.HOST_FAULT:
+        case ErrorCode.FENCED:
+            return Fenced(detail)
+        case ErrorCode.LEASE_EXPIRED:
+            return LeaseExpired(detail)
+        case ErrorCode.HOST_FAULT:
+            return HostFault(detail, fault_owner=FaultOwner.HOST, cause=body.error.value)
+        case ErrorCode.DESKTOP_FAILED:
             return desktop_gone(body.desktop) or DesktopGone(
                 detail, fault_owner=FaultOwner.HOST, cause=body.error.value
             )
         case ErrorCode.GUEST_ERROR:
             return GuestError(detail, code="bad_request" if status == 400 else body.error.value)
-        case _:
-            return FarmError(body.detail, code=body.error.value, hint=body.hint)
+        case code:
+            kind = REFUSALS.get(code, FarmError)
+            return kind(body.detail, code=code.value, hint=body.hint, retry_after_s=retry_after_s)
 
 
 def desktop_gone(health: DesktopHealthView | None) -> DesktopGone | None:
@@ -109,13 +127,21 @@ def desktop_gone(health: DesktopHealthView | None) -> DesktopGone | None:
     return DesktopGone(f"The desktop died: {health.cause}.", fault_owner=owner, cause=health.cause)
 
 
-def error_from_response(status: int, content: bytes, *, what: str) -> DartEnvError:
+def error_from_response(
+    status: int, content: bytes, *, what: str, headers: Mapping[str, str] | None = None
+) -> DartEnvError:
     """The exception for an answer with an error status, whether or not it carries the envelope."""
+    retry_after = (headers or {}).get("retry-after", "")
+    retry_after_s = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else None
     try:
-        return error_from_envelope(ErrorBody.model_validate_json(content), status)
+        return error_from_envelope(ErrorBody.model_validate_json(content), status, retry_after_s)
     except ValidationError:
         text = content[:200].decode("utf-8", "replace").strip()
-        return FarmError(f"The farm answered {what} with status {status}: {text or 'no text'}.", code=f"http_{status}")
+        return FarmError(
+            f"The farm answered {what} with status {status}: {text or 'no text'}.",
+            code=f"http_{status}",
+            retry_after_s=retry_after_s,
+        )
 
 
 class Transport:
@@ -170,7 +196,7 @@ class Transport:
                 timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             )
         except httpx.TimeoutException as error:
-            raise FarmError(
+            raise FarmTimeout(
                 f"The farm at {self.address} did not answer {method} {path} within {timeout_s:.0f} s.", code="timeout"
             ) from error
         except httpx.TransportError as error:
@@ -192,12 +218,34 @@ class Transport:
             method, path, body=body, content=content, params=params, headers=headers, timeout_s=timeout_s
         )
         if response.is_error:
-            raise error_from_response(response.status_code, response.content, what=f"{method} {path}")
+            raise error_from_response(
+                response.status_code, response.content, what=f"{method} {path}", headers=response.headers
+            )
         return response.content
 
-    def unreachable(self, error: Exception) -> FarmError:
+    @asynccontextmanager
+    async def lines(self, path: str, *, quiet_s: float) -> AsyncIterator[AsyncIterator[str]]:
+        """Lines of an answer that goes on for as long as the farm has something to tell; none for `quiet_s` ends it. Raises
+        `FarmError`."""
+        timeout = httpx.Timeout(quiet_s, connect=CONNECT_TIMEOUT_S)
+        try:
+            async with self._http.stream(
+                "GET", path, headers={"Accept": "text/event-stream"}, timeout=timeout
+            ) as answer:
+                if answer.is_error:
+                    content = await answer.aread()
+                    raise error_from_response(answer.status_code, content, what=f"GET {path}", headers=answer.headers)
+                yield answer.aiter_lines()
+        except httpx.TimeoutException as error:
+            raise FarmTimeout(
+                f"The farm at {self.address} told nothing for {quiet_s:.0f} s.", code="timeout"
+            ) from error
+        except httpx.TransportError as error:
+            raise self.unreachable(error) from error
+
+    def unreachable(self, error: Exception) -> Unreachable:
         """The error for a farm that cannot be talked to."""
-        return FarmError(
+        return Unreachable(
             f"The farm at {self.address} cannot be reached ({type(error).__name__}: {error}).",
             code="unreachable",
             hint="Start it with `dart-farm serve`, or unset DART_FARM_URL to use the embedded farm.",

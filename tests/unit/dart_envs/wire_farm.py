@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -25,6 +25,21 @@ STATUS = {
     ErrorCode.FENCED: 409,
     ErrorCode.UNAUTHENTICATED: 401,
     ErrorCode.NO_CAPACITY: 503,
+    ErrorCode.QUOTA_EXCEEDED: 429,
+    ErrorCode.DRAINING: 503,
+    ErrorCode.NOT_FOUND: 404,
+}
+WITHOUT_TOKEN = {
+    "healthz",
+    "claim",
+    "heartbeat",
+    "release",
+    "attach",
+    "queue",
+    "claim_view",
+    "claim_events",
+    "cancel",
+    "farm",
 }
 
 
@@ -47,6 +62,13 @@ class WireFarm:
         """For the next steps: a picture ahead of the answer, which is the one of the answer or not."""
         self.claim_delay_s = 0.0
         self.client_request_ids: list[str] = []
+        self.retry_after_s: int | None = None
+        self.lose_answers: set[str] = set()
+        """Routes whose next call is carried out, but the connection breaks before its answer."""
+        self.claim: dict[str, Any] = {}
+        self.claim_told: list[dict[str, Any]] = []
+        """What the events of the claim tell, one after the other; the stream breaks off after the last one."""
+        self.streams = True
 
     def error(self, name: str, code: ErrorCode, **extra: Any) -> None:
         """The next call of `name` is refused with `code`."""
@@ -60,8 +82,9 @@ class WireFarm:
             return Response(body.model_dump_json(), 401)
         if waiting := self.refuse.get(name):
             body = waiting.pop(0)
-            return Response(body.model_dump_json(), STATUS.get(body.error, 502))
-        if name not in {"healthz", "claim", "heartbeat", "release"} and "x-dart-lease-token" not in request.headers:
+            headers = {} if self.retry_after_s is None else {"retry-after": str(self.retry_after_s)}
+            return Response(body.model_dump_json(), STATUS.get(body.error, 502), headers)
+        if name not in WITHOUT_TOKEN and "x-dart-lease-token" not in request.headers:
             return Response(status_code=400)
         return None
 
@@ -71,7 +94,11 @@ class WireFarm:
         def route(path: str, method: str, name: str) -> Route:
             async def endpoint(request: Request) -> Response:
                 refused = self._refusal(name, request)
-                return refused if refused is not None else await getattr(self, f"_{name}")(request)
+                answer = refused if refused is not None else await getattr(self, f"_{name}")(request)
+                if name in self.lose_answers:
+                    self.lose_answers.discard(name)
+                    return StreamingResponse(breaks_off(), headers={"content-length": "100"})
+                return answer
 
             return Route(path, endpoint, methods=[method])
 
@@ -79,6 +106,13 @@ class WireFarm:
             routes=[
                 route("/healthz", "GET", "healthz"),
                 route("/v1/leases", "POST", "claim"),
+                route("/v1/farm", "GET", "farm"),
+                route("/v1/claims", "POST", "queue"),
+                route("/v1/claims/{claim_id}", "GET", "claim_view"),
+                route("/v1/claims/{claim_id}", "DELETE", "cancel"),
+                route("/v1/claims/{claim_id}/events", "GET", "claim_events"),
+                route(f"{lease}/attach", "POST", "attach"),
+                route(f"{lease}/renew", "POST", "renew"),
                 route(f"{lease}/heartbeat", "POST", "heartbeat"),
                 route(lease, "DELETE", "release"),
                 route(f"{lease}/health", "GET", "health"),
@@ -100,19 +134,83 @@ class WireFarm:
         body = await request.json()
         self.client_request_ids.append(body["client_request_id"])
         await asyncio.sleep(self.claim_delay_s)
-        return JSONResponse(
-            {
-                "lease_id": "lease_1",
-                "token": "secret",
-                "fence": self.fence,
-                "desktop_id": "desk_1",
-                "shape": body["shape"],
-                "image_digest": "sha256:00",
-                "setup_key": None,
-                "ttl_s": body["ttl_s"],
-                "expires_at": "2030-01-01T00:00:00Z",
-            }
+        return JSONResponse(self.granted("lease_1", shape=body["shape"], ttl_s=body["ttl_s"]))
+
+    def granted(self, lease_id: str, **fields: Any) -> dict[str, Any]:
+        """A lease as the farm gives it."""
+        return {
+            "lease_id": lease_id,
+            "token": "secret",
+            "fence": self.fence,
+            "desktop_id": "desk_1",
+            "shape": {"resolution": [4, 2]},
+            "image_digest": "sha256:00",
+            "setup_key": None,
+            "ttl_s": 30.0,
+            "expires_at": "2030-01-01T00:00:00Z",
+            **fields,
+        }
+
+    async def _queue(self, request: Request) -> Response:
+        body = await request.json()
+        self.client_request_ids.append(body["client_request_id"])
+        names = (
+            "client_request_id",
+            "count",
+            "priority",
+            "setup_key",
+            "snapshot_id",
+            "match_labels",
+            "labels",
+            "ttl_s",
         )
+        self.claim = {
+            "claim_id": "claim_1",
+            "owner": "key_1",
+            "state": "waiting",
+            "position": 2,
+            "shape": body["shape"],
+            "created_at": "2030-01-01T00:00:00Z",
+            "deadline_at": "2030-01-01T00:10:00Z",
+            **{name: body[name] for name in names},
+            **self.claim,
+        }
+        return JSONResponse(self.claim, 202)
+
+    async def _claim_view(self, request: Request) -> Response:
+        if float(request.query_params.get("wait_s", 0)) > 0 and self.claim_told:
+            self.claim |= self.claim_told.pop(0)
+        return JSONResponse(self.claim)
+
+    async def _claim_events(self, _request: Request) -> Response:
+        if not self.streams:
+            return Response("no such thing", 404)
+
+        async def tell() -> AsyncIterator[str]:
+            yield ": hello\n\n"
+            while self.claim_told:
+                self.claim |= self.claim_told.pop(0)
+                yield f"event: position\ndata: {json.dumps(self.claim)}\n\n"
+            if self.claim["state"] == "waiting":
+                raise ConnectionAbortedError
+
+        return StreamingResponse(tell(), media_type="text/event-stream")
+
+    async def _cancel(self, _request: Request) -> Response:
+        if self.claim["state"] == "waiting":
+            self.claim |= {"state": "cancelled", "position": None}
+        return Response(status_code=204)
+
+    async def _attach(self, request: Request) -> Response:
+        self.fence += (await request.json())["takeover"]
+        return JSONResponse(self.granted(request.path_params["lease_id"]))
+
+    async def _renew(self, request: Request) -> Response:
+        return JSONResponse({"ttl_s": (await request.json())["ttl_s"], "expires_at": "2031-01-01T00:00:00Z"})
+
+    async def _farm(self, _request: Request) -> Response:
+        numbers = {"max_desktops": 1, "desktops": {}, "leases_active": 0, "snapshots": 0, "snapshot_bytes": 0}
+        return JSONResponse({"version": "0", "provider": "x", "capabilities": {}, "snapshot_quota_bytes": 0, **numbers})
 
     async def _heartbeat(self, _request: Request) -> Response:
         return JSONResponse({"expires_at": "2030-01-01T00:00:00Z"})
@@ -198,6 +296,12 @@ class WireFarm:
             return
 
 
+async def breaks_off() -> AsyncIterator[bytes]:
+    """An answer whose connection breaks in the middle."""
+    yield b"{"
+    raise ConnectionAbortedError
+
+
 def pack(header: dict[str, Any], payload: bytes) -> bytes:
     encoded = json.dumps(header).encode()
     return len(encoded).to_bytes(4, "big") + encoded + payload
@@ -214,7 +318,9 @@ def frame(seq: int, value: int, *, early: bool = False) -> bytes:
 @asynccontextmanager
 async def serving(farm: WireFarm, socket_path: Path) -> AsyncIterator[str]:
     """The farm on a Unix socket; yields its URL."""
-    config = uvicorn.Config(farm.app(), uds=str(socket_path), log_level="error", ws="websockets-sansio", lifespan="off")
+    config = uvicorn.Config(
+        farm.app(), uds=str(socket_path), log_level="critical", ws="websockets-sansio", lifespan="off"
+    )
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)

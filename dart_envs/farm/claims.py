@@ -1,0 +1,210 @@
+"""A claim in the farm's queue: for one desktop, or for a gang of them, all or none.
+
+Role: `AsyncClaim`. Rule: how it goes is told by the farm's Server-Sent Events, and by long polls where those cannot be had or
+break off; a farm that is away for a while is waited for, because the claim stands in its ledger. Non-goals: making claims
+(`client`), what a lease does (`lease`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from dart_envs.clock import Clock
+from dart_envs.errors import REFUSALS, ClaimCancelled, DartEnvError, FarmError, FarmTimeout, NoCapacity, Unreachable
+from dart_envs.farm.lease import AsyncLease
+from dart_envs.farm.retry import Retries, repeated
+from dart_envs.farm.transport import REPLY_GRACE_S, Transport, error_from_envelope
+from dart_server.wire import ClaimState, ClaimView, ErrorBody, Lease
+
+log = logging.getLogger(__name__)
+
+POLL_S = 20.0
+"""How long one long poll waits at the farm."""
+QUIET_S = 45.0
+"""A stream of events that tells nothing for so long is taken for dead."""
+OUTAGE_S = 60.0
+"""A farm that cannot be reached for longer than this is given up."""
+OUTAGE_PAUSE_S = 0.5
+
+Progress = Callable[[ClaimView], object]
+Hold = Callable[[Lease], AsyncLease]
+
+
+class AsyncClaim:
+    """A claim. As an async context manager, one that was made here is cancelled at the end, and its desktops are given back."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        view: ClaimView,
+        hold: Hold,
+        clock: Clock,
+        retries: Retries,
+        *,
+        attached: bool = False,
+    ) -> None:
+        self._attached = attached
+        self._transport = transport
+        self._view = view
+        self._hold = hold
+        self._clock = clock
+        self._retries = retries
+        self._leases: list[AsyncLease] | None = None
+
+    @property
+    def claim_id(self) -> str:
+        return self._view.claim_id
+
+    @property
+    def view(self) -> ClaimView:
+        """The claim as it was last told of."""
+        return self._view
+
+    @property
+    def state(self) -> ClaimState:
+        return self._view.state
+
+    @property
+    def position(self) -> int | None:
+        """Claims that come before it; 0 is next; None once it waits no more."""
+        return self._view.position
+
+    @property
+    def settled(self) -> bool:
+        """Nothing of it is left to give back: it ended without desktops, or they were taken over as leases."""
+        return self._leases is not None or self._view.state not in (ClaimState.WAITING, ClaimState.GRANTED)
+
+    async def refresh(self) -> ClaimView:
+        """Ask for the claim as it is now."""
+        return await self._poll(0.0)
+
+    async def progress(self) -> AsyncGenerator[ClaimView, None]:
+        """The claim as it is now, then each time that its place or state changes, its end last."""
+        told = await self.refresh()
+        yield told
+        streamed = True
+        while self._view.state is ClaimState.WAITING:
+            if streamed:
+                streamed = False
+                async with aclosing(self._stream()) as stream:
+                    async for view in stream:
+                        if _differs(view, told):
+                            told = view
+                            yield view
+            else:
+                view = await self._poll(POLL_S)
+                if _differs(view, told):
+                    told = view
+                    yield view
+
+    async def wait(self, timeout_s: float | None = None, *, on_progress: Progress | None = None) -> list[AsyncLease]:
+        """The leases, once they are granted; their heartbeats start at once.
+
+        `on_progress` is called with each change. Raises `NoCapacity` when the claim's deadline passed, `ClaimCancelled`, the
+        class of a refusal's code, or after `timeout_s` seconds `FarmTimeout`: then the claim goes on waiting, and `wait` may be
+        called again.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ended(on_progress)
+        except TimeoutError:
+            raise FarmTimeout(
+                f"The claim {self.claim_id} still waits after {timeout_s:g} s, at position {self.position}.",
+                code="timeout",
+                hint="Wait again, or cancel it.",
+            ) from None
+        if self._view.state is not ClaimState.GRANTED:
+            raise self._why()
+        if self._leases is None:
+            self._leases = [self._hold(lease) for lease in self._view.leases]
+        return list(self._leases)
+
+    async def _ended(self, on_progress: Progress | None) -> None:
+        async with aclosing(self.progress()) as progress:
+            async for view in progress:
+                if on_progress is not None:
+                    on_progress(view)
+
+    async def cancel(self) -> None:
+        """Leave the queue; desktops that were granted and not yet taken are given back. Idempotent."""
+        await repeated(
+            lambda: self._transport.call("DELETE", self._path), self._retries, self._clock, patience_s=OUTAGE_S
+        )
+        if self._leases is not None:
+            for lease in self._leases:
+                await lease.release()
+        if self._view.state is ClaimState.WAITING:
+            await self.refresh()
+
+    async def let_go(self) -> None:
+        """What leaving a context does: a claim that was made here is cancelled, one that was only found is left to its owner.
+        Never raises for a farm that is gone."""
+        if self._attached:
+            return
+        try:
+            await self.cancel()
+        except FarmError as error:
+            log.warning("The claim %s could not be cancelled and ends at its deadline: %s", self.claim_id, error)
+
+    def _why(self) -> DartEnvError:
+        failure = self._view.error
+        if self._view.state is ClaimState.CANCELLED:
+            return ClaimCancelled(f"The claim {self.claim_id} was cancelled.", code="cancelled")
+        if failure is None:
+            return NoCapacity(f"The claim {self.claim_id} was not granted in time.", code="no_capacity")
+        if failure.error in REFUSALS:
+            return REFUSALS[failure.error](failure.detail, code=failure.error.value, hint=failure.hint)
+        return error_from_envelope(ErrorBody(**failure.model_dump(), request_id=""))
+
+    @property
+    def _path(self) -> str:
+        return f"/v1/claims/{quote(self.claim_id)}"
+
+    async def _poll(self, wait_s: float) -> ClaimView:
+        """One long poll, repeated while the farm is away."""
+        gives_up_s = self._clock.monotonic() + OUTAGE_S + wait_s
+        while True:
+            try:
+                content = await self._transport.call(
+                    "GET", self._path, params={"wait_s": f"{wait_s:g}"}, timeout_s=wait_s + REPLY_GRACE_S
+                )
+            except (Unreachable, FarmTimeout):
+                if self._clock.monotonic() >= gives_up_s:
+                    raise
+                await self._clock.sleep(OUTAGE_PAUSE_S)
+            else:
+                self._view = ClaimView.model_validate_json(content)
+                return self._view
+
+    async def _stream(self) -> AsyncGenerator[ClaimView, None]:
+        """What the farm's events tell; ends with the claim, or when the stream breaks off."""
+        try:
+            async with self._transport.lines(f"{self._path}/events", quiet_s=QUIET_S) as lines:
+                async for line in lines:
+                    name, _, value = line.partition(":")
+                    if name != "data":
+                        continue
+                    self._view = ClaimView.model_validate_json(value)
+                    yield self._view
+                    if self._view.state is not ClaimState.WAITING:
+                        break
+        except (FarmError, ValidationError) as error:
+            log.info("The events of claim %s ended (%s); asking by long polls.", self.claim_id, error)
+        if self._view.state is ClaimState.GRANTED and len(self._view.leases) < len(self._view.lease_ids):
+            await self.refresh()
+
+    async def __aenter__(self) -> AsyncClaim:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.let_go()
+
+
+def _differs(view: ClaimView, told: ClaimView) -> bool:
+    return (view.state, view.position, view.waits_for) != (told.state, told.position, told.waits_for)

@@ -1,0 +1,276 @@
+"""Claims, attaching and asking again, against a farm that loses answers, breaks streams off and says when to come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from wire_farm import KEY, WireFarm, serving
+
+from dart_envs.errors import (
+    ClaimCancelled,
+    Draining,
+    Fenced,
+    LeaseExpired,
+    LeaseLost,
+    NoCapacity,
+    NotFound,
+    QuotaExceeded,
+    SnapshotMissing,
+)
+from dart_envs.farm import AsyncFarmClient, FarmClient, Retries
+from dart_envs.farm.loop import LoopThread
+from dart_server.wire import ClaimState, ErrorCode
+
+GRANTED = {"state": "granted", "position": None}
+
+
+class QuickClock:
+    """Real time, but nobody sleeps longer than an instant; `asked` are the pauses that were asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time() + sum(self.asked)
+
+    def time(self) -> float:
+        return 0.0
+
+    async def sleep(self, delay_s: float) -> None:
+        if delay_s >= 10:  # a heartbeat's: not in these tests
+            await asyncio.Event().wait()
+        self.asked.append(delay_s)
+        await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def clock() -> QuickClock:
+    return QuickClock()
+
+
+@pytest.fixture
+def server() -> WireFarm:
+    return WireFarm()
+
+
+@pytest.fixture
+async def url(server: WireFarm, tmp_path: Path) -> AsyncIterator[str]:
+    async with serving(server, tmp_path / "farm.sock") as url:
+        yield url
+
+
+@pytest.fixture
+async def client(url: str, clock: QuickClock) -> AsyncIterator[AsyncFarmClient]:
+    async with await AsyncFarmClient.connect(url, KEY, clock=clock) as client:
+        yield client
+
+
+def granted(server: WireFarm, *lease_ids: str) -> dict[str, object]:
+    leases = [server.granted(lease_id, claim_id="claim_1") for lease_id in lease_ids]
+    return {**GRANTED, "lease_ids": list(lease_ids), "leases": leases}
+
+
+async def test_a_gang_is_waited_for_by_events(client: AsyncFarmClient, server: WireFarm) -> None:
+    claim = await client.claim(2)
+    assert (claim.state, claim.position, claim.view.count) == (ClaimState.WAITING, 2, 2)
+    server.claim_told = [{"position": 1}, {"position": 0}, granted(server, "lease_1", "lease_2")]
+    told: list[int | None] = []
+    leases = await claim.wait(30, on_progress=lambda view: told.append(view.position))
+    assert told == [2, 1, 0, None]
+    assert [lease.lease_id for lease in leases] == ["lease_1", "lease_2"]
+    assert {lease.claim_id for lease in leases} == {"claim_1"}
+    assert [id(lease) for lease in await claim.wait()] == [id(lease) for lease in leases]
+    assert "claim_events" in server.requests
+    await client.aclose()
+    assert server.requests.count("release") == 2
+    assert "cancel" not in server.requests
+
+
+@pytest.mark.parametrize("broken", ["no stream", "breaks off"])
+async def test_long_polls_take_over_where_events_cannot_be_had(
+    client: AsyncFarmClient, server: WireFarm, broken: str
+) -> None:
+    server.streams = broken != "no stream"
+    claim = await client.claim()
+    server.claim_told = [{"position": 1}]
+    states = []
+    async for view in claim.progress():
+        states.append((view.state, view.position))
+        if view.position == 1:
+            server.claim_told = [granted(server, "lease_1")]
+    assert states == [("waiting", 2), ("waiting", 1), ("granted", None)]
+    assert len(await claim.wait()) == 1
+
+
+async def test_a_poll_outlives_a_lost_answer(client: AsyncFarmClient, server: WireFarm, clock: QuickClock) -> None:
+    server.streams = False
+    claim = await client.claim()
+    server.claim_told = [granted(server, "lease_1")]
+    server.lose_answers = {"claim_view"}
+    assert len(await claim.wait()) == 1
+    assert clock.asked, "it waited before it asked again"
+
+
+@pytest.mark.parametrize("route", ["queue", "claim"])
+async def test_a_claim_whose_answer_is_lost_is_repeated_under_its_id(
+    client: AsyncFarmClient, server: WireFarm, route: str
+) -> None:
+    server.lose_answers = {route}
+    if route == "queue":
+        await client.claim()
+    else:
+        await client.lease()
+    assert len(server.client_request_ids) == 2
+    assert len(set(server.client_request_ids)) == 1
+
+
+async def test_a_request_id_of_ones_own_is_the_same_claim_again(client: AsyncFarmClient, server: WireFarm) -> None:
+    await client.claim(client_request_id="my-rollout-17")
+    assert server.client_request_ids == ["my-rollout-17"]
+
+
+async def test_retry_after_is_honoured(client: AsyncFarmClient, server: WireFarm, clock: QuickClock) -> None:
+    server.retry_after_s = 7
+    server.error("queue", ErrorCode.QUOTA_EXCEEDED)
+    server.error("queue", ErrorCode.DRAINING)
+    claim = await client.claim()
+    assert claim.state is ClaimState.WAITING
+    assert clock.asked == [7, 7]
+
+
+async def test_a_wait_longer_than_the_callers_patience_is_not_begun(
+    client: AsyncFarmClient, server: WireFarm, clock: QuickClock
+) -> None:
+    server.retry_after_s = 45
+    server.error("claim", ErrorCode.QUOTA_EXCEEDED)
+    with pytest.raises(QuotaExceeded) as full:
+        await client.lease(wait_s=10)
+    assert full.value.retry_after_s == 45
+    assert clock.asked == []
+
+
+async def test_who_wants_no_retries_gets_none(url: str, server: WireFarm, clock: QuickClock) -> None:
+    server.retry_after_s = 1
+    async with await AsyncFarmClient.connect(url, KEY, clock=clock, retries=Retries(attempts=1)) as client:
+        server.error("queue", ErrorCode.DRAINING)
+        with pytest.raises(Draining):
+            await client.claim()
+
+
+@pytest.mark.parametrize(
+    ("ended", "error"),
+    [
+        ({"state": "expired", "error": {"error": "no_capacity", "detail": "too long"}}, NoCapacity),
+        ({"state": "expired"}, NoCapacity),
+        ({"state": "cancelled"}, ClaimCancelled),
+        ({"state": "refused", "error": {"error": "snapshot_missing", "detail": "gone"}}, SnapshotMissing),
+    ],
+)
+async def test_a_claim_that_came_to_nothing_says_why(
+    client: AsyncFarmClient, server: WireFarm, ended: dict[str, object], error: type[Exception]
+) -> None:
+    claim = await client.claim()
+    server.claim_told = [{"position": None, **ended}]
+    with pytest.raises(error):
+        await claim.wait()
+    await client.aclose()
+    assert "cancel" not in server.requests
+
+
+async def test_leaving_the_context_cancels_the_claim(client: AsyncFarmClient, server: WireFarm) -> None:
+    async with await client.claim() as claim:
+        pass
+    assert claim.state is ClaimState.CANCELLED
+    await claim.cancel()
+    with pytest.raises(ClaimCancelled):
+        await claim.wait()
+
+
+async def test_closing_the_client_cancels_what_waits(client: AsyncFarmClient, server: WireFarm) -> None:
+    await client.claim()
+    await client.aclose()
+    assert server.requests.count("cancel") == 1
+
+
+async def test_a_found_claim_stays_its_owners(client: AsyncFarmClient, server: WireFarm, url: str) -> None:
+    claim = await client.claim()
+    async with await AsyncFarmClient.connect(url, KEY) as other, await other.find_claim(claim.claim_id) as found:
+        server.claim_told = [granted(server, "lease_1")]
+        assert [lease.lease_id for lease in await found.wait()] == ["lease_1"]
+    assert not {"cancel", "release"} & set(server.requests)
+    server.error("claim_view", ErrorCode.NOT_FOUND)
+    with pytest.raises(NotFound):
+        await client.find_claim("claim_none")
+
+
+async def test_a_lease_is_attached_to_by_its_reference(client: AsyncFarmClient, server: WireFarm, url: str) -> None:
+    lease = await client.lease()
+    reference = lease.reference()
+    assert reference == f"{url}#lease_1"
+    assert "secret" not in reference
+    async with await AsyncFarmClient.connect(url, KEY) as other:
+        async with await other.attach(reference) as same:
+            assert (same.lease_id, same.fence) == (lease.lease_id, lease.fence)
+        assert same.lost
+        with pytest.raises(LeaseLost, match="detached"):
+            await same.health()
+        taken = await other.attach("lease_1", takeover=True)
+        assert taken.fence == lease.fence + 1
+        server.error("health", ErrorCode.FENCED)
+        with pytest.raises(Fenced):
+            await lease.health()
+    assert "release" not in server.requests
+
+
+async def test_renewing_changes_the_time_to_live(client: AsyncFarmClient) -> None:
+    lease = await client.lease(ttl_s=60)
+    assert (await lease.renew(120)).year == 2031
+    assert lease.ttl_s == 120
+
+
+async def test_a_lease_that_expired_and_one_that_is_fenced_are_told_apart(
+    client: AsyncFarmClient, server: WireFarm
+) -> None:
+    lease = await client.lease()
+    server.error("execute", ErrorCode.LEASE_EXPIRED)
+    with pytest.raises(LeaseExpired):
+        await lease.exec(["true"])
+    assert lease.lost
+
+
+async def test_reads_are_asked_again_when_the_farm_was_away(client: AsyncFarmClient, server: WireFarm) -> None:
+    server.lose_answers = {"farm"}
+    assert (await client.view()).provider == "x"
+    assert server.requests.count("farm") == 2
+
+
+@contextmanager
+def in_thread(path: Path) -> Iterator[tuple[WireFarm, str]]:
+    """The farm on an event loop of its own."""
+    server, loop = WireFarm(), LoopThread()
+    context = serving(server, path)
+    url = loop.run(context.__aenter__())
+    try:
+        yield server, url
+    finally:
+        loop.run(context.__aexit__(None, None, None))
+        loop.stop()
+
+
+def test_the_synchronous_client_tells_of_its_progress(tmp_path: Path) -> None:
+    with in_thread(tmp_path / "farm.sock") as (server, url), FarmClient.connect(url, KEY) as farm:
+        with farm.claim(2) as claim:
+            server.claim_told = [{"position": 0}, granted(server, "lease_1", "lease_2")]
+            assert [view.position for view in claim.progress()] == [2, 0, None]
+            leases = claim.wait()
+            assert [lease.lease_id for lease in leases] == ["lease_1", "lease_2"]
+            assert claim.wait()[0] is leases[0]
+        assert all(lease.lost for lease in leases)
+        with farm.attach("lease_9") as attached:
+            assert attached.reference() == f"{url}#lease_9"
+        assert attached.lost
+    assert server.requests.count("release") == 2
