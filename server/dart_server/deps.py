@@ -19,6 +19,7 @@ from dart_server.wire import ErrorCode
 
 if TYPE_CHECKING:
     from dart_server.farm import Farm
+
 FENCE_DIGITS = 18
 
 
@@ -74,5 +75,6 @@ async def _unfenced(connection: HTTPConnection, lease_id: str) -> Access:
 
 Reader = Annotated[Principal, Depends(_with_scope(Scope.READ))]
 Tenant = Annotated[Principal, Depends(_with_scope(Scope.LEASE))]
+Admin = Annotated[Principal, Depends(_with_scope(Scope.ADMIN))]
 Leased = Annotated[Access, Depends(_fenced)]
 LeasedUnfenced = Annotated[Access, Depends(_unfenced)]

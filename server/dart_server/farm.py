@@ -60,7 +60,6 @@ class Farm:
         self.metrics = Metrics(version=package_version(), provider=provider.name)
         self.database = Database(settings.database_url)
         self.repository = Repository(self.database, clock)
-        self.keys = Keys(self.repository)
         self.hosts = Hosts(
             (settings.host, *settings.allowed_hosts), settings.cors_origins, tls=settings.tls_cert is not None
         )
@@ -71,6 +70,7 @@ class Farm:
             streams=settings.max_streams,
             requests_per_s=settings.requests_per_s_per_key,
         )
+        self.keys = Keys(self.repository, clock, self.limits.cut)
         self.snapshots = Snapshots(
             provider,
             self.repository,
@@ -143,6 +143,7 @@ class Farm:
             try:
                 await self.leases.expire_due()
                 self.pool.dispatch()
+                await self.keys.refresh()
                 if self.clock.monotonic() >= next_probe_s:
                     next_probe_s = self.clock.monotonic() + self.settings.probe_s
                     await self.pool.probe_idle()

@@ -5,27 +5,26 @@ Scopes: `admin` includes `lease` includes `read`. A key sees and touches its own
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
+from datetime import datetime
 from pathlib import Path
 
-from dart_server.clock import SystemClock
+from dart_server import wire
+from dart_server.clock import Clock, SystemClock, utc
 from dart_server.db import Database
 from dart_server.errors import ConfigError, FarmError
 from dart_server.ids import hash_secret, new_id, new_secret
+from dart_server.records import KeyRecord
 from dart_server.repository import Repository
 from dart_server.wire import ErrorCode
 
+NOTE_USE_S = 60.0
+ID_SHOWN = 64
 
-class Scope(StrEnum):
-    """What a key may do."""
-
-    READ = "read"
-    LEASE = "lease"
-    ADMIN = "admin"
-
-
+Scope = wire.KeyScope
 _INCLUDES = {
     Scope.READ: frozenset({Scope.READ}),
     Scope.LEASE: frozenset({Scope.READ, Scope.LEASE}),
@@ -35,10 +34,14 @@ _INCLUDES = {
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The holder of a key; `key_id` is the owner of what it makes."""
+    """The holder of a key; `key_id` is the owner of what it makes. A quota of None is no quota; times are seconds since 1970."""
 
     key_id: str
     scope: Scope
+    expires_at: float | None = None
+    max_leases: int | None = None
+    max_waiting: int | None = None
+    weight: float = 1.0
 
     def require(self, scope: Scope) -> None:
         """Raises `forbidden` when the key may not do this."""
@@ -50,11 +53,20 @@ class Principal:
 
 
 class Keys:
-    """Checks bearer keys against the ledger, remembering those it has seen."""
+    """Checks bearer keys against the ledger, remembering those it has seen.
 
-    def __init__(self, repository: Repository) -> None:
+    What is changed here holds at once; what another process changed in the ledger (a key made or revoked by the command line) holds
+    for a new key at its first use, for a known one after the next `refresh`. `on_end` hears of keys that are good no more.
+    """
+
+    def __init__(self, repository: Repository, clock: Clock, on_end: Callable[[str], object]) -> None:
         self._repository = repository
+        self._clock = clock
+        self._on_end = on_end
         self._known: dict[str, Principal] = {}
+        self._used: set[str] = set()
+        self._noted_at_s = clock.monotonic()
+        self._asking = asyncio.Lock()
 
     async def add(self, name: str, scope: Scope, secret: str | None = None) -> str:
         """Make a key (or store the hash of a given one); returns the secret, which is not kept."""
@@ -62,20 +74,119 @@ class Keys:
         await self._repository.add_key(new_id("key"), name, hash_secret(secret), scope.value)
         return secret
 
+    async def make(self, request: wire.KeyRequest) -> wire.NewKey:
+        """A new key with its secret. Raises `invalid`."""
+        expires_at = request.expires_at.timestamp() if request.expires_at else None
+        if expires_at is not None and expires_at <= self._clock.time():
+            raise FarmError(ErrorCode.INVALID, "expires_at: that time is over")
+        secret = new_secret("dart")
+        record = await self._repository.add_key(
+            new_id("key"),
+            request.name,
+            hash_secret(secret),
+            request.scope.value,
+            expires_at=expires_at,
+            max_leases=request.max_leases,
+            max_waiting=request.max_waiting,
+            weight=request.weight,
+        )
+        return wire.NewKey(secret=secret, **_view(record).model_dump())
+
+    async def all(self) -> list[wire.KeyView]:
+        """Every key, revoked ones too."""
+        self._note_uses()
+        return [_view(record) for record in await self._repository.keys()]
+
+    async def revoke(self, key_id: str) -> None:
+        """From now on this key is refused; what runs under it ends. Raises `not_found`, `invalid` (the last of scope admin)."""
+        records = {record.key_id: record for record in await self._repository.keys()}
+        if key_id not in records:
+            raise FarmError(ErrorCode.NOT_FOUND, f"there is no key {key_id[:ID_SHOWN]}")
+        admins = {record.key_id for record in records.values() if record.scope == Scope.ADMIN and self._good(record)}
+        if admins == {key_id}:
+            hint = "Make another one first: POST /v1/keys, or `dart-farm key NAME --scope admin`."
+            raise FarmError(ErrorCode.INVALID, "this is the last key of scope admin", hint=hint)
+        self._forget(key_id)
+        await self._repository.revoke_key(key_id)
+        self._forget(key_id)
+
+    def _good(self, record: KeyRecord) -> bool:
+        return record.revoked_at is None and (record.expires_at is None or record.expires_at > self._clock.time())
+
+    def _forget(self, key_id: str) -> None:
+        self._known = {digest: known for digest, known in self._known.items() if known.key_id != key_id}
+        self._on_end(key_id)
+
+    async def refresh(self) -> None:
+        """Look at the ledger again: keys that were revoked or have expired end, changed quotas hold. Once a minute, note what was used."""
+        if self._clock.monotonic() - self._noted_at_s >= NOTE_USE_S:
+            self._note_uses()
+        if not self._known:
+            return
+        records = {record.key_id: record for record in await self._repository.keys()}
+        for digest, known in list(self._known.items()):
+            record = records.get(known.key_id)
+            if record is None or not self._good(record):
+                self._forget(known.key_id)
+            elif digest in self._known:
+                self._known[digest] = _principal(record)
+
+    def _note_uses(self) -> None:
+        self._noted_at_s = self._clock.monotonic()
+        used, self._used = self._used, set()
+        for key_id in used:
+            self._repository.touch_key(key_id)
+
     async def principal(self, authorization: str | None) -> Principal:
         """Who sent this `Authorization` header. Raises `unauthenticated`."""
         kind, _, secret = (authorization or "").partition(" ")
         if kind.lower() == "bearer" and secret:
             digest = hash_secret(secret.strip())
-            if digest in self._known:
-                return self._known[digest]
-            found = await self._repository.key_by_hash(digest)
-            if found is not None:
-                return self._known.setdefault(digest, Principal(found.key_id, Scope(found.scope)))
+            known = self._known.get(digest) or await self._ask(digest)
+            if known is not None and (known.expires_at is None or known.expires_at > self._clock.time()):
+                self._used.add(known.key_id)
+                return known
         hint = (
             "Send `Authorization: Bearer KEY`; the key of this user's own farm is in farm.key in its state directory."
         )
         raise FarmError(ErrorCode.UNAUTHENTICATED, "a valid key is needed", hint=hint)
+
+    async def _ask(self, digest: str) -> Principal | None:
+        """Look a key up in the ledger; one at a time, so that guessing keeps nobody else from it."""
+        async with self._asking:
+            found = await self._repository.key_by_hash(digest)
+            if found is None or not self._good(found):
+                return None
+            return self._known.setdefault(digest, _principal(found))
+
+
+def _principal(record: KeyRecord) -> Principal:
+    return Principal(
+        key_id=record.key_id,
+        scope=Scope(record.scope),
+        expires_at=record.expires_at,
+        max_leases=record.max_leases,
+        max_waiting=record.max_waiting,
+        weight=record.weight,
+    )
+
+
+def _view(record: KeyRecord) -> wire.KeyView:
+    def when(seconds: float | None) -> datetime | None:
+        return None if seconds is None else utc(seconds)
+
+    return wire.KeyView(
+        key_id=record.key_id,
+        name=record.name,
+        scope=Scope(record.scope),
+        created_at=utc(record.created_at),
+        expires_at=when(record.expires_at),
+        revoked_at=when(record.revoked_at),
+        last_used_at=when(record.last_used_at),
+        max_leases=record.max_leases,
+        max_waiting=record.max_waiting,
+        weight=record.weight,
+    )
 
 
 async def make_key(database_url: str, name: str, scope: Scope) -> str:
@@ -83,7 +194,8 @@ async def make_key(database_url: str, name: str, scope: Scope) -> str:
     database = Database(database_url)
     await database.start()
     try:
-        return await Keys(Repository(database, SystemClock())).add(name, scope)
+        clock = SystemClock()
+        return await Keys(Repository(database, clock), clock, lambda _: None).add(name, scope)
     finally:
         await database.aclose()
 

@@ -42,6 +42,9 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     GET    /v1/desktops/{desktop_id}/events      -> list[Event]                   that of one desktop; the same
     GET    /v1/farm                              -> FarmView
     GET    /metrics                              Prometheus text
+    POST   /v1/keys                              KeyRequest -> NewKey             admin; the secret is in this answer only
+    GET    /v1/keys                              -> list[KeyView]                 admin
+    DELETE /v1/keys/{key_id}                     revoke, at once                  admin
 
     GET    /readyz                               readiness: 200 when claims are served, else 503 (no key needed, like `/healthz`)
 
@@ -50,10 +53,10 @@ credentials in two headers, `X-Dart-Lease-Token` and `X-Dart-Fence` (`health` ne
 headers of the upgrade request. A wrong or late fence is refused with 409 `fenced`; GET of the lease tells its owner the fence of now.
 
 Every error is an `ErrorBody`, also of a refused upgrade. Status by code: 401 unauthenticated, 403 forbidden, 404 not_found,
-image_missing, snapshot_missing, 422 invalid (413 too large, 405 wrong method), 409 fenced, snapshot_broken, 410 lease_expired (released
-ones too), 429 quota_exceeded (with Retry-After), 501 capability_missing, 502 desktop_failed, 503 no_capacity, draining, host_fault,
-507 quota; guest_error has the guest's own status or 502. On the channel an error is a binary frame whose header is a `ChannelError`;
-after `fenced`, `lease_expired` and `desktop_failed` the farm closes it.
+image_missing, snapshot_missing, 422 invalid (413 too large, 405 wrong method, 431 too many headers), 409 fenced, snapshot_broken,
+410 lease_expired (released ones too), 429 quota_exceeded, too_many_requests (with Retry-After), 501 capability_missing,
+502 desktop_failed, 503 no_capacity, draining, host_fault, 507 quota; guest_error has the guest's own status or 502. On the channel an
+error is a binary frame whose header is a `ChannelError`; after `fenced`, `lease_expired` and `desktop_failed` the farm closes it.
 A desktop that failed stays with its lease until `reset` makes a new one.
 """
 
@@ -116,6 +119,7 @@ from dart_server.wire.farm import (
     SnapshotState,
     SnapshotView,
 )
+from dart_server.wire.keys import KeyRequest, KeyScope, KeyView, NewKey
 from dart_server.wire.leases import (
     AttachRequest,
     HeartbeatReply,
@@ -163,11 +167,15 @@ __all__ = [
     "ImageName",
     "InputEvent",
     "KeyEvent",
+    "KeyRequest",
+    "KeyScope",
+    "KeyView",
     "Lease",
     "LeaseRequest",
     "LeaseState",
     "LeaseView",
     "MoveEvent",
+    "NewKey",
     "RenewReply",
     "RenewRequest",
     "ResetReply",
