@@ -11,7 +11,7 @@
     ├── FarmError               the farm cannot be reached, refused, or is full: one class per code
     │   ├── Unreachable  FarmTimeout
     │   ├── Unauthenticated  Forbidden  NotFound  InvalidRequest
-    │   ├── NoCapacity  QuotaExceeded  Draining            `retry_after_s` says when to ask again
+    │   ├── NoCapacity  QuotaExceeded  TooManyRequests  Draining            `retry_after_s` says when to ask again
     │   ├── SnapshotQuota  SnapshotMissing  SnapshotBroken
     │   ├── ImageMissing  CapabilityMissing
     │   └── ClaimCancelled
@@ -120,6 +120,10 @@ class QuotaExceeded(FarmError):
     """The key holds or waits for as many desktops as it may."""
 
 
+class TooManyRequests(FarmError):
+    """The key sends more at once, or faster, than the farm lets one key do."""
+
+
 class Draining(FarmError):
     """The farm takes no claims now: it starts, stops, or was told to."""
 
@@ -155,6 +159,7 @@ REFUSALS: Mapping[ErrorCode, type[FarmError]] = {
     ErrorCode.INVALID: InvalidRequest,
     ErrorCode.NO_CAPACITY: NoCapacity,
     ErrorCode.QUOTA_EXCEEDED: QuotaExceeded,
+    ErrorCode.TOO_MANY_REQUESTS: TooManyRequests,
     ErrorCode.DRAINING: Draining,
     ErrorCode.QUOTA: SnapshotQuota,
     ErrorCode.SNAPSHOT_MISSING: SnapshotMissing,

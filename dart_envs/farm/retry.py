@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dart_envs.clock import Clock
-from dart_envs.errors import Draining, FarmError, QuotaExceeded, Unreachable
+from dart_envs.errors import Draining, FarmError, QuotaExceeded, TooManyRequests, Unreachable
 
 _T = TypeVar("_T")
+REPEATABLE = (Unreachable, QuotaExceeded, TooManyRequests, Draining)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Retries:
 
     def pause_s(self, error: FarmError, attempt: int) -> float | None:
         """Seconds until the next attempt after `attempt` ones have failed, the last with `error`; None: do not try again."""
-        if attempt >= self.attempts or not isinstance(error, Unreachable | QuotaExceeded | Draining):
+        if attempt >= self.attempts or not isinstance(error, REPEATABLE):
             return None
         if error.retry_after_s is not None:
             return error.retry_after_s if error.retry_after_s <= self.longest_retry_after_s else None
