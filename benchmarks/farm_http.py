@@ -1,8 +1,8 @@
 """A lean HTTP/1.1 client for load: one kept connection, one request at a time.
 
-Role: `Lane` sends prepared bytes and reads the answer, at a tenth of the processor time of a general client, so that the generator of a load
-does not become what is measured. Rule: only what the farm sends is understood (`Content-Length`, or a status without a body); anything else
-is an error. Non-goals: redirects, chunked bodies, pipelining.
+Role: `Lane` sends prepared bytes and reads the answer, at a tenth of the processor time of a general client, so that the generator of a
+load does not become what is measured. Rule: only what the farm sends is understood (`Content-Length`, or a status without a body);
+anything else is an error. Non-goals: redirects, chunked bodies, pipelining.
 """
 
 from __future__ import annotations

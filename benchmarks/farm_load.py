@@ -37,7 +37,7 @@ def measure_load(leases: int, *, hold_s: float, seconds: float) -> dict[str, Any
     with own_farm(SETTINGS) as farm:
         admin = [Tenant("admin", farm.key, CLIENTS)]
         run_apart(Plan(str(farm.uds), admin, WARM_UP_LEASES, run="warm-up"))
-        before, began_s = at_rest(farm), time.perf_counter()
+        before = at_rest(farm)
         plan = Plan(str(farm.uds), admin, leases, seconds=seconds, hold_s=hold_s, ramp_s=hold_s)
         figures = run_apart(plan)
         busy = weigh(farm.pid)

@@ -207,6 +207,14 @@ def _with_tls(config: uvicorn.Config, tls: ssl.SSLContext | None) -> uvicorn.Con
     return config
 
 
+def run(settings: FarmSettings, *, idle_shutdown_s: float | None) -> None:
+    """`serve` on an event loop of libuv, which takes a third of the processor time that asyncio's own takes for sockets."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(settings, idle_shutdown_s=idle_shutdown_s))
+
+
 async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> None:
     """Run a farm until a signal, or until it was idle for `idle_shutdown_s`. Raises `ConfigError`, `ProviderError`."""
     import uvicorn

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 PIECE_NBYTES = 128 * 1024
 
@@ -63,8 +63,7 @@ def piecewise_protocol() -> type[asyncio.Protocol]:
         pieces: PiecewiseTransport
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            assert isinstance(transport, asyncio.Transport)
-            self.pieces = PiecewiseTransport(transport)
+            self.pieces = PiecewiseTransport(cast(asyncio.Transport, transport))  # uvloop's are none by name
             super().connection_made(self.pieces)
 
         def pause_writing(self) -> None:

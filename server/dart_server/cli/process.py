@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 from typing import Annotated
@@ -68,7 +67,7 @@ def serve(
         with daemon.sole_farm(settings):
             state.take_over_old_layout(settings)
             preflight.require(settings)
-            asyncio.run(daemon.serve(settings, idle_shutdown_s=settings.idle_shutdown_s if embedded else None))
+            daemon.run(settings, idle_shutdown_s=settings.idle_shutdown_s if embedded else None)
     except daemon.AlreadyRunning as running:
         if not embedded:
             fail(

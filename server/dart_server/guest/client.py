@@ -18,6 +18,7 @@ from typing import Any
 
 import httpcore
 
+from dart_server.providers import guest_control
 from dart_server.providers.base import DesktopGone, DialPort
 from dart_server.wire.messages import MessageSocket, Refused
 
@@ -107,7 +108,14 @@ class GuestClient:
         self._dial = dial
         self._gate = CallGate()
         self._channels: set[GuestChannel] = set()
-        self._pool = self._new_pool()
+        self._connections: httpcore.AsyncConnectionPool | None = None
+
+    @property
+    def _pool(self) -> httpcore.AsyncConnectionPool:
+        """Made when it is first needed: most desktops of a busy farm are only probed."""
+        if self._connections is None:
+            self._connections = self._new_pool()
+        return self._connections
 
     def _new_pool(self) -> httpcore.AsyncConnectionPool:
         return httpcore.AsyncConnectionPool(
@@ -157,6 +165,14 @@ class GuestClient:
                     names = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in got.headers}
                     yield GuestStream(got.status, names, got.aiter_stream())
 
+    async def health(self, timeout_s: float) -> Mapping[str, Any]:
+        """The agent's own view of the session, over a connection of its own that costs little."""
+        async with self._gate.call():
+            try:
+                return await guest_control.health(lambda: self._dial("control"), timeout_s)
+            except (guest_control.GuestSilent, DesktopGone) as error:
+                raise GuestUnreachable(f"no answer from the guest agent: {error}") from error
+
     def channel(self, *, early: bool = False) -> GuestChannel:
         """A stepping channel of its own; it dials when it is first used. `early`: pictures may come ahead of the answers."""
         channel = GuestChannel(self._dial, self._gate, early=early)
@@ -176,8 +192,11 @@ class GuestClient:
 
     async def hang_up(self) -> None:
         """Close every connection; the next call dials anew."""
-        pool, self._pool = self._pool, self._new_pool()
-        await asyncio.gather(pool.aclose(), *(channel.hang_up() for channel in self._channels))
+        pool, self._connections = self._connections, None
+        if pool is not None:
+            await pool.aclose()
+        if self._channels:
+            await asyncio.gather(*(channel.hang_up() for channel in self._channels))
 
 
 class GuestChannel:

@@ -10,7 +10,6 @@ Non-goals: whose turn it is (`pool.service`).
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
@@ -214,12 +213,10 @@ class Preparer:
         if slot.guest is None:
             raise NotReady("the desktop has no connection")
         try:
-            reply = await slot.guest.request("GET", "/v1/health", timeout_s=PROBE_TIMEOUT_S)
+            health = await slot.guest.health(PROBE_TIMEOUT_S)
         except GuestUnreachable as error:
             raise NotReady(str(error)) from error
-        try:
-            ready = reply.status == 200 and bool(json.loads(reply.content)["ready"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise NotReady("the guest agent's health is not what the protocol says") from error
-        if not ready:
+        if "ready" not in health:
+            raise NotReady("the guest agent's health is not what the protocol says")
+        if not health["ready"]:
             raise NotReady("the guest agent says that its session is not ready")

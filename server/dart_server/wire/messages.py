@@ -13,7 +13,7 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 HEAD_NBYTES = 16 * 1024
@@ -134,8 +134,7 @@ class MessageSocket(asyncio.BufferedProtocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # those of other event loops are none by name
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone.set()
