@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import random
 import time
-from pathlib import Path
 
 from aiohttp import web
 
@@ -81,10 +80,9 @@ def digits(raw: object, what: str, count: int) -> bytes:
 
 
 def renew_identity(machine_id: str, entropy: bytes) -> None:
-    """Write the machine id and stir the kernel's random pool; a full disk must not fail a restore."""
+    """A machine id and a randomness of its own; neither fails a restore."""
+    identity.stir_randomness(entropy, own_kernel=machine.present())
     identity.write_machine_id(machine_id)
-    with contextlib.suppress(OSError):
-        Path("/dev/urandom").write_bytes(entropy)
 
 
 @routes.post("/v1/restored")

@@ -30,8 +30,11 @@ OFFICE_CLASSES = ("libreoffice", "soffice")
 
 ENTER_KEYSYMS = frozenset({keymap.NAMED_KEYSYMS["enter"]})
 
-OFFICE_COLLECTS_S, OFFICE_ACTS_S, OFFICE_LIMIT_S = 0.25, 0.012, 5.0
-"""Longer than Writer collects characters (200 ms); longer than it takes to begin what was put off; how long its rest is waited for."""
+OFFICE_ACTS_S, OFFICE_LIMIT_S = 0.012, 5.0
+"""Longer than LibreOffice takes to begin what it put off; how long its rest is waited for."""
+
+PUT_DOWN_KEYSYM = keymap.NAMED_KEYSYMS["pause"]
+"""A key that does nothing in LibreOffice, but makes Writer put down the characters that it collected."""
 
 POLL_S = 0.1
 """How often what waits for an answer looks at the clock."""
@@ -220,36 +223,34 @@ class XInput:
 
     def type_text(self, keysyms: Sequence[int]) -> None:
         """Type a text; characters that the map lacks are put on spare keys first, as many as fit at once."""
-        typed = 0
         for run in self.keymap.batches(keysyms):
             self.borrow_keys(run)
             for keysym in run:
-                typed += 1
                 self.keep_order(keysym)
                 stroke = self.stroke(keysym)
                 pressed = [*self.modifier_keycodes(stroke), stroke.keycode]
                 for keycode in pressed:
                     self.press(keycode)
-                if (
-                    typed < len(keysyms)
-                    and overtakes(keysyms[typed], keysym)
-                    and self.reading.focused_pid(OFFICE_CLASSES)
-                ):
-                    # Read alone, before its own release, a character is mostly put down at once.
-                    self.await_reader()
                 for keycode in reversed(pressed):
                     self.lift(keycode)
 
     def keep_order(self, keysym: int) -> None:
-        """Wait before a key that LibreOffice would take before the one that was pressed last.
+        """Do what is needed before a key that LibreOffice would take before the one that was pressed last.
 
-        It acts on Enter later than on what it reads next, and Writer puts a character beyond the BMP before those that it still collects.
+        It acts on Enter later than on what it reads next, and Writer puts a character beyond the BMP, which reaches it as input of an input
+        method, before those that it still collects.
         """
         before, self.last_keysym = self.last_keysym, keysym
-        still_s = OFFICE_COLLECTS_S if overtakes(keysym, before) else OFFICE_ACTS_S if before in ENTER_KEYSYMS else 0.0
-        if still_s and (office := self.reading.focused_pid(OFFICE_CLASSES)):
+        if before not in ENTER_KEYSYMS and not overtakes(keysym, before):
+            return
+        office = self.reading.focused_pid(OFFICE_CLASSES)
+        if office and before in ENTER_KEYSYMS:
             self.await_reader()
-            rest.await_rest(office, still_s, OFFICE_LIMIT_S, self.sleep, self.monotonic)
+            rest.await_rest(office, OFFICE_ACTS_S, OFFICE_LIMIT_S, self.sleep, self.monotonic)
+        elif office and not self.held_keys:
+            put_down = self.stroke(PUT_DOWN_KEYSYM).keycode
+            self.press(put_down)
+            self.lift(put_down)
 
     def stroke(self, keysym: int) -> keymap.Stroke:
         """The stroke for a keysym, borrowing a spare key when the map has none."""

@@ -1,6 +1,7 @@
-"""Text fields of real programs on a live desktop: how each is opened, and how what it holds is read back exactly.
+"""Text fields of real programs on a leased desktop: how each is opened, and how what it holds is read back exactly.
 
-Rule: read from the program itself or from what it saved, code point by code point; never through accessibility, which cuts and normalises.
+Role: what `python -m benchmarks typing` types into. Rule: read from the program itself or from what it saved, code point by code point;
+never through accessibility, which cuts and normalises. LibreOffice runs with its automatic changes off, since those alter a text by design.
 """
 
 from __future__ import annotations
@@ -11,12 +12,33 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from provider_cases import Case, eventually
+from dart_envs.farm import AsyncLease
+from dart_server.wire import (
+    ButtonEvent,
+    FrameSpec,
+    InputEvent,
+    KeyEvent,
+    MoveEvent,
+    SettleSpec,
+)
 
-START_S = 90.0
-READ_S = 30.0
+START_S = 120.0
+READ_S = 60.0
 STILL_LOOKS = 15
+LOOK_EVERY_S = 0.2
 HOME = "/home/user"
+NO_FRAME = FrameSpec(encoding="none")
+
+
+class NotTyped(RuntimeError):
+    """A field could not be opened, emptied or read."""
+
+
+async def eventually(what: Callable[[], Awaitable[bool]], limit_s: float) -> None:
+    """Wait until something is so. Raises TimeoutError."""
+    async with asyncio.timeout(limit_s):
+        while not await what():  # noqa: ASYNC110 - what is waited for is outside this process
+            await asyncio.sleep(LOOK_EVERY_S)
 
 
 class Field(ABC):
@@ -26,52 +48,63 @@ class Field(ABC):
     part = 500
     """Characters that are typed at once."""
 
-    def __init__(self, case: Case, desktop_id: str) -> None:
-        self.case = case
-        self.desktop_id = desktop_id
+    def __init__(self, desktop: AsyncLease) -> None:
+        self.desktop = desktop
 
     async def run(self, *argv: str, timeout_s: float = 60.0) -> str:
-        """A program's output, as the desktop's user."""
-        ended = await self.case.exec(self.desktop_id, *argv, user="user", timeout_s=timeout_s)
-        assert ended["returncode"] == 0, ended
-        return str(ended["stdout"])
+        """A program's output, as the desktop's user. Raises `NotTyped`."""
+        ended = await self.desktop.exec(list(argv), timeout_s=timeout_s)
+        if ended.returncode != 0:
+            raise NotTyped(f"{argv[0]} ended with {ended.returncode}: {ended.stderr[-500:]}")
+        return ended.stdout
 
     async def start(self, *argv: str) -> None:
         """Start a program and leave it running."""
-        await self.case.exec(self.desktop_id, *argv, user="user", detach=True)
+        await self.desktop.exec(list(argv), detach=True)
 
     async def put(self, path: str, text: str) -> None:
-        """Write a file."""
-        reply = await self.case.call(self.desktop_id, "PUT", f"/v1/files?path={path}&owner=user", raw=text.encode())
-        assert reply.status == 200, reply.content
+        """Write a file, as the desktop's user."""
+        await self.desktop.write_file(path, text.encode())
 
     async def get(self, path: str) -> str | None:
         """A file's text, None while there is none."""
-        reply = await self.case.call(self.desktop_id, "GET", f"/v1/files?path={path}")
-        return reply.content.decode() if reply.status == 200 else None
+        content = await self.desktop.read_file(path)
+        return None if content is None else content.decode()
 
     async def press(self, *keys: str) -> None:
         """Press keys together."""
-        down = [{"type": "key_down", "key": key} for key in keys]
-        await self.case.step(self.desktop_id, *down, *({"type": "key_up", "key": key} for key in reversed(keys)))
+        down: list[InputEvent] = [KeyEvent(type="key_down", key=key) for key in keys]
+        up: list[InputEvent] = [KeyEvent(type="key_up", key=key) for key in reversed(keys)]
+        await self.desktop.step(down + up, frame=NO_FRAME)
+
+    async def windows(self) -> list[dict[str, Any]]:
+        """The window manager's windows."""
+        listed: list[dict[str, Any]] = json.loads((await self.desktop.guest("GET", "/v1/windows")).content)["windows"]
+        return listed
 
     async def active(self, title: str) -> None:
         """Wait until a window with this title is active and its program draws no more."""
 
         async def found() -> bool:
-            listed = json.loads((await self.case.call(self.desktop_id, "GET", "/v1/windows")).content)["windows"]
-            return any(one["active"] and title in one["title"] for one in listed)
+            return any(one["active"] and title in one["title"] for one in await self.windows())
 
         await eventually(found, START_S)
-        rest = {"events": [], "settle": {"quiet_ms": 1000, "cap_ms": 20000}, "frame": {"encoding": "none"}}
-        await self.case.call(self.desktop_id, "POST", "/v1/step", rest)
+        await self.desktop.step([], SettleSpec(quiet_ms=1000, cap_ms=20_000), frame=NO_FRAME)
 
     async def click_middle(self) -> None:
         """Click the middle of the active window."""
-        listed = json.loads((await self.case.call(self.desktop_id, "GET", "/v1/windows")).content)["windows"]
-        (one,) = [one for one in listed if one["active"]]
-        place = {"type": "move", "x": one["x"] + one["w"] // 2, "y": one["y"] + one["h"] // 2}
-        await self.case.step(self.desktop_id, place, {"type": "down", "button": 1}, {"type": "up", "button": 1})
+        (one,) = [one for one in await self.windows() if one["active"]]
+        click: list[InputEvent] = [MoveEvent(x=one["x"] + one["w"] // 2, y=one["y"] + one["h"] // 2)]
+        await self.desktop.step([*click, ButtonEvent(type="down"), ButtonEvent(type="up")], frame=NO_FRAME)
+
+    async def saved(self, path: str) -> str:
+        """The text of a file that is being written. Raises TimeoutError."""
+
+        async def there() -> bool:
+            return await self.get(path) is not None
+
+        await eventually(there, READ_S)
+        return await self.get(path) or ""
 
     async def settled(self, length: int, look: Callable[[], Awaitable[str]]) -> str:
         """What the field holds, once that is long enough or has not grown for a while: programs work on after they have read the keys."""
@@ -79,7 +112,7 @@ class Field(ABC):
         while len(text) < length and still < STILL_LOOKS:
             before, text = text, await look()
             still = still + 1 if text == before else 0
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(LOOK_EVERY_S)
         return text
 
     @abstractmethod
@@ -109,13 +142,7 @@ class GtkField(Field):
     async def read(self, length: int) -> str:
         await self.run("rm", "-f", self.path)
         await self.press("ctrl", "s")
-
-        async def saved() -> bool:
-            return await self.get(self.path) is not None
-
-        await eventually(saved, READ_S)
-        text = await self.get(self.path)
-        assert text is not None
+        text = await self.saved(self.path)
         # The editor ends a file with a line end of its own.
         return text[: length + 1].removesuffix("\n") if len(text) == length + 1 else text
 
@@ -161,12 +188,7 @@ class TkField(Field):
     async def read(self, length: int) -> str:
         await self.run("rm", "-f", f"{HOME}/tk.txt")
         await self.press("f2")
-
-        async def saved() -> bool:
-            return await self.get(f"{HOME}/tk.txt") is not None
-
-        await eventually(saved, READ_S)
-        return await self.get(f"{HOME}/tk.txt") or ""
+        return await self.saved(f"{HOME}/tk.txt")
 
     async def empty(self) -> None:
         await self.press("f3")
@@ -216,11 +238,11 @@ class WriterField(Field):
             for place, names in AUTOMATIC.items()
             for name in names
         )
+        await self.run("mkdir", "-p", "/tmp/office/user")
         await self.put(
             "/tmp/office/user/registrymodifications.xcu",
             PLAIN_WRITER.format(items=items),
         )
-        await self.case.exec(self.desktop_id, "chown", "-R", "user:user", "/tmp/office")
         await self.put(f"{HOME}/read_writer.py", READ_WRITER)
         await self.start(
             "soffice",
@@ -234,8 +256,7 @@ class WriterField(Field):
         look = ("python3", f"{HOME}/read_writer.py", "read")
 
         async def answers() -> bool:
-            ended = await self.case.exec(self.desktop_id, *look, user="user")
-            return bool(ended["returncode"] == 0)
+            return (await self.desktop.exec(list(look), timeout_s=60.0)).returncode == 0
 
         await eventually(answers, START_S)
         for _ in range(20):
@@ -292,4 +313,4 @@ class ChromiumField(Field):
         await self.ask("document.querySelector('textarea').value = ''")
 
 
-FIELDS: dict[str, Any] = {"gtk": GtkField, "tk": TkField, "writer": WriterField, "chromium": ChromiumField}
+FIELDS: dict[str, type[Field]] = {"gtk": GtkField, "tk": TkField, "writer": WriterField, "chromium": ChromiumField}
