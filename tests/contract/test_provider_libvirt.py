@@ -99,7 +99,7 @@ async def test_limits_hold_and_are_told(libvirt_case: Case) -> None:
     async def hungry_is_killed() -> bool:
         return (await case.provider.health("d1")).cause is HealthCause.OOM
 
-    await eventually(hungry_is_killed, 120.0)
+    await eventually(hungry_is_killed, 300.0)
     assert (await case.provider.health("d1")).oom_kills > 0
 
 

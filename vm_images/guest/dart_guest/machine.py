@@ -28,6 +28,8 @@ MOUNTS = (
 )
 MODULES = ("virtio_console", "virtio_rng", "virtio_net", "af_packet")
 PORT_LIMIT_S = 20.0
+GENERATIONS = Path("/sys/kernel/mm/lru_gen")
+WORKING_SET_MS = 1000
 SETTINGS = {"resolution": "DART_RESOLUTION", "font_size": "DART_FONT_SIZE", "port": "DART_PORT"}
 POWER_OFF = 0x4321FEDC
 
@@ -52,6 +54,7 @@ def prepare() -> bool:
         socket.sethostname(Path("/etc/hostname").read_text(encoding="ascii").strip())
     for module in MODULES:
         subprocess.run(["/sbin/modprobe", "-q", module], check=False, stdin=subprocess.DEVNULL)
+    end_thrashing()
     return True
 
 
@@ -75,6 +78,14 @@ def grow_disk() -> None:
         roots = [line.split()[0] for line in mounts if line.split()[1] == "/" and line.startswith("/dev/")]
     for device in roots:
         subprocess.run(["/sbin/resize2fs", device], check=False, capture_output=True, stdin=subprocess.DEVNULL)
+
+
+def end_thrashing(place: Path = GENERATIONS) -> None:
+    """Have the kernel end a program once what was used within the last second no longer fits; without this, and without swap, a desktop
+    that is out of memory reads its programs from the disk over and over, for minutes, before anything is ended."""
+    with contextlib.suppress(OSError):
+        (place / "enabled").write_text("y", encoding="ascii")
+        (place / "min_ttl_ms").write_text(str(WORKING_SET_MS), encoding="ascii")
 
 
 def find_port(name: str) -> Path:
