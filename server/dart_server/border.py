@@ -24,9 +24,10 @@ from dart_server.door.bodies import problem_in
 from dart_server.door.connections import HEAD_LIMIT
 from dart_server.door.hosts import Hosts
 from dart_server.door.limits import Limits, Visit
-from dart_server.errors import FarmError
+from dart_server.errors import FarmError, from_provider
 from dart_server.ids import new_id
 from dart_server.metrics import Metrics
+from dart_server.providers.base import ProviderError
 from dart_server.wire import ErrorCode
 
 log = logging.getLogger(__name__)
@@ -227,6 +228,10 @@ def install_handlers(app: FastAPI) -> None:
         assert isinstance(error, FarmError)
         return envelope(error, request_id_of(request))
 
+    async def provider_error(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, ProviderError)
+        return envelope(from_provider(error), request_id_of(request))
+
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         problem = error.errors()[0]
@@ -259,6 +264,7 @@ def install_handlers(app: FastAPI) -> None:
         return envelope(FarmError(ErrorCode.HOST_FAULT, detail, hint=hint, status=500), request_id)
 
     app.add_exception_handler(FarmError, farm_error)
+    app.add_exception_handler(ProviderError, provider_error)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(ClientDisconnect, hung_up)

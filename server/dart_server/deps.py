@@ -6,7 +6,8 @@ Rule: every route but liveness and readiness asks for a key.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends
 from starlette.requests import HTTPConnection
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
     from dart_server.farm import Farm
 
 FENCE_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the caller of a route must bring: a key of a scope, a lease's token, its fence."""
+
+    scope: Scope | None = None
+    token: bool = False
+    fence: bool = False
+
+
+NEEDS: dict[Callable[..., Any], Needs] = {}
+"""By dependency; the API's description is made from it."""
 
 
 def farm_of(connection: HTTPConnection) -> Farm:
@@ -47,6 +61,7 @@ def _with_scope(scope: Scope) -> Callable[[HTTPConnection], Awaitable[Principal]
     async def dependency(connection: HTTPConnection) -> Principal:
         return await principal_of(connection, scope)
 
+    NEEDS[dependency] = Needs(scope)
     return dependency
 
 
@@ -72,6 +87,9 @@ async def _fenced(connection: HTTPConnection, lease_id: str) -> Access:
 async def _unfenced(connection: HTTPConnection, lease_id: str) -> Access:
     return await access_of(connection, lease_id, fenced=False)
 
+
+NEEDS[_fenced] = Needs(Scope.LEASE, token=True, fence=True)
+NEEDS[_unfenced] = Needs(Scope.LEASE, token=True)
 
 Reader = Annotated[Principal, Depends(_with_scope(Scope.READ))]
 Tenant = Annotated[Principal, Depends(_with_scope(Scope.LEASE))]
