@@ -17,6 +17,8 @@ from typing import Any
 from sqlalchemy import Connection, Executable, Row, create_engine, event
 from sqlalchemy.exc import SQLAlchemyError
 
+from dart_server.batches import Statement, execute_all
+
 log = logging.getLogger(__name__)
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -30,7 +32,7 @@ class Database:
     def __init__(self, url: str) -> None:
         self._engine = create_engine(url)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dart-ledger")
-        self._queue: list[tuple[Sequence[Executable], Receipt]] = []
+        self._queue: list[tuple[Sequence[Statement], Receipt]] = []
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         if self._engine.dialect.name == "sqlite":
@@ -45,7 +47,7 @@ class Database:
         with self._engine.begin() as connection:
             _upgrade(connection)
 
-    def write(self, *statements: Executable) -> Receipt:
+    def write(self, *statements: Statement) -> Receipt:
         """Queue statements that are committed together."""
         receipt: Receipt = asyncio.get_running_loop().create_future()
         receipt.add_done_callback(_log_failure)
@@ -80,16 +82,15 @@ class Database:
                 else:
                     receipt.set_exception(failure)
 
-    def _commit_batch(self, batch: Sequence[Sequence[Executable]]) -> list[SQLAlchemyError | None]:
+    def _commit_batch(self, batch: Sequence[Sequence[Statement]]) -> list[SQLAlchemyError | None]:
         """Commit writes together; when that fails, each by itself, so that only the faulty ones are told so."""
         together = self._commit([statement for statements in batch for statement in statements])
         return [None] * len(batch) if together is None else [self._commit(statements) for statements in batch]
 
-    def _commit(self, statements: Sequence[Executable]) -> SQLAlchemyError | None:
+    def _commit(self, statements: Sequence[Statement]) -> SQLAlchemyError | None:
         try:
             with self._engine.begin() as connection:
-                for statement in statements:
-                    connection.execute(statement)
+                execute_all(connection, statements)
         except SQLAlchemyError as error:
             return error
         return None

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Executable, insert
+from sqlalchemy import insert
 
 from dart_server import wire
+from dart_server.batches import Frequent, Prepared, Statement, table_of
 from dart_server.clock import Clock
 from dart_server.db import Database, Receipt
 from dart_server.models import EventRow
+
+_EVENT = Frequent(insert(table_of(EventRow)), rank=9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class EventNote:
     data: dict[str, Any] | None = None
 
 
+@lru_cache(maxsize=1024)
 def shape_text(shape: wire.DesktopShape) -> str:
     """Canonical JSON of a shape: equal shapes give equal text."""
     return json.dumps(shape.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
@@ -40,8 +45,8 @@ class Statements:
         self._db = database
         self._clock = clock
 
-    def _event(self, note: EventNote) -> Executable:
-        return insert(EventRow).values(
+    def _event(self, note: EventNote) -> Prepared:
+        return _EVENT(
             at=self._clock.time(),
             kind=note.kind,
             desktop_id=note.desktop_id,
@@ -50,5 +55,5 @@ class Statements:
             data=note.data or {},
         )
 
-    def _write(self, statement: Executable, note: EventNote | None = None) -> Receipt:
+    def _write(self, statement: Statement, note: EventNote | None = None) -> Receipt:
         return self._db.write(statement, self._event(note)) if note else self._db.write(statement)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Executable, insert, select, update
+from sqlalchemy import bindparam, insert, select, update
 
 from dart_server import wire
+from dart_server.batches import Frequent, Prepared, table_of
 from dart_server.db import Receipt
 from dart_server.models import DesktopRow
 from dart_server.records import Slot
 from dart_server.repository.base import EventNote, Statements, shape_text
 
 GONE = wire.DesktopState.GONE.value
+_TABLE = table_of(DesktopRow)
+_INSERT = Frequent(insert(_TABLE), rank=0)
+_UPDATE = Frequent(update(_TABLE).where(_TABLE.c.desktop_id == bindparam("which")), rank=2)
 
 
-def desktop_row(slot: Slot, now: float) -> Executable:
+def desktop_row(slot: Slot, now: float) -> Prepared:
     """The statement that inserts or updates one slot's row; one that is gone ended `now`."""
     changing = {
         "state": slot.state.value,
@@ -24,9 +28,9 @@ def desktop_row(slot: Slot, now: float) -> Executable:
         "ended_at": now if slot.state is wire.DesktopState.GONE else None,
     }
     if slot.recorded:
-        return update(DesktopRow).where(DesktopRow.desktop_id == slot.desktop_id).values(changing)
+        return _UPDATE(which=slot.desktop_id, **changing)
     slot.recorded = True
-    return insert(DesktopRow).values(
+    return _INSERT(
         desktop_id=slot.desktop_id,
         shape=shape_text(slot.shape),
         image_digest=slot.image_digest,

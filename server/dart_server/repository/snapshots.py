@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Executable, insert, select, update
+from sqlalchemy import Executable, bindparam, insert, select, update
 
 from dart_server import wire
+from dart_server.batches import Frequent, table_of
 from dart_server.db import Receipt
 from dart_server.models import SnapshotRow
 from dart_server.records import Slot, SnapshotRecord
 from dart_server.repository.base import EventNote, Statements, shape_text
+
+_TABLE = table_of(SnapshotRow)
+_TOUCH = Frequent(update(_TABLE).where(_TABLE.c.snapshot_id == bindparam("which")), rank=6)
 
 
 class SnapshotStatements(Statements):
@@ -58,7 +62,7 @@ class SnapshotStatements(Statements):
         return self._write(_snapshot_update(record.snapshot_id, values), note)
 
     def touch_snapshot(self, record: SnapshotRecord) -> Receipt:
-        return self._write(_snapshot_update(record.snapshot_id, {"last_used_at": record.last_used_at}))
+        return self._write(_TOUCH(which=record.snapshot_id, last_used_at=record.last_used_at))
 
     def end_snapshot(self, snapshot_id: str, state: str, reason: str, place: str | None = None) -> Receipt:
         """Write that a snapshot was deleted, or quarantined and kept at `place`."""
