@@ -6,6 +6,7 @@ from fastapi import FastAPI
 
 from dart_server import apidoc, history, key_routes, routes
 from dart_server.border import Border, install_handlers
+from dart_server.dashboard import routes as dashboard_routes
 from dart_server.farm import Farm, package_version
 from dart_server.guest import routes as guest_routes
 from dart_server.leases import routes as lease_routes
@@ -23,7 +24,8 @@ def create_app(farm: Farm) -> FastAPI:
         openapi_url="/openapi.json",
     )
     app.state.farm = farm
-    for module in (routes, history, lease_routes, setup_routes, snapshot_routes, guest_routes, key_routes):
+    domains = (routes, history, lease_routes, setup_routes, snapshot_routes, guest_routes, key_routes, dashboard_routes)
+    for module in domains:
         app.include_router(module.router)
     app.openapi = lambda: apidoc.document(app)  # type: ignore[method-assign]
     install_handlers(app)

@@ -4,7 +4,7 @@
     snapshots   under a byte quota          setups   one builder per key
     pool        slots and the queue         leases   who may use a slot, until when
     guests      calls into desktops         keys     who may call
-    repository  the ledger
+    repository  the ledger                  dashboard  the page for people
 
 Rule: this module wires and drives; parts do not know it. Start takes over what an earlier life of the same farm left (its leases go on),
 and reaps the rest; stop leaves nothing on the host. Non-goals: HTTP (`app`), processes and signals (`daemon`).
@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from dart_server import wire
 from dart_server.clock import Clock, SystemClock
+from dart_server.dashboard.service import Dashboard
 from dart_server.db import Database
 from dart_server.door.hosts import Hosts
 from dart_server.door.limits import Limits
@@ -84,7 +85,10 @@ class Farm:
         self.pool = Pool(provider, self.preparer, self.snapshots, self.repository, settings, clock)
         token_root = secret_file(settings.secret_path, "root").encode()
         self.leases = Leases(provider, self.pool, self.setups, self.repository, self.metrics, clock, token_root)
-        self.guests = GuestAccess(provider, self.pool, self.leases, self.metrics)
+        self.dashboard = Dashboard(
+            settings, self.keys, self.pool, self.leases, self.repository, self.metrics.recent, clock
+        )
+        self.guests = GuestAccess(provider, self.pool, self.leases, self.metrics, self.dashboard.replay)
         self.ready = False
         self._ticker: asyncio.Task[None] | None = None
 
@@ -99,6 +103,7 @@ class Farm:
         await self._take_over()
         self.repository.add_event(EventNote("farm_started", data={"provider": self.provider.name}))
         self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
+        await self.dashboard.start()
         self.ready = True
 
     async def _take_over(self) -> None:
@@ -231,6 +236,7 @@ class Farm:
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.wait({self._ticker})
+        await self.dashboard.stop()
         await self.leases.end_all()
         await self.pool.stop()
         try:

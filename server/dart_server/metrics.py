@@ -23,6 +23,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from dart_server.dashboard.samples import Timings
 from dart_server.providers.base import HealthCause
 from dart_server.wire import DesktopState, ErrorCode, FaultOwner
 
@@ -55,10 +56,16 @@ def bounded(value: str, allowed: Collection[str]) -> str:
     return value if value in allowed else "other"
 
 
+CHARTED = {("POST", "/v1/leases"): "claim", ("POST", "/v1/leases/{lease_id}/reset"): "reset"}
+"""Requests whose durations the dashboard shows."""
+
+
 class Metrics:
     """All counters, gauges and histograms."""
 
     def __init__(self, *, version: str = "0", provider: str = "none") -> None:
+        self.recent = Timings()
+        """Some of the durations once more, for the dashboard's charts."""
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
@@ -97,6 +104,9 @@ class Metrics:
         """Count one HTTP request. `route` is a template of the application's, or `unmatched`: never a path of the client's."""
         self._requests.labels(route, bounded(method, METHODS), f"{status // 100}xx").inc()
         self._seconds.labels(route).observe(seconds)
+        charted = CHARTED.get((method, route))
+        if charted is not None and status < 400:
+            self.recent.add(charted, seconds)
 
     def socket_opened(self) -> None:
         self._sockets.inc()
@@ -106,6 +116,7 @@ class Metrics:
 
     def step(self, seconds: float) -> None:
         self._steps.observe(seconds)
+        self.recent.add("step", seconds)
 
     def prepared(self, how: Prepared, prepared_state: bool, seconds: float) -> None:
         """Count one desktop that came to its state; `awaited` is one of the standby that was not ready when it was asked for."""

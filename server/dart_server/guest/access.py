@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dart_server import wire
 from dart_server.errors import FarmError
@@ -21,6 +21,9 @@ from dart_server.pool.service import Pool
 from dart_server.providers.base import SELF_INFLICTED, DesktopHealth, Provider
 from dart_server.wire import ErrorCode, FaultOwner
 
+if TYPE_CHECKING:
+    from dart_server.dashboard.replay import Replay
+
 T = TypeVar("T")
 SECOND_LOOK_S = 0.3
 """A process that was just killed may still be counted as alive; a connection that broke is looked at twice."""
@@ -30,11 +33,17 @@ SESSION_DOWN = "session_down"
 class GuestAccess:
     """Runs calls into desktops for the routes."""
 
-    def __init__(self, provider: Provider, pool: Pool, leases: Leases, metrics: Metrics) -> None:
+    def __init__(self, provider: Provider, pool: Pool, leases: Leases, metrics: Metrics, replay: Replay) -> None:
         self._provider = provider
         self._pool = pool
         self._leases = leases
         self._metrics = metrics
+        self._replay = replay
+
+    def stepped(self, access: Access, request: wire.StepRequest, frame: bytes | bytearray, duration_s: float) -> None:
+        """A step went well; `frame` is the guest's answer."""
+        self._metrics.step(duration_s)
+        self._replay.note(access.lease, access.slot.desktop_id, access.fence, request, frame, duration_s)
 
     async def run(self, access: Access, call: Callable[[GuestClient], Awaitable[T]]) -> T:
         """The call's result. Raises `FarmError`: fenced, lease_expired, desktop_failed, guest_error."""

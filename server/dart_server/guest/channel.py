@@ -20,7 +20,6 @@ from dart_server.errors import FarmError
 from dart_server.guest.access import GuestAccess
 from dart_server.guest.client import GuestChannel, GuestClient, GuestUnreachable
 from dart_server.leases.service import Access
-from dart_server.metrics import Metrics
 from dart_server.wire import ErrorCode
 
 STEP_GRACE_S = 15.0
@@ -62,10 +61,9 @@ def error_frame(seq: int | None, error: FarmError) -> bytes:
 class StepChannel:
     """One client's channel into one leased desktop."""
 
-    def __init__(self, guests: GuestAccess, access: Access, metrics: Metrics, *, early: bool = False) -> None:
+    def __init__(self, guests: GuestAccess, access: Access, *, early: bool = False) -> None:
         self._guests = guests
         self._access = access
-        self._metrics = metrics
         self._early = early
         self._channel: GuestChannel | None = None
         self._client: GuestClient | None = None
@@ -110,8 +108,9 @@ class StepChannel:
             frame = await self._channel.step(request.model_dump_json(), step_timeout_s(request), pass_on)
         except GuestUnreachable as error:
             raise await self._guests.explain(self._access, error) from error
-        self._metrics.step(time.perf_counter() - started)
+        duration_s = time.perf_counter() - started
         await self._check(frame)
+        self._guests.stepped(self._access, request, frame, duration_s)
         return frame
 
     async def _check(self, frame: bytearray) -> None:

@@ -50,7 +50,7 @@ async def step(lease_id: str, body: wire.StepRequest, request: Request, access: 
         access, lambda guest: guest.request("POST", "/v1/step", timeout_s=timeout_s, headers=headers, content=content)
     )
     await farm.guests.checked(access, reply)
-    farm.metrics.step(time.perf_counter() - started)
+    farm.guests.stepped(access, body, reply.content, time.perf_counter() - started)
     return Response(reply.content, media_type="application/octet-stream")
 
 
@@ -65,7 +65,7 @@ async def channel(socket: WebSocket, lease_id: str) -> None:
         await refuse(socket, error)
         return
     await socket.accept()
-    await StepChannel(farm.guests, access, farm.metrics, early=socket.query_params.get("early") == "1").serve(socket)
+    await StepChannel(farm.guests, access, early=socket.query_params.get("early") == "1").serve(socket)
 
 
 @router.get("/screenshot", operation_id="screenshot", response_class=Response)

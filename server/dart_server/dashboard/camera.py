@@ -1,0 +1,175 @@
+"""Pictures of leased desktops, for everyone who looks.
+
+Role: one request at a time per lease, its answer shared by all who want one as old; small copies of them. Rule: a picture is taken like a
+step without events: no waiting for a settled screen, no lock; it counts only when the desktop was the lease's all the time, so that nobody
+sees what another tenant does. Desktops without a lease are not looked at: a standby stays untouched.
+Non-goals: rights (who may look is asked before), protocols.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from PIL import Image
+
+from dart_server.clock import Clock
+from dart_server.dashboard.tiles import Pixels, decode
+from dart_server.guest.channel import frame_header
+from dart_server.guest.client import GuestTooLarge, GuestUnreachable
+from dart_server.records import LeaseRecord, Slot
+from dart_server.wire import DesktopState, LeaseState
+
+QUALITY = 90
+TAKE_TIMEOUT_S = 10.0
+"""A picture waits behind the step that the desktop is doing."""
+SMALL = (480, 270)
+"""Largest size of a small picture, in pixels."""
+SMALL_QUALITY = 72
+_REQUEST = json.dumps({"seq": 0, "frame": {"encoding": "jpeg", "quality": QUALITY, "cursor": True}}).encode()
+
+
+class ViewOver(Exception):
+    """The lease has ended: there is nothing more to see under it."""
+
+
+class NoPicture(Exception):
+    """None now: the desktop is being reset, is broken, or did not answer."""
+
+
+@dataclass(slots=True, eq=False)
+class Picture:
+    """One screen. `number` grows only when the screen changed; `at_s` is on the clock's monotonic axis."""
+
+    number: int
+    jpeg: bytes
+    width: int
+    height: int
+    at_s: float
+    _pixels: Pixels | None = field(default=None, repr=False)
+    _small: bytes | None = field(default=None, repr=False)
+
+    def pixels(self) -> Pixels:
+        """RGB, uint8 [H, W, 3]; takes milliseconds the first time."""
+        if self._pixels is None:
+            self._pixels = decode(self.jpeg)
+        return self._pixels
+
+    def small(self) -> bytes:
+        """A JPEG of at most `SMALL`; takes milliseconds the first time."""
+        if self._small is None:
+            self._small = shrink(self.jpeg)
+        return self._small
+
+
+def shrink(file: bytes) -> bytes:
+    """A picture file as a JPEG of at most `SMALL`."""
+    with Image.open(io.BytesIO(file)) as image:
+        image.draft("RGB", (SMALL[0] * 2, SMALL[1] * 2))
+        return small_jpeg(image.convert("RGB"))
+
+
+def small_jpeg(image: Image.Image) -> bytes:
+    """An image as a JPEG of at most `SMALL`."""
+    image.thumbnail(SMALL, Image.Resampling.BOX, reducing_gap=2.0)
+    target = io.BytesIO()
+    image.save(target, "JPEG", quality=SMALL_QUALITY)
+    return target.getvalue()
+
+
+class Camera:
+    """Looks at the desktop of one lease, wherever its resets take it."""
+
+    def __init__(self, lease: LeaseRecord, clock: Clock) -> None:
+        self._lease = lease
+        self._clock = clock
+        self._taking: asyncio.Task[Picture] | None = None
+        self._last: Picture | None = None
+
+    async def picture(self, oldest_s: float) -> Picture:
+        """The screen as it was at most `oldest_s` ago. Raises `ViewOver`, `NoPicture`."""
+        slot = current_slot(self._lease)
+        last = self._last
+        if last is not None and self._clock.monotonic() - last.at_s <= oldest_s:
+            return last
+        if self._taking is None:
+            self._taking = asyncio.get_running_loop().create_task(self._take(slot))
+            self._taking.add_done_callback(self._taken)
+        return await asyncio.shield(self._taking)
+
+    async def next_picture(self, shown: Callable[[], Picture | None], interval: Callable[[], float]) -> Picture:
+        """The next screen that differs from `shown()`, looking every `interval()` seconds. Raises `ViewOver`; waits while there is none."""
+        while True:
+            try:
+                picture = await self.picture(interval() / 2)
+            except NoPicture:
+                pass
+            else:
+                before = shown()
+                if before is None or picture.number != before.number:
+                    return picture
+            await self._clock.sleep(interval())
+
+    def _taken(self, task: asyncio.Task[Picture]) -> None:
+        self._taking = None
+        if not task.cancelled():
+            task.exception()
+
+    async def _take(self, slot: Slot) -> Picture:
+        guest, fence = slot.guest, slot.fence
+        if guest is None or slot.state is not DesktopState.LEASED:
+            raise NoPicture("the desktop is being reset")
+        headers = {"content-type": "application/json"}
+        try:
+            reply = await guest.request("POST", "/v1/step", timeout_s=TAKE_TIMEOUT_S, headers=headers, content=_REQUEST)
+        except (GuestUnreachable, GuestTooLarge) as error:
+            raise NoPicture(str(error)) from error
+        if current_slot(self._lease) is not slot or slot.fence != fence or slot.guest is not guest:
+            raise NoPicture("the desktop was reset meanwhile")
+        if reply.status != 200:
+            raise NoPicture("the desktop's session does not answer")
+        try:
+            header = frame_header(reply.content)
+            width, height = int(str(header["width"])), int(str(header["height"]))
+        except (ValueError, KeyError) as error:
+            raise NoPicture(f"the guest agent sent a broken frame: {error}") from error
+        jpeg = reply.content[4 + int.from_bytes(reply.content[:4], "big") :]
+        last, now = self._last, self._clock.monotonic()
+        if last is not None and last.jpeg == jpeg:
+            last.at_s = now
+            return last
+        self._last = Picture(last.number + 1 if last else 1, jpeg, width, height, now)
+        return self._last
+
+
+def current_slot(lease: LeaseRecord) -> Slot:
+    """The desktop that is the lease's now. Raises `ViewOver`."""
+    slot = lease.slot
+    if slot is None or lease.state is not LeaseState.ACTIVE or slot.lease_id != lease.lease_id:
+        raise ViewOver("the lease has ended")
+    return slot
+
+
+class Cameras:
+    """The cameras of all leases that somebody looks at, or looked at lately."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._cameras: dict[str, Camera] = {}
+
+    def of(self, lease: LeaseRecord) -> Camera:
+        """The lease's camera."""
+        return self._cameras.setdefault(lease.lease_id, Camera(lease, self._clock))
+
+    async def small(self, lease: LeaseRecord, oldest_s: float) -> tuple[Picture, bytes]:
+        """A small picture of the lease's screen. Raises `ViewOver`, `NoPicture`."""
+        picture = await self.of(lease).picture(oldest_s)
+        return picture, await asyncio.to_thread(picture.small)
+
+    def keep(self, active: set[str]) -> None:
+        """Forget the pictures of leases that have ended."""
+        for lease_id in self._cameras.keys() - active:
+            del self._cameras[lease_id]

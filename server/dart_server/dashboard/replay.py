@@ -1,0 +1,157 @@
+"""The last steps of each desktop: what was done, and a small picture of what was there then.
+
+Rule: bounded, by steps per desktop and by bytes in all; the step itself only leaves a note, the picture is made in a thread, at most
+`PICTURES_PER_S` in all and one per `APART_S` and desktop, the latest first. Nothing is asked of the guest: pictures are those that the
+step's own frame had. Each step tells whose it was. Non-goals: the training record (`dart_agent.store`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from dart_server import wire
+from dart_server.clock import Clock
+from dart_server.dashboard.camera import shrink, small_jpeg
+from dart_server.guest.channel import frame_header
+from dart_server.records import LeaseRecord
+
+log = logging.getLogger(__name__)
+STEPS = 120
+"""Steps kept per desktop."""
+BYTES = 48 * 1024**2
+"""Bytes of pictures kept in all."""
+APART_S = 0.4
+PICTURES_PER_S = 8.0
+LONGEST_TEXT = 200
+MOST_EVENTS = 40
+"""Events told of one step."""
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One step of a desktop. `at_s`: seconds since 1970; `picture`: a small JPEG, None when none was made."""
+
+    number: int
+    at_s: float
+    owner: str
+    lease_id: str
+    fence: int
+    events: list[wire.InputEvent]
+    duration_s: float
+    picture: bytes | None = None
+
+
+class Replay:
+    """The rings of all desktops."""
+
+    def __init__(self, clock: Clock, steps: int = STEPS, nbytes: int = BYTES) -> None:
+        self._clock = clock
+        self._steps = steps
+        self._limit_nbytes = nbytes
+        self._rings: OrderedDict[str, deque[Step]] = OrderedDict()
+        self._numbers = itertools.count(1)
+        self._waiting: OrderedDict[str, tuple[Step, bytes | bytearray]] = OrderedDict()
+        self._pictured_s: dict[str, float] = {}
+        self._arrived = asyncio.Event()
+        self.nbytes = 0
+
+    def note(
+        self,
+        lease: LeaseRecord,
+        desktop_id: str,
+        fence: int,
+        request: wire.StepRequest,
+        frame: bytes | bytearray,
+        duration_s: float,
+    ) -> None:
+        """A step was done; `frame` is the guest's binary answer, which is read later and only if a picture is due."""
+        if self._steps == 0 or not (request.events or request.frame.encoding != "none"):
+            return
+        step = Step(
+            number=next(self._numbers),
+            at_s=self._clock.time(),
+            owner=lease.owner,
+            lease_id=lease.lease_id,
+            fence=fence,
+            events=[shortened(event) for event in request.events[:MOST_EVENTS]],
+            duration_s=duration_s,
+        )
+        ring = self._rings.setdefault(desktop_id, deque())
+        self._rings.move_to_end(desktop_id)
+        ring.append(step)
+        if len(ring) > self._steps:
+            self._drop(ring)
+        last_s = self._pictured_s.get(desktop_id, -APART_S)
+        if request.frame.encoding != "none" and self._clock.monotonic() - last_s >= APART_S:
+            self._waiting[desktop_id] = (step, frame)
+            self._arrived.set()
+
+    def _drop(self, ring: deque[Step]) -> None:
+        gone = ring.popleft()
+        self.nbytes -= len(gone.picture or b"")
+        gone.picture = None
+
+    def steps(self, desktop_id: str) -> list[Step]:
+        """The steps of a desktop, oldest first."""
+        return list(self._rings.get(desktop_id, ()))
+
+    def keep(self, desktop_ids: set[str]) -> None:
+        """Forget desktops that are gone."""
+        for desktop_id in self._rings.keys() - desktop_ids:
+            ring = self._rings.pop(desktop_id)
+            while ring:
+                self._drop(ring)
+        for desktop_id in self._pictured_s.keys() - desktop_ids:
+            del self._pictured_s[desktop_id]
+
+    async def make_pictures(self) -> None:
+        """Turn frames into pictures, for ever."""
+        while True:
+            await self._arrived.wait()
+            while self._waiting:
+                desktop_id, (step, frame) = self._waiting.popitem(last=False)
+                self._pictured_s[desktop_id] = self._clock.monotonic()
+                await self._make(step, frame)
+                await self._clock.sleep(1 / PICTURES_PER_S)
+            self._arrived.clear()
+
+    async def _make(self, step: Step, frame: bytes | bytearray) -> None:
+        try:
+            picture = await asyncio.to_thread(small_picture, frame)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.info("a step's frame is no picture: %s", error)
+            return
+        step.picture = picture
+        self.nbytes += len(picture)
+        while self.nbytes > self._limit_nbytes and self._rings:
+            desktop_id = next(iter(self._rings))
+            ring = self._rings[desktop_id]
+            while ring and self.nbytes > self._limit_nbytes:
+                self._drop(ring)
+            if not ring:
+                del self._rings[desktop_id]
+
+
+def small_picture(frame: bytes | bytearray) -> bytes:
+    """The picture of a binary frame as a small JPEG. Raises OSError, ValueError, KeyError, TypeError."""
+    header: dict[str, Any] = frame_header(frame)
+    payload = memoryview(frame)[4 + int.from_bytes(frame[:4], "big") :]
+    if header["encoding"] == "raw":
+        # Pillow takes any buffer of bytes; a view saves a copy of six megabytes.
+        image = Image.frombuffer("RGB", (header["width"], header["height"]), payload, "raw", "RGB", 0, 1)  # type: ignore[arg-type]
+        return small_jpeg(image)
+    return shrink(bytes(payload))
+
+
+def shortened(event: wire.InputEvent) -> wire.InputEvent:
+    """The same event, a long text cut."""
+    if isinstance(event, wire.TextEvent) and len(event.text) > LONGEST_TEXT:
+        return wire.TextEvent(text=event.text[:LONGEST_TEXT] + "…")
+    return event

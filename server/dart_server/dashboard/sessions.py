@@ -1,0 +1,101 @@
+"""Who is logged in to the page: random session tokens in memory, each bound to the key that logged in.
+
+Rule: a session ends by time, by log-out, and with its key; every request asks whether the key still holds. State changes carry the
+session's second secret (`csrf`), which other sites cannot read. Non-goals: keys themselves (`keys`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from dart_server.clock import Clock
+from dart_server.errors import FarmError
+from dart_server.ids import hash_secret, new_secret, same_secret
+from dart_server.keys import Keys, Principal
+from dart_server.wire import ErrorCode
+
+COOKIE = "dart_session"
+CSRF_HEADER = "x-dart-csrf"
+SESSION_S = 12 * 3600.0
+"""How long a log-in holds."""
+IDLE_S = 3600.0
+"""A session that nobody uses ends after this."""
+MOST_SESSIONS = 256
+"""The ones used longest ago end when there are more."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One log-in. `until_s` and `used_s` are on the clock's monotonic axis."""
+
+    authorization: str = field(repr=False)
+    """What the key is asked with again; in memory only."""
+    csrf: str = field(repr=False)
+    until_s: float
+    used_s: float
+
+
+class Sessions:
+    """All log-ins of one farm."""
+
+    def __init__(self, keys: Keys, clock: Clock) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+
+    async def log_in(self, key: str) -> tuple[str, Session, Principal]:
+        """(cookie, session, who it is). Raises `unauthenticated`."""
+        authorization = f"Bearer {key.strip()}"
+        principal = await self._keys.principal(authorization)
+        cookie, now = new_secret("sess"), self._clock.monotonic()
+        session = Session(authorization, new_secret("csrf"), now + SESSION_S, now)
+        self._sessions[hash_secret(cookie)] = session
+        while len(self._sessions) > MOST_SESSIONS:
+            self._sessions.popitem(last=False)
+        return cookie, session, principal
+
+    async def require(self, cookie: str | None) -> tuple[Session, Principal]:
+        """The session of a cookie, and whose it is. Raises `unauthenticated` when it has ended or its key has."""
+        digest, now = hash_secret(cookie or ""), self._clock.monotonic()
+        session = self._sessions.get(digest)
+        if session is None or now >= min(session.until_s, session.used_s + IDLE_S):
+            self._sessions.pop(digest, None)
+            raise FarmError(ErrorCode.UNAUTHENTICATED, "the session has ended", hint="Log in again.")
+        try:
+            principal = await self._keys.principal(session.authorization)
+        except FarmError:
+            self._sessions.pop(digest, None)
+            raise
+        session.used_s = now
+        if digest in self._sessions:
+            self._sessions.move_to_end(digest)
+        return session, principal
+
+    def log_out(self, cookie: str | None) -> None:
+        """End a session. One that has ended already is no error."""
+        self._sessions.pop(hash_secret(cookie or ""), None)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+
+def check_origin(headers: Mapping[str, str]) -> str:
+    """A browser tells from which page a request comes: only this farm's own may change something. Returns that page's scheme, which
+    behind a proxy is not the request's own. Raises `forbidden`."""
+    host = headers.get("host", "").lower()
+    try:
+        origin = urlsplit(headers.get("origin", "").lower())
+    except ValueError:
+        origin = urlsplit("")
+    if origin.scheme not in ("http", "https") or not host or origin.netloc != host:
+        raise FarmError(ErrorCode.FORBIDDEN, "this request did not come from the farm's own page")
+    return origin.scheme
+
+
+def check_csrf(session: Session, given: str | None) -> None:
+    """Raises `forbidden` when a change does not carry the session's own token."""
+    if not given or not same_secret(given, session.csrf):
+        raise FarmError(ErrorCode.FORBIDDEN, "the request lacks the session's token", hint="Reload the page.")

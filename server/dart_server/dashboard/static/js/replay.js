@@ -1,0 +1,86 @@
+// The last steps of a desktop: a list, a slider, and the small picture of each over the live screen.
+
+import { call, every, picture } from "./api.js";
+import { h, keyed, setText } from "./dom.js";
+import { clockTime, milliseconds, stepWords } from "./format.js";
+
+const LOOK_MS = 3000, PLAY_MS = 450;
+
+export function replayPanel(desktopId, live) {
+  let steps = [];
+  let at = -1;
+  let url = null;
+  let stop = () => {};
+  let timer = 0;
+  const image = h("img", { class: "step", alt: "", hidden: true });
+  live.element.append(image);
+  const slider = h("input", { type: "range", min: 0, max: 0, value: 0, "aria-label": "Step", oninput: () => go(Number(slider.value)) });
+  const play = h("button", { type: "button", onclick: toggle }, "Play");
+  const back = h("button", { type: "button", hidden: true, onclick: leave }, "Live");
+  const saying = h("p", { class: "quiet small" }, "");
+  const list = h("ol", { class: "steps scroll", tabindex: 0, "aria-label": "Steps, oldest first" });
+  const none = h("p", { class: "empty" }, "No steps yet. They show here while a client works on the desktop.");
+  const controls = h("div", {}, slider, h("div", { class: "under" }, play, back), saying);
+  const element = h("div", {}, controls, none, list);
+
+  async function look() {
+    try { steps = await call("GET", `/desktops/${desktopId}/steps`); } catch { return; /* the page itself says when the desktop is gone */ }
+    none.hidden = steps.length > 0;
+    controls.hidden = list.hidden = steps.length === 0;
+    slider.max = Math.max(0, steps.length - 1);
+    keyed(list, steps, (step) => step.number,
+      (step) => h("li", {}, h("button", { type: "button", onclick: () => go(steps.findIndex((one) => one.number === step.number)) },
+        h("span", { class: "no" }, String(step.number)), stepWords(step.events))),
+      () => {});
+  }
+
+  async function go(index) {
+    if (index < 0 || index >= steps.length) return;
+    at = index;
+    const step = steps[index];
+    slider.value = index;
+    for (const item of list.children) item.firstElementChild.setAttribute("aria-current", item.dataset.key === String(step.number));
+    setText(saying, `Step ${step.number} at ${clockTime(step.at)}, ${milliseconds(step.duration_ms)}${step.picture ? "" : ", without a picture"}`);
+    back.hidden = false;
+    live.setReplaying(true);
+    if (!step.picture) return;
+    const found = await picture(`/desktops/${desktopId}/steps/${step.number}`, null);
+    if (!found?.url || at !== index) return;
+    image.src = found.url;
+    image.alt = `The screen after step ${step.number}: ${stepWords(step.events)}`;
+    image.hidden = false;
+    if (url) URL.revokeObjectURL(url);
+    url = found.url;
+  }
+
+  function leave() {
+    clearInterval(timer);
+    timer = 0;
+    at = -1;
+    setText(play, "Play");
+    setText(saying, "");
+    back.hidden = image.hidden = true;
+    live.setReplaying(false);
+    image.removeAttribute("src");
+    for (const item of list.children) item.firstElementChild.removeAttribute("aria-current");
+  }
+
+  function toggle() {
+    if (timer) { clearInterval(timer); timer = 0; setText(play, "Play"); return; }
+    let next = at < 0 || at >= steps.length - 1 ? 0 : at;
+    setText(play, "Pause");
+    timer = setInterval(() => {
+      if (next >= steps.length) { clearInterval(timer); timer = 0; setText(play, "Play"); return; }
+      go(next);
+      next += 1;
+    }, PLAY_MS);
+  }
+
+  function show(yes) {
+    stop();
+    if (yes) stop = every(LOOK_MS, look);
+    else leave();
+  }
+
+  return { element, show };
+}

@@ -1,0 +1,89 @@
+"""Log-in to the page: the cookie, its end, origins and the session's token."""
+
+from __future__ import annotations
+
+import pytest
+from dashboard_pages import HOST, Page
+from farm_harness import Api, ManualClock
+
+from dart_server.dashboard.sessions import IDLE_S, MOST_SESSIONS, SESSION_S, Sessions, check_origin
+from dart_server.errors import FarmError
+
+
+async def test_a_key_is_traded_for_a_cookie_that_scripts_and_other_sites_cannot_use(api: Api, page: Page) -> None:
+    assert (await page.get("/session")).json() is None
+    reply = await page.log_in(api.key)
+    cookie = reply.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "samesite=strict" in cookie.lower()
+    assert f"Max-Age={int(SESSION_S)}" in cookie
+    assert api.key not in cookie + reply.text
+    said = (await page.get("/session")).json()
+    assert (said["name"], said["scope"]) == ("admin", "admin")
+
+
+async def test_a_wrong_key_gets_no_cookie(page: Page) -> None:
+    reply = await page.log_in("dart_wrong")
+    assert reply.status_code == 401
+    assert "set-cookie" not in reply.headers
+    assert (await page.get("/overview")).status_code == 401
+
+
+async def test_log_out_ends_the_session_and_not_the_key(api: Api, admin: Page) -> None:
+    cookies = dict(admin.client.cookies)
+    assert (await admin.change("POST", "/logout")).status_code == 200
+    admin.client.cookies.update(cookies)
+    assert (await admin.get("/overview")).status_code == 401
+    assert (await admin.log_in(api.key)).status_code == 200
+
+
+async def test_a_session_ends_when_nobody_uses_it_and_after_its_day(api: Api, admin: Page, clock: ManualClock) -> None:
+    clock.now += IDLE_S - 1
+    assert (await admin.get("/overview")).status_code == 200
+    clock.now += IDLE_S + 1
+    assert (await admin.get("/overview")).status_code == 401
+    await admin.log_in(api.key)
+    used_s = 0.0
+    while used_s < SESSION_S - IDLE_S:
+        clock.now += IDLE_S / 2
+        used_s += IDLE_S / 2
+        assert (await admin.get("/session")).json() is not None
+    clock.now += IDLE_S / 2
+    await admin.get("/session")
+    clock.now += IDLE_S / 2
+    assert (await admin.get("/session")).json() is None
+
+
+async def test_requests_of_other_pages_change_nothing(api: Api, admin: Page) -> None:
+    lease = await api.claim(shape={"resolution": [320, 240]})
+    path = f"/leases/{lease['lease_id']}/release"
+    for origin in ("http://evil.example", "null", f"http://{HOST}.evil.example"):
+        assert (await admin.change("POST", path, headers={"origin": origin})).status_code == 403, origin
+    assert (await admin.change("POST", path, headers={"x-dart-csrf": "csrf_guess"})).status_code == 403
+    assert (await admin.change("POST", path, headers={"x-dart-csrf": ""})).status_code == 403
+    assert len(api.farm.leases.active) == 1
+    assert (await admin.change("POST", path)).status_code == 200
+    assert api.farm.leases.active == []
+
+
+async def test_a_bearer_key_is_no_session(api: Api, page: Page) -> None:
+    reply = await page.client.get("/dashboard/api/overview", headers={"authorization": f"Bearer {api.key}"})
+    assert reply.status_code == 401
+
+
+async def test_the_number_of_sessions_is_bounded(api: Api, clock: ManualClock) -> None:
+    sessions = Sessions(api.farm.keys, clock)
+    first, *_ = await sessions.log_in(api.key)
+    for _ in range(MOST_SESSIONS):
+        last, *_ = await sessions.log_in(api.key)
+    assert len(sessions) == MOST_SESSIONS
+    with pytest.raises(FarmError, match="has ended"):
+        await sessions.require(first)
+    assert (await sessions.require(last))[1].scope.value == "admin"
+
+
+@pytest.mark.parametrize("origin", ["", "null", "http://", "http://[", "ftp://farm:1", "http://farm:2"])
+def test_an_origin_is_this_farm_or_refused(origin: str) -> None:
+    with pytest.raises(FarmError):
+        check_origin({"origin": origin, "host": "farm:1"})
+    assert check_origin({"origin": "https://farm:1", "host": "farm:1"}) == "https"
