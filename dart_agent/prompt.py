@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from dart_agent.geometry import Coordinates, PointMap, to_model_image
 from dart_agent.history import History, Turn
-from dart_agent.parse import SCROLL_CLICKS
+from dart_envs.geometry import Coordinates, PointMap, to_model_image
 from dart_envs.types import Observation, RgbImage
+from dart_envs.uitars import SCROLL_CLICKS
 
 PresetName = Literal["tiny", "uitars", "qwen"]
 Message = Mapping[str, Any]

@@ -21,7 +21,6 @@ from typing import Protocol
 
 from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import ConfigError, StoreError
-from dart_agent.geometry import Coordinates
 from dart_agent.policy import BlankPolicy, OraclePolicy, RandomPolicy
 from dart_agent.prompt import PromptBuilder, preset
 from dart_agent.runner import Episode, EpisodeEnv, Seen, Unparsed, run_episode
@@ -29,6 +28,7 @@ from dart_agent.screens import ScreenWriter
 from dart_agent.types import Policy, WorkItem, WorkSource
 from dart_agent.worker_config import WorkerConfig, load_worker_config
 from dart_envs.errors import DartEnvError
+from dart_envs.geometry import Coordinates
 from dart_envs.tasks import Task, load
 from dart_envs.types import Desktop
 

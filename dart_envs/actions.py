@@ -1,7 +1,7 @@
 """Canonical actions: checked, performed as input events, written as JSON and read back.
 
 Role: the only place that knows what each `ActionType` needs and which input events it is made of. Rule: pure
-functions; every refusal is an `ActionError` with one sentence. Non-goals: model text (`dart_agent.parse`),
+functions; every refusal is an `ActionError` with one sentence. Non-goals: model text (`dart_envs.uitars`),
 the Gymnasium space (`dart_envs.spaces`).
 
 Coordinates are integer screen pixels; `resolution` is (width, height).
@@ -16,7 +16,7 @@ from typing import Any
 from dart_envs.errors import ActionError
 from dart_envs.keys import is_key
 from dart_envs.observation import scale_point
-from dart_envs.types import Action, ActionType
+from dart_envs.types import Action, ActionType, Gesture
 from dart_server.wire import (
     ButtonEvent,
     InputEvent,
@@ -48,6 +48,8 @@ class _Needs:
     """(button, times) for the types that are clicks."""
 
 
+FINAL = frozenset({ActionType.DONE, ActionType.FAIL})
+"""The actions that end an episode."""
 _POINT = frozenset({"x", "y"})
 NEEDS: Mapping[ActionType, _Needs] = {
     ActionType.CLICK: _Needs(_POINT, (LEFT, 1)),
@@ -133,8 +135,14 @@ def to_input_events(action: Action, resolution: tuple[int, int]) -> list[InputEv
     check_action(action, resolution)
     click = NEEDS[action.type].click
     if click is not None:
-        return [_move(action), *_clicks(*click)]
+        return [_move(action), *clicks(*click)]
     return _PERFORM[action.type](action)
+
+
+def to_gesture(action: Action, resolution: tuple[int, int]) -> Gesture:
+    """What a step performs for an action. Raises `ActionError`."""
+    events = to_input_events(action, resolution)
+    return Gesture(tuple(events), action.type if action.type in FINAL else None)
 
 
 def _move(action: Action) -> MoveEvent:
@@ -143,7 +151,8 @@ def _move(action: Action) -> MoveEvent:
     return MoveEvent(x=action.x, y=action.y)
 
 
-def _clicks(button: int, times: int) -> list[InputEvent]:
+def clicks(button: int, times: int) -> list[InputEvent]:
+    """A button pressed and released a number of times, close enough together to be one multiple click."""
     events: list[InputEvent] = []
     for index in range(times):
         if index:
@@ -156,12 +165,17 @@ def _drag(action: Action) -> list[InputEvent]:
     start = _move(action)
     assert action.x2 is not None
     assert action.y2 is not None
-    events: list[InputEvent] = [start, ButtonEvent(type="down", button=LEFT)]
+    return [start, *drag((start.x, start.y), (action.x2, action.y2), LEFT)]
+
+
+def drag(start: tuple[int, int], end: tuple[int, int], button: int) -> list[InputEvent]:
+    """From where the pointer is, `start`, to `end` with a button held; screen pixels."""
+    events: list[InputEvent] = [ButtonEvent(type="down", button=button)]
     for index in range(1, DRAG_MOVES + 1):
-        x = start.x + round((action.x2 - start.x) * index / DRAG_MOVES)
-        y = start.y + round((action.y2 - start.y) * index / DRAG_MOVES)
+        x = start[0] + round((end[0] - start[0]) * index / DRAG_MOVES)
+        y = start[1] + round((end[1] - start[1]) * index / DRAG_MOVES)
         events += [WaitEvent(ms=DRAG_MOVE_MS), MoveEvent(x=x, y=y)]
-    return [*events, WaitEvent(ms=DRAG_MOVE_MS), ButtonEvent(type="up", button=LEFT)]
+    return [*events, WaitEvent(ms=DRAG_MOVE_MS), ButtonEvent(type="up", button=button)]
 
 
 def _scroll(action: Action) -> list[InputEvent]:

@@ -18,9 +18,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from dart_envs.actions import to_input_events
+from dart_envs.actions import to_gesture
 from dart_envs.clock import SYSTEM_CLOCK, Clock
 from dart_envs.errors import (
     ActionError,
@@ -35,7 +36,17 @@ from dart_envs.errors import (
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.transport import FATAL_CODES
 from dart_envs.prepare import Preparer
-from dart_envs.types import Action, ActionType, EndReason, Frame, Observation, Outcome, StepResult, TaskLike
+from dart_envs.types import (
+    Action,
+    ActionType,
+    EndReason,
+    Frame,
+    Gesture,
+    Observation,
+    Outcome,
+    StepResult,
+    TaskLike,
+)
 from dart_server.wire import DesktopShape, FaultOwner, SettleSpec
 
 log = logging.getLogger(__name__)
@@ -45,6 +56,9 @@ RESET_SETTLE = SettleSpec(quiet_ms=200, cap_ms=3_000)
 RESET_ATTEMPTS = 3
 EVALUATE_TIMEOUT_S = 120.0
 REFUSED_EVENT_CODES = frozenset({"unknown_key", "bad_request"})
+CODE_TIMEOUT_S = 60.0
+CODE_HEAD = "import pyautogui; import time; pyautogui.FAILSAFE = False\n"
+"""What comes before an agent's own Python, as OSWorld's agents expect."""
 _FINAL = {ActionType.DONE: EndReason.DONE, ActionType.FAIL: EndReason.FAIL}
 
 
@@ -94,6 +108,7 @@ class AsyncDesktopEnv:
         self._over = True
         self._steps = 0
         self._last: Observation | None = None
+        self._pointer = (0, 0)
         self.timings_s: dict[str, float] = {}
         """How long the parts of the last `reset` or `step` took, seconds: lease, prepare, act, evaluate."""
 
@@ -106,6 +121,11 @@ class AsyncDesktopEnv:
     def task(self) -> TaskLike | None:
         """The task of the running or last episode."""
         return self._task
+
+    @property
+    def pointer(self) -> tuple[int, int]:
+        """Where the pointer was in the last frame, screen pixels; the origin before the first."""
+        return self._pointer
 
     @property
     def max_steps(self) -> int:
@@ -170,8 +190,10 @@ class AsyncDesktopEnv:
 
     # Step.
 
-    async def step(self, action: Action) -> StepResult:
+    async def step(self, action: Action | Gesture) -> StepResult:
         """Perform one action and observe; judge when the action ends the episode or uses up the budget.
+
+        A `Gesture` is performed as it is; one with code tells in `info["code"]` how the code ended.
 
         Raises `ActionError` (nothing happened, the step does not count) and `DartEnvError` when no episode is
         running. Faults of the farm and of the desktop never raise: they end the episode, and the result says
@@ -179,12 +201,15 @@ class AsyncDesktopEnv:
         """
         if self._over or self._lease is None or self._last is None:
             raise DartEnvError("No episode is running; call reset() first.")
-        events = to_input_events(action, self.shape.resolution)
+        gesture = action if isinstance(action, Gesture) else to_gesture(action, self.shape.resolution)
+        said: dict[str, Any] = {}
         started_s = self._clock.monotonic()
         self.timings_s = {}
         try:
-            if action.type not in _FINAL:
-                self._last = await self._observe(await self._lease.step(events, self._settle))
+            if gesture.code is not None:
+                said = {"code": await self._run_code(self._lease, gesture.code)}
+            if gesture.end is None or gesture.events or gesture.code is not None:
+                self._last = await self._observe(await self._lease.step(list(gesture.events), self._settle))
         except GuestError as error:
             if error.code in REFUSED_EVENT_CODES:
                 raise ActionError(f"The desktop refused the action: {error}") from error
@@ -197,11 +222,15 @@ class AsyncDesktopEnv:
         finally:
             self.timings_s["act"] = self._clock.monotonic() - started_s
         self._steps += 1
-        if action.type in _FINAL:
-            return await self._judge(_FINAL[action.type])
-        if self._steps >= self.max_steps:
-            return await self._judge(EndReason.MAX_STEPS)
-        return StepResult(self._last, 0.0, terminated=False, truncated=False, end=None, info=self._info())
+        if gesture.end is None and self._steps < self.max_steps:
+            return StepResult(self._last, 0.0, terminated=False, truncated=False, end=None, info=self._info() | said)
+        result = await self._judge(EndReason.MAX_STEPS if gesture.end is None else _FINAL[gesture.end])
+        return replace(result, info={**result.info, **said})
+
+    async def _run_code(self, lease: LeaseLike, code: str) -> dict[str, Any]:
+        """Run Python inside the desktop as its user; how it ended is data, whatever it was."""
+        reply = await lease.exec(["python", "-c", CODE_HEAD + code], timeout_s=CODE_TIMEOUT_S)
+        return {"returncode": reply.returncode, "timed_out": reply.timed_out, "stderr": reply.stderr[-2_000:]}
 
     async def _judge(self, end: EndReason) -> StepResult:
         """The evaluator's one run of this episode. A desktop that was broken from inside scores 0 whatever it
@@ -271,6 +300,7 @@ class AsyncDesktopEnv:
     async def _observe(self, frame: Frame) -> Observation:
         assert self._lease is not None
         assert self._task is not None
+        self._pointer = frame.header.cursor
         a11y = tuple(await self._lease.a11y()) if "a11y" in self._parts else None
         terminal = await self._lease.terminal() if "terminal" in self._parts else None
         return Observation(frame.image, self._task.instruction, a11y, terminal)

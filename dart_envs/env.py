@@ -18,13 +18,14 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from dart_envs.action_spaces import ActionSpaceChoice, make_codec
 from dart_envs.core import DEFAULT_SETTLE, AsyncDesktopEnv
 from dart_envs.errors import DartEnvError
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.loop import LoopThread
 from dart_envs.selection import TaskChoice, load, select
-from dart_envs.spaces import action_from_space, make_action_space, make_observation_space, observation_to_space
+from dart_envs.spaces import make_observation_space, observation_to_space
 from dart_envs.types import Action, RgbImage, TaskLike
 from dart_server.wire import DesktopShape, SettleSpec
 
@@ -44,7 +45,10 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
     object with `FarmLike`'s methods. settle: how long the screen must be quiet before it is looked at, a
     `SettleSpec` or its fields. observation: `screenshot`, and if wanted `a11y` and `terminal`.
 
-    Actions: elements of `action_space`, `dart_envs.Action`s, or their JSON form. Reward: 0.0 until the
+    action_space: `canonical`, `computer_13`, `pyautogui`, `pyautogui-exec`, `uitars`, `discrete-grid`,
+    `normalized` (see `dart_envs.action_spaces`), or a codec's factory.
+
+    Actions: elements of `action_space`, or `dart_envs.Action`s whatever the space. Reward: 0.0 until the
     evaluator ran, which happens once, at DONE, FAIL or the last step. `info["end"]` says why an episode
     ended; where `info["masked"]` is true there is no verdict to learn from.
     """
@@ -64,13 +68,15 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         settle: SettleSpec | Mapping[str, int] | None = None,
         observation: tuple[str, ...] = OBSERVATION,
         labels: Mapping[str, str] | None = None,
+        action_space: ActionSpaceChoice = "canonical",
     ) -> None:
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode is None or rgb_array, not {render_mode!r}.")
         self.render_mode = render_mode
         self.shape = make_shape(image, resolution, font_size)
         self.tasks = select(task, split)
-        self.action_space = make_action_space(self.shape.resolution)
+        self._codec = make_codec(action_space, self.shape.resolution)
+        self.action_space = self._codec.space
         self.observation_space = make_observation_space(self.shape.resolution, tuple(observation))
         self._core_options: dict[str, Any] = {
             "shape": self.shape,
@@ -93,6 +99,7 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         task = self.tasks.draw(self.np_random) if chosen is None else load(chosen)
         held = self._hold()
         observation, info = held.loop.run(held.core.reset(task, seed))
+        self._codec.reset()
         self._screen = observation.screenshot
         return observation_to_space(observation), dict(info)
 
@@ -101,8 +108,9 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         on."""
         if self._held is None:
             raise DartEnvError("No episode is running; call reset() first.")
-        canonical = action_from_space(action, self.shape.resolution)
-        result = self._held.loop.run(self._held.core.step(canonical))
+        gesture = self._codec.decode(action, self._held.core.pointer)
+        self._codec.performed()
+        result = self._held.loop.run(self._held.core.step(gesture))
         self._screen = result.observation.screenshot
         element = observation_to_space(result.observation)
         return element, float(result.reward), result.terminated, result.truncated, dict(result.info)

@@ -16,13 +16,65 @@ NAMED_KEYS = (
     *(f"f{number}" for number in range(1, 13)),
     *("capslock", "numlock", "scrolllock", "printscreen", "pause"),
 )
+RARE_KEYS = (
+    *(
+        "control",
+        "super",
+        "command",
+        "option",
+        "optionleft",
+        "optionright",
+        "altgr",
+        "apps",
+        "menu",
+        "help",
+        "select",
+        "execute",
+    ),
+    *(
+        "print",
+        "prntscrn",
+        "prtsc",
+        "prtscr",
+        "clear",
+        "modechange",
+        "sleep",
+        "stop",
+        "playpause",
+        "nexttrack",
+        "prevtrack",
+    ),
+    *("add", "subtract", "multiply", "divide", "decimal", "separator", "volumemute", "volumedown", "volumeup"),
+    *(
+        "browserback",
+        "browserforward",
+        "browserrefresh",
+        "browserstop",
+        "browsersearch",
+        "browserfavorites",
+        "browserhome",
+    ),
+    *("launchmail", "launchmediaselect", "launchapp1", "launchapp2"),
+    *(f"f{number}" for number in range(13, 25)),
+    *(f"num{digit}" for digit in range(10)),
+)
+"""pyautogui's other names, which the guest knows; not among the names that a policy of ours is taught."""
 _NAMED = frozenset(NAMED_KEYS)
+_GUEST = _NAMED | frozenset(RARE_KEYS)
 _PLUS = "+"
 
 
 def is_key(name: str) -> bool:
     """True for a named key and for any one printable character."""
     return name in _NAMED or (len(name) == 1 and name.isprintable())
+
+
+def guest_key(name: str) -> str | None:
+    """What the guest calls a key that pyautogui names, in whatever case; None when it is no key."""
+    if len(name) == 1:
+        return {"\n": "enter", "\r": "enter", "\t": "tab"}.get(name, name if name.isprintable() else None)
+    lowered = name.lower()
+    return lowered if lowered in _GUEST else None
 
 
 def parse_chord(chord: str) -> tuple[str, ...] | None:

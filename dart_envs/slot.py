@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from dart_envs.action_spaces import ActionCodec
 from dart_envs.core import AsyncDesktopEnv
 from dart_envs.errors import ActionError, DartEnvError
 from dart_envs.farm.base import FarmLike
 from dart_envs.selection import TaskPool, load
 from dart_envs.spaces import observation_to_space
-from dart_envs.types import Action, EndReason, Observation, RgbImage
+from dart_envs.types import EndReason, Gesture, Observation, RgbImage
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +40,11 @@ class Transition:
 class Slot:
     """Episodes on one desktop, one after another, with NEXT_STEP autoreset."""
 
-    def __init__(self, index: int, farm: FarmLike, tasks: TaskPool, core_options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, index: int, farm: FarmLike, tasks: TaskPool, core_options: Mapping[str, Any], codec: ActionCodec
+    ) -> None:
         self.index = index
+        self._codec = codec
         self._core = AsyncDesktopEnv(farm, **core_options)
         self._parts = frozenset(core_options.get("observation", ()))
         self._tasks = tasks
@@ -53,6 +57,11 @@ class Slot:
     def blank(self) -> bool:
         """True before the first episode."""
         return self._last is None
+
+    @property
+    def pointer(self) -> tuple[int, int]:
+        """Where the pointer is, screen pixels."""
+        return self._core.pointer
 
     @property
     def screen(self) -> RgbImage | None:
@@ -75,9 +84,10 @@ class Slot:
                 0.0, False, True, {"end": end.value, "masked": end.masked, "cause": f"reset: {error}"}, error
             )
         self._over = False
+        self._codec.reset()
         return self._transition(0.0, False, False, info)
 
-    async def advance(self, action: Action) -> Transition:
+    async def advance(self, action: Gesture) -> Transition:
         """Perform an action; the one after an episode's end is ignored and starts the next episode.
 
         An action that the desktop itself refuses changes nothing; `info["action_error"]` says why.

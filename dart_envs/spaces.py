@@ -36,7 +36,7 @@ TREE_LENGTH = 4_000_000
 WHEEL_CLICKS = 10
 SAMPLE_LENGTH = 12
 _SAMPLE_RANGES = ((0x20, 0x7F), (0xA1, 0x180), (0x391, 0x3C9), (0x410, 0x450), (0x4E00, 0x4F00), (0x1F600, 0x1F640))
-_SAMPLE_KEYS = (*NAMED_KEYS, *"abcdefghijklmnopqrstuvwxyz0123456789")
+SAMPLE_KEYS = (*NAMED_KEYS, *"abcdefghijklmnopqrstuvwxyz0123456789")
 
 
 class UnicodeText(Space[str]):
@@ -54,7 +54,7 @@ class UnicodeText(Space[str]):
         return False
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        _refuse_masks(mask, probability)
+        refuse_masks(mask, probability)
         length = int(self.np_random.integers(0, min(self.max_length, SAMPLE_LENGTH) + 1))
         ranges = self.np_random.integers(0, len(_SAMPLE_RANGES), size=length)
         return "".join(chr(int(self.np_random.integers(*_SAMPLE_RANGES[index]))) for index in ranges)
@@ -73,9 +73,10 @@ class UnicodeText(Space[str]):
 
 
 class KeyChord(Space[str]):
-    """Key chords written with plus signs, such as `ctrl+shift+s`, `enter` or `é`."""
+    """Key chords of at most `max_keys` keys, written with plus signs, such as `ctrl+shift+s`, `enter` or `é`."""
 
-    def __init__(self, *, seed: int | np.random.Generator | None = None) -> None:
+    def __init__(self, max_keys: int = MAX_KEYS, *, seed: int | np.random.Generator | None = None) -> None:
+        self.max_keys = max_keys
         super().__init__(dtype=str, seed=seed)
 
     @property
@@ -83,26 +84,27 @@ class KeyChord(Space[str]):
         return False
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        _refuse_masks(mask, probability)
-        key = _SAMPLE_KEYS[int(self.np_random.integers(len(_SAMPLE_KEYS)))]
+        refuse_masks(mask, probability)
+        key = SAMPLE_KEYS[int(self.np_random.integers(len(SAMPLE_KEYS)))]
         held = tuple(name for name in MODIFIERS if name != key and self.np_random.random() < 0.15)
-        return format_chord((*held, key))
+        return format_chord((*held[: self.max_keys - 1], key))
 
     def contains(self, x: Any) -> bool:
         chord = parse_chord(x) if isinstance(x, str) else None
-        return chord is not None and len(chord) <= MAX_KEYS
+        return chord is not None and len(chord) <= self.max_keys
 
     def __repr__(self) -> str:
-        return "KeyChord()"
+        return "KeyChord()" if self.max_keys == MAX_KEYS else f"KeyChord({self.max_keys})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, KeyChord)
+        return isinstance(other, KeyChord) and other.max_keys == self.max_keys
 
     def __hash__(self) -> int:
-        return hash(KeyChord)
+        return hash((KeyChord, self.max_keys))
 
 
-def _refuse_masks(mask: object, probability: object) -> None:
+def refuse_masks(mask: object, probability: object) -> None:
+    """Texts are drawn as they come; a mask for them has no meaning. Raises `ValueError`."""
     if mask is not None or probability is not None:
         raise ValueError("Text spaces are sampled without a mask.")
 

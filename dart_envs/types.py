@@ -65,6 +65,16 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
+class Gesture:
+    """What one step performs, whatever action space it was written in: `events` in order; or `code`, Python that runs inside the desktop as
+    its user; then the end of the episode when `end` is DONE or FAIL."""
+
+    events: tuple[InputEvent, ...] = ()
+    end: ActionType | None = None
+    code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What the policy may see: pixels and the instruction; the other two only when asked for."""
 

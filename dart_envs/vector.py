@@ -21,6 +21,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from dart_envs.action_spaces import ActionSpaceChoice, make_codec
 from dart_envs.env import OBSERVATION, make_settle, make_shape
 from dart_envs.errors import ActionError
 from dart_envs.farm.base import FarmLike
@@ -28,8 +29,8 @@ from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.loop import LoopThread
 from dart_envs.selection import TaskChoice, select
 from dart_envs.slot import Slot, Transition
-from dart_envs.spaces import action_from_space, make_action_space, make_observation_space
-from dart_envs.types import Action, RgbImage
+from dart_envs.spaces import make_observation_space
+from dart_envs.types import Gesture, RgbImage
 from dart_server.wire import SettleSpec
 
 _T = TypeVar("_T")
@@ -65,6 +66,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         settle: SettleSpec | Mapping[str, int] | None = None,
         observation: tuple[str, ...] = OBSERVATION,
         labels: Mapping[str, str] | None = None,
+        action_space: ActionSpaceChoice = "canonical",
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, not {num_envs}.")
@@ -75,7 +77,8 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         self.shape = make_shape(image, resolution, font_size)
         self.tasks = select(task, split)
         parts = tuple(observation)
-        self.single_action_space = make_action_space(self.shape.resolution)
+        self._codecs = [make_codec(action_space, self.shape.resolution) for _ in range(num_envs)]
+        self.single_action_space = self._codecs[0].space
         self.single_observation_space = make_observation_space(self.shape.resolution, parts)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -194,7 +197,9 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             farm = self._farm
             if farm is None or isinstance(farm, str):
                 farm = self._own_farm = await AsyncFarm.connect(farm)
-            self._slots = [Slot(index, farm, self.tasks, self._core_options) for index in range(self.num_envs)]
+            self._slots = [
+                Slot(index, farm, self.tasks, self._core_options, self._codecs[index]) for index in range(self.num_envs)
+            ]
 
     async def _reset_all(self, wanted: Iterable[int], seeds: Sequence[int | None], task: Any) -> list[Transition]:
         chosen = set(wanted)
@@ -207,7 +212,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             )
         )
 
-    async def _start(self, actions: Mapping[int, Action]) -> None:
+    async def _start(self, actions: Mapping[int, Gesture]) -> None:
         for index, action in actions.items():
             self._running[index] = asyncio.create_task(self._slots[index].advance(action), name=f"dart-slot-{index}")
 
@@ -255,7 +260,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             raise ValueError(f"There are {self.num_envs} desktops and {len(seed)} seeds.")
         return list(seed)
 
-    def _actions(self, actions: Any, indices: Sequence[int]) -> list[Action]:
+    def _actions(self, actions: Any, indices: Sequence[int]) -> list[Gesture]:
         count = len(indices)
         if isinstance(actions, Mapping):
             short = [name for name, column in actions.items() if len(column) != count]
@@ -266,7 +271,13 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             singles = list(actions)
             if len(singles) != count:
                 raise ActionError(f"{count} actions are needed, one per desktop, not {len(singles)}.")
-        return [action_from_space(single, self.shape.resolution) for single in singles]
+        gestures = [
+            self._codecs[index].decode(single, self._slots[index].pointer)
+            for index, single in zip(indices, singles, strict=True)
+        ]
+        for index in indices:
+            self._codecs[index].performed()
+        return gestures
 
     def _stack(
         self, ready: Sequence[Transition]

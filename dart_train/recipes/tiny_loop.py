@@ -20,10 +20,10 @@ import gymnasium as gym
 import torch
 
 import dart_envs.tasks
-from dart_agent.parse import Parsed, parse
 from dart_agent.prompt import PromptBuilder, preset
 from dart_agent.tokens import unwritable_ids
 from dart_envs.types import Action, ActionType, Observation, RgbImage
+from dart_envs.uitars import Parsed, parse
 from dart_train.advantage import group_advantages
 from dart_train.model import LoadedModel, load_model, pixel_inputs, token_logprobs
 from dart_train.types import TokenBatch

@@ -7,7 +7,7 @@ Role: names the parts of a screen by their place ("second row", "last button abo
     procedure_query   the task's own instruction and demonstration     thought and click of the demonstration are learnt
     said_queries      the task's own instruction                       thought and click of any part it names, in no order
 
-Rule: answers are in the words of `dart_agent.parse`; a click goes to the middle of an element, on the model's coordinate grid and still
+Rule: answers are in the words of `dart_envs.uitars`; a click goes to the middle of an element, on the model's coordinate grid and still
 inside it. Non-goals: choosing which to ask (`dart_train.warmup.fit`).
 """
 
@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from dart_agent.geometry import PointMap
-from dart_agent.parse import format_action
+from dart_envs.geometry import PointMap
 from dart_envs.types import Action, ActionType
+from dart_envs.uitars import format_action
 from dart_server.wire import A11yElement
 from dart_train.warmup.screens import WINDOW_ROLES, Screen
 

@@ -9,10 +9,10 @@ import asyncio
 
 import numpy as np
 
-from dart_agent.parse import Parsed, ParseError, parse
 from dart_agent.prompt import PromptBuilder, preset
 from dart_agent.types import Completion, Policy, PolicyRequest, Sampling, StopReason
 from dart_envs.types import Observation
+from dart_envs.uitars import Parsed, ParseError, parse
 
 
 def make_request(request_id: str, *, temperature: float = 1.0, max_tokens: int = 12, grey: int = 200) -> PolicyRequest:

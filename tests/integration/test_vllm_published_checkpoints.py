@@ -20,13 +20,13 @@ from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.launch import WorkerProcess
 from dart_agent.inference.model_files import read_facts
 from dart_agent.inference.settings import WorkerSettings
-from dart_agent.parse import Parsed, ParseError, parse
 from dart_agent.prompt import PromptBuilder, preset
 from dart_agent.store.blobs import ImageStore
 from dart_agent.store.rows import StepRow
 from dart_agent.store.wire import Batch, BatchGroup, BatchMember, BatchRow
 from dart_agent.types import PolicyRequest, Sampling, StepRecord
 from dart_envs.types import Observation, RgbImage
+from dart_envs.uitars import Parsed, ParseError, parse
 from dart_train.batch import ImageTokens, make_batch
 from dart_train.model import load_model, token_logprobs
 from dart_train.rows import Row

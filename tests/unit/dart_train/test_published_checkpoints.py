@@ -20,13 +20,13 @@ from dart_agent.chat import chat_template, render_chat
 from dart_agent.errors import ConfigError
 from dart_agent.inference.model_files import find_model, read_facts
 from dart_agent.inference.weight_files import check_fits, tensor_shapes
-from dart_agent.parse import Parsed, format_action, parse
 from dart_agent.prompt import Prompt, PromptBuilder, preset
 from dart_agent.store.blobs import ImageStore
 from dart_agent.store.rows import StepRow
 from dart_agent.store.wire import Batch, BatchGroup, BatchMember, BatchRow
 from dart_agent.types import Sampling, StepRecord, StopReason, VersionSpan
 from dart_envs.types import ActionType, Observation
+from dart_envs.uitars import Parsed, format_action, parse
 from dart_train.init_model import init_model
 from dart_train.model import LoadedModel, ModelNotFoundError, load_model, pixel_inputs
 from dart_train.trainer import Trainer

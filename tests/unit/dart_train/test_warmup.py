@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dart_agent.geometry import PointMap
-from dart_agent.parse import Parsed, parse
 from dart_agent.prompt import PromptBuilder, preset
 from dart_envs import tasks
+from dart_envs.geometry import PointMap
 from dart_envs.types import Action, ActionType
+from dart_envs.uitars import Parsed, parse
 from dart_server.wire import A11yElement
 from dart_train.fast_vision import rearrange_vision
 from dart_train.init_model import init_model

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dart_agent.geometry import PointMap
-from dart_agent.parse import Parsed, ParseError, ParseFault, format_action, parse
 from dart_envs.actions import MAX_WHEEL_CLICKS, check_action
 from dart_envs.errors import ActionError
+from dart_envs.geometry import PointMap
 from dart_envs.keys import NAMED_KEYS
 from dart_envs.types import Action, ActionType
+from dart_envs.uitars import Parsed, ParseError, ParseFault, format_action, parse
 
 TINY = PointMap((256, 160), (640, 400))
 SAME = PointMap((640, 400), (640, 400))

@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dart_agent.geometry import PointMap
 from dart_envs.actions import check_action
 from dart_envs.errors import ActionError
+from dart_envs.geometry import PointMap
 from dart_envs.keys import is_key
 from dart_envs.types import Action, ActionType
 

@@ -1,7 +1,7 @@
 """Between the screen, the picture that the model sees, and the numbers that it writes.
 
 Role: sizes of model-input images and the mapping of points. Rule: pure functions of sizes; a point maps to the pixel that holds its
-centre, so model → screen → model is the identity wherever the screen is not smaller than the picture. Non-goals: text (`parse`), prompts.
+centre, so model → screen → model is the identity wherever the screen is not smaller than the picture. Non-goals: text (`uitars`), prompts.
 """
 
 from __future__ import annotations

@@ -1,0 +1,87 @@
+"""One integer per action: the screen as a grid of cells, and a short list of keys. For RL code that knows `Discrete` only.
+
+    0 .. cells-1            a click in the middle of a cell, cells counted row by row
+    cells .. 2 cells - 1    a double click there
+    2 cells .. 3 cells - 1  a right click there
+    then                    KEYS in order, the wheel up and down, waiting, DONE
+
+Rule: the numbering of a grid never changes. Non-goals: text; a policy types with keys or uses another space.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gymnasium import spaces
+
+from dart_envs.action_spaces.base import own_action, whole_number
+from dart_envs.actions import LEFT, RIGHT, clicks, to_gesture
+from dart_envs.types import Action, ActionType, Gesture
+from dart_server.wire import InputEvent, KeyEvent, MoveEvent, ScrollEvent, WaitEvent
+
+GRID = (16, 9)
+"""Columns and rows."""
+_CELL_CLICKS = ((LEFT, 1), (LEFT, 2), (RIGHT, 1))
+KEYS: tuple[tuple[str, ...], ...] = (
+    ("enter",),
+    ("tab",),
+    ("escape",),
+    ("space",),
+    ("backspace",),
+    ("up",),
+    ("down",),
+    ("left",),
+    ("right",),
+    ("ctrl", "s"),
+)
+WHEEL_CLICKS = 3
+WAIT_MS = 500
+
+
+class DiscreteGridCodec:
+    """See the module. `columns`, `rows`: the grid; cells are as equal as whole pixels allow."""
+
+    def __init__(self, resolution: tuple[int, int], columns: int = GRID[0], rows: int = GRID[1]) -> None:
+        self._resolution = resolution
+        self._columns, self._rows = columns, rows
+        self._rest: list[Gesture] = [Gesture(_chord(keys)) for keys in KEYS]
+        self._rest += [Gesture((ScrollEvent(dy=dy),)) for dy in (WHEEL_CLICKS, -WHEEL_CLICKS)]
+        self._rest += [Gesture((WaitEvent(ms=WAIT_MS),)), to_gesture(Action(ActionType.DONE), resolution)]
+        self._space = spaces.Discrete(len(_CELL_CLICKS) * self.cells + len(self._rest))
+
+    @property
+    def cells(self) -> int:
+        """Number of cells of the grid."""
+        return self._columns * self._rows
+
+    @property
+    def space(self) -> spaces.Discrete:
+        return self._space
+
+    def reset(self) -> None:
+        """Nothing is remembered."""
+
+    def performed(self) -> None:
+        """Nothing is remembered."""
+
+    def centre(self, cell: int) -> tuple[int, int]:
+        """Middle of a cell, screen pixels."""
+        row, column = divmod(cell, self._columns)
+        width, height = self._resolution
+        return (2 * column + 1) * width // (2 * self._columns), (2 * row + 1) * height // (2 * self._rows)
+
+    def decode(self, value: Any, pointer: tuple[int, int]) -> Gesture:
+        own = own_action(value, self._resolution)
+        if own is not None:
+            return own
+        number = whole_number(value, 0, int(self._space.n) - 1, "An action of discrete-grid")
+        which, cell = divmod(number, self.cells)
+        if which >= len(_CELL_CLICKS):
+            return self._rest[number - len(_CELL_CLICKS) * self.cells]
+        x, y = self.centre(cell)
+        return Gesture((MoveEvent(x=x, y=y), *clicks(*_CELL_CLICKS[which])))
+
+
+def _chord(keys: tuple[str, ...]) -> tuple[InputEvent, ...]:
+    down = [KeyEvent(type="key_down", key=key) for key in keys]
+    return (*down, *(KeyEvent(type="key_up", key=key) for key in reversed(keys)))

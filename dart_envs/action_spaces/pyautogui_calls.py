@@ -1,0 +1,332 @@
+"""Python text of pyautogui calls, read as input events. Nothing of it is ever executed on the host.
+
+Role: `read_calls`. Rule: statements are calls of the functions in `CALLS` with literal arguments, `time.sleep`, `with pyautogui.hold(...)`,
+imports of the two modules and settings of pyautogui (which change nothing here); everything else is an `ActionError` that names it.
+Durations of movements are left out, pauses and intervals are kept. Arguments are pyautogui's own. Non-goals: the space (`pyautogui_text`).
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dart_envs.actions import MAX_TEXT_LENGTH, MAX_WAIT_S, MAX_WHEEL_CLICKS, check_text, clicks, drag
+from dart_envs.errors import ActionError
+from dart_envs.keys import guest_key
+from dart_server.wire import ButtonEvent, InputEvent, KeyEvent, MoveEvent, ScrollEvent, TextEvent, WaitEvent
+
+MAX_CODE_LENGTH = 4 * MAX_TEXT_LENGTH
+MAX_EVENTS = 2_000
+"""What one step may hold."""
+MAX_REPEATS = 100
+BUTTONS = {"left": 1, "primary": 1, "middle": 2, "right": 3, "secondary": 3, 1: 1, 2: 2, 3: 3}
+IGNORED = frozenset({"duration", "tween", "logScreenshot", "_pause", "mouseDownUp", "pause"})
+
+
+class Reading:
+    """The events so far and where the pointer will be after them."""
+
+    def __init__(self, resolution: tuple[int, int], pointer: tuple[int, int]) -> None:
+        self._resolution = resolution
+        self.pointer = pointer
+        self.events: list[InputEvent] = []
+        self._waited_s = 0.0
+
+    def add(self, *events: InputEvent) -> None:
+        """Append events. Raises `ActionError` past what one step may hold."""
+        self.events += events
+        if len(self.events) > MAX_EVENTS:
+            raise ActionError(f"One action has at most {MAX_EVENTS} input events; this text has more.")
+
+    def wait(self, seconds: float) -> None:
+        """A pause, seconds."""
+        self._waited_s += seconds
+        if not 0 <= seconds <= MAX_WAIT_S or self._waited_s > MAX_WAIT_S:
+            raise ActionError(f"One action waits at most {MAX_WAIT_S:.0f} seconds, and never a negative time.")
+        if seconds > 0:
+            self.add(WaitEvent(ms=round(seconds * 1000)))
+
+    def place(self, x: Any, y: Any) -> tuple[int, int]:
+        """The point that two arguments mean; what is left out is where the pointer is."""
+        if isinstance(x, list | tuple):
+            if len(x) != 2 or y is not None:
+                raise ActionError(f"A point is x and y, not {x!r}.")
+            x, y = x
+        point = [here if given is None else _whole(given) for given, here in zip((x, y), self.pointer, strict=True)]
+        if not all(0 <= value < side for value, side in zip(point, self._resolution, strict=True)):
+            width, height = self._resolution
+            raise ActionError(f"The point ({point[0]}, {point[1]}) is outside the {width}x{height} screen.")
+        return point[0], point[1]
+
+    def go(self, x: Any, y: Any) -> None:
+        """Move there, when a point is given."""
+        if x is None and y is None:
+            return
+        self.pointer = self.place(x, y)
+        self.add(MoveEvent(x=self.pointer[0], y=self.pointer[1]))
+
+    def pull(self, target: tuple[int, int], button: Any) -> None:
+        """Drag from where the pointer is."""
+        self.add(*drag(self.pointer, target, _button(button)))
+        self.pointer = target
+
+    def stroke(self, key: str) -> None:
+        """Press and release a key."""
+        self.add(KeyEvent(type="key_down", key=key), KeyEvent(type="key_up", key=key))
+
+
+def read_calls(code: str, resolution: tuple[int, int], pointer: tuple[int, int]) -> list[InputEvent]:
+    """The input events of a text, on a screen of `resolution` whose pointer is at `pointer`. Raises `ActionError`."""
+    if len(code) > MAX_CODE_LENGTH:
+        raise ActionError(f"The text of an action has {len(code)} characters; the limit is {MAX_CODE_LENGTH}.")
+    try:
+        tree = ast.parse(code)
+    except SyntaxError as error:
+        raise ActionError(f"The text is not Python: {error.msg} in line {error.lineno or 1}.") from None
+    except (ValueError, RecursionError, MemoryError):
+        raise ActionError("The text is not Python that can be read.") from None
+    reading = Reading(resolution, pointer)
+    for statement in tree.body:
+        _perform(statement, reading)
+    return reading.events
+
+
+def _perform(statement: ast.stmt, reading: Reading) -> None:
+    match statement:
+        case ast.Pass():
+            return
+        case ast.Import(names=names) if all(n.name in ("pyautogui", "time") and n.asname is None for n in names):
+            return
+        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="pyautogui"), attr="FAILSAFE" | "PAUSE")]):
+            return
+        case ast.Expr(value=ast.Call() as call):
+            _call(call, reading)
+        case ast.With(items=[ast.withitem(context_expr=ast.Call() as call, optional_vars=None)], body=body):
+            module, name = _name(call)
+            if (module, name) != ("pyautogui", "hold"):
+                raise ActionError("The only `with` is `with pyautogui.hold(...)`.")
+            keys = _names(_bind(name, call, ("keys",)).get("keys"))
+            reading.add(*(KeyEvent(type="key_down", key=key) for key in keys))
+            for inner in body:
+                _perform(inner, reading)
+            reading.add(*(KeyEvent(type="key_up", key=key) for key in reversed(keys)))
+        case _:
+            raise ActionError(
+                f"Line {statement.lineno} is no call of pyautogui or time.sleep with literal arguments; code that needs more runs"
+                " in the action space pyautogui-exec."
+            )
+
+
+def _call(call: ast.Call, reading: Reading) -> None:
+    module, name = _name(call)
+    if module == "time" and name == "sleep":
+        name = "sleep"
+    elif module != "pyautogui" or name not in CALLS:
+        raise ActionError(
+            f"{module}.{name} is not among the calls of this space: {', '.join(sorted(CALLS))}, time.sleep."
+        )
+    if name == "hotkey":
+        keywords = _bind(name, ast.Call(call.func, [], call.keywords), ("interval",))
+        _hotkey(reading, [_literal(argument) for argument in call.args], keywords.get("interval", 0.0))
+        return
+    parameters, perform = CALLS[name]
+    perform(reading, _bind(name, call, parameters))
+
+
+def _name(call: ast.Call) -> tuple[str, str]:
+    match call.func:
+        case ast.Attribute(value=ast.Name(id=module), attr=name):
+            return module, name
+    raise ActionError(f"Line {call.lineno} calls something that is not a function of pyautogui or time.sleep.")
+
+
+def _bind(name: str, call: ast.Call, parameters: Sequence[str]) -> dict[str, Any]:
+    """Arguments by name."""
+    if len(call.args) > len(parameters):
+        raise ActionError(f"{name} takes at most {len(parameters)} arguments in order: {', '.join(parameters)}.")
+    bound = dict(zip(parameters, (_literal(argument) for argument in call.args), strict=False))
+    for keyword in call.keywords:
+        if keyword.arg in IGNORED and keyword.arg not in parameters:
+            continue
+        if keyword.arg is None or keyword.arg not in parameters or keyword.arg in bound:
+            raise ActionError(f"{name} has no argument {keyword.arg!r} here; it has {', '.join(parameters)}.")
+        bound[keyword.arg] = _literal(keyword.value)
+    return {key: value for key, value in bound.items() if value is not None}
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        raise ActionError(f"Arguments are literal values; line {node.lineno} has something else.") from None
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ActionError(f"{value!r} is not a number.")
+    return math.floor(value)
+
+
+def _count(value: Any, limit: int, what: str) -> int:
+    number = _whole(value)
+    if not 0 <= number <= limit:
+        raise ActionError(f"{what} is a number from 0 to {limit}, not {value!r}.")
+    return number
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ActionError(f"{value!r} is not a number of seconds.")
+    return float(value)
+
+
+def _button(value: Any) -> int:
+    name = value.lower() if isinstance(value, str) else value
+    if isinstance(name, bool) or not isinstance(name, str | int) or name not in BUTTONS:
+        raise ActionError(f"A button is left, middle or right, not {value!r}.")
+    return BUTTONS[name]
+
+
+def _key(value: Any) -> str:
+    key = guest_key(value) if isinstance(value, str) else None
+    if key is None:
+        raise ActionError(f"{value!r} is no key of pyautogui's.")
+    return key
+
+
+def _names(value: Any) -> list[str]:
+    return [_key(one) for one in (value if isinstance(value, list | tuple) else [value])]
+
+
+def _clicks(reading: Reading, given: Mapping[str, Any], times: int, button: Any) -> None:
+    reading.go(given.get("x"), given.get("y"))
+    interval_s = _seconds(given.get("interval", 0.0))
+    number = _button(button)
+    if interval_s <= 0:
+        reading.add(*clicks(number, times))
+        return
+    for _ in range(times):
+        reading.add(*clicks(number, 1))
+        reading.wait(interval_s)
+
+
+def _click(reading: Reading, given: Mapping[str, Any]) -> None:
+    times = _count(given.get("clicks", 1), MAX_REPEATS, "clicks")
+    _clicks(reading, given, times, given.get("button", "left"))
+
+
+def _multiple(times: int, fixed: str | None = None) -> Callable[[Reading, Mapping[str, Any]], None]:
+    def perform(reading: Reading, given: Mapping[str, Any]) -> None:
+        _clicks(reading, given, times, fixed or given.get("button", "left"))
+
+    return perform
+
+
+def _hold_button(kind: str) -> Callable[[Reading, Mapping[str, Any]], None]:
+    def perform(reading: Reading, given: Mapping[str, Any]) -> None:
+        reading.go(given.get("x"), given.get("y"))
+        reading.add(ButtonEvent(type="down" if kind == "down" else "up", button=_button(given.get("button", "left"))))
+
+    return perform
+
+
+def _offset(reading: Reading, given: Mapping[str, Any]) -> tuple[int, int]:
+    x, y = given.get("xOffset", 0), given.get("yOffset", 0)
+    if isinstance(x, list | tuple) and len(x) == 2:
+        x, y = x
+    return reading.place(reading.pointer[0] + _whole(x), reading.pointer[1] + _whole(y))
+
+
+def _move(reading: Reading, given: Mapping[str, Any]) -> None:
+    reading.go(*_offset(reading, given))
+
+
+def _drag_to(reading: Reading, given: Mapping[str, Any]) -> None:
+    reading.pull(reading.place(given.get("x"), given.get("y")), given.get("button", "left"))
+
+
+def _drag_by(reading: Reading, given: Mapping[str, Any]) -> None:
+    reading.pull(_offset(reading, given), given.get("button", "left"))
+
+
+def _wheel(axis: str) -> Callable[[Reading, Mapping[str, Any]], None]:
+    def perform(reading: Reading, given: Mapping[str, Any]) -> None:
+        amount = _whole(given.get("clicks"))
+        if abs(amount) > MAX_WHEEL_CLICKS:
+            raise ActionError(f"A scroll is at most {MAX_WHEEL_CLICKS} clicks of the wheel, not {amount}.")
+        reading.go(given.get("x"), given.get("y"))
+        if amount:
+            reading.add(ScrollEvent(dx=amount) if axis == "x" else ScrollEvent(dy=amount))
+
+    return perform
+
+
+def _press(reading: Reading, given: Mapping[str, Any]) -> None:
+    keys, interval_s = _names(given.get("keys")), _seconds(given.get("interval", 0.0))
+    for _ in range(_count(given.get("presses", 1), MAX_REPEATS, "presses")):
+        for key in keys:
+            reading.stroke(key)
+        reading.wait(interval_s)
+
+
+def _hold_key(kind: str) -> Callable[[Reading, Mapping[str, Any]], None]:
+    def perform(reading: Reading, given: Mapping[str, Any]) -> None:
+        reading.add(KeyEvent(type="key_down" if kind == "down" else "key_up", key=_key(given.get("key"))))
+
+    return perform
+
+
+def _hotkey(reading: Reading, keys: list[Any], interval: Any) -> None:
+    named = [_key(key) for key in (keys[0] if len(keys) == 1 and isinstance(keys[0], list | tuple) else keys)]
+    named = [key.lower() if len(key) == 1 else key for key in named]
+    interval_s = _seconds(interval)
+    for key in named:
+        reading.add(KeyEvent(type="key_down", key=key))
+        reading.wait(interval_s)
+    for key in reversed(named):
+        reading.add(KeyEvent(type="key_up", key=key))
+
+
+def _write(reading: Reading, given: Mapping[str, Any]) -> None:
+    message, interval_s = given.get("message"), _seconds(given.get("interval", 0.0))
+    if isinstance(message, list | tuple):
+        for key in message:
+            reading.stroke(_key(key))
+            reading.wait(interval_s)
+        return
+    check_text(message)  # type: ignore[arg-type]
+    assert isinstance(message, str)
+    if interval_s <= 0 or not message:
+        reading.add(*([TextEvent(text=message)] if message else []))
+        return
+    for character in message:
+        reading.add(TextEvent(text=character))
+        reading.wait(interval_s)
+
+
+_XY = ("x", "y")
+CALLS: Mapping[str, tuple[tuple[str, ...], Callable[[Reading, Mapping[str, Any]], None]]] = {
+    "moveTo": ((*_XY, "duration"), lambda reading, given: reading.go(given.get("x"), given.get("y"))),
+    **dict.fromkeys(("move", "moveRel"), (("xOffset", "yOffset", "duration"), _move)),
+    "click": ((*_XY, "clicks", "interval", "button", "duration"), _click),
+    "leftClick": ((*_XY, "interval", "duration"), _multiple(1, "left")),
+    "rightClick": ((*_XY, "interval", "duration"), _multiple(1, "right")),
+    "middleClick": ((*_XY, "interval", "duration"), _multiple(1, "middle")),
+    "doubleClick": ((*_XY, "interval", "button", "duration"), _multiple(2)),
+    "tripleClick": ((*_XY, "interval", "button", "duration"), _multiple(3)),
+    "mouseDown": ((*_XY, "button", "duration"), _hold_button("down")),
+    "mouseUp": ((*_XY, "button", "duration"), _hold_button("up")),
+    "dragTo": ((*_XY, "duration", "tween", "button"), _drag_to),
+    **dict.fromkeys(("drag", "dragRel"), (("xOffset", "yOffset", "duration", "tween", "button"), _drag_by)),
+    **dict.fromkeys(("scroll", "vscroll"), (("clicks", *_XY), _wheel("y"))),
+    "hscroll": (("clicks", *_XY), _wheel("x")),
+    "press": (("keys", "presses", "interval"), _press),
+    "keyDown": (("key",), _hold_key("down")),
+    "keyUp": (("key",), _hold_key("up")),
+    "hotkey": (("interval",), _press),
+    **dict.fromkeys(("write", "typewrite"), (("message", "interval"), _write)),
+    "sleep": (("seconds",), lambda reading, given: reading.wait(_seconds(given.get("seconds")))),
+}
+"""Function -> (its arguments in order, what it does)."""

@@ -1,0 +1,157 @@
+"""pyautogui text as an action space: read as input events (`pyautogui`), or run inside the desktop (`pyautogui-exec`).
+
+Role: the text space and its two codecs. `WAIT`, `DONE` and `FAIL` stand for themselves, as OSWorld's agents write them; a Markdown fence
+around the code is taken off. Rule: the executed form is another name, chosen by the caller, and its steps say so in `info["code"]`.
+Non-goals: which calls there are (`pyautogui_calls`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from dart_envs.action_spaces.base import own_action
+from dart_envs.action_spaces.pyautogui_calls import MAX_CODE_LENGTH, read_calls
+from dart_envs.actions import to_gesture
+from dart_envs.errors import ActionError
+from dart_envs.spaces import SAMPLE_KEYS, UnicodeText, refuse_masks
+from dart_envs.types import Action, ActionType, Gesture
+
+_FENCE = re.compile(r"\s*```(?:python|py)?[ \t]*\n(.*?)\n?```\s*", re.DOTALL)
+_WORDS = {"WAIT": ActionType.WAIT, "DONE": ActionType.DONE, "FAIL": ActionType.FAIL}
+
+
+class PyautoguiText(Space[str]):
+    """Texts that can be performed on a screen of `resolution`; samples are one call, or one of the three words."""
+
+    def __init__(self, resolution: tuple[int, int], *, seed: int | np.random.Generator | None = None) -> None:
+        self.resolution = resolution
+        self._texts = UnicodeText()
+        super().__init__(dtype=str, seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        return False
+
+    def seed(self, seed: Any = None) -> Any:
+        seeds = super().seed(seed)
+        self._texts.seed(None if seed is None else int(np.random.default_rng(seed).integers(2**31)))
+        return seeds
+
+    def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
+        refuse_masks(mask, probability)
+        x, y = (int(self.np_random.integers(side)) for side in self.resolution)
+        key = SAMPLE_KEYS[int(self.np_random.integers(len(SAMPLE_KEYS)))]
+        clicks = int(self.np_random.integers(-5, 6))
+        choices = (
+            f"pyautogui.click({x}, {y})",
+            f"pyautogui.moveTo({x}, {y})",
+            f"pyautogui.rightClick({x}, {y})",
+            f"pyautogui.doubleClick({x}, {y})",
+            f"pyautogui.dragTo({x}, {y}, button='left')",
+            f"pyautogui.scroll({clicks}, {x}, {y})",
+            f"pyautogui.press({key!r})",
+            f"pyautogui.hotkey('ctrl', {key!r})",
+            f"pyautogui.write({self._texts.sample()!r})",
+            *_WORDS,
+        )
+        return choices[int(self.np_random.integers(len(choices)))]
+
+    def contains(self, x: Any) -> bool:
+        try:
+            return isinstance(x, str) and read_text(x, self.resolution, (0, 0)) is not None
+        except ActionError:
+            return False
+
+    def __repr__(self) -> str:
+        return f"PyautoguiText({self.resolution})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PyautoguiText) and other.resolution == self.resolution
+
+    def __hash__(self) -> int:
+        return hash((PyautoguiText, self.resolution))
+
+
+def bare(text: str) -> str:
+    """The code without the fence and the space around it."""
+    fenced = _FENCE.fullmatch(text)
+    return (fenced.group(1) if fenced else text).strip()
+
+
+def read_text(text: str, resolution: tuple[int, int], pointer: tuple[int, int]) -> Gesture:
+    """What a text performs. Raises `ActionError`."""
+    code = bare(text)
+    if code in _WORDS:
+        return to_gesture(Action(_WORDS[code]), resolution)
+    return Gesture(tuple(read_calls(code, resolution, pointer)))
+
+
+class PyautoguiCodec:
+    """Texts, OSWorld's `{"command": text}`, and `Action`s."""
+
+    def __init__(self, resolution: tuple[int, int]) -> None:
+        self._resolution = resolution
+        self._space = PyautoguiText(resolution)
+
+    @property
+    def space(self) -> Space[Any]:
+        return self._space
+
+    def reset(self) -> None:
+        """Nothing is remembered."""
+
+    def performed(self) -> None:
+        """Nothing is remembered."""
+
+    def decode(self, value: Any, pointer: tuple[int, int]) -> Gesture:
+        return own_action(value, self._resolution) or read_text(_text(value), self._resolution, pointer)
+
+
+class PyautoguiExecCodec(PyautoguiCodec):
+    """The same texts, run by Python inside the desktop as its user: anything that Python can do there."""
+
+    def __init__(self, resolution: tuple[int, int]) -> None:
+        super().__init__(resolution)
+        self._code_space = PythonText(resolution)
+
+    @property
+    def space(self) -> Space[Any]:
+        return self._code_space
+
+    def decode(self, value: Any, pointer: tuple[int, int]) -> Gesture:
+        own = own_action(value, self._resolution)
+        if own is not None:
+            return own
+        code = bare(_text(value))
+        if code in _WORDS:
+            return to_gesture(Action(_WORDS[code]), self._resolution)
+        if len(code) > MAX_CODE_LENGTH or "\0" in code:
+            raise ActionError(f"Code has at most {MAX_CODE_LENGTH} characters and no NUL.")
+        return Gesture(code=code)
+
+
+class PythonText(PyautoguiText):
+    """Any text that fits; samples are calls of pyautogui."""
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str) and len(x) <= MAX_CODE_LENGTH and "\0" not in x
+
+    def __repr__(self) -> str:
+        return f"PythonText({self.resolution})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PythonText) and other.resolution == self.resolution
+
+    def __hash__(self) -> int:
+        return hash((PythonText, self.resolution))
+
+
+def _text(value: Any) -> str:
+    text = value.get("command") if isinstance(value, dict) and set(value) == {"command"} else value
+    if not isinstance(text, str):
+        raise ActionError(f"An action of this space is Python text, not {type(value).__name__}.")
+    return text

@@ -1,0 +1,94 @@
+"""UI-TARS' action language as an action space: `click(start_box='(412,80)')`, with or without `Thought:` and `Action:` before it.
+
+Points are screen pixels. Non-goals: points of another picture's size, which a policy's own map reads (`dart_envs.uitars.parse`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from dart_envs.action_spaces.base import own_action
+from dart_envs.actions import MAX_TEXT_LENGTH, to_gesture
+from dart_envs.errors import ActionError
+from dart_envs.geometry import PointMap
+from dart_envs.spaces import action_from_space, make_action_space, refuse_masks
+from dart_envs.types import Gesture
+from dart_envs.uitars import ParseError, format_action, parse
+
+_BARE_CALL = re.compile(r"\s*[A-Za-z_]\w*\s*\(")
+
+
+class UitarsText(Space[str]):
+    """Texts of the language that can be performed on a screen of `resolution`."""
+
+    def __init__(self, resolution: tuple[int, int], *, seed: int | np.random.Generator | None = None) -> None:
+        self.resolution = resolution
+        self._points = PointMap(resolution, resolution)
+        self._actions = make_action_space(resolution)
+        super().__init__(dtype=str, seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        return False
+
+    def seed(self, seed: Any = None) -> Any:
+        seeds = super().seed(seed)
+        self._actions.seed(None if seed is None else int(np.random.default_rng(seed).integers(2**31)))
+        return seeds
+
+    def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
+        refuse_masks(mask, probability)
+        return format_action(action_from_space(self._actions.sample(), self.resolution), self._points)
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str) and not isinstance(parse(_marked(x), self._points), ParseError)
+
+    def __repr__(self) -> str:
+        return f"UitarsText({self.resolution})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UitarsText) and other.resolution == self.resolution
+
+    def __hash__(self) -> int:
+        return hash((UitarsText, self.resolution))
+
+
+class UitarsCodec:
+    """Texts, and `Action`s."""
+
+    def __init__(self, resolution: tuple[int, int]) -> None:
+        self._resolution = resolution
+        self._points = PointMap(resolution, resolution)
+        self._space = UitarsText(resolution)
+
+    @property
+    def space(self) -> Space[Any]:
+        return self._space
+
+    def reset(self) -> None:
+        """Nothing is remembered."""
+
+    def performed(self) -> None:
+        """Nothing is remembered."""
+
+    def decode(self, value: Any, pointer: tuple[int, int]) -> Gesture:
+        own = own_action(value, self._resolution)
+        if own is not None:
+            return own
+        if not isinstance(value, str):
+            raise ActionError(f"An action of this space is a text in UI-TARS' language, not {type(value).__name__}.")
+        if len(value) > 4 * MAX_TEXT_LENGTH:
+            raise ActionError(f"The text of an action has {len(value)} characters; the limit is {4 * MAX_TEXT_LENGTH}.")
+        parsed = parse(_marked(value), self._points)
+        if isinstance(parsed, ParseError):
+            raise ActionError(f"{parsed.detail[:1].upper()}{parsed.detail[1:]}.")
+        return to_gesture(parsed.action, self._resolution)
+
+
+def _marked(text: str) -> str:
+    """A bare call gets the mark that the language wants before it."""
+    return f"Action: {text}" if _BARE_CALL.match(text) else text
