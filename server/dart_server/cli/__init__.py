@@ -1,21 +1,45 @@
 """`dart-farm`: serve, look, stop, clean up; one module per family of commands.
 
-Rule: nothing heavy is imported before a command needs it; a wrong setting or a host that lacks something is one sentence on standard
-error and exit code 2, before anything starts; 1 means that the command itself failed.
+Rule: nothing heavy is imported before a command needs it; a wrong setting or a host that lacks something is one sentence on
+standard error and exit code 2, before anything starts; 1 means that the command itself failed.
 """
 
 from __future__ import annotations
 
 import typer
 
-from dart_server.cli import desktops, doctor, images, keys, leases, process, snapshots, status, upkeep
+from dart_server.cli import (
+    desktops,
+    doctor,
+    events,
+    images,
+    keys,
+    leases,
+    process,
+    snapshots,
+    status,
+    terminal,
+    upkeep,
+)
 
 app = typer.Typer(
-    name="dart-farm", help="The farm: live desktops by lease.", no_args_is_help=True, add_completion=False
+    name="dart-farm",
+    help="The farm: live desktops by lease.",
+    no_args_is_help=True,
+    add_completion=False,
+    callback=terminal.begin,
 )
-for family in (process, status, leases, desktops, snapshots, keys, doctor, upkeep):
+for family in (process, doctor, status):
     app.add_typer(family.app)
+app.add_typer(leases.leases, name="leases")
+app.add_typer(leases.claims, name="claims")
+app.add_typer(keys.app, name="keys")
+app.add_typer(keys.alone)
+app.add_typer(desktops.app, name="desktops")
 app.add_typer(images.app, name="images")
+app.add_typer(snapshots.app, name="snapshots")
+for family in (events, upkeep):
+    app.add_typer(family.app)
 
 
 def main() -> None:

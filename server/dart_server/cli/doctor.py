@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from dart_server.cli.session import load_settings
-from dart_server.cli.terminal import Json
+from dart_server.cli.terminal import Json, show
 
 app = typer.Typer()
 
@@ -22,12 +21,10 @@ def doctor(
     from dart_server import preflight
 
     checks = preflight.examine(load_settings(provider=provider))
-    if as_json:
-        typer.echo(json.dumps([check.as_dict() for check in checks]))
-    else:
-        for check in checks:
-            typer.echo(
-                f"{'ok ' if check.ok else 'NO '} {check.name}: {check.detail}" + ("" if check.ok else f" {check.cure}")
-            )
+    lines = [
+        f"{'ok ' if check.ok else 'NO '} {check.name}: {check.detail}" + ("" if check.ok else f" {check.cure}")
+        for check in checks
+    ]
+    show([check.as_dict() for check in checks], "\n".join(lines), as_json)
     if not all(check.ok for check in checks):
         raise typer.Exit(2)

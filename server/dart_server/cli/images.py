@@ -7,7 +7,6 @@ Non-goals: building; booting anything itself.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from dart_server.cli.session import ask, load_settings
-from dart_server.cli.terminal import Json, fail, print_table
+from dart_server.cli.terminal import Json, fail, show_rows
 
 if TYPE_CHECKING:
     from dart_server.settings import FarmSettings
@@ -44,11 +43,7 @@ def list_images(as_json: Json = False) -> None:
     """The desktop images that are installed."""
     from dart_server.preflight import installed_images
 
-    rows = installed_images(load_settings())
-    if as_json:
-        typer.echo(json.dumps(rows))
-    else:
-        print_table(rows, ("name", "digest", "path"))
+    show_rows(installed_images(load_settings()), ("name", "digest", "path"), as_json)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dart_server.cli.session import load_settings
-from dart_server.cli.terminal import fail
+from dart_server.cli.terminal import Json, fail, show
 
 app = typer.Typer()
 STOP_TIMEOUT_S = 60.0
@@ -81,7 +81,10 @@ def serve(
 
 
 @app.command()
-def stop(timeout_s: Annotated[float, typer.Option(help="How long to wait for its end.")] = STOP_TIMEOUT_S) -> None:
+def stop(
+    timeout_s: Annotated[float, typer.Option(help="How long to wait for its end.")] = STOP_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
     """Stop the farm of this runtime directory: its desktops and snapshots go with it."""
     from dart_server import daemon
     from dart_server.errors import ConfigError
@@ -90,4 +93,4 @@ def stop(timeout_s: Annotated[float, typer.Option(help="How long to wait for its
         stopped = daemon.stop_running(load_settings(), timeout_s)
     except ConfigError as error:
         fail(str(error), 1)
-    typer.echo("stopped" if stopped else "no farm is running")
+    show({"stopped": stopped}, "stopped" if stopped else "no farm is running", as_json)

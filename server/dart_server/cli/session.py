@@ -1,17 +1,23 @@
-"""What every command starts from: the settings, and the farm that answers."""
+"""What every command starts from: the settings, and the farm that answers.
+
+Rule: the farm of `DART_FARM_URL`, else the one on this user's socket; the key of `DART_API_KEY`, else the one that the farm
+keeps for its user. Non-goals: what is asked.
+"""
 
 from __future__ import annotations
 
-import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import typer
-
-from dart_server.cli.terminal import fail, print_table
+from dart_server.cli.terminal import fail, show_rows
 
 if TYPE_CHECKING:
+    import httpx
+
     from dart_server.settings import FarmSettings
+
+ANSWER_TIMEOUT_S = 30.0
 
 
 def load_settings(**given: Any) -> FarmSettings:
@@ -28,32 +34,81 @@ def load_settings(**given: Any) -> FarmSettings:
         fail(f"{'DART_' + name.upper() if name else 'settings'}: {problem['msg']}.")
 
 
-def ask(settings: FarmSettings, path: str, method: str = "GET") -> Any | None:
-    """A request to the farm of DART_FARM_URL, else to the one on this runtime directory's socket; None when none answers, an answer without
-    content is an empty text."""
+def address(settings: FarmSettings) -> str:
+    """Where the farm is looked for, as clients take it."""
+    return os.environ.get("DART_FARM_URL") or f"unix://{settings.uds or settings.socket_path}"
+
+
+def ask(
+    settings: FarmSettings,
+    path: str,
+    method: str = "GET",
+    *,
+    body: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> Any | None:
+    """A request to the farm; None when none answers, an answer without content is an empty text. A refusal ends the program
+    with what the farm says: exit code 2 for what is wrong with the request, else 1."""
     import httpx
 
-    url = os.environ.get("DART_FARM_URL")
+    url = os.environ.get("DART_FARM_URL", "")
     key = os.environ.get("DART_API_KEY") or (
         settings.key_path.read_text().strip() if settings.key_path.exists() else ""
     )
-    transport = httpx.HTTPTransport() if url else httpx.HTTPTransport(uds=str(settings.uds or settings.socket_path))
+    socket = url.removeprefix("unix://") if url.startswith("unix://") else ""
+    if not url:
+        socket = str(settings.uds or settings.socket_path)
+    wanted = {name: value for name, value in (params or {}).items() if value is not None}
     try:
-        with httpx.Client(transport=transport, base_url=url or "http://farm", timeout=10.0) as client:
-            reply = client.request(method, path, headers={"authorization": f"Bearer {key}"})
+        transport = httpx.HTTPTransport(uds=socket or None)
+        base_url = "http://farm" if socket else url
+        with httpx.Client(transport=transport, base_url=base_url, timeout=ANSWER_TIMEOUT_S) as client:
+            headers = {"authorization": f"Bearer {key}"} if key else {}
+            reply = client.request(method, path, headers=headers, json=body, params=wanted)
+    except (httpx.UnsupportedProtocol, httpx.InvalidURL):
+        fail(
+            f"DART_FARM_URL: {url!r} is not the address of a farm; use http://HOST:PORT, https://HOST or unix:///PATH."
+        )
+    except httpx.TimeoutException:
+        fail(f"the farm at {address(settings)} did not answer within {ANSWER_TIMEOUT_S:g} s.", 1, error="timeout")
     except httpx.TransportError:
         return None
     if not reply.is_success:
-        fail(f"the farm refused: {reply.text}", 1)
+        _refused(reply)
     return reply.json() if reply.content else ""
 
 
-def show_table(path: str, columns: tuple[str, ...], as_json: bool) -> None:
+def _refused(reply: httpx.Response) -> NoReturn:
+    try:
+        body = reply.json()
+        code, detail, hint = str(body["error"]), str(body["detail"]), body.get("hint")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        code, detail, hint = f"http_{reply.status_code}", f"it answered with status {reply.status_code}", None
+    exit_code = 2 if code == "invalid" else 1
+    fail(f"the farm refused: {detail.rstrip('.')}.", exit_code, error=code, hint=hint)
+
+
+def require(
+    path: str,
+    method: str = "GET",
+    *,
+    body: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | None = None,
+    settings: FarmSettings | None = None,
+) -> Any:
+    """The same of a farm that must be running; else the end with exit code 1."""
+    chosen = settings or load_settings()
+    answer = ask(chosen, path, method, body=body, params=params)
+    if answer is None:
+        fail(
+            f"no farm is running: nobody answers at {address(chosen)}.",
+            1,
+            error="unreachable",
+            hint="Start it with `dart-farm serve`, or set DART_FARM_URL to where it is.",
+        )
+    return answer
+
+
+def show_table(path: str, columns: Sequence[str], as_json: bool, *, params: Mapping[str, Any] | None = None) -> None:
     """The rows that the farm answers with."""
-    rows = ask(load_settings(), path)
-    if rows is None:
-        fail("no farm is running.", 1)
-    if as_json:
-        typer.echo(json.dumps(rows))
-    else:
-        print_table(rows, columns)
+    show_rows(require(path, params=params), columns, as_json)

@@ -7,14 +7,17 @@ from urllib.parse import quote
 
 import typer
 
-from dart_server.cli.session import ask, load_settings, show_table
-from dart_server.cli.terminal import Json, fail
+from dart_server.cli.session import require, show_table
+from dart_server.cli.terminal import Json, show, show_fields
 
-app = typer.Typer()
+Name = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="Its id, or the name that its owner gave it.")]
+
+app = typer.Typer(help="The snapshots: list (the default), show, rm.", invoke_without_command=True)
 
 
-@app.command()
+@app.callback()
 def snapshots(
+    context: typer.Context,
     quarantined: Annotated[
         bool, typer.Option("--quarantined", help="Those that did not restore and are kept for inspection.")
     ] = False,
@@ -22,10 +25,32 @@ def snapshots(
     as_json: Json = False,
 ) -> None:
     """The snapshots: what they hold, what they stand on, how long their desktop stood still for them."""
+    if context.invoked_subcommand is not None:
+        return
     if remove is not None:
-        if ask(load_settings(), f"/v1/snapshots/{quote(remove, safe='')}", method="DELETE") is None:
-            fail("no farm is running.", 1)
+        require(_path(remove), "DELETE")
         return
     columns = ("reason", "place") if quarantined else ("pause_ms", "last_used_at", "description")
-    state = "quarantined" if quarantined else "ready"
-    show_table(f"/v1/snapshots?state={state}", ("snapshot_id", "kind", "name", "parent", "bytes", *columns), as_json)
+    show_table(
+        "/v1/snapshots",
+        ("snapshot_id", "kind", "name", "parent", "bytes", *columns),
+        as_json,
+        params={"state": "quarantined" if quarantined else "ready"},
+    )
+
+
+@app.command("show")
+def show_snapshot(name: Name, as_json: Json = False) -> None:
+    """One snapshot with its lineage."""
+    show_fields(require(_path(name)), as_json)
+
+
+@app.command("rm")
+def remove_snapshot(name: Name, as_json: Json = False) -> None:
+    """Delete a snapshot; desktops made from it live on."""
+    require(_path(name), "DELETE")
+    show({"removed": name}, f"removed {name}", as_json)
+
+
+def _path(name: str) -> str:
+    return f"/v1/snapshots/{quote(name, safe='')}"

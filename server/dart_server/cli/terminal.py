@@ -1,27 +1,123 @@
-"""What a person or a program sees of a command. Rule: answers on standard output, refusals in one sentence on standard error."""
+"""What a person or a program sees of a command.
+
+Rule: answers go to standard output: tables for people, with colour where it is a terminal, and with `--json` one JSON document.
+Refusals go to standard error: one sentence, or with `--json` one object `{"error", "detail", "hint"}`. Exit code 2 is wrong
+input, 1 that the command itself failed. What the farm tells is shown without its control characters: names and descriptions are
+other people's texts.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NoReturn
+from contextvars import ContextVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Row = Mapping[str, Any]
+
+_as_json: ContextVar[bool] = ContextVar("dart_cli_json", default=False)
 
 
-def fail(message: str, code: int = 2) -> NoReturn:
-    """One sentence, then the end."""
-    typer.echo(f"dart-farm: {message}", err=True)
+def _remember(as_json: bool) -> bool:
+    _as_json.set(as_json)
+    return as_json
+
+
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output, errors too.", callback=_remember)]
+
+
+def begin() -> None:
+    """A new command line: nothing of an earlier one in this process holds."""
+    _as_json.set(False)
+
+
+def fail(message: str, code: int = 2, *, error: str | None = None, hint: str | None = None) -> NoReturn:
+    """One sentence, then the end. `error` is the farm's code, or what stands for it: by default `invalid` for 2, `failed` for 1."""
+    if _as_json.get():
+        known = error or ("invalid" if code == 2 else "failed")
+        typer.echo(json.dumps({"error": known, "detail": message, "hint": hint}, ensure_ascii=False), err=True)
+    else:
+        typer.echo(f"dart-farm: {printable(f'{message} {hint}' if hint else message)}", err=True)
     raise typer.Exit(code)
 
 
-def print_table(rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...]) -> None:
-    """Columns under their names."""
-    cells = [
-        list(columns),
-        *(["-" if row.get(column) is None else str(row[column]) for column in columns] for row in rows),
-    ]
+def show(document: Any, text: str, as_json: bool) -> None:
+    """The document for programs, the text for people."""
+    typer.echo(json.dumps(document, ensure_ascii=False) if as_json else printable(text))
+
+
+def show_rows(rows: Sequence[Row], columns: Sequence[str], as_json: bool, *, empty: str = "") -> None:
+    """All of the rows for programs; for people the columns, as a table. `empty` is said instead of a table without rows."""
+    if as_json:
+        typer.echo(json.dumps(list(rows), ensure_ascii=False))
+    elif not rows and empty:
+        typer.echo(empty)
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(table(rows, columns))
+    else:
+        print_table(rows, columns)
+
+
+def show_fields(document: Row, as_json: bool) -> None:
+    """One thing: its fields, one per line for people."""
+    if as_json:
+        typer.echo(json.dumps(document, ensure_ascii=False))
+        return
+    width = max(map(len, document), default=0)
+    for name, value in document.items():
+        typer.echo(f"{name:<{width}}  {text_of(value)}")
+
+
+def table(rows: Sequence[Row], columns: Sequence[str], title: str | None = None) -> Table:
+    """For a terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(*(column.replace("_", " ") for column in columns), title=title, title_justify="left", box=SIMPLE_HEAD)
+    for row in rows:
+        made.add_row(*(Text(_short(text_of(row.get(column)))) for column in columns))
+    return made
+
+
+def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
+    """Columns under their names, for pipes."""
+    cells = [list(columns), *([text_of(row.get(column)) for column in columns] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     for line in cells:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def text_of(value: Any) -> str:
+    """A value in a cell: `-` for nothing, `name=value` for what has names."""
+    if value is None or value == {} or value == []:
+        return "-"
+    if isinstance(value, Mapping):
+        return ",".join(f"{printable(str(name))}={text_of(inner)}" for name, inner in value.items())
+    if isinstance(value, list):
+        return ",".join(text_of(inner) for inner in value)
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Without characters that a terminal would obey."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else "?" for sign in text)
+
+
+def _short(text: str) -> str:
+    """A moment without its fractions; everything else as it is."""
+    if len(text) < 19 or text[4:5] != "-" or text[10:11] != "T":
+        return text
+    try:
+        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%SZ")
+    except ValueError:
+        return text

@@ -1,9 +1,8 @@
-"""`reap`: cleaning up after farms that are gone."""
+"""`drain`, `reap`: ending what runs, and cleaning up after farms that are gone."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -11,16 +10,41 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dart_server.cli.process import STOP_TIMEOUT_S
-from dart_server.cli.session import ask, load_settings
-from dart_server.cli.terminal import Json, fail
+from dart_server.cli.session import ask, load_settings, require
+from dart_server.cli.terminal import Json, fail, show
 
 if TYPE_CHECKING:
     from dart_server.settings import FarmSettings
 
 app = typer.Typer()
 LEASE_POLL_S = 0.2
+DRAIN_PATH = "/v1/farm/drain"
 EXPIRY_TICKS = 5
 """A lease that nobody renews has ended this many ticks of the farm after its time."""
+
+
+@app.command()
+def drain(
+    wait: Annotated[bool, typer.Option("--wait", help="Return when the last lease has ended.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Serve claims again.")] = False,
+    timeout_s: Annotated[float | None, typer.Option(min=0, help="With --wait: give up after this long.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Take no more claims; leases that hold go on to their end. It holds until `--undo`."""
+    if undo and wait:
+        fail("--undo and --wait do not go together.")
+    settings = load_settings()
+    if undo:
+        require(DRAIN_PATH, "DELETE", settings=settings)
+        show({"draining": False}, "serving claims again", as_json)
+        return
+    require(DRAIN_PATH, "POST", settings=settings)
+    gives_up_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    while (left := require("/v1/farm", settings=settings)["leases_active"]) and wait:
+        if time.monotonic() >= gives_up_s:
+            fail(f"{left} leases are still held after {timeout_s:g} s; the farm goes on draining.", 1, error="timeout")
+        time.sleep(LEASE_POLL_S)
+    show({"draining": True, "leases_active": left}, f"draining, {left} leases are held", as_json)
 
 
 @app.command()
@@ -52,13 +76,8 @@ def reap(
         removed = asyncio.run(reaper.reap(settings, dry_run=dry_run))
     except (ConfigError, ProviderError) as error:
         fail(f"{error} {getattr(error, 'hint', '')}".strip(), 1)
-    if as_json:
-        typer.echo(json.dumps({"dry_run": dry_run, "removed": removed}))
-        return
-    for name in removed:
-        typer.echo(f"{'would remove' if dry_run else 'removed'} {name}")
-    if not removed:
-        typer.echo("nothing to remove")
+    lines = [f"{'would remove' if dry_run else 'removed'} {name}" for name in removed] or ["nothing to remove"]
+    show({"dry_run": dry_run, "removed": removed}, "\n".join(lines), as_json)
 
 
 def outwait_the_dead(settings: FarmSettings) -> int:

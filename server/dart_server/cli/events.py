@@ -1,0 +1,63 @@
+"""`events`: the farm's history."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from dart_server.cli.session import load_settings, require
+from dart_server.cli.terminal import Json, show_rows, text_of
+
+COLUMNS = ("id", "at", "kind", "desktop_id", "lease_id", "fence", "data")
+FOLLOW_S = 1.0
+LATEST = 2**62
+
+After = Annotated[int, typer.Option(min=0, help="Only events after this number.")]
+Limit = Annotated[int, typer.Option(min=1, max=5000, help="At most so many events.")]
+Kind = Annotated[str | None, typer.Option(help="Only this kind, as `lease_granted`.")]
+
+app = typer.Typer()
+
+
+def show_events(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+    """A page of the history."""
+    show_rows(rows, COLUMNS, as_json)
+
+
+@app.command()
+def events(
+    after: After = 0,
+    before: Annotated[int | None, typer.Option(min=1, help="The page that ends below this number.")] = None,
+    limit: Limit = 500,
+    kind: Kind = None,
+    desktop: Annotated[str | None, typer.Option(help="Only of this desktop.")] = None,
+    lease: Annotated[str | None, typer.Option(help="Only of this lease.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="The latest ones, then each as it comes, one per line.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """The history, oldest first, page by page: the next page begins `--after` the last number of this one."""
+    settings = load_settings()
+    wanted: dict[str, Any] = {"limit": limit, "kind": kind, "desktop_id": desktop, "lease_id": lease}
+    if not follow:
+        rows = require("/v1/events", settings=settings, params={**wanted, "after": after, "before": before})
+        show_events(rows, as_json)
+        return
+    rows = require("/v1/events", settings=settings, params={**wanted, "after": after, "before": before or LATEST})
+    try:
+        while True:
+            for row in rows:
+                line = "  ".join(text_of(row.get(column)) for column in COLUMNS)
+                typer.echo(json.dumps(row, ensure_ascii=False) if as_json else line)
+                after = row["id"]
+            sys.stdout.flush()
+            time.sleep(FOLLOW_S)
+            rows = require("/v1/events", settings=settings, params={**wanted, "after": after})
+    except KeyboardInterrupt:
+        return
