@@ -11,9 +11,11 @@ from collections.abc import AsyncIterator
 import live_host
 import pytest
 from provider_cases import Case, eventually
-from test_typing_live import SPEC
+
+from dart_server.providers.base import DesktopSpec
 
 pytestmark = [pytest.mark.desktop, pytest.mark.slow]
+SPEC = DesktopSpec("desktop", (1280, 800), memory_mib=2048, pids=768, cpus=2.0, disk_mib=512)
 START_S = 120.0
 CELLS = 300
 """A sheet on this screen shows more."""
