@@ -1,0 +1,181 @@
+"""What the pool should do next: a pure function from what there is and what is wanted to actions.
+
+Rule: level-triggered. Nothing is remembered between two calls; carried out and called again it comes to rest, with everything that is
+wanted there as far as there is room. Targets come in the order of their importance and share the room in turns. Copies that somebody
+holds, or that are on their way, are counted and never touched.
+Non-goals: what is wanted (`pool.targets`, `pool.demand`), carrying it out (`pool.standby`), who waits in the queue (`pool.serving`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+KEPT_BONUS = 1.5
+"""How much more a copy that exists counts than one that would have to be made: nothing is thrown away for a small difference."""
+
+
+class Phase(StrEnum):
+    """What a slot is to the plan."""
+
+    READY = "ready"
+    """Free, running, untouched."""
+    FROZEN = "frozen"
+    """Free, untouched, standing still."""
+    USED = "used"
+    """Free, but somebody has used it."""
+    MAKING = "making"
+    """On its way to a target."""
+    HELD = "held"
+    """Leased, or being made for a claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One slot. `base`: what it is a desktop of (shape and image); `kind`: what exactly it is, or will be, a copy of."""
+
+    desktop_id: str
+    base: Hashable
+    kind: Hashable
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How many copies of one kind are wanted: `warm` running, `standby` frozen, `at_least` leased ones included, never more than `at_most`.
+
+    `may_begin`: how many may be begun now (None: any number); a target that is held back begins none and keeps what it has."""
+
+    name: str
+    base: Hashable
+    kind: Hashable
+    warm: int = 0
+    standby: int = 0
+    at_least: int = 0
+    at_most: int | None = None
+    may_begin: int | None = None
+    held_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """Bring a slot to the target: a new one, or this one, which is nobody's."""
+
+    target: str
+    desktop_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """Let a ready copy stand still."""
+
+    desktop_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thaw:
+    """Let a frozen copy run."""
+
+    desktop_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Nobody wants this one."""
+
+    desktop_id: str
+
+
+Action = Make | Freeze | Thaw | Remove
+
+
+@dataclass(slots=True)
+class _Lacking:
+    target: Target
+    copies: int
+
+
+def plan(
+    targets: Sequence[Target], copies: Iterable[Copy], *, room: int, may_make: int, can_freeze: bool
+) -> list[Action]:
+    """What to do now. `room`: slots that may be added; `may_make`: how many may be begun at once; `can_freeze`: else standbys run."""
+    free: dict[Phase, list[Copy]] = {phase: [] for phase in Phase}
+    for copy in copies:
+        free[copy.phase].append(copy)
+    actions: list[Action] = []
+    lacking: list[_Lacking] = []
+    for target in targets:
+        short = _provide(target, free, actions, can_freeze=can_freeze)
+        if short > 0 and not target.held_back:
+            begin = short if target.may_begin is None else min(short, target.may_begin)
+            lacking.append(_Lacking(target, begin))
+    nobodys = [*free[Phase.USED], *free[Phase.READY], *free[Phase.FROZEN]]
+    actions += _begin(lacking, nobodys, room=room, may_make=may_make)
+    actions += [Remove(copy.desktop_id) for copy in nobodys]
+    return actions
+
+
+def _provide(target: Target, free: dict[Phase, list[Copy]], actions: list[Action], *, can_freeze: bool) -> int:
+    """Take what the target needs out of what is free, thawed and frozen as it should be; returns how many copies are lacking."""
+    held = sum(copy.kind == target.kind for copy in free[Phase.HELD])
+    wanted = max(target.warm + target.standby, target.at_least - held)
+    if target.at_most is not None:
+        wanted = max(0, min(wanted, target.at_most - held))
+    frozen_wanted = min(target.standby, wanted) if can_freeze else 0
+    running = _take(free[Phase.READY], target, wanted - frozen_wanted)
+    frozen = _take(free[Phase.FROZEN], target, frozen_wanted)
+    thaw = _take(free[Phase.FROZEN], target, wanted - frozen_wanted - len(running))
+    freeze = _take(free[Phase.READY], target, frozen_wanted - len(frozen))
+    coming = _take(free[Phase.MAKING], target, wanted - len(running) - len(frozen) - len(thaw) - len(freeze))
+    actions += [Thaw(copy.desktop_id) for copy in thaw]
+    actions += [Freeze(copy.desktop_id) for copy in freeze]
+    return wanted - sum(map(len, (running, frozen, thaw, freeze, coming)))
+
+
+def _take(free: list[Copy], target: Target, number: int) -> list[Copy]:
+    """Up to so many free copies of the target's kind."""
+    found = [copy for copy in free if copy.kind == target.kind][: max(0, number)]
+    for copy in found:
+        free.remove(copy)
+    return found
+
+
+def _begin(lacking: list[_Lacking], nobodys: list[Copy], *, room: int, may_make: int) -> list[Action]:
+    """One copy after another to the targets in turn, first into slots that are there; what is used up leaves `nobodys`."""
+    actions: list[Action] = []
+    while may_make > 0 and any(short.copies > 0 for short in lacking):
+        begun = False
+        for short in lacking:
+            if short.copies <= 0 or may_make <= 0:
+                continue
+            slot = next((copy for copy in nobodys if copy.base == short.target.base), None)
+            if slot is not None:
+                nobodys.remove(slot)
+            elif room > 0:
+                room -= 1
+            else:
+                continue
+            actions.append(Make(short.target.name, slot.desktop_id if slot else None))
+            short.copies -= 1
+            may_make -= 1
+            begun = True
+        if not begun:
+            break
+    return actions
+
+
+def share(scores: Mapping[Hashable, float], budget: int, have: Mapping[Hashable, int]) -> dict[Hashable, int]:
+    """Divide `budget` copies among kinds by how much each is asked for, the next copy always to the largest score per copy.
+
+    `have`: copies that exist, which count a little more than new ones."""
+    given = dict.fromkeys(scores, 0)
+
+    def worth(kind: Hashable) -> float:
+        kept = KEPT_BONUS if given[kind] < have.get(kind, 0) else 1.0
+        return kept * scores[kind] / (given[kind] + 1)
+
+    for _ in range(budget if scores else 0):
+        best = max(given, key=worth)
+        given[best] += 1
+    return {kind: number for kind, number in given.items() if number > 0}
