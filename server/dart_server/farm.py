@@ -31,7 +31,7 @@ from dart_server.leases.service import Access, Leases
 from dart_server.metrics import Gauges, Metrics
 from dart_server.pool.prepare import Preparer
 from dart_server.pool.service import Pool
-from dart_server.providers.base import Provider, ProviderError
+from dart_server.providers.base import Freezes, Owned, Provider, ProviderError
 from dart_server.records import LeaseRecord, Slot, SnapshotRecord
 from dart_server.repository import EventNote, Repository
 from dart_server.settings import FarmSettings
@@ -82,7 +82,7 @@ class Farm:
         )
         self.setups = Setups(self.snapshots, self.repository, clock)
         self.preparer = Preparer(provider, self.snapshots, self.repository, settings, self.metrics, clock)
-        self.pool = Pool(provider, self.preparer, self.snapshots, self.repository, settings, clock)
+        self.pool = Pool(provider, self.preparer, self.snapshots, self.repository, settings, self.metrics, clock)
         token_root = secret_file(settings.secret_path, "root").encode()
         self.leases = Leases(provider, self.pool, self.setups, self.repository, self.metrics, clock, token_root)
         self.dashboard = Dashboard(
@@ -101,6 +101,7 @@ class Farm:
         await self.keys.add("admin", Scope.ADMIN, secret_file(self.settings.key_path, "dart"))
         await self.provider.start()
         await self._take_over()
+        await self.pool.pools.load()
         self.repository.add_event(EventNote("farm_started", data={"provider": self.provider.name}))
         self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
         await self.dashboard.start()
@@ -120,16 +121,33 @@ class Farm:
         for lease in await self.repository.active_leases():
             slot = slots.get(lease.desktop_id or "")
             if slot is not None and slot.lease_id == lease.lease_id and lease.expires_at > self.clock.time():
-                self._adopt(lease, slots.pop(slot.desktop_id), alive=slot.desktop_id in owned.desktops)
+                slots.pop(slot.desktop_id)
+                self._adopt(lease, slot, alive=await self._runs(slot, owned))
             else:
                 lease.state = wire.LeaseState.EXPIRED
                 self.repository.end_lease(lease)
         for slot in slots.values():
+            if slot.state is DesktopState.QUARANTINED and slot.desktop_id in owned.desktops:
+                history = await self.repository.events(0, 1, desktop_id=slot.desktop_id, kind="desktop_quarantined")
+                self.pool.quarantine.adopt(slot, str(history[0].data["reason"]) if history else "")
+                continue
             slot.state, slot.lease_id = DesktopState.GONE, None
             self.repository.save_desktop(slot)
         removed = await self.provider.reap({*self.pool.slots, *(record.snapshot_id for record in kept)})
         if removed:
             log.warning("removed what an earlier farm left: %s", ", ".join(removed))
+
+    async def _runs(self, slot: Slot, owned: Owned) -> bool:
+        """Whether a leased desktop of an earlier life is there; one that the lease had moved to may still have been frozen."""
+        if slot.desktop_id not in owned.desktops:
+            return False
+        if self.provider.capabilities.freeze and isinstance(self.provider, Freezes):
+            try:
+                await self.provider.thaw(slot.desktop_id)
+            except ProviderError as error:
+                log.warning("a leased desktop did not go on: %s", error, extra={"desktop_id": slot.desktop_id})
+                return False
+        return True
 
     def _adopt(self, lease: LeaseRecord, slot: Slot, *, alive: bool) -> None:
         slot.busy, slot.exists = False, alive
@@ -147,11 +165,11 @@ class Farm:
             await self.clock.sleep(self.settings.tick_s)
             try:
                 await self.leases.expire_due()
-                self.pool.dispatch()
+                await self.pool.tick()
                 await self.keys.refresh()
                 if self.clock.monotonic() >= next_probe_s:
                     next_probe_s = self.clock.monotonic() + self.settings.probe_s
-                    await self.pool.probe_idle()
+                    self.pool.probe()
             except Exception:  # the ticker must outlive one bad tick; the next one looks again
                 log.exception("a tick failed")
 

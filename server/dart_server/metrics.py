@@ -118,10 +118,12 @@ class Metrics:
         self._steps.observe(seconds)
         self.recent.add("step", seconds)
 
-    def prepared(self, how: Prepared, prepared_state: bool, seconds: float) -> None:
-        """Count one desktop that came to its state; `awaited` is one of the standby that was not ready when it was asked for."""
+    def prepared(self, how: Prepared, prepared_state: bool, seconds: float, *, asked: bool = True) -> None:
+        """Count one desktop that came to its state; `awaited` is one of the standby that was not ready when it was asked for, `asked` is
+        False for one that is made ahead of need."""
         self._prepare.labels(how, "setup" if prepared_state else "base").observe(seconds)
-        self._standby.labels(STANDBY_RESULT[how]).inc()
+        if asked:
+            self._standby.labels(STANDBY_RESULT[how]).inc()
 
     def claim_ended(self, end: str, waited_s: float) -> None:
         """Count one claim that left the queue: granted, cancelled, expired or refused."""

@@ -15,6 +15,7 @@ from dart_server.clock import utc
 
 if TYPE_CHECKING:
     from dart_server.guest.client import GuestClient
+    from dart_server.snapshots.service import Want
 
 SnapshotKind = Literal["booted", "setup", "user"]
 SHARED = "farm"
@@ -39,6 +40,14 @@ class Slot:
     busy: bool = True
     warming: bool = False
     """It is being prepared for nobody in particular."""
+    aim: Want | None = None
+    """What it is being prepared to be, while `warming`."""
+    frozen: bool = False
+    """It stands still until somebody wants it."""
+    declared_s: float | None = None
+    """The time of day that its task has declared, as it was when the copy came up; None when it follows the real time."""
+    note: str | None = None
+    """Why it is kept from use."""
     exists: bool = False
     """The provider may hold something under this id."""
     recorded: bool = False
@@ -57,6 +66,9 @@ class Slot:
             lease_id=self.lease_id,
             setup_key=self.setup_key,
             created_at=utc(self.created_at),
+            snapshot_id=self.snapshot_id,
+            frozen=self.frozen,
+            note=self.note,
         )
 
 

@@ -45,6 +45,11 @@ class FarmSettings(BaseSettings):
     warm_desktops: int = Field(default=1, ge=0, le=4096)
     """Free desktops kept ready at the booted base, for shapes that were asked for lately. With a provider that restores nothing in place
     they are the standby that a reset takes from."""
+    standby_desktops: int = Field(default=0, ge=0, le=4096)
+    """Frozen copies made ahead of need, of what claims and resets ask for again and again: who asks next only has one thawed.
+    Providers that cannot freeze keep them running."""
+    refill_parallel: int | None = Field(default=None, ge=1, le=256)
+    """Copies made ahead of need at the same time; None: all but one of `parallel_provider_calls`, so that a claim never waits for them."""
     home: Path = Field(default_factory=default_home)
     runtime_dir: Path = Field(default_factory=default_runtime_dir)
     """Socket, lock and log."""
@@ -70,6 +75,12 @@ class FarmSettings(BaseSettings):
     """How often expiry is looked at."""
     probe_s: float = Field(default=10.0, gt=0)
     """How often free desktops are looked at."""
+    probe_failures: int = Field(default=3, ge=1)
+    """A free desktop that does not answer so many looks in a row is quarantined or replaced; a leased one has failed then."""
+    quarantine_desktops: int = Field(default=1, ge=0)
+    """Desktops that failed and are kept, of `max_desktops`, for a person to look at; 0 keeps none."""
+    quarantine_s: float = Field(default=3600.0, gt=0)
+    """How long they are kept."""
     uds: Path | None = None
     host: str = "127.0.0.1"
     port: int = Field(default=8700, ge=0, le=65535)
@@ -133,6 +144,10 @@ class FarmSettings(BaseSettings):
         if self.warm_desktops > self.max_desktops:
             raise ValueError(f"warm_desktops ({self.warm_desktops}) is more than max_desktops ({self.max_desktops})")
         return self
+
+    @property
+    def refills_at_once(self) -> int:
+        return self.refill_parallel or max(1, self.parallel_provider_calls - 1)
 
     @property
     def database_url(self) -> str:

@@ -17,9 +17,10 @@ from dart_server.errors import FarmError
 from dart_server.guest.client import GuestClient, GuestReply, GuestTooLarge, GuestUnreachable
 from dart_server.leases.service import Access, Leases
 from dart_server.metrics import Metrics
+from dart_server.pool.probes import health_view
 from dart_server.pool.service import Pool
-from dart_server.providers.base import SELF_INFLICTED, DesktopHealth, Provider
-from dart_server.wire import ErrorCode, FaultOwner
+from dart_server.providers.base import Provider
+from dart_server.wire import ErrorCode
 
 if TYPE_CHECKING:
     from dart_server.dashboard.replay import Replay
@@ -115,16 +116,6 @@ class GuestAccess:
         return FarmError(
             ErrorCode.GUEST_ERROR, f"{code}: {detail}", status=status if status in (400, 404, 409, 503) else 502
         )
-
-
-def health_view(health: DesktopHealth) -> wire.DesktopHealthView:
-    """The wire's view of a provider's look, with the owner of a failure."""
-    owner = (
-        FaultOwner.NONE if health.alive else FaultOwner.POLICY if health.cause in SELF_INFLICTED else FaultOwner.HOST
-    )
-    return wire.DesktopHealthView(
-        alive=health.alive, cause=health.cause.value, fault_owner=owner, memory_bytes=health.memory_bytes or None
-    )
 
 
 def desktop_failed(health: wire.DesktopHealthView) -> FarmError:

@@ -232,8 +232,8 @@ class Leases:
         slot = self._pool.exchange(access.slot, want)
         if slot is not access.slot:
             lease.slot, lease.desktop_id = slot, slot.desktop_id
-            self._repository.move_lease(lease)
             slot.fence += 1
+            self._repository.move_lease(lease, slot, access.slot)
         fence = lease.fence = slot.fence
         brought = await self._pool.renew(slot, want, waited=waited)
         self.check(Access(lease, slot, fence))

@@ -14,7 +14,7 @@ from dart_server import wire
 from dart_server.clock import Clock
 from dart_server.errors import FarmError
 from dart_server.pool.background import Background
-from dart_server.pool.prepare import Brought, Preparer
+from dart_server.pool.prepare import Brought, NotReady, Preparer
 from dart_server.pool.slots import Slots
 from dart_server.providers import base
 from dart_server.records import Slot
@@ -45,18 +45,47 @@ class Making:
         self.changed = changed
         self._ending = Background()
 
-    async def make(self, slot: Slot, want: Want) -> None:
-        """Bring a slot that nobody uses to what is wanted, unless it is that already. Raises `FarmError`."""
+    async def make(self, slot: Slot, want: Want, *, ahead: bool = False) -> None:
+        """Bring a slot that nobody uses to what is wanted, unless it is that already; `ahead` of need. Raises `FarmError`."""
         async with slot.lock:
-            if self._slots.fresh(slot, want):
+            if self._slots.fresh(slot, want) and await self._awake(slot):
                 return
             slot.clean = False
             if not slot.exists:
                 slot.state = DesktopState.CREATING
                 self._repository.save_desktop(slot, EventNote("desktop_creating", slot.desktop_id))
-            await self._preparer.bring(slot, want)
+            await self._preparer.bring(slot, want, ahead=ahead)
             slot.clean, slot.state = True, DesktopState.READY
             self._repository.save_desktop(slot)
+
+    async def _awake(self, slot: Slot) -> bool:
+        """Whether an untouched desktop runs; a frozen one is thawed and asked."""
+        if not slot.frozen:
+            return True
+        try:
+            await self._preparer.wake(slot)
+        except NotReady as error:
+            log.warning("a standby did not wake: %s", error, extra={"desktop_id": slot.desktop_id})
+            return False
+        slot.state = DesktopState.READY
+        return True
+
+    async def freeze(self, slot: Slot) -> None:
+        """Let an untouched slot stand still. Raises `ProviderError`."""
+        async with slot.lock:
+            await self._preparer.freeze(slot)
+            slot.state = DesktopState.STANDBY
+            self._repository.save_desktop(slot)
+
+    async def stop(self, slot: Slot) -> None:
+        """Let whatever is left of a desktop stand still. Raises `ProviderError` where that is not possible."""
+        async with slot.lock:
+            await self._preparer.freeze(slot)
+
+    async def thaw(self, slot: Slot) -> bool:
+        """Let it run again; False when it does not."""
+        async with slot.lock:
+            return await self._awake(slot)
 
     async def renew(self, slot: Slot, want: Want, *, waited: bool = False) -> Brought:
         """Make a leased desktop a fresh copy of what is wanted; `waited` tells that it was not ready when it was asked for.

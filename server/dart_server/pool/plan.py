@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
+K = TypeVar("K", bound=Hashable)
 KEPT_BONUS = 1.5
 """How much more a copy that exists counts than one that would have to be made: nothing is thrown away for a small difference."""
 
@@ -165,13 +167,13 @@ def _begin(lacking: list[_Lacking], nobodys: list[Copy], *, room: int, may_make:
     return actions
 
 
-def share(scores: Mapping[Hashable, float], budget: int, have: Mapping[Hashable, int]) -> dict[Hashable, int]:
+def share(scores: Mapping[K, float], budget: int, have: Mapping[K, int]) -> dict[K, int]:
     """Divide `budget` copies among kinds by how much each is asked for, the next copy always to the largest score per copy.
 
     `have`: copies that exist, which count a little more than new ones."""
     given = dict.fromkeys(scores, 0)
 
-    def worth(kind: Hashable) -> float:
+    def worth(kind: K) -> float:
         kept = KEPT_BONUS if given[kind] < have.get(kind, 0) else 1.0
         return kept * scores[kind] / (given[kind] + 1)
 

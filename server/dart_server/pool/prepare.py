@@ -3,7 +3,7 @@
 Rule: a desktop is ready only after the restore *and* a probe of its agent. The booted base of a shape is made once, whoever needs it first;
 the others wait for it and restore it. A snapshot that fails twice is left out and its deepest ancestor that restores is taken, at last the
 image; once that has come up, so that the host is not to blame, the ones left out are quarantined.
-Where the provider has no memory snapshots every desktop is booted, and one of the standby is only probed.
+Where the provider has no memory snapshots every desktop is booted. One of the standby is only woken and probed.
 Non-goals: whose turn it is (`pool.service`).
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from dart_server import wire
 from dart_server.clock import Clock
 from dart_server.errors import FarmError, from_provider
-from dart_server.guest.client import GuestClient, GuestUnreachable
+from dart_server.guest.client import GuestClient, GuestReply, GuestUnreachable
 from dart_server.metrics import Metrics
 from dart_server.providers import base
 from dart_server.records import SHARED, Slot, SnapshotRecord
@@ -79,8 +79,9 @@ class Preparer:
         """Why the latest try did not give a desktop; None after one that did."""
         self._base_locks: dict[BaseOf, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def bring(self, slot: Slot, want: Want) -> Brought:
-        """Make the slot's desktop a fresh copy of what is wanted. On `FarmError` nothing lives under the slot's id."""
+    async def bring(self, slot: Slot, want: Want, *, ahead: bool = False) -> Brought:
+        """Make the slot's desktop a fresh copy of what is wanted; `ahead` of need, so that it may wait. On `FarmError` nothing lives under
+        the slot's id."""
         started = self._clock.monotonic()
         trials = Trials()
         async with self._parallel:
@@ -88,21 +89,56 @@ class Preparer:
             self.last_failure = None
             for snapshot, reason in trials.suspects.values():
                 await self._snapshots.quarantine(snapshot, reason)
+            if ahead:
+                slot.declared_s = await self._declared(slot)
         duration_s = self._clock.monotonic() - started
-        self._metrics.prepared("restore" if restored else "boot", slot.setup_key is not None, duration_s)
+        self._metrics.prepared(
+            "restore" if restored else "boot", slot.setup_key is not None, duration_s, asked=not ahead
+        )
         return Brought(restored, duration_s, quarantined=tuple(trials.suspects))
 
     async def confirm(self, slot: Slot, want: Want, *, waited: bool) -> Brought:
-        """Probe an untouched desktop that is what is wanted; one that does not answer is made anew. Errors as of `bring`."""
+        """Wake an untouched desktop that is what is wanted; one that does not answer is made anew. Errors as of `bring`."""
         started = self._clock.monotonic()
         try:
-            await self._probe(slot)
+            await self.wake(slot)
         except NotReady as error:
             self.last_failure = str(error)
             return await self.bring(slot, want)
         duration_s = self._clock.monotonic() - started
-        self._metrics.prepared("awaited" if waited else "standby", False, duration_s)
-        return Brought(False, duration_s, standby=not waited)
+        self._metrics.prepared("awaited" if waited else "standby", slot.setup_key is not None, duration_s)
+        return Brought(slot.snapshot_id is not None, duration_s, standby=not waited)
+
+    async def freeze(self, slot: Slot) -> None:
+        """Let an untouched desktop stand still until `wake`. Raises `ProviderError`."""
+        if not isinstance(self._provider, base.Freezes):
+            raise base.CapabilityMissing(f"the provider {self._provider.name} freezes nothing")
+        if slot.guest is not None:
+            await slot.guest.hang_up()
+        slot.frozen = True
+        await self._provider.freeze(slot.desktop_id)
+
+    async def wake(self, slot: Slot) -> None:
+        """Let an untouched desktop go on and ask it whether it is well; a time of day that its task declared is what it was at the copy's
+        beginning, however long it has waited. Raises `NotReady`."""
+        if slot.frozen and isinstance(self._provider, base.Freezes):
+            try:
+                await self._provider.thaw(slot.desktop_id)
+            except base.ProviderError as error:
+                raise NotReady(str(error)) from error
+            slot.frozen = False
+        await self._probe(slot)
+        if slot.declared_s is not None:
+            await self._ask(slot, "POST", "/v1/clock", json.dumps({"time_s": slot.declared_s}).encode())
+
+    async def _declared(self, slot: Slot) -> float | None:
+        """The time of day that the desktop's task has declared; None when there is none, or its agent knows no clock."""
+        try:
+            reply = await self._ask(slot, "GET", "/v1/clock")
+            told = json.loads(reply.content) if reply.status == 200 else {}
+            return float(told["time_s"]) if told.get("declared") else None
+        except (NotReady, ValueError, KeyError, TypeError, AttributeError):
+            return None
 
     async def discard(self, slot: Slot) -> None:
         """Remove the slot's desktop, if there is one."""
@@ -110,7 +146,8 @@ class Preparer:
         if slot.exists:
             await self._provider.destroy(slot.desktop_id)
             slot.exists = False
-        slot.snapshot_id = slot.setup_key = None
+        slot.snapshot_id = slot.setup_key = slot.declared_s = None
+        slot.frozen = False
 
     async def hang_up(self, slot: Slot) -> None:
         """Close every connection into the slot's desktop."""
@@ -166,6 +203,7 @@ class Preparer:
         slot.exists = True
         async with self._snapshots.reading(snapshot):
             await self._provider.restore(slot.desktop_id, snapshot.snapshot_id)
+        slot.frozen, slot.declared_s = False, None
         await self._settle_in(slot, snapshot)
         self._repository.touch_snapshot(snapshot)
 
@@ -220,3 +258,12 @@ class Preparer:
             raise NotReady("the guest agent's health is not what the protocol says")
         if not health["ready"]:
             raise NotReady("the guest agent says that its session is not ready")
+
+    async def _ask(self, slot: Slot, method: str, path: str, body: bytes | None = None) -> GuestReply:
+        """The agent's answer. Raises `NotReady`."""
+        if slot.guest is None:
+            raise NotReady("the desktop has no connection")
+        try:
+            return await slot.guest.request(method, path, timeout_s=PROBE_TIMEOUT_S, content=body)
+        except GuestUnreachable as error:
+            raise NotReady(str(error)) from error

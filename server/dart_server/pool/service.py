@@ -13,9 +13,13 @@ from dataclasses import replace
 from dart_server import wire
 from dart_server.clock import Clock
 from dart_server.errors import FarmError
+from dart_server.metrics import Metrics
 from dart_server.pool.background import Background
 from dart_server.pool.making import Making
+from dart_server.pool.pools import Pools
 from dart_server.pool.prepare import Brought, Preparer
+from dart_server.pool.probes import Probes
+from dart_server.pool.quarantine import Quarantine
 from dart_server.pool.serving import Serving
 from dart_server.pool.slots import Slots
 from dart_server.pool.standby import Standby
@@ -37,15 +41,46 @@ class Pool:
         snapshots: Snapshots,
         repository: Repository,
         settings: FarmSettings,
+        metrics: Metrics,
         clock: Clock,
     ) -> None:
         self._snapshots = snapshots
         self._draining = False
+        self.drained = False
+        """No new grants; see `drain`."""
         self._preparing = Background()
         self._slots = Slots(provider, snapshots, settings.max_desktops, clock)
         self._making = Making(self._slots, preparer, repository, clock, settings.tick_s, self.dispatch)
         self._serving = Serving(self._slots, self._making, self._preparing, preparer, clock)
-        self._standby = Standby(provider, self._slots, self._making, self._preparing, repository, settings, clock)
+        self.pools = Pools(provider, repository, clock)
+        self._standby = Standby(
+            provider,
+            self._slots,
+            self._making,
+            self._preparing,
+            self.pools,
+            settings,
+            clock,
+            self._serving.wanted,
+        )
+        self.quarantine = Quarantine(
+            self._slots,
+            self._making,
+            repository,
+            clock,
+            room=settings.quarantine_desktops,
+            keep_s=settings.quarantine_s,
+        )
+        self._probes = Probes(
+            provider,
+            self._slots,
+            self._making,
+            self.quarantine,
+            repository,
+            metrics,
+            clock,
+            patience=settings.probe_failures,
+        )
 
     @property
     def slots(self) -> dict[str, Slot]:
@@ -62,6 +97,9 @@ class Pool:
 
     async def acquire(self, want: Want, wait_s: float) -> Slot:
         """A fresh desktop that is the caller's alone. Raises `FarmError` (`no_capacity` after `wait_s`, `draining`, `host_fault` …)."""
+        if self.drained:
+            hint = "Leases go on; claim from another farm, or ask the administrator to undrain this one."
+            raise FarmError(ErrorCode.DRAINING, "the farm is draining: it grants no new leases", hint=hint)
         want = self.require(want)
         self._standby.asked_for(want)
         return await self._serving.acquire(want, wait_s)
@@ -98,9 +136,22 @@ class Pool:
         if not self._draining and self._serving.serve():
             self._standby.keep()
 
-    async def probe_idle(self) -> None:
-        """Look at the free desktops; a dead one is replaced."""
-        await self._standby.probe()
+    def probe(self) -> None:
+        """Begin a round of looks at all desktops; see `Probes`."""
+        self._probes.begin()
+
+    async def tick(self) -> None:
+        """What time brings: pools whose image has changed, quarantines that end, tries that may be made again."""
+        await self.pools.refresh()
+        self.quarantine.tick()
+        self.dispatch()
+
+    def drain(self, *, on: bool) -> None:
+        """Grant nothing more, while leases go on, or grant again. Raises `draining` in those who wait."""
+        self.drained = self._standby.drained = on
+        if on:
+            self._serving.refuse_all("the farm is draining")
+        self.dispatch()
 
     def adopt(self, slot: Slot) -> None:
         """Take over a slot of an earlier life of this farm."""
@@ -109,7 +160,8 @@ class Pool:
     async def stop(self) -> None:
         """Refuse who waits, end the background work, destroy every desktop."""
         self._draining = True
-        self._serving.refuse_all()
+        await self._probes.ended()
+        self._serving.refuse_all("the farm is stopping")
         self._preparing.cancel()
         await self._preparing.ended()
         await self._making.end_all()

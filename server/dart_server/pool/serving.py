@@ -49,6 +49,10 @@ class Serving:
     def waiting(self) -> int:
         return len(self._queue)
 
+    def wanted(self) -> list[Want]:
+        """What those who wait want, in their order."""
+        return [ticket.want for ticket in self._queue]
+
     async def acquire(self, want: Want, wait_s: float) -> Slot:
         """A fresh desktop that is the caller's alone. Raises `FarmError` (`no_capacity` after `wait_s`, `draining`, `host_fault` …)."""
         ticket = Ticket(want, asyncio.get_running_loop().create_future())
@@ -144,9 +148,9 @@ class Serving:
             ticket.granted.set_exception(error)
         self._making.remove(slot)
 
-    def refuse_all(self) -> None:
-        """The farm stops."""
+    def refuse_all(self, why: str) -> None:
+        """The farm stops or drains."""
         for ticket in self._queue:
             if not ticket.granted.done():
-                ticket.granted.set_exception(FarmError(ErrorCode.DRAINING, "the farm is stopping"))
+                ticket.granted.set_exception(FarmError(ErrorCode.DRAINING, why))
         self._queue.clear()

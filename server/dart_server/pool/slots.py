@@ -10,7 +10,10 @@ from dart_server.clock import Clock
 from dart_server.ids import new_id
 from dart_server.providers.base import Provider
 from dart_server.records import Slot
-from dart_server.snapshots.service import Living, Snapshots, Want
+from dart_server.snapshots.service import BaseOf, Living, Snapshots, Want
+
+Kind = tuple[BaseOf, str | None]
+"""What a desktop is a copy of: a shape of an image, and the snapshot, None for one that is booted."""
 
 
 class Slots:
@@ -36,9 +39,17 @@ class Slots:
         return [slot for slot in self.by_id.values() if slot.lease_id is None and not slot.busy]
 
     def pick(self, want: Want) -> Slot | None:
-        """The free slot of the wanted shape that is nearest to what is wanted."""
+        """The free slot of the wanted shape that is nearest to what is wanted; while there is room for another one, no copy of something
+        else that was frozen ahead of need."""
         fitting = [slot for slot in self.idle() if (slot.shape, slot.image_digest) == want.base_of]
+        if len(self.by_id) < self.max_desktops:
+            fitting = [slot for slot in fitting if not slot.frozen or self.fresh(slot, want)]
         return max(fitting, key=lambda slot: (self.fresh(slot, want), not slot.clean), default=None)
+
+    def kind(self, want: Want) -> Kind:
+        """What a copy of this would be now. Raises `FarmError` when there is no such snapshot."""
+        found = self._snapshots.deepest(want) if self._provider.capabilities.memory_snapshot else None
+        return (want.base_of, found.snapshot_id if found else None)
 
     def serves(self, slot: Slot, want: Want) -> bool:
         """Whether a slot is, untouched, what is wanted."""

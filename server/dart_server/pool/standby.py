@@ -1,28 +1,43 @@
-"""Desktops that are ready before anybody asks: how many are kept, what they are copies of, and resets that move to one.
+"""Desktops that are ready before anybody asks: what is kept of what, frozen or running, and resets that move to one.
 
-Rule: the wanted number of the shape asked for last is kept ready, the rest of the free ones goes; after a failure nothing is begun for a
-while, claims are still served. Non-goals: whose turn it is (`pool.serving`), how one is made (`pool.making`).
+Rule: what is wanted comes from the named pools, from the default pool (the shape that was asked for last) and from what is asked for again
+and again; `pool.plan` says what to do about it, this module does it. Who waits is served first. What fails waits before it is tried again
+(`pool.backoff`); claims never do. Non-goals: whose turn it is (`pool.serving`), how one is made (`pool.making`).
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from dart_server.clock import Clock
 from dart_server.errors import FarmError
 from dart_server.pool.background import Background
+from dart_server.pool.backoff import Backoff
+from dart_server.pool.demand import Demand
 from dart_server.pool.making import Making
-from dart_server.pool.slots import Slots
-from dart_server.providers.base import Provider
+from dart_server.pool.plan import Action, Copy, Freeze, Make, Phase, Remove, Target, Thaw, plan, share
+from dart_server.pool.pools import Named, Pools
+from dart_server.pool.slots import Kind, Slots
+from dart_server.providers.base import Provider, ProviderError
 from dart_server.records import Slot
-from dart_server.repository import EventNote, Repository
 from dart_server.settings import FarmSettings
 from dart_server.snapshots.service import Want
+from dart_server.wire import DEFAULT_POOL, DesktopState
 
 log = logging.getLogger(__name__)
-WARM_BACKOFF_S = 30.0
-"""After a failed background preparation none is started for this long; claims are still served."""
+FREEZING = "freezing"
+"""What the back-off knows a provider by that does not freeze although it says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """A target with what it takes to carry it out; `pool` is None for the farm's own."""
+
+    target: Target
+    want: Want
+    pool: Named | None = None
 
 
 class Standby:
@@ -34,58 +49,215 @@ class Standby:
         slots: Slots,
         making: Making,
         preparing: Background,
-        repository: Repository,
+        pools: Pools,
         settings: FarmSettings,
         clock: Clock,
+        waiting: Callable[[], Iterable[Want]],
     ) -> None:
         self._provider = provider
         self._slots = slots
         self._making = making
         self._preparing = preparing
-        self._repository = repository
+        self._pools = pools
         self._settings = settings
-        self._clock = clock
+        self._waiting = waiting
+        self._demand = Demand(clock)
+        self.backoff = Backoff(clock)
         self._want: Want | None = None
-        self._not_before_s = 0.0
+        self.drained = False
 
     def asked_for(self, want: Want) -> None:
         """A claim came: copies of its base are kept from now on."""
         self._want = replace(want, setup_key=None, snapshot_id=None)
+        self._asked(want)
+
+    def _asked(self, want: Want) -> None:
+        self._demand.asked(want)
+        pools = self._pools.all()
+        if pools:
+            kind = self._slots.kind(want)
+            hit = any(self._slots.serves(slot, want) for slot in self._slots.idle())
+            for pool in pools:
+                if pool.want is not None and self._kind(pool.want) == kind:
+                    pool.hits += hit
+                    pool.misses += not hit
+
+    def _kind(self, want: Want) -> Kind | None:
+        """What a copy would be now; None when there is no such snapshot."""
+        try:
+            return self._slots.kind(want)
+        except FarmError:
+            return None
+
+    def _coming(self, slot: Slot) -> Kind | None:
+        """What a slot on its way will be a copy of; one that is being frozen or thawed is that already."""
+        return self._kind(slot.aim) if slot.aim is not None else ((slot.shape, slot.image_digest), slot.snapshot_id)
 
     def keep(self) -> None:
-        """Begin what is lacking and let go what is too much."""
-        want = self._want
-        wanted = (
-            self._settings.warm_desktops if want is not None and self._clock.monotonic() >= self._not_before_s else 0
+        """Begin what is lacking, freeze and thaw, and let go what nobody wants."""
+        aims = self._aims()
+        if not aims and not self._slots.idle():
+            return
+        copies = self._copies()
+        making = sum(copy.phase is Phase.MAKING for copy in copies)
+        actions = plan(
+            [aim.target for aim in aims],
+            copies,
+            room=self._slots.max_desktops - len(self._slots.by_id),
+            may_make=self._settings.refills_at_once - making,
+            can_freeze=self._provider.capabilities.freeze and not self.backoff.held(FREEZING),
         )
-        spare = sum(slot.warming for slot in self._slots.by_id.values()) - wanted
-        for slot in sorted(self._slots.idle(), key=lambda slot: not slot.clean):
-            fits = want is not None and (slot.shape, slot.image_digest) == want.base_of
-            if not fits or spare >= 0:
-                self._making.remove(slot)
-                continue
-            spare += 1
-            if want is not None and not slot.clean:
-                slot.busy = slot.warming = True
-                self._preparing.start(self._warm(slot, want))
-        while want is not None and spare < 0:
-            new = self._slots.new(want)
-            if new is None:
-                return
-            spare += 1
-            new.warming = True
-            self._preparing.start(self._warm(new, want))
+        by_name = {aim.target.name: aim for aim in aims}
+        for action in actions:
+            self._do(action, by_name)
 
-    async def _warm(self, slot: Slot, want: Want) -> None:
+    def _do(self, action: Action, aims: dict[str, Aim]) -> None:
+        slots = self._slots.by_id
+        match action:
+            case Make(name, desktop_id):
+                aim = aims[name]
+                slot = self._slots.new(aim.want) if desktop_id is None else slots[desktop_id]
+                if slot is None:
+                    return
+                slot.busy = slot.warming = True
+                slot.aim = aim.want
+                if aim.pool is not None:
+                    self._pools.begun(aim.pool)
+                self._preparing.start(self._warm(slot, aim.want, aim.target.kind))
+            case Freeze(desktop_id):
+                slots[desktop_id].busy = slots[desktop_id].warming = True
+                self._preparing.start(self._freeze(slots[desktop_id]))
+            case Thaw(desktop_id):
+                slots[desktop_id].busy = slots[desktop_id].warming = True
+                self._preparing.start(self._thaw(slots[desktop_id]))
+            case Remove(desktop_id):
+                self._making.remove(slots[desktop_id])
+
+    def _aims(self) -> list[Aim]:
+        """What is wanted, the most important first: named pools, what is asked for again and again, the default pool."""
+        aims: list[Aim] = []
+        for pool in self._pools.all():
+            if pool.want is not None and (kind := self._kind(pool.want)) is not None:
+                spec = pool.spec
+                target = Target(
+                    f"pool:{pool.record.name}",
+                    pool.want.base_of,
+                    kind,
+                    warm=0 if self.drained else spec.warm,
+                    standby=spec.standby,
+                    at_least=0 if self.drained else spec.min,
+                    at_most=spec.max,
+                    may_begin=self._may_begin(kind, self._pools.allowance(pool)),
+                    held_back=self.backoff.held(kind),
+                )
+                aims.append(Aim(target, pool.want, pool))
+        aims += self._predicted({aim.target.kind for aim in aims if aim.target.standby})
+        if self._want is not None and not self.drained and (kind := self._kind(self._want)) is not None:
+            target = Target(
+                DEFAULT_POOL,
+                self._want.base_of,
+                kind,
+                warm=self._settings.warm_desktops,
+                may_begin=self._may_begin(kind, None),
+                held_back=self.backoff.held(kind),
+            )
+            aims.append(Aim(target, self._want))
+        return aims
+
+    def _predicted(self, covered: set[object]) -> list[Aim]:
+        """The standbys of what is asked for again and again, beside what a pool has standbys of."""
+        if not self._settings.standby_desktops:
+            return []
+        scores: dict[Kind, float] = {}
+        wants: dict[Kind, Want] = {}
+        for want, score in self._demand.expected(self._waiting()).items():
+            kind = self._kind(want)
+            if kind is not None and kind not in covered:
+                scores[kind] = scores.get(kind, 0.0) + score
+                wants[kind] = want
+        have: dict[Kind, int] = {}
+        for slot in self._slots.idle():
+            if slot.clean:
+                kind = ((slot.shape, slot.image_digest), slot.snapshot_id)
+                have[kind] = have.get(kind, 0) + 1
+        given = share(scores, self._settings.standby_desktops, have)
+        return [
+            Aim(
+                Target(
+                    f"again:{number}",
+                    kind[0],
+                    kind,
+                    standby=given[kind],
+                    may_begin=self._may_begin(kind, None),
+                    held_back=self.backoff.held(kind),
+                ),
+                wants[kind],
+            )
+            for number, kind in enumerate(kind for kind in scores if kind in given)
+        ]
+
+    def _may_begin(self, kind: Kind, allowed: int | None) -> int | None:
+        """One at a time of what failed lately."""
+        if not self.backoff.troubled(kind):
+            return allowed
+        making = any(slot.warming and self._coming(slot) == kind for slot in self._slots.by_id.values())
+        return 0 if making else 1 if allowed is None else min(1, allowed)
+
+    def _copies(self) -> list[Copy]:
+        """The slots as the plan sees them; what is on its way out is none of its business."""
+        found: list[Copy] = []
+        for slot in self._slots.by_id.values():
+            base = (slot.shape, slot.image_digest)
+            kind = self._coming(slot) if slot.warming else (base, slot.snapshot_id)
+            if slot.state in (DesktopState.GONE, DesktopState.QUARANTINED):
+                continue
+            if slot.warming:
+                phase = Phase.MAKING
+            elif slot.lease_id is not None or slot.busy:
+                phase = Phase.HELD
+            elif not slot.clean:
+                phase = Phase.USED
+            else:
+                phase = Phase.FROZEN if slot.frozen else Phase.READY
+            found.append(Copy(slot.desktop_id, base, kind, phase))
+        return found
+
+    async def _warm(self, slot: Slot, want: Want, kind: object) -> None:
         try:
-            await self._making.make(slot, want)
+            await self._making.make(slot, want, ahead=True)
         except FarmError as error:
             log.warning("no warm desktop: %s", error.detail, extra={"desktop_id": slot.desktop_id})
-            self._not_before_s = self._clock.monotonic() + WARM_BACKOFF_S
+            self.backoff.failed(kind, error.detail)
+            self._making.remove(slot)
+            return
+        finally:
+            slot.warming, slot.aim = False, None
+        self.backoff.worked(kind)
+        slot.busy = False
+        self._making.changed()
+
+    async def _freeze(self, slot: Slot) -> None:
+        try:
+            await self._making.freeze(slot)
+        except ProviderError as error:
+            log.warning("a standby could not be frozen: %s", error, extra={"desktop_id": slot.desktop_id})
+            self.backoff.failed(FREEZING, str(error))
             self._making.remove(slot)
             return
         finally:
             slot.warming = False
+        self.backoff.worked(FREEZING)
+        slot.busy = False
+        self._making.changed()
+
+    async def _thaw(self, slot: Slot) -> None:
+        try:
+            runs = await self._making.thaw(slot)
+        finally:
+            slot.warming = False
+        if not runs:
+            self._making.remove(slot)
+            return
         slot.busy = False
         self._making.changed()
 
@@ -93,23 +265,30 @@ class Standby:
         """Wait while none of the standby is ready but one is being made: it is ready before a desktop that is begun now.
         True when there was something to wait for."""
         waited = False
-        if self._provider.capabilities.restore_in_place:
-            return waited
         while not any(self._slots.serves(slot, want) for slot in self._slots.idle()):
-            slots = self._slots.by_id.values()
-            if not any(slot.warming and (slot.shape, slot.image_digest) == want.base_of for slot in slots):
+            if not any(self._comes(slot, want) for slot in self._slots.by_id.values()):
                 return waited
             waited = True
             await self._preparing.next_done()
         return waited
 
+    def _comes(self, slot: Slot, want: Want) -> bool:
+        """Whether a slot is on its way to be what is wanted, and earlier than the leased one could be: one that boots is not, where the
+        leased one is only restored."""
+        if not slot.warming or (slot.shape, slot.image_digest) != want.base_of:
+            return False
+        if not self._provider.capabilities.restore_in_place:
+            return True
+        kind = self._slots.kind(want)
+        return kind[1] is not None and self._coming(slot) == kind
+
     def exchange(self, slot: Slot, want: Want) -> Slot:
-        """The slot in which a lease goes on at its reset: its own, or an untouched one of the standby where the provider restores nothing
-        in place. The old one is removed then, at once refused by its fence, and the standby is filled up again."""
-        if self._provider.capabilities.restore_in_place:
-            return slot
+        """The slot in which a lease goes on at its reset: an untouched one that is what is wanted already, else its own. The old one is
+        removed, at once refused by its fence, and the standby is filled up again."""
+        self._asked(want)
         standby = next((slot for slot in self._slots.idle() if self._slots.serves(slot, want)), None)
         if standby is None:
+            self._making.changed()
             return slot
         standby.lease_id, standby.fence = slot.lease_id, max(slot.fence, standby.fence)
         slot.lease_id = None
@@ -117,15 +296,3 @@ class Standby:
         self._making.remove(slot)
         self._making.changed()
         return standby
-
-    async def probe(self) -> None:
-        """Look at the free desktops; a dead one is replaced."""
-        for slot in self._slots.idle():
-            if not slot.clean:
-                continue
-            health = await self._provider.health(slot.desktop_id)
-            if not health.alive and slot.lease_id is None and not slot.busy:
-                self._repository.add_event(
-                    EventNote("idle_desktop_died", slot.desktop_id, data={"cause": health.cause.value})
-                )
-                self._making.remove(slot)

@@ -41,9 +41,11 @@ class LeaseStatements(Statements):
     def extend_lease(self, lease: LeaseRecord) -> Receipt:
         return self._write(_EXTEND(which=lease.lease_id, expires_at=lease.expires_at))
 
-    def move_lease(self, lease: LeaseRecord) -> Receipt:
-        """Write which desktop a lease has now."""
-        return self._write(_MOVE(which=lease.lease_id, desktop_id=lease.desktop_id))
+    def move_lease(self, lease: LeaseRecord, slot: Slot, former: Slot) -> Receipt:
+        """Write that a lease goes on in another desktop, and that the former one is nobody's."""
+        now = self._clock.time()
+        moved = _MOVE(which=lease.lease_id, desktop_id=slot.desktop_id)
+        return self._db.write(moved, desktop_row(slot, now), desktop_row(former, now))
 
     def end_lease(self, lease: LeaseRecord) -> Receipt:
         """Write the end of a lease with its final fence."""

@@ -37,6 +37,8 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     GET    /v1/snapshots?state=ready|quarantined -> list[SnapshotView]            the caller's and the farm's own
     GET    /v1/snapshots/{id or name}            -> SnapshotView;  DELETE         desktops made from it live on
     GET    /v1/desktops                          -> list[DesktopView]
+    GET    /v1/pools                             -> list[PoolView]                what is kept ready; the farm's own is `default`
+    PUT    /v1/pools/{name}                      PoolSpec -> PoolView             admin; DELETE forgets it; GET -> PoolView
     GET    /v1/events?after=N                    -> list[Event]                   history; before, limit, kind, desktop_id, lease_id
     GET    /v1/leases/{lease_id}/events          -> list[Event]                   that of one lease; after, before, limit, kind
     GET    /v1/desktops/{desktop_id}/events      -> list[Event]                   that of one desktop; the same
@@ -132,8 +134,10 @@ from dart_server.wire.leases import (
     ResetReply,
     ResetRequest,
 )
+from dart_server.wire.pools import DEFAULT_POOL, PoolName, PoolSpec, PoolView
 
 __all__ = [
+    "DEFAULT_POOL",
     "EARLIEST_CLOCK",
     "FENCE_HEADER",
     "LATEST_CLOCK",
@@ -176,6 +180,9 @@ __all__ = [
     "LeaseView",
     "MoveEvent",
     "NewKey",
+    "PoolName",
+    "PoolSpec",
+    "PoolView",
     "RenewReply",
     "RenewRequest",
     "ResetReply",

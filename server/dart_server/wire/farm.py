@@ -84,18 +84,20 @@ class SetupAbandon(WireModel):
 
 
 class DesktopState(StrEnum):
-    """Life of a desktop slot."""
+    """Life of a desktop slot. STANDBY: ready and frozen until it is wanted. QUARANTINED: kept from use, for a person to look at."""
 
     CREATING = "creating"
     READY = "ready"
+    STANDBY = "standby"
     LEASED = "leased"
     RESETTING = "resetting"
     BROKEN = "broken"
+    QUARANTINED = "quarantined"
     GONE = "gone"
 
 
 class DesktopView(WireModel):
-    """A desktop as the farm sees it."""
+    """A desktop as the farm sees it. `frozen`: its processes stand still. `note`: why it is kept from use."""
 
     desktop_id: str
     state: DesktopState
@@ -105,6 +107,9 @@ class DesktopView(WireModel):
     lease_id: str | None
     setup_key: SetupKey | None
     created_at: datetime
+    snapshot_id: str | None = None
+    frozen: bool = False
+    note: str | None = None
 
 
 class Event(WireModel):

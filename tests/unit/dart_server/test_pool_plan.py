@@ -44,9 +44,7 @@ def touched(actions: list[Action]) -> list[str]:
 
 
 @given(targets(), copies(), SMALL, SMALL, st.booleans())
-def test_no_plan_oversteps(
-    wanted: list[Target], there: list[Copy], room: int, may_make: int, can_freeze: bool
-) -> None:
+def test_no_plan_oversteps(wanted: list[Target], there: list[Copy], room: int, may_make: int, can_freeze: bool) -> None:
     actions = plan(wanted, there, room=room, may_make=may_make, can_freeze=can_freeze)
     phases = {copy.desktop_id: copy.phase for copy in there}
     kinds = {copy.desktop_id: copy.kind for copy in there}

@@ -1,0 +1,137 @@
+"""Looks at every desktop now and then: waiting, frozen and leased ones.
+
+Rule: a round never waits for one that hangs longer than its limit, and never ends because of one. What is certainly dead goes at once; one
+that only does not answer has to fail several rounds in a row, and is then quarantined or replaced. A leased one that died is written down
+as a call into it would have done. Non-goals: limits that a leased desktop hit while it goes on (asked before a reward counts).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+
+from dart_server import wire
+from dart_server.clock import Clock, within
+from dart_server.metrics import Metrics
+from dart_server.pool.background import Background
+from dart_server.pool.making import Making
+from dart_server.pool.quarantine import Quarantine
+from dart_server.pool.slots import Slots
+from dart_server.providers.base import SELF_INFLICTED, DesktopHealth, HealthCause, Provider
+from dart_server.records import Slot
+from dart_server.repository import EventNote, Repository
+from dart_server.wire import DesktopState, FaultOwner
+
+log = logging.getLogger(__name__)
+LOOK_LIMIT_S = 15.0
+LOOKS_AT_ONCE = 8
+SILENT = frozenset({HealthCause.AGENT_DEAD, HealthCause.SESSION_DEAD, HealthCause.UNKNOWN})
+"""What may be a slow answer, and leaves something to look at."""
+STILL_USABLE = frozenset({HealthCause.OOM, HealthCause.PIDS, HealthCause.DISK_FULL})
+
+
+def health_view(health: DesktopHealth) -> wire.DesktopHealthView:
+    """The wire's view of a provider's look, with the owner of a failure."""
+    owner = (
+        FaultOwner.NONE if health.alive else FaultOwner.POLICY if health.cause in SELF_INFLICTED else FaultOwner.HOST
+    )
+    return wire.DesktopHealthView(
+        alive=health.alive, cause=health.cause.value, fault_owner=owner, memory_bytes=health.memory_bytes or None
+    )
+
+
+class Probes:
+    """Rounds of looks. `patience`: how many silent ones in a row are too many."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        slots: Slots,
+        making: Making,
+        quarantine: Quarantine,
+        repository: Repository,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        patience: int,
+    ) -> None:
+        self._provider = provider
+        self._slots = slots
+        self._making = making
+        self._quarantine = quarantine
+        self._repository = repository
+        self._metrics = metrics
+        self._clock = clock
+        self._patience = patience
+        self._failures: Counter[tuple[str, int]] = Counter()
+        self._looking = asyncio.Semaphore(LOOKS_AT_ONCE)
+        self._rounds = Background()
+        self._under_way = False
+        self.most_memory_bytes = 0
+        """What the largest desktop used when it was looked at."""
+
+    def begin(self) -> None:
+        """Start a round, unless the last one is still under way."""
+        if not self._under_way:
+            self._under_way = True
+            self._rounds.start(self.round())
+
+    async def round(self) -> None:
+        """Look at every desktop that should be well."""
+        try:
+            slots = [slot for slot in self._slots.by_id.values() if _looked_at(slot)]
+            known = {(slot.desktop_id, slot.fence) for slot in slots}
+            self._failures = Counter({life: count for life, count in self._failures.items() if life in known})
+            results = await asyncio.gather(*(self._look(slot) for slot in slots), return_exceptions=True)
+            for slot, result in zip(slots, results, strict=True):
+                if isinstance(result, Exception):
+                    log.error("a probe failed", exc_info=result, extra={"desktop_id": slot.desktop_id})
+        finally:
+            self._under_way = False
+
+    async def _look(self, slot: Slot) -> None:
+        async with self._looking:
+            before = (slot.lease_id, slot.fence, slot.snapshot_id)
+            try:
+                health = await within(self._clock, LOOK_LIMIT_S, self._provider.health(slot.desktop_id))
+            except TimeoutError:
+                health = DesktopHealth(False, HealthCause.UNKNOWN, f"no look at it ended within {LOOK_LIMIT_S:g} s")
+        if (slot.lease_id, slot.fence, slot.snapshot_id) != before or not _looked_at(slot):
+            return
+        life = (slot.desktop_id, slot.fence)
+        self.most_memory_bytes = max(self.most_memory_bytes, health.memory_bytes)
+        if health.alive or (slot.lease_id is not None and health.cause in STILL_USABLE):
+            del self._failures[life]
+            return
+        self._failures[life] += 1
+        if health.cause in SILENT and self._failures[life] < self._patience:
+            return
+        del self._failures[life]
+        if slot.lease_id is not None:
+            view = health_view(health)
+            self._metrics.failure(view.cause, view.fault_owner.value)
+            await self._making.fail(slot, view)
+        else:
+            await self._replace(slot, health)
+
+    async def _replace(self, slot: Slot, health: DesktopHealth) -> None:
+        """A desktop that waited for somebody is no good: keep it for a person to look at, or remove it; another one is made."""
+        note = EventNote("idle_desktop_died", slot.desktop_id, data={"cause": health.cause.value})
+        self._repository.add_event(note)
+        reason = f"{health.cause.value}: {health.detail}" if health.detail else health.cause.value
+        if health.cause not in SILENT or not await self._quarantine.set_aside(slot, reason):
+            self._making.remove(slot)
+        self._making.changed()
+
+    async def ended(self) -> None:
+        """The farm stops: no round goes on."""
+        self._rounds.cancel()
+        await self._rounds.ended()
+
+
+def _looked_at(slot: Slot) -> bool:
+    """Whether a desktop should answer now: it waits, untouched, or it is leased and nothing is being done to it."""
+    if slot.lock.locked() or slot.failure is not None or slot.state in (DesktopState.GONE, DesktopState.QUARANTINED):
+        return False
+    return slot.state is DesktopState.LEASED if slot.lease_id is not None else slot.clean and not slot.busy
