@@ -71,6 +71,7 @@ class FakeDesktop:
 
     async def stop(self) -> None:
         server, self.server = self.server, None
+        self.frozen = False
         if server is not None:
             server.force_exit = True
             for connection in list(server.server_state.connections):
