@@ -10,6 +10,7 @@ Non-goals: whose turn it is (`pool.service`).
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
@@ -89,7 +90,7 @@ class Preparer:
             self.last_failure = None
             for snapshot, reason in trials.suspects.values():
                 await self._snapshots.quarantine(snapshot, reason)
-            if ahead:
+            if ahead and (want.setup_key is not None or want.snapshot_id is not None):
                 slot.declared_s = await self._declared(slot)
         duration_s = self._clock.monotonic() - started
         self._metrics.prepared(
