@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -66,7 +67,7 @@ class AsyncDesktopEnv:
     """Episodes of tasks on one desktop at a time. Not for concurrent calls; close it with `aclose`.
 
     farm: where desktops come from; it is not closed here. max_steps: overrides the task's own budget.
-    observation: which of `screenshot`, `a11y`, `terminal` to fetch at every step. labels: shown in the farm's
+    observation: which of `screenshot`, `a11y`, `a11y_xml`, `terminal` to fetch at every step. labels: shown in the farm's
     lists of leases.
     """
 
@@ -85,10 +86,10 @@ class AsyncDesktopEnv:
         labels: Mapping[str, str] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        unknown = set(observation) - {"screenshot", "a11y", "terminal"}
+        unknown = set(observation) - {"screenshot", "a11y", "a11y_xml", "terminal"}
         if unknown or "screenshot" not in observation:
             raise ValueError(
-                f"observation must name screenshot, and may name a11y and terminal; got {tuple(observation)}."
+                f"observation must name screenshot, and may name a11y, a11y_xml and terminal; got {tuple(observation)}."
             )
         if max_steps is not None and max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, not {max_steps}.")
@@ -303,7 +304,8 @@ class AsyncDesktopEnv:
         self._pointer = frame.header.cursor
         a11y = tuple(await self._lease.a11y()) if "a11y" in self._parts else None
         terminal = await self._lease.terminal() if "terminal" in self._parts else None
-        return Observation(frame.image, self._task.instruction, a11y, terminal)
+        xml = await _tree_xml(self._lease) if "a11y_xml" in self._parts else None
+        return Observation(frame.image, self._task.instruction, a11y, terminal, xml)
 
     # The end.
 
@@ -325,6 +327,15 @@ class AsyncDesktopEnv:
     async def __aexit__(self, *_exc: object) -> None:
         with contextlib.suppress(DartEnvError):
             await self.aclose()
+
+
+async def _tree_xml(lease: LeaseLike) -> str:
+    """The accessibility tree in OSWorld's form. Raises `GuestError` for an answer that is none."""
+    reply = await lease.guest("GET", "/accessibility")
+    try:
+        return str(json.loads(reply.content)["AT"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise GuestError(f"The accessibility tree did not come (status {reply.status}).", code="bad_tree") from error
 
 
 def _worth_retrying(error: DartEnvError) -> bool:

@@ -25,8 +25,8 @@ from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.loop import LoopThread
 from dart_envs.selection import TaskChoice, load, select
-from dart_envs.spaces import make_observation_space, observation_to_space
 from dart_envs.types import Action, RgbImage, TaskLike
+from dart_envs.views import ObservationChoice, View, make_spec
 from dart_server.wire import DesktopShape, SettleSpec
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,8 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
     resolution: (width, height), pixels. font_size: points; None keeps the image's. image: name of the desktop
     image. farm: URL of a farm (default: `DART_FARM_URL`, else the embedded farm, started on demand), or an
     object with `FarmLike`'s methods. settle: how long the screen must be quiet before it is looked at, a
-    `SettleSpec` or its fields. observation: `screenshot`, and if wanted `a11y` and `terminal`.
+    `SettleSpec` or its fields. observation: names of parts (`screenshot`, and if wanted one of `a11y`, `a11y_xml`, `a11y_table`,
+    `terminal`, `marks`), or an `ObservationSpec` or its fields, for another size or form.
 
     action_space: `canonical`, `computer_13`, `pyautogui`, `pyautogui-exec`, `uitars`, `discrete-grid`,
     `normalized` (see `dart_envs.action_spaces`), or a codec's factory.
@@ -66,7 +67,7 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         farm: str | FarmLike | None = None,
         render_mode: str | None = None,
         settle: SettleSpec | Mapping[str, int] | None = None,
-        observation: tuple[str, ...] = OBSERVATION,
+        observation: ObservationChoice = OBSERVATION,
         labels: Mapping[str, str] | None = None,
         action_space: ActionSpaceChoice = "canonical",
     ) -> None:
@@ -77,12 +78,13 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         self.tasks = select(task, split)
         self._codec = make_codec(action_space, self.shape.resolution)
         self.action_space = self._codec.space
-        self.observation_space = make_observation_space(self.shape.resolution, tuple(observation))
+        self._view = View(make_spec(observation), self.shape.resolution)
+        self.observation_space = self._view.space
         self._core_options: dict[str, Any] = {
             "shape": self.shape,
             "max_steps": max_steps,
             "settle": make_settle(settle),
-            "observation": tuple(observation),
+            "observation": self._view.spec.parts,
             "labels": labels,
         }
         self._farm = farm
@@ -101,7 +103,7 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         observation, info = held.loop.run(held.core.reset(task, seed))
         self._codec.reset()
         self._screen = observation.screenshot
-        return observation_to_space(observation), dict(info)
+        return self._view.element(observation), dict(info)
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Perform one action. Raises `ActionError` for one outside the action space; the episode then goes
@@ -112,7 +114,7 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         self._codec.performed()
         result = self._held.loop.run(self._held.core.step(gesture))
         self._screen = result.observation.screenshot
-        element = observation_to_space(result.observation)
+        element = self._view.element(result.observation)
         return element, float(result.reward), result.terminated, result.truncated, dict(result.info)
 
     def oracle(self, step: int = 0) -> list[Action]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from json import dumps as to_json
 from typing import Any
 
 import numpy as np
@@ -239,6 +240,11 @@ class FakeLease(ScriptedDesktop):
         timeout_s: float = 60.0,
     ) -> GuestReply:
         self._enter("guest")
+        if path == "/accessibility":
+            names = "".join(f"<{one.role} name={one.name!r}/>" for one in self.state.elements)
+            return GuestReply(
+                200, to_json({"AT": f"<desktop-frame>{names}</desktop-frame>"}).encode(), "application/json"
+            )
         return GuestReply(404, b"", "text/plain")
 
     async def reset(self, setup_key: str | None = None, *, snapshot_id: str | None = None) -> ResetReply:

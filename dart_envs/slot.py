@@ -18,8 +18,8 @@ from dart_envs.core import AsyncDesktopEnv
 from dart_envs.errors import ActionError, DartEnvError
 from dart_envs.farm.base import FarmLike
 from dart_envs.selection import TaskPool, load
-from dart_envs.spaces import observation_to_space
 from dart_envs.types import EndReason, Gesture, Observation, RgbImage
+from dart_envs.views import View
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +41,18 @@ class Slot:
     """Episodes on one desktop, one after another, with NEXT_STEP autoreset."""
 
     def __init__(
-        self, index: int, farm: FarmLike, tasks: TaskPool, core_options: Mapping[str, Any], codec: ActionCodec
+        self,
+        index: int,
+        farm: FarmLike,
+        tasks: TaskPool,
+        core_options: Mapping[str, Any],
+        codec: ActionCodec,
+        view: View,
     ) -> None:
         self.index = index
+        self._view = view
         self._codec = codec
         self._core = AsyncDesktopEnv(farm, **core_options)
-        self._parts = frozenset(core_options.get("observation", ()))
         self._tasks = tasks
         self._rng = np.random.default_rng()
         self._last: Observation | None = None
@@ -116,8 +122,6 @@ class Slot:
         if self._last is None:
             width, height = self._core.shape.resolution
             screenshot = np.zeros((height, width, 3), dtype=np.uint8)
-            self._last = Observation(
-                screenshot, "", () if "a11y" in self._parts else None, "" if "terminal" in self._parts else None
-            )
+            self._last = Observation(screenshot, "")
         tagged = {**info, "episode": self._episode}
-        return Transition(self.index, observation_to_space(self._last), reward, terminated, truncated, tagged, error)
+        return Transition(self.index, self._view.element(self._last), reward, terminated, truncated, tagged, error)

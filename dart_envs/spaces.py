@@ -1,7 +1,7 @@
 """Gymnasium spaces of the desktop: any Unicode text, key chords, the canonical action, the observation.
 
 Role: spaces that can be sampled, checked and batched without losing a character. Rule: every sample of the
-action space is an action that can be performed. Non-goals: performing it (`dart_envs.actions`).
+action space is an action that can be performed. Non-goals: performing it (`dart_envs.actions`), observations (`dart_envs.views`).
 
 Why not `gymnasium.spaces.Text`: its alphabet is a finite set, and a vector env with shared memory silently
 returns "000…" for it; a space class of our own is refused there with a clear error instead.
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
-from numpy.typing import NDArray
 
 from dart_envs.actions import (
     MAX_KEYS,
@@ -26,7 +25,7 @@ from dart_envs.actions import (
 )
 from dart_envs.errors import ActionError
 from dart_envs.keys import MODIFIERS, NAMED_KEYS, format_chord, parse_chord
-from dart_envs.types import Action, ActionType, Observation
+from dart_envs.types import Action, ActionType
 
 ACTION_TYPES: tuple[ActionType, ...] = tuple(ActionType)
 """The order of the action space's `type` index."""
@@ -189,29 +188,3 @@ def _chord(value: object) -> tuple[str, ...]:
     if chord is None:
         raise ActionError(f"{value!r} is not a chord of keys; write it like ctrl+s, enter or ctrl+shift+t.")
     return chord
-
-
-def make_observation_space(resolution: tuple[int, int], parts: tuple[str, ...] = ("screenshot",)) -> spaces.Dict:
-    """Screenshot uint8 [H, W, 3] and instruction; `a11y` (JSON text) and `terminal` when they are among
-    `parts`."""
-    width, height = resolution
-    members: dict[str, Space[Any]] = {
-        "screenshot": spaces.Box(0, 255, (height, width, 3), np.uint8),
-        "instruction": UnicodeText(INSTRUCTION_LENGTH),
-    }
-    members.update({name: UnicodeText(TREE_LENGTH) for name in ("a11y", "terminal") if name in parts})
-    return spaces.Dict(members)
-
-
-def observation_to_space(observation: Observation) -> dict[str, Any]:
-    """The observation as a fresh element of the observation space, sharing no memory with what was given out
-    before."""
-    from dart_envs.observation import a11y_to_text
-
-    screenshot: NDArray[np.uint8] = observation.screenshot.copy()
-    element: dict[str, Any] = {"screenshot": screenshot, "instruction": observation.instruction[:INSTRUCTION_LENGTH]}
-    if observation.a11y is not None:
-        element["a11y"] = a11y_to_text(observation.a11y)[:TREE_LENGTH]
-    if observation.terminal is not None:
-        element["terminal"] = observation.terminal.replace("\0", "")[:TREE_LENGTH]
-    return element

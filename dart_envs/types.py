@@ -82,6 +82,8 @@ class Observation:
     instruction: str
     a11y: tuple[A11yElement, ...] | None = None
     terminal: str | None = None
+    a11y_xml: str | None = None
+    """The accessibility tree in OSWorld's XML form."""
 
 
 class EndReason(StrEnum):

@@ -29,8 +29,8 @@ from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.loop import LoopThread
 from dart_envs.selection import TaskChoice, select
 from dart_envs.slot import Slot, Transition
-from dart_envs.spaces import make_observation_space
 from dart_envs.types import Gesture, RgbImage
+from dart_envs.views import ObservationChoice, View, make_spec
 from dart_server.wire import SettleSpec
 
 _T = TypeVar("_T")
@@ -64,7 +64,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         farm: str | FarmLike | None = None,
         render_mode: str | None = None,
         settle: SettleSpec | Mapping[str, int] | None = None,
-        observation: tuple[str, ...] = OBSERVATION,
+        observation: ObservationChoice = OBSERVATION,
         labels: Mapping[str, str] | None = None,
         action_space: ActionSpaceChoice = "canonical",
     ) -> None:
@@ -76,17 +76,17 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         self.render_mode = render_mode
         self.shape = make_shape(image, resolution, font_size)
         self.tasks = select(task, split)
-        parts = tuple(observation)
+        self._view = View(make_spec(observation), self.shape.resolution)
         self._codecs = [make_codec(action_space, self.shape.resolution) for _ in range(num_envs)]
         self.single_action_space = self._codecs[0].space
-        self.single_observation_space = make_observation_space(self.shape.resolution, parts)
+        self.single_observation_space = self._view.space
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self._core_options: dict[str, Any] = {
             "shape": self.shape,
             "max_steps": max_steps,
             "settle": make_settle(settle),
-            "observation": parts,
+            "observation": self._view.spec.parts,
             "labels": labels,
         }
         self._farm = farm
@@ -198,7 +198,8 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             if farm is None or isinstance(farm, str):
                 farm = self._own_farm = await AsyncFarm.connect(farm)
             self._slots = [
-                Slot(index, farm, self.tasks, self._core_options, self._codecs[index]) for index in range(self.num_envs)
+                Slot(index, farm, self.tasks, self._core_options, self._codecs[index], self._view)
+                for index in range(self.num_envs)
             ]
 
     async def _reset_all(self, wanted: Iterable[int], seeds: Sequence[int | None], task: Any) -> list[Transition]:

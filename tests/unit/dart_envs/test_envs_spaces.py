@@ -20,10 +20,9 @@ from dart_envs.spaces import (
     action_from_space,
     action_to_space,
     make_action_space,
-    make_observation_space,
-    observation_to_space,
 )
 from dart_envs.types import Action, ActionType, Observation
+from dart_envs.views import View, make_spec
 from dart_server.wire import A11yElement
 
 SCREEN = (640, 400)
@@ -121,12 +120,12 @@ def test_observations_are_inside_their_space_and_fresh() -> None:
     tree = (A11yElement(role="entry", name="naïve \ud800", x=1, y=2, w=3, h=4),)
     screenshot = np.zeros((400, 640, 3), dtype=np.uint8)
     observation = Observation(screenshot, "Do it.", tree, "prompt$ \0")
-    space = make_observation_space(SCREEN, ("screenshot", "a11y", "terminal"))
-    element = observation_to_space(observation)
+    view = View(make_spec(("screenshot", "a11y", "terminal")), SCREEN)
+    space, element = view.space, view.element(observation)
     assert element in space
     assert not np.shares_memory(element["screenshot"], screenshot)
     assert space.sample() in space
-    plain = make_observation_space(SCREEN)
+    plain = View(make_spec(("screenshot",)), SCREEN).space
     assert set(plain.spaces) == {"screenshot", "instruction"}
 
 

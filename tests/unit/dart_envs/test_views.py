@@ -1,0 +1,108 @@
+"""Views: sizes, forms, texts and marks of observations, always inside their space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import FrameStackObservation, RecordEpisodeStatistics, TimeLimit
+from toy_task import ToyTask
+
+from dart_envs.env import DartOSWorldEnv
+from dart_envs.fake import FakeFarm, FakeLease
+from dart_envs.types import Observation
+from dart_envs.vector import DartVectorEnv
+from dart_envs.views import ObservationSpec, View, a11y_to_table, clickable, draw_marks, make_spec
+from dart_server.wire import A11yElement
+
+SCREEN = (80, 64)
+BUTTON = A11yElement(role="push-button", name="O\tK\n", x=10, y=10, w=40, h=30)
+PANEL = A11yElement(role="panel", name="P", x=0, y=0, w=80, h=64)
+SEEN = Observation(np.full((64, 80, 3), 200, dtype=np.uint8), "Do it.", (PANEL, BUTTON), "$ \0", "<desktop-frame/>")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        ("screenshot",),
+        ("screenshot", "a11y", "terminal"),
+        ("screenshot", "a11y_xml"),
+        ("screenshot", "a11y_table", "marks"),
+        {"screenshot_wh": (20, 16), "form": "gray", "instruction": False},
+        ObservationSpec(screenshot_wh=(160, 128), a11y="json", marks=True),
+    ],
+)
+def test_elements_are_inside_their_space_and_fresh(choice: Any) -> None:
+    view = View(make_spec(choice), SCREEN)
+    first, second = view.element(SEEN), view.element(SEEN)
+    assert first in view.space
+    assert set(first) == set(view.space.spaces)
+    assert not np.shares_memory(first["screenshot"], second["screenshot"])
+    assert not np.shares_memory(first["screenshot"], SEEN.screenshot)
+    assert view.element(Observation(SEEN.screenshot, "")) in view.space
+
+
+def test_forms_of_the_tree() -> None:
+    assert View(make_spec(("screenshot", "a11y_xml")), SCREEN).element(SEEN)["a11y"] == "<desktop-frame/>"
+    table = View(make_spec(("screenshot", "a11y_table")), SCREEN).element(SEEN)["a11y"]
+    assert table.splitlines()[0] == "role\tname\ttext\tx\ty\tw\th"
+    assert table.splitlines()[2] == "push-button\tO K\t\t10\t10\t40\t30"
+
+
+def test_marks_are_drawn_around_what_can_be_clicked() -> None:
+    assert clickable(SEEN.a11y or ()) == [BUTTON]
+    marked = draw_marks(SEEN.screenshot, [BUTTON])
+    assert (marked[10, 49] != SEEN.screenshot[10, 49]).any()
+    assert (marked[39, 10:50] != SEEN.screenshot[39, 10:50]).any()
+    assert (marked[45:, 60:] == SEEN.screenshot[45:, 60:]).all()
+    assert a11y_to_table([BUTTON], numbered=True).splitlines()[1].startswith("1\tpush-button\tO K")
+    outside = BUTTON.model_copy(update={"x": -30, "y": 60, "w": 500})
+    assert draw_marks(SEEN.screenshot, [outside]).shape == SEEN.screenshot.shape
+
+
+@pytest.mark.parametrize(
+    ("choice", "sentence"),
+    [
+        (("a11y",), "must name screenshot"),
+        (("screenshot", "smell"), "must name screenshot"),
+        (("screenshot", "a11y", "a11y_xml"), "one of"),
+        ({"size": 3}, "has no size"),
+        ({"form": "blue"}, "rgb or gray"),
+        ({"a11y": "yaml"}, "json, xml, table"),
+        ({"screenshot_wh": (0, 5)}, "at least one pixel"),
+    ],
+)
+def test_refusals_come_before_a_desktop_is_taken(farm: FakeFarm, choice: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        DartOSWorldEnv(ToyTask(), farm=farm, observation=choice)
+    assert farm.leases == []
+
+
+@pytest.mark.filterwarnings("ignore:.*Not able to test alternative render modes.*")
+@pytest.mark.parametrize("choice", [("screenshot", "a11y_xml", "marks"), {"screenshot_wh": (20, 16), "form": "gray"}])
+def test_environments_hand_out_views(farm: FakeFarm, choice: Any) -> None:
+    def put(lease: FakeLease) -> None:
+        lease.state.elements = [BUTTON]
+
+    farm.on_lease = put
+    check_env(DartOSWorldEnv(ToyTask(max_steps=3), resolution=SCREEN, farm=farm, observation=choice))
+    vector = DartVectorEnv(2, task=ToyTask(), resolution=SCREEN, farm=farm, observation=choice)
+    observations, _ = vector.reset(seed=1)
+    assert observations["screenshot"].shape[0] == 2
+    vector.close()
+
+
+def test_gymnasiums_wrappers_work(farm: FakeFarm) -> None:
+    env = DartOSWorldEnv(
+        ToyTask(), resolution=SCREEN, farm=farm, action_space="discrete-grid", observation={"instruction": False}
+    )
+    wrapped = FrameStackObservation(RecordEpisodeStatistics(TimeLimit(env, 2)), 3)
+    observation, _ = wrapped.reset(seed=0)
+    assert observation["screenshot"].shape == (3, 64, 80, 3)
+    wrapped.step(0)
+    *_, truncated, info = wrapped.step(0)
+    assert truncated
+    assert info["episode"]["l"] == 2
+    wrapped.close()
