@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dart_server.hostd import images, netns
+from dart_server.hostd import images, netns, seal
 from dart_server.hostd.faults import ImageMissing as ImageNotFound
 from dart_server.hostd.layout import Layout
 from dart_server.providers import docker_container, docker_images, guest_control
@@ -113,6 +113,7 @@ class DockerProvider:
         try:
             await asyncio.shield(launching)
             await self._booted(desktop_id)
+            await self._seal(desktop_id)
         except BaseException:  # cancelled, too, no container may stay; raised again
             await asyncio.shield(self._undo(desktop_id, launching))
             raise
@@ -245,6 +246,21 @@ class DockerProvider:
                 raise HostFault(f"the desktop {desktop_id} ended while booting ({error})") from error
             await asyncio.sleep(max(_BOOT_POLL_S, waited_s * _BOOT_POLL_SHARE))
         raise HostFault(f"the desktop {desktop_id} was not ready in {BOOT_TIMEOUT_S:.0f} s: {words}")
+
+    async def _seal(self, desktop_id: str) -> None:
+        """Close what a desktop needed open only while it booted. The process is pinned and known by its network before it is entered."""
+        life, entry = await self._life(desktop_id), await self._state(desktop_id)
+        try:
+            pid = int(entry["State"]["Pid"]) if entry is not None else 0
+            pinned = os.pidfd_open(pid)
+            try:
+                if os.stat(f"/proc/{pid}/ns/net").st_ino != os.fstat(life.namespace_fd).st_ino:
+                    raise ProcessLookupError(f"process {pid} is another")
+                await asyncio.to_thread(seal.close_proc, pinned)
+            finally:
+                os.close(pinned)
+        except OSError as error:
+            raise HostFault(f"/proc of the desktop {desktop_id} could not be closed ({error})") from error
 
     async def _asked(self, desktop_id: str) -> tuple[dict[str, Any] | None, str]:
         """The agent's health, or None and why it is silent."""
