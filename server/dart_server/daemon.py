@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 GRACE_S = 3
 """How long requests in flight may go on after a stop was asked for."""
+SOCKET_PATH_LIMIT = 100
+"""Bytes of a Unix socket's path; the kernel takes 107."""
 SPARE_DESCRIPTORS = 128
 """Descriptors for all that is no client's connection: the ledger, files, children."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -175,7 +177,7 @@ def bind(settings: FarmSettings) -> socket.socket:
 
 
 def _bind_unix(path: Path) -> socket.socket:
-    if len(os.fsencode(path)) > 100:
+    if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
         raise ConfigError(
             f"the socket path {path} is too long for a Unix socket; set DART_RUNTIME_DIR to a shorter one."
         )

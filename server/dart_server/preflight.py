@@ -8,28 +8,15 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 
+from dart_server.checks import Check, existing, of_process
 from dart_server.errors import ConfigError
 from dart_server.settings import FarmSettings
 
 MIB = 1024**2
 HOST_RESERVE_MIB = 512
 """Memory that must be free beside one desktop's limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing looked at."""
-
-    name: str
-    ok: bool
-    detail: str
-    cure: str = ""
-
-    def as_dict(self) -> dict[str, str | bool]:
-        return asdict(self)
 
 
 def require(settings: FarmSettings) -> None:
@@ -41,7 +28,12 @@ def require(settings: FarmSettings) -> None:
 
 def examine(settings: FarmSettings) -> list[Check]:
     """Everything that was looked at, the provider's own answer included."""
-    return [*_host_checks(settings), *_own_checks(settings), asyncio.run(_provider_check(settings))]
+    return [
+        *of_process(settings),
+        *_host_checks(settings),
+        *_own_checks(settings),
+        asyncio.run(_provider_check(settings)),
+    ]
 
 
 def installed_images(settings: FarmSettings) -> list[dict[str, str]]:
@@ -104,18 +96,12 @@ def _memory(settings: FarmSettings) -> Check:
 
 
 def _space(settings: FarmSettings) -> Check:
-    place = _existing(settings.snapshot_dir)
+    place = existing(settings.snapshot_dir)
     free = shutil.disk_usage(place).free
     quota = settings.snapshot_quota_bytes
     cure = "Free some, lower DART_SNAPSHOT_QUOTA_BYTES, or set DART_SNAPSHOT_DIR to another disk."
     detail = f"{free // MIB} MiB free on {place}, the quota is {quota // MIB} MiB."
     return Check("snapshot space", free >= quota, detail, cure)
-
-
-def _existing(path: Path) -> Path:
-    while not path.exists():
-        path = path.parent
-    return path
 
 
 async def _provider_check(settings: FarmSettings) -> Check:
