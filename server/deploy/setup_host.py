@@ -220,6 +220,11 @@ def criu(home: Path) -> None:
     run([str(VENV / "bin" / "python"), "-m", "dart_server.hostd.tools", "install", "--home", str(home)], quiet=False)
 
 
+def novnc(python: Path, home: Path) -> None:
+    """Install the dashboard's viewer, checked by its sha512."""
+    run([str(python), "-m", "dart_server.dashboard.novnc", "--home", str(home)], quiet=False)
+
+
 def image(home: Path) -> None:
     """Build the desktop image `basic` when it is missing or out of date."""
     command = [
@@ -258,6 +263,10 @@ def main() -> int:
         if not args.no_image:
             criu(home)
             image(home)
+        try:
+            novnc(VENV / "bin" / "python", home)
+        except SetupFailed:
+            say("going on without the dashboard's live view; all else works")
     except SetupFailed as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 2

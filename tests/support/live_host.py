@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from dart_server.dashboard import novnc
 from dart_server.hostd import doctor
 from dart_server.providers import docker_engine, libvirt_engine, libvirt_images
 from dart_server.providers.base import ImageMissing
@@ -64,7 +66,28 @@ def _libvirt() -> str | None:
     return None
 
 
-LACKING = {"desktop": _desktop, "docker": _docker, "libvirt": _libvirt, "vllm": _vllm}
+@cache
+def _browser() -> str | None:
+    cure = "run `make test-browser`, which installs what is missing"
+    if importlib.util.find_spec("selenium") is None:
+        return f"selenium is not installed; {cure}"
+    for name, program in browser_programs().items():
+        if shutil.which(program) is None:
+            return f"no {name}; {cure}"
+    if novnc.installed(Path(os.environ.get("DART_HOME") or default_home())) is None:
+        return f"noVNC is not installed; {cure}"
+    return None
+
+
+def browser_programs() -> dict[str, str]:
+    """The browser and its driver."""
+    return {
+        "Chromium": os.environ.get("DART_BROWSER", "chromium"),
+        "driver of Chromium": os.environ.get("DART_BROWSER_DRIVER", "chromedriver"),
+    }
+
+
+LACKING = {"desktop": _desktop, "docker": _docker, "libvirt": _libvirt, "vllm": _vllm, "browser": _browser}
 """By marker: what this host lacks, None when it has everything."""
 
 
