@@ -18,12 +18,12 @@ from urllib.parse import quote
 
 from dart_envs.clock import SYSTEM_CLOCK, Clock
 from dart_envs.errors import FarmError, InvalidRequest, Unreachable
+from dart_envs.farm.admin import FarmAdmin
 from dart_envs.farm.claims import AsyncClaim
 from dart_envs.farm.embedded import ensure_embedded_farm
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.farm.retry import Retries, repeated
 from dart_envs.farm.transport import REPLY_GRACE_S, Transport, find_key, parse_address
-from dart_envs.farm.views import FarmViews
 from dart_server.wire import (
     AttachRequest,
     ClaimRequest,
@@ -39,7 +39,7 @@ CLAIM_PATIENCE_S = 60.0
 """For so long the making of a claim is repeated when the farm is away or the key's quota is used up."""
 
 
-class AsyncFarmClient(FarmViews):
+class AsyncFarmClient(FarmAdmin):
     """A connection to one farm. Make it with `connect`; usable as an async context manager."""
 
     def __init__(

@@ -7,6 +7,7 @@ so by a test. Non-goals: thread safety of one claim or lease (use it from one th
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Mapping
+from datetime import datetime
 
 from dart_envs.farm.claims import AsyncClaim, Progress
 from dart_envs.farm.client import AsyncFarmClient
@@ -20,7 +21,12 @@ from dart_server.wire import (
     DesktopView,
     Event,
     FarmView,
+    KeyScope,
+    KeyView,
     LeaseView,
+    NewKey,
+    PoolSpec,
+    PoolView,
     SnapshotState,
     SnapshotView,
 )
@@ -197,6 +203,53 @@ class FarmClient:
     ) -> list[Event]:
         work = self.inner.events(after, before=before, limit=limit, kind=kind, desktop_id=desktop_id, lease_id=lease_id)
         return self._loop.run(work)
+
+    # An administrator's work.
+
+    def keys(self) -> list[KeyView]:
+        return self._loop.run(self.inner.keys())
+
+    def add_key(
+        self,
+        name: str,
+        scope: KeyScope = KeyScope.LEASE,
+        *,
+        expires_at: datetime | None = None,
+        max_leases: int | None = None,
+        max_waiting: int | None = None,
+        weight: float = 1.0,
+    ) -> NewKey:
+        work = self.inner.add_key(
+            name, scope, expires_at=expires_at, max_leases=max_leases, max_waiting=max_waiting, weight=weight
+        )
+        return self._loop.run(work)
+
+    def revoke_key(self, key_id: str) -> None:
+        self._loop.run(self.inner.revoke_key(key_id))
+
+    def pools(self) -> list[PoolView]:
+        return self._loop.run(self.inner.pools())
+
+    def pool(self, name: str) -> PoolView:
+        return self._loop.run(self.inner.pool(name))
+
+    def set_pool(self, name: str, spec: PoolSpec) -> PoolView:
+        return self._loop.run(self.inner.set_pool(name, spec))
+
+    def delete_pool(self, name: str) -> None:
+        self._loop.run(self.inner.delete_pool(name))
+
+    def quarantine_desktop(self, desktop_id: str, reason: str | None = None) -> DesktopView:
+        return self._loop.run(self.inner.quarantine_desktop(desktop_id, reason))
+
+    def release_desktop(self, desktop_id: str) -> DesktopView:
+        return self._loop.run(self.inner.release_desktop(desktop_id))
+
+    def drain(self) -> FarmView:
+        return self._loop.run(self.inner.drain())
+
+    def undrain(self) -> FarmView:
+        return self._loop.run(self.inner.undrain())
 
     # The end.
 

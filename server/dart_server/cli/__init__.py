@@ -15,6 +15,7 @@ from dart_server.cli import (
     images,
     keys,
     leases,
+    pools,
     process,
     snapshots,
     status,
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 for family in (process, doctor, status):
     app.add_typer(family.app)
+app.add_typer(pools.app, name="pools")
 app.add_typer(leases.leases, name="leases")
 app.add_typer(leases.claims, name="claims")
 app.add_typer(keys.app, name="keys")

@@ -22,6 +22,7 @@ ROWS = 15
 EVENTS_BACK = 8
 LATEST = 2**62
 PARTS: dict[str, tuple[str, ...]] = {
+    "pools": ("name", "ready", "standby", "making", "leased", "hits", "misses", "held_back"),
     "claims": ("claim_id", "position", "count", "priority", "waits_for", "owner", "created_at"),
     "leases": ("lease_id", "desktop_id", "owner", "expires_at", "labels"),
     "desktops": ("desktop_id", "state", "lease_id", "setup_key"),
@@ -56,9 +57,9 @@ def top(
     interval_s: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")] = 1.0,
     as_json: Json = False,
 ) -> None:
-    """The farm live: queue, leases, desktops and what happened last. End it with Ctrl-C.
+    """The farm live: pools, queue, leases, desktops and what happened last. End it with Ctrl-C.
 
-    With --json one object per look: `farm`, `claims`, `leases`, `desktops`, `events`.
+    With --json one object per look: `farm`, `pools`, `claims`, `leases`, `desktops`, `events`.
     """
     if as_json:
         while True:

@@ -31,6 +31,26 @@ LEASE = {"lease_id": "lease_1", "desktop_id": "desk_1", "fence": 3, "owner": "ke
 EVENT = {"id": 7, "at": "2026-01-01T00:00:00.123Z", "kind": "lease_granted", "desktop_id": "desk_1", "lease_id": None}
 
 
+SPEC = {
+    "shape": {"image": "basic", "resolution": [640, 400]},
+    "setup_key": None,
+    "snapshot_id": "calc",
+    "labels": {"app": "calc"},
+    "warm": 2,
+    "standby": 1,
+}
+POOL = {
+    "name": "calc",
+    "spec": SPEC,
+    "ready": 1,
+    "standby": 0,
+    "making": 1,
+    "leased": 3,
+    "hits": 9,
+    "misses": 1,
+    "held_back": None,
+    "owner": "key_1",
+}
 HTTP_TRANSPORT = httpx.HTTPTransport
 
 
@@ -100,6 +120,7 @@ def test_the_status_is_for_people_and_for_programs(run: Run, answers: Answers) -
         (["desktops"], "/v1/desktops", {"desktop_id": "desk_1", "state": "ready"}),
         (["snapshots"], "/v1/snapshots", {"snapshot_id": "snap_1", "kind": "user"}),
         (["events"], "/v1/events", EVENT),
+        (["pools"], "/v1/pools", POOL),
         (["keys"], "/v1/keys", {"key_id": "key_1", "name": "mine"}),
         (["desktops", "events", "desk_1"], "/v1/desktops/desk_1/events", EVENT),
     ],
@@ -119,6 +140,7 @@ def test_lists_are_tables_and_documents(run: Run, answers: Answers, argv: list[s
         (["leases", "release", "lease_1"], "DELETE", "/v1/leases/lease_1"),
         (["claims", "cancel", "claim_1"], "DELETE", "/v1/claims/claim_1"),
         (["snapshots", "rm", "mine"], "DELETE", "/v1/snapshots/mine"),
+        (["pools", "rm", "calc"], "DELETE", "/v1/pools/calc"),
         (["keys", "revoke", "key_1"], "DELETE", "/v1/keys/key_1"),
         (["desktops", "quarantine", "desk_1", "--reason", "odd"], "POST", "/v1/desktops/desk_1/quarantine"),
         (["desktops", "release", "desk_1"], "POST", "/v1/desktops/desk_1/release"),
@@ -196,6 +218,10 @@ def test_a_refusal_shows_detail_and_hint_as_a_sentence_or_as_json(run: Run, answ
         (["keys", "add", "x", "--expires-at", "2030-01-01T00:00:00Z", "--expires-in-days", "1"], "not both"),
         (["keys", "add", "x", "--expires-in-days", "1e12"], "too far"),
         (["keys", "add", "x", "--expires-in-days", "-1"], "time is over"),
+        (["pools", "set", "x", "--label", "calc"], "NAME=VALUE"),
+        (["pools", "set", "x", "--resolution", "big"], "1920x1080"),
+        (["pools", "set", "x", "--warm", "3", "--max", "2"], "must fit into max"),
+        (["pools", "set", "x", "--snapshot", "a", "--setup-key", "0" * 64], "not of both"),
         (["events", "--limit", "0"], "--limit"),
         (["top", "--interval-s", "0"], "--interval-s"),
     ],
@@ -241,6 +267,20 @@ def test_the_old_form_of_making_a_key_still_works(run: Run, answers: Answers) ->
     assert [row["scope"] for row in json.loads(run("keys", "--json").stdout)] == ["read"]
 
 
+def test_a_pool_is_set_and_told_in_a_few_words(run: Run, answers: Answers) -> None:
+    answers.give("/v1/pools/calc", POOL, method="PUT")
+    wanted = ["--snapshot", "calc", "--label", "app=calc", "--warm", "2", "--standby", "1", "--resolution", "640x400"]
+    assert json.loads(run("pools", "set", "calc", *wanted, "--max", "4", "--json").stdout) == POOL
+    sent = json.loads(answers.asked[-1].content)
+    assert (sent["warm"], sent["max"], sent["labels"], sent["snapshot_id"]) == (2, 4, {"app": "calc"}, "calc")
+    assert sent["shape"]["resolution"] == [640, 400]
+    answers.give("/v1/pools", [POOL])
+    line = run("pools").stdout.splitlines()[1].split()
+    assert line[1:6] == ["basic", "640x400", "calc", "1/2", "0/1"]
+    answers.give("/v1/pools/calc", POOL)
+    assert "calc" in run("pools", "show", "calc").stdout
+
+
 def test_a_running_farm_is_asked_for_keys(run: Run, answers: Answers) -> None:
     answers.give("/v1/keys", {"key_id": "key_1", "secret": "dart_shown_once"}, method="POST", status=201)
     assert run("keys", "add", "x", "--weight", "2").stdout.strip() == "dart_shown_once"
@@ -261,6 +301,7 @@ def test_top_shows_everything_once_where_nobody_watches(run: Run, answers: Answe
     answers.give("/v1/leases", [{**LEASE, "lease_id": f"lease_{n}"} for n in range(40)])
     answers.give("/v1/desktops", [{"desktop_id": "desk_1", "state": "leased"}])
     answers.give("/v1/claims", [])
+    answers.give("/v1/pools", [POOL])
     answers.give("/v1/events", [EVENT])
     text = run("top").stdout
     assert "leases (the first 15 of 40)" in text
@@ -274,7 +315,14 @@ def test_the_tables_of_a_terminal_hold_the_same(answers: Answers) -> None:
 
     from dart_server.cli.status import _screen
 
-    look: dict[str, Any] = {"farm": FARM, "claims": [], "leases": [LEASE], "desktops": [], "events": [EVENT]}
+    look: dict[str, Any] = {
+        "farm": FARM,
+        "pools": [POOL],
+        "claims": [],
+        "leases": [LEASE],
+        "desktops": [],
+        "events": [EVENT],
+    }
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(_screen(look))
     text = console.export_text()
