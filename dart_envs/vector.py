@@ -3,7 +3,8 @@
 Role: `DartVectorEnv` (`gym.make_vec("DartOSWorld-v0", num_envs=N)`), with `step_async`/`step_wait`, and
 `send`/`recv` that answer with whichever desktops are ready first. Rule: no desktop waits for another but
 where the caller asks for all; what goes wrong on one ends that one's episode and nothing else; a time-out
-loses nothing (wait again). Autoreset is NEXT_STEP. Non-goals: processes, shared memory, policy calls.
+loses nothing (wait again). Each action has a tag, and its answer carries it: no answer can be taken for another step's. Non-goals:
+processes, shared memory, policy calls.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import atexit
 import weakref
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym
@@ -28,7 +30,7 @@ from dart_envs.farm.base import FarmLike
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.loop import LoopThread
 from dart_envs.selection import TaskChoice, select
-from dart_envs.slot import Slot, Transition
+from dart_envs.slot import Slot, SlotSpec, Transition
 from dart_envs.types import Gesture, RgbImage
 from dart_envs.views import ObservationChoice, View, make_spec
 from dart_server.wire import SettleSpec
@@ -44,6 +46,10 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
     Observations are batched Dicts: `screenshot` uint8 [N, H, W, 3], texts as tuples of N. Actions: a batch of
     `action_space`, or a sequence of N single actions (elements, `Action`s or JSON forms). All actions of a
     call are checked before any is performed.
+
+    autoreset_mode: one of Gymnasium's three, by value or name (`dart_envs.slot` says what each means). step_deadline_s, reset_deadline_s:
+    seconds after which one desktop's step (reset) is given up: its episode ends, masked, and the desktop is replaced; the others never
+    notice. `infos["tag"]` numbers the actions of this vector; `send` tells the tags of its own.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
@@ -67,11 +73,16 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         observation: ObservationChoice = OBSERVATION,
         labels: Mapping[str, str] | None = None,
         action_space: ActionSpaceChoice = "canonical",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        step_deadline_s: float | None = None,
+        reset_deadline_s: float | None = None,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, not {num_envs}.")
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode is None or rgb_array, not {render_mode!r}.")
+        if not all(limit_s is None or limit_s > 0 for limit_s in (step_deadline_s, reset_deadline_s)):
+            raise ValueError("step_deadline_s and reset_deadline_s are seconds above 0, or None.")
         self.num_envs = num_envs
         self.render_mode = render_mode
         self.shape = make_shape(image, resolution, font_size)
@@ -82,19 +93,24 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         self.single_observation_space = self._view.space
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self._core_options: dict[str, Any] = {
+        core_options = {
             "shape": self.shape,
             "max_steps": max_steps,
             "settle": make_settle(settle),
             "observation": self._view.spec.parts,
             "labels": labels,
         }
+        mode = _mode(autoreset_mode)
+        self.metadata = {**self.metadata, "autoreset_mode": mode}  # type: ignore[misc]
+        self._spec = SlotSpec(self.tasks, self._view, core_options, mode, step_deadline_s, reset_deadline_s)
         self._farm = farm
         self._own_farm: AsyncFarm | None = None
         self._loop = LoopThread.shared()
         self._slots: list[Slot] = []
         self._running: dict[int, asyncio.Task[Transition]] = {}
         self._waiting_for: str | None = None
+        self._tags: dict[int, int] = {}
+        self._next_tag = 0
         atexit.register(_close_if_alive, weakref.ref(self))
 
     # Everybody together.
@@ -143,9 +159,9 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
 
     # First come, first served.
 
-    def send(self, actions: Any, env_ids: Sequence[int]) -> None:
+    def send(self, actions: Any, env_ids: Sequence[int]) -> NDArray[np.int64]:
         """Send one action each to the desktops `env_ids`, none of which may be busy; `recv` brings the
-        results."""
+        results. Returns the actions' tags, int64 [k], which come back in the infos."""
         self._check_idle("send", allow="recv")
         busy = sorted(set(env_ids) & set(self._running))
         if busy or len(set(env_ids)) != len(env_ids):
@@ -153,6 +169,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         canonical = self._actions(actions, env_ids)
         self._run(self._start(dict(zip(env_ids, canonical, strict=True))))
         self._waiting_for = "recv"
+        return np.array([self._tags[index] for index in env_ids], dtype=np.int64)
 
     def recv(self, min_envs: int = 1, timeout: float | None = None) -> tuple[Any, ...]:
         """The first `min_envs` results or more, as (observations, rewards, terminations, truncations, infos,
@@ -197,10 +214,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             farm = self._farm
             if farm is None or isinstance(farm, str):
                 farm = self._own_farm = await AsyncFarm.connect(farm)
-            self._slots = [
-                Slot(index, farm, self.tasks, self._core_options, self._codecs[index], self._view)
-                for index in range(self.num_envs)
-            ]
+            self._slots = [Slot(index, farm, self._spec, self._codecs[index]) for index in range(self.num_envs)]
 
     async def _reset_all(self, wanted: Iterable[int], seeds: Sequence[int | None], task: Any) -> list[Transition]:
         chosen = set(wanted)
@@ -215,6 +229,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
 
     async def _start(self, actions: Mapping[int, Gesture]) -> None:
         for index, action in actions.items():
+            self._tags[index], self._next_tag = self._next_tag, self._next_tag + 1
             self._running[index] = asyncio.create_task(self._slots[index].advance(action), name=f"dart-slot-{index}")
 
     async def _wait(self, count: int, timeout_s: float | None) -> None:
@@ -226,7 +241,8 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
     async def _collect(self, at_least: int) -> list[Transition]:
         ready = [index for index, task in sorted(self._running.items()) if task.done()]
         assert len(ready) >= at_least
-        return [self._running.pop(index).result() for index in ready]
+        answers = [self._running.pop(index).result() for index in ready]
+        return [replace(answer, info={**answer.info, "tag": self._tags[answer.index]}) for answer in answers]
 
     async def _cancel(self) -> None:
         running, self._running = list(self._running.values()), {}
@@ -272,6 +288,9 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             singles = list(actions)
             if len(singles) != count:
                 raise ActionError(f"{count} actions are needed, one per desktop, not {len(singles)}.")
+        ended = [index for index in indices if self._slots[index].over]
+        if ended and self._spec.autoreset is AutoresetMode.DISABLED:
+            raise gym.error.ResetNeeded(f"The episodes of desktops {ended} have ended; reset them with a reset_mask.")
         gestures = [
             self._codecs[index].decode(single, self._slots[index].pointer)
             for index, single in zip(indices, singles, strict=True)
@@ -296,6 +315,17 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         for transition in transitions:
             infos = self._add_info(infos, transition.info, transition.index)
         return (*self._stack(transitions), infos)
+
+
+def _mode(given: AutoresetMode | str) -> AutoresetMode:
+    """By value or by name. Raises `ValueError`."""
+    if isinstance(given, AutoresetMode):
+        return given
+    found = [mode for mode in AutoresetMode if given in (mode.name, mode.value)]
+    if not found:
+        names = ", ".join(mode.name for mode in AutoresetMode)
+        raise ValueError(f"autoreset_mode is one of {names}, not {given!r}.")
+    return found[0]
 
 
 def _close_if_alive(reference: weakref.ref[DartVectorEnv]) -> None:
