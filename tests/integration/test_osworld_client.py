@@ -3,7 +3,8 @@ its tasks use.
 
 The client is installed apart (`make osworld-client`), runs in its own interpreter and reaches the desktop through the lease's tunnels to
 port 5000 and to the browser's port. The tasks' steps are those of `DART_OSWORLD_TASKS`, a directory of OSWorld's `examples`.
-The browser has no network: a server inside the desktop plays the web.
+The browser has no network: a server inside the desktop plays the web. Virtual machines are tried without the browser: emulated, they have
+the image `basic` alone. Each test tells what it showed as properties, from which `python -m benchmarks osworld_client` makes its record.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from served_farm import served_farm
 from dart_envs.farm.client import AsyncFarm
 from dart_server.wire import DesktopShape
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
+CONTAINERS = [pytest.param("runc", marks=pytest.mark.desktop), pytest.param("docker", marks=pytest.mark.docker)]
+MACHINES = [pytest.param("libvirt", marks=pytest.mark.libvirt)]
+SHOWN_S = 60.0
 SHAPE = DesktopShape(resolution=(1024, 768))
 BROWSER_SHAPE = DesktopShape(image="desktop", resolution=(1280, 800))
 WEB = Path(__file__).resolve().parents[1] / "support" / "stand_in_web.py"
@@ -37,14 +41,12 @@ LEFT_OUT = {
 """Types of steps that are not tested, with the reason."""
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param("runc", marks=pytest.mark.desktop), pytest.param("docker", marks=pytest.mark.docker)],
-)
+@pytest.fixture(scope="module", params=[*CONTAINERS, *MACHINES])
 def farm_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not CLIENT.exists():
         pytest.skip(f"OSWorld's client is not installed in {CLIENT.parent.parent}: run `make osworld-client`")
-    with served_farm(tmp_path_factory.mktemp("osworld"), provider=request.param) as url:
+    desktops = 1 if request.param == "libvirt" else 4
+    with served_farm(tmp_path_factory.mktemp("osworld"), provider=request.param, max_desktops=desktops) as url:
         yield url
 
 
@@ -52,7 +54,7 @@ def farm_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 async def leased(farm_url: str, shape: DesktopShape, cache_dir: Path) -> AsyncIterator[Client]:
     async with (
         await AsyncFarm.connect(farm_url) as farm,
-        await farm.lease(shape, ttl_s=120.0, wait_s=120.0) as lease,
+        await farm.lease(shape, ttl_s=120.0, wait_s=400.0) as lease,
         lease.tunnel(OSWORLD_PORT) as address,
         lease.tunnel(DEBUGGING_PORT) as debugging,
     ):
@@ -84,7 +86,16 @@ async def test_the_tunnel_leads_to_osworlds_paths_only(client: Client) -> None:
     assert await status(b"/v1/health") == b"404"
 
 
-async def test_every_method_of_the_python_controller(client: Client, tmp_path: Path) -> None:
+async def shown(client: Client, title: str) -> None:
+    """Wait until a window with this in its title is there."""
+    async with asyncio.timeout(SHOWN_S):
+        while not any(title in one for one in await client.titles()):  # noqa: ASYNC110 - what is waited for is outside this process
+            await asyncio.sleep(0.2)
+
+
+async def test_every_method_of_the_python_controller(
+    client: Client, tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
     tested = set()
 
     async def call(method: str, *arguments: Any) -> Any:
@@ -115,7 +126,8 @@ async def test_every_method_of_the_python_controller(client: Client, tmp_path: P
         "name": "tree",
         "children": [{"type": "directory", "name": "sub", "children": [leaf]}],
     }
-    await client.setup(("launch", {"command": ["zenity", "--info", "--width=300"]}), ("sleep", {"seconds": 2}))
+    await client.setup(("launch", {"command": ["zenity", "--info", "--width=300", "--title=Zenity box"]}))
+    await shown(client, "Zenity box")
     size = await call("get_vm_window_size", "Zenity")
     assert size["width"] >= 300
     assert size["height"] > 0
@@ -128,12 +140,14 @@ async def test_every_method_of_the_python_controller(client: Client, tmp_path: P
     (listed,) = await client.run(("python", "__dir__", [], {}))
     fields = {"http_server", "pkgs_prefix", "retry_interval", "retry_times", "vm_ip"}
     assert {name for name in listed["value"] if not name.startswith("_")} - fields == tested
+    record_property("controller_methods", " ".join(sorted(tested)))
 
 
-async def test_every_action_reaches_the_desktop(client: Client) -> None:
+async def test_every_action_reaches_the_desktop(client: Client, record_property: pytest.RecordProperty) -> None:
     ask = "zenity --entry --title Field > /tmp/typing 2>/dev/null; mv /tmp/typing /tmp/typed"
     await client.setup(("launch", {"command": ask, "shell": True}))
-    await client.setup(("sleep", {"seconds": 2}), ("activate_window", {"window_name": "Field"}))
+    await shown(client, "Field")
+    await client.setup(("activate_window", {"window_name": "Field"}))
     actions: list[dict[str, Any]] = [
         {"action_type": "MOVE_TO", "parameters": {"x": 300, "y": 200}},
         {"action_type": "CLICK", "parameters": {"x": 10, "y": 700, "button": "left", "num_clicks": 2}},
@@ -156,7 +170,10 @@ async def test_every_action_reaches_the_desktop(client: Client) -> None:
     calls: list[Call] = [("python", "execute_action", [action], {}) for action in actions]
     answers = await client.run(*calls, *(("python", "execute_action", [word], {}) for word in ("WAIT", "FAIL", "DONE")))
     assert answers == [{"value": None}] * len(answers)
-    ended = "timeout 10 sh -c 'until test -e /tmp/typed; do sleep 0.1; done; cat /tmp/typed'"
+    record_property(
+        "actions", " ".join(sorted({str(one["action_type"]) for one in actions} | {"WAIT", "FAIL", "DONE"}))
+    )
+    ended = "timeout 20 sh -c 'until test -e /tmp/typed; do sleep 0.1; done; cat /tmp/typed'"
     assert await client.output(ended) == 'it\'s <a> "Test" \\ ünïit\'s <a> "Test" \\ ünïQ\n'
 
 
@@ -212,8 +229,10 @@ async def check_windows(client: Client) -> None:
         ("open", {"path": "/home/user/note.txt"}),
         ("launch", {"command": ["lxterminal", "--title=Second"]}),
         ("sleep", {"seconds": 2}),
-        ("activate_window", {"window_name": "note.txt"}),
     )
+    await shown(client, "note.txt")
+    await shown(client, "Second")
+    await client.setup(("activate_window", {"window_name": "note.txt"}))
     assert "note.txt" in (await client.titles())[-1]
     await client.setup(("activate_window", {"window_name": "lxterminal.Lxterminal", "strict": True, "by_class": True}))
     assert (await client.titles())[-1] == "Second"
@@ -309,14 +328,22 @@ BROWSER_CHECKS = {"chrome_open_tabs": check_tabs, "chrome_close_tabs": check_tab
 """The same for the types that need the browser of the image `desktop`; Google's log-in form is played by a page with the same parts."""
 
 
+def types_of(check: Any, checks: dict[str, Any]) -> str:
+    """The types of steps that a check shows."""
+    return " ".join(kind for kind in checks if checks[kind] is check)
+
+
 @pytest.mark.parametrize("check", list(dict.fromkeys(CHECKS.values())), ids=lambda check: check.__name__)
-async def test_set_up_steps(client: Client, check: Any) -> None:
+async def test_set_up_steps(client: Client, check: Any, record_property: pytest.RecordProperty) -> None:
     await check(client)
+    record_property("step_types", types_of(check, CHECKS))
 
 
+@pytest.mark.parametrize("farm_url", CONTAINERS, indirect=True)
 @pytest.mark.parametrize("check", list(dict.fromkeys(BROWSER_CHECKS.values())), ids=lambda check: check.__name__)
-async def test_set_up_steps_in_the_browser(browser: Client, check: Any) -> None:
+async def test_set_up_steps_in_the_browser(browser: Client, check: Any, record_property: pytest.RecordProperty) -> None:
     await check(browser)
+    record_property("step_types", types_of(check, BROWSER_CHECKS))
 
 
 @cache
