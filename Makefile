@@ -7,7 +7,7 @@ OSWORLD := .osworld-client
 # On CI a failed test is run once more by itself; the summary names it, and it is a defect to be mended all the same.
 RERUNS := $(if $(DART_TEST_RERUNS),--reruns $(DART_TEST_RERUNS) -raR)
 
-.PHONY: help setup demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-vllm test-browser lint image image-desktop osworld-client clean reap
+.PHONY: chaos help setup demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-vllm test-browser lint image image-desktop osworld-client clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image, noVNC"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-docker   the same tests of desktops on a container engine of its own; make test-libvirt: on virtual machines"
 	@echo "make test-browser  the dashboard in a real headless Chromium, which it installs; screenshots are left in tests/artifacts"
 	@echo "make osworld-client  OSWorld's own client (desktop-env) in .osworld-client, for the tests that run it unchanged"
+	@echo "make chaos         kill clients, desktops and the server at random for 15 minutes; ARGS='--minutes 1 --seed 7'"
 	@echo "make reap          remove everything a crashed farm left on this host"
 
 setup:
@@ -66,6 +67,9 @@ osworld-client:
 	@test -x $(OSWORLD)/bin/python || $(PYTHON_BOOT) -m venv $(OSWORLD)
 	@$(OSWORLD)/bin/pip install --quiet --no-deps desktop-env==1.0.2
 	@$(OSWORLD)/bin/pip install --quiet -r tests/support/osworld_client.txt
+
+chaos:
+	@$(PY) -m benchmarks.chaos $(ARGS)
 
 reap:
 	@$(VENV)/bin/dart-farm reap

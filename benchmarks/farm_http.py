@@ -81,14 +81,14 @@ class Lane(asyncio.Protocol):
             self._transport.abort()
 
 
-def request(method: str, path: str, key: str, body: dict[str, Any] | None = None, **headers: str) -> bytes:
-    """The bytes of one request; `headers` with `_` for `-`."""
+def request(method: str, path: str, key: str, body: dict[str, Any] | bytes | None = None, **headers: str) -> bytes:
+    """The bytes of one request; `body`: sent as JSON, bytes as they are; `headers` with `_` for `-`."""
     lines = [f"{method} {path} HTTP/1.1", "host: farm", f"authorization: Bearer {key}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     content = b""
     if body is not None:
-        content = json.dumps(body).encode()
-        lines += ["content-type: application/json", f"content-length: {len(content)}"]
+        content, kind = (body, "octet-stream") if isinstance(body, bytes) else (json.dumps(body).encode(), "json")
+        lines += [f"content-type: application/{kind}", f"content-length: {len(content)}"]
     return "\r\n".join([*lines, "", ""]).encode() + content
 
 

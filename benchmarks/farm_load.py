@@ -101,7 +101,7 @@ def leaked(farm: FarmProcess, before: Weight, after: Weight) -> list[str]:
 def ledger_leaks(farm: FarmProcess) -> list[str]:
     """Leases that did not end, and desktops that are held by one."""
     found = []
-    with sqlite3.connect(f"file:{farm.place / 'farm.db'}?mode=ro", uri=True) as ledger:
+    with sqlite3.connect(f"file:{farm.state_dir / 'farm.db'}?mode=ro", uri=True) as ledger:
         for what, question in {
             "leases that never ended": "select count(*) from leases where state = 'active'",
             "desktops held by no active lease": "select count(*) from desktops where state != 'gone' and lease_id is not null",

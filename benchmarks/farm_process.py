@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,10 +48,13 @@ def weigh(pid: int) -> Weight:
 class FarmProcess:
     """One farm, perhaps several processes one after the other, in one runtime directory."""
 
-    def __init__(self, place: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, place: Path, settings: Mapping[str, str], program: Sequence[str] | None = None) -> None:
+        """`program`: what to run instead of `dart-farm`, as far as the arguments of `serve`."""
         self.place = place
+        self._program = program or [sys.executable, "-m", "dart_server.cli"]
         self.uds = place / "bench.sock"
-        self._settings = {"DART_RUNTIME_DIR": str(place), "DART_SNAPSHOT_DIR": str(place / "snapshots"), **settings}
+        own = {"RUNTIME": place, "STATE": place / "state", "SNAPSHOT": place / "snapshots"}
+        self._settings = {**{f"DART_{name}_DIR": str(path) for name, path in own.items()}, **settings}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -67,7 +70,16 @@ class FarmProcess:
     @property
     def key(self) -> str:
         """The admin key."""
-        return (self.place / "farm.key").read_text().strip()
+        return (self.state_dir / "farm.key").read_text().strip()
+
+    @property
+    def state_dir(self) -> Path:
+        """Where its ledger is."""
+        return Path(self._settings["DART_STATE_DIR"])
+
+    def setting(self, name: str) -> str | None:
+        """A setting that it was given."""
+        return self._settings.get(name)
 
     @property
     def log(self) -> Path:
@@ -79,7 +91,7 @@ class FarmProcess:
 
     def launch(self) -> None:
         """Begin a process, without waiting for it."""
-        command = [sys.executable, "-m", "dart_server.cli", "serve", "--uds", str(self.uds)]
+        command = [*self._program, "serve", "--uds", str(self.uds)]
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
                 command, env=self.environment, stdout=log, stderr=log, start_new_session=True
@@ -140,10 +152,12 @@ class FarmProcess:
 
 
 @contextmanager
-def own_farm(settings: Mapping[str, str], *, place: Path | None = None) -> Iterator[FarmProcess]:
+def own_farm(
+    settings: Mapping[str, str], *, place: Path | None = None, program: Sequence[str] | None = None
+) -> Iterator[FarmProcess]:
     """A farm that answers, ended and cleaned up after, in `place` or a new directory that goes with it."""
     with tempfile.TemporaryDirectory(prefix="dart-bench-", dir="/tmp") as made:
-        farm = FarmProcess(place or Path(made), settings)
+        farm = FarmProcess(place or Path(made), settings, program)
         try:
             farm.start()
             yield farm

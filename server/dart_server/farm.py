@@ -125,6 +125,8 @@ class Farm:
                 self._adopt(lease, slot, alive=await self._runs(slot, owned))
             else:
                 lease.state = wire.LeaseState.EXPIRED
+                if slot is not None and slot.lease_id == lease.lease_id:
+                    lease.fence = slot.fence
                 self.repository.end_lease(lease)
         for slot in slots.values():
             if slot.state is DesktopState.QUARANTINED and slot.desktop_id in owned.desktops:

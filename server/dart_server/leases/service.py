@@ -274,8 +274,10 @@ class Leases:
             lease.setup_key = slot.setup_key
             self._pool.release(slot)
             lease.fence = slot.fence
+        self._repository.end_lease(
+            lease
+        )  # before anything waits: the desktop's next grant comes after it in the history
         await self._setups.lease_ended(lease.lease_id)
-        self._repository.end_lease(lease)
         self._metrics.lease(state.value)
 
     def adopt(self, lease: LeaseRecord, slot: Slot) -> None:

@@ -45,7 +45,8 @@ class LeaseStatements(Statements):
         """Write that a lease goes on in another desktop, and that the former one is nobody's."""
         now = self._clock.time()
         moved = _MOVE(which=lease.lease_id, desktop_id=slot.desktop_id)
-        return self._db.write(moved, desktop_row(slot, now), desktop_row(former, now))
+        note = EventNote("lease_moved", slot.desktop_id, lease.lease_id, slot.fence, {"from": former.desktop_id})
+        return self._db.write(moved, desktop_row(slot, now), desktop_row(former, now), self._event(note))
 
     def end_lease(self, lease: LeaseRecord) -> Receipt:
         """Write the end of a lease with its final fence."""

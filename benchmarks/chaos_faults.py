@@ -1,0 +1,173 @@
+"""What is done to a farm under chaos, each fault chosen by a seeded generator.
+
+Role: `Faults.strike` picks one of the faults that fit and does it: kills or stops clients, desktops, the server; stops the processes of
+a desktop for a while; fills the disk that holds what desktops write and the ledger; ends the database's connections. Rule: whatever is
+stopped goes on again, whatever is filled is emptied, and a server that was killed is started again before `strike` returns; only
+processes of this farm are touched. Non-goals: what must hold afterwards (`chaos_history`, `chaos_rest`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+
+from benchmarks.chaos_clients import Clients
+from benchmarks.farm_process import FarmProcess
+from dart_server.hostd import cgroups
+
+FULL_S = 3.0
+STOPPED_S = 2.5
+SLOW_S = 2.0
+WEIGHTS = {
+    "client_killed": 4,
+    "client_stopped": 2,
+    "desktop_killed": 4,
+    "desktop_stopped": 3,
+    "server_killed": 2,
+    "server_stopped": 2,
+    "disk_full": 1,
+    "database_cut": 2,
+}
+
+
+class Faults:
+    """The faults of one run. `prefix`: the desktops' control groups, None where desktops are no processes."""
+
+    def __init__(
+        self,
+        farm: FarmProcess,
+        clients: Clients,
+        seed: int,
+        kinds: Collection[str],
+        *,
+        prefix: str | None,
+        disk: Path | None,
+        database: str | None,
+    ) -> None:
+        self._farm = farm
+        self._clients = clients
+        self._random = random.Random(seed)
+        self._prefix = prefix
+        self._disk = disk
+        self._database = database
+        self.done: Counter[str] = Counter()
+        able: dict[str, Callable[[], bool]] = {
+            "client_killed": self._client_killed,
+            "client_stopped": self._client_stopped,
+            "server_killed": self._server_killed,
+            "server_stopped": self._server_stopped,
+        }
+        if prefix is not None:
+            able |= {"desktop_killed": self._desktop_killed, "desktop_stopped": self._desktop_stopped}
+        if disk is not None:
+            able |= {"disk_full": self._disk_full}
+        if database is not None:
+            able |= {"database_cut": self._database_cut}
+        self._able = {name: fault for name, fault in able.items() if name in kinds}
+        self.able = tuple(self._able)
+        """Names of the faults that fit this host and farm."""
+
+    def strike(self) -> str:
+        """Do one fault; its name, with `(none)` when there was nothing to do it to."""
+        names = list(self._able)
+        name = self._random.choices(names, [WEIGHTS[name] for name in names])[0]
+        if not self._able[name]():
+            return f"{name} (none)"
+        self.done[name] += 1
+        return name
+
+    def pause_s(self) -> float:
+        """How long to wait before the next one."""
+        return self._random.uniform(1.0, 4.0)
+
+    def _client_killed(self) -> bool:
+        self._clients.kill(self._random.randrange(len(self._clients)))
+        return True
+
+    def _client_stopped(self) -> bool:
+        """For longer than its lease lives, so that it wakes up too late."""
+        self._clients.stop_for(self._random.randrange(len(self._clients)), self._random.uniform(1.0, 2.0))
+        return True
+
+    def _groups(self) -> list[set[int]]:
+        """The processes of each desktop."""
+        if self._prefix is None:
+            return []
+        root = next((root / self._prefix for root in cgroups.hierarchies() if (root / self._prefix).is_dir()), None)
+        if root is None:
+            return []
+        return [pids for path in sorted(root.iterdir()) if path.is_dir() and (pids := cgroups.members(path))]
+
+    def _desktop_killed(self) -> bool:
+        groups = self._groups()
+        if not groups:
+            return False
+        pids = self._random.choice(groups)
+        _signal({min(pids)} if self._random.random() < 0.5 else pids, signal.SIGKILL)
+        return True
+
+    def _desktop_stopped(self) -> bool:
+        """A guest that is slow, or for a while does not answer at all."""
+        groups = self._groups()
+        if not groups:
+            return False
+        pids = self._random.choice(groups)
+        _signal(pids, signal.SIGSTOP)
+        try:
+            time.sleep(self._random.uniform(0.2, SLOW_S))
+        finally:
+            _signal(pids, signal.SIGCONT)
+        return True
+
+    def _server_killed(self) -> bool:
+        self._farm.kill()
+        self._farm.start()
+        return True
+
+    def _server_stopped(self) -> bool:
+        self._farm.send(signal.SIGSTOP)
+        try:
+            time.sleep(self._random.uniform(0.5, STOPPED_S))
+        finally:
+            self._farm.send(signal.SIGCONT)
+        return True
+
+    def _disk_full(self) -> bool:
+        assert self._disk is not None
+        ballast = self._disk / "ballast"
+        try:
+            with suppress(OSError), ballast.open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(1 << 20))
+            with suppress(OSError), ballast.open("ab", buffering=0) as file:
+                while True:
+                    file.write(bytes(1 << 9))
+            time.sleep(FULL_S)
+        finally:
+            ballast.unlink(missing_ok=True)
+        return True
+
+    def _database_cut(self) -> bool:
+        assert self._database is not None
+        program = (
+            "import sys\nfrom sqlalchemy import create_engine, text\n"
+            "with create_engine(sys.argv[1]).connect() as c:\n"
+            "    c.execute(text('select pg_terminate_backend(pid) from pg_stat_activity "
+            "where datname = current_database() and pid != pg_backend_pid()'))\n"
+        )
+        subprocess.run([sys.executable, "-c", program, self._database], check=True, timeout=60)
+        return True
+
+
+def _signal(pids: set[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
