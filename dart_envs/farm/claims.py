@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from urllib.parse import quote
 
 from pydantic import ValidationError
 
 from dart_envs.clock import Clock
-from dart_envs.errors import REFUSALS, ClaimCancelled, DartEnvError, FarmError, FarmTimeout, NoCapacity, Unreachable
+from dart_envs.errors import (
+    REFUSALS,
+    ClaimCancelled,
+    DartEnvError,
+    FarmError,
+    FarmTimeout,
+    NoCapacity,
+    NotFound,
+    Unreachable,
+)
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.farm.retry import Retries, repeated
 from dart_envs.farm.transport import REPLY_GRACE_S, Transport, error_from_envelope
@@ -34,6 +43,8 @@ OUTAGE_PAUSE_S = 0.5
 
 Progress = Callable[[ClaimView], object]
 Hold = Callable[[Lease], AsyncLease]
+Again = Callable[[], Awaitable[bytes]]
+"""Makes the claim once more, under its client request id: a farm that was started again does not know those that waited."""
 
 
 class AsyncClaim:
@@ -47,14 +58,14 @@ class AsyncClaim:
         clock: Clock,
         retries: Retries,
         *,
-        attached: bool = False,
+        again: Again | None = None,
     ) -> None:
-        self._attached = attached
         self._transport = transport
         self._view = view
         self._hold = hold
         self._clock = clock
         self._retries = retries
+        self._again = again
         self._leases: list[AsyncLease] | None = None
 
     @property
@@ -133,9 +144,12 @@ class AsyncClaim:
 
     async def cancel(self) -> None:
         """Leave the queue; desktops that were granted and not yet taken are given back. Idempotent."""
-        await repeated(
-            lambda: self._transport.call("DELETE", self._path), self._retries, self._clock, patience_s=OUTAGE_S
-        )
+        try:
+            await repeated(
+                lambda: self._transport.call("DELETE", self._path), self._retries, self._clock, patience_s=OUTAGE_S
+            )
+        except NotFound:
+            self._view = self._view.model_copy(update={"state": ClaimState.CANCELLED, "position": None})
         if self._leases is not None:
             for lease in self._leases:
                 await lease.release()
@@ -145,7 +159,7 @@ class AsyncClaim:
     async def let_go(self) -> None:
         """What leaving a context does: a claim that was made here is cancelled, one that was only found is left to its owner.
         Never raises for a farm that is gone."""
-        if self._attached:
+        if self._again is None:
             return
         try:
             await self.cancel()
@@ -167,7 +181,7 @@ class AsyncClaim:
         return f"/v1/claims/{quote(self.claim_id)}"
 
     async def _poll(self, wait_s: float) -> ClaimView:
-        """One long poll, repeated while the farm is away."""
+        """One long poll, repeated while the farm is away; a claim that was made here and is forgotten is made again."""
         gives_up_s = self._clock.monotonic() + OUTAGE_S + wait_s
         while True:
             try:
@@ -178,9 +192,13 @@ class AsyncClaim:
                 if self._clock.monotonic() >= gives_up_s:
                     raise
                 await self._clock.sleep(OUTAGE_PAUSE_S)
-            else:
-                self._view = ClaimView.model_validate_json(content)
-                return self._view
+                continue
+            except NotFound:
+                if self._again is None or self._view.state is not ClaimState.WAITING:
+                    raise
+                content = await self._again()
+            self._view = ClaimView.model_validate_json(content)
+            return self._view
 
     async def _stream(self) -> AsyncGenerator[ClaimView, None]:
         """What the farm's events tell; ends with the claim, or when the stream breaks off."""

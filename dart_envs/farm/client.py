@@ -19,7 +19,7 @@ from urllib.parse import quote
 from dart_envs.clock import SYSTEM_CLOCK, Clock
 from dart_envs.errors import FarmError, InvalidRequest, Unreachable
 from dart_envs.farm.admin import FarmAdmin
-from dart_envs.farm.claims import AsyncClaim
+from dart_envs.farm.claims import Again, AsyncClaim, Hold
 from dart_envs.farm.embedded import ensure_embedded_farm
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.farm.retry import Retries, repeated
@@ -187,14 +187,17 @@ class AsyncFarmClient(FarmAdmin):
             deadline_s=deadline_s,
             labels=dict(labels or {}),
         )
-        content = await repeated(
-            lambda: self._transport.call("POST", "/v1/claims", body=request),
-            self._retries,
-            self._clock,
-            patience_s=CLAIM_PATIENCE_S,
-            before_again=self._revive,
-        )
-        claim = self._follow(content)
+
+        async def ask() -> bytes:
+            return await repeated(
+                lambda: self._transport.call("POST", "/v1/claims", body=request),
+                self._retries,
+                self._clock,
+                patience_s=CLAIM_PATIENCE_S,
+                before_again=self._revive,
+            )
+
+        claim = self._follow(await ask(), self._hold, ask)
         self._claims = {known for known in self._claims if not known.settled} | {claim}
         return claim
 
@@ -202,13 +205,11 @@ class AsyncFarmClient(FarmAdmin):
         """A claim of another process of the same key: to be looked at, waited for, or cancelled in so many words. Leases that
         its `wait` gives are attached to, not owned. Raises `NotFound`."""
         content = await self._read(f"/v1/claims/{quote(claim_id, safe='')}", {"wait_s": "0"})
-        return self._follow(content, attached=True)
+        return self._follow(content, partial(self._hold, attached=True), None)
 
-    def _follow(self, content: bytes, *, attached: bool = False) -> AsyncClaim:
-        hold = partial(self._hold, attached=attached)
-        return AsyncClaim(
-            self._transport, ClaimView.model_validate_json(content), hold, self._clock, self._retries, attached=attached
-        )
+    def _follow(self, content: bytes, hold: Hold, again: Again | None) -> AsyncClaim:
+        view = ClaimView.model_validate_json(content)
+        return AsyncClaim(self._transport, view, hold, self._clock, self._retries, again=again)
 
     async def attach(self, reference: str, *, takeover: bool = False) -> AsyncLease:
         """Use a lease of another process of the same key, by its `reference()` or its id.

@@ -128,6 +128,26 @@ async def test_a_claim_whose_answer_is_lost_is_repeated_under_its_id(
     assert len(set(server.client_request_ids)) == 1
 
 
+async def test_a_claim_that_a_new_farm_forgot_is_made_again_under_its_id(
+    client: AsyncFarmClient, server: WireFarm
+) -> None:
+    server.streams = False
+    claim = await client.claim(2)
+    server.claim = {"position": 5, **granted(server, "lease_1", "lease_2"), "claim_id": "claim_2"}
+    server.error("claim_view", ErrorCode.NOT_FOUND)
+    assert len(await claim.wait()) == 2
+    assert claim.claim_id == "claim_2"
+    assert len(server.client_request_ids) == 2
+    assert len(set(server.client_request_ids)) == 1
+
+
+async def test_cancelling_a_claim_that_is_forgotten_is_no_error(client: AsyncFarmClient, server: WireFarm) -> None:
+    claim = await client.claim()
+    server.error("cancel", ErrorCode.NOT_FOUND)
+    await claim.cancel()
+    assert claim.state is ClaimState.CANCELLED
+
+
 async def test_a_request_id_of_ones_own_is_the_same_claim_again(client: AsyncFarmClient, server: WireFarm) -> None:
     await client.claim(client_request_id="my-rollout-17")
     assert server.client_request_ids == ["my-rollout-17"]
