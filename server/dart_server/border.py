@@ -19,14 +19,14 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dart_server import logs, wire
+from dart_server import logs, tracing, wire
 from dart_server.door.bodies import problem_in
 from dart_server.door.connections import HEAD_LIMIT
 from dart_server.door.hosts import Hosts
 from dart_server.door.limits import Limits, Visit
 from dart_server.errors import FarmError, from_provider
 from dart_server.ids import new_id
-from dart_server.metrics import Metrics
+from dart_server.metrics import METHODS, Metrics, bounded
 from dart_server.providers.base import ProviderError
 from dart_server.wire import ErrorCode
 
@@ -69,7 +69,8 @@ class Border:
         with logs.bound(request_id=request_id):
             if scope["type"] == "websocket":
                 await self._websocket(scope, receive, send, request_id)
-            else:
+                return
+            with tracing.request(bounded(scope["method"], METHODS), HTTPConnection(scope).headers):
                 await self._http(scope, receive, send, request_id)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
@@ -122,6 +123,7 @@ class Border:
     def _count(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")
         self._metrics.request(route, scope["method"], status, seconds)
+        tracing.answered(bounded(scope["method"], METHODS), route, status)
         level = logging.DEBUG if status < 400 else logging.INFO
         log.log(
             level,

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dart_server import tracing
 from dart_server.errors import ConfigError
 from dart_server.settings import FarmSettings
 
@@ -224,7 +225,7 @@ async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> Non
     from dart_server.app import create_app
     from dart_server.choice import make_provider
     from dart_server.door.connections import guarded_protocol
-    from dart_server.farm import Farm
+    from dart_server.farm import Farm, package_version
     from dart_server.pieces import piecewise_protocol
 
     class Server(uvicorn.Server):
@@ -240,7 +241,8 @@ async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> Non
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    farm = Farm(settings, make_provider(settings))
+    end_traces = tracing.configure(settings.traces, version=package_version())
+    farm = Farm(settings, tracing.traced(make_provider(settings)))
     config: dict[str, Any] = {"lifespan": "off", "log_config": None, "access_log": False, "server_header": False}
     config |= {"ws": piecewise_protocol(), "ws_per_message_deflate": False}
     config |= {"timeout_graceful_shutdown": GRACE_S, "timeout_keep_alive": 75}
@@ -272,6 +274,7 @@ async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> Non
         for watcher in watchers:
             watcher.cancel()
         await farm.stop()
+        await asyncio.to_thread(end_traces)
         listening.close()
         if settings.uds is not None:
             settings.uds.unlink(missing_ok=True)

@@ -108,6 +108,8 @@ class FarmSettings(BaseSettings):
     json_body_limit_bytes: int = Field(default=1024**2, ge=1024)
     file_body_limit_bytes: int = Field(default=256 * 1024**2, ge=1024)
     log_format: Literal["text", "json"] = "text"
+    traces: Literal["off", "otlp"] = "off"
+    """OpenTelemetry traces (extra `otel`), sent where `OTEL_EXPORTER_OTLP_ENDPOINT` says."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @field_validator("cors_origins")
