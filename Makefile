@@ -7,7 +7,7 @@ OSWORLD := .osworld-client
 # On CI a failed test is run once more by itself; the summary names it, and it is a defect to be mended all the same.
 RERUNS := $(if $(DART_TEST_RERUNS),--reruns $(DART_TEST_RERUNS) -raR)
 
-.PHONY: chaos help setup demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-vllm test-browser lint image image-desktop osworld-client clean reap
+.PHONY: chaos help setup demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser lint image image-desktop osworld-client clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image, noVNC"
@@ -17,6 +17,7 @@ help:
 	@echo "make image         (re)build the image basic; make image-desktop: the image desktop"
 	@echo "make test-docker   the same tests of desktops on a container engine of its own; make test-libvirt: on virtual machines"
 	@echo "make test-browser  the dashboard in a real headless Chromium, which it installs; screenshots are left in tests/artifacts"
+	@echo "make test-postgres the tests of the ledger on a PostgreSQL server of their own"
 	@echo "make osworld-client  OSWorld's own client (desktop-env) in .osworld-client, for the tests that run it unchanged"
 	@echo "make chaos         kill clients, desktops and the server at random for 15 minutes; ARGS='--minutes 1 --seed 7'"
 	@echo "make reap          remove everything a crashed farm left on this host"
@@ -31,15 +32,18 @@ lint:
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
-	@$(VENV)/bin/mypy server/deploy/setup_host.py server/deploy/docker_engine.py server/deploy/libvirt_host.py server/deploy/browser_host.py vm_images/build.py vm_images/verify.py
+	@$(VENV)/bin/mypy server/deploy/setup_host.py server/deploy/docker_engine.py server/deploy/libvirt_host.py server/deploy/postgres_server.py server/deploy/browser_host.py vm_images/build.py vm_images/verify.py
 
 test: setup lint test-unit test-desktop test-vllm
 
 test-unit:
-	@$(VENV)/bin/pytest tests -m "not desktop and not docker and not libvirt and not vllm and not browser and not slow" $(RERUNS) $(ARGS)
+	@$(VENV)/bin/pytest tests -m "not desktop and not docker and not libvirt and not postgres and not vllm and not browser and not slow" $(RERUNS) $(ARGS)
 
 test-desktop:
-	@$(VENV)/bin/pytest tests -m "desktop and not docker and not libvirt and not vllm and not browser and not slow" $(RERUNS) $(ARGS)
+	@$(VENV)/bin/pytest tests -m "desktop and not docker and not libvirt and not postgres and not vllm and not browser and not slow" $(RERUNS) $(ARGS)
+
+test-postgres:
+	@$(PY) server/deploy/postgres_server.py -- $(VENV)/bin/pytest tests -m "postgres and not slow" $(RERUNS) $(ARGS)
 
 test-docker:
 	@$(PY) server/deploy/docker_engine.py -- $(VENV)/bin/pytest tests -m "docker and not slow" $(RERUNS) $(ARGS)

@@ -203,7 +203,7 @@ def _errors(name: str, needs: Needs) -> dict[int, list[ErrorCode]]:
     """Status → codes."""
     codes: list[ErrorCode] = [ErrorCode.FORBIDDEN, *ERRORS.get(name, ())]
     if needs.scope is not None:
-        codes += [ErrorCode.UNAUTHENTICATED, ErrorCode.TOO_MANY_REQUESTS]
+        codes += [ErrorCode.UNAUTHENTICATED, ErrorCode.TOO_MANY_REQUESTS, ErrorCode.LEDGER_AWAY]
     if needs.token:
         codes.append(ErrorCode.NOT_FOUND)
     by_status: dict[int, list[ErrorCode]] = {status: [ErrorCode.INVALID] for status in ANYWHERE}

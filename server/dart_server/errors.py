@@ -29,6 +29,7 @@ STATUS: dict[ErrorCode, int] = {
     ErrorCode.GUEST_ERROR: 502,
     ErrorCode.HOST_FAULT: 503,
     ErrorCode.DRAINING: 503,
+    ErrorCode.LEDGER_AWAY: 503,
 }
 
 
@@ -50,6 +51,14 @@ class FarmError(Exception):
         self.hint = hint or None
         self.status = status or STATUS[code]
         self.desktop = desktop
+
+
+class LedgerAway(FarmError):
+    """The database does not answer: nothing that must be written first can be done now."""
+
+    def __init__(self, detail: str) -> None:
+        hint = "Desktops and leases go on; repeat the request in a moment."
+        super().__init__(ErrorCode.LEDGER_AWAY, detail, hint=hint)
 
 
 class ConfigError(Exception):

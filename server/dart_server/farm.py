@@ -59,7 +59,7 @@ class Farm:
         self.provider = provider
         self.clock = clock
         self.metrics = Metrics(version=package_version(), provider=provider.name)
-        self.database = Database(settings.database_url)
+        self.database = Database(settings.database_url, clock, sole=True)
         self.repository = Repository(self.database, clock)
         self.hosts = Hosts(
             (settings.host, *settings.allowed_hosts), settings.cors_origins, tls=settings.tls_cert is not None
@@ -98,6 +98,7 @@ class Farm:
     async def start(self) -> None:
         """Migrate, start the provider, take over what was left, begin to tick. Raises `ProviderError`, `ConfigError`."""
         await self.database.start()
+        self.database.when_back = self._ledger_is_back
         await self.keys.add("admin", Scope.ADMIN, secret_file(self.settings.key_path, "dart"))
         await self.provider.start()
         await self._take_over()
@@ -106,6 +107,10 @@ class Farm:
         self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
         await self.dashboard.start()
         self.ready = True
+
+    def _ledger_is_back(self, away_s: float, left_out: int) -> None:
+        data = {"away_s": round(away_s, 3), "events_left_out": left_out}
+        self.repository.add_event(EventNote("ledger_back", data=data))
 
     async def _take_over(self) -> None:
         owned = await self.provider.owned()
@@ -207,7 +212,10 @@ class Farm:
 
     def unready(self) -> list[str]:
         """Why claims are not served now, in words; empty while they are."""
-        return [] if self.ready else ["the farm is starting or stopping"]
+        reasons = [] if self.ready else ["the farm is starting or stopping"]
+        if self.database.away is not None:
+            reasons.append(f"the ledger's database is away ({self.database.away})")
+        return reasons
 
     def gauges(self) -> Gauges:
         """What metrics tell of this moment."""

@@ -8,7 +8,7 @@ import secrets
 from base64 import urlsafe_b64encode
 from typing import Literal
 
-Prefix = Literal["lease", "desk", "snap", "key", "req", "claim"]
+Prefix = Literal["lease", "desk", "snap", "key", "req", "claim", "writer"]
 
 
 def new_id(prefix: Prefix) -> str:

@@ -135,6 +135,16 @@ class PoolRow(Base):
     updated_at: Mapped[float] = mapped_column(Float)
 
 
+class WriterRow(Base):
+    """Who writes here: the farm, and whoever does so beside it. `number` is that of its last transaction, made `at` that time."""
+
+    __tablename__ = "writers"
+
+    writer_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    number: Mapped[int] = mapped_column(BigInteger)
+    at: Mapped[float] = mapped_column(Float)
+
+
 class EventRow(Base):
     """One line of the append-only history."""
 

@@ -86,7 +86,7 @@ def _wait_for_helper(path: Path) -> None:
 
 async def _settle_ledger(settings: FarmSettings, removed: list[str]) -> None:
     """Write down that nothing lives any more."""
-    database = Database(settings.database_url)
+    database = Database(settings.database_url, sole=True)
     try:
         await database.start()
         repository = Repository(database, SystemClock())

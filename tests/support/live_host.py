@@ -87,7 +87,23 @@ def browser_programs() -> dict[str, str]:
     }
 
 
-LACKING = {"desktop": _desktop, "docker": _docker, "libvirt": _libvirt, "vllm": _vllm, "browser": _browser}
+@cache
+def _postgres() -> str | None:
+    if importlib.util.find_spec("psycopg") is None:
+        return "psycopg is not installed: pip install 'dart-rl[postgres]'"
+    if "DART_TEST_POSTGRES_URL" not in os.environ:
+        return "DART_TEST_POSTGRES_URL names no server: run `make test-postgres`"
+    return None
+
+
+LACKING = {
+    "desktop": _desktop,
+    "docker": _docker,
+    "libvirt": _libvirt,
+    "postgres": _postgres,
+    "vllm": _vllm,
+    "browser": _browser,
+}
 """By marker: what this host lacks, None when it has everything."""
 
 

@@ -116,9 +116,8 @@ class Making:
                 "quarantined": list(brought.quarantined),
                 "duration_s": round(brought.duration_s, 4),
             }
-            await self._repository.save_desktop(
-                slot, EventNote("desktop_reset", slot.desktop_id, slot.lease_id, slot.fence, data)
-            )
+            note = EventNote("desktop_reset", slot.desktop_id, slot.lease_id, slot.fence, data)
+            await self._repository.committed(self._repository.save_desktop(slot, note))
             return brought
 
     def release(self, slot: Slot) -> None:

@@ -45,6 +45,19 @@ class Statements:
         self._db = database
         self._clock = clock
 
+    @property
+    def away(self) -> str | None:
+        """Why the database does not answer, None while it does."""
+        return self._db.away
+
+    async def require(self) -> None:
+        """Before something begins that must be written. Raises `LedgerAway` when the database is away and stays so."""
+        await self._db.require()
+
+    async def committed(self, receipt: Receipt) -> None:
+        """Wait until a write is made. Raises its error; `LedgerAway` when the database stays away: the write is made later then."""
+        await self._db.committed(receipt)
+
     def _event(self, note: EventNote) -> Prepared:
         return _EVENT(
             at=self._clock.time(),
@@ -55,5 +68,6 @@ class Statements:
             data=note.data or {},
         )
 
-    def _write(self, statement: Statement, note: EventNote | None = None) -> Receipt:
-        return self._db.write(statement, self._event(note)) if note else self._db.write(statement)
+    def _write(self, statement: Statement, note: EventNote | None = None, *, key: str | None = None) -> Receipt:
+        """`key`: as `Database.write` has it."""
+        return self._db.write(statement, self._event(note)) if note else self._db.write(statement, key=key)

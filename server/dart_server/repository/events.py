@@ -15,7 +15,8 @@ class EventStatements(Statements):
     """The history."""
 
     def add_event(self, note: EventNote) -> Receipt:
-        return self._db.write(self._event(note))
+        """Write an event that goes with no change of state."""
+        return self._db.write(self._event(note), history=True)
 
     async def events(
         self,

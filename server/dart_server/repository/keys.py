@@ -54,7 +54,14 @@ class KeyStatements(Statements):
             weight=weight,
             last_used_at=None,
         )
-        await self._write(row, EventNote("key_made", data={"key_id": key_id, "name": name, "scope": scope}))
+        note = EventNote("key_made", data={"key_id": key_id, "name": name, "scope": scope})
+        receipt = self._write(row, note)
+        try:
+            await self._db.committed(receipt)
+        except BaseException:  # cancelled too: a secret that nobody was told must not open anything later; raised again
+            if not self._db.withdraw(receipt):
+                self.revoke_key(key_id)
+            raise
         return record
 
     async def keys(self) -> list[KeyRecord]:
@@ -80,7 +87,8 @@ class KeyStatements(Statements):
 
     def touch_key(self, key_id: str) -> Receipt:
         """Write that a key is used now. Not for every request: once a minute is enough for a person."""
-        return self._write(update(KeyRow).where(KeyRow.key_id == key_id).values(last_used_at=self._clock.time()))
+        used = update(KeyRow).where(KeyRow.key_id == key_id).values(last_used_at=self._clock.time())
+        return self._write(used, key=f"used {key_id}")
 
 
 def _key(row: Row[Any]) -> KeyRecord:

@@ -25,21 +25,35 @@ _EXTEND, _MOVE, _END = (Frequent(_ITS_ROW, rank) for rank in (3, 4, 5))
 class LeaseStatements(Statements):
     """Claims, from their grant to their end."""
 
-    def add_lease(self, lease: LeaseRecord, slot: Slot) -> Receipt:
+    async def add_lease(self, lease: LeaseRecord, slot: Slot) -> None:
         """Write one grant, as `add_leases` does."""
-        return self.add_leases([(lease, slot)])
+        await self.add_leases([(lease, slot)])
 
-    def add_leases(self, grants: Sequence[tuple[LeaseRecord, Slot]]) -> Receipt:
-        """Write the grants of one claim, all or none: leases, their slots and the events. Fails with IntegrityError when a client
-        request id was used before."""
+    async def add_leases(self, grants: Sequence[tuple[LeaseRecord, Slot]]) -> None:
+        """Write the grants of one claim, all or none: leases, their slots and the events. Raises IntegrityError when a client request id
+        was used before, `LedgerAway` when the database is away: then no grant stands, now or later."""
         statements: list[Prepared] = []
+        new = [slot for _, slot in grants if not slot.recorded]
         for lease, slot in grants:
             note = EventNote("lease_granted", slot.desktop_id, lease.lease_id, slot.fence, {"owner": lease.owner})
             statements += [_insert(lease), desktop_row(slot, lease.created_at), self._event(note)]
-        return self._db.write(*statements)
+        receipt = self._db.write(*statements)
+        try:
+            await self._db.committed(receipt)
+        except BaseException:  # cancelled too: a grant that nobody was told must not stand later; raised again
+            if self._db.withdraw(receipt):
+                for slot in new:
+                    slot.recorded = False
+            else:
+                for lease, _ in grants:
+                    lease.state = wire.LeaseState.RELEASED
+                    self.end_lease(lease)
+            raise
 
     def extend_lease(self, lease: LeaseRecord) -> Receipt:
-        return self._write(_EXTEND(which=lease.lease_id, expires_at=lease.expires_at))
+        """Write until when a lease lasts. While it waits to be written, a later one takes its place."""
+        extended = _EXTEND(which=lease.lease_id, expires_at=lease.expires_at)
+        return self._write(extended, key=f"until {lease.lease_id}")
 
     def move_lease(self, lease: LeaseRecord, slot: Slot, former: Slot) -> Receipt:
         """Write that a lease goes on in another desktop, and that the former one is nobody's."""

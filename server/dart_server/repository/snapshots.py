@@ -62,7 +62,8 @@ class SnapshotStatements(Statements):
         return self._write(_snapshot_update(record.snapshot_id, values), note)
 
     def touch_snapshot(self, record: SnapshotRecord) -> Receipt:
-        return self._write(_TOUCH(which=record.snapshot_id, last_used_at=record.last_used_at))
+        used = _TOUCH(which=record.snapshot_id, last_used_at=record.last_used_at)
+        return self._write(used, key=f"used {record.snapshot_id}")
 
     def end_snapshot(self, snapshot_id: str, state: str, reason: str, place: str | None = None) -> Receipt:
         """Write that a snapshot was deleted, or quarantined and kept at `place`."""

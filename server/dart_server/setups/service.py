@@ -62,7 +62,9 @@ class Setups:
         build = Build(lease.owner, key, lease.lease_id, hash_secret(grant))
         self._builds[(lease.owner, key)] = build
         try:
-            await self._repository.add_setup(build.owner, key, build.lease_id, build.grant_sha256)
+            await self._repository.committed(
+                self._repository.add_setup(build.owner, key, build.lease_id, build.grant_sha256)
+            )
         except BaseException:  # cancelled, too, nobody may wait for this build; raised again
             self._end(build)
             raise

@@ -10,12 +10,12 @@ Non-goals: who may build a prepared state (`setups`), what a desktop is rebuilt 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from dart_server import wire
 from dart_server.clock import Clock
-from dart_server.errors import FarmError, from_provider
+from dart_server.errors import FarmError, LedgerAway, from_provider
 from dart_server.guest.client import GuestBusy
 from dart_server.ids import new_id
 from dart_server.providers.base import KeepsBroken, Provider, ProviderError, SnapshotInfo
@@ -210,7 +210,9 @@ class Snapshots:
         with self._named(owner, name):
             await self._save(slot, record)
         async with self.reading(record):
-            await self._repository.finish_snapshot(record, slot)
+            receipt = self._repository.finish_snapshot(record, slot)
+            with suppress(LedgerAway):  # it is there, and is written down later
+                await self._repository.committed(receipt)
             await self._make_room(required=False)
         return record
 
@@ -236,7 +238,7 @@ class Snapshots:
         self._reserved_bytes += expected
         try:
             await self._make_room(required=record.kind != "booted")
-            await self._repository.add_snapshot(record)
+            await self._repository.committed(self._repository.add_snapshot(record))
             saved = await self._write(slot, record.snapshot_id)
         finally:
             self._reserved_bytes -= expected

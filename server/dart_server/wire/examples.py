@@ -280,6 +280,10 @@ _DETAILS: dict[ErrorCode, tuple[str, str | None]] = {
     ErrorCode.GUEST_ERROR: ("not_found: there is no file /home/user/notes.txt", None),
     ErrorCode.HOST_FAULT: ("the host could not do it", "Look at `dart-farm doctor` and the farm's log."),
     ErrorCode.DRAINING: ("the farm is not ready", None),
+    ErrorCode.LEDGER_AWAY: (
+        "the farm's database is away (connection refused)",
+        "Desktops and leases go on; repeat the request in a moment.",
+    ),
 }
 
 

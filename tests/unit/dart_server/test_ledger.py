@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from farm_harness import ManualClock
+from ledger_parts import lease, slot
 from sqlalchemy.exc import IntegrityError
 
 from dart_server.db import Database
-from dart_server.records import LeaseRecord, PoolRecord, Slot
+from dart_server.records import PoolRecord
 from dart_server.repository import EventNote, Repository
-from dart_server.wire import DesktopShape, DesktopState, LeaseState
-
-SHAPE = DesktopShape(resolution=(640, 400))
+from dart_server.wire import DesktopState, LeaseState
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    database = Database(f"sqlite:///{tmp_path / 'farm.db'}")
+async def database(database_url: str) -> AsyncIterator[Database]:
+    database = Database(database_url)
     await database.start()
     yield database
     await database.aclose()
@@ -33,34 +31,6 @@ def clock() -> ManualClock:
 @pytest.fixture
 def repository(database: Database, clock: ManualClock) -> Repository:
     return Repository(database, clock)
-
-
-def slot(name: str) -> Slot:
-    return Slot(f"desktop_{name}", SHAPE, "sha256:00", "sim", 1.0, state=DesktopState.LEASED, fence=3)
-
-
-def lease(name: str, on: Slot, *, request: str | None = None, claim_id: str | None = None) -> LeaseRecord:
-    on.lease_id = f"lease_{name}"
-    return LeaseRecord(
-        lease_id=f"lease_{name}",
-        owner="key_1",
-        client_request_id=request or name,
-        token_sha256="00",
-        shape=SHAPE,
-        image_digest="sha256:00",
-        setup_key=None,
-        ttl_s=60.0,
-        created_at=1.0,
-        expires_at=61.0,
-        deadline_s=0.0,
-        labels={"team": "ä"},
-        slot=on,
-        desktop_id=on.desktop_id,
-        fence=on.fence,
-        claim_id=claim_id,
-        priority=-7,
-        gang_size=2,
-    )
 
 
 async def test_a_key_keeps_its_quotas_its_end_and_its_last_use(repository: Repository, clock: ManualClock) -> None:
@@ -121,7 +91,7 @@ async def test_the_grants_of_a_claim_are_written_all_or_none(repository: Reposit
 async def test_an_ended_lease_and_a_gone_desktop_are_not_living(repository: Repository) -> None:
     used = slot("1")
     record = lease("1", used)
-    repository.add_lease(record, used)
+    await repository.add_lease(record, used)
     record.state, record.fence = LeaseState.RELEASED, 4
     repository.end_lease(record)
     used.state, used.lease_id = DesktopState.GONE, None

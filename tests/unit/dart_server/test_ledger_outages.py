@@ -1,0 +1,285 @@
+"""The database goes away and comes back: nothing is lost, nothing is written twice, and nobody is granted what is not written."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from farm_harness import MakeApi, ManualClock, until
+from ledger_parts import lease, locked, slot
+from sqlalchemy import Executable, event, select
+from sqlalchemy.exc import IntegrityError, OperationalError
+
+from dart_server import db
+from dart_server.clock import SystemClock
+from dart_server.commits import Commits
+from dart_server.db import Database
+from dart_server.errors import ConfigError, LedgerAway
+from dart_server.models import EventRow
+from dart_server.repository import EventNote, Repository
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dart_server.engine.BUSY_MS", 20)
+    monkeypatch.setattr(db, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(db, "RETRY_MAX_S", 0.1)
+
+
+@pytest.fixture
+async def database(little_patience: None, database_url: str) -> AsyncIterator[Database]:
+    database = Database(database_url)
+    await database.start()
+    yield database
+    await database.aclose()
+
+
+@pytest.fixture
+def file_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'farm.db'}"
+
+
+@pytest.fixture
+async def file_database(little_patience: None, file_url: str) -> AsyncIterator[Database]:
+    database = Database(file_url)
+    await database.start()
+    yield database
+    await database.aclose()
+
+
+@pytest.fixture
+def repository(file_database: Database) -> Repository:
+    return Repository(file_database, SystemClock())
+
+
+async def numbers(database: Database) -> list[int]:
+    """What the events of the tests count, in the order in which they were written."""
+    rows = await database.rows(select(EventRow.data).order_by(EventRow.id))
+    return [row.data["n"] for row in rows]
+
+
+def note(number: int) -> EventNote:
+    return EventNote("test", data={"n": number})
+
+
+async def test_writes_wait_in_order_for_a_locked_file(
+    file_url: str, file_database: Database, repository: Repository
+) -> None:
+    with locked(file_url):
+        receipts = [repository.add_event(note(number)) for number in range(1200)]
+        await until(lambda: file_database.away is not None)
+        with pytest.raises(LedgerAway) as refused:
+            await repository.events(0, 10)
+        assert (refused.value.status, refused.value.code.value) == (503, "ledger_away")
+        with pytest.raises(LedgerAway):
+            await repository.require()
+        assert not any(receipt.done() for receipt in receipts)
+    await asyncio.gather(*receipts)
+    assert file_database.away is None
+    assert await numbers(file_database) == list(range(1200))
+
+
+async def test_writes_wait_for_a_full_disk(file_database: Database, repository: Repository) -> None:
+    await repository.add_event(note(0))
+    engine = file_database._commits._engine
+    limit = {"pages": 1}
+
+    def few_pages(connection: Any, _record: Any) -> None:
+        connection.execute(f"PRAGMA max_page_count={limit['pages']}")
+
+    event.listen(engine, "connect", few_pages)
+    engine.dispose()
+    receipts = [repository.add_event(EventNote("test", data={"n": n, "much": "x" * 5000})) for n in range(1, 30)]
+    await until(lambda: file_database.away is not None)
+    assert "full" in str(file_database.away)
+    limit["pages"] = 100_000
+    await asyncio.gather(*receipts)
+    assert await numbers(file_database) == list(range(30))
+
+
+async def test_a_commit_whose_answer_was_lost_is_not_made_twice(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = Repository(database, SystemClock())
+    await repository.add_event(note(0))
+    commit = Commits.commit
+    tries: list[int] = []
+
+    def answer_lost(self: Commits, number: int, statements: Sequence[Executable], *, again: bool) -> None:
+        tries.append(number)
+        if len(tries) == 1:
+            raise OperationalError("", None, sqlite3.OperationalError("lost before"), connection_invalidated=True)
+        commit(self, number, statements, again=again)
+        if len(tries) == 2:
+            raise OperationalError("", None, sqlite3.OperationalError("lost after"), connection_invalidated=True)
+
+    monkeypatch.setattr(Commits, "commit", answer_lost)
+    await repository.add_event(note(1))
+    await repository.add_event(note(2))
+    assert len(set(tries[:3])) == 1, "the same transaction is tried again"
+    assert await numbers(database) == [0, 1, 2]
+
+
+async def test_refused_writes_are_found_by_halving(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = Repository(database, SystemClock())
+    await database.write(EventRow.__table__.insert().values(id=7, at=0.0, kind="taken", data={"n": -1}))
+    transactions: list[int] = []
+    commit = Commits.commit
+
+    def counted(self: Commits, number: int, statements: Sequence[Executable], *, again: bool) -> None:
+        transactions.append(len(statements))
+        commit(self, number, statements, again=again)
+
+    monkeypatch.setattr(Commits, "commit", counted)
+    faulty = {100, 101, 400}
+    receipts = []
+    for number in range(db.BATCH_MAX):
+        if number in faulty:
+            receipts.append(database.write(EventRow.__table__.insert().values(id=7, at=0.0, kind="twice", data={})))
+        else:
+            values = {"id": 1000 + number, "at": 0.0, "kind": "test", "data": {"n": number}}
+            receipts.append(database.write(EventRow.__table__.insert().values(values)))
+    outcomes = await asyncio.gather(*receipts, return_exceptions=True)
+    assert {number for number, outcome in enumerate(outcomes) if isinstance(outcome, IntegrityError)} == faulty
+    assert await numbers(database) == [-1, *(number for number in range(db.BATCH_MAX) if number not in faulty)]
+    assert len(transactions) < 60, "not one by one"
+    assert database.away is None
+    assert await repository.events(0, 1, kind="twice") == []
+
+
+async def test_a_grant_that_cannot_be_written_is_none_now_and_later(
+    file_url: str, file_database: Database, repository: Repository
+) -> None:
+    with locked(file_url):
+        first = slot("1")
+        # The first write hangs in the database already when the grants come.
+        repository.add_event(note(0))
+        await until(lambda: file_database.away is not None)
+        record = lease("1", first)
+        with pytest.raises(LedgerAway):
+            await repository.add_leases([(record, first)])
+        assert not first.recorded
+    assert await repository.active_leases() == []
+    assert await repository.living_desktops() == []
+    assert await repository.events(0, 10, kind="lease_granted") == []
+    await repository.add_leases([(lease("1", first), first)])
+    assert [found.lease_id for found in await repository.active_leases()] == ["lease_1"]
+
+
+async def test_a_grant_that_was_sent_already_is_ended_when_it_is_refused(
+    file_url: str, file_database: Database, repository: Repository
+) -> None:
+    with locked(file_url):
+        first = slot("1")
+        with pytest.raises(LedgerAway):
+            await repository.add_leases([(lease("1", first), first)])
+    assert await repository.active_leases() == []
+    kinds = [event.kind for event in await repository.events(0, 10)]
+    assert kinds == ["lease_granted", "lease_released"]
+
+
+async def test_a_key_that_could_not_be_made_opens_nothing_later(file_url: str, repository: Repository) -> None:
+    await repository.add_event(note(0))
+    with locked(file_url), pytest.raises(LedgerAway):
+        await repository.add_key("key_1", "late", "ab", "admin")
+    assert await repository.key_by_hash("ab") is None
+
+
+async def test_of_heartbeats_that_wait_only_the_last_is_written(
+    file_url: str, file_database: Database, repository: Repository
+) -> None:
+    first = slot("1")
+    record = lease("1", first)
+    await repository.add_lease(record, first)
+    with locked(file_url):
+        repository.add_event(note(0))
+        await until(lambda: file_database.away is not None)
+        for second in range(500):
+            record.expires_at = 1000.0 + second
+            repository.extend_lease(record)
+        assert file_database.waiting == 2
+    found = await repository.lease("lease_1")
+    assert found is not None
+    assert found.expires_at == 1499.0
+
+
+async def test_beyond_its_bound_history_is_left_out_and_that_is_told(
+    file_url: str, file_database: Database, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(db, "QUEUE_MAX", 10)
+    told: list[tuple[float, int]] = []
+    file_database.when_back = lambda away_s, left_out: told.append((away_s, left_out))
+    with locked(file_url):
+        repository.add_event(note(0))
+        await until(lambda: file_database.away is not None)
+        for number in range(1, 31):
+            repository.add_event(note(number))
+        receipt = repository.save_desktop(slot("1"))
+        with pytest.raises(LedgerAway):
+            file_database.require_room()
+    await receipt
+    assert await numbers(file_database) == list(range(11))
+    assert [left_out for _, left_out in told] == [20]
+    assert [living.desktop_id for living in await repository.living_desktops()] == ["desktop_1"], "state is kept"
+
+
+async def test_a_stop_does_not_wait_for_ever(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(db, "CLOSE_S", 0.2)
+    database = Database(file_url)
+    await database.start()
+    with locked(file_url):
+        database.write()
+        await until(lambda: database.away is not None)
+        async with asyncio.timeout(30):
+            await database.aclose()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("postgresql://dart:very-secret@127.0.0.1:1/dart", "cannot be used"),
+        ("sqlite:////nonexistent/farm.db", "cannot be used"),
+        ("mysql://dart:very-secret@localhost/dart", "not supported"),
+        ("what is this: very-secret", "no URL"),
+    ],
+)
+async def test_a_database_that_cannot_be_used_is_one_sentence_without_its_password(url: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        await Database(url).start()
+    assert words in str(refused.value)
+    assert "very-secret" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+async def test_the_farm_goes_on_while_its_database_is_away(make_api: MakeApi, clock: ManualClock) -> None:
+    api = await make_api()
+    held = await api.claim()
+    path = f"/v1/leases/{held['lease_id']}"
+    with locked(api.farm.settings.database_url):
+        api.farm.repository.add_event(note(0))
+        await until(lambda: api.farm.database.away is not None)
+        assert (await api.call("POST", f"{path}/heartbeat")).status_code == 200
+        refused = await api.call("POST", "/v1/leases", json={"client_request_id": "while-away-1"})
+        assert (refused.status_code, refused.json()["error"]) == (503, "ledger_away")
+        assert int(refused.headers["retry-after"]) >= 1
+        unready = await api.call("GET", "/readyz")
+        assert unready.status_code == 503
+        assert "database is away" in unready.json()["detail"]
+        history = await api.call("GET", "/v1/events")
+        assert (history.status_code, history.json()["error"]) == (503, "ledger_away")
+        unknown = await api.call("GET", "/v1/leases", headers={"authorization": "Bearer unknown"})
+        assert unknown.status_code == 503, "whether a key is good cannot be told, which is not the same as no"
+        assert (await api.call("GET", path)).json()["state"] == "active"
+    async with asyncio.timeout(30):
+        while api.farm.database.away is not None:
+            await clock.advance(2.0)
+            await asyncio.sleep(0.01)
+    assert (await api.call("GET", "/readyz")).status_code == 200
+    again = await api.claim(client_request_id="while-away-1")
+    assert again["lease_id"] != held["lease_id"]
+    events = (await api.call("GET", "/v1/events")).json()
+    assert [event["data"]["events_left_out"] for event in events if event["kind"] == "ledger_back"] == [0]
