@@ -90,12 +90,15 @@ class BrowserPage:
         assert now is not None
         return now
 
-    def click_screen(self, x: float, y: float) -> None:
-        """Click into the live screen, at shares of its width and height."""
+    def click_screen(self, x: float, y: float, *, twice: bool = False) -> None:
+        """Click into the live screen, at shares of its width and height; a double click with its halves a moment apart."""
         canvas = self.one(CANVAS)
         size = canvas.size
         dx, dy = round((x - 0.5) * size["width"]), round((y - 0.5) * size["height"])
-        ActionChains(self.driver).move_to_element_with_offset(canvas, dx, dy).click().perform()
+        actions = ActionChains(self.driver).move_to_element_with_offset(canvas, dx, dy).click()
+        if twice:
+            actions.pause(0.12).click()
+        actions.perform()
 
     def press(self, *keys: str) -> None:
         """Press keys one after the other, as a person does, wherever the focus is."""

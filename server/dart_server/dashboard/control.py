@@ -19,6 +19,7 @@ from dart_server.dashboard.camera import ViewOver, current_slot
 from dart_server.dashboard.keysyms import MODIFIERS, key_name
 from dart_server.dashboard.rfb import KeyInput, PointerInput
 from dart_server.errors import FarmError
+from dart_server.guest.channel import frame_header
 from dart_server.guest.client import GuestChannel, GuestClient, GuestUnreachable
 from dart_server.records import LeaseRecord
 from dart_server.repository import EventNote, Repository
@@ -108,6 +109,8 @@ class Control:
     waiting: list[Event] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     sender: asyncio.Task[None] | None = None
+    by_hand: bool = True
+    """The guest knows steps of a person; older ones do not, and make two clicks of a double click."""
     inputs: int = 0
 
 
@@ -200,7 +203,7 @@ class Controls:
                         control.hands = Hands()
                     client, channel = guest, guest.channel() if guest is not None else None
                 if channel is not None and events:
-                    await self._perform(channel, events)
+                    await self._perform(control, channel, events)
                 if ended and not control.waiting:
                     return
         except ViewOver:
@@ -209,9 +212,24 @@ class Controls:
             if client is not None and channel is not None:
                 await client.close_channel(channel)
 
-    async def _perform(self, channel: GuestChannel, events: list[Event]) -> None:
-        request = {"seq": 0, "events": events, "settle": None, "frame": {"encoding": "none"}}
+    async def _perform(self, control: Control, channel: GuestChannel, events: list[Event]) -> None:
+        request: dict[str, Any] = {"seq": 0, "events": events, "settle": None, "frame": {"encoding": "none"}}
         try:
-            await channel.step(json.dumps(request), INPUT_TIMEOUT_S)
+            if control.by_hand:
+                refusal = _refusal(await channel.step(json.dumps({**request, "by_hand": True}), INPUT_TIMEOUT_S))
+                control.by_hand = refusal is None or "by_hand" not in refusal
+            if not control.by_hand:
+                refusal = _refusal(await channel.step(json.dumps(request), INPUT_TIMEOUT_S))
+            if refusal is not None:
+                log.info("a person's input was refused: %s", refusal)
         except GuestUnreachable as error:
             log.info("a person's input did not arrive: %s", error)
+
+
+def _refusal(frame: bytearray) -> str | None:
+    """Why the guest did not do a step; None when it did."""
+    try:
+        header = frame_header(frame)
+    except ValueError as error:
+        return str(error)
+    return f"{header['error']}: {header.get('detail', '')}" if "error" in header else None

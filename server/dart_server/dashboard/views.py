@@ -135,7 +135,10 @@ async def details(farm: Farm, slot: Slot, principal: Principal) -> dict[str, Any
 
 def event_row(event: wire.Event, names: dict[str, str]) -> dict[str, Any]:
     """One line of a history; keys by their names."""
-    data = {name: names.get(value, value) if name == "key_id" else value for name, value in event.data.items()}
+    data = {
+        "key" if name in ("key_id", "owner") else name: names.get(str(value), value)
+        for name, value in event.data.items()
+    }
     return {
         "id": event.id,
         "at": event.at.timestamp(),

@@ -102,6 +102,16 @@ def test_clicks_of_two_steps_are_never_a_double_click(connection: xinput.XInput)
     assert asked(connection, *CLICK) == [("down", 1), ("up", 1)]
 
 
+def test_a_person_makes_a_double_click_of_two_steps(connection: xinput.XInput) -> None:
+    connection.perform(CLICK)
+    connection.display.now_s += 0.1
+    connection.perform(CLICK, by_hand=True)
+    assert not any(one[0] == "sleep" for one in connection.display.asked)
+    connection.display.now_s += 0.1
+    connection.perform(CLICK)
+    assert any(one[0] == "sleep" for one in connection.display.asked)
+
+
 def test_clicks_of_one_step_and_clicks_elsewhere_do_not_wait(connection: xinput.XInput) -> None:
     twice = [("down", 1), ("up", 1)] * 2
     assert asked(connection, *CLICK, *CLICK) == twice

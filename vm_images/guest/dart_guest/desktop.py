@@ -207,7 +207,7 @@ class Desktop:
         begin_s = self.monotonic()
         if request.settle is not None:
             x.clear_damage()
-        x.perform(request.events)
+        x.perform(request.events, by_hand=request.by_hand)
         performed_s = self.monotonic()
         settled, settle_ms = False, 0.0
         picture = StepPicture(x, self.grabber, request.frame, self.costs, self.monotonic, offer)

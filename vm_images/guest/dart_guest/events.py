@@ -102,12 +102,13 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """One checked step."""
+    """One checked step. `by_hand`: a person's, at the person's own pace."""
 
     seq: int | None
     events: tuple[Event, ...]
     settle: Settle | None
     frame: Frame
+    by_hand: bool = False
 
 
 def number(raw: Mapping[str, Any], name: str, low: int, high: int, default: int | None = None) -> int:
@@ -179,7 +180,7 @@ def parse_event(raw: object) -> Event:
 
 def parse_step(raw: object) -> StepRequest:
     """The whole request; raises BadRequest with the position of a bad event."""
-    fields = mapping(raw, "a step", frozenset({"seq", "events", "settle", "frame"}))
+    fields = mapping(raw, "a step", frozenset({"seq", "events", "settle", "frame", "by_hand"}))
     seq = fields.get("seq")
     if seq is not None and (isinstance(seq, bool) or not isinstance(seq, int)):
         raise BadRequest("'seq' must be an integer")
@@ -192,7 +193,12 @@ def parse_step(raw: object) -> StepRequest:
             events.append(parse_event(one))
         except BadRequest as error:
             raise BadRequest(f"event {position}: {error}", error.code) from error
-    return StepRequest(seq, tuple(events), parse_settle(fields.get("settle")), parse_frame(fields.get("frame")))
+    by_hand = fields.get("by_hand", False)
+    if not isinstance(by_hand, bool):
+        raise BadRequest("'by_hand' must be true or false")
+    return StepRequest(
+        seq, tuple(events), parse_settle(fields.get("settle")), parse_frame(fields.get("frame")), by_hand
+    )
 
 
 def parse_settle(raw: object) -> Settle | None:

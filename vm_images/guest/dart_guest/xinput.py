@@ -133,14 +133,14 @@ class XInput:
         if now.spares != self.keymap.spares or now.borrowed != self.keymap.borrowed:
             self.keymap = now
 
-    def perform(self, planned: Sequence[events.Event]) -> None:
+    def perform(self, planned: Sequence[events.Event], *, by_hand: bool = False) -> None:
         """Perform events in order and return when the server has taken them all.
 
-        The first press is never the second half of a double click that an earlier call began: it waits where it would be. Clicks of
-        one call follow each other at once.
+        The first press is never the second half of a double click that an earlier call began: it waits where it would be, unless these
+        events are a person's (`by_hand`). Clicks of one call follow each other at once.
         """
         self.renew_keymap()
-        earlier = self.last_press
+        earlier = None if by_hand else self.last_press
         for event in planned:
             match event:
                 case events.Move(x, y):

@@ -2,16 +2,26 @@
 
 import { call, every } from "./api.js";
 import { ask, h, keyed, notice, setText } from "./dom.js";
-import { clockTime, duration, shortId, words } from "./format.js";
+import { bytes, clockTime, duration, milliseconds, shortId, words } from "./format.js";
 import { LiveScreen } from "./live.js";
 import { replayPanel } from "./replay.js";
 
 const LOOK_MS = 1500, ESCAPES_MS = 600;
 
+/** What an event tells, in one line: sizes, times and ids as people read them. */
 function told(data) {
   return Object.entries(data)
-    .filter(([, value]) => value !== null && value !== "" && !(Array.isArray(value) && value.length === 0))
-    .map(([key, value]) => `${key.replaceAll("_", " ")} ${typeof value === "object" ? JSON.stringify(value) : value}`)
+    .filter(([, value]) => value !== null && value !== "" && value !== false && !(Array.isArray(value) && value.length === 0))
+    .map(([key, value]) => {
+      const name = key.replace(/_(ms|s|id|bytes)$/, "").replaceAll("_", " ");
+      if (key.endsWith("_ms")) return `${name} ${milliseconds(value)}`;
+      if (key.endsWith("_s")) return `${name} ${milliseconds(value * 1000)}`;
+      if (key.endsWith("bytes")) return `${name} ${bytes(value)}`;
+      if (key.endsWith("_id")) return `${name} ${shortId(value)}`;
+      if (key === "setup_key") return `set-up ${value.slice(0, 12)}`;
+      if (value === true) return name;
+      return `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`;
+    })
     .join(" · ");
 }
 

@@ -27,7 +27,7 @@ export function milliseconds(value) {
 
 /** Seconds since 1970 as the time of day here. */
 export function clockTime(seconds) {
-  return new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  return new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 }
 
 /** The end of an id, which is what differs: "…7K3QXA". */
