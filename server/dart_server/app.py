@@ -9,6 +9,7 @@ from dart_server.border import Border, install_handlers
 from dart_server.dashboard import routes as dashboard_routes
 from dart_server.farm import Farm, package_version
 from dart_server.guest import routes as guest_routes
+from dart_server.leases import claim_routes
 from dart_server.leases import routes as lease_routes
 from dart_server.setups import routes as setup_routes
 from dart_server.snapshots import routes as snapshot_routes
@@ -24,7 +25,17 @@ def create_app(farm: Farm) -> FastAPI:
         openapi_url="/openapi.json",
     )
     app.state.farm = farm
-    domains = (routes, history, lease_routes, setup_routes, snapshot_routes, guest_routes, key_routes, dashboard_routes)
+    domains = (
+        routes,
+        history,
+        claim_routes,
+        lease_routes,
+        setup_routes,
+        snapshot_routes,
+        guest_routes,
+        key_routes,
+        dashboard_routes,
+    )
     for module in domains:
         app.include_router(module.router)
     app.openapi = lambda: apidoc.document(app)  # type: ignore[method-assign]

@@ -2,7 +2,8 @@
 
     provider ── makes and copies desktops
     snapshots   under a byte quota          setups   one builder per key
-    pool        slots and the queue         leases   who may use a slot, until when
+    pool        slots and the queue         claims   who waits for slots, and how that ended
+                                            leases   who may use a slot, until when
     guests      calls into desktops         keys     who may call
     repository  the ledger                  dashboard  the page for people
 
@@ -27,6 +28,7 @@ from dart_server.errors import FarmError, from_provider
 from dart_server.guest.access import GuestAccess
 from dart_server.guest.client import GuestClient
 from dart_server.keys import Keys, Scope, secret_file
+from dart_server.leases.claims import Claims
 from dart_server.leases.service import Access, Leases
 from dart_server.metrics import Gauges, Metrics
 from dart_server.pool.prepare import Preparer
@@ -84,7 +86,8 @@ class Farm:
         self.preparer = Preparer(provider, self.snapshots, self.repository, settings, self.metrics, clock)
         self.pool = Pool(provider, self.preparer, self.snapshots, self.repository, settings, self.metrics, clock)
         token_root = secret_file(settings.secret_path, "root").encode()
-        self.leases = Leases(provider, self.pool, self.setups, self.repository, self.metrics, clock, token_root)
+        self.leases = Leases(self.pool, self.setups, self.repository, self.metrics, clock, token_root)
+        self.claims = Claims(provider, self.pool, self.leases, self.repository, self.metrics, settings, clock)
         self.dashboard = Dashboard(
             settings, self.keys, self.pool, self.leases, self.repository, self.metrics.recent, clock
         )
@@ -163,8 +166,9 @@ class Farm:
             slot.guest = GuestClient(lambda port: self.provider.dial(slot.desktop_id, port))
         else:
             slot.failure = wire.DesktopHealthView(alive=False, cause="killed_from_outside", fault_owner=FaultOwner.HOST)
-        self.pool.adopt(slot)
+        self.pool.adopt(slot, lease.owner)
         self.leases.adopt(lease, slot)
+        self.claims.adopt(lease)
 
     async def _tick_forever(self) -> None:
         next_probe_s = self.clock.monotonic() + self.settings.probe_s
@@ -265,6 +269,8 @@ class Farm:
             self._ticker.cancel()
             await asyncio.wait({self._ticker})
         await self.dashboard.stop()
+        self.pool.refuse()
+        await self.claims.stop()
         await self.leases.end_all()
         await self.pool.stop()
         try:

@@ -109,6 +109,9 @@ class LeaseRecord:
             created_at=utc(self.created_at),
             expires_at=utc(self.expires_at),
             labels=self.labels,
+            claim_id=self.claim_id,
+            priority=self.priority,
+            gang_size=self.gang_size,
         )
 
 

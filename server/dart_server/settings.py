@@ -50,6 +50,14 @@ class FarmSettings(BaseSettings):
     Providers that cannot freeze keep them running."""
     refill_parallel: int | None = Field(default=None, ge=1, le=256)
     """Copies made ahead of need at the same time; None: all but one of `parallel_provider_calls`, so that a claim never waits for them."""
+    priority_ageing_s: float = Field(default=60.0, gt=0)
+    """Claims of a lower priority that wait this long gain a point on the others."""
+    gang_hold_s: float = Field(default=30.0, gt=0)
+    """A gang that comes first but does not fit has what becomes free kept for it this long, at first."""
+    claim_streams_per_key: int = Field(default=16, ge=1)
+    """Event streams of claims that one key may have open."""
+    claim_events_s: float = Field(default=1.0, gt=0)
+    """How often such a stream looks for a new position."""
     home: Path = Field(default_factory=default_home)
     runtime_dir: Path = Field(default_factory=default_runtime_dir)
     """Socket, lock and log."""

@@ -1,1 +1,1 @@
-"""Leases: claims on desktops with a time to live and a fence, and their routes."""
+"""Claims, which wait for desktops, and leases: the right to one, with a time to live and a fence; and their routes."""

@@ -1,13 +1,12 @@
-"""Routes of leases: claim, list, heartbeat, reset, release."""
+"""Routes of leases: claim, list, heartbeat, renew, attach, reset, release."""
 
 from __future__ import annotations
-
-import asyncio
 
 from fastapi import APIRouter, Request, Response
 
 from dart_server import wire
 from dart_server.deps import Leased, Reader, Tenant, farm_of
+from dart_server.leases.claim_routes import while_connected
 
 router = APIRouter(prefix="/v1/leases", tags=["leases"])
 
@@ -15,21 +14,7 @@ router = APIRouter(prefix="/v1/leases", tags=["leases"])
 @router.post("", operation_id="claim_lease")
 async def claim(body: wire.LeaseRequest, request: Request, principal: Tenant) -> wire.Lease:
     """Claim a desktop; waits up to `wait_s`. A caller that hangs up while it waits leaves the queue."""
-    claimed = asyncio.ensure_future(farm_of(request).leases.claim(body, principal.key_id))
-    gone = asyncio.ensure_future(_hung_up(request))
-    try:
-        await asyncio.wait({claimed, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not claimed.done():
-            claimed.cancel()
-        return await claimed
-    finally:
-        claimed.cancel()
-        gone.cancel()
-
-
-async def _hung_up(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    return await while_connected(request, farm_of(request).claims.claim_one(body, principal))
 
 
 @router.get("", operation_id="list_leases")
@@ -48,6 +33,18 @@ async def get_lease(lease_id: str, request: Request, principal: Reader) -> wire.
 async def heartbeat(lease_id: str, request: Request, principal: Tenant) -> wire.HeartbeatReply:
     """Keep a lease for another `ttl_s`."""
     return await farm_of(request).leases.heartbeat(lease_id, principal)
+
+
+@router.post("/{lease_id}/renew", operation_id="renew_lease")
+async def renew(lease_id: str, body: wire.RenewRequest, request: Request, principal: Tenant) -> wire.RenewReply:
+    """Give a lease another time to live, from now on."""
+    return await farm_of(request).leases.renew(lease_id, principal, body.ttl_s)
+
+
+@router.post("/{lease_id}/attach", operation_id="attach_lease")
+async def attach(lease_id: str, body: wire.AttachRequest, request: Request, principal: Tenant) -> wire.Lease:
+    """A lease by reference, for another process of its owner; with `takeover` the former user is fenced off."""
+    return await farm_of(request).leases.attach(lease_id, principal, takeover=body.takeover)
 
 
 @router.delete("/{lease_id}", operation_id="release_lease", status_code=204)

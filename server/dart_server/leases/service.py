@@ -1,36 +1,31 @@
-"""Leases: a claim on a ready desktop, with a time to live, heartbeats and a fence.
+"""Leases: the right to a ready desktop, with a time to live, heartbeats and a fence.
 
-Rule: expiry is decided here alone, on the injected clock; a desktop's fence grows with every grant, reset and end, and a call that carries
-an older one is refused. A repeated claim with the same client request id gives the same lease; ending one twice is no error.
-Non-goals: desktops (`pool`), HTTP (`leases.routes`).
+Rule: expiry is decided here alone, on the injected clock; a desktop's fence grows with every grant, reset, takeover and end, and a call
+that carries an older one is refused. Ending one twice is no error.
+Non-goals: who gets one (`leases.claims`), desktops (`pool`), HTTP (`leases.routes`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from sqlalchemy.exc import IntegrityError
 
 from dart_server import wire
 from dart_server.clock import Clock, utc
-from dart_server.errors import FarmError, from_provider
+from dart_server.errors import FarmError
 from dart_server.ids import derive_token, hash_secret, new_id, same_secret
 from dart_server.keys import Principal
 from dart_server.metrics import Metrics
 from dart_server.pool.service import Pool
-from dart_server.providers.base import Provider, ProviderError
 from dart_server.records import LeaseRecord, Slot
-from dart_server.repository import Repository
+from dart_server.repository import EventNote, Repository
 from dart_server.setups.service import Setups
 from dart_server.snapshots.service import Want
 from dart_server.wire import ErrorCode, LeaseState
 
 log = logging.getLogger(__name__)
-REQUESTS_REMEMBERED = 100_000
-"""Client request ids kept in memory; the ledger refuses older ones that come again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +37,11 @@ class Access:
     fence: int
 
 
-@dataclass(slots=True, eq=False)
-class PendingClaim:
-    """A claim that waits, and how many requests wait with it (a client may repeat itself)."""
-
-    task: asyncio.Task[LeaseRecord]
-    callers: int = 0
-
-
 class Leases:
     """All leases of one farm."""
 
     def __init__(
         self,
-        provider: Provider,
         pool: Pool,
         setups: Setups,
         repository: Repository,
@@ -63,7 +49,6 @@ class Leases:
         clock: Clock,
         token_root: bytes,
     ) -> None:
-        self._provider = provider
         self._pool = pool
         self._setups = setups
         self._repository = repository
@@ -71,55 +56,42 @@ class Leases:
         self._clock = clock
         self._token_root = token_root
         self._active: dict[str, LeaseRecord] = {}
-        self._pending: dict[tuple[str, str], PendingClaim] = {}
-        self._requests: OrderedDict[tuple[str, str], str] = OrderedDict()
         self.last_use_s = clock.monotonic()
 
     @property
     def active(self) -> list[LeaseRecord]:
         return list(self._active.values())
 
-    async def claim(self, request: wire.LeaseRequest, owner: str) -> wire.Lease:
-        """A ready desktop under a new lease, or the same lease again for a repeated request. Raises `FarmError`."""
+    def touch(self) -> None:
+        """The farm is in use."""
         self.last_use_s = self._clock.monotonic()
-        identity = (owner, request.client_request_id)
-        known = self._known(*identity)
-        if known is not None:
-            return self._reply(known)
-        pending = self._pending.get(identity)
-        if pending is None:
-            pending = PendingClaim(asyncio.get_running_loop().create_task(self._grant(request, owner)))
-            self._pending[identity] = pending
-            pending.task.add_done_callback(lambda _: self._pending.pop(identity, None))
-        pending.callers += 1
-        try:
-            return self._reply(await asyncio.shield(pending.task))
-        finally:
-            pending.callers -= 1
-            if pending.callers == 0:
-                pending.task.cancel()
 
-    def _known(self, owner: str, client_request_id: str) -> LeaseRecord | None:
-        """The active lease of an earlier request with this id. Raises `lease_expired` when that lease has ended."""
-        lease_id = self._requests.get((owner, client_request_id))
-        if lease_id is None:
-            return None
-        lease = self._active.get(lease_id)
-        if lease is None:
-            raise _used_up(client_request_id)
-        return lease
-
-    async def _grant(self, request: wire.LeaseRequest, owner: str) -> LeaseRecord:
+    async def grant(
+        self, claim_id: str, owner: str, request: wire.ClaimRequest, image_digest: str, slots: list[Slot]
+    ) -> list[LeaseRecord]:
+        """Leases on the slots that a claim was given, all or none, counted from now. Raises `lease_expired` when the client request id was
+        used before."""
+        grants = [
+            (self._begin(claim_id, owner, request, image_digest, slot, number), slot)
+            for number, slot in enumerate(slots)
+        ]
         try:
-            digest = await self._provider.image_digest(request.shape.image)
-        except ProviderError as error:
-            raise from_provider(error) from error
-        want = Want(request.shape, digest, owner, request.setup_key, request.snapshot_id)
-        try:
-            slot = await self._pool.acquire(want, request.wait_s)
-        except FarmError:
-            self._metrics.lease("refused")
+            await self._repository.add_leases(grants)
+        except BaseException as error:
+            for lease, slot in grants:
+                self._active.pop(lease.lease_id, None)
+                lease.state, lease.slot = LeaseState.EXPIRED, None
+                self._pool.release(slot, owner)
+            if isinstance(error, IntegrityError):
+                raise used_up(request.client_request_id) from error
             raise
+        for _ in grants:
+            self._metrics.lease("granted")
+        return [lease for lease, _ in grants]
+
+    def _begin(
+        self, claim_id: str, owner: str, request: wire.ClaimRequest, image_digest: str, slot: Slot, number: int
+    ) -> LeaseRecord:
         lease_id = new_id("lease")
         now = self._clock.time()
         slot.fence += 1
@@ -128,10 +100,10 @@ class Leases:
         lease = LeaseRecord(
             lease_id=lease_id,
             owner=owner,
-            client_request_id=request.client_request_id,
+            client_request_id=f"{claim_id}/{number}" if number else request.client_request_id,
             token_sha256=hash_secret(derive_token(self._token_root, lease_id)),
-            shape=request.shape,
-            image_digest=digest,
+            shape=slot.shape,
+            image_digest=image_digest,
             setup_key=slot.setup_key,
             ttl_s=request.ttl_s,
             created_at=now,
@@ -141,26 +113,15 @@ class Leases:
             slot=slot,
             desktop_id=slot.desktop_id,
             fence=slot.fence,
+            claim_id=claim_id,
+            priority=request.priority,
+            gang_size=request.count,
         )
         self._active[lease_id] = lease
-        try:
-            await self._repository.add_lease(lease, slot)
-        except BaseException as error:
-            self._active.pop(lease_id, None)
-            self._pool.release(slot)
-            if isinstance(error, IntegrityError):
-                raise _used_up(request.client_request_id) from error
-            raise
-        self._remember(lease)
-        self._metrics.lease("granted")
         return lease
 
-    def _remember(self, lease: LeaseRecord) -> None:
-        self._requests[(lease.owner, lease.client_request_id)] = lease.lease_id
-        while len(self._requests) > REQUESTS_REMEMBERED:
-            self._requests.popitem(last=False)
-
-    def _reply(self, lease: LeaseRecord) -> wire.Lease:
+    def reply(self, lease: LeaseRecord) -> wire.Lease:
+        """A lease as its holder gets it, with its token."""
         slot = lease.slot
         return wire.Lease(
             lease_id=lease.lease_id,
@@ -173,6 +134,7 @@ class Leases:
             ttl_s=lease.ttl_s,
             expires_at=utc(lease.expires_at),
             snapshot_id=slot.snapshot_id if slot else None,
+            claim_id=lease.claim_id,
         )
 
     async def find(self, lease_id: str, principal: Principal) -> LeaseRecord:
@@ -193,10 +155,34 @@ class Leases:
     async def heartbeat(self, lease_id: str, principal: Principal) -> wire.HeartbeatReply:
         """Push the end of a lease to its time to live from now."""
         lease = await self.require(lease_id, principal)
+        self._extend(lease)
+        return wire.HeartbeatReply(expires_at=utc(lease.expires_at))
+
+    async def renew(self, lease_id: str, principal: Principal, ttl_s: float) -> wire.RenewReply:
+        """Give a lease another time to live, from now on."""
+        lease = await self.require(lease_id, principal)
+        lease.ttl_s = ttl_s
+        self._extend(lease)
+        return wire.RenewReply(ttl_s=ttl_s, expires_at=utc(lease.expires_at))
+
+    def _extend(self, lease: LeaseRecord) -> None:
         lease.expires_at = self._clock.time() + lease.ttl_s
         lease.deadline_s = self._clock.monotonic() + lease.ttl_s
         self._repository.extend_lease(lease)
-        return wire.HeartbeatReply(expires_at=utc(lease.expires_at))
+
+    async def attach(self, lease_id: str, principal: Principal, *, takeover: bool) -> wire.Lease:
+        """A lease by reference, for another process of its owner. With `takeover` the fence grows: the former user's calls are refused."""
+        lease = await self.require(lease_id, principal)
+        slot = lease.slot
+        if slot is None:
+            raise _ended(lease)
+        if takeover:
+            slot.fence += 1
+            lease.fence = slot.fence
+        note = EventNote("lease_attached", slot.desktop_id, lease_id, slot.fence, {"takeover": takeover})
+        await self._repository.save_desktop(slot, note)
+        self.check(Access(lease, slot, slot.fence))
+        return self.reply(lease)
 
     async def access(self, lease_id: str, principal: Principal, token: str | None, fence: int | None) -> Access:
         """The right to call into a leased desktop; `fence` None skips that check. Raises `FarmError`."""
@@ -252,7 +238,7 @@ class Leases:
     async def release(self, lease_id: str, principal: Principal) -> None:
         """End a lease. One that has ended already is left alone."""
         lease = await self.find(lease_id, principal)
-        await self._end(lease, LeaseState.RELEASED)
+        await self.end(lease, LeaseState.RELEASED)
 
     async def expire_due(self) -> None:
         """End every lease whose time is up."""
@@ -262,9 +248,10 @@ class Leases:
     async def _expire_if_due(self, lease: LeaseRecord) -> None:
         if lease.lease_id in self._active and self._clock.monotonic() >= lease.deadline_s:
             log.info("lease expired", extra={"lease_id": lease.lease_id, "desktop_id": lease.desktop_id})
-            await self._end(lease, LeaseState.EXPIRED)
+            await self.end(lease, LeaseState.EXPIRED)
 
-    async def _end(self, lease: LeaseRecord, state: LeaseState) -> None:
+    async def end(self, lease: LeaseRecord, state: LeaseState) -> None:
+        """End a lease, unless it has ended."""
         if self._active.pop(lease.lease_id, None) is None:
             return
         self.last_use_s = self._clock.monotonic()
@@ -272,7 +259,7 @@ class Leases:
         lease.state = state
         if slot is not None:
             lease.setup_key = slot.setup_key
-            self._pool.release(slot)
+            self._pool.release(slot, lease.owner)
             lease.fence = slot.fence
         self._repository.end_lease(
             lease
@@ -285,11 +272,10 @@ class Leases:
         lease.slot = slot
         lease.deadline_s = self._clock.monotonic() + max(0.0, lease.expires_at - self._clock.time())
         self._active[lease.lease_id] = lease
-        self._remember(lease)
 
     async def end_all(self) -> None:
         for lease in self.active:
-            await self._end(lease, LeaseState.EXPIRED)
+            await self.end(lease, LeaseState.EXPIRED)
 
 
 def _ended(lease: LeaseRecord) -> FarmError:
@@ -297,6 +283,7 @@ def _ended(lease: LeaseRecord) -> FarmError:
     return FarmError(ErrorCode.LEASE_EXPIRED, f"the lease {lease.lease_id} {word}", hint="Claim a new one.")
 
 
-def _used_up(client_request_id: str) -> FarmError:
+def used_up(client_request_id: str) -> FarmError:
+    """The request came again after its lease had ended."""
     detail = f"the client request id {client_request_id} was used for a lease that has ended"
     return FarmError(ErrorCode.LEASE_EXPIRED, detail, hint="Claim with a new client request id.")

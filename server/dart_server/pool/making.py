@@ -98,11 +98,10 @@ class Making:
                     brought = await self._preparer.confirm(slot, want, waited=waited)
                 else:
                     brought = await self._preparer.bring(slot, want)
-            except FarmError as error:
+            except BaseException as error:  # cancelled, too, it is not left half made; raised again
+                cause = error.code.value if isinstance(error, FarmError) else "interrupted"
                 slot.state = DesktopState.BROKEN
-                slot.failure = wire.DesktopHealthView(
-                    alive=False, cause=error.code.value, fault_owner=wire.FaultOwner.HOST
-                )
+                slot.failure = wire.DesktopHealthView(alive=False, cause=cause, fault_owner=wire.FaultOwner.HOST)
                 self._repository.save_desktop(
                     slot, EventNote("reset_failed", slot.desktop_id, slot.lease_id, slot.fence)
                 )

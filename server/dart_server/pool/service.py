@@ -20,9 +20,10 @@ from dart_server.pool.pools import Pools
 from dart_server.pool.prepare import Brought, Preparer
 from dart_server.pool.probes import Probes
 from dart_server.pool.quarantine import Quarantine
-from dart_server.pool.serving import Serving
+from dart_server.pool.serving import Serving, Ticket
 from dart_server.pool.slots import Slots
 from dart_server.pool.standby import Standby
+from dart_server.pool.turns import Turns
 from dart_server.providers import base
 from dart_server.records import Slot
 from dart_server.repository import Repository
@@ -51,7 +52,7 @@ class Pool:
         self._preparing = Background()
         self._slots = Slots(provider, snapshots, settings.max_desktops, clock)
         self._making = Making(self._slots, preparer, repository, clock, settings.tick_s, self.dispatch)
-        self._serving = Serving(self._slots, self._making, self._preparing, preparer, clock)
+        self._serving = Serving(self._slots, self._making, self._preparing, preparer, settings, clock)
         self.pools = Pools(provider, repository, clock)
         self._standby = Standby(
             provider,
@@ -95,14 +96,31 @@ class Pool:
         """Which desktops exist or are being made."""
         return self._slots.living()
 
-    async def acquire(self, want: Want, wait_s: float) -> Slot:
-        """A fresh desktop that is the caller's alone. Raises `FarmError` (`no_capacity` after `wait_s`, `draining`, `host_fault` …)."""
+    def enter(self, owner: str, want: Want, *, units: int = 1, priority: int = 0) -> Ticket:
+        """Stand in the queue for desktops; see `Serving.enter`. Raises `FarmError`."""
         if self.drained:
             hint = "Leases go on; claim from another farm, or ask the administrator to undrain this one."
             raise FarmError(ErrorCode.DRAINING, "the farm is draining: it grants no new leases", hint=hint)
         want = self.require(want)
         self._standby.asked_for(want)
-        return await self._serving.acquire(want, wait_s)
+        return self._serving.enter(owner, want, units=units, priority=priority)
+
+    async def granted(self, ticket: Ticket, wait_s: float) -> list[Slot]:
+        """The slots of a ticket, the caller's alone; see `Serving.granted`. Raises `FarmError`."""
+        return await self._serving.granted(ticket, wait_s)
+
+    def leave(self, ticket: Ticket) -> None:
+        """Leave the queue without a grant."""
+        self._serving.leave(ticket)
+
+    def position(self, ticket: Ticket) -> int | None:
+        """How many claims come before this one; None when it does not wait."""
+        return self._serving.position(ticket)
+
+    @property
+    def turns(self) -> Turns:
+        """The order of the queue, and what each key holds."""
+        return self._serving.turns
 
     def require(self, want: Want) -> Want:
         """The same with a snapshot's id for its name, if it can be wanted now. Raises `draining`, `snapshot_missing`, `invalid` …"""
@@ -123,9 +141,10 @@ class Pool:
         """Make a leased desktop a fresh copy of what is wanted; see `Making.renew`."""
         return await self._making.renew(slot, want, waited=waited)
 
-    def release(self, slot: Slot) -> None:
-        """Take a desktop back from its lease, at once."""
+    def release(self, slot: Slot, owner: str) -> None:
+        """Take a desktop back from its lease, at once; its owner holds one less."""
         self._making.release(slot)
+        self._serving.turns.give_back(owner)
 
     async def fail(self, slot: Slot, health: wire.DesktopHealthView) -> None:
         """Write down that a desktop died, and remove what is left of it."""
@@ -153,15 +172,20 @@ class Pool:
             self._serving.refuse_all("the farm is draining")
         self.dispatch()
 
-    def adopt(self, slot: Slot) -> None:
-        """Take over a slot of an earlier life of this farm."""
+    def adopt(self, slot: Slot, owner: str) -> None:
+        """Take over a leased slot of an earlier life of this farm."""
         self.slots[slot.desktop_id] = slot
+        self._serving.turns.hold(owner)
+
+    def refuse(self) -> None:
+        """Serve nobody any more."""
+        self._draining = True
+        self._serving.refuse_all("the farm is stopping", underway=True)
 
     async def stop(self) -> None:
         """Refuse who waits, end the background work, destroy every desktop."""
-        self._draining = True
+        self.refuse()
         await self._probes.ended()
-        self._serving.refuse_all("the farm is stopping")
         self._preparing.cancel()
         await self._preparing.ended()
         await self._making.end_all()

@@ -11,6 +11,7 @@ from dart_server.ids import new_id
 from dart_server.providers.base import Provider
 from dart_server.records import Slot
 from dart_server.snapshots.service import BaseOf, Living, Snapshots, Want
+from dart_server.wire import DesktopState
 
 Kind = tuple[BaseOf, str | None]
 """What a desktop is a copy of: a shape of an image, and the snapshot, None for one that is booted."""
@@ -25,6 +26,8 @@ class Slots:
         self._clock = clock
         self.max_desktops = max_desktops
         self.by_id: dict[str, Slot] = {}
+        self._ceded: dict[str, Slot] = {}
+        """Those on their way out whose place another slot has already."""
 
     def living(self) -> Living:
         """Which desktops exist or are being made."""
@@ -42,7 +45,7 @@ class Slots:
         """The free slot of the wanted shape that is nearest to what is wanted; while there is room for another one, no copy of something
         else that was frozen ahead of need."""
         fitting = [slot for slot in self.idle() if (slot.shape, slot.image_digest) == want.base_of]
-        if len(self.by_id) < self.max_desktops:
+        if self.room() > 0:
             fitting = [slot for slot in fitting if not slot.frozen or self.fresh(slot, want)]
         return max(fitting, key=lambda slot: (self.fresh(slot, want), not slot.clean), default=None)
 
@@ -62,10 +65,60 @@ class Slots:
             return slot.clean and not self._provider.capabilities.memory_snapshot
         return slot.clean and slot.snapshot_id == target.snapshot_id
 
+    def ready(self, slot: Slot, want: Want) -> bool:
+        """Whether a slot can be used as it is, at once."""
+        return not slot.frozen and not slot.lock.locked() and self.fresh(slot, want)
+
+    def room(self) -> int:
+        """How many slots more there may be."""
+        for desktop_id, slot in list(self._ceded.items()):
+            if desktop_id not in self.by_id or slot.state is not DesktopState.GONE:
+                del self._ceded[desktop_id]
+        return self.max_desktops - len(self.by_id) + len(self._ceded)
+
+    def free(self) -> int:
+        """How many desktops could be given to claims now."""
+        return len(self.idle()) + max(0, self.room())
+
+    def usable(self) -> int:
+        """How many desktops claims can have at most, once nobody holds one."""
+        aside = sum(slot.state is DesktopState.QUARANTINED for slot in self.by_id.values())
+        return self.max_desktops - aside
+
     def new(self, want: Want) -> Slot | None:
         """A slot more, busy and without a desktop; None when there are as many as there may be."""
-        if len(self.by_id) >= self.max_desktops:
+        return self._add(want) if self.room() > 0 else None
+
+    def victims(self, number: int) -> list[Slot] | None:
+        """The free slots that go when others need their places, used ones first; None when there are not so many."""
+        idle = self.idle()
+        return sorted(idle, key=lambda slot: slot.clean)[:number] if len(idle) >= number else None
+
+    def take(self, want: Want, units: int) -> tuple[list[Slot], list[Slot]] | None:
+        """Slots for a claim, busy from now on, nearest to what is wanted first; and those that must be gone before the last ones can be made.
+        None, and nothing has changed, when there are not so many. Raises `FarmError` when what is wanted is gone."""
+        taken: list[Slot] = []
+        while len(taken) < units and (slot := self.pick(want)) is not None:
+            slot.busy = True
+            taken.append(slot)
+        added: list[Slot] = []
+        while len(taken) + len(added) < units and (slot := self.new(want)) is not None:
+            added.append(slot)
+        victims = self.victims(units - len(taken) - len(added))
+        if victims is None:
+            for slot in taken:
+                slot.busy = False
+            for slot in added:
+                del self.by_id[slot.desktop_id]
             return None
+        return taken + added + [self.instead_of(victim, want) for victim in victims], victims
+
+    def instead_of(self, victim: Slot, want: Want) -> Slot:
+        """A slot in the place of one that is being removed; its desktop may be made when that one's is gone."""
+        self._ceded[victim.desktop_id] = victim
+        return self._add(want)
+
+    def _add(self, want: Want) -> Slot:
         slot = Slot(new_id("desk"), want.shape, want.image_digest, self._provider.name, self._clock.time())
         self.by_id[slot.desktop_id] = slot
         return slot

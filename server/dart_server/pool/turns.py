@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterator
 from dataclasses import dataclass, field
 
 PATIENCE = 4.0
@@ -192,14 +192,15 @@ class Turns:
         if not group.waiting:
             del self._classes[turn.priority]
 
-    def next(self, free: int) -> Turn | None:
-        """Whom to serve now that so many units are free; None when what is free is kept, or nobody waits for it."""
+    def next(self, free: int, without: Container[Hashable] = ()) -> Turn | None:
+        """Whom to serve now that so many units are free, but not of the bases `without`; None when what is free is kept, or nobody waits
+        for it."""
         if free <= 0:
             return None
-        turn = self.first()
+        turn = self.first(without=without)
         if turn is None or turn.units <= free:
             return turn
-        return None if self._kept_for(turn) else self.first(free)
+        return None if self._kept_for(turn) else self.first(free, without)
 
     def _kept_for(self, gang: Turn) -> bool:
         now_s = self._now_s()
@@ -214,13 +215,13 @@ class Turns:
         gang.kept_until_s = now_s + gang.kept_s
         return True
 
-    def first(self, most_units: int | None = None) -> Turn | None:
-        """The next one, of those that want no more than `most_units`; it goes on waiting."""
+    def first(self, most_units: int | None = None, without: Container[Hashable] = ()) -> Turn | None:
+        """The next one, of those that want no more than `most_units`, and of no base `without`; it goes on waiting."""
         for group in self._in_order():
             best: Place | None = None
             chosen: Turn | None = None
             for kind in list(group.lanes):
-                if most_units is not None and kind[1] > most_units:
+                if kind[0] in without or (most_units is not None and kind[1] > most_units):
                     continue
                 turn = self._head(group, kind)
                 if turn is None:

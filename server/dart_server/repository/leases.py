@@ -51,8 +51,8 @@ class LeaseStatements(Statements):
             raise
 
     def extend_lease(self, lease: LeaseRecord) -> Receipt:
-        """Write until when a lease lasts. While it waits to be written, a later one takes its place."""
-        extended = _EXTEND(which=lease.lease_id, expires_at=lease.expires_at)
+        """Write until when a lease lasts, and its time to live. While it waits to be written, a later one takes its place."""
+        extended = _EXTEND(which=lease.lease_id, expires_at=lease.expires_at, ttl_s=lease.ttl_s)
         return self._write(extended, key=f"until {lease.lease_id}")
 
     def move_lease(self, lease: LeaseRecord, slot: Slot, former: Slot) -> Receipt:

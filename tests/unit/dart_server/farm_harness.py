@@ -44,11 +44,11 @@ class ManualClock:
         self.now = end
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait (in real time, shortly) until something has become true."""
+async def until(condition: Callable[[], bool], every_s: float = 0.002) -> None:
+    """Wait (in real time, shortly) until something has become true; `every_s` 0 looks at every turn of the event loop."""
     async with asyncio.timeout(5):
         while not condition():  # noqa: ASYNC110 - conditions are about the whole farm
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(every_s)
 
 
 class Api:
