@@ -369,6 +369,7 @@ async def test_a_lease_gets_another_time_to_live(api: Api, clock: ManualClock) -
     assert (await api.call("GET", path)).json()["state"] == "active"
     assert (await api.call("POST", f"{path}/renew", json={"ttl_s": 2})).status_code == 200
     await clock.advance(4)
+    await until(lambda: not api.farm.leases.active)
     assert (await api.call("GET", path)).json()["state"] == "expired"
     assert (await api.call("POST", f"{path}/renew", json={"ttl_s": 2})).json()["error"] == "lease_expired"
 
