@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
 from dart_server import wire
@@ -168,13 +168,23 @@ class Claims:
     async def _want(self, claim: Claim) -> Want:
         request = claim.request
         if request.match_labels:
-            labels = ", ".join(f"{name}={value}" for name, value in request.match_labels.items())
-            raise FarmError(ErrorCode.NOT_FOUND, f"no pool has the labels {labels}", hint="GET /v1/pools lists them.")
+            return self._of_pool(request.match_labels)
         try:
             digest = await self._provider.image_digest(request.shape.image)
         except ProviderError as error:
             raise from_provider(error) from error
         return Want(request.shape, digest, claim.owner, request.setup_key, request.snapshot_id)
+
+    def _of_pool(self, labels: Mapping[str, str]) -> Want:
+        """Copies of what the pool with these labels has ready. Pools are the administrator's, who lets everybody have what they hold."""
+        pool = self._pool.pools.matching(labels)
+        if pool is None:
+            named = ", ".join(f"{name}={value}" for name, value in labels.items())
+            raise FarmError(ErrorCode.NOT_FOUND, f"no pool has the labels {named}", hint="GET /v1/pools lists them.")
+        if pool.want is None:
+            detail = f"the pool {pool.record.name} cannot be served: {pool.reason}"
+            raise FarmError(ErrorCode.IMAGE_MISSING, detail)
+        return pool.want
 
     def _end(self, claim: Claim, task: asyncio.Task[list[LeaseRecord]]) -> None:
         """The one place where a claim ends."""

@@ -95,8 +95,8 @@ class Slots:
         return sorted(idle, key=lambda slot: slot.clean)[:number] if len(idle) >= number else None
 
     def take(self, want: Want, units: int) -> tuple[list[Slot], list[Slot]] | None:
-        """Slots for a claim, busy from now on, nearest to what is wanted first; and those that must be gone before the last ones can be made.
-        None, and nothing has changed, when there are not so many. Raises `FarmError` when what is wanted is gone."""
+        """Slots for a claim, busy from now on, nearest to what is wanted first; and those that must be gone before the last ones can be
+        made. None, and nothing has changed, when there are not so many. Raises `FarmError` when what is wanted is gone."""
         taken: list[Slot] = []
         while len(taken) < units and (slot := self.pick(want)) is not None:
             slot.busy = True

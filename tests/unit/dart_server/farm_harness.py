@@ -12,7 +12,6 @@ import httpx
 
 from dart_server.farm import Farm
 
-
 SETTLING_LOOKS = 30
 """So many times 2 ms a woken sleeper has, of real time, to go to sleep again."""
 
@@ -37,8 +36,8 @@ class ManualClock:
         await future
 
     async def advance(self, seconds: float) -> None:
-        """Move on, waking sleepers in their order and letting what they do settle: one that comes back again and again has come back to sleep
-        before time moves on, however slow the host is."""
+        """Move on, waking sleepers in their order and letting what they do settle: one that comes back again and again has come back to
+        sleep before time moves on, however slow the host is."""
         end = self.now + seconds
         while self._sleepers and self._sleepers[0][0] <= end:
             due, _, future = heapq.heappop(self._sleepers)
