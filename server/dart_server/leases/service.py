@@ -80,7 +80,7 @@ class Leases:
         except BaseException as error:
             for lease, slot in grants:
                 self._active.pop(lease.lease_id, None)
-                lease.state, lease.slot = LeaseState.EXPIRED, None
+                lease.state, lease.slot = LeaseState.RELEASED, None
                 self._pool.release(slot, owner)
             if isinstance(error, IntegrityError):
                 raise used_up(request.client_request_id) from error
