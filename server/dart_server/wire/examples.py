@@ -12,6 +12,7 @@ from typing import Any
 from dart_server.wire.errors import DesktopHealthView, ErrorBody, ErrorCode, FaultOwner
 
 LEASE_ID = "lease_01M7Z5Q0T4E8V9K2B6N3X1C7DF"
+CLAIM_ID = "claim_01M7Z5PXK1N4R7T0V3W6Y9A2BC"
 DESKTOP_ID = "desk_01M7Z5PYQ2R6S8T0V4W9X1Y3ZA"
 SNAPSHOT_ID = "snap_01M7Z5S8H3J6K9M2N5P8Q1R4TV"
 KEY_ID = "key_01M7Z5N2A4B6C8D0E2F4G6H8JK"
@@ -33,6 +34,7 @@ class Example:
 
 PARAMETERS: dict[str, Any] = {
     "lease_id": LEASE_ID,
+    "claim_id": CLAIM_ID,
     "desktop_id": DESKTOP_ID,
     "key_id": KEY_ID,
     "name": "invoice-open",
@@ -46,6 +48,7 @@ PARAMETERS: dict[str, Any] = {
     "wait_s": 30,
     "X-Dart-Lease-Token": "tok_3q2-7wAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
     "X-Dart-Fence": 3,
+    "last-event-id": "4",
 }
 """By the parameter's name."""
 
@@ -76,6 +79,28 @@ _LEASE_VIEW = {
     "claim_id": None,
     "priority": 0,
     "gang_size": 1,
+}
+_CLAIM = {
+    "claim_id": CLAIM_ID,
+    "client_request_id": "worker-7-group-0003",
+    "owner": KEY_ID,
+    "state": "waiting",
+    "position": 2,
+    "waits_for": "desktop",
+    "count": 4,
+    "priority": 10,
+    "shape": SHAPE,
+    "setup_key": SETUP_KEY,
+    "snapshot_id": None,
+    "match_labels": {},
+    "labels": {"run": "42"},
+    "ttl_s": 60.0,
+    "created_at": NOW,
+    "deadline_at": LATER,
+    "ended_at": None,
+    "lease_ids": [],
+    "leases": [],
+    "error": None,
 }
 _SNAPSHOT: dict[str, Any] = {
     "snapshot_id": SNAPSHOT_ID,
@@ -167,6 +192,26 @@ EXAMPLES: dict[str, Example] = {
         },
         _LEASE,
     ),
+    "submit_claim": Example(
+        {
+            "client_request_id": "worker-7-group-0003",
+            "shape": {"image": "basic", "resolution": [1280, 720]},
+            "setup_key": SETUP_KEY,
+            "count": 4,
+            "priority": 10,
+            "deadline_s": 60,
+            "labels": {"run": "42"},
+        },
+        _CLAIM,
+    ),
+    "list_claims": Example(reply=[_CLAIM]),
+    "get_claim": Example(reply=_CLAIM),
+    "claim_events": Example(
+        reply='id: 4\nevent: position\ndata: {"claim_id": "' + CLAIM_ID + '", "state": "waiting", "position": 2}\n\n'
+    ),
+    "cancel_claim": Example(),
+    "renew_lease": Example({"ttl_s": 600}, {"ttl_s": 600.0, "expires_at": LATER}),
+    "attach_lease": Example({"takeover": False}, _LEASE),
     "list_leases": Example(reply=[_LEASE_VIEW]),
     "get_lease": Example(reply=_LEASE_VIEW),
     "heartbeat_lease": Example(reply={"expires_at": LATER}),
