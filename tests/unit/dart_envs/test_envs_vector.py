@@ -62,11 +62,11 @@ def test_next_step_autoreset_ignores_the_action_and_starts_anew(envs: DartVector
     assert terminated.tolist() == [True, False, True]
     assert not truncated.any()
     assert infos["_end"].tolist() == [True, False, True]
-    assert infos["episode"].tolist() == [1, 1, 1]
+    assert infos["episode_number"].tolist() == [1, 1, 1]
     _, rewards, terminated, _, infos = envs.step([DONE, CLICK, DONE])
     assert rewards.tolist() == [0.0, 0.0, 0.0]
     assert not terminated.any()
-    assert infos["episode"].tolist() == [2, 1, 2]
+    assert infos["episode_number"].tolist() == [2, 1, 2]
 
 
 @pytest.mark.parametrize("owner", [FaultOwner.HOST, FaultOwner.POLICY])
@@ -195,7 +195,7 @@ def test_a_reset_cancels_what_is_in_flight(envs: DartVectorEnv, farm: FakeFarm) 
     envs.step_async([CLICK] * N)
     observations, infos = envs.reset()
     assert observations in envs.observation_space
-    assert infos["episode"].tolist() == [2, 2, 2]
+    assert infos["episode_number"].tolist() == [2, 2, 2]
     assert farm.leases[0].released or farm.leases[1].released or farm.leases[2].released
 
 
@@ -207,7 +207,7 @@ def test_a_masked_reset_leaves_the_others_alone(envs: DartVectorEnv) -> None:
     assert "reset_mask" in options
     assert (observations["screenshot"][1] == before["screenshot"][1]).all()
     assert not (observations["screenshot"][0] == before["screenshot"][0]).all()
-    assert infos["episode"].tolist() == [2, 1, 1]
+    assert infos["episode_number"].tolist() == [2, 1, 1]
     with pytest.raises(ValueError, match="reset_mask"):
         envs.reset(options={"reset_mask": np.array([True])})
     with pytest.raises(ValueError, match="2 seeds"):

@@ -1,0 +1,84 @@
+"""RL code that we did not write, unchanged, on live desktops for 200 steps: Stable-Baselines3's PPO, and a loop in CleanRL's manner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from served_farm import served_farm
+
+from dart_envs.vector import DartVectorEnv
+
+pytestmark = [pytest.mark.desktop, pytest.mark.timeout(900)]
+DESKTOPS, STEPS = 2, 200
+PICTURE = {"screenshot_wh": (80, 50), "instruction": False}
+OPTIONS: dict[str, Any] = {
+    "task": "basics/press_nth",
+    "max_steps": 10,
+    "resolution": (640, 400),
+    "settle": {"quiet_ms": 30, "cap_ms": 500},
+    "action_space": "discrete-grid",
+    "observation": PICTURE,
+}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served_farm(tmp_path_factory.mktemp("farm"), max_desktops=DESKTOPS) as url:
+        yield url
+
+
+def test_ppo_of_stable_baselines(url: str) -> None:
+    stable_baselines3 = pytest.importorskip("stable_baselines3", reason="needs the extra rl")
+    from dart_envs.sb3 import StableBaselinesVecEnv
+
+    envs = StableBaselinesVecEnv(DartVectorEnv(DESKTOPS, farm=url, autoreset_mode="SAME_STEP", **OPTIONS))
+    try:
+        model = stable_baselines3.PPO("CnnPolicy", envs, n_steps=50, batch_size=50, n_epochs=1, seed=1, device="cpu")
+        before = [value.detach().clone() for value in model.policy.parameters()]
+        model.learn(STEPS)
+        assert model.num_timesteps >= STEPS
+        assert any(bool((old != new).any()) for old, new in zip(before, model.policy.parameters(), strict=True))
+    finally:
+        envs.close()
+
+
+def test_a_loop_in_cleanrls_manner(url: str) -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(1)
+    envs = gym.make_vec("DartOSWorld-v0", num_envs=DESKTOPS, farm=url, **OPTIONS)
+    envs = gym.wrappers.vector.RecordEpisodeStatistics(envs)
+    height, width, channels = envs.single_observation_space["screenshot"].shape
+    agent = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(height * width * channels, int(envs.single_action_space.n))
+    )
+    optimizer = torch.optim.Adam(agent.parameters(), lr=1e-3)
+    before = [value.detach().clone() for value in agent.parameters()]
+    ended, step = 0, 0
+    try:
+        next_obs, _ = envs.reset(seed=1)
+        log_probs, rewards = [], []
+        while step < STEPS:
+            logits = agent(torch.as_tensor(next_obs["screenshot"], dtype=torch.float32) / 255)
+            policy = torch.distributions.Categorical(logits=logits)
+            action = policy.sample()
+            next_obs, reward, terminations, truncations, infos = envs.step(action.numpy())
+            log_probs.append(policy.log_prob(action))
+            rewards.append(torch.as_tensor(reward))
+            step += DESKTOPS
+            ended += int(np.sum(terminations | truncations))
+            if "episode" in infos and "r" in infos["episode"]:
+                assert float(np.max(infos["episode"]["l"])) >= 1
+            if len(rewards) == 25:
+                loss = -(torch.stack(log_probs) * (torch.stack(rewards) - 0.1)).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                log_probs, rewards = [], []
+    finally:
+        envs.close()
+    assert ended >= STEPS // 10 // DESKTOPS
+    assert any(bool((old != new).any()) for old, new in zip(before, agent.parameters(), strict=True))
