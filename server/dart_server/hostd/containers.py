@@ -26,41 +26,12 @@ from typing import Any
 from dart_server.hostd import cgroups, images, kernel, netns, oci, reach, seal
 from dart_server.hostd.faults import DesktopGone, HostdError, HostFault, SnapshotBroken
 from dart_server.hostd.layout import Layout
+from dart_server.hostd.lives import Desktop, Snapshot
 from dart_server.hostd.runc import CRIU_SETTINGS, Runc, criu_config
 from dart_server.hostd.storage import Storage, file_sizes, tree_bytes
 from dart_server.hostd.verbs import Limits
 
 CLOSE_TIMEOUT_S = 30.0
-
-
-@dataclass(slots=True)
-class Desktop:
-    """One life of a desktop. `layers` are the frozen layers below its writable one, newest first."""
-
-    desktop_id: str
-    name: str
-    image: images.Image
-    layers: tuple[str, ...]
-    limits: Limits
-    env: dict[str, str]
-    pidfd: int = -1
-    ended: str | None = None
-    """How init ended ("signal 9", "exit 0"), None while it runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Process images on disk plus the layers and settings that a restored desktop needs."""
-
-    snapshot_id: str
-    image: images.Image
-    layers: tuple[str, ...]
-    limits: Limits
-    env: dict[str, str]
-    sizes: dict[str, int]
-    """Bytes of every file of the process images, by name."""
-    quarantined: bool = False
-    """It did not restore: its files are kept for a person to look at."""
 
 
 @dataclass(slots=True)
