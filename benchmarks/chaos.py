@@ -85,7 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is done, and for how long. It goes on until the clients had `least_leases`, at most `MORE_S` longer.
+    """What is done, and for how long: `clients` processes of `together` clients each, which pause up to `pause_s` between steps. It goes on
+    until the clients had `least_leases`, at most `MORE_S` longer.
 
     `program`: what is run instead of `dart-farm`. `database`: URL of an empty PostgreSQL database instead of SQLite.
     """
@@ -95,6 +96,9 @@ class Plan:
     provider: str = "runc"
     desktops: int = 3
     clients: int = 5
+    together: int = 1
+    pause_s: float = 0.4
+    most_steps: int = 12
     ttl_s: float = 6.0
     database: str | None = None
     kinds: Sequence[str] = tuple(WEIGHTS)
@@ -128,7 +132,17 @@ def run(plan: Plan) -> Outcome:
 def _struck(farm: FarmProcess, plan: Plan, disk: Path | None) -> Outcome:
     outcome = Outcome()
     before = weigh(farm.pid)
-    clients = Clients(plan.clients, place=farm.place, uds=farm.uds, key=farm.key, ttl_s=plan.ttl_s, seed=plan.seed)
+    clients = Clients(
+        plan.clients,
+        place=farm.place,
+        uds=farm.uds,
+        key=farm.key,
+        ttl_s=plan.ttl_s,
+        seed=plan.seed,
+        together=plan.together,
+        pause_s=plan.pause_s,
+        most_steps=plan.most_steps,
+    )
     prefix = prefix_of(farm.place) if plan.provider == "runc" else None
     faults = Faults(farm, clients, plan.seed, plan.kinds, prefix=prefix, disk=disk, database=plan.database)
     try:

@@ -68,6 +68,9 @@ class Client:
         self._lane: Lane | None = None
         self._left: list[Held] = []
         self._claims = 0
+        self._pause_s: float = spec["pause_s"]
+        """The longest pause between two steps."""
+        self._most_steps: int = spec["most_steps"]
         self.stopping = asyncio.Event()
 
     def note(self, what: str, **data: Any) -> None:
@@ -88,7 +91,7 @@ class Client:
 
     async def _episode(self, held: Held) -> None:
         fresh = True
-        for _ in range(self._random.randint(2, 12)):
+        for _ in range(self._random.randint(2, self._most_steps)):
             if self.stopping.is_set():
                 break
             try:
@@ -103,7 +106,7 @@ class Client:
                 await self._reset(held)
                 fresh = True
             await self._ask("POST", f"/v1/leases/{held.lease_id}/heartbeat")
-            await asyncio.sleep(self._random.uniform(0.05, 0.4))
+            await asyncio.sleep(self._random.uniform(0.0, self._pause_s))
         if self._random.random() < 0.15 and not self.stopping.is_set():
             self._leave(held)
             return
@@ -252,10 +255,19 @@ def _code(content: bytes) -> str:
 
 
 async def main() -> None:
-    """The process's entry."""
-    client = Client(json.loads(sys.argv[1]))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, client.stopping.set)
-    await client.run()
+    """The process's entry: `together` clients in one process."""
+    spec = json.loads(sys.argv[1])
+    clients = [
+        Client({**spec, "name": f"{spec['name']}.{number}", "seed": spec["seed"] * 1000 + number})
+        for number in range(spec["together"])
+    ]
+
+    def stop() -> None:
+        for client in clients:
+            client.stopping.set()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    await asyncio.gather(*(client.run() for client in clients))
 
 
 if __name__ == "__main__":

@@ -21,11 +21,24 @@ END_S = 90.0
 
 
 class Clients:
-    """`count` client processes of one farm."""
+    """`count` client processes of one farm, each with `together` clients."""
 
-    def __init__(self, count: int, *, place: Path, uds: Path, key: str, ttl_s: float, seed: int) -> None:
+    def __init__(
+        self,
+        count: int,
+        *,
+        place: Path,
+        uds: Path,
+        key: str,
+        ttl_s: float,
+        seed: int,
+        together: int = 1,
+        pause_s: float = 0.4,
+        most_steps: int = 12,
+    ) -> None:
         self._place = place
-        self._spec = {"uds": str(uds), "key": key, "ttl_s": ttl_s}
+        pace = {"together": together, "pause_s": pause_s, "most_steps": most_steps}
+        self._spec = {"uds": str(uds), "key": key, "ttl_s": ttl_s, **pace}
         self._ttl_s = ttl_s
         self._seed = seed
         self._lives = 0

@@ -120,6 +120,8 @@ def conflicts(uses: Iterable[Use]) -> list[str]:
         held = sorted(of_desktop.items(), key=lambda item: item[1])
         for place, (lease, (first, last)) in enumerate(held):
             for other, (other_first, other_last) in held[place + 1 :]:
-                if last > other_first and other_last > first:
+                if other_first >= last:
+                    break
+                if other_last > first:
                     found.append(f"desktop {desktop} answered {lease} and {other} in turns")
     return found

@@ -175,6 +175,7 @@ class Farm:
         while True:
             await self.clock.sleep(self.settings.tick_s)
             try:
+                self.guests.tally.write(self.repository)
                 await self.leases.expire_due()
                 await self.pool.tick()
                 await self.keys.refresh()
@@ -271,6 +272,7 @@ class Farm:
         await self.dashboard.stop()
         self.pool.refuse()
         await self.claims.stop()
+        self.guests.tally.write(self.repository)
         await self.leases.end_all()
         await self.pool.stop()
         try:

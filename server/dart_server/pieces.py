@@ -14,6 +14,13 @@ from typing import Any, cast
 PIECE_NBYTES = 128 * 1024
 
 
+def binary_head(nbytes: int) -> bytes:
+    """The head of a whole binary message of a WebSocket's serving end."""
+    if nbytes < 126:
+        return bytes((0x82, nbytes))
+    return b"\x82\x7e" + nbytes.to_bytes(2, "big") if nbytes < 1 << 16 else b"\x82\x7f" + nbytes.to_bytes(8, "big")
+
+
 class PiecewiseTransport:
     """A transport whose `write` takes any size; all else is the wrapped transport's own."""
 
@@ -65,6 +72,24 @@ def piecewise_protocol() -> type[asyncio.Protocol]:
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             self.pieces = PiecewiseTransport(cast(asyncio.Transport, transport))  # uvloop's are none by name
             super().connection_made(self.pieces)
+
+        async def send(self, message: Any) -> None:
+            """Large binary messages go out behind a head of our own: the protocol's writer would copy them twice."""
+            data = message.get("bytes") if message["type"] == "websocket.send" else None
+            if data is None or len(data) <= PIECE_NBYTES or not self._may_pass():
+                await super().send(message)
+                return
+            await self.writable.wait()
+            if not self._may_pass():
+                await super().send(message)
+                return
+            self.pieces.write(binary_head(len(data)))
+            self.pieces.write(data)
+
+        def _may_pass(self) -> bool:
+            """Whether the WebSocket is open; False, too, where this uvicorn has another protocol."""
+            open_now = getattr(self, "handshake_complete", False) and not getattr(self, "close_sent", True)
+            return open_now and hasattr(self, "writable") and not self.pieces.is_closing()
 
         def pause_writing(self) -> None:
             self.pieces.full = True

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dart_server import wire
 from dart_server.errors import FarmError
 from dart_server.guest.client import GuestClient, GuestReply, GuestTooLarge, GuestUnreachable
+from dart_server.guest.tally import StepTally
 from dart_server.leases.service import Access, Leases
 from dart_server.metrics import Metrics
 from dart_server.pool.probes import health_view
@@ -40,10 +41,12 @@ class GuestAccess:
         self._leases = leases
         self._metrics = metrics
         self._replay = replay
+        self.tally = StepTally()
 
     def stepped(self, access: Access, request: wire.StepRequest, frame: bytes | bytearray, duration_s: float) -> None:
         """A step went well; `frame` is the guest's answer."""
         self._metrics.step(duration_s)
+        self.tally.add(access.lease, access.slot.desktop_id, access.fence, duration_s)
         self._replay.note(access.lease, access.slot.desktop_id, access.fence, request, frame, duration_s)
 
     async def run(self, access: Access, call: Callable[[GuestClient], Awaitable[T]]) -> T:

@@ -13,9 +13,11 @@ import json
 import socket
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from dart_server.pieces import binary_head
 
 MAX_BODY_BYTES = 64 << 20
 _REASONS = {
@@ -141,10 +143,11 @@ class GuestServer(ABC):
                     await self.running.wait()
                     if self.hung.is_set():
                         await asyncio.Future()
-                    protocol.send_binary(await self._channel_step(event.data))
-            for chunk in protocol.data_to_send():
-                if chunk:
-                    writer.write(chunk)
+                    answer = await self._channel_step(event.data)
+                    _send(protocol.data_to_send(), writer)
+                    writer.write(binary_head(len(answer)))
+                    writer.write(answer)
+            _send(protocol.data_to_send(), writer)
             await writer.drain()
             if protocol.close_expected():
                 return
@@ -162,6 +165,12 @@ class GuestServer(ABC):
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             code = getattr(error, "code", "bad_request")
             return frame({"seq": number, "error": code, "detail": str(error), "status": 400, "nbytes": 0}, b"")
+
+
+def _send(chunks: Iterable[bytes], writer: asyncio.StreamWriter) -> None:
+    for chunk in chunks:
+        if chunk:
+            writer.write(chunk)
 
 
 def _head(reply: Reply, last: bool) -> bytes:

@@ -42,6 +42,8 @@ class SimGuest(GuestServer):
         self.state = state
         self._clock = clock
         self._stepping = asyncio.Lock()
+        self._shown: tuple[str, bytes] | None = None
+        """How the screen was when it was encoded last, and the bytes."""
 
     def copy_state(self) -> GuestState:
         """A deep copy, for a snapshot or a fork; a declared clock stands still in it."""
@@ -147,11 +149,22 @@ class SimGuest(GuestServer):
                     await self._clock.sleep(event["ms"] / 1000)
                 else:
                     sim_screen.perform(screen, event)
-            image = sim_screen.draw(screen, cursor=bool(wanted.get("cursor", False)))
-            payload = sim_screen.encode(image, encoding, quality)
+            payload = self._picture(encoding, quality, cursor=bool(wanted.get("cursor", False)))
         times = {name: 0.0 for name in ("settle_ms", "events_ms", "grab_ms", "encode_ms")}
         header = {"seq": request.get("seq", 0), "width": screen.width, "height": screen.height, "encoding": encoding}
         return frame({**header, "settled": settle is not None, **times, "cursor": list(screen.pointer)}, payload)
+
+    def _picture(self, encoding: str, quality: int, *, cursor: bool) -> bytes:
+        """The screen, encoded; the same bytes again while nothing on it has changed."""
+        if encoding == "none":
+            return b""
+        look = repr((self.state.screen, encoding, quality, cursor))
+        if self._shown is None or self._shown[0] != look:
+            self._shown = (
+                look,
+                sim_screen.encode(sim_screen.draw(self.state.screen, cursor=cursor), encoding, quality),
+            )
+        return self._shown[1]
 
     def _exec(self, request: Mapping[str, Any]) -> dict[str, Any]:
         argv = request["argv"]
