@@ -26,7 +26,7 @@ from dart_server.dashboard.novnc import CURE
 from dart_server.dashboard.sessions import COOKIE, CSRF_HEADER, SESSION_S, Session, check_csrf, check_origin
 from dart_server.deps import farm_of
 from dart_server.errors import FarmError
-from dart_server.keys import Principal
+from dart_server.keys import Principal, Scope
 from dart_server.wire import ErrorCode
 
 router = APIRouter(prefix="/dashboard", include_in_schema=False)
@@ -332,4 +332,26 @@ async def release(lease_id: str, request: Request, principal: Changing) -> Respo
     if not views.may_control(principal, lease):
         raise FarmError(ErrorCode.FORBIDDEN, "releasing needs the lease's own key, or an admin key")
     await farm.leases.release(lease_id, principal)
+    return told({})
+
+
+@router.post("/api/desktops/{desktop_id}/quarantine")
+async def quarantine(desktop_id: str, request: Request, principal: Changing) -> Response:
+    """Keep a desktop from use, for a person to look at."""
+    farm: Any = farm_of(request)
+    principal.require(Scope.ADMIN)
+    if not views.may_quarantine(farm, principal):
+        raise FarmError(ErrorCode.CAPABILITY_MISSING, "this farm keeps no desktops from use")
+    await farm.quarantine(desktop_id, "asked for on the dashboard")
+    return told({})
+
+
+@router.post("/api/desktops/{desktop_id}/unquarantine")
+async def unquarantine(desktop_id: str, request: Request, principal: Changing) -> Response:
+    """Let a quarantined desktop go: something fresh takes its place."""
+    farm: Any = farm_of(request)
+    principal.require(Scope.ADMIN)
+    if not views.may_quarantine(farm, principal):
+        raise FarmError(ErrorCode.CAPABILITY_MISSING, "this farm keeps no desktops from use")
+    await farm.release(desktop_id, principal)
     return told({})

@@ -28,6 +28,11 @@ def may_control(principal: Principal, lease: LeaseRecord) -> bool:
     return principal.scope is not Scope.READ and principal.may_touch(lease.owner)
 
 
+def may_quarantine(farm: Farm, principal: Principal) -> bool:
+    """Whether the key may keep desktops from use, in a farm that can."""
+    return principal.scope is Scope.ADMIN and hasattr(farm, "quarantine")
+
+
 def visible_leases(farm: Farm, principal: Principal) -> dict[str, LeaseRecord]:
     """By id, the active leases that a key may see."""
     return {lease.lease_id: lease for lease in farm.leases.active if principal.may_touch(lease.owner)}
@@ -43,6 +48,7 @@ async def overview(farm: Farm, principal: Principal) -> dict[str, Any]:
             "version": package_version(),
             "provider": farm.provider.name,
             "ready": farm.ready,
+            "draining": farm.pool.drained,
             "max_desktops": farm.settings.max_desktops,
             "snapshots": len(farm.snapshots),
             "snapshot_bytes": farm.snapshots.used_bytes,
@@ -54,7 +60,50 @@ async def overview(farm: Farm, principal: Principal) -> dict[str, Any]:
         "waiting": farm.pool.waiting,
         "desktops": [desktop(farm, slot, leases, names) for slot in slots],
         "leases": [lease_row(farm, lease, names) for lease in leases.values()],
+        "queue": queue(farm, principal, names),
+        "pools": pools(farm),
     }
+
+
+def queue(farm: Farm, principal: Principal, names: dict[str, str]) -> list[dict[str, Any]]:
+    """The waiting claims that a key may see, next first; none where the farm keeps no list of them."""
+    claims: Any = getattr(farm, "claims", None)
+    views: list[wire.ClaimView] = claims.queue(principal) if claims is not None else []
+    now_s = farm.clock.time()
+    return [
+        {
+            "claim_id": view.claim_id,
+            "position": view.position or 0,
+            "owner": names.get(view.owner, view.owner),
+            "wants": f"{view.count} × {view.setup_key[:12] if view.setup_key else view.snapshot_id or view.shape.image}",
+            "age_s": round(now_s - view.created_at.timestamp(), 1),
+            "priority": view.priority,
+            "waits_for": view.waits_for,
+        }
+        for view in views
+    ]
+
+
+def pools(farm: Farm) -> list[dict[str, Any]]:
+    """What is kept ready; none where the farm has no pools."""
+    ask: Any = getattr(farm.pool, "views", None)
+    views: list[wire.PoolView] = ask() if ask is not None else []
+    return [
+        {
+            "name": view.name,
+            "what": (view.spec.setup_key or "")[:12] or view.spec.snapshot_id or view.spec.shape.image,
+            "ready": view.ready,
+            "warm": view.spec.warm,
+            "standby": view.standby,
+            "standby_wanted": view.spec.standby,
+            "making": view.making,
+            "leased": view.leased,
+            "hits": view.hits,
+            "misses": view.misses,
+            "held_back": view.held_back,
+        }
+        for view in views
+    ]
 
 
 def sees(slot: Slot, leases: dict[str, LeaseRecord], principal: Principal) -> bool:
@@ -78,7 +127,9 @@ def desktop(farm: Farm, slot: Slot, leases: dict[str, LeaseRecord], names: dict[
         "labels": lease.labels if lease else {},
         "setup_key": slot.setup_key,
         "age_s": round(farm.clock.time() - slot.created_at, 1),
-        "failure": f"{slot.failure.cause}, fault of the {slot.failure.fault_owner.value}" if slot.failure else None,
+        "failure": f"{slot.failure.cause}, fault of the {slot.failure.fault_owner.value}"
+        if slot.failure
+        else slot.note,
         "live": slot.state is DesktopState.LEASED and lease is not None,
         "controlled": control is not None,
     }
@@ -125,7 +176,7 @@ async def details(farm: Farm, slot: Slot, principal: Principal) -> dict[str, Any
         "lease": lease_row(farm, lease, names) if lease else None,
         "may_control": lease is not None and may_control(principal, lease),
         "may_release": lease is not None and may_control(principal, lease),
-        "may_quarantine": False,
+        "may_quarantine": may_quarantine(farm, principal),
         "control": None
         if control is None
         else {"view": control.view_id, "by": names.get(control.key_id, control.key_id), "since": control.since_s},

@@ -105,8 +105,8 @@ export function overviewPage(place, session) {
   const none = h("div", { class: "card empty", hidden: true });
   const count = h("span", { class: "quiet" });
   const leases = table("Leases", ["Lease", "Key", "Desktop", "Age", "Left", "Labels"]);
-  const queue = table("Queue", ["Place", "Key", "Wants", "Waits", "Priority"]);
-  const pools = table("Pools", ["Pool", "What", "Ready", "Standby", "Desktops"]);
+  const queue = table("Queue", ["Place", "Key", "Wants", "Waits", "For", "Priority"]);
+  const pools = table("Pools", ["Pool", "Of", "Ready", "Standby", "Making", "Leased", "Found ready", ""]);
   const charts = [
     new Chart("Desktops", [{ label: "in use", value: (s) => s.leased }, { label: "waiting", value: (s) => s.waiting }], (v) => String(Math.round(v * 10) / 10)),
     new Chart("Step", [{ label: "p50", value: (s) => s.step_p50_ms }, { label: "p99", value: (s) => s.step_p99_ms }], milliseconds),
@@ -146,9 +146,10 @@ export function overviewPage(place, session) {
         shortId(one.lease_id), one.owner, one.desktop_id ? link(`#/desktops/${one.desktop_id}`, shortId(one.desktop_id)) : "–",
         duration(one.age_s), duration(one.left_s), Object.entries(one.labels).map((pair) => pair.join("=")).join(" ") || "–"] })));
       queue.fill((now.queue ?? []).map((one) => ({ key: one.claim_id, cells: [
-        String(one.position + 1), one.owner, one.wants, duration(one.age_s), String(one.priority)] })));
+        String(one.position + 1), one.owner, one.wants, duration(one.age_s), one.waits_for === "quota" ? "its quota" : "a desktop", String(one.priority)] })));
       pools.fill((now.pools ?? []).map((one) => ({ key: one.name, cells: [
-        one.name, one.what, `${one.ready} of ${one.warm}`, `${one.standby} of ${one.standby_wanted}`, `${one.desktops} (${one.min} to ${one.max})`] })));
+        one.name, one.what, `${one.ready} of ${one.warm}`, `${one.standby} of ${one.standby_wanted}`, String(one.making), String(one.leased),
+        one.hits + one.misses ? `${Math.round(100 * one.hits / (one.hits + one.misses))} %` : "–", one.held_back ?? ""] })));
       meters.snapshots.set(farm.snapshot_bytes / farm.snapshot_quota_bytes, `${farm.snapshots}, ${bytes(farm.snapshot_bytes)} of ${bytes(farm.snapshot_quota_bytes)}`);
       silent = false;
     } catch (error) {
