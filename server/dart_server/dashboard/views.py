@@ -66,9 +66,7 @@ async def overview(farm: Farm, principal: Principal) -> dict[str, Any]:
 
 
 def queue(farm: Farm, principal: Principal, names: dict[str, str]) -> list[dict[str, Any]]:
-    """The waiting claims that a key may see, next first; none where the farm keeps no list of them."""
-    claims: Any = getattr(farm, "claims", None)
-    views: list[wire.ClaimView] = claims.queue(principal) if claims is not None else []
+    """The waiting claims that a key may see, next first."""
     now_s = farm.clock.time()
     return [
         {
@@ -80,7 +78,7 @@ def queue(farm: Farm, principal: Principal, names: dict[str, str]) -> list[dict[
             "priority": view.priority,
             "waits_for": view.waits_for,
         }
-        for view in views
+        for view in farm.claims.queue(principal)
     ]
 
 
