@@ -1,4 +1,4 @@
-"""OpenTelemetry traces of the farm: requests and each call of the provider. Off by default, and then nothing of
+"""OpenTelemetry traces of the farm: request → claim → prepare → each call of the provider. Off by default, and then nothing of
 it is imported.
 
 Rule: spans carry ids, route templates and numbers, never texts of clients; an error is told by its class. A request that comes

@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
-from dart_server import wire
+from dart_server import tracing, wire
 from dart_server.clock import Clock, utc, within
 from dart_server.errors import FarmError, from_provider
 from dart_server.ids import new_id
@@ -153,6 +153,10 @@ class Claims:
         return claim
 
     async def _run(self, claim: Claim) -> list[LeaseRecord]:
+        with tracing.span("claim", claim_id=claim.claim_id, count=claim.request.count):
+            return await self._granted(claim)
+
+    async def _granted(self, claim: Claim) -> list[LeaseRecord]:
         want = await self._want(claim)
         request = claim.request
         claim.ticket = self._pool.enter(claim.owner, want, units=request.count, priority=request.priority)

@@ -12,7 +12,9 @@ import logging
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
+from dart_server import tracing
 from dart_server.clock import Clock, within
 from dart_server.errors import FarmError
 from dart_server.pool.background import Background
@@ -24,6 +26,9 @@ from dart_server.records import Slot
 from dart_server.settings import FarmSettings
 from dart_server.snapshots.service import Want, did_not_restore
 from dart_server.wire import ErrorCode
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
 
 log = logging.getLogger(__name__)
 PREPARE_GRACE_S = 20.0
@@ -43,6 +48,8 @@ class Ticket(Turn):
     slots: list[Slot] = field(default_factory=list)
     waits_for: dict[str, Slot] = field(default_factory=dict)
     taken: bool = False
+    place: Context | None = field(default_factory=tracing.carried)
+    """Where in a trace its claim is."""
 
 
 class Serving:
@@ -184,7 +191,7 @@ class Serving:
 
     async def _make(self, ticket: Ticket) -> None:
         """Bring all slots of a ticket to what it wants; when one fails, the others are free again."""
-        works = (self._make_one(ticket, slot) for slot in ticket.slots)
+        works = (self._make_traced(ticket, slot) for slot in ticket.slots)
         try:
             ends = await asyncio.gather(*works, return_exceptions=True)
         finally:
@@ -200,6 +207,10 @@ class Serving:
         lost = {slot.desktop_id for slot, _ in failed}
         self._free(ticket, [slot for slot in ticket.slots if slot.desktop_id not in lost])
         self._making.changed()
+
+    async def _make_traced(self, ticket: Ticket, slot: Slot) -> None:
+        with tracing.resumed(ticket.place), tracing.span("prepare", desktop_id=slot.desktop_id):
+            await self._make_one(ticket, slot)
 
     async def _make_one(self, ticket: Ticket, slot: Slot) -> None:
         victim = ticket.waits_for.get(slot.desktop_id)

@@ -37,12 +37,26 @@ def named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
     return [span for span in exporter.get_finished_spans() if span.name == name]
 
 
-async def test_the_providers_calls_are_traced_with_ids_only(api: Api, exporter: InMemorySpanExporter) -> None:
+def ancestors(exporter: InMemorySpanExporter, span: ReadableSpan) -> list[str]:
+    """Names from the span up to its root."""
+    known = {other.context.span_id: other for other in exporter.get_finished_spans() if other.context}
+    names = [span.name]
+    while span.parent is not None and span.parent.span_id in known:
+        span = known[span.parent.span_id]
+        names.append(span.name)
+    return names
+
+
+async def test_a_claim_is_traced_from_the_request_to_the_provider(api: Api, exporter: InMemorySpanExporter) -> None:
     lease = await api.claim(labels={"purpose": "secret words"})
-    assert len(named(exporter, "provider.create")) == 1
+    [create] = named(exporter, "provider.create")
+    assert ancestors(exporter, create) == ["provider.create", "prepare", "claim", "POST /v1/leases"]
     [request] = named(exporter, "POST /v1/leases")
     assert request.attributes is not None
     assert request.attributes["http.response.status_code"] == 200
+    [prepare] = named(exporter, "prepare")
+    assert prepare.attributes is not None
+    assert prepare.attributes["desktop_id"] == lease["desktop_id"]
     told = str([(span.name, span.attributes, span.events) for span in exporter.get_finished_spans()])
     for secret in ("secret words", api.key, lease["token"]):
         assert secret not in told
