@@ -233,6 +233,31 @@ class AsyncDesktopEnv:
         reply = await lease.exec(["python", "-c", CODE_HEAD + code], timeout_s=CODE_TIMEOUT_S)
         return {"returncode": reply.returncode, "timed_out": reply.timed_out, "stderr": reply.stderr[-2_000:]}
 
+    async def evaluate(self) -> Outcome:
+        """Judge the desktop as it is now, on a copy: the episode feels a short pause and nothing else, and goes on.
+
+        The copy takes another desktop of the farm for that long. Raises `DartEnvError` when no episode is running, `EvaluatorError` where
+        there is no verdict, `DesktopError` or `FarmError` (no forks with this provider, no free desktop) where there is no copy.
+        """
+        if self._over or self._lease is None or self._task is None:
+            raise DartEnvError("No episode is running; call reset() first.")
+        fork = await self._lease.fork(1, wait_s=self._wait_s)
+        lease = fork.leases[0]
+        try:
+            async with asyncio.timeout(self._evaluate_timeout_s):
+                outcome = await self._task.evaluate(lease)
+            _check_outcome(outcome)
+            await self._check_alive(lease)
+        except TimeoutError:
+            raise EvaluatorError(f"The evaluator took more than {self._evaluate_timeout_s:g} s.") from None
+        except DartEnvError:
+            raise
+        except Exception as error:
+            raise EvaluatorError(f"{type(error).__name__}: {error}") from error
+        finally:
+            await lease.release()
+        return outcome
+
     async def _judge(self, end: EndReason) -> StepResult:
         """The evaluator's one run of this episode. A desktop that was broken from inside scores 0 whatever it
         holds; one that could not do what the evaluator asked may have passed for a solved one."""

@@ -25,7 +25,7 @@ from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.loop import LoopThread
 from dart_envs.selection import TaskChoice, load, select
-from dart_envs.types import Action, RgbImage, TaskLike
+from dart_envs.types import Action, Outcome, RgbImage, TaskLike
 from dart_envs.views import ObservationChoice, View, make_spec
 from dart_server.wire import DesktopShape, SettleSpec
 
@@ -116,6 +116,13 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         self._screen = result.observation.screenshot
         element = self._view.element(result.observation)
         return element, float(result.reward), result.terminated, result.truncated, dict(result.info)
+
+    def evaluate(self) -> Outcome:
+        """The evaluator's verdict on the desktop as it is now, at any step: dense rewards. It runs on a copy, so that the
+        episode goes on undisturbed. Errors as of `AsyncDesktopEnv.evaluate`."""
+        if self._held is None:
+            raise DartEnvError("No episode is running; call reset() first.")
+        return self._held.loop.run(self._held.core.evaluate())
 
     def oracle(self, step: int = 0) -> list[Action]:
         """The running task's solution from its `step`-th action on, as far as the screen shows its targets

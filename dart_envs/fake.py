@@ -297,6 +297,13 @@ class FakeLease(ScriptedDesktop):
             last_used_at=_EPOCH,
         )
 
+    async def fork(self, count: int = 1, *, wait_s: float = 60.0) -> FakeFork:
+        self._enter("fork")
+        leases = tuple([await self._farm.lease(self.shape, wait_s=wait_s) for _ in range(count)])
+        for lease in leases:
+            lease.state = copy.deepcopy(self.state)
+        return FakeFork(leases)
+
     async def clock(self) -> ClockView:
         self._enter("clock")
         return ClockView(time=self.state.clock or _EPOCH, declared=self.state.clock is not None)
@@ -323,6 +330,13 @@ class FakeLease(ScriptedDesktop):
         if self.lost:
             raise LeaseLost(f"Lease {self.lease_id} has ended.")
         super()._enter(method)
+
+
+@dataclass(frozen=True)
+class FakeFork:
+    """Copies of a scripted desktop."""
+
+    leases: tuple[FakeLease, ...]
 
 
 class FakeFarm:

@@ -6,7 +6,7 @@ are interchangeable. Rule: no I/O here. Non-goals: the server's routes (`dart_se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,6 +33,15 @@ class GuestReply:
     status: int
     content: bytes
     content_type: str
+
+
+class ForkLike(Protocol):
+    """Copies of a desktop."""
+
+    @property
+    def leases(self) -> Sequence[LeaseLike]:
+        """One lease for each copy; the caller releases them."""
+        ...
 
 
 class LeaseLike(Desktop, Protocol):
@@ -110,6 +119,10 @@ class LeaseLike(Desktop, Protocol):
         grant: str | None = None,
     ) -> SnapshotView:
         """Take a live snapshot; with `publish_key` it becomes the prepared state of that key."""
+        ...
+
+    async def fork(self, count: int = 1, *, wait_s: float = 60.0) -> ForkLike:
+        """`count` copies of the desktop as it is now; itself it goes on after a short pause. All or none."""
         ...
 
     async def clock(self) -> ClockView:

@@ -82,3 +82,16 @@ def test_a_loop_in_cleanrls_manner(url: str) -> None:
         envs.close()
     assert ended >= STEPS // 10 // DESKTOPS
     assert any(bool((old != new).any()) for old, new in zip(before, agent.parameters(), strict=True))
+
+
+def test_a_verdict_at_any_step_leaves_the_episode_alone(url: str) -> None:
+    with gym.make("DartOSWorld-v0", task="basics/press_nth/0000", farm=url, resolution=(640, 400), max_steps=9) as env:
+        plain: Any = env.unwrapped
+        env.reset(seed=1)
+        assert plain.evaluate().reward == 0.0
+        action = plain.oracle()[0]
+        _, reward, terminated, *_ = env.step(action)
+        assert (reward, terminated) == (0.0, False)
+        assert plain.evaluate().reward == 1.0
+        _, reward, terminated, *_ = env.step({"type": "done"})
+        assert (reward, terminated) == (1.0, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import subprocess
@@ -18,7 +19,7 @@ from toy_task import ToyTask
 
 import dart_envs
 from dart_envs.env import DartOSWorldEnv
-from dart_envs.errors import ActionError, DartEnvError, TaskError
+from dart_envs.errors import ActionError, DartEnvError, EvaluatorError, FarmError, TaskError
 from dart_envs.fake import FakeFarm
 from dart_envs.types import Action, ActionType
 from dart_server.wire import FaultOwner
@@ -177,3 +178,33 @@ def test_importing_is_light() -> None:
     code = f"import dart_envs, dart_envs.env, dart_envs.fake, dart_envs.check, sys; print([m for m in {heavy} if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
+
+
+def test_the_verdict_can_be_asked_for_at_any_step(env: DartOSWorldEnv, farm: FakeFarm) -> None:
+    with pytest.raises(DartEnvError, match="reset"):
+        env.evaluate()
+    env.reset()
+    assert env.evaluate().reward == 0.0
+    env.step(Action(ActionType.TYPE, text="hello"))
+    before = copy.deepcopy(farm.leases[0].state)
+    assert env.evaluate().reward == 1.0
+    assert farm.leases[0].state == before
+    assert [lease.released for lease in farm.leases] == [False, True, True]
+    assert env.step(DONE)[1:3] == (1.0, True)
+
+
+def test_an_evaluator_that_raises_is_told_and_the_episode_goes_on(farm: FakeFarm) -> None:
+    class Raises(ToyTask):
+        async def evaluate(self, desktop: Any, *, end: Any = None) -> Any:
+            raise IndexError("nothing there")
+
+    env = DartOSWorldEnv(Raises(), resolution=SMALL, farm=farm)
+    env.reset()
+    with pytest.raises(EvaluatorError, match="IndexError: nothing there"):
+        env.evaluate()
+    assert farm.leases[1].released
+    assert not env.step({"type": "click", "x": 1, "y": 1})[2]
+    farm.max_desktops = 1
+    with pytest.raises(FarmError, match="All desktops"):
+        env.evaluate()
+    env.close()
