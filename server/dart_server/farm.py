@@ -36,6 +36,7 @@ from dart_server.pool.service import Pool
 from dart_server.providers.base import Freezes, Owned, Provider, ProviderError
 from dart_server.records import LeaseRecord, Slot, SnapshotRecord
 from dart_server.repository import EventNote, Repository
+from dart_server.retention import Retention
 from dart_server.settings import FarmSettings
 from dart_server.setups.service import Setups
 from dart_server.snapshots.service import Living, Snapshots
@@ -92,6 +93,7 @@ class Farm:
             settings, self.keys, self.pool, self.leases, self.repository, self.metrics.recent, clock
         )
         self.guests = GuestAccess(provider, self.pool, self.leases, self.metrics, self.dashboard.replay)
+        self.retention = Retention(self.repository, self.database, clock, settings.history_days)
         self.ready = False
         self._ticker: asyncio.Task[None] | None = None
 
@@ -126,10 +128,15 @@ class Farm:
                 self.repository.end_snapshot(record.snapshot_id, "deleted", "not there after a restart")
         slots = {slot.desktop_id: slot for slot in await self.repository.living_desktops()}
         await self.snapshots.adopt(kept, {slot.snapshot_id for slot in slots.values() if slot.snapshot_id is not None})
+        now = self.clock.time()
+        # While no farm ran nobody could renew: what was valid when the last one wrote for the last time has its whole time again.
+        valid_at = min(now, self.database.seen_at or now)
         for lease in await self.repository.active_leases():
             slot = slots.get(lease.desktop_id or "")
-            if slot is not None and slot.lease_id == lease.lease_id and lease.expires_at > self.clock.time():
+            if slot is not None and slot.lease_id == lease.lease_id and lease.expires_at > valid_at:
                 slots.pop(slot.desktop_id)
+                lease.expires_at = max(lease.expires_at, now + lease.ttl_s)
+                self.repository.extend_lease(lease)
                 self._adopt(lease, slot, alive=await self._runs(slot, owned))
             else:
                 lease.state = wire.LeaseState.EXPIRED
@@ -179,6 +186,7 @@ class Farm:
                 await self.leases.expire_due()
                 await self.pool.tick()
                 await self.keys.refresh()
+                self.retention.tick()
                 if self.clock.monotonic() >= next_probe_s:
                     next_probe_s = self.clock.monotonic() + self.settings.probe_s
                     self.pool.probe()

@@ -113,6 +113,8 @@ class FarmSettings(BaseSettings):
     """Keys of scope `admin` have no limit of their own."""
     db_url: str | None = None
     """None: SQLite in the state directory."""
+    history_days: float = Field(default=30.0, ge=0)
+    """Events, ended leases and desktops that are gone are forgotten after this long; 0 keeps them for ever."""
     json_body_limit_bytes: int = Field(default=1024**2, ge=1024)
     file_body_limit_bytes: int = Field(default=256 * 1024**2, ge=1024)
     log_format: Literal["text", "json"] = "text"

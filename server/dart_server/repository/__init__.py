@@ -12,6 +12,7 @@ from dart_server.repository.events import EventStatements
 from dart_server.repository.keys import KeyStatements
 from dart_server.repository.leases import LeaseStatements
 from dart_server.repository.pools import PoolStatements
+from dart_server.repository.retention import RetentionStatements
 from dart_server.repository.setups import SetupStatements
 from dart_server.repository.snapshots import SnapshotStatements
 
@@ -26,5 +27,6 @@ class Repository(
     KeyStatements,
     PoolStatements,
     EventStatements,
+    RetentionStatements,
 ):
     """Reads and writes of the ledger."""

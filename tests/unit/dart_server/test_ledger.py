@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 from farm_harness import ManualClock
-from ledger_parts import lease, slot
+from ledger_parts import SHAPE, lease, slot
 from sqlalchemy.exc import IntegrityError
 
 from dart_server.db import Database
-from dart_server.records import PoolRecord
+from dart_server.records import PoolRecord, SnapshotRecord
 from dart_server.repository import EventNote, Repository
+from dart_server.retention import DAY_S, Retention
 from dart_server.wire import DesktopState, LeaseState
 
 
@@ -101,3 +102,80 @@ async def test_an_ended_lease_and_a_gone_desktop_are_not_living(repository: Repo
     kept = await repository.lease("lease_1")
     assert kept is not None
     assert (kept.state, kept.fence) == (LeaseState.RELEASED, 4)
+
+
+async def test_what_ended_long_ago_is_forgotten_and_what_lives_is_not(
+    repository: Repository, database: Database, clock: ManualClock
+) -> None:
+    kept, ended, gone = slot("kept"), slot("ended"), slot("gone")
+    for name, on in (("kept", kept), ("ended", ended)):
+        await repository.add_lease(lease(name, on), on)
+    repository.add_setup("key_1", "a" * 64, "lease_ended", "00")
+    repository.save_desktop(gone)
+    gone.state = DesktopState.GONE
+    repository.save_desktop(gone, EventNote("desktop_gone", gone.desktop_id))
+    record = await repository.lease("lease_ended")
+    assert record is not None
+    record.state = LeaseState.RELEASED
+    await repository.end_lease(record)
+    retention = Retention(repository, database, clock, days=1)
+    retention.tick()
+    assert len(await repository.events(0, 10)) == 5, "it is too early"
+    await clock.advance(DAY_S + 1)
+    retention.tick()
+    (last,) = await repository.events(0, 10)
+    assert last.kind == "lease_released", "the last event keeps the count"
+    assert await repository.lease("lease_ended") is None
+    assert [active.lease_id for active in await repository.active_leases()] == ["lease_kept"]
+    assert {living.desktop_id for living in await repository.living_desktops()} == {"desktop_kept", "desktop_ended"}
+    repository.add_event(EventNote("later"))
+    assert (await repository.events(0, 10))[-1].id == last.id + 1
+    again = slot("ended-again")
+    await repository.add_lease(lease("ended-again", again, request="ended"), again)
+
+
+async def test_forgetting_is_done_a_little_at_a_time(repository: Repository, clock: ManualClock) -> None:
+    for _ in range(50):
+        repository.add_event(EventNote("old"))
+    await clock.advance(100.0)
+    repository.add_event(EventNote("new"))
+    before = clock.time() - 50.0
+    await repository.forget_events(before, 20)
+    assert len(await repository.events(0, 100)) == 31
+    for _ in range(3):
+        await repository.forget_events(before, 20)
+    assert [event.kind for event in await repository.events(0, 100)] == ["new"]
+
+
+async def test_a_deleted_snapshot_is_kept_while_something_stands_on_it(
+    repository: Repository, clock: ManualClock
+) -> None:
+    records = [
+        SnapshotRecord(
+            snapshot_id=name, kind="user", name=None, owner="key_1", setup_key=None, shape=SHAPE,
+            image_digest="sha256:00", parent=parent, bytes=1, created_at=1.0, last_used_at=1.0,
+        )
+        for name, parent in (("snap_base", None), ("snap_child", "snap_base"), ("snap_used", None))
+    ]  # fmt: skip
+    user = slot("1")
+    user.snapshot_id = "snap_used"
+    repository.save_desktop(user)
+    for record in records:
+        repository.add_snapshot(record)
+        repository.finish_snapshot(record, user)
+    repository.end_snapshot("snap_base", "deleted", "asked for")
+    repository.end_snapshot("snap_used", "deleted", "asked for")
+    await clock.advance(100.0)
+    await repository.forget_snapshots(clock.time(), 10)
+    assert set(await repository.snapshot_ancestry({"snap_child", "snap_used"})) == {
+        "snap_child",
+        "snap_base",
+        "snap_used",
+    }
+    repository.end_snapshot("snap_child", "deleted", "asked for")
+    user.state = DesktopState.GONE
+    repository.save_desktop(user)
+    await clock.advance(100.0)
+    await repository.forget_snapshots(clock.time(), 10)
+    await repository.forget_snapshots(clock.time(), 10)
+    assert await repository.snapshot_ancestry({"snap_child", "snap_base", "snap_used"}) == {}

@@ -19,6 +19,8 @@ def upgrade() -> None:
         sa.Column("at", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("writer_id"),
     )
+    # Those that went before their end was written down would never be forgotten.
+    op.execute("UPDATE desktops SET ended_at = created_at WHERE state = 'gone' AND ended_at IS NULL")
 
 
 def downgrade() -> None:
