@@ -141,12 +141,16 @@ class Database:
         if self.away is not None and len(self._queue) >= QUEUE_MAX:
             raise self._refusal()
 
-    async def rows(self, statement: Executable) -> Sequence[Row[Any]]:
-        """Everything a select gives. Raises `LedgerAway`."""
-        await self.require()
+    async def flushed(self) -> None:
+        """Wait until what was queued so far is written or refused. Raises `LedgerAway` when the database stays away."""
         last = self._queue[-1] if self._queue else self._flying[-1] if self._flying else None
         if last is not None:
             await self._ended(last.receipt)
+
+    async def rows(self, statement: Executable) -> Sequence[Row[Any]]:
+        """Everything a select gives. Raises `LedgerAway`."""
+        await self.require()
+        await self.flushed()
         for attempt in (1, 2):
             try:
                 return await self._in_thread(lambda: self._commits.select(statement), patient=False)

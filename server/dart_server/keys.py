@@ -107,7 +107,7 @@ class Keys:
             hint = "Make another one first: POST /v1/keys, or `dart-farm key NAME --scope admin`."
             raise FarmError(ErrorCode.INVALID, "this is the last key of scope admin", hint=hint)
         self._forget(key_id)
-        await self._repository.revoke_key(key_id)
+        await self._repository.committed(self._repository.revoke_key(key_id))
         self._forget(key_id)
 
     def _good(self, record: KeyRecord) -> bool:

@@ -34,14 +34,15 @@ async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
         await provider.start()
         owned = await provider.owned()
         await provider.aclose()
-        return [*owned.desktops, *owned.snapshots, *(str(path) for path in _dead_files(settings))]
+        held = await _active_leases(settings)
+        return [*owned.desktops, *owned.snapshots, *held, *(str(path) for path in _dead_files(settings))]
     with sole_farm(settings):
         take_over_old_layout(settings)
         await provider.start()
         removed = list(await provider.reap(set()))
         await provider.aclose()
         await asyncio.to_thread(_wait_for_helper, settings.runtime_dir / "hostd.sock")
-        if settings.db_url is not None or (settings.state_dir / "farm.db").exists():
+        if _has_ledger(settings):
             await _settle_ledger(settings, removed)
         for path in _dead_files(settings):
             if path.is_dir():
@@ -50,6 +51,22 @@ async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
                 path.unlink()
             removed.append(str(path))
     return removed
+
+
+def _has_ledger(settings: FarmSettings) -> bool:
+    return settings.db_url is not None or (settings.state_dir / "farm.db").exists()
+
+
+async def _active_leases(settings: FarmSettings) -> list[str]:
+    """Leases that would be ended; as text, since the host has nothing of that name."""
+    if not _has_ledger(settings):
+        return []
+    database = Database(settings.database_url)
+    try:
+        await database.start()
+        return [f"lease {lease.lease_id}" for lease in await Repository(database, SystemClock()).active_leases()]
+    finally:
+        await database.aclose()
 
 
 def _dead_files(settings: FarmSettings) -> list[Path]:

@@ -239,6 +239,7 @@ class Leases:
         """End a lease. One that has ended already is left alone."""
         lease = await self.find(lease_id, principal)
         await self.end(lease, LeaseState.RELEASED)
+        await self._repository.told()
 
     async def expire_due(self) -> None:
         """End every lease whose time is up."""

@@ -84,7 +84,7 @@ class Pools:
         record = PoolRecord(
             name=name, spec=written, created_at=known.record.created_at if known else now, updated_at=now
         )
-        await self._repository.put_pool(record)
+        await self._repository.committed(self._repository.put_pool(record))
         entry = self._entry(record, spec, owner)
         if known is not None:
             entry.hits, entry.misses = known.hits, known.misses
@@ -95,7 +95,7 @@ class Pools:
     async def delete(self, name: str) -> None:
         """Forget a pool; what it had ready goes, leases go on. Raises `not_found`."""
         self.get(name)
-        await self._repository.delete_pool(name)
+        await self._repository.committed(self._repository.delete_pool(name))
         self._named.pop(name, None)
 
     async def refresh(self) -> None:

@@ -5,6 +5,7 @@ Rule: a state change and the event that tells of it are one write. Non-goals: an
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,7 @@ from dart_server import wire
 from dart_server.batches import Frequent, Prepared, Statement, table_of
 from dart_server.clock import Clock
 from dart_server.db import Database, Receipt
+from dart_server.errors import LedgerAway
 from dart_server.models import EventRow
 
 _EVENT = Frequent(insert(table_of(EventRow)), rank=9)
@@ -57,6 +59,11 @@ class Statements:
     async def committed(self, receipt: Receipt) -> None:
         """Wait until a write is made. Raises its error; `LedgerAway` when the database stays away: the write is made later then."""
         await self._db.committed(receipt)
+
+    async def told(self) -> None:
+        """Before somebody is told what was done: wait until it is written, but not for a database that is away."""
+        with contextlib.suppress(LedgerAway):
+            await self._db.flushed()
 
     def _event(self, note: EventNote) -> Prepared:
         return _EVENT(

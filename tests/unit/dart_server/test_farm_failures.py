@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 from farm_fake import FakeProvider
 from farm_harness import Api, MakeApi, ManualClock, until
 
 from dart_server.farm import Farm
 from dart_server.providers.base import HealthCause
+from dart_server.repository import EventNote
 
 CAUSES = [
     (HealthCause.OOM, "policy"),
@@ -74,15 +77,20 @@ async def test_a_host_that_fails_during_a_reset_is_told_and_the_next_reset_may_w
 
 
 async def test_a_farm_that_was_killed_takes_its_leases_over(
-    make_api: MakeApi, provider: FakeProvider, clock: ManualClock
+    make_api: MakeApi, provider: FakeProvider, clock: ManualClock, database_url: str
 ) -> None:
-    api = await make_api(max_desktops=3)
+    api = await make_api(max_desktops=3, db_url=database_url)
     lease, lost, old = await api.claim(ttl_s=100), await api.claim(ttl_s=100), await api.claim(ttl_s=5)
     published = (await api.publish(lease, "a" * 64)).json()["snapshot_id"]
     abandon(api.farm)
     await provider.destroy(lost["desktop_id"])
     clock.now += 6
-    api = await make_api(max_desktops=3)
+    await api.farm.repository.add_event(EventNote("the_last_word"))
+    await api.farm.database.aclose()
+    clock.now += 600
+    api = await make_api(max_desktops=3, db_url=database_url)
+    ends_at = (await api.call("GET", f"/v1/leases/{lease['lease_id']}")).json()["expires_at"]
+    assert datetime.fromisoformat(ends_at).timestamp() == clock.time() + 100, "nobody could renew while no farm ran"
     path = f"/v1/leases/{lease['lease_id']}"
     assert (await api.call("POST", f"{path}/execute", lease=lease, json={"argv": ["ls"]})).status_code == 200
     assert published in provider.snapshots
