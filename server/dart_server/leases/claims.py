@@ -157,6 +157,7 @@ class Claims:
             return await self._granted(claim)
 
     async def _granted(self, claim: Claim) -> list[LeaseRecord]:
+        await self._repository.require()
         want = await self._want(claim)
         request = claim.request
         claim.ticket = self._pool.enter(claim.owner, want, units=request.count, priority=request.priority)

@@ -47,6 +47,7 @@ class Pool:
     ) -> None:
         self._snapshots = snapshots
         self._draining = False
+        self._repository = repository
         self.drained = False
         """No new grants; see `drain`."""
         self._preparing = Background()
@@ -151,8 +152,8 @@ class Pool:
         await self._making.fail(slot, health)
 
     def dispatch(self) -> None:
-        """Serve who waits, in order; then keep the warm desktops; then let the rest go."""
-        if not self._draining and self._serving.serve():
+        """Serve who waits, in order; then keep the warm desktops; then let the rest go. Nothing of it while the ledger is away."""
+        if not self._draining and self._repository.away is None and self._serving.serve():
             self._standby.keep()
 
     def probe(self) -> None:
