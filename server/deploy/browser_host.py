@@ -12,8 +12,9 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
-from setup_host import VENV, SetupFailed, check_sudo, default_home, install_packages, novnc, say
+from setup_host import SetupFailed, check_sudo, default_home, install_packages, novnc, say
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 DRIVER = "chromedriver"
@@ -51,7 +52,7 @@ def main() -> int:
         parser.error("no command was given")
     try:
         program, driver = browser()
-        novnc(VENV / "bin" / "python", default_home())
+        novnc(Path(sys.executable), default_home())
     except SetupFailed as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 2
