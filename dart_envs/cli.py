@@ -1,4 +1,4 @@
-"""`dart-envs`: look at tasks, check them, play them.
+"""`dart-envs`: look at tasks, check them, play them, evaluate policies.
 
 Role: argument parsing, output and exit codes. Rule: wrong input is one sentence on standard error and exit code 2, a
 proof that fails or a farm that cannot be reached exits with 1. Non-goals: logic (`dart_envs.tasks`).
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dart_envs import eval_cli
 from dart_envs.errors import DartEnvError, TaskError
 from dart_envs.tasks import Split, Task, load, load_file, suite
 from dart_server.wire import DesktopShape
@@ -30,18 +31,21 @@ app = typer.Typer(
 )
 tasks_app = typer.Typer(no_args_is_help=True, help="Tasks: list, show, check, play.")
 app.add_typer(tasks_app, name="tasks")
+app.command(name="eval")(eval_cli.evaluate)
 
 Families = Annotated[str | None, typer.Option("--families", "-f", help="comma-separated; default: all")]
 Resolution = Annotated[str, typer.Option("--resolution", help="screen size in pixels")]
 FontSize = Annotated[int, typer.Option("--font-size", min=6, max=48, help="GUI font size in points")]
 
 
-def _wrong(message: str) -> typer.Exit:
+def wrong(message: str) -> typer.Exit:
+    """One sentence about wrong input; raise what is returned."""
     print(f"dart-envs: {message}", file=sys.stderr)
     return typer.Exit(EXIT_WRONG_INPUT)
 
 
-def _failed(message: str) -> typer.Exit:
+def failed(message: str) -> typer.Exit:
+    """One sentence about what did not work; raise what is returned."""
     print(f"dart-envs: {message}", file=sys.stderr)
     return typer.Exit(EXIT_FAILED)
 
@@ -49,7 +53,7 @@ def _failed(message: str) -> typer.Exit:
 def _shape(resolution: str, font_size: int) -> DesktopShape:
     width, _, height = resolution.partition("x")
     if not (width.isdecimal() and height.isdecimal()):
-        raise _wrong(f"--resolution looks like 640x400, not {resolution!r}.")
+        raise wrong(f"--resolution looks like 640x400, not {resolution!r}.")
     return DesktopShape(resolution=(int(width), int(height)), font_size=font_size)
 
 
@@ -78,7 +82,7 @@ def list_tasks(
             marks = "".join(mark for mark, on in (("  [demo]", family.demo), ("  [held out]", family.held_out)) if on)
             print(f"{family.name:<14} {family.app:<11} steps<={family.max_steps:<3} {sizes}  {family.about}{marks}")
     except TaskError as error:
-        raise _wrong(str(error)) from None
+        raise wrong(str(error)) from None
 
 
 @tasks_app.command()
@@ -119,12 +123,12 @@ def check(
     try:
         tasks = [task for name in targets for task in _choose(name, _names(families), split, variations)]
     except TaskError as error:
-        raise _wrong(str(error)) from None
+        raise wrong(str(error)) from None
     shape = _shape(resolution, font_size)
     try:
         proofs = asyncio.run(_prove(tasks, shape, parallel))
     except DartEnvError as error:
-        raise _failed(str(error)) from None
+        raise failed(str(error)) from None
     if not _report(proofs, shape, json_file):
         raise typer.Exit(EXIT_FAILED)
 
@@ -144,14 +148,14 @@ def play(
     try:
         asyncio.run(_play(loaded, near_miss, save, _shape(resolution, font_size)))
     except DartEnvError as error:
-        raise _failed(str(error)) from None
+        raise failed(str(error)) from None
 
 
 def _load(task: str) -> Task:
     try:
         return load(task)
     except TaskError as error:
-        raise _wrong(str(error)) from None
+        raise wrong(str(error)) from None
 
 
 def _choose(name: str, families: Sequence[str] | None, split: str | None, variations: int) -> list[Task]:

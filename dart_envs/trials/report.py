@@ -1,0 +1,158 @@
+"""What trials come to: a row for each domain, with 95 % intervals; infeasible tasks and trials without a verdict apart.
+
+Role: `summarise`, and its text and HTML. Rule: a mean counts verdicts only; what has none is told beside it, never as 0. The interval is
+Wilson's, z = 1.96, for the share of trials with reward 1 (E. B. Wilson, 1927). Non-goals: running (`run`).
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dart_envs.trials.run import Trial
+
+Z = 1.96
+INFEASIBLE = "(infeasible)"
+ALL = "(all)"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line. `trials` have a verdict, `unjudged` have none. Shares and rewards in [0, 1]; None where there is no trial."""
+
+    domain: str
+    trials: int
+    unjudged: int
+    solved: int
+    mean_reward: float | None
+    share_low: float | None
+    share_high: float | None
+    mean_steps: float | None
+    mean_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Rows by domain, the infeasible tasks' row if there are any, and all together."""
+
+    rows: tuple[Row, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"rows": [asdict(row) for row in self.rows]}
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float] | None:
+    """The 95 % interval of a share; None without trials."""
+    if trials == 0:
+        return None
+    share = successes / trials
+    centre = share + Z * Z / (2 * trials)
+    half = Z * math.sqrt(share * (1 - share) / trials + Z * Z / (4 * trials * trials))
+    scale = 1 + Z * Z / trials
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
+def summarise(trials: Iterable[Trial]) -> Summary:
+    """Rows of feasible tasks by domain in order of name, infeasible ones apart, then all."""
+    everything = list(trials)
+    feasible = [trial for trial in everything if not trial.infeasible]
+    rows = [
+        _row(name, [one for one in feasible if one.domain == name]) for name in sorted({t.domain for t in feasible})
+    ]
+    infeasible = [trial for trial in everything if trial.infeasible]
+    if infeasible:
+        rows.append(_row(INFEASIBLE, infeasible))
+    return Summary((*rows, _row(ALL, everything)))
+
+
+def _row(domain: str, trials: Sequence[Trial]) -> Row:
+    judged = [trial for trial in trials if trial.reward is not None]
+    rewards = [float(trial.reward or 0.0) for trial in judged]
+    solved = sum(reward == 1.0 for reward in rewards)
+    interval = wilson(solved, len(judged)) or (None, None)
+    return Row(
+        domain,
+        len(judged),
+        len(trials) - len(judged),
+        solved,
+        _mean(rewards),
+        interval[0],
+        interval[1],
+        _mean([trial.steps for trial in judged]),
+        _mean([trial.seconds for trial in judged]),
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+HEADER = ("domain", "trials", "no verdict", "solved", "mean reward", "95 % interval", "steps", "seconds")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    def told(value: float | None, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
+    interval = (
+        "-" if row.share_low is None or row.share_high is None else f"{row.share_low:.1%} to {row.share_high:.1%}"
+    )
+    return (
+        row.domain,
+        str(row.trials),
+        str(row.unjudged),
+        f"{row.solved} ({row.solved / row.trials:.1%})" if row.trials else "-",
+        told(row.mean_reward, ".3f"),
+        interval,
+        told(row.mean_steps, ".1f"),
+        told(row.mean_seconds, ".1f"),
+    )
+
+
+def to_text(summary: Summary) -> str:
+    """A table for the terminal."""
+    lines = [HEADER, *(_cells(row) for row in summary.rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def to_html(summary: Summary, trials: Sequence[Trial], title: str) -> str:
+    """A page of its own: the table, and every trial."""
+
+    def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+        head = "".join(f"<th scope='col'>{html.escape(cell)}</th>" for cell in header)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    each = [
+        (
+            one.task_id,
+            "-" if one.reward is None else f"{one.reward:g}",
+            one.end,
+            str(one.steps),
+            f"{one.seconds:.1f}",
+            one.cause or "",
+        )
+        for one in sorted(trials, key=lambda trial: trial.task_id)
+    ]
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #1b1f24; background: #fff; }}
+table {{ border-collapse: collapse; margin: 1rem 0 2rem; width: 100%; }}
+th, td {{ text-align: left; padding: .3rem .7rem; border-bottom: 1px solid #d9dee5; vertical-align: top; }}
+td {{ font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }}
+@media (prefers-color-scheme: dark) {{ body {{ color: #e6e9ee; background: #15181d; }} th, td {{ border-color: #343b45; }} }}
+</style></head><body>
+<h1>{html.escape(title)}</h1>
+{table(HEADER, (_cells(row) for row in summary.rows))}
+<h2>Trials</h2>
+{table(("task", "reward", "end", "steps", "seconds", "cause"), each)}
+</body></html>
+"""

@@ -1,0 +1,192 @@
+"""Trials: policies, resuming, faults and verdicts kept apart, the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from dart_envs.cli import app
+from dart_envs.errors import FarmError
+from dart_envs.eval_cli import choose
+from dart_envs.fake import FakeFarm
+from dart_envs.tasks.model import Task, parse_task
+from dart_envs.trials import Seen, Trial, make_policy, read_trials, run_trials, summarise, to_html, to_text
+from dart_envs.trials.report import ALL, INFEASIBLE, wilson
+from dart_envs.trials.run import append
+from dart_envs.types import Action, ActionType, EndReason, Outcome
+from dart_server.wire import DesktopShape, FaultOwner
+
+SHAPE = DesktopShape(resolution=(80, 64))
+
+
+class Typed(Task):
+    """Solved by typing hello; judged by the scripted desktop's own program."""
+
+    async def prepare(self, desktop: Any) -> None:
+        await desktop.write_file("/tmp/note", b"x")
+
+    async def evaluate(self, desktop: Any, *, end: EndReason | None = None) -> Outcome:
+        if "infeasible" in self.evaluator.functions:
+            return Outcome(float(end is EndReason.FAIL))
+        reply = await desktop.exec(["typed"])
+        return Outcome(float(reply.stdout == "hello"))
+
+    async def oracle(self, desktop: Any, *, step: int = 0) -> list[Action]:
+        return [Action(ActionType.TYPE, text="hello"), Action(ActionType.DONE)][step:]
+
+
+def task(name: str, func: str = "exact_match") -> Typed:
+    data: dict[str, Any] = {
+        "id": f"toy/{name}/0000",
+        "instruction": "Type hello.",
+        "suite": "toy",
+        "evaluator": {"func": func},
+    }
+    plain = parse_task(data, name=name)
+    return Typed.model_validate(plain.model_dump(by_alias=True))
+
+
+TASKS = [task("a"), task("b"), task("c", "infeasible")]
+
+
+async def play(farm: FakeFarm, policy: str, **options: Any) -> dict[str, Trial]:
+    given = {"desktops": 2, "shape": SHAPE, **options}
+    return {one.task_id: one async for one in run_trials(farm, TASKS, make_policy(policy), **given)}
+
+
+async def test_built_in_policies(farm: FakeFarm) -> None:
+    solved = {
+        name: [trial.reward for _, trial in sorted((await play(farm, name)).items())]
+        for name in ("oracle", "noop", "fail")
+    }
+    assert solved == {"oracle": [1.0, 1.0, 0.0], "noop": [0.0, 0.0, 0.0], "fail": [0.0, 0.0, 1.0]}
+    drawn = await play(farm, "random", max_steps=4, seed=3, action_space="discrete-grid")
+    assert all(trial.steps <= 4 and trial.reward == 0.0 for trial in drawn.values())
+    assert {k: v.steps for k, v in drawn.items()} == {
+        k: v.steps for k, v in (await play(farm, "random", max_steps=4, seed=3, action_space="discrete-grid")).items()
+    }
+
+
+def types_hello(seen: Seen) -> Any:
+    """A user's policy, in pyautogui text."""
+    return "pyautogui.write('hello')" if seen.steps == 0 else "DONE"
+
+
+class Counts:
+    """A user's policy with a memory of its own for each episode; awaited."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def __call__(self, seen: Seen) -> Action:
+        self.calls += 1
+        assert self.calls == seen.steps + 1
+        return Action(ActionType.TYPE, text="hello") if self.calls == 1 else Action(ActionType.DONE)
+
+
+def raises(seen: Seen) -> Action:
+    raise KeyError("no idea")
+
+
+def babbles(seen: Seen) -> str:
+    return "import os"
+
+
+async def test_policies_of_users(farm: FakeFarm) -> None:
+    assert (await play(farm, "test_trials:types_hello", action_space="pyautogui"))["toy/a/0000"].reward == 1.0
+    assert (await play(farm, "test_trials:Counts"))["toy/a/0000"].reward == 1.0
+    failing = (await play(farm, "test_trials:raises"))["toy/a/0000"]
+    assert (failing.reward, failing.end) == (0.0, "policy_error")
+    assert "no idea" in (failing.cause or "")
+    babble = (await play(farm, "test_trials:babbles", action_space="pyautogui"))["toy/a/0000"]
+    assert (babble.reward, babble.refused, babble.steps) == (0.0, 3, 0)
+    for wrong in ("nobody", "no_such_module:x", "test_trials:nothing", "test_trials:TASKS"):
+        with pytest.raises(ValueError, match=r"policy|imported|callable"):
+            make_policy(wrong)
+
+
+async def test_a_fault_of_the_farm_is_tried_again_and_never_a_zero(farm: FakeFarm) -> None:
+    killed: list[str] = []
+
+    def kill(seen: Seen) -> Any:
+        living = [lease for lease in farm.leases if not lease.lost]
+        if len(killed) < 2:
+            killed.append(living[-1].lease_id)
+            living[-1].kill(FaultOwner.HOST, "chaos")
+        return types_hello(seen)
+
+    import test_trials
+
+    test_trials.kill = kill  # type: ignore[attr-defined]
+    trials = await play(farm, "test_trials:kill", action_space="pyautogui", desktops=1)
+    assert trials["toy/a/0000"].reward == 1.0
+    farm.fail_next_lease(FarmError("none", code="no_capacity"))
+    with pytest.raises(FarmError, match="none"):
+        await play(farm, "noop", desktops=1)
+
+
+def test_trials_are_kept_and_not_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    assert read_trials(path) == {}
+    good = Trial("t/a/0", "t", False, 1.0, "done", 2, 0, 0.5)
+    append(path, good)
+    append(path, Trial("t/b/0", "t", False, None, "farm_fault", 0, 0, 0.5, "x"))
+    assert read_trials(path) == {"t/a/0": good}
+    path.write_text("{}\n")
+    with pytest.raises(ValueError, match="line 1 is not a trial"):
+        read_trials(path)
+
+
+def test_the_report_keeps_what_has_no_verdict_apart() -> None:
+    trials = [
+        Trial("s/a/0", "calc", False, 1.0, "done", 3, 0, 1.0),
+        Trial("s/b/0", "calc", False, 0.0, "done", 5, 0, 1.0),
+        Trial("s/c/0", "calc", False, None, "farm_fault", 0, 0, 1.0, "<b>dead</b>"),
+        Trial("s/d/0", "os", True, 1.0, "fail", 1, 0, 1.0),
+    ]
+    summary = summarise(trials)
+    rows = {row.domain: row for row in summary.rows}
+    assert list(rows) == ["calc", INFEASIBLE, ALL]
+    assert (rows["calc"].trials, rows["calc"].unjudged, rows["calc"].mean_reward) == (2, 1, 0.5)
+    assert (rows[ALL].trials, rows[ALL].solved) == (3, 2)
+    assert "50.0%" in to_text(summary)
+    page = to_html(summary, trials, "oracle on <calc>")
+    assert "&lt;b&gt;dead" in page
+    assert "<b>" not in page
+    json.dumps(summary.as_dict())
+    assert summarise([]).rows[0].mean_reward is None
+
+
+def test_wilsons_interval() -> None:
+    low, high = wilson(8, 10) or (0, 0)
+    assert (round(low, 3), round(high, 3)) == (0.490, 0.943)
+    assert wilson(0, 0) is None
+    assert (wilson(0, 5) or (1, 1))[0] == 0.0
+    assert (wilson(5, 5) or (0, 0))[1] == 1.0
+
+
+def test_the_choice_of_tasks() -> None:
+    chosen = choose(["basics/press_nth", "basics/press_nth/0000"], "validation", 5)
+    assert len({one.id for one in chosen}) == 5
+    assert choose(["basics/press_nth/0000"], "test", None)[0].id == "basics/press_nth/0000"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nothing-there"], "no suite"),
+        (["basics", "--policy", "nobody"], "no policy 'nobody'"),
+        (["basics", "--action-space", "mouse"], "no action space"),
+        (["basics", "--resolution", "big"], "1280x800"),
+        (["basics", "--split", "dev"], "no split"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_exit_code_2(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    result = CliRunner().invoke(app, ["eval", *arguments, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert sentence in result.output
+    assert not (tmp_path / "out").exists()
