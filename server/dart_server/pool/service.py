@@ -8,6 +8,7 @@ Non-goals: leases (who may use a desktop, and until when); the parts: `slots` (w
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from dart_server import wire
@@ -46,7 +47,7 @@ class Pool:
         clock: Clock,
     ) -> None:
         self._snapshots = snapshots
-        self._draining = False
+        self._draining = self._keeping = False
         self._repository = repository
         self.drained = False
         """No new grants; see `drain`."""
@@ -152,8 +153,18 @@ class Pool:
         await self._making.fail(slot, health)
 
     def dispatch(self) -> None:
-        """Serve who waits, in order; then keep the warm desktops; then let the rest go. Nothing of it while the ledger is away."""
-        if not self._draining and self._repository.away is None and self._serving.serve():
+        """Serve who waits, in order; then, once for all that happens in one turn of the event loop, keep what is to be ready. Nothing of
+        it while the ledger is away."""
+        if self._serves() and self._serving.serve() and not self._keeping:
+            self._keeping = True
+            asyncio.get_running_loop().call_soon(self._keep)
+
+    def _serves(self) -> bool:
+        return not self._draining and self._repository.away is None
+
+    def _keep(self) -> None:
+        self._keeping = False
+        if self._serves() and self._serving.serve():
             self._standby.keep()
 
     def probe(self) -> None:

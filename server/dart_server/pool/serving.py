@@ -159,7 +159,7 @@ class Serving:
     def serve(self) -> bool:
         """Give what is free to who waits, in their order. True when nobody waits for a desktop any more."""
         full: set[Hashable] = set()
-        while True:
+        while len(self.turns):
             turn = self.turns.next(self._slots.free(), full)
             if not isinstance(turn, Ticket):
                 return self.turns.first() is None
@@ -169,6 +169,7 @@ class Serving:
             except FarmError as error:
                 self.turns.drop(turn)
                 turn.granted.set_exception(error)
+        return True
 
     def _give(self, ticket: Ticket) -> bool:
         """Give a ticket its slots, all at once; False when the host or a pool allows no more of what it wants. Raises `FarmError` when

@@ -6,6 +6,8 @@ are kept ready (`pool.standby`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dart_server.clock import Clock
 from dart_server.ids import new_id
 from dart_server.providers.base import Provider
@@ -44,10 +46,26 @@ class Slots:
     def pick(self, want: Want) -> Slot | None:
         """The free slot of the wanted shape that is nearest to what is wanted; while there is room for another one, no copy of something
         else that was frozen ahead of need."""
-        fitting = [slot for slot in self.idle() if (slot.shape, slot.image_digest) == want.base_of]
-        if self.room() > 0:
-            fitting = [slot for slot in fitting if not slot.frozen or self.fresh(slot, want)]
-        return max(fitting, key=lambda slot: (self.fresh(slot, want), not slot.clean), default=None)
+        is_wanted, base, room = self._judge(want), want.base_of, self.room() > 0
+        best, used = None, None
+        for slot in self.by_id.values():
+            if slot.busy or slot.lease_id is not None or (slot.shape, slot.image_digest) != base:
+                continue
+            if is_wanted(slot):
+                return slot
+            if not slot.clean:
+                used = used or slot
+            elif best is None and not (room and slot.frozen):
+                best = slot
+        return used or best
+
+    def _judge(self, want: Want) -> Callable[[Slot], bool]:
+        """Says of slots of the wanted shape whether they are, untouched, what is wanted; without memory snapshots every booted one is."""
+        target = self._snapshots.deepest(want)
+        if target is None:
+            booted = not self._provider.capabilities.memory_snapshot
+            return lambda slot: slot.clean and booted
+        return lambda slot: slot.clean and slot.snapshot_id == target.snapshot_id
 
     def kind(self, want: Want) -> Kind:
         """What a copy of this would be now. Raises `FarmError` when there is no such snapshot."""
@@ -60,10 +78,7 @@ class Slots:
 
     def fresh(self, slot: Slot, want: Want) -> bool:
         """Whether an untouched slot of the wanted shape is what is wanted already; without memory snapshots a booted one is."""
-        target = self._snapshots.deepest(want)
-        if target is None:
-            return slot.clean and not self._provider.capabilities.memory_snapshot
-        return slot.clean and slot.snapshot_id == target.snapshot_id
+        return self._judge(want)(slot)
 
     def ready(self, slot: Slot, want: Want) -> bool:
         """Whether a slot can be used as it is, at once."""
