@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +15,10 @@ import httpx
 import pytest
 from test_farm_sim import SHAPE, Daemon, claim, headers
 
+from dart_server.settings import default_home
+
 ROUNDS, CLIENTS = 3, 4
+LIVE_LIMIT_S = 120.0
 
 
 @pytest.fixture
@@ -102,3 +108,47 @@ def work_until_killed(daemon: Daemon, round_number: int) -> tuple[set[str], set[
         for each in working:
             each.result(120)
     return granted, released
+
+
+@pytest.fixture
+def live() -> Iterator[Daemon]:
+    place = Path(tempfile.mkdtemp(prefix="dart-k-"))
+    home = os.environ.get("DART_HOME") or str(default_home())
+    settings = {"provider": "runc", "home": home, "snapshot_dir": str(place / "snapshots")}
+    daemon = Daemon(place, **settings, max_desktops="2", warm_desktops="1")
+    yield daemon
+    daemon.stop()
+    daemon.cli("reap", "--force")
+    shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.mark.desktop
+def test_live_desktops_outlive_the_process(live: Daemon) -> None:
+    live.start()
+    with live.client() as client:
+        client.timeout = httpx.Timeout(LIVE_LIMIT_S)
+        held = claim(client, "live-1", ttl_s=600, wait_s=LIVE_LIMIT_S)
+        path = f"/v1/leases/{held['lease_id']}"
+
+        def execute(client: httpx.Client, script: str) -> str:
+            rights = {"X-Dart-Lease-Token": held["token"], "X-Dart-Fence": str(held["fence"])}
+            reply = client.post(f"{path}/execute", json={"argv": ["sh", "-c", script]}, headers=rights)
+            assert reply.status_code == 200, reply.text
+            return str(reply.json()["stdout"])
+
+        started = execute(client, "sleep 100000 >/dev/null 2>&1 & echo $! > /tmp/pid; cat /tmp/pid")
+    live.stop()
+    told = json.loads(live.cli("reap", "--dry-run", "--json", "--provider", "runc").stdout)["removed"]
+    assert held["desktop_id"] in told
+    assert f"lease {held['lease_id']}" in told
+    live.start()
+    with live.client() as client:
+        client.timeout = httpx.Timeout(LIVE_LIMIT_S)
+        assert client.get(path).json()["state"] == "active"
+        assert client.post(f"{path}/heartbeat").is_success
+        alive = execute(client, "cat /tmp/pid; kill -0 $(cat /tmp/pid) && echo alive")
+        assert alive.split() == [*started.split(), "alive"], "the same desktop with the same processes, token and fence"
+        assert client.delete(path).is_success
+    assert live.cli("stop").stdout.strip() == "stopped"
+    told = json.loads(live.cli("reap", "--dry-run", "--json", "--provider", "runc").stdout)["removed"]
+    assert not [name for name in told if name.startswith(("desk_", "snap_", "lease "))]

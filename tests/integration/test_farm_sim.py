@@ -48,7 +48,7 @@ class Daemon:
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
 
