@@ -11,7 +11,7 @@
     ├── FarmError               the farm cannot be reached, refused, or is full: one class per code
     │   ├── Unreachable  FarmTimeout
     │   ├── Unauthenticated  Forbidden  NotFound  InvalidRequest
-    │   ├── NoCapacity  QuotaExceeded  TooManyRequests  Draining            `retry_after_s` says when to ask again
+    │   ├── NoCapacity  QuotaExceeded  TooManyRequests  Draining  LedgerAway            `retry_after_s` says when to ask again
     │   ├── SnapshotQuota  SnapshotMissing  SnapshotBroken
     │   ├── ImageMissing  CapabilityMissing
     │   └── ClaimCancelled
@@ -128,6 +128,10 @@ class Draining(FarmError):
     """The farm takes no claims now: it starts, stops, or was told to."""
 
 
+class LedgerAway(FarmError):
+    """The farm's database is away: desktops and leases go on, nothing new is granted."""
+
+
 class SnapshotQuota(FarmError):
     """There is no room for the snapshot."""
 
@@ -161,6 +165,7 @@ REFUSALS: Mapping[ErrorCode, type[FarmError]] = {
     ErrorCode.QUOTA_EXCEEDED: QuotaExceeded,
     ErrorCode.TOO_MANY_REQUESTS: TooManyRequests,
     ErrorCode.DRAINING: Draining,
+    ErrorCode.LEDGER_AWAY: LedgerAway,
     ErrorCode.QUOTA: SnapshotQuota,
     ErrorCode.SNAPSHOT_MISSING: SnapshotMissing,
     ErrorCode.SNAPSHOT_BROKEN: SnapshotBroken,

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dart_envs.clock import Clock
-from dart_envs.errors import Draining, FarmError, QuotaExceeded, TooManyRequests, Unreachable
+from dart_envs.errors import Draining, FarmError, LedgerAway, QuotaExceeded, TooManyRequests, Unreachable
 
 _T = TypeVar("_T")
-REPEATABLE = (Unreachable, QuotaExceeded, TooManyRequests, Draining)
+REPEATABLE = (Unreachable, QuotaExceeded, TooManyRequests, Draining, LedgerAway)
 
 
 @dataclass(frozen=True, slots=True)
