@@ -26,7 +26,7 @@ from dart_server.wire import DesktopState, LeaseState
 QUALITY = 90
 TAKE_TIMEOUT_S = 10.0
 """A picture waits behind the step that the desktop is doing."""
-SMALL = (480, 270)
+SMALL = (640, 360)
 """Largest size of a small picture, in pixels."""
 SMALL_QUALITY = 72
 _REQUEST = json.dumps({"seq": 0, "frame": {"encoding": "jpeg", "quality": QUALITY, "cursor": True}}).encode()
@@ -68,7 +68,7 @@ class Picture:
 def shrink(file: bytes) -> bytes:
     """A picture file as a JPEG of at most `SMALL`."""
     with Image.open(io.BytesIO(file)) as image:
-        image.draft("RGB", (SMALL[0] * 2, SMALL[1] * 2))
+        image.draft("RGB", SMALL)
         return small_jpeg(image.convert("RGB"))
 
 

@@ -1,7 +1,7 @@
 """The last steps of each desktop: what was done, and a small picture of what was there then.
 
 Rule: bounded, by steps per desktop and by bytes in all; the step itself only leaves a note, the picture is made in a thread, at most
-`PICTURES_PER_S` in all and one per `APART_S` and desktop, the latest first. Nothing is asked of the guest: pictures are those that the
+`PICTURES_PER_S` in all and one per `APART_S` and desktop, of its latest frame. Nothing is asked of the guest: pictures are those that the
 step's own frame had. Each step tells whose it was. Non-goals: the training record (`dart_agent.store`).
 """
 
@@ -29,6 +29,8 @@ BYTES = 48 * 1024**2
 """Bytes of pictures kept in all."""
 APART_S = 0.4
 PICTURES_PER_S = 8.0
+MOST_WAITING = 4
+"""Frames that may wait to become pictures: a raw one has six megabytes."""
 LONGEST_TEXT = 200
 MOST_EVENTS = 40
 """Events told of one step."""
@@ -88,8 +90,10 @@ class Replay:
         ring.append(step)
         if len(ring) > self._steps:
             self._drop(ring)
-        last_s = self._pictured_s.get(desktop_id, -APART_S)
-        if request.frame.encoding != "none" and self._clock.monotonic() - last_s >= APART_S:
+        if request.frame.encoding == "none":
+            return
+        due = self._clock.monotonic() - self._pictured_s.get(desktop_id, -APART_S) >= APART_S
+        if due and (desktop_id in self._waiting or len(self._waiting) < MOST_WAITING):
             self._waiting[desktop_id] = (step, frame)
             self._arrived.set()
 
