@@ -105,7 +105,9 @@ class Pool:
             raise FarmError(ErrorCode.DRAINING, "the farm is draining: it grants no new leases", hint=hint)
         want = self.require(want)
         self._standby.asked_for(want)
-        return self._serving.enter(owner, want, units=units, priority=priority)
+        bounded = any(pool.spec.max is not None for pool in self.pools.all())
+        lane = (want.base_of, want.setup_key, want.snapshot_id) if bounded else want.base_of
+        return self._serving.enter(owner, want, lane, units=units, priority=priority)
 
     async def granted(self, ticket: Ticket, wait_s: float) -> list[Slot]:
         """The slots of a ticket, the caller's alone; see `Serving.granted`. Raises `FarmError`."""

@@ -84,11 +84,12 @@ class Serving:
         """What waiting claims want, of some of them when there are many."""
         return (turn.want for turn in islice(self.turns, LOOKED_AT) if isinstance(turn, Ticket))
 
-    def enter(self, owner: str, want: Want, *, units: int = 1, priority: int = 0) -> Ticket:
-        """Stand in the queue; the ticket may be served already. Raises `FarmError` when that can never be, or the key may not wait."""
+    def enter(self, owner: str, want: Want, lane: Hashable, *, units: int = 1, priority: int = 0) -> Ticket:
+        """Stand in the queue; the ticket may be served already. Claims of one `lane` wait together when there is room for none of them.
+        Raises `FarmError` when that can never be, or the key may not wait."""
         self._possible(owner, units)
         granted = asyncio.get_running_loop().create_future()
-        ticket = Ticket(owner, want.base_of, units, priority, want=want, granted=granted)
+        ticket = Ticket(owner, lane, units, priority, want=want, granted=granted)
         self.turns.add(ticket)
         self._making.changed()
         most = self.turns.share(owner).max_waiting

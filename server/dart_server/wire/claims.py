@@ -36,7 +36,10 @@ class ClaimRequest(WireModel):
     )
     count: int = Field(default=1, ge=1, le=MAX_GANG, description="a gang: so many desktops, all or none")
     priority: int = Field(
-        default=0, ge=-100, le=100, description="higher is served first; who is passed over gains a point each time"
+        default=0,
+        ge=-100,
+        le=100,
+        description="higher is served first; what is passed over gains with every grant and with time",
     )
     ttl_s: float = Field(
         default=60.0, gt=1, le=3600, description="each lease ends this long after its grant or its last heartbeat"

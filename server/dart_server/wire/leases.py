@@ -30,7 +30,10 @@ class LeaseRequest(WireModel):
         description="labels that the desktop's pool must have; the pool says shape and snapshot then",
     )
     priority: int = Field(
-        default=0, ge=-100, le=100, description="higher is served first; who is passed over gains a point each time"
+        default=0,
+        ge=-100,
+        le=100,
+        description="higher is served first; what is passed over gains with every grant and with time",
     )
 
 
