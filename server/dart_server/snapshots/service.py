@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from dart_server import wire
 from dart_server.clock import Clock
@@ -27,6 +28,12 @@ BaseOf = tuple[wire.DesktopShape, str]
 """(shape, image digest): what a booted base is the base of."""
 
 
+@lru_cache(maxsize=1024)
+def _same(shape: wire.DesktopShape) -> wire.DesktopShape:
+    """The first of all equal shapes."""
+    return shape
+
+
 @dataclass(frozen=True, slots=True)
 class Want:
     """What a desktop should be a copy of: exactly `snapshot_id`, else the owner's prepared state `setup_key`, else the booted base."""
@@ -36,6 +43,10 @@ class Want:
     owner: str
     setup_key: str | None = None
     snapshot_id: str | None = None
+
+    def __post_init__(self) -> None:
+        # Wants, desktops and snapshots of equal shapes share one object: they are compared all the time, and identity is quick.
+        object.__setattr__(self, "shape", _same(self.shape))
 
     @property
     def base_of(self) -> BaseOf:
