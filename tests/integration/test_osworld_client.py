@@ -31,7 +31,7 @@ from dart_server.wire import DesktopShape
 pytestmark = pytest.mark.timeout(900)
 CONTAINERS = [pytest.param("runc", marks=pytest.mark.desktop), pytest.param("docker", marks=pytest.mark.docker)]
 MACHINES = [pytest.param("libvirt", marks=pytest.mark.libvirt)]
-SHOWN_S = 60.0
+SHOWN_S = 120.0
 SHAPE = DesktopShape(resolution=(1024, 768))
 BROWSER_SHAPE = DesktopShape(image="desktop", resolution=(1280, 800))
 WEB = Path(__file__).resolve().parents[1] / "support" / "stand_in_web.py"
@@ -102,8 +102,6 @@ async def test_every_method_of_the_python_controller(
         tested.add(method)
         return await client.python(method, *arguments)
 
-    film = tmp_path / "film.mp4"
-    await call("start_recording")
     assert (await call("get_screenshot")).startswith(b"\x89PNG")
     assert "<desktop-frame" in await call("get_accessibility_tree")
     assert await call("get_terminal_output") is None
@@ -134,6 +132,8 @@ async def test_every_method_of_the_python_controller(
     await client.output("python3 -c \"from PIL import Image; Image.new('RGB', (9, 9)).save('/tmp/w.png')\"")
     await client.setup(("change_wallpaper", {"path": "/tmp/w.png"}))
     assert (await call("get_vm_wallpaper")).startswith(b"\x89PNG")
+    film = tmp_path / "film.mp4"
+    await call("start_recording")
     await call("execute_action", {"action_type": "MOVE_TO", "parameters": {"x": 300, "y": 200}})
     await call("end_recording", str(film))
     assert film.read_bytes()[4:8] == b"ftyp"
