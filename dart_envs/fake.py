@@ -19,6 +19,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from json import dumps as to_json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -297,12 +298,12 @@ class FakeLease(ScriptedDesktop):
             last_used_at=_EPOCH,
         )
 
-    async def fork(self, count: int = 1, *, wait_s: float = 60.0) -> FakeFork:
+    async def fork(self, count: int = 1, *, wait_s: float = 60.0) -> SimpleNamespace:
         self._enter("fork")
         leases = tuple([await self._farm.lease(self.shape, wait_s=wait_s) for _ in range(count)])
         for lease in leases:
             lease.state = copy.deepcopy(self.state)
-        return FakeFork(leases)
+        return SimpleNamespace(leases=leases)
 
     async def clock(self) -> ClockView:
         self._enter("clock")
@@ -330,13 +331,6 @@ class FakeLease(ScriptedDesktop):
         if self.lost:
             raise LeaseLost(f"Lease {self.lease_id} has ended.")
         super()._enter(method)
-
-
-@dataclass(frozen=True)
-class FakeFork:
-    """Copies of a scripted desktop."""
-
-    leases: tuple[FakeLease, ...]
 
 
 class FakeFarm:
