@@ -11,6 +11,7 @@ from dart_server.farm import Farm, package_version
 from dart_server.guest import routes as guest_routes
 from dart_server.leases import claim_routes
 from dart_server.leases import routes as lease_routes
+from dart_server.pool import routes as pool_routes
 from dart_server.setups import routes as setup_routes
 from dart_server.snapshots import routes as snapshot_routes
 
@@ -34,6 +35,7 @@ def create_app(farm: Farm) -> FastAPI:
         snapshot_routes,
         guest_routes,
         key_routes,
+        pool_routes,
         dashboard_routes,
     )
     for module in domains:

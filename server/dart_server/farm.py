@@ -27,10 +27,11 @@ from dart_server.door.limits import Limits
 from dart_server.errors import FarmError, from_provider
 from dart_server.guest.access import GuestAccess
 from dart_server.guest.client import GuestClient
-from dart_server.keys import Keys, Scope, secret_file
+from dart_server.keys import Keys, Principal, Scope, secret_file
 from dart_server.leases.claims import Claims
 from dart_server.leases.service import Access, Leases
 from dart_server.metrics import Gauges, Metrics
+from dart_server.pool.admission import Host
 from dart_server.pool.prepare import Preparer
 from dart_server.pool.service import Pool
 from dart_server.providers.base import Freezes, Owned, Provider, ProviderError
@@ -43,6 +44,8 @@ from dart_server.snapshots.service import Living, Snapshots
 from dart_server.wire import DesktopState, ErrorCode, FaultOwner
 
 log = logging.getLogger(__name__)
+LAST = 2**62
+"""Above the number of every event."""
 
 
 def package_version() -> str:
@@ -56,7 +59,9 @@ def package_version() -> str:
 class Farm:
     """One farm process. `start` once, `stop` once."""
 
-    def __init__(self, settings: FarmSettings, provider: Provider, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: FarmSettings, provider: Provider, clock: Clock | None = None, host: Host | None = None
+    ) -> None:
         clock = clock or SystemClock()
         self.settings = settings
         self.provider = provider
@@ -85,7 +90,7 @@ class Farm:
         )
         self.setups = Setups(self.snapshots, self.repository, clock)
         self.preparer = Preparer(provider, self.snapshots, self.repository, settings, self.metrics, clock)
-        self.pool = Pool(provider, self.preparer, self.snapshots, self.repository, settings, self.metrics, clock)
+        self.pool = Pool(provider, self.preparer, self.snapshots, self.repository, settings, self.metrics, clock, host)
         token_root = secret_file(settings.secret_path, "root").encode()
         self.leases = Leases(self.pool, self.setups, self.repository, self.metrics, clock, token_root)
         self.claims = Claims(provider, self.pool, self.leases, self.repository, self.metrics, settings, clock)
@@ -108,6 +113,7 @@ class Farm:
         await self.provider.start()
         await self._take_over()
         await self.pool.pools.load()
+        self.pool.drain(on=await self._was_drained())
         self.repository.add_event(EventNote("farm_started", data={"provider": self.provider.name}))
         self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
         await self.dashboard.start()
@@ -228,7 +234,52 @@ class Farm:
         reasons = [] if self.ready else ["the farm is starting or stopping"]
         if self.database.away is not None:
             reasons.append(f"the ledger's database is away ({self.database.away})")
+        if self.pool.drained:
+            reasons.append("the farm is draining")
         return reasons
+
+    def drain(self, *, on: bool) -> None:
+        """Grant nothing more, while leases go on, or grant again; it holds over restarts."""
+        self.repository.add_event(EventNote("farm_drained" if on else "farm_undrained"))
+        self.pool.drain(on=on)
+
+    async def _was_drained(self) -> bool:
+        """Whether an earlier life of this farm was draining when it ended."""
+        latest = [
+            await self.repository.events(0, 1, before=LAST, kind=kind) for kind in ("farm_drained", "farm_undrained")
+        ]
+        drained, undrained = (found[0].id if found else 0 for found in latest)
+        return drained > undrained
+
+    async def quarantine(self, desktop_id: str, reason: str) -> wire.DesktopView:
+        """Keep a desktop from use. Raises `not_found`, `no_capacity`, `invalid`."""
+        slot = self._slot(desktop_id)
+        if slot.state is DesktopState.QUARANTINED:
+            return slot.view()
+        if slot.busy or slot.lock.locked():
+            hint = "Try again when that is done."
+            raise FarmError(ErrorCode.INVALID, f"{desktop_id} is being made, reset or removed", status=409, hint=hint)
+        lease = next((lease for lease in self.leases.active if lease.slot is slot), None)
+        left = await self.pool.set_aside(slot, reason)
+        if lease is not None and left is not None:
+            lease.slot, lease.desktop_id, lease.fence = left, left.desktop_id, left.fence
+            await self.repository.move_lease(lease, left, slot)
+        return slot.view()
+
+    async def release(self, desktop_id: str, principal: Principal) -> wire.DesktopView:
+        """Give a desktop back, from its quarantine or its lease. Raises `not_found`."""
+        slot = self._slot(desktop_id)
+        if slot.state is DesktopState.QUARANTINED:
+            self.pool.quarantine.release(slot)
+        elif slot.lease_id is not None:
+            await self.leases.release(slot.lease_id, principal)
+        return slot.view()
+
+    def _slot(self, desktop_id: str) -> Slot:
+        slot = self.pool.slots.get(desktop_id)
+        if slot is None or slot.state is DesktopState.GONE:
+            raise FarmError(ErrorCode.NOT_FOUND, f"there is no desktop {desktop_id}")
+        return slot
 
     def gauges(self) -> Gauges:
         """What metrics tell of this moment."""
@@ -252,6 +303,7 @@ class Farm:
                 "fork": capabilities.fork,
                 "restore_in_place": capabilities.restore_in_place,
                 "tunnel": capabilities.tunnel,
+                "freeze": capabilities.freeze,
                 **{f"limit_{name}": True for name in sorted(capabilities.limits)},
             },
             max_desktops=self.settings.max_desktops,
@@ -261,6 +313,24 @@ class Farm:
             snapshot_bytes=self.snapshots.used_bytes,
             snapshot_quota_bytes=self.settings.snapshot_quota_bytes,
             quarantined_bytes=self.snapshots.quarantined_bytes,
+            draining=self.pool.drained,
+            short_of=self.pool.admission.refusal,
+            held_back=self.pool.held_back,
+            host=self._host_view(),
+        )
+
+    def _host_view(self) -> wire.HostView | None:
+        now = self.pool.admission.readings()
+        if now is None:
+            return None
+        return wire.HostView(
+            memory_available_bytes=now.memory_available_bytes,
+            memory_total_bytes=now.memory_total_bytes,
+            files_free_bytes=now.files_free_bytes,
+            files_in_memory=now.files_in_memory,
+            load=now.load,
+            processors=now.processors,
+            cpu_pressure=now.pressure,
         )
 
     async def idle_forever_after(self, idle_s: float) -> None:

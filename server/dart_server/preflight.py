@@ -12,6 +12,7 @@ from dataclasses import asdict
 
 from dart_server.checks import Check, existing, of_process
 from dart_server.errors import ConfigError
+from dart_server.pool.admission import Readings, SystemHost, bearable
 from dart_server.settings import FarmSettings
 
 MIB = 1024**2
@@ -28,12 +29,22 @@ def require(settings: FarmSettings) -> None:
 
 def examine(settings: FarmSettings) -> list[Check]:
     """Everything that was looked at, the provider's own answer included."""
-    return [
-        *of_process(settings),
-        *_host_checks(settings),
-        *_own_checks(settings),
-        asyncio.run(_provider_check(settings)),
-    ]
+    found = [*of_process(settings), *_host_checks(settings), *_own_checks(settings)]
+    if settings.provider != "sim":
+        now = SystemHost(settings.snapshot_dir).read()
+        memory_mib, disk_mib = settings.reserve_memory_mib, settings.reserve_disk_mib
+        found.append(
+            bearable_check(settings.max_desktops, now, reserve_memory_mib=memory_mib, reserve_disk_mib=disk_mib)
+        )
+    return [*found, asyncio.run(_provider_check(settings))]
+
+
+def bearable_check(max_desktops: int, now: Readings, *, reserve_memory_mib: int, reserve_disk_mib: int) -> Check:
+    """Whether the host bears as many desktops of the usual size as the farm may make."""
+    number = bearable(now, reserve_memory_bytes=reserve_memory_mib * MIB, reserve_files_bytes=reserve_disk_mib * MIB)
+    detail = f"{max_desktops} may be made, this host bears about {number} now."
+    cure = f"Claims would wait for the host. Lower DART_MAX_DESKTOPS to {max(1, number)}, or give the host more memory."
+    return Check("desktops", number >= max_desktops, detail, cure)
 
 
 def installed_images(settings: FarmSettings) -> list[dict[str, str]]:

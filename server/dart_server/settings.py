@@ -89,6 +89,12 @@ class FarmSettings(BaseSettings):
     """Desktops that failed and are kept, of `max_desktops`, for a person to look at; 0 keeps none."""
     quarantine_s: float = Field(default=3600.0, gt=0)
     """How long they are kept."""
+    reserve_memory_mib: int = Field(default=512, ge=0)
+    """Memory of the host that must stay free beside every desktop that is made, what lies in a snapshot directory in memory included."""
+    reserve_disk_mib: int = Field(default=256, ge=0)
+    """Room that must stay free in the snapshot directory."""
+    max_load_per_cpu: float = Field(default=32.0, gt=0, allow_inf_nan=False)
+    """No desktop more is made while the host's load over a minute is above this for each processor."""
     uds: Path | None = None
     host: str = "127.0.0.1"
     port: int = Field(default=8700, ge=0, le=65535)

@@ -52,6 +52,10 @@ class Backoff:
         trouble = self._troubles.get(what)
         return trouble is not None and self._clock.monotonic() < trouble.not_before_s
 
+    def reasons(self) -> list[str]:
+        """What went wrong with everything that is in trouble."""
+        return [text for what in self._troubles if (text := self.reason(what)) is not None]
+
     def reason(self, what: Hashable) -> str | None:
         """What went wrong, and how long nothing will be tried, in words; None when all is well."""
         trouble = self._troubles.get(what)

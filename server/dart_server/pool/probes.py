@@ -68,8 +68,9 @@ class Probes:
         self._looking = asyncio.Semaphore(LOOKS_AT_ONCE)
         self._rounds = Background()
         self._under_way = False
-        self.most_memory_bytes = 0
-        """What the largest desktop used when it was looked at."""
+        self._memory_bytes: list[int] = []
+        self.usual_memory_bytes = 0
+        """What a desktop used, on average, in the last round; 0 before there was one."""
 
     def begin(self) -> None:
         """Start a round, unless the last one is still under way."""
@@ -82,8 +83,11 @@ class Probes:
         try:
             slots = [slot for slot in self._slots.by_id.values() if _looked_at(slot)]
             known = {(slot.desktop_id, slot.fence) for slot in slots}
+            self._memory_bytes = []
             self._failures = Counter({life: count for life, count in self._failures.items() if life in known})
             results = await asyncio.gather(*(self._look(slot) for slot in slots), return_exceptions=True)
+            if self._memory_bytes:
+                self.usual_memory_bytes = sum(self._memory_bytes) // len(self._memory_bytes)
             for slot, result in zip(slots, results, strict=True):
                 if isinstance(result, Exception):
                     log.error("a probe failed", exc_info=result, extra={"desktop_id": slot.desktop_id})
@@ -100,7 +104,8 @@ class Probes:
         if (slot.lease_id, slot.fence, slot.snapshot_id) != before or not _looked_at(slot):
             return
         life = (slot.desktop_id, slot.fence)
-        self.most_memory_bytes = max(self.most_memory_bytes, health.memory_bytes)
+        if health.memory_bytes:
+            self._memory_bytes.append(health.memory_bytes)
         if health.alive or (slot.lease_id is not None and health.cause in STILL_USABLE):
             del self._failures[life]
             return

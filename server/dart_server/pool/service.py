@@ -15,6 +15,7 @@ from dart_server import wire
 from dart_server.clock import Clock
 from dart_server.errors import FarmError
 from dart_server.metrics import Metrics
+from dart_server.pool.admission import MIB, Admission, Host, SystemHost
 from dart_server.pool.background import Background
 from dart_server.pool.making import Making
 from dart_server.pool.pools import Pools
@@ -45,6 +46,7 @@ class Pool:
         settings: FarmSettings,
         metrics: Metrics,
         clock: Clock,
+        host: Host | None = None,
     ) -> None:
         self._snapshots = snapshots
         self._draining = self._keeping = False
@@ -52,7 +54,17 @@ class Pool:
         self.drained = False
         """No new grants; see `drain`."""
         self._preparing = Background()
-        self._slots = Slots(provider, snapshots, settings.max_desktops, clock)
+        self.admission = Admission(
+            host or SystemHost(settings.snapshot_dir),
+            clock,
+            limited=lambda: bool(provider.capabilities.limits),
+            seen_memory_bytes=lambda: self._probes.usual_memory_bytes,
+            reserve_memory_bytes=settings.reserve_memory_mib * MIB,
+            reserve_files_bytes=settings.reserve_disk_mib * MIB,
+            most_load=settings.max_load_per_cpu,
+        )
+        self._slots = Slots(provider, snapshots, self.admission, settings.max_desktops, clock)
+        self._slots.cap = self._capped
         self._making = Making(self._slots, preparer, repository, clock, settings.tick_s, self.dispatch)
         self._serving = Serving(self._slots, self._making, self._preparing, preparer, settings, clock)
         self.pools = Pools(provider, repository, clock)
@@ -178,6 +190,45 @@ class Pool:
         await self.pools.refresh()
         self.quarantine.tick()
         self.dispatch()
+
+    def _capped(self, want: Want) -> str | None:
+        """Why a pool allows no more desktops of what is wanted."""
+        return self._standby.capped(want)
+
+    def views(self) -> list[wire.PoolView]:
+        """Every pool as it is now, the farm's own first."""
+        return [self._standby.default_view(), *(self._standby.view(pool) for pool in self.pools.all())]
+
+    def view(self, name: str) -> wire.PoolView:
+        """One pool. Raises `not_found`."""
+        return self._standby.default_view() if name == wire.DEFAULT_POOL else self._standby.view(self.pools.get(name))
+
+    async def put(self, name: str, spec: wire.PoolSpec, owner: str) -> wire.PoolView:
+        """Say what is to be ready. Raises `image_missing`, `invalid`."""
+        pool = await self.pools.put(name, spec, owner)
+        self.dispatch()
+        return self._standby.view(pool)
+
+    async def forget(self, name: str) -> None:
+        """No such pool any more. Raises `not_found`."""
+        await self.pools.delete(name)
+        self.dispatch()
+
+    @property
+    def held_back(self) -> list[str]:
+        """What is not made ahead of need because it failed, and why."""
+        return self._standby.backoff.reasons()
+
+    async def set_aside(self, slot: Slot, reason: str) -> Slot | None:
+        """Quarantine a slot; the one without a desktop in which its lease goes on, if it had one. Raises `FarmError`."""
+        left = None
+        if slot.lease_id is not None:
+            left = self._slots.beside(slot)
+            slot.lease_id = None
+            slot.fence += 1
+        await self.quarantine.set_aside(slot, reason, asked=True)
+        self.dispatch()
+        return left
 
     def drain(self, *, on: bool) -> None:
         """Grant nothing more, while leases go on, or grant again. Raises `draining` in those who wait."""

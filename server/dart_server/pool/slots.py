@@ -9,20 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dart_server.clock import Clock
+from dart_server.errors import FarmError
 from dart_server.ids import new_id
+from dart_server.pool.admission import Admission
 from dart_server.providers.base import Provider
 from dart_server.records import Slot
 from dart_server.snapshots.service import BaseOf, Living, Snapshots, Want
-from dart_server.wire import DesktopState
+from dart_server.wire import DesktopHealthView, DesktopState, ErrorCode, FaultOwner
 
 Kind = tuple[BaseOf, str | None]
 """What a desktop is a copy of: a shape of an image, and the snapshot, None for one that is booted."""
 
 
 class Slots:
-    """All slots of one farm, up to `max_desktops`."""
+    """All slots of one farm, up to `max_desktops` and to what the host bears."""
 
-    def __init__(self, provider: Provider, snapshots: Snapshots, max_desktops: int, clock: Clock) -> None:
+    def __init__(
+        self, provider: Provider, snapshots: Snapshots, admission: Admission, max_desktops: int, clock: Clock
+    ) -> None:
+        self._admission = admission
         self._provider = provider
         self._snapshots = snapshots
         self._clock = clock
@@ -30,6 +35,8 @@ class Slots:
         self.by_id: dict[str, Slot] = {}
         self._ceded: dict[str, Slot] = {}
         """Those on their way out whose place another slot has already."""
+        self.cap: Callable[[Want], str | None] = lambda want: None
+        """Says why a pool allows no more desktops of what is wanted; None while it does."""
 
     def living(self) -> Living:
         """Which desktops exist or are being made."""
@@ -100,9 +107,13 @@ class Slots:
         aside = sum(slot.state is DesktopState.QUARANTINED for slot in self.by_id.values())
         return self.max_desktops - aside
 
-    def new(self, want: Want) -> Slot | None:
-        """A slot more, busy and without a desktop; None when there are as many as there may be."""
-        return self._add(want) if self.room() > 0 else None
+    def new(self, want: Want, *, ahead: bool = False) -> Slot | None:
+        """A slot more, busy and without a desktop; None when there are as many as there may be, or the host bears no more. `ahead`: nobody
+        waits for it."""
+        if self.room() <= 0 or (not ahead and self.cap(want) is not None):
+            return None
+        coming = sum(slot.busy and slot.state is DesktopState.CREATING for slot in self.by_id.values())
+        return self._add(want) if self._admission.admits(coming, ahead=ahead) else None
 
     def victims(self, number: int) -> list[Slot] | None:
         """The free slots that go when others need their places, used ones first; None when there are not so many."""
@@ -119,7 +130,8 @@ class Slots:
         added: list[Slot] = []
         while len(taken) + len(added) < units and (slot := self.new(want)) is not None:
             added.append(slot)
-        victims = self.victims(units - len(taken) - len(added))
+        lacking = units - len(taken) - len(added)
+        victims = None if lacking > 0 and self.cap(want) is not None else self.victims(lacking)
         if victims is None:
             for slot in taken:
                 slot.busy = False
@@ -137,3 +149,22 @@ class Slots:
         slot = Slot(new_id("desk"), want.shape, want.image_digest, self._provider.name, self._clock.time())
         self.by_id[slot.desktop_id] = slot
         return slot
+
+    def shortage(self, want: Want) -> str:
+        """Why there is no desktop more for this, in words."""
+        reason = self.cap(want) or self._admission.refusal
+        in_use = f"{len(self.by_id)} of {self.max_desktops} are in use"
+        return f"{in_use}; {reason}" if reason and self.room() > 0 else in_use
+
+    def beside(self, slot: Slot) -> Slot:
+        """A slot without a desktop, for the lease of one whose desktop is taken from it. Raises `no_capacity`."""
+        if self.room() <= 0:
+            hint = "Release a lease, or this desktop's, first."
+            raise FarmError(
+                ErrorCode.NO_CAPACITY, f"there is no room beside it: {len(self.by_id)} are in use", hint=hint
+            )
+        found = Slot(new_id("desk"), slot.shape, slot.image_digest, slot.provider, self._clock.time())
+        found.lease_id, found.fence, found.busy, found.state = slot.lease_id, slot.fence + 1, False, DesktopState.BROKEN
+        found.failure = DesktopHealthView(alive=False, cause="quarantined", fault_owner=FaultOwner.HOST)
+        self.by_id[found.desktop_id] = found
+        return found

@@ -8,10 +8,12 @@ and again; `pool.plan` says what to do about it, this module does it. Who waits 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from dart_server.clock import Clock
+from dart_server import wire
+from dart_server.clock import Clock, utc
 from dart_server.errors import FarmError
 from dart_server.pool.background import Background
 from dart_server.pool.backoff import Backoff
@@ -21,7 +23,7 @@ from dart_server.pool.plan import Action, Copy, Freeze, Make, Phase, Remove, Tar
 from dart_server.pool.pools import Named, Pools
 from dart_server.pool.slots import Kind, Slots
 from dart_server.providers.base import Provider, ProviderError
-from dart_server.records import Slot
+from dart_server.records import SHARED, Slot
 from dart_server.settings import FarmSettings
 from dart_server.snapshots.service import Want
 from dart_server.wire import DEFAULT_POOL, DesktopState
@@ -65,6 +67,8 @@ class Standby:
         self.backoff = Backoff(clock)
         self._want: Want | None = None
         self.drained = False
+        self._hits = self._misses = 0
+        self._began_at = clock.time()
 
     def asked_for(self, want: Want) -> None:
         """A claim came: copies of its base are kept from now on."""
@@ -73,14 +77,15 @@ class Standby:
 
     def _asked(self, want: Want) -> None:
         self._demand.asked(want)
+        hit = any(self._slots.serves(slot, want) for slot in self._slots.idle())
+        self._hits += hit
+        self._misses += not hit
         pools = self._pools.all()
-        if pools:
-            kind = self._slots.kind(want)
-            hit = any(self._slots.serves(slot, want) for slot in self._slots.idle())
-            for pool in pools:
-                if pool.want is not None and self._kind(pool.want) == kind:
-                    pool.hits += hit
-                    pool.misses += not hit
+        kind = self._kind(want) if pools else None
+        for pool in pools:
+            if pool.want is not None and self._kind(pool.want) == kind:
+                pool.hits += hit
+                pool.misses += not hit
 
     def _kind(self, want: Want) -> Kind | None:
         """What a copy would be now; None when there is no such snapshot."""
@@ -116,7 +121,7 @@ class Standby:
         match action:
             case Make(name, desktop_id):
                 aim = aims[name]
-                slot = self._slots.new(aim.want) if desktop_id is None else slots[desktop_id]
+                slot = self._slots.new(aim.want, ahead=True) if desktop_id is None else slots[desktop_id]
                 if slot is None:
                     return
                 slot.busy = slot.warming = True
@@ -296,3 +301,64 @@ class Standby:
         self._making.remove(slot)
         self._making.changed()
         return standby
+
+    def capped(self, want: Want) -> str | None:
+        """Why a pool of what is wanted allows no more desktops; None while all do."""
+        pools = [pool for pool in self._pools.all() if pool.spec.max is not None and pool.want is not None]
+        if not pools:
+            return None
+        kind = self._kind(want)
+        for pool in pools:
+            if pool.want is not None and pool.spec.max is not None and self._kind(pool.want) == kind:
+                there = sum(copy.kind == kind for copy in self._copies())
+                if there >= pool.spec.max:
+                    return f"the pool {pool.record.name} has its {pool.spec.max} desktops"
+        return None
+
+    def view(self, pool: Named) -> wire.PoolView:
+        """A named pool as it is now."""
+        kind = self._kind(pool.want) if pool.want is not None else None
+        missing = pool.reason if pool.want is None else None if kind else "its snapshot is not there"
+        return wire.PoolView(
+            name=pool.record.name,
+            spec=pool.spec,
+            owner=pool.owner,
+            hits=pool.hits,
+            misses=pool.misses,
+            held_back=missing or self.backoff.reason(kind),
+            created_at=utc(pool.record.created_at),
+            updated_at=utc(pool.record.updated_at),
+            **self._counts(kind),
+        )
+
+    def default_view(self) -> wire.PoolView:
+        """The farm's own pool: what was asked for last, and what is asked for again and again."""
+        kind = self._kind(self._want) if self._want is not None else None
+        shape = self._want.shape if self._want is not None else wire.DesktopShape()
+        counts = self._counts(kind)
+        counts["standby"] = sum(slot.frozen for slot in self._slots.idle())
+        return wire.PoolView(
+            name=DEFAULT_POOL,
+            spec=wire.PoolSpec(shape=shape, warm=self._settings.warm_desktops, standby=self._settings.standby_desktops),
+            owner=SHARED,
+            hits=self._hits,
+            misses=self._misses,
+            held_back=self.backoff.reason(kind),
+            created_at=utc(self._began_at),
+            updated_at=utc(self._began_at),
+            **counts,
+        )
+
+    def _counts(self, kind: Kind | None) -> dict[str, int]:
+        """How many copies of a kind are in which phase."""
+        phases = Counter(copy.phase for copy in self._copies() if copy.kind == kind)
+        leased = sum(
+            slot.lease_id is not None and ((slot.shape, slot.image_digest), slot.snapshot_id) == kind
+            for slot in self._slots.by_id.values()
+        )
+        return {
+            "ready": phases[Phase.READY],
+            "standby": phases[Phase.FROZEN],
+            "making": phases[Phase.MAKING],
+            "leased": leased,
+        }

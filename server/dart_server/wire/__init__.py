@@ -42,7 +42,10 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     GET    /v1/events?after=N                    -> list[Event]                   history; before, limit, kind, desktop_id, lease_id
     GET    /v1/leases/{lease_id}/events          -> list[Event]                   that of one lease; after, before, limit, kind
     GET    /v1/desktops/{desktop_id}/events      -> list[Event]                   that of one desktop; the same
+    POST   /v1/desktops/{id}/quarantine          QuarantineRequest -> DesktopView admin; keep it from use, for a person to look at
+    POST   /v1/desktops/{id}/release             -> DesktopView                   admin; give it back
     GET    /v1/farm                              -> FarmView
+    POST   /v1/farm/drain                        -> FarmView                      admin; no new leases; DELETE: again
     GET    /metrics                              Prometheus text
     POST   /v1/keys                              KeyRequest -> NewKey             admin; the secret is in this answer only
     GET    /v1/keys                              -> list[KeyView]                 admin
@@ -114,6 +117,8 @@ from dart_server.wire.farm import (
     DesktopView,
     Event,
     FarmView,
+    HostView,
+    QuarantineRequest,
     SetupAbandon,
     SetupClaim,
     SetupGrant,
@@ -168,6 +173,7 @@ __all__ = [
     "FrameHeader",
     "FrameSpec",
     "HeartbeatReply",
+    "HostView",
     "ImageName",
     "InputEvent",
     "KeyEvent",
@@ -183,6 +189,7 @@ __all__ = [
     "PoolName",
     "PoolSpec",
     "PoolView",
+    "QuarantineRequest",
     "RenewReply",
     "RenewRequest",
     "ResetReply",

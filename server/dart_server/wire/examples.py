@@ -147,37 +147,73 @@ _KEY = {
 }
 _KEY_REQUEST = {"name": "training run 42", "scope": "lease", "max_leases": 16, "max_waiting": 64}
 
+_FARM: dict[str, Any] = {
+    "version": "0.1.0",
+    "provider": "runc",
+    "capabilities": {"memory_snapshot": True, "fork": True, "restore_in_place": True, "tunnel": True},
+    "max_desktops": 8,
+    "desktops": {"ready": 1, "leased": 3},
+    "leases_active": 3,
+    "snapshots": 2,
+    "snapshot_bytes": 240000000,
+    "snapshot_quota_bytes": 4294967296,
+    "quarantined_bytes": 0,
+    "draining": False,
+    "short_of": None,
+    "held_back": [],
+    "host": {
+        "memory_available_bytes": 12000000000,
+        "memory_total_bytes": 16000000000,
+        "files_free_bytes": 7000000000,
+        "files_in_memory": True,
+        "load": 1.5,
+        "processors": 4,
+        "cpu_pressure": 12.0,
+    },
+}
+_DESKTOP = {
+    "desktop_id": DESKTOP_ID,
+    "state": "leased",
+    "provider": "runc",
+    "shape": SHAPE,
+    "fence": 3,
+    "lease_id": LEASE_ID,
+    "setup_key": None,
+    "created_at": NOW,
+    "snapshot_id": SNAPSHOT_ID,
+    "frozen": False,
+    "note": None,
+}
+_POOL_SPEC = {
+    "shape": SHAPE,
+    "setup_key": SETUP_KEY,
+    "snapshot_id": None,
+    "labels": {"suite": "basics"},
+    "warm": 1,
+    "standby": 4,
+    "min": 0,
+    "max": 16,
+    "refill_per_minute": 120.0,
+}
+_POOL = {
+    "name": "basics",
+    "spec": _POOL_SPEC,
+    "owner": KEY_ID,
+    "ready": 1,
+    "standby": 4,
+    "making": 0,
+    "leased": 8,
+    "hits": 410,
+    "misses": 3,
+    "held_back": None,
+    "created_at": NOW,
+    "updated_at": NOW,
+}
 EXAMPLES: dict[str, Example] = {
     "healthz": Example(reply={"status": "ok"}),
     "readyz": Example(reply={"status": "ready"}),
-    "get_farm": Example(
-        reply={
-            "version": "0.1.0",
-            "provider": "runc",
-            "capabilities": {"memory_snapshot": True, "fork": True, "restore_in_place": True, "tunnel": True},
-            "max_desktops": 8,
-            "desktops": {"ready": 1, "leased": 3},
-            "leases_active": 3,
-            "snapshots": 2,
-            "snapshot_bytes": 240000000,
-            "snapshot_quota_bytes": 4294967296,
-            "quarantined_bytes": 0,
-        }
-    ),
-    "list_desktops": Example(
-        reply=[
-            {
-                "desktop_id": DESKTOP_ID,
-                "state": "leased",
-                "provider": "runc",
-                "shape": SHAPE,
-                "fence": 3,
-                "lease_id": LEASE_ID,
-                "setup_key": None,
-                "created_at": NOW,
-            }
-        ]
-    ),
+    "get_farm": Example(reply=_FARM),
+    "list_desktops": Example(reply=[_DESKTOP]),
     "metrics": Example(reply='dart_desktops{state="ready"} 1.0\n'),
     "list_events": Example(reply=[_EVENT]),
     "list_lease_events": Example(reply=[_EVENT]),
@@ -283,6 +319,16 @@ EXAMPLES: dict[str, Example] = {
     "abandon_setup": Example(
         {"key": SETUP_KEY, "grant": "grant_6xJpN0f2v5T8w1Q4y7B0e3H6k9M2p5S8", "reason": "the download failed"}
     ),
+    "list_pools": Example(reply=[_POOL]),
+    "get_pool": Example(reply=_POOL),
+    "put_pool": Example(_POOL_SPEC, _POOL),
+    "delete_pool": Example(),
+    "quarantine_desktop": Example(
+        {"reason": "its clock is wrong"}, {**_DESKTOP, "state": "quarantined", "lease_id": None}
+    ),
+    "release_desktop": Example(reply={**_DESKTOP, "state": "gone", "lease_id": None}),
+    "drain_farm": Example(reply={**_FARM, "draining": True}),
+    "undrain_farm": Example(reply=_FARM),
     "make_key": Example(
         _KEY_REQUEST,
         {**_KEY, "secret": "dart_4tQm1Zr8Yc2Wk6Pj9Xv3Lb7Hn5Gd0Sf1Aq2Ew3Rt4Yu"},

@@ -124,8 +124,28 @@ class Event(WireModel):
     data: dict[str, Any] = Field(default_factory=dict)
 
 
+class QuarantineRequest(WireModel):
+    """Keep a desktop from use."""
+
+    reason: str | None = Field(default=None, max_length=500, description="why, for people")
+
+
+class HostView(WireModel):
+    """What the farm's host has left. `files_free_bytes`: room in the snapshot directory, taken from memory where `files_in_memory`.
+    `cpu_pressure`: percent of the last ten seconds in which something waited for a processor; null where the kernel does not tell."""
+
+    memory_available_bytes: int
+    memory_total_bytes: int
+    files_free_bytes: int
+    files_in_memory: bool
+    load: float
+    processors: int
+    cpu_pressure: float | None
+
+
 class FarmView(WireModel):
-    """The farm in numbers."""
+    """The farm in numbers. `draining`: no new leases. `short_of`: why the host bears no desktop more now, null while it does. `held_back`:
+    what is not made ahead of need because it failed, and why. `host` is null where desktops take nothing of it."""
 
     version: str
     provider: str
@@ -137,3 +157,7 @@ class FarmView(WireModel):
     snapshot_bytes: int
     snapshot_quota_bytes: int
     quarantined_bytes: int = 0
+    draining: bool = False
+    short_of: str | None = None
+    held_back: list[str] = Field(default_factory=list)
+    host: HostView | None = None

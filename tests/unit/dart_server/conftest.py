@@ -51,10 +51,11 @@ async def make_api(
     clients: list[httpx.AsyncClient] = []
 
     async def make(**settings: Any) -> Api:
+        host = settings.pop("host", None)
         chosen = {"warm_desktops": 0, "max_desktops": 2, "runtime_dir": tmp_path, "home": tmp_path, **settings}
         if not (tmp_path / "farm.db").exists():
             shutil.copy(migrated, tmp_path / "farm.db")
-        farm = Farm(FarmSettings(provider="sim", **chosen), provider, clock)
+        farm = Farm(FarmSettings(provider="sim", **chosen), provider, clock, host)
         await farm.start()
         farms.append(farm)
         transport = httpx.ASGITransport(create_app(farm), raise_app_exceptions=False)

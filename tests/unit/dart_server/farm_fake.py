@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -153,6 +153,7 @@ class FakeProvider:
 
     memory_snapshot: bool = True
     freezes: bool = False
+    limits: ClassVar[frozenset[str]] = frozenset()
     snapshot_bytes: int = 100
     files_bytes: int = 0
     broken: set[str] = field(default_factory=set)
@@ -176,7 +177,12 @@ class FakeProvider:
     @property
     def capabilities(self) -> base.Capabilities:
         return base.Capabilities(
-            self.memory_snapshot, self.memory_snapshot, self.memory_snapshot, tunnel=True, freeze=self.freezes
+            self.memory_snapshot,
+            self.memory_snapshot,
+            self.memory_snapshot,
+            tunnel=True,
+            freeze=self.freezes,
+            limits=self.limits,
         )
 
     async def start(self) -> None: ...

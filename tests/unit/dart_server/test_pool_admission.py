@@ -1,0 +1,161 @@
+"""Admission by what the host has: readings are given, answers are checked, and the farm waits with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from farm_fake import FakeProvider
+from farm_harness import MakeApi, ManualClock, until
+
+from dart_server import preflight
+from dart_server.pool.admission import (
+    FRESH_S,
+    MIB,
+    USUAL_FILES_BYTES,
+    USUAL_MEMORY_BYTES,
+    Admission,
+    Readings,
+    SystemHost,
+    bearable,
+)
+
+ROOMY = Readings(
+    memory_available_bytes=8192 * MIB,
+    memory_total_bytes=16384 * MIB,
+    files_free_bytes=4096 * MIB,
+    files_in_memory=True,
+    load=1.0,
+    processors=2,
+)
+
+
+class GivenHost:
+    """A host whose readings a test says."""
+
+    def __init__(self, now: Readings) -> None:
+        self.now = now
+
+    def read(self) -> Readings:
+        return self.now
+
+
+def admission(host: GivenHost, clock: ManualClock, **changes: Any) -> Admission:
+    settings: dict[str, Any] = {
+        "limited": lambda: True,
+        "seen_memory_bytes": lambda: 0,
+        "reserve_memory_bytes": 512 * MIB,
+        "reserve_files_bytes": 256 * MIB,
+        "most_load": 8.0,
+    }
+    return Admission(host, clock, **{**settings, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"memory_available_bytes": 600 * MIB}, "short of memory"),
+        ({"files_free_bytes": 300 * MIB}, "short of room"),
+        ({"load": 17.0}, "overloaded"),
+    ],
+)
+def test_a_host_that_is_short_of_something_is_refused_with_the_reason(changes: dict[str, Any], words: str) -> None:
+    host, clock = GivenHost(replace(ROOMY, **changes)), ManualClock()
+    door = admission(host, clock)
+    assert not door.admits(0, ahead=False)
+    assert door.refusal is not None
+    assert words in door.refusal
+    host.now = ROOMY
+    clock.now += FRESH_S
+    assert door.admits(0, ahead=False)
+    assert door.refusal is None
+
+
+def test_those_on_their_way_count_and_those_made_ahead_leave_room_for_one_more() -> None:
+    each = USUAL_MEMORY_BYTES + USUAL_FILES_BYTES
+    host = GivenHost(replace(ROOMY, memory_available_bytes=512 * MIB + 2 * each))
+    door = admission(host, ManualClock())
+    assert door.admits(0, ahead=True)
+    assert door.admits(1, ahead=False)
+    assert not door.admits(1, ahead=True)
+    assert not door.admits(2, ahead=False)
+
+
+def test_desktops_that_are_seen_to_use_more_are_reckoned_with_more() -> None:
+    door = admission(GivenHost(ROOMY), ManualClock(), seen_memory_bytes=lambda: 7900 * MIB)
+    assert not door.admits(0, ahead=False)
+
+
+def test_where_desktops_take_nothing_the_host_is_not_asked() -> None:
+    door = admission(GivenHost(replace(ROOMY, memory_available_bytes=0)), ManualClock(), limited=lambda: False)
+    assert door.admits(100, ahead=True)
+    assert door.readings() is None
+
+
+def test_what_a_host_bears() -> None:
+    each = USUAL_MEMORY_BYTES + USUAL_FILES_BYTES
+    now = replace(ROOMY, memory_available_bytes=100 * MIB + 5 * each + 1)
+    assert bearable(now, reserve_memory_bytes=100 * MIB, reserve_files_bytes=0) == 5
+    assert bearable(now, reserve_memory_bytes=100 * MIB, reserve_files_bytes=4000 * MIB) == 1
+    assert bearable(replace(now, memory_available_bytes=0), reserve_memory_bytes=1, reserve_files_bytes=0) == 0
+
+
+def pretended(top: Path, *, mounts: str, limit: str | None = None) -> SystemHost:
+    (top / "proc/pressure").mkdir(parents=True)
+    (top / "sys/fs/cgroup").mkdir(parents=True)
+    (top / "proc/meminfo").write_text("MemTotal:       1000000 kB\nMemAvailable:    600000 kB\nHugePages_Total: 0\n")
+    (top / "proc/pressure/cpu").write_text("some avg10=12.50 avg60=1.00 avg300=0.00 total=5\n")
+    (top / "proc/mounts").write_text(mounts)
+    if limit is not None:
+        (top / "sys/fs/cgroup/memory.max").write_text(limit)
+        (top / "sys/fs/cgroup/memory.current").write_text("100000000\n")
+    return SystemHost(top / "snapshots" / "not-yet", top)
+
+
+def test_readings_of_a_host(tmp_path: Path) -> None:
+    now = pretended(tmp_path, mounts="/dev/vda / ext4 rw 0 0\n").read()
+    assert (now.memory_total_bytes, now.memory_available_bytes) == (1_000_000 * 1024, 600_000 * 1024)
+    assert (now.pressure, now.files_in_memory) == (12.5, False)
+    assert now.files_free_bytes > 0
+    assert now.processors >= 1
+
+
+@pytest.mark.parametrize(("limit", "total"), [("400000000\n", 400_000_000), ("max\n", 1_000_000 * 1024)])
+def test_a_container_has_what_its_limit_leaves(tmp_path: Path, limit: str, total: int) -> None:
+    now = pretended(tmp_path, mounts=f"tmpfs {tmp_path} tmpfs rw 0 0\n", limit=limit).read()
+    assert now.memory_total_bytes == total
+    assert now.memory_available_bytes == min(600_000 * 1024, total - 100_000_000 if total < 10**9 else total)
+    assert now.files_in_memory
+
+
+async def test_a_claim_waits_for_the_host_and_is_told_why(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    monkeypatch.setattr(FakeProvider, "limits", frozenset({"memory"}))
+    host = GivenHost(replace(ROOMY, memory_available_bytes=100 * MIB))
+    api = await make_api(host=host, max_desktops=4)
+    body = {"client_request_id": "too-early", "wait_s": 0}
+    claiming = asyncio.create_task(api.call("POST", "/v1/leases", json=body))
+    await until(lambda: api.farm.pool.waiting == 1)
+    await clock.advance(0.1)
+    reply = await claiming
+    assert reply.status_code == 503
+    assert "the host is short of memory" in reply.json()["detail"]
+    seen = (await api.call("GET", "/v1/farm")).json()
+    assert "short of memory" in seen["short_of"]
+    assert seen["host"]["memory_available_bytes"] == 100 * MIB
+    host.now = ROOMY
+    clock.now += FRESH_S
+    await api.claim()
+    assert (await api.call("GET", "/v1/farm")).json()["short_of"] is None
+
+
+def test_doctor_tells_of_more_desktops_than_the_host_bears() -> None:
+    few = preflight.bearable_check(4, ROOMY, reserve_memory_mib=512, reserve_disk_mib=256)
+    assert few.ok
+    many = preflight.bearable_check(4000, ROOMY, reserve_memory_mib=512, reserve_disk_mib=256)
+    assert not many.ok
+    assert "DART_MAX_DESKTOPS" in many.cure
