@@ -143,9 +143,8 @@ class Serving:
             most, held = self.turns.share(ticket.owner).max_leases, self.turns.held(ticket.owner)
             detail = f"this key still holds {held} of the {most} desktops that it may, after {wait_s:g} s of waiting"
             return FarmError(ErrorCode.QUOTA_EXCEEDED, detail, hint="Release leases, or ask for a larger quota.")
-        in_use = f"{len(self._slots.by_id)} of {self._slots.max_desktops} are in use"
         what = "no desktop" if ticket.units == 1 else f"not enough desktops for a gang of {ticket.units}"
-        detail = f"{what} became free within {wait_s:g} s ({in_use})"
+        detail = f"{what} became free within {wait_s:g} s ({self._slots.shortage(ticket.want)})"
         return FarmError(ErrorCode.NO_CAPACITY, detail, hint="Release leases, wait longer, or raise DART_MAX_DESKTOPS.")
 
     def leave(self, ticket: Ticket) -> None:

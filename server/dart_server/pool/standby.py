@@ -108,7 +108,7 @@ class Standby:
         actions = plan(
             [aim.target for aim in aims],
             copies,
-            room=self._slots.max_desktops - len(self._slots.by_id),
+            room=max(0, self._slots.room()),
             may_make=self._settings.refills_at_once - making,
             can_freeze=self._provider.capabilities.freeze and not self.backoff.held(FREEZING),
         )
