@@ -12,7 +12,6 @@ import logging
 from collections import Counter
 
 from dart_server import wire
-from dart_server.clock import Clock, within
 from dart_server.metrics import Metrics
 from dart_server.pool.background import Background
 from dart_server.pool.making import Making
@@ -52,7 +51,6 @@ class Probes:
         quarantine: Quarantine,
         repository: Repository,
         metrics: Metrics,
-        clock: Clock,
         *,
         patience: int,
     ) -> None:
@@ -62,7 +60,8 @@ class Probes:
         self._quarantine = quarantine
         self._repository = repository
         self._metrics = metrics
-        self._clock = clock
+        self.limit_s = LOOK_LIMIT_S
+        """Of one look, in real time, as of every call into a desktop."""
         self._patience = patience
         self._failures: Counter[tuple[str, int]] = Counter()
         self._looking = asyncio.Semaphore(LOOKS_AT_ONCE)
@@ -98,9 +97,10 @@ class Probes:
         async with self._looking:
             before = (slot.lease_id, slot.fence, slot.snapshot_id)
             try:
-                health = await within(self._clock, LOOK_LIMIT_S, self._provider.health(slot.desktop_id))
+                async with asyncio.timeout(self.limit_s):
+                    health = await self._provider.health(slot.desktop_id)
             except TimeoutError:
-                health = DesktopHealth(False, HealthCause.UNKNOWN, f"no look at it ended within {LOOK_LIMIT_S:g} s")
+                health = DesktopHealth(False, HealthCause.UNKNOWN, f"no look at it ended within {self.limit_s:g} s")
         if (slot.lease_id, slot.fence, slot.snapshot_id) != before or not _looked_at(slot):
             return
         life = (slot.desktop_id, slot.fence)

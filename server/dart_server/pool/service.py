@@ -93,7 +93,6 @@ class Pool:
             self.quarantine,
             repository,
             metrics,
-            clock,
             patience=settings.probe_failures,
         )
 

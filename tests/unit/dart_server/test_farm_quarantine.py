@@ -10,7 +10,6 @@ from farm_fake import FakeProvider
 from farm_harness import Api, MakeApi, ManualClock, until
 from test_farm_failures import abandon
 
-from dart_server.pool.probes import LOOK_LIMIT_S
 from dart_server.providers.base import DesktopHealth, HealthCause
 from dart_server.wire import DesktopState
 
@@ -106,7 +105,7 @@ async def test_without_a_quarantine_a_silent_one_is_replaced(make_api: MakeApi, 
 
 
 async def test_a_probe_that_hangs_keeps_no_other_waiting(
-    make_api: MakeApi, provider: FakeProvider, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    make_api: MakeApi, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = await make_api(max_desktops=6)
     await api.call("PUT", "/v1/pools/p", json={"warm": 3})
@@ -122,11 +121,11 @@ async def test_a_probe_that_hangs_keeps_no_other_waiting(
         return await look(desktop_id)
 
     monkeypatch.setattr(provider, "health", health)
+    api.farm.pool._probes.limit_s = 1.0
     await provider.kill(dead, HealthCause.KILLED_FROM_OUTSIDE)
     api.farm.pool.probe()
     await until(lambda: dead not in api.farm.pool.slots)
     api.farm.pool.probe()
-    await clock.advance(LOOK_LIMIT_S + 1)
     await until(lambda: not api.farm.pool._probes._under_way)
     assert {hangs, fails} <= set(api.farm.pool.slots)
 
