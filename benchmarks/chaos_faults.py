@@ -26,6 +26,7 @@ from dart_server.hostd import cgroups
 FULL_S = 3.0
 STOPPED_S = 2.5
 SLOW_S = 2.0
+BLOCK = 4096
 WEIGHTS = {
     "client_killed": 4,
     "client_stopped": 2,
@@ -144,13 +145,9 @@ class Faults:
         assert self._disk is not None
         ballast = self._disk / "ballast"
         try:
-            with suppress(OSError), ballast.open("wb", buffering=0) as file:
-                while True:
-                    file.write(bytes(1 << 20))
-            with suppress(OSError), ballast.open("ab", buffering=0) as file:
-                while True:
-                    file.write(bytes(1 << 9))
-            time.sleep(FULL_S)
+            with ballast.open("wb") as file:
+                _fill(file.fileno())
+                time.sleep(FULL_S)
         finally:
             ballast.unlink(missing_ok=True)
         return True
@@ -165,6 +162,17 @@ class Faults:
         )
         subprocess.run([sys.executable, "-c", program, self._database], check=True, timeout=60)
         return True
+
+
+def _fill(descriptor: int) -> None:
+    """Take all the room of a file system, to the last block, without writing it."""
+    taken, piece = 0, 1 << 32
+    while piece >= BLOCK:
+        try:
+            os.posix_fallocate(descriptor, taken, piece)
+            taken += piece
+        except OSError:
+            piece //= 2
 
 
 def _signal(pids: set[int], number: signal.Signals) -> None:
