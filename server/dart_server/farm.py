@@ -283,6 +283,10 @@ class Farm:
 
     def gauges(self) -> Gauges:
         """What metrics tell of this moment."""
+        copies: Counter[str] = Counter()
+        for pool in self.pool.views():
+            copies.update(warm_wanted=pool.spec.warm, standby_wanted=pool.spec.standby, ready=pool.ready)
+            copies.update(standby=pool.standby, making=pool.making, leased=pool.leased)
         return Gauges(
             desktops=Counter(slot.state.value for slot in self.pool.slots.values()),
             waiting=self.pool.waiting,
@@ -290,6 +294,7 @@ class Farm:
             snapshots=len(self.snapshots),
             snapshot_bytes=self.snapshots.used_bytes,
             ready=not self.unready(),
+            pool_copies=copies,
         )
 
     def view(self) -> wire.FarmView:

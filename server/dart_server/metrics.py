@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from prometheus_client import (
@@ -35,6 +35,7 @@ CLAIM_ENDS = frozenset({"granted", "cancelled", "expired", "refused"})
 LEASE_ENDS = frozenset({"granted", "released", "expired", "refused"})
 CAUSES = frozenset({*(cause.value for cause in HealthCause), *(code.value for code in ErrorCode)})
 OWNERS = frozenset(owner.value for owner in FaultOwner)
+POOL_COPIES = ("warm_wanted", "standby_wanted", "ready", "standby", "making", "leased")
 Prepared = Literal["restore", "boot", "standby", "awaited"]
 STANDBY_RESULT: Mapping[Prepared, str] = {"standby": "hit", "awaited": "awaited", "restore": "miss", "boot": "miss"}
 
@@ -49,6 +50,8 @@ class Gauges:
     snapshots: int
     snapshot_bytes: int
     ready: bool
+    pool_copies: Mapping[str, int] = field(default_factory=dict)
+    """Of all pools together, by `POOL_COPIES`."""
 
 
 def bounded(value: str, allowed: Collection[str]) -> str:
@@ -94,6 +97,7 @@ class Metrics:
             "dart_desktop_failures_total", "Desktops that died under a lease", ["cause", "owner"], registry=registry
         )
         self._desktops = Gauge("dart_desktops", "Desktops by state", ["state"], registry=registry)
+        self._pool_copies = Gauge("dart_pool_copies", "Copies that pools want and have", ["what"], registry=registry)
         self._waiting = Gauge("dart_claims_waiting", "Claims in the queue", registry=registry)
         self._active = Gauge("dart_leases_active", "Leases that hold", registry=registry)
         self._snapshots = Gauge("dart_snapshots", "Snapshots", registry=registry)
@@ -140,6 +144,8 @@ class Metrics:
         """The Prometheus text, gauges set from the given state."""
         for state in DesktopState:
             self._desktops.labels(state.value).set(now.desktops.get(state.value, 0))
+        for what in POOL_COPIES:
+            self._pool_copies.labels(what).set(now.pool_copies.get(what, 0))
         self._waiting.set(now.waiting)
         self._active.set(now.leases)
         self._snapshots.set(now.snapshots)

@@ -19,8 +19,8 @@ import pytest
 from served_farm import served_farm
 
 from dart_envs.errors import Fenced, Forbidden, LeaseLost, NotFound
-from dart_envs.farm import AsyncFarmClient
-from dart_server.wire import ClaimState, DesktopShape, KeyScope
+from dart_envs.farm import AsyncFarmClient, FarmClient
+from dart_server.wire import ClaimState, DesktopShape, KeyScope, PoolSpec
 
 SHAPE = DesktopShape(resolution=(640, 400))
 DESKTOPS = 3
@@ -136,6 +136,35 @@ async def test_history_is_the_same_by_client_and_command_line(farm: AsyncFarmCli
     kinds = [row["kind"] for row in rows]
     assert (kinds[0], kinds[-1]) == ("lease_granted", "lease_released")
     assert "desktop_reset" in kinds
+
+
+async def test_pools_are_set_by_client_and_told_by_the_command_line(farm: AsyncFarmClient, url: str) -> None:
+    await farm.set_pool("ready", PoolSpec(shape=SHAPE, warm=1, labels={"app": "any"}))
+    try:
+        table = (await asyncio.to_thread(cli, url, "pools")).stdout
+        assert "ready" in table
+        assert (await farm.pool("ready")).spec.warm == 1
+        async with await farm.lease(SHAPE, match_labels={"app": "any"}) as lease:
+            assert lease.resolution == (640, 400)
+    finally:
+        await farm.delete_pool("ready")
+    with pytest.raises(NotFound):
+        await farm.pool("ready")
+
+
+def test_top_and_draining_on_a_real_farm(url: str) -> None:
+    look = json.loads(cli(url, "top", "--once", "--json").stdout)
+    assert look["farm"]["provider"] == "sim"
+    with FarmClient.connect(url) as farm, farm.lease(SHAPE):
+        done = cli(url, "drain", "--wait", "--timeout-s", "0", "--json")
+        assert done.returncode == 1
+        assert json.loads(done.stderr)["error"] == "timeout"
+        refused = cli(url, "leases", "show", "lease_none", "--json")
+        assert (refused.returncode, json.loads(refused.stderr)["error"]) == (1, "not_found")
+    assert cli(url, "drain", "--wait").returncode == 0
+    assert cli(url, "drain", "--undo").returncode == 0
+    with FarmClient.connect(url) as farm, farm.lease(SHAPE) as lease:
+        assert not lease.lost
 
 
 class Killable:

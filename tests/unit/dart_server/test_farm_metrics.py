@@ -67,6 +67,7 @@ async def test_no_request_makes_a_series_of_its_own(api: Api) -> None:
     assert label_values.pop("method") <= farm_metrics.METHODS | {"other"}
     assert label_values.pop("status") <= STATUS_CLASSES
     assert label_values.pop("state") == {state.value for state in DesktopState}
+    assert label_values.pop("what") <= {*farm_metrics.POOL_COPIES, *farm_metrics.LEASE_ENDS, "base", "setup"}
     for label in ("le", "version", "provider", "python"):
         label_values.pop(label)
     assert not label_values, "a label that this test does not know: give it a closed set of values, and name it here"
@@ -107,6 +108,15 @@ async def test_the_metrics_tell_of_leases_desktops_and_the_process(api: Api) -> 
     [build] = [dict(labels) for name, labels in told if name == "dart_build_info"]
     assert build["provider"] == api.farm.provider.name
     assert build["version"]
+
+
+async def test_pools_are_told_together_whatever_their_names(api: Api) -> None:
+    for name in ("one", "two"):
+        reply = await api.call("PUT", f"/v1/pools/{name}", json={"shape": {"image": name}, "standby": 1, "max": 1})
+        assert reply.status_code == 200, reply.text
+    told = await series(api)
+    assert told["dart_pool_copies", (("what", "standby_wanted"),)] == 2
+    assert not [labels for _, labels in told if {"one", "two"} & {value for _, value in labels}]
 
 
 async def test_the_standby_counts_hits_and_misses() -> None:
