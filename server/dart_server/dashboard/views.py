@@ -28,11 +28,6 @@ def may_control(principal: Principal, lease: LeaseRecord) -> bool:
     return principal.scope is not Scope.READ and principal.may_touch(lease.owner)
 
 
-def may_quarantine(farm: Farm, principal: Principal) -> bool:
-    """Whether the key may keep desktops from use, in a farm that can."""
-    return principal.scope is Scope.ADMIN and hasattr(farm, "quarantine")
-
-
 def visible_leases(farm: Farm, principal: Principal) -> dict[str, LeaseRecord]:
     """By id, the active leases that a key may see."""
     return {lease.lease_id: lease for lease in farm.leases.active if principal.may_touch(lease.owner)}
@@ -83,9 +78,7 @@ def queue(farm: Farm, principal: Principal, names: dict[str, str]) -> list[dict[
 
 
 def pools(farm: Farm) -> list[dict[str, Any]]:
-    """What is kept ready; none where the farm has no pools."""
-    ask: Any = getattr(farm.pool, "views", None)
-    views: list[wire.PoolView] = ask() if ask is not None else []
+    """What is kept ready."""
     return [
         {
             "name": view.name,
@@ -100,7 +93,7 @@ def pools(farm: Farm) -> list[dict[str, Any]]:
             "misses": view.misses,
             "held_back": view.held_back,
         }
-        for view in views
+        for view in farm.pool.views()
     ]
 
 
@@ -174,7 +167,7 @@ async def details(farm: Farm, slot: Slot, principal: Principal) -> dict[str, Any
         "lease": lease_row(farm, lease, names) if lease else None,
         "may_control": lease is not None and may_control(principal, lease),
         "may_release": lease is not None and may_control(principal, lease),
-        "may_quarantine": may_quarantine(farm, principal),
+        "may_quarantine": principal.scope is Scope.ADMIN,
         "control": None
         if control is None
         else {"view": control.view_id, "by": names.get(control.key_id, control.key_id), "since": control.since_s},

@@ -226,3 +226,28 @@ async def test_the_queue_shows_who_waits_to_those_who_may_see_it(api: Api, page:
     ]
     await page.log_in(theirs.key)
     assert (await page.get("/overview")).json()["queue"] == []
+
+
+async def test_an_admin_sets_a_desktop_aside_and_lets_it_go(api: Api, page: Page) -> None:
+    mine = await tenant(api, "mine")
+    lease = await mine.claim(shape=SHAPE)
+    path = f"/desktops/{lease['desktop_id']}"
+    await page.log_in(mine.key)
+    assert not (await page.get(path)).json()["may_quarantine"]
+    assert (await page.change("POST", f"{path}/quarantine")).status_code == 403
+    await page.log_in(api.key)
+    assert (await page.change("POST", f"{path}/quarantine")).status_code == 200
+    seen = {one["desktop_id"]: one for one in (await page.get("/overview")).json()["desktops"]}
+    assert seen[lease["desktop_id"]]["state"] == "quarantined"
+    assert "dashboard" in seen[lease["desktop_id"]]["failure"]
+    assert (await page.change("POST", f"{path}/unquarantine")).status_code == 200
+    async with asyncio.timeout(10):
+        while lease["desktop_id"] in api.farm.pool.slots:  # noqa: ASYNC110 - removed in the background
+            await asyncio.sleep(0.01)
+
+
+async def test_the_pools_show_what_is_ready(admin: Page, api: Api) -> None:
+    body = {"shape": SHAPE, "warm": 1}
+    assert (await api.call("PUT", "/v1/pools/mine", json=body)).status_code == 200
+    seen = {one["name"]: one for one in (await admin.get("/overview")).json()["pools"]}
+    assert (seen["mine"]["warm"], seen["mine"]["what"]) == (1, "basic")
