@@ -79,7 +79,7 @@ class Farm:
             streams=settings.max_streams,
             requests_per_s=settings.requests_per_s_per_key,
         )
-        self.keys = Keys(self.repository, clock, self.limits.cut)
+        self.keys = Keys(self.repository, clock, self._key_ended)
         self.snapshots = Snapshots(
             provider,
             self.repository,
@@ -101,6 +101,10 @@ class Farm:
         self.retention = Retention(self.repository, self.database, clock, settings.history_days)
         self.ready = False
         self._ticker: asyncio.Task[None] | None = None
+
+    def _key_ended(self, key_id: str) -> None:
+        self.limits.cut(key_id)
+        self.claims.cut(key_id)
 
     def _living(self) -> Living:
         return self.pool.living()

@@ -37,7 +37,6 @@ CLAIMS_REMEMBERED = 5_000
 """Claims kept in memory after their end."""
 REQUESTS_REMEMBERED = 100_000
 """Client request ids kept in memory; the ledger refuses older ones that come again."""
-SHAPES_KNOWN = 1000
 HEARTBEAT_S = 15.0
 """A stream of events says at least that it lives, this often."""
 
@@ -96,8 +95,6 @@ class Claims:
         self._claims: OrderedDict[str, Claim] = OrderedDict()
         self._by_request: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._streams: Counter[str] = Counter()
-        self._shapes: dict[wire.DesktopShape, wire.DesktopShape] = {}
-        """One object for equal shapes: comparing it with itself costs nothing, and slots are compared with claims all the time."""
 
     async def submit(self, request: wire.ClaimRequest, principal: Principal) -> Claim:
         """Put a claim in the queue, or the same one again. Raises `FarmError` when it is refused at once."""
@@ -181,10 +178,7 @@ class Claims:
             digest = await self._provider.image_digest(request.shape.image)
         except ProviderError as error:
             raise from_provider(error) from error
-        if len(self._shapes) >= SHAPES_KNOWN:
-            self._shapes.clear()
-        shape = self._shapes.setdefault(request.shape, request.shape)
-        return Want(shape, digest, claim.owner, request.setup_key, request.snapshot_id)
+        return Want(request.shape, digest, claim.owner, request.setup_key, request.snapshot_id)
 
     def _of_pool(self, labels: Mapping[str, str]) -> Want:
         """Copies of what the pool with these labels has ready. Pools are the administrator's, who lets everybody have what they hold."""
@@ -236,6 +230,12 @@ class Claims:
             claim.state = ClaimState.CANCELLED
             for lease in claim.leases:
                 await self._leases.end(lease, LeaseState.RELEASED)
+
+    def cut(self, owner: str) -> None:
+        """A key has ended: its claims leave the queue."""
+        for claim in list(self._claims.values()):
+            if claim.owner == owner and claim.state is ClaimState.WAITING:
+                self._cancel(claim)
 
     def find(self, claim_id: str, principal: Principal) -> Claim:
         """A claim that the caller may touch. Raises `not_found`."""

@@ -39,6 +39,10 @@ class ManualClock:
         """Move on, waking sleepers in their order and letting what they do settle: one that comes back again and again has come back to
         sleep before time moves on, however slow the host is."""
         end = self.now + seconds
+        for _ in range(SETTLING_LOOKS):
+            if any(not future.done() for _, _, future in self._sleepers):
+                break
+            await asyncio.sleep(0.002)
         while self._sleepers and self._sleepers[0][0] <= end:
             due, _, future = heapq.heappop(self._sleepers)
             self.now = max(self.now, due)

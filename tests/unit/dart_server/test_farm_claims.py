@@ -369,9 +369,8 @@ async def test_a_lease_gets_another_time_to_live(api: Api, clock: ManualClock) -
     assert (await api.call("GET", path)).json()["state"] == "active"
     assert (await api.call("POST", f"{path}/renew", json={"ttl_s": 2})).status_code == 200
     await clock.advance(4)
-    await until(lambda: not api.farm.leases.active)
-    assert (await api.call("GET", path)).json()["state"] == "expired"
     assert (await api.call("POST", f"{path}/renew", json={"ttl_s": 2})).json()["error"] == "lease_expired"
+    assert (await api.call("GET", path)).json()["state"] == "expired"
 
 
 async def test_a_granted_claim_is_known_to_the_next_farm(make_api: MakeApi, clock: ManualClock) -> None:
@@ -396,6 +395,19 @@ async def test_a_granted_claim_is_known_to_the_next_farm(make_api: MakeApi, cloc
         await release(small, {"lease_id": lease_id})
     reply = await small.call("POST", "/v1/leases", json={"client_request_id": "survives"})
     assert reply.status_code in (410, 422)
+
+
+async def test_claims_of_a_key_that_was_revoked_leave_the_queue(api: Api) -> None:
+    held = [await api.claim(), await api.claim()]
+    other = await key_for(api, "other")
+    claim = await submit(other, count=2)
+    await submit(api, "goes-on-waiting")
+    assert (await api.call("DELETE", f"/v1/keys/{claim['owner']}")).status_code == 204
+    await until(lambda: api.farm.pool.waiting == 1)
+    assert (await look(api, claim))["state"] == "cancelled"
+    for lease in held:
+        await release(api, lease)
+    await until(lambda: len(api.farm.leases.active) == 1)
 
 
 async def test_waiting_claims_are_refused_when_the_farm_stops(make_api: MakeApi, provider: FakeProvider) -> None:
