@@ -445,3 +445,30 @@ async def test_what_makes_no_sense_is_refused(api: Api, fields: dict[str, Any]) 
     reply = await api.call("POST", "/v1/claims", json={"client_request_id": "makes-no-sense", **fields})
     assert (reply.status_code, reply.json()["error"]) == (422, "invalid")
     assert api.farm.pool.waiting == 0
+
+
+async def test_a_claim_by_labels_has_what_the_pool_holds(api: Api) -> None:
+    spec = {"shape": {"image": "basic", "resolution": [320, 200]}, "labels": {"team": "a", "size": "small"}}
+    assert (await api.call("PUT", "/v1/pools/small", json=spec)).status_code == 200
+    tenant = await key_for(api, "tenant")
+    found = await granted(tenant, await submit(tenant, match_labels={"size": "small"}))
+    assert found["leases"][0]["shape"]["resolution"] == [320, 200]
+    for path in ("/v1/claims", "/v1/leases"):
+        body = {"client_request_id": "no-such-pool", "match_labels": {"size": "large"}}
+        reply = await tenant.call("POST", path, json=body)
+        assert (reply.status_code, reply.json()["error"]) == (404, "not_found")
+
+
+async def test_claims_past_the_bound_of_a_pool_hold_nobody_up(make_api: MakeApi) -> None:
+    api = await make_api(max_desktops=4)
+    lease = await api.claim()
+    reply = await api.call("POST", f"/v1/leases/{lease['lease_id']}/snapshot", lease=lease, json={"name": "one"})
+    assert reply.status_code == 200, reply.text
+    await release(api, lease)
+    assert (await api.call("PUT", "/v1/pools/one", json={"snapshot_id": "one", "max": 1})).status_code == 200
+    first = await granted(api, await submit(api, "bounded-1", snapshot_id="one"))
+    second = await submit(api, "bounded-2", snapshot_id="one")
+    await granted(api, await submit(api, "another-1"))
+    assert (await look(api, second))["state"] == "waiting"
+    await release(api, first["leases"][0])
+    await granted(api, second)
