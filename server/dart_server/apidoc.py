@@ -95,6 +95,7 @@ ERRORS: dict[str, tuple[ErrorCode, ...]] = {
 """By operation: what it can answer beside the errors of every operation of its kind."""
 GUEST_STATUSES = (400, 404, 409, 502, 503)
 """What `guest_error` comes with: the guest agent's own status."""
+PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
 ANYWHERE = (413, 422, 431)
 """What the border answers, whatever the route."""
 CONTENT: dict[str, dict[str, Any]] = {
@@ -180,6 +181,8 @@ def _complete(operation: dict[str, Any], route: APIRoute) -> None:
     if needs.fence:
         parameters.append(_header(wire.FENCE_HEADER, {"type": "integer", "minimum": 0, "maximum": 10**18 - 1}))
     for parameter in parameters:
+        if parameter["in"] == "path" and parameter["schema"].get("type") == "string":
+            parameter["schema"].setdefault("pattern", PRINTABLE)
         if parameter["name"] in PARAMETERS:
             parameter["example"] = PARAMETERS[parameter["name"]]
     if not parameters:
@@ -207,6 +210,10 @@ def _complete(operation: dict[str, Any], route: APIRoute) -> None:
         responses[str(status_code)] = _error(status_code, codes)
     if name.startswith("guest_"):
         responses["200"].pop("content", None)
+        for status, response in responses.items():
+            if status != "200":  # the guest's own server may have answered so, in its own words
+                response["content"]["application/json"]["schema"] = {}
+                response["content"]["*/*"] = {"schema": {}}
         responses["default"] = {"description": "what the guest's own server answers, unchanged"}
 
 

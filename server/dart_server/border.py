@@ -17,6 +17,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dart_server import logs, tracing, wire
@@ -223,6 +224,15 @@ async def refuse(socket: WebSocket, error: FarmError) -> None:
     await socket.send_denial_response(envelope(error, request_id_of(socket)))
 
 
+def _methods(app: FastAPI, request: Request) -> set[str]:
+    """Every method that the path of a request has."""
+    found: set[str] = set()
+    for route in app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            found |= route.methods or set()
+    return found
+
+
 def install_handlers(app: FastAPI) -> None:
     """Every exception of a route becomes an envelope."""
 
@@ -253,6 +263,8 @@ def install_handlers(app: FastAPI) -> None:
         )
         reply = envelope(FarmError(code, detail, status=error.status_code), request_id_of(request))
         reply.headers.update(error.headers or {})
+        if error.status_code == 405:
+            reply.headers["allow"] = ", ".join(sorted(_methods(app, request)))
         return reply
 
     async def hung_up(request: Request, error: Exception) -> JSONResponse:

@@ -68,13 +68,15 @@ def _with_scope(scope: Scope) -> Callable[[HTTPConnection], Awaitable[Principal]
 async def access_of(connection: HTTPConnection, lease_id: str, *, fenced: bool = True) -> Access:
     """The right to call into the desktop of a lease, from key, lease token and fence. Raises `FarmError`."""
     principal = await principal_of(connection, Scope.LEASE)
+    token = connection.headers.get(wire.LEASE_TOKEN_HEADER)
+    if not token:
+        raise FarmError(ErrorCode.FORBIDDEN, f"the lease token is missing; send {wire.LEASE_TOKEN_HEADER}")
     fence: int | None = None
     if fenced:
         text = connection.headers.get(wire.FENCE_HEADER, "")
         if not (text.isascii() and text.isdecimal() and len(text) <= FENCE_DIGITS):
             raise FarmError(ErrorCode.INVALID, f"the header {wire.FENCE_HEADER} is missing or not a number")
         fence = int(text)
-    token = connection.headers.get(wire.LEASE_TOKEN_HEADER)
     access = await farm_of(connection).leases.access(lease_id, principal, token, fence)
     logs.bind(desktop_id=access.slot.desktop_id)
     return access

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
 LEASE_TOKEN_HEADER = "X-Dart-Lease-Token"
 FENCE_HEADER = "X-Dart-Fence"
@@ -28,13 +28,26 @@ SnapshotName = Annotated[
 """What a tenant calls a snapshot of its own; at most one snapshot of a tenant has a name at a time."""
 
 ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
-Resolution = Annotated[tuple[int, int], Field(description="width, height in pixels")]
+
+
+def _no_text(value: object) -> object:
+    if isinstance(value, str | bytes | bool):
+        raise ValueError("a number is needed, not a text and not true or false")
+    return value
+
+
+Int = Annotated[int, BeforeValidator(_no_text)]
+Number = Annotated[float, Strict()]
+Flag = Annotated[bool, Strict()]
+"""In what clients send: a text is no number, and true is no 1."""
+
+Resolution = Annotated[tuple[Int, Int], Field(description="width, height in pixels")]
 
 
 class WireModel(BaseModel):
     """Base of every model on the wire: unknown fields are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class DesktopShape(WireModel):
@@ -42,6 +55,6 @@ class DesktopShape(WireModel):
 
     image: ImageName = "basic"
     resolution: Resolution = (1920, 1080)
-    font_size: int | None = Field(
+    font_size: Int | None = Field(
         default=None, ge=6, le=48, description="GUI font size in points; None keeps the image's own"
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from dart_server.wire.base import DesktopShape, SetupKey, WireModel
+from dart_server.wire.base import DesktopShape, Int, Number, SetupKey, WireModel
 from dart_server.wire.errors import ErrorCode
 from dart_server.wire.leases import Lease
 
@@ -34,17 +34,17 @@ class ClaimRequest(WireModel):
         default_factory=dict,
         description="labels that the desktop's pool must have; the pool says shape and snapshot then",
     )
-    count: int = Field(default=1, ge=1, le=MAX_GANG, description="a gang: so many desktops, all or none")
-    priority: int = Field(
+    count: Int = Field(default=1, ge=1, le=MAX_GANG, description="a gang: so many desktops, all or none")
+    priority: Int = Field(
         default=0,
         ge=-100,
         le=100,
         description="higher is served first; what is passed over gains with every grant and with time",
     )
-    ttl_s: float = Field(
+    ttl_s: Number = Field(
         default=60.0, gt=1, le=3600, description="each lease ends this long after its grant or its last heartbeat"
     )
-    deadline_s: float = Field(default=600.0, ge=0, le=86_400, description="how long the claim may wait")
+    deadline_s: Number = Field(default=600.0, ge=0, le=86_400, description="how long the claim may wait")
     labels: Labels = Field(default_factory=dict, description="the caller's own, copied to the leases")
 
 

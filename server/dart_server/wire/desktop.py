@@ -3,60 +3,69 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
-from dart_server.wire.base import WireModel
+from dart_server.wire.base import Flag, Int, Number, WireModel
 
 
 class SettleSpec(WireModel):
     """Wait until the screen was quiet for `quiet_ms`, at most `cap_ms`."""
 
-    quiet_ms: int = Field(default=100, ge=0, le=5_000)
-    cap_ms: int = Field(default=2_000, ge=0, le=30_000)
+    quiet_ms: Int = Field(default=100, ge=0, le=5_000)
+    cap_ms: Int = Field(default=2_000, ge=0, le=30_000)
 
 
 class FrameSpec(WireModel):
     """How the frame comes back. `raw` is RGB uint8, row-major, height x width x 3 bytes."""
 
     encoding: Literal["raw", "png", "webp", "jpeg", "none"] = "raw"
-    quality: int = Field(default=90, ge=1, le=100)
-    cursor: bool = False
+    quality: Int = Field(default=90, ge=1, le=100)
+    cursor: Flag = False
 
 
-class MoveEvent(WireModel):
+def _with_type(schema: dict[str, Any]) -> None:
+    """An event's type is never left out, though only one is possible."""
+    schema["required"] = sorted({"type", *schema.get("required", ())})
+
+
+class _Event(WireModel):
+    model_config = ConfigDict(json_schema_extra=_with_type)
+
+
+class MoveEvent(_Event):
     type: Literal["move"] = "move"
-    x: int
-    y: int
+    x: Int
+    y: Int
 
 
-class ButtonEvent(WireModel):
+class ButtonEvent(_Event):
     type: Literal["down", "up"]
-    button: int = Field(default=1, ge=1, le=3)
+    button: Int = Field(default=1, ge=1, le=3)
 
 
-class KeyEvent(WireModel):
+class KeyEvent(_Event):
     type: Literal["key_down", "key_up"]
-    key: str
+    key: str = Field(min_length=1, max_length=64)
 
 
-class TextEvent(WireModel):
+class TextEvent(_Event):
     type: Literal["text"] = "text"
     text: str
 
 
-class ScrollEvent(WireModel):
+class ScrollEvent(_Event):
     """Wheel clicks; positive `dy` scrolls up, positive `dx` to the right."""
 
     type: Literal["scroll"] = "scroll"
-    dx: int = 0
-    dy: int = 0
+    dx: Int = 0
+    dy: Int = 0
 
 
-class WaitEvent(WireModel):
+class WaitEvent(_Event):
     type: Literal["wait"] = "wait"
-    ms: int = Field(ge=0, le=60_000)
+    ms: Int = Field(ge=0, le=60_000)
 
 
 InputEvent = Annotated[
@@ -67,7 +76,7 @@ InputEvent = Annotated[
 class StepRequest(WireModel):
     """One round trip: input events, wait until the screen settled, the frame. `seq` comes back in the frame's header."""
 
-    seq: int = 0
+    seq: Int = 0
     events: list[InputEvent] = Field(default_factory=list, max_length=2_000)
     settle: SettleSpec | None = None
     frame: FrameSpec = FrameSpec()
@@ -98,11 +107,11 @@ class ExecRequest(WireModel):
     """Run a program inside the desktop (never through a shell of ours)."""
 
     argv: list[str] = Field(min_length=1, max_length=256)
-    timeout_s: float = Field(default=30.0, gt=0, le=600)
+    timeout_s: Number = Field(default=30.0, gt=0, le=600)
     user: Literal["user", "root"] = "user"
     env: dict[str, str] = Field(default_factory=dict)
     stdin: str | None = None
-    detach: bool = Field(default=False, description="start it and return at once")
+    detach: Flag = Field(default=False, description="start it and return at once")
 
 
 class ExecReply(WireModel):

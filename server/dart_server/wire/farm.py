@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from dart_server.wire.base import DesktopShape, SetupKey, SnapshotName, WireModel
+from dart_server.wire.base import DesktopShape, Number, SetupKey, SnapshotName, WireModel
 
 
 class SnapshotRequest(WireModel):
@@ -65,7 +65,7 @@ class SetupClaim(WireModel):
 
     key: SetupKey
     lease_id: str
-    wait_s: float = Field(default=120.0, ge=0, le=600)
+    wait_s: Number = Field(default=120.0, ge=0, le=600)
 
 
 class SetupGrant(WireModel):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field, StringConstraints
 
-from dart_server.wire.base import WireModel
+from dart_server.wire.base import Int, Number, WireModel
 
 KeyName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,64}$")]
 
@@ -27,9 +27,9 @@ class KeyRequest(WireModel):
     name: KeyName = Field(description="whom it is for")
     scope: KeyScope = KeyScope.LEASE
     expires_at: AwareDatetime | None = Field(default=None, description="refused from then on; None: good until revoked")
-    max_leases: int | None = Field(default=None, ge=0, le=100_000, description="leases that it may hold at a time")
-    max_waiting: int | None = Field(default=None, ge=0, le=100_000, description="claims that may wait at a time")
-    weight: float = Field(default=1.0, ge=0.01, le=100, description="its share against other keys when claims wait")
+    max_leases: Int | None = Field(default=None, ge=0, le=100_000, description="leases that it may hold at a time")
+    max_waiting: Int | None = Field(default=None, ge=0, le=100_000, description="claims that may wait at a time")
+    weight: Number = Field(default=1.0, ge=0.01, le=100, description="its share against other keys when claims wait")
 
 
 class KeyView(WireModel):

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from dart_server.wire.base import DesktopShape, SetupKey, WireModel
+from dart_server.wire.base import DesktopShape, Flag, Int, Number, SetupKey, WireModel
 
 
 class LeaseRequest(WireModel):
@@ -20,8 +20,8 @@ class LeaseRequest(WireModel):
         default=None,
         description="id or name; a copy of exactly this snapshot, else `snapshot_missing` or `snapshot_broken`",
     )
-    ttl_s: float = Field(default=60.0, gt=1, le=3600, description="the lease ends this long after the last heartbeat")
-    wait_s: float = Field(
+    ttl_s: Number = Field(default=60.0, gt=1, le=3600, description="the lease ends this long after the last heartbeat")
+    wait_s: Number = Field(
         default=60.0, ge=0, le=600, description="how long to wait for a free desktop before `no_capacity`"
     )
     labels: dict[str, str] = Field(default_factory=dict)
@@ -29,7 +29,7 @@ class LeaseRequest(WireModel):
         default_factory=dict,
         description="labels that the desktop's pool must have; the pool says shape and snapshot then",
     )
-    priority: int = Field(
+    priority: Int = Field(
         default=0,
         ge=-100,
         le=100,
@@ -88,7 +88,7 @@ class HeartbeatReply(WireModel):
 class RenewRequest(WireModel):
     """A new time to live, from now on; heartbeats go on with it."""
 
-    ttl_s: float = Field(gt=1, le=3600)
+    ttl_s: Number = Field(gt=1, le=3600)
 
 
 class RenewReply(WireModel):
@@ -101,7 +101,7 @@ class RenewReply(WireModel):
 class AttachRequest(WireModel):
     """Use a lease from another process of its owner. `takeover`: the fence grows, so that the former user's calls are refused."""
 
-    takeover: bool = False
+    takeover: Flag = False
 
 
 class ResetRequest(WireModel):

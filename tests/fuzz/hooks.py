@@ -1,0 +1,97 @@
+"""What schemathesis needs to know of the farm: a live lease behind the ids, tokens and fences that it makes up, and no patience.
+
+Role: loaded by `schemathesis run` (see `schemathesis.toml`). Rule: only what is valid is made better; what was made wrong on purpose stays.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import requests
+import schemathesis
+from schemathesis.core.parameters import ParameterLocation
+
+URL, KEY = os.environ["FUZZ_URL"], os.environ["FUZZ_KEY"]
+OWN = {"Authorization": f"Bearer {KEY}"}
+TOKEN, FENCE = "X-Dart-Lease-Token", "X-Dart-Fence"
+HASTE = {
+    "wait_s": (600, 0.02),
+    "deadline_s": (86_400, 0.5),
+    "ttl_s": (3600, 5),
+    "timeout_s": (600, 1),
+    "ms": (60_000, 1),
+    "cap_ms": (30_000, 2),
+    "quiet_ms": (5_000, 1),
+}
+"""Largest valid value, and what is sent instead of all larger ones."""
+UNSAID = {
+    "claim_lease": ("wait_s", "ttl_s"),
+    "claim_setup": ("wait_s",),
+    "submit_claim": ("deadline_s", "ttl_s"),
+}
+"""What is sent where the default is long."""
+_numbers = itertools.count()
+_lease: dict[str, Any] = {}
+
+
+def _live() -> dict[str, Any]:
+    """The fuzzer's own lease as it is now."""
+    if _lease:
+        view = requests.get(f"{URL}/v1/leases/{_lease['lease_id']}", headers=OWN, timeout=30)
+        if view.ok and view.json()["state"] == "active":
+            _lease["fence"] = view.json()["fence"]
+            return _lease
+    body = {"client_request_id": f"fuzzer-{os.getpid()}-{next(_numbers)}", "ttl_s": 3600, "wait_s": 60}
+    reply = requests.post(f"{URL}/v1/leases", json=body, headers=OWN, timeout=90)
+    reply.raise_for_status()
+    _lease.clear()
+    _lease.update(reply.json())
+    return _lease
+
+
+def _hasten(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_hasten(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    hastened = {}
+    for name, item in value.items():
+        most, sent = HASTE.get(name, (0, 0))
+        number = isinstance(item, int | float) and not isinstance(item, bool)
+        hastened[name] = sent if number and sent < item <= most else _hasten(item)
+    return hastened
+
+
+def _wrong(case: schemathesis.Case, location: ParameterLocation) -> bool:
+    return case.meta is not None and case.meta.is_negative_at(location)
+
+
+@schemathesis.hook
+def before_call(context: Any, case: schemathesis.Case, kwargs: dict[str, Any]) -> None:
+    """Put the live lease in, and take the waiting out."""
+    operation = case.operation.definition.raw.get("operationId")
+    if operation in UNSAID and isinstance(case.body, dict):
+        for name in UNSAID[operation]:
+            case.body.setdefault(name, HASTE[name][1])
+    case.body = _hasten(case.body)
+    if case.query and not _wrong(case, ParameterLocation.QUERY):
+        case.query = _hasten(dict(case.query))
+    path = case.path_parameters or {}
+    if "lease_id" in path and operation not in ("release_lease",) and not _wrong(case, ParameterLocation.PATH):
+        lease = _live()
+        path["lease_id"] = lease["lease_id"]
+        if case.headers and not _wrong(case, ParameterLocation.HEADER):
+            for name, value in ((TOKEN, lease["token"]), (FENCE, str(lease["fence"]))):
+                if name in case.headers:
+                    case.headers[name] = value
+    if operation == "claim_lease" and isinstance(case.body, dict) and not _wrong(case, ParameterLocation.BODY):
+        case.body["client_request_id"] = f"fuzzed-{os.getpid()}-{next(_numbers)}"
+
+
+@schemathesis.hook
+def after_call(context: Any, case: schemathesis.Case, response: Any) -> None:
+    """A farm that was told to drain is told to go on."""
+    if case.operation.definition.raw.get("operationId") == "drain_farm" and response.status_code < 300:
+        requests.delete(f"{URL}/v1/farm/drain", headers=OWN, timeout=30)
