@@ -10,6 +10,7 @@ from dart_server.errors import FarmError
 from dart_server.wire import ErrorCode
 
 router = APIRouter(tags=["farm"])
+NOT_OWN = {"lease_id": None, "setup_key": None, "snapshot_id": None, "note": None}
 
 
 @router.get("/healthz", operation_id="healthz")
@@ -35,8 +36,14 @@ async def get_farm(request: Request, principal: Reader) -> wire.FarmView:
 
 @router.get("/v1/desktops", operation_id="list_desktops")
 async def list_desktops(request: Request, principal: Reader) -> list[wire.DesktopView]:
-    """Every desktop slot that exists now."""
-    return [slot.view() for slot in farm_of(request).pool.slots.values()]
+    """Every desktop slot that exists now; whose it is and what it holds is told of the caller's own only."""
+    farm = farm_of(request)
+    own = {lease.lease_id for lease in farm.leases.active if principal.may_touch(lease.owner)}
+    everything = principal.scope is wire.KeyScope.ADMIN
+    return [
+        view if everything or view.lease_id in own else view.model_copy(update=NOT_OWN)
+        for view in (slot.view() for slot in farm.pool.slots.values())
+    ]
 
 
 @router.get("/metrics", operation_id="metrics", response_class=Response)

@@ -43,17 +43,16 @@ async def get_snapshot(name: str, request: Request, principal: Reader) -> wire.S
 
 @router.delete("/snapshots/{name}", operation_id="delete_snapshot", status_code=204)
 async def delete(name: str, request: Request, principal: Tenant) -> Response:
-    """Delete a snapshot, a quarantined one too, by id or name; desktops made from it live on. Idempotent.
+    """Delete a snapshot, a quarantined one too, by id or name; desktops made from it live on. Idempotent: one that is not there, or is
+    another tenant's, is no error.
 
     The farm's own need scope `admin`."""
     farm = farm_of(request)
     record = farm.snapshots.find(name, principal.key_id)
-    if record is None:
-        return Response(status_code=204)
-    if record.owner == SHARED:
+    if record is not None and record.owner == SHARED:
         principal.require(Scope.ADMIN)
-    elif not principal.may_touch(record.owner):
-        raise FarmError(ErrorCode.NOT_FOUND, f"there is no snapshot {name}")
+    elif record is None or not principal.may_touch(record.owner):
+        return Response(status_code=204)
     await farm.snapshots.delete(record)
     return Response(status_code=204)
 

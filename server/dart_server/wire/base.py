@@ -55,6 +55,6 @@ class DesktopShape(WireModel):
 
     image: ImageName = "basic"
     resolution: Resolution = (1920, 1080)
-    font_size: Int | None = Field(
-        default=None, ge=6, le=48, description="GUI font size in points; None keeps the image's own"
+    font_size: Annotated[Int, Field(ge=6, le=48)] | None = Field(
+        default=None, description="GUI font size in points; None keeps the image's own"
     )

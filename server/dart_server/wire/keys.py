@@ -12,6 +12,8 @@ from dart_server.wire.base import Int, Number, WireModel
 
 KeyName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,64}$")]
 
+Quota = Annotated[Int, Field(ge=0, le=100_000)]
+
 
 class KeyScope(StrEnum):
     """What a key may do; each includes those before it. `read`: look. `lease`: have leases, and snapshots of its own. `admin`: all."""
@@ -27,8 +29,8 @@ class KeyRequest(WireModel):
     name: KeyName = Field(description="whom it is for")
     scope: KeyScope = KeyScope.LEASE
     expires_at: AwareDatetime | None = Field(default=None, description="refused from then on; None: good until revoked")
-    max_leases: Int | None = Field(default=None, ge=0, le=100_000, description="leases that it may hold at a time")
-    max_waiting: Int | None = Field(default=None, ge=0, le=100_000, description="claims that may wait at a time")
+    max_leases: Quota | None = Field(default=None, description="leases that it may hold at a time")
+    max_waiting: Quota | None = Field(default=None, description="claims that may wait at a time")
     weight: Number = Field(default=1.0, ge=0.01, le=100, description="its share against other keys when claims wait")
 
 

