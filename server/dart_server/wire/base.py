@@ -36,7 +36,8 @@ def _no_text(value: object) -> object:
     return value
 
 
-Int = Annotated[int, BeforeValidator(_no_text)]
+NoText = BeforeValidator(_no_text)
+Int = Annotated[int, NoText]
 Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
 """In what clients send: a text is no number, and true is no 1."""
@@ -55,6 +56,6 @@ class DesktopShape(WireModel):
 
     image: ImageName = "basic"
     resolution: Resolution = (1920, 1080)
-    font_size: Annotated[Int, Field(ge=6, le=48)] | None = Field(
+    font_size: Annotated[int, Field(ge=6, le=48), NoText] | None = Field(
         default=None, description="GUI font size in points; None keeps the image's own"
     )

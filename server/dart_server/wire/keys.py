@@ -8,11 +8,11 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field, StringConstraints
 
-from dart_server.wire.base import Int, Number, WireModel
+from dart_server.wire.base import NoText, Number, WireModel
 
 KeyName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,64}$")]
 
-Quota = Annotated[Int, Field(ge=0, le=100_000)]
+Quota = Annotated[int, Field(ge=0, le=100_000), NoText]
 
 
 class KeyScope(StrEnum):

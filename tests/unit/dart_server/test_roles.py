@@ -43,7 +43,14 @@ ROWS = {
     "list_lease_events": Row(READ, own=True),
     "list_desktop_events": Row(READ, own=True),
     "claim_lease": Row(LEASE, body={"wait_s": 0}),
+    "submit_claim": Row(LEASE, body={"count": 1, "match_labels": {}}),
+    "list_claims": Row(READ, listing=True),
+    "get_claim": Row(READ, own=True),
+    "claim_events": Row(READ, own=True),
+    "cancel_claim": Row(LEASE, own=True),
     "list_leases": Row(READ, listing=True),
+    "renew_lease": Row(LEASE, own=True),
+    "attach_lease": Row(LEASE, own=True),
     "get_lease": Row(READ, own=True),
     "heartbeat_lease": Row(LEASE, own=True),
     "release_lease": Row(LEASE, own=True),
@@ -110,8 +117,14 @@ class World:
             "POST", f"/v1/leases/{self.lease['lease_id']}/snapshot", lease=self.lease, json={"name": "the-owners"}
         )
         assert taken.status_code == 200, taken.text
+        body = {"client_request_id": "the-owners-claim", "labels": {"whose": "the-owners"}}
+        claim = await self.api.call("POST", "/v1/claims", json=body)
+        assert claim.status_code == 202, claim.text
+        told = await self.api.call("GET", f"/v1/claims/{claim.json()['claim_id']}?wait_s=60")
+        assert told.json()["state"] == "granted"
         self.api.key = admin
         self.ids = {
+            "claim_id": claim.json()["claim_id"],
             "lease_id": self.lease["lease_id"],
             "desktop_id": self.lease["desktop_id"],
             "key_id": self.owner_key_id,
@@ -147,7 +160,7 @@ class World:
 
 @pytest.fixture
 async def world(make_api: MakeApi, clock: ManualClock) -> World:
-    made = World(await make_api(max_desktops=3))
+    made = World(await make_api(max_desktops=8))
     await made.furnish(clock)
     return made
 
