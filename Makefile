@@ -20,6 +20,7 @@ help:
 	@echo "make test-postgres the tests of the ledger on a PostgreSQL server of their own"
 	@echo "make osworld-client  OSWorld's own client (desktop-env) in .osworld-client, for the tests that run it unchanged"
 	@echo "make chaos         kill clients, desktops and the server at random for 15 minutes; ARGS='--minutes 1 --seed 7'"
+	@echo "make fuzz          schemathesis over the whole API for an hour, malformed requests, fuzzed WebSocket frames"
 	@echo "make reap          remove everything a crashed farm left on this host"
 
 setup:
@@ -60,6 +61,9 @@ test-browser:
 
 test-vllm:
 	@$(VENV)/bin/pytest tests -m "vllm and not slow" $(RERUNS) $(ARGS)
+
+fuzz:
+	@$(VENV)/bin/pytest tests/fuzz $(ARGS)
 
 image:
 	@$(PY) vm_images/build.py build basic

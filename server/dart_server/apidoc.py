@@ -103,7 +103,7 @@ CONTENT: dict[str, dict[str, Any]] = {
     "step": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     "screenshot": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
     "read_file": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-    "claim_events": {"text/event-stream": {"schema": {"type": "string"}}},
+    "claim_events": {"text/event-stream": {"schema": {}}},
 }
 """Answers that are not JSON."""
 BODIES = frozenset({"write_file", "guest_post", "guest_put", "guest_delete"})

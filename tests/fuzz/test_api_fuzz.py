@@ -1,6 +1,6 @@
 """schemathesis over the whole API: no 5xx but the documented ones, no undocumented status, every check on. A farm of its own on `sim`.
 
-The short run is seeded and part of the default tier; the long one (`make fuzz`) takes another seed every time and says which.
+The short run is seeded; the long one takes another seed every time and says which. Both are `make fuzz`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def fuzz(farm: tuple[str, str], place: Path, seed: int, timeout_s: float, *optio
     assert reply.status_code == 200, "the farm serves on"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(SHORT_S + 60)
 def test_no_route_breaks_its_word(farm: tuple[str, str], tmp_path: Path) -> None:
     options = ("--phases", "examples,coverage,fuzzing", "--max-examples", "4", "--no-shrink")

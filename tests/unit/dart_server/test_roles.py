@@ -74,6 +74,14 @@ ROWS = {
     "delete_snapshot": Row(LEASE, own=True),
     "claim_setup": Row(LEASE, own=True, body={"wait_s": 0}),
     "abandon_setup": Row(LEASE),
+    "list_pools": Row(READ, listing=True),
+    "get_pool": Row(READ),
+    "put_pool": Row(ADMIN),
+    "delete_pool": Row(ADMIN),
+    "quarantine_desktop": Row(ADMIN),
+    "release_desktop": Row(ADMIN),
+    "drain_farm": Row(ADMIN),
+    "undrain_farm": Row(ADMIN),
     "make_key": Row(ADMIN),
     "list_keys": Row(ADMIN),
     "revoke_key": Row(ADMIN),
@@ -117,6 +125,8 @@ class World:
             "POST", f"/v1/leases/{self.lease['lease_id']}/snapshot", lease=self.lease, json={"name": "the-owners"}
         )
         assert taken.status_code == 200, taken.text
+        pool = await self.api.client.put("/v1/pools/pool-a", json={}, headers={"authorization": f"Bearer {admin}"})
+        assert pool.status_code == 200, pool.text
         body = {"client_request_id": "the-owners-claim", "labels": {"whose": "the-owners"}}
         claim = await self.api.call("POST", "/v1/claims", json=body)
         assert claim.status_code == 202, claim.text
@@ -151,6 +161,8 @@ class World:
             body |= {name: value for name, value in ids.items() if name in body and name != "name"}
             body.pop("setup_key", None)
         where = re.sub(r"\{(\w+)\}", lambda match: ids[match.group(1)], path)
+        if operation_id.endswith("_pool"):
+            where = "/v1/pools/pool-a"
         reply = await self.api.client.request(method, where, headers=headers, json=body, params=row.query)
         try:
             return reply.status_code, reply.json(), reply.text
