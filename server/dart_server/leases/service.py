@@ -180,7 +180,7 @@ class Leases:
             slot.fence += 1
             lease.fence = slot.fence
         note = EventNote("lease_attached", slot.desktop_id, lease_id, slot.fence, {"takeover": takeover})
-        await self._repository.save_desktop(slot, note)
+        await self._repository.committed(self._repository.save_desktop(slot, note))
         self.check(Access(lease, slot, slot.fence))
         return self.reply(lease)
 

@@ -43,7 +43,7 @@ class Quarantine:
         slot.busy, slot.clean, slot.state, slot.note = True, False, DesktopState.QUARANTINED, reason
         self._until_s[slot.desktop_id] = self._clock.monotonic() + self._keep_s
         note = EventNote("desktop_quarantined", slot.desktop_id, slot.lease_id, slot.fence, {"reason": reason})
-        await self._repository.save_desktop(slot, note)
+        await self._repository.committed(self._repository.save_desktop(slot, note))
         log.warning("desktop quarantined: %s", reason, extra={"desktop_id": slot.desktop_id})
         try:
             await self._making.stop(slot)
