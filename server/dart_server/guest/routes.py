@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Query, Request, Response, WebSocket
+from fastapi import APIRouter, Query, Request, Response, WebSocket, WebSocketDisconnect
 from pydantic import TypeAdapter, ValidationError
 
 from dart_server import wire
@@ -235,11 +235,13 @@ async def tunnel(socket: WebSocket, lease_id: str) -> None:
         return
     dialled.setblocking(False)
     reader, writer = await asyncio.open_connection(sock=dialled)
-    await socket.accept()
     try:
+        await socket.accept()
         async with asyncio.TaskGroup() as group:
             outward = group.create_task(_outward(reader, socket))
             group.create_task(_inward(socket, writer, outward))
+    except WebSocketDisconnect:  # the client hung up before it was let in
+        return
     finally:
         writer.close()
 
@@ -250,7 +252,7 @@ async def _outward(reader: asyncio.StreamReader, socket: WebSocket) -> None:
         while chunk := await reader.read(TUNNEL_CHUNK):
             await socket.send_bytes(chunk)
         await socket.close()
-    except (OSError, RuntimeError):
+    except (OSError, RuntimeError, WebSocketDisconnect):
         return
 
 
@@ -260,7 +262,7 @@ async def _inward(socket: WebSocket, writer: asyncio.StreamWriter, outward: asyn
         while (message := await socket.receive())["type"] != "websocket.disconnect":
             writer.write(message.get("bytes") or (message.get("text") or "").encode())
             await writer.drain()
-    except (OSError, RuntimeError):
+    except (OSError, RuntimeError, WebSocketDisconnect):
         return
     finally:
         outward.cancel()
