@@ -24,12 +24,12 @@ BROKEN = {
         "        kept[lease_id] = lease\n"
         "    return lease\n"
         "service.Leases.require = require\n"
-        "end = service.Leases._end\n"
-        "async def _end(self, lease, state):\n"
+        "end = service.Leases.end\n"
+        "async def keep(self, lease, state):\n"
         "    slot = lease.slot\n"
         "    await end(self, lease, state)\n"
         "    lease.slot = slot\n"
-        "service.Leases._end = _end\n",
+        "service.Leases.end = keep\n",
         "last word",
     ),
     "used desktops are handed on as they are": (
@@ -64,6 +64,7 @@ def test_an_honest_farm_holds() -> None:
     assert outcome.figures["leases"] >= LEASES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_farm_is_caught(fault: str) -> None:
     patch, said = BROKEN[fault]

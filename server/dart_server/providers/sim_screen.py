@@ -72,8 +72,9 @@ def check(events: Iterable[Mapping[str, Any]]) -> None:
         for name, wanted in fields[kind].items():
             if not isinstance(event.get(name), wanted):
                 raise BadEvent("bad_request", f"{kind}: {name} is not {wanted.__name__}")
-        if "key" in fields[kind] and not event["key"]:
-            raise BadEvent("unknown_key", "an empty key name")
+        key = event["key"] if "key" in fields[kind] else "a"
+        if len(key) != 1 and not key.isalnum():
+            raise BadEvent("unknown_key", f"there is no key {key!r}")
 
 
 def perform(state: ScreenState, event: Mapping[str, Any]) -> None:
