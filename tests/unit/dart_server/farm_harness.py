@@ -57,6 +57,14 @@ class ManualClock:
         self.now = end
 
 
+async def answered(clock: ManualClock, task: asyncio.Task[httpx.Response], seconds: float) -> httpx.Response:
+    """The reply to a request that waits, with the clock moved on by `seconds` again and again: what it waits for may not sleep yet."""
+    async with asyncio.timeout(30):
+        while not task.done():
+            await clock.advance(seconds)
+    return await task
+
+
 async def until(condition: Callable[[], bool], every_s: float = 0.002) -> None:
     """Wait (in real time, shortly) until something has become true; `every_s` 0 looks at every turn of the event loop."""
     async with asyncio.timeout(5):

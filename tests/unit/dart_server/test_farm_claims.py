@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from farm_fake import FakeProvider
-from farm_harness import Api, MakeApi, ManualClock, until
+from farm_harness import Api, MakeApi, ManualClock, answered, until
 from test_farm_failures import abandon
 
 from dart_server.keys import Scope
@@ -166,8 +166,7 @@ async def test_a_key_waits_at_its_quota_while_others_are_served(make_api: MakeAp
         small.call("POST", "/v1/leases", json={"client_request_id": "small-late", "wait_s": 5})
     )
     await until(lambda: admin.farm.pool.waiting == 1)
-    await clock.advance(6)
-    reply = await reply_later
+    reply = await answered(clock, reply_later, 6)
     assert (reply.status_code, reply.json()["error"]) == (429, "quota_exceeded"), "it was not the farm that was full"
 
 

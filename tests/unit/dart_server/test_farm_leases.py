@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from farm_fake import FakeProvider
-from farm_harness import Api, MakeApi, ManualClock, until
+from farm_harness import Api, MakeApi, ManualClock, answered, until
 
 from dart_server.wire import DesktopState
 
@@ -130,8 +130,7 @@ async def test_claims_wait_in_order_and_time_out(api: Api, clock: ManualClock) -
     await until(lambda: api.farm.pool.waiting == 2)
     late = asyncio.create_task(api.call("POST", "/v1/leases", json={"client_request_id": "too-late", "wait_s": 5}))
     await until(lambda: api.farm.pool.waiting == 3)
-    await clock.advance(6)
-    reply = await late
+    reply = await answered(clock, late, 6)
     assert (reply.status_code, reply.json()["error"]) == (503, "no_capacity")
     assert "retry-after" in reply.headers
     for count, lease in enumerate(held, start=1):

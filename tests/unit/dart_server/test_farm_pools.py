@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from farm_fake import FakeProvider
-from farm_harness import Api, MakeApi, ManualClock, until
+from farm_harness import Api, MakeApi, ManualClock, answered, until
 from test_farm_failures import abandon
 
 from dart_server.wire import DesktopState
@@ -80,8 +80,7 @@ async def test_the_most_bounds_claims_too(make_api: MakeApi, clock: ManualClock)
     body = {"client_request_id": "one-too-many", "wait_s": 0}
     claiming = asyncio.create_task(api.call("POST", "/v1/leases", json=body))
     await until(lambda: api.farm.pool.waiting == 1)
-    await clock.advance(0.1)
-    reply = await claiming
+    reply = await answered(clock, claiming, 0.1)
     assert reply.status_code == 503
     assert "the pool p has its 1 desktops" in reply.json()["detail"]
 

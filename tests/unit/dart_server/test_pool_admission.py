@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from farm_fake import FakeProvider
-from farm_harness import MakeApi, ManualClock, until
+from farm_harness import MakeApi, ManualClock, answered, until
 
 from dart_server import preflight
 from dart_server.pool.admission import (
@@ -140,10 +140,7 @@ async def test_a_claim_waits_for_the_host_and_is_told_why(
     body = {"client_request_id": "too-early", "wait_s": 0}
     claiming = asyncio.create_task(api.call("POST", "/v1/leases", json=body))
     await until(lambda: api.farm.pool.waiting == 1)
-    async with asyncio.timeout(30):
-        while not claiming.done():
-            await clock.advance(0.1)
-    reply = await claiming
+    reply = await answered(clock, claiming, 0.1)
     assert reply.status_code == 503
     assert "the host is short of memory" in reply.json()["detail"]
     seen = (await api.call("GET", "/v1/farm")).json()
