@@ -103,7 +103,14 @@ def in_own_thread(work: Callable[[], T]) -> T:
 def is_doomed(pidfd: int) -> bool:
     """Whether a SIGKILL waits for a process: one that is frozen ends only once it is thawed."""
     try:
-        pid = _field(f"/proc/self/fdinfo/{pidfd}", "Pid:")
+        return kill_pending(int(_field(f"/proc/self/fdinfo/{pidfd}", "Pid:")))
+    except (OSError, StopIteration):
+        return False
+
+
+def kill_pending(pid: int) -> bool:
+    """The same by process id; False for a process that is gone."""
+    try:
         pending = [_field(f"/proc/{pid}/status", name) for name in ("SigPnd:", "ShdPnd:")]
     except (OSError, StopIteration):
         return False

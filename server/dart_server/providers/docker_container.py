@@ -11,7 +11,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
-from dart_server.hostd import cgroups, oci
+from dart_server.hostd import cgroups, kernel, oci
 from dart_server.providers.base import DesktopSpec
 from dart_server.providers.docker_engine import EngineFacts
 
@@ -87,6 +87,7 @@ def seen(state: dict[str, Any], group: str) -> dict[str, Any]:
     return {
         "state": "running" if running else "ended",
         "frozen": frozen,
+        "doomed": frozen and kernel.kill_pending(int(state.get("Pid") or 0)),
         "ended": None if running else "signal 9" if code == _KILLED else f"exit {code}",
         "memory_bytes": usage.memory_bytes,
         "memory_limit_bytes": usage.memory_limit_bytes,
