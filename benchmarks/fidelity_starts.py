@@ -17,6 +17,7 @@ from dart_envs import tasks
 from dart_envs.actions import to_input_events
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.lease import AsyncLease
+from dart_envs.types import Gesture
 from dart_server.wire import DesktopShape, DesktopState, SettleSpec
 
 ACTIONS = 50
@@ -68,7 +69,9 @@ async def play(lease: AsyncLease) -> Played:
         await lease.step([], _SETTLE)
         step = 0
         while played.actions < ACTIONS and (actions := await task.oracle(lease, step=step)):
-            await lease.step(to_input_events(actions[0], lease.resolution), _SETTLE)
+            action = actions[0]
+            events = action.events if isinstance(action, Gesture) else to_input_events(action, lease.resolution)
+            await lease.step(list(events), _SETTLE)
             tree = [element.model_dump(mode="json") for element in await lease.a11y()]
             played.trees.append(hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest())
             step += 1

@@ -18,7 +18,7 @@ from dart_agent.errors import ProviderError
 from dart_agent.types import Completion, Policy, PolicyRequest, StopReason
 from dart_envs.errors import DartEnvError
 from dart_envs.geometry import Coordinates, PointMap
-from dart_envs.types import Action, ActionType, Desktop
+from dart_envs.types import Action, ActionType, Desktop, Gesture
 from dart_envs.uitars import format_action
 from dart_server.wire import A11yElement
 
@@ -29,7 +29,7 @@ class PlayLike(Protocol):
     """One move of a solution: `dart_envs.tasks.Play`."""
 
     @property
-    def action(self) -> Action:
+    def action(self) -> Action | Gesture:
         """In screen pixels."""
         ...
 
@@ -67,6 +67,8 @@ class OraclePolicy:
             raise ProviderError(f"the oracle is stuck: {error}") from error
         self._step += 1
         action = plays[0].action if plays else Action(ActionType.DONE)
+        if not isinstance(action, Action):
+            raise ProviderError("the oracle runs code at this step, which a policy's text cannot say")
         target = plays[0].target if plays else None
         points = _points(request, desktop.resolution, self._coordinates)
         return _answer(format_action(action, points, thought="" if target is None else target.name))

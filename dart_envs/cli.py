@@ -18,6 +18,7 @@ import typer
 from dart_envs import eval_cli
 from dart_envs.errors import DartEnvError, TaskError
 from dart_envs.tasks import Split, Task, load, load_file, suite
+from dart_envs.types import Action, Gesture
 from dart_server.wire import DesktopShape
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ async def _play(task: Task, near_miss: bool, save: Path | None, shape: DesktopSh
 
     from dart_envs.core import AsyncDesktopEnv
     from dart_envs.farm import AsyncFarm
-    from dart_envs.types import Action, ActionType, RgbImage
+    from dart_envs.types import ActionType, RgbImage
 
     def keep(image: RgbImage, index: int) -> None:
         if save is not None:
@@ -231,10 +232,16 @@ async def _play(task: Task, near_miss: bool, save: Path | None, shape: DesktopSh
             index += 1
             keep(result.observation.screenshot, index)
             target = f" on {plays[0].target.role} {plays[0].target.name!r}" if plays and plays[0].target else ""
-            print(f"  {index}. {action.type}{target} {action.text or '+'.join(action.keys)}".rstrip())
+            print(f"  {index}. {_said(action)}{target}".rstrip())
             if result.end is not None:
                 print(f"  {result.end}: reward {result.reward:g} {result.info.get('outcome', '')}")
                 return
+
+
+def _said(action: Action | Gesture) -> str:
+    if isinstance(action, Gesture):
+        return f"runs {action.code!r}"
+    return f"{action.type} {action.text or '+'.join(action.keys)}".rstrip()
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.loop import LoopThread
 from dart_envs.selection import TaskChoice, load, select
-from dart_envs.types import Action, Outcome, RgbImage, TaskLike
+from dart_envs.types import Action, Gesture, Outcome, RgbImage, TaskLike
 from dart_envs.views import ObservationChoice, View, make_spec
 from dart_server.wire import DesktopShape, SettleSpec
 
@@ -124,7 +124,7 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
             raise DartEnvError("No episode is running; call reset() first.")
         return self._held.loop.run(self._held.core.evaluate())
 
-    def oracle(self, step: int = 0) -> list[Action]:
+    def oracle(self, step: int = 0) -> list[Action | Gesture]:
         """The running task's solution from its `step`-th action on, as far as the screen shows its targets
         now (empty when complete).
 
@@ -219,5 +219,5 @@ def make_settle(settle: SettleSpec | Mapping[str, int] | None) -> SettleSpec:
     return settle if isinstance(settle, SettleSpec) else SettleSpec.model_validate(dict(settle))
 
 
-async def _oracle(task: TaskLike, lease: LeaseLike, step: int) -> list[Action]:
+async def _oracle(task: TaskLike, lease: LeaseLike, step: int) -> list[Action | Gesture]:
     return list(await task.oracle(lease, step=step))

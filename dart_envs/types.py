@@ -245,7 +245,7 @@ class TaskLike(Protocol):
         """
         ...
 
-    async def oracle(self, desktop: Desktop, *, step: int = 0) -> Sequence[Action]:
+    async def oracle(self, desktop: Desktop, *, step: int = 0) -> Sequence[Action | Gesture]:
         """The solution from its `step`-th action on, as far as the screen shows its targets now; empty when
         it is complete."""
         ...

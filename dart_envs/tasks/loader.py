@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from dart_envs.errors import TaskError
-from dart_envs.tasks.basics import BASICS
 from dart_envs.tasks.model import Task, parse_task
 from dart_envs.tasks.suite import Suite
 
 ENTRY_POINT_GROUP = "dart_envs.suites"
+BUNDLED = {"basics": "dart_envs.tasks.basics:BASICS"}
+"""Where each bundled suite is; imported when it is asked for."""
 
 
 @cache
 def suite(name: str) -> Suite:
     """A suite by name. Raises TaskError naming those that exist."""
-    if name == BASICS.name:
-        return BASICS
+    if name in BUNDLED:
+        module, _, attribute = BUNDLED[name].partition(":")
+        bundled = getattr(import_module(module), attribute)
+        assert isinstance(bundled, Suite)
+        return bundled
     found = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in found:
-        known = ", ".join(sorted({BASICS.name, *found}))
+        known = ", ".join(sorted({*BUNDLED, *found}))
         raise TaskError(f"There is no suite {name!r}; suites are {known}.")
     loaded = found[name].load()
     made = loaded if isinstance(loaded, Suite) else loaded()

@@ -23,10 +23,10 @@ from dart_envs.errors import TaskError
 from dart_envs.setup import NETWORK_STEPS, check_parameters, run_steps
 from dart_envs.setup.params import UploadFileParameters
 from dart_envs.tasks.script import Move, Play, resolve
-from dart_envs.types import Action, Desktop, EndReason, Outcome
+from dart_envs.types import Action, Desktop, EndReason, Gesture, Outcome
 from dart_server.wire import EARLIEST_CLOCK, LATEST_CLOCK, DesktopShape
 
-NOT_HASHED = frozenset({"oracle", "near_miss", "origin", "split"})
+NOT_HASHED = frozenset({"oracle", "near_miss", "cheats", "origin", "split"})
 """Teaching aids and bookkeeping: changing them does not make another task."""
 
 
@@ -116,7 +116,8 @@ class Task(Model):
     not worth its bytes: the desktop is restored to its booted state and set up anew each time. min_resolution: smallest
     screen (width, height in pixels) that `prepare` accepts. starts_at: the desktop's time of day when the set-up begins (see
     `dart_envs.types.DeclaresClock`); None: the real one.
-    oracle, near_miss: scripts that solve it, and that almost do; only for checks and demonstrations.
+    oracle, near_miss: scripts that solve it, and that almost do; cheats: scripts that only look as if they did. All only for checks
+    and demonstrations.
     """
 
     id: str = Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")
@@ -144,6 +145,7 @@ class Task(Model):
     starts_at: AwareDatetime | None = None
     oracle_script: tuple[Move, ...] = Field(default=(), alias="oracle")
     near_miss_script: tuple[Move, ...] = Field(default=(), alias="near_miss")
+    cheat_scripts: tuple[tuple[Move, ...], ...] = Field(default=(), alias="cheats")
     origin: Path | None = Field(default=None, exclude=True)
 
     @field_validator("config", mode="before")
@@ -208,7 +210,7 @@ class Task(Model):
         """Judge the desktop as it is. end: how the episode ended, needed for tasks that cannot be done."""
         return await evaluation.evaluate(desktop, self.evaluator, end=end)
 
-    async def oracle(self, desktop: Desktop, *, step: int = 0) -> Sequence[Action]:
+    async def oracle(self, desktop: Desktop, *, step: int = 0) -> Sequence[Action | Gesture]:
         """Actions of the solution from its `step`-th on, as far as the screen shows their targets now.
 
         Where later targets only appear after earlier actions, perform the first action, then ask again with `step + 1`.
@@ -216,19 +218,24 @@ class Task(Model):
         """
         return [play.action for play in await self.play(desktop, step=step)]
 
-    async def play(
-        self, desktop: Desktop, *, script: Literal["oracle", "near_miss"] = "oracle", step: int = 0
-    ) -> Sequence[Play]:
-        """Like `oracle`, with the name and the box of each target; also plays the near miss. Empty past the script's
+    async def play(self, desktop: Desktop, *, script: str = "oracle", step: int = 0) -> Sequence[Play]:
+        """Like `oracle`, with the name and the box of each target; also plays the other `scripts`. Empty past the script's
         end.
         """
-        moves = self.oracle_script if script == "oracle" else self.near_miss_script
+        moves = self.scripts.get(script)
         if not moves:
             raise TaskError(f"Task {self.id} has no script {script!r}.")
         try:
             return await resolve(desktop, moves[step:])
         except LookupError as error:
             raise TaskError(f"The {script} of task {self.id} is stuck at move {step}: {error}.") from error
+
+    @property
+    def scripts(self) -> Mapping[str, tuple[Move, ...]]:
+        """Those that there are, by name: `oracle`, `near_miss`, `cheat_1`, `cheat_2`, ..."""
+        cheats = {f"cheat_{number}": moves for number, moves in enumerate(self.cheat_scripts, start=1)}
+        named = {"oracle": self.oracle_script, "near_miss": self.near_miss_script, **cheats}
+        return {name: moves for name, moves in named.items() if moves}
 
     @property
     def _assets(self) -> Path | None:

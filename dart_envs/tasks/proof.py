@@ -1,7 +1,7 @@
 """Proof that an evaluator tells right from wrong, on real desktops.
 
-Role: run each task three times: its oracle must score 1, doing nothing 0, its near miss 0. Rule: all three go through
-the episode core, as a policy would; a fault of farm or evaluator is a failed proof with its cause, never a pass. Non-
+Role: run each task once per kind of play: its oracle must score 1, doing nothing, its near miss and its cheats 0. Rule: all go
+through the episode core, as a policy would; a fault of farm or evaluator is a failed proof with its cause, never a pass. Non-
 goals: choosing tasks (the command line does).
 """
 
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
 from dart_envs.clock import SYSTEM_CLOCK, Clock
 from dart_envs.core import AsyncDesktopEnv
@@ -28,6 +28,8 @@ class Kind(StrEnum):
     ORACLE = "oracle"
     NOTHING = "nothing"
     NEAR_MISS = "near_miss"
+    CHEAT_1 = "cheat_1"
+    CHEAT_2 = "cheat_2"
 
     @property
     def wanted(self) -> float:
@@ -58,9 +60,7 @@ class Proof:
         return asdict(self) | {"holds": self.holds, "wanted": self.kind.wanted}
 
 
-async def play_script(
-    env: AsyncDesktopEnv, task: Task, script: Literal["oracle", "near_miss"]
-) -> tuple[StepResult, int]:
+async def play_script(env: AsyncDesktopEnv, task: Task, script: str) -> tuple[StepResult, int]:
     """Play a script on an env that was reset to `task`, and say DONE where it does not; the last result and the steps
     taken.
     """
@@ -76,6 +76,12 @@ async def play_script(
             return result, steps
 
 
+def kinds_of(task: Task) -> list[Kind]:
+    """The plays that prove a task. The oracle and the near miss are always among them: a task without one is not proved."""
+    always = {Kind.ORACLE, Kind.NOTHING, Kind.NEAR_MISS}
+    return [kind for kind in Kind if kind in always or kind.value in task.scripts]
+
+
 async def prove(env: AsyncDesktopEnv, task: Task, kind: Kind, *, clock: Clock = SYSTEM_CLOCK) -> Proof:
     """Play `task` once. A failure of the task, the desktop or the evaluator does not raise: the proof says it.
 
@@ -89,7 +95,7 @@ async def prove(env: AsyncDesktopEnv, task: Task, kind: Kind, *, clock: Clock = 
         if kind is Kind.NOTHING:
             result = await env.step(Action(ActionType.DONE))
         else:
-            result, steps = await play_script(env, task, "oracle" if kind is Kind.ORACLE else "near_miss")
+            result, steps = await play_script(env, task, kind.value)
         cause = _cause(result, kind)
         if result.end is not None and not result.end.masked:
             reward = result.reward
@@ -112,10 +118,10 @@ def _cause(result: StepResult, kind: Kind) -> str | None:
 async def prove_all(
     farm: FarmLike, tasks: Sequence[Task], *, shape: DesktopShape, parallel: int, clock: Clock = SYSTEM_CLOCK
 ) -> AsyncIterator[Proof]:
-    """Prove every task in all three ways, on `parallel` desktops at a time; proofs come in the order they end."""
+    """Prove every task in all its ways, on `parallel` desktops at a time; proofs come in the order they end."""
     todo: asyncio.Queue[tuple[Task, Kind]] = asyncio.Queue()
     for task in tasks:
-        for kind in Kind:
+        for kind in kinds_of(task):
             todo.put_nowait((task, kind))
     count = todo.qsize()
     done: asyncio.Queue[Proof | BaseException] = asyncio.Queue()

@@ -1,18 +1,19 @@
 """Scripts: how a task's oracle and its near miss say what a person would do.
 
 Role: moves as data, and resolving their targets on the screen of the moment. Rule: targets are found through the
-accessibility tree, as a teacher may; what comes out are canonical actions, real input events. Non-goals: the policy
-never sees any of this.
+accessibility tree, as a teacher may; what comes out are canonical actions, real input events, or Python that the desktop's
+user runs, for what a person would do in a shell. Non-goals: the policy never sees any of this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dart_envs.types import Action, ActionType, Desktop
+from dart_envs.types import Action, ActionType, Desktop, Gesture
 from dart_server.wire import A11yElement
 
 WINDOW_ROLES = frozenset({"dialog", "alert", "frame", "window", "file chooser"})
@@ -45,14 +46,14 @@ class Target(BaseModel):
 
 
 class Move(BaseModel):
-    """One move: an action type, and the target it needs.
+    """One move: an action type, and the target it needs; or `code`, and in `text` Python for the desktop's user to run.
 
     later: resolve it only when it is its turn, because its target moves or another one looks like it before.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    do: ActionType
+    do: ActionType | Literal["code"]
     target: Target | None = None
     to: Target | None = None
     text: str = ""
@@ -66,7 +67,7 @@ class Move(BaseModel):
 class Play:
     """A resolved move. target: what it points at, None for keys and the like."""
 
-    action: Action
+    action: Action | Gesture
     target: A11yElement | None = None
 
 
@@ -101,6 +102,8 @@ def point(element: A11yElement, target: Target) -> tuple[int, int]:
 
 def to_action(move: Move, elements: Sequence[A11yElement]) -> Play:
     """Resolve one move. Raises LookupError when a target is not there."""
+    if move.do == "code":
+        return Play(Gesture(code=move.text))
     element: A11yElement | None = None
     x = y = x2 = y2 = None
     if move.target is not None:

@@ -19,8 +19,10 @@ from dart_envs.tasks.splits import split_of
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a family draws for one variation, as JSON-like data in OSWorld's form. `near_miss` is a plausible wrong
-    play.
+    """What a family draws for one variation, as JSON-like data in OSWorld's form.
+
+    near_miss: a plausible wrong play. cheats: plays that leave something like the result without doing the task, such as a
+    shortcut through the shell, or the artefact with nothing right in it.
     """
 
     instruction: str
@@ -28,6 +30,7 @@ class Draft:
     evaluator: Mapping[str, Any]
     oracle: Sequence[Mapping[str, Any]]
     near_miss: Sequence[Mapping[str, Any]]
+    cheats: Sequence[Sequence[Mapping[str, Any]]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,8 @@ class Family:
     demo: bool = False
     variations: int = 1000
 
-    def task(self, suite: str, variation: int) -> Task:
-        """One variation. Raises TaskError for a number the family has not."""
+    def task(self, suite: str, variation: int, *, image: str = "basic") -> Task:
+        """One variation on the suite's image. Raises TaskError for a number the family has not."""
         task_id = self.task_id(suite, variation)
         if not 0 <= variation < self.variations:
             raise TaskError(f"Task {task_id} does not exist: {self.name} has variations 0 to {self.variations - 1}.")
@@ -62,6 +65,8 @@ class Family:
             "evaluator": draft.evaluator,
             "oracle": draft.oracle,
             "near_miss": draft.near_miss,
+            "cheats": draft.cheats,
+            "image": image,
             "snapshot": "base",
             "related_apps": [self.app],
             "suite": suite,
@@ -80,20 +85,21 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Families under one name."""
+    """Families under one name, made for one image."""
 
     name: str
     families: Mapping[str, Family]
+    image: str = "basic"
 
     @classmethod
-    def of(cls, name: str, families: Iterable[Family]) -> Suite:
+    def of(cls, name: str, families: Iterable[Family], *, image: str = "basic") -> Suite:
         """A suite of families with different names."""
         by_name: dict[str, Family] = {}
         for family in families:
             if family.name in by_name:
                 raise TaskError(f"Suite {name} has two families named {family.name}.")
             by_name[family.name] = family
-        return cls(name, by_name)
+        return cls(name, by_name, image)
 
     def family(self, name: str) -> Family:
         """One family. Raises TaskError naming those that exist."""
@@ -117,7 +123,7 @@ class Suite:
         parts = task_id.split("/")
         if len(parts) != 3 or parts[0] != self.name or not (len(parts[2]) >= 4 and parts[2].isdecimal()):
             raise TaskError(f"{task_id!r} is not a task of suite {self.name}; ids look like {self.name}/family/0007.")
-        return self.family(parts[1]).task(self.name, int(parts[2]))
+        return self.family(parts[1]).task(self.name, int(parts[2]), image=self.image)
 
     @staticmethod
     def _split(split: Split | str) -> Split:

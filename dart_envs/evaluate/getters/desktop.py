@@ -1,25 +1,21 @@
-"""Getters: read the end state of a desktop.
+"""Getters that read the desktop itself: files, programs' output, windows, the accessibility tree.
 
-Role: `GETTERS[type](probe, config)` returns the value that a metric compares. Names and parameters are OSWorld's;
-`captured`, `captured_in_turn`, `window_titles`, `file_names`, `a11y_elements` and `desktop_time` are ours. Rule: a getter only reads;
-`Spoiled` is for what the policy left missing or broken, `EvaluatorError` for a config that cannot be read. Non-goals: comparing.
+Role: one coroutine per getter, and `GETTERS` of this module. Names and parameters are OSWorld's; `captured`, `captured_in_turn`,
+`window_titles`, `file_names`, `a11y_elements` and `desktop_time` are ours. Non-goals: comparing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from dart_envs.clock import Clock
-from dart_envs.errors import EvaluatorError, GuestError
+from dart_envs.errors import EvaluatorError
 from dart_envs.evaluate.artefacts import GuestFile, Spoiled
+from dart_envs.evaluate.getters.base import Config, Getter, Probe, read_guest_file, text_of
 from dart_envs.setup import windows
 from dart_envs.setup.perform import CAPTURE_ROOT, POLL_S, command_argv
-from dart_envs.types import Desktop
 from dart_server.wire import A11yElement, ExecReply
 
-MAX_FILE_BYTES = 16 * 1024 * 1024
 COMMAND_TIMEOUT_S = 60.0
 ANSWER_GRACE_S = 3.0
 """How long after its window closed a captured program may take to end."""
@@ -29,47 +25,6 @@ READ_CAPTURE_SCRIPT = """cd "$1" 2>/dev/null || exit 3
 [ -f code ] || exit 4
 cat code stdout
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What getters may use."""
-
-    desktop: Desktop
-    clock: Clock
-
-
-Config = Mapping[str, Any]
-
-
-def text_of(config: Config, key: str) -> str:
-    """A required text parameter. Raises EvaluatorError where it is missing."""
-    value = config.get(key)
-    if not isinstance(value, str) or not value:
-        raise EvaluatorError(f"Getter {config.get('type')!r} needs the text parameter {key!r}.")
-    return value
-
-
-async def read_guest_file(probe: Probe, path: str) -> GuestFile:
-    """One regular file of the desktop. Raises Spoiled when it is missing, too large, or not a regular file."""
-    path = command_argv((path,), shell=False, resolution=probe.desktop.resolution)[0]
-    stat = await probe.desktop.exec(["stat", "-L", "-c", "%s %F", path], timeout_s=10.0, user="root")
-    size, _, kind = stat.stdout.strip().partition(" ")
-    if stat.returncode != 0:
-        raise Spoiled(f"{path} does not exist")
-    if kind not in ("regular file", "regular empty file"):
-        raise Spoiled(f"{path} is a {kind}, not a file")
-    if int(size) > MAX_FILE_BYTES:
-        raise Spoiled(f"{path} has {size} bytes, more than any answer needs")
-    try:
-        content = await probe.desktop.read_file(path)
-    except GuestError as error:
-        if error.code in ("not_found", "not_regular_file"):
-            raise Spoiled(f"{path} cannot be read: {error}") from error
-        raise
-    if content is None:
-        raise Spoiled(f"{path} does not exist")
-    return GuestFile(path, content)
 
 
 async def vm_file(probe: Probe, config: Config) -> GuestFile | list[GuestFile]:
@@ -213,8 +168,6 @@ async def rule(probe: Probe, config: Config) -> Any:
         raise EvaluatorError("Getter 'rule' needs `rules`.")
     return config["rules"]
 
-
-Getter = Callable[[Probe, Config], Awaitable[Any]]
 
 GETTERS: Mapping[str, Getter] = {
     "vm_file": vm_file,

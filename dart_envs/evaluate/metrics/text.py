@@ -1,80 +1,49 @@
-"""Metrics: compare what a getter read with what is expected.
+"""Metrics of text, JSON, tables, lists and the accessibility tree.
 
-Role: `METRICS[func](result, expected, options)` returns a reward in [0, 1]. Names and rule shapes are OSWorld's;
-`exists`, `contains_names`
-and `contains_element` are ours. Rule: pure; a result of the wrong kind raises `Spoiled` (the
-policy's doing) or TypeError/ValueError/KeyError (a wrong rule, which becomes an `EvaluatorError`). Non-goals: reading
-desktops.
+Role: one function per metric, and `METRICS` of this module. Names and rule shapes are OSWorld's; `exists`, `contains_names`
+and `contains_element` are ours. Non-goals: reading desktops.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dart_envs.evaluate.artefacts import GuestFile, Spoiled
-
-Options = Mapping[str, Any]
-Metric = Callable[[Any, Any, Options], float]
-
-
-def as_text(result: Any) -> str:
-    """Text of a result: a file's content, a string, or lines of a list of strings."""
-    if isinstance(result, GuestFile):
-        return result.text
-    if isinstance(result, str):
-        return result
-    if isinstance(result, Sequence) and all(isinstance(line, str) for line in result):
-        return "\n".join(result)
-    raise TypeError(f"expected text, got {type(result).__name__}")
-
-
-def as_json(result: Any) -> Any:
-    """Parsed JSON of a result. Raises Spoiled where it is not JSON: the policy may have broken the file."""
-    if isinstance(result, Mapping | list) and not isinstance(result, str):
-        return result
-    try:
-        return json.loads(as_text(result))
-    except json.JSONDecodeError as error:
-        raise Spoiled(f"not JSON: {error}") from error
-
-
-def _verdict(good: bool) -> float:
-    return 1.0 if good else 0.0
+from dart_envs.evaluate.metrics.base import Metric, Options, as_json, as_text, verdict
 
 
 def exact_match(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{expected}: the same value; text compares without surrounding white space unless option `strict`."""
     expected = rules["expected"]
     if isinstance(result, str | GuestFile) and isinstance(expected, str) and not options.get("strict"):
-        return _verdict(as_text(result).strip() == expected.strip())
-    return _verdict(result == expected)
+        return verdict(as_text(result).strip() == expected.strip())
+    return verdict(result == expected)
 
 
 def literal_match(result: Any, expected: Any, options: Options) -> float:
     """The same text; option `ignore_case`."""
     held, wanted = as_text(result), as_text(expected)
-    return _verdict(held.lower() == wanted.lower() if options.get("ignore_case") else held == wanted)
+    return verdict(held.lower() == wanted.lower() if options.get("ignore_case") else held == wanted)
 
 
 def is_in_list(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{expected}: an item of the result, or a part of its text."""
-    return _verdict(rules["expected"] in result)
+    return verdict(rules["expected"] in result)
 
 
 def match_in_list(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{expected: [...]}: the result is one of these."""
-    return _verdict(as_text(result).strip() in rules["expected"])
+    return verdict(as_text(result).strip() in rules["expected"])
 
 
 def check_include_exclude(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{include: [...], exclude: [...]}: the text has every one of the first and none of the second."""
     text = as_text(result)
-    return _verdict(
+    return verdict(
         all(part in text for part in rules.get("include", ()))
         and not any(part in text for part in rules.get("exclude", ()))
     )
@@ -87,7 +56,7 @@ def check_list(result: Any, rules: Mapping[str, Any], options: Options) -> float
     def found(pattern: str) -> bool:
         return any(re.search(pattern, line) for line in lines)
 
-    return _verdict(
+    return verdict(
         all(found(pattern) for pattern in rules.get("expect", ()))
         and not any(found(pattern) for pattern in rules.get("unexpect", ()))
     )
@@ -130,7 +99,7 @@ def check_json(result: Any, rules: Mapping[str, Any], options: Options) -> float
         except TypeError:
             return False
 
-    return _verdict(all(map(compare, rules.get("expect", ()))) and not any(map(compare, rules.get("unexpect", ()))))
+    return verdict(all(map(compare, rules.get("expect", ()))) and not any(map(compare, rules.get("unexpect", ()))))
 
 
 def check_json_settings(result: Any, rules: Mapping[str, Any], options: Options) -> float:
@@ -138,7 +107,7 @@ def check_json_settings(result: Any, rules: Mapping[str, Any], options: Options)
     data = as_json(result)
     if not isinstance(data, Mapping):
         raise Spoiled("not a JSON object")
-    return _verdict(all(key in data and data[key] == value for key, value in rules["expected"].items()))
+    return verdict(all(key in data and data[key] == value for key, value in rules["expected"].items()))
 
 
 def check_direct_json_object(result: Any, rules: Mapping[str, Any], options: Options) -> float:
@@ -175,12 +144,12 @@ def compare_text_file(result: Any, expected: Any, options: Options) -> float:
     `ignore_blanks`, `ignore_case`.
     """
     held, wanted = as_text(result).removesuffix("\n"), _wanted_text(expected).removesuffix("\n")
-    return _verdict(_normalised(held, options) == _normalised(wanted, options))
+    return verdict(_normalised(held, options) == _normalised(wanted, options))
 
 
 def compare_config(result: Any, rules: Any, options: Options) -> float:
     """{expected}: the same text, byte for byte."""
-    return _verdict(as_text(result) == _wanted_text(rules))
+    return verdict(as_text(result) == _wanted_text(rules))
 
 
 def compare_csv(result: Any, expected: Any, options: Options) -> float:
@@ -193,25 +162,25 @@ def compare_csv(result: Any, expected: Any, options: Options) -> float:
         parsed = [row for row in csv.reader(io.StringIO(text)) if row]
         return parsed if options.get("strict", True) else [[cell.strip() for cell in row] for row in parsed]
 
-    return _verdict(rows(as_text(result)) == rows(_wanted_text(expected)))
+    return verdict(rows(as_text(result)) == rows(_wanted_text(expected)))
 
 
 def file_contains(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{expected: [...]}: the text has every one of these."""
     text = as_text(result)
-    return _verdict(all(part in text for part in rules["expected"]))
+    return verdict(all(part in text for part in rules["expected"]))
 
 
 def exists(result: Any, expected: Any, options: Options) -> float:
     """The getter found something (a getter that finds nothing scores 0 by itself)."""
-    return _verdict(bool(result) or isinstance(result, GuestFile))
+    return verdict(bool(result) or isinstance(result, GuestFile))
 
 
 def contains_names(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{include: [...], exclude: [...], exactly: [...]}: names in a list, whole names."""
     names = list(result)
     exactly = rules.get("exactly")
-    return _verdict(
+    return verdict(
         all(name in names for name in rules.get("include", ()))
         and not any(name in names for name in rules.get("exclude", ()))
         and (exactly is None or sorted(names) == sorted(exactly))
@@ -231,7 +200,7 @@ def contains_element(result: Any, rules: Mapping[str, Any], options: Options) ->
             and set(rules.get("states", ())) <= set(element.states)
         )
 
-    return _verdict(any(map(fits, result)))
+    return verdict(any(map(fits, result)))
 
 
 METRICS: Mapping[str, Metric] = {

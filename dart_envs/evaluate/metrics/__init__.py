@@ -1,0 +1,16 @@
+"""Metrics: compare what a getter read with what is expected.
+
+Role: `METRICS[func](result, expected, options)` returns a reward in [0, 1]; one module per kind of thing compared, each with a table of its
+own, put together here. Rule: pure; two modules never serve the same name. Non-goals: reading desktops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dart_envs.evaluate.metrics import text
+from dart_envs.evaluate.metrics.base import Metric
+
+__all__ = ["METRICS", "Metric"]
+
+METRICS: Mapping[str, Metric] = {**text.METRICS}
