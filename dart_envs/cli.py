@@ -9,23 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from dart_envs import eval_cli
+from dart_envs import check_cli, eval_cli
+from dart_envs.check_cli import EXIT_FAILED, EXIT_WRONG_INPUT
 from dart_envs.errors import DartEnvError, TaskError
-from dart_envs.tasks import Split, Task, load, load_file, suite
+from dart_envs.tasks import Split, Task, load, suite
 from dart_envs.types import Action, Gesture
 from dart_server.wire import DesktopShape
-
-if TYPE_CHECKING:
-    from dart_envs.tasks.proof import Proof
-
-EXIT_FAILED = 1
-EXIT_WRONG_INPUT = 2
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Desktops as environments.", pretty_exceptions_enable=False
@@ -33,6 +27,7 @@ app = typer.Typer(
 tasks_app = typer.Typer(no_args_is_help=True, help="Tasks: list, show, check, play.")
 app.add_typer(tasks_app, name="tasks")
 app.command(name="eval")(eval_cli.evaluate)
+tasks_app.command(name="check")(check_cli.check)
 
 Families = Annotated[str | None, typer.Option("--families", "-f", help="comma-separated; default: all")]
 Resolution = Annotated[str, typer.Option("--resolution", help="screen size in pixels")]
@@ -106,35 +101,6 @@ def show(
 
 
 @tasks_app.command()
-def check(
-    targets: Annotated[list[str], typer.Argument(help="a suite, or task files and folders of them")],
-    families: Families = None,
-    variations: Annotated[int, typer.Option("--variations", "-n", min=1, help="how many of each family")] = 1,
-    split: Annotated[str | None, typer.Option(help="take them from this split")] = None,
-    resolution: Resolution = "640x400",
-    font_size: FontSize = 16,
-    parallel: Annotated[int, typer.Option("--parallel", "-p", min=1, max=64, help="desktops at a time")] = 2,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write every proof here")] = None,
-) -> None:
-    """Check task files, or prove a suite on real desktops: oracle scores 1, doing nothing 0, the near miss 0."""
-    paths = [Path(target) for target in targets]
-    if any(path.suffix == ".json" or path.exists() for path in paths):
-        _check_files(paths)
-        return
-    try:
-        tasks = [task for name in targets for task in _choose(name, _names(families), split, variations)]
-    except TaskError as error:
-        raise wrong(str(error)) from None
-    shape = _shape(resolution, font_size)
-    try:
-        proofs = asyncio.run(_prove(tasks, shape, parallel))
-    except DartEnvError as error:
-        raise failed(str(error)) from None
-    if not _report(proofs, shape, json_file):
-        raise typer.Exit(EXIT_FAILED)
-
-
-@tasks_app.command()
 def play(
     task: Annotated[str, typer.Argument(help="task id, or path of a JSON file")],
     near_miss: Annotated[bool, typer.Option("--near-miss", help="play the near miss instead of the oracle")] = False,
@@ -157,56 +123,6 @@ def _load(task: str) -> Task:
         return load(task)
     except TaskError as error:
         raise wrong(str(error)) from None
-
-
-def _choose(name: str, families: Sequence[str] | None, split: str | None, variations: int) -> list[Task]:
-    chosen = suite(name)
-    return [
-        chosen.load(task_id)
-        for family in families or chosen.families
-        for task_id in chosen.tasks(split, [family])[:variations]
-    ]
-
-
-def _check_files(paths: Sequence[Path]) -> None:
-    """Load every file, and say the first thing that is wrong with each."""
-    files = [file for path in paths for file in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
-    wrong = 0
-    for file in files:
-        try:
-            task = load_file(file)
-        except TaskError as error:
-            print(f"dart-envs: {error}", file=sys.stderr)
-            wrong += 1
-            continue
-        missing = f" (cannot run here: no {', no '.join(task.unsupported)})" if task.unsupported else ""
-        print(f"{file}: good{missing}")
-    if wrong:
-        raise typer.Exit(EXIT_WRONG_INPUT)
-
-
-async def _prove(tasks: Sequence[Task], shape: DesktopShape, parallel: int) -> list[Proof]:
-    from dart_envs.farm import AsyncFarm
-    from dart_envs.tasks.proof import prove_all
-
-    proofs: list[Proof] = []
-    async with await AsyncFarm.connect() as farm:
-        async for proof in prove_all(farm, tasks, shape=shape, parallel=parallel):
-            proofs.append(proof)
-            word = "ok  " if proof.holds else "FAIL"
-            times = f"set-up {proof.setup_s:5.2f} s, play {proof.play_s:5.2f} s"
-            print(f"{word} {proof.task_id:<28} {proof.kind:<10} {times} {proof.cause or ''}".rstrip(), flush=True)
-    return proofs
-
-
-def _report(proofs: Sequence[Proof], shape: DesktopShape, json_file: Path | None) -> bool:
-    """Print the sum, write the record, and say whether everything holds."""
-    good = sum(proof.holds for proof in proofs)
-    print(f"{good} of {len(proofs)} proofs hold, over {len({proof.family for proof in proofs})} families.")
-    if json_file is not None:
-        record = {"shape": shape.model_dump(mode="json"), "proofs": [proof.as_dict() for proof in proofs]}
-        json_file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    return good == len(proofs)
 
 
 async def _play(task: Task, near_miss: bool, save: Path | None, shape: DesktopShape) -> None:

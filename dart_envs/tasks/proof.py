@@ -1,16 +1,19 @@
 """Proof that an evaluator tells right from wrong, on real desktops.
 
 Role: run each task once per kind of play: its oracle must score 1, doing nothing, its near miss and its cheats 0. Rule: all go
-through the episode core, as a policy would; a fault of farm or evaluator is a failed proof with its cause, never a pass. Non-
-goals: choosing tasks (the command line does).
+through the episode core, as a policy would; a fault of the farm is tried again, a bounded number of times that the proof tells; one
+that stays, or a fault of the evaluator, is a failed proof with its cause, never a pass. Non-goals: choosing tasks (the command line
+does), keeping proofs (`proof_book`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict, dataclass
+import hashlib
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from dart_envs.clock import SYSTEM_CLOCK, Clock
@@ -18,8 +21,11 @@ from dart_envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError, FarmError
 from dart_envs.farm.base import FarmLike
 from dart_envs.tasks.model import Task
-from dart_envs.types import Action, ActionType, StepResult
+from dart_envs.types import Action, ActionType, EndReason, StepResult
 from dart_server.wire import DesktopShape
+
+ATTEMPTS = 3
+"""Plays of one job before a fault of the farm is its result."""
 
 
 class Kind(StrEnum):
@@ -37,9 +43,25 @@ class Kind(StrEnum):
         return 1.0 if self is Kind.ORACLE else 0.0
 
 
+@dataclass(frozen=True)
+class Job:
+    """One play that is to be done: `repeat` counts from 0 where the same play is done several times."""
+
+    task: Task
+    kind: Kind
+    repeat: int = 0
+
+    @cached_property
+    def definition(self) -> str:
+        """sha256 (hex) over the whole task, its scripts too: what was proved of another definition is not proved of this one."""
+        return hashlib.sha256(self.task.model_dump_json(by_alias=True).encode("utf-8")).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One play of one task. `reward` is None where there is no verdict; then `cause` says why."""
+    """One play of one task. `reward` is None where there is no verdict; then `cause` says why. `attempts`: how often it was
+    played, more than once after faults of the farm. `definition`: see `Job`.
+    """
 
     task_id: str
     family: str
@@ -49,6 +71,10 @@ class Proof:
     setup_s: float
     play_s: float
     cause: str | None
+    repeat: int = 0
+    attempts: int = 1
+    definition: str = ""
+    image_digest: str | None = None
 
     @property
     def holds(self) -> bool:
@@ -82,29 +108,57 @@ def kinds_of(task: Task) -> list[Kind]:
     return [kind for kind in Kind if kind in always or kind.value in task.scripts]
 
 
-async def prove(env: AsyncDesktopEnv, task: Task, kind: Kind, *, clock: Clock = SYSTEM_CLOCK) -> Proof:
-    """Play `task` once. A failure of the task, the desktop or the evaluator does not raise: the proof says it.
+def jobs_of(tasks: Iterable[Task], *, repeats: int = 1) -> list[Job]:
+    """Every play that proves the tasks, task by task."""
+    return [Job(task, kind, repeat) for task in tasks for kind in kinds_of(task) for repeat in range(repeats)]
+
+
+async def prove(env: AsyncDesktopEnv, job: Job, *, clock: Clock = SYSTEM_CLOCK) -> Proof:
+    """Play once, and again after a fault of the farm. A failure of the task, the desktop or the evaluator does not raise: the proof
+    says it.
 
     Raises FarmError when the farm gives no desktop, because then no further proof would get one.
     """
-    steps, reward = 0, None
+    for attempt in range(1, ATTEMPTS + 1):
+        proof, end = await _prove_once(env, job, clock)
+        if end is not EndReason.FARM_FAULT or attempt == ATTEMPTS:
+            return replace(proof, attempts=attempt)
+    raise AssertionError("the last attempt returns")
+
+
+async def _prove_once(env: AsyncDesktopEnv, job: Job, clock: Clock) -> tuple[Proof, EndReason | None]:
+    task, kind = job.task, job.kind
+    steps, reward, end, image_digest = 0, None, None, None
     started_s = ready_s = clock.monotonic()
     try:
         await env.reset(task)
+        image_digest = None if env.lease is None else env.lease.image_digest
         ready_s = clock.monotonic()
         if kind is Kind.NOTHING:
             result = await env.step(Action(ActionType.DONE))
         else:
             result, steps = await play_script(env, task, kind.value)
-        cause = _cause(result, kind)
-        if result.end is not None and not result.end.masked:
+        cause, end = _cause(result, kind), result.end
+        if end is not None and not end.masked:
             reward = result.reward
     except FarmError:
         raise
     except DartEnvError as error:
         cause = f"{type(error).__name__}: {error}"
-    ended_s = clock.monotonic()
-    return Proof(task.id, task.family, kind, reward, steps, ready_s - started_s, ended_s - ready_s, cause)
+    proof = Proof(
+        task_id=task.id,
+        family=task.family,
+        kind=kind,
+        reward=reward,
+        steps=steps,
+        setup_s=round(ready_s - started_s, 3),
+        play_s=round(clock.monotonic() - ready_s, 3),
+        cause=cause,
+        repeat=job.repeat,
+        definition=job.definition,
+        image_digest=image_digest,
+    )
+    return proof, end
 
 
 def _cause(result: StepResult, kind: Kind) -> str | None:
@@ -116,28 +170,25 @@ def _cause(result: StepResult, kind: Kind) -> str | None:
 
 
 async def prove_all(
-    farm: FarmLike, tasks: Sequence[Task], *, shape: DesktopShape, parallel: int, clock: Clock = SYSTEM_CLOCK
+    farm: FarmLike, jobs: Sequence[Job], *, shape: DesktopShape, parallel: int, clock: Clock = SYSTEM_CLOCK
 ) -> AsyncIterator[Proof]:
-    """Prove every task in all its ways, on `parallel` desktops at a time; proofs come in the order they end."""
-    todo: asyncio.Queue[tuple[Task, Kind]] = asyncio.Queue()
-    for task in tasks:
-        for kind in kinds_of(task):
-            todo.put_nowait((task, kind))
-    count = todo.qsize()
+    """Do every job, on `parallel` desktops at a time; proofs come in the order they end."""
+    todo: asyncio.Queue[Job] = asyncio.Queue()
+    for job in jobs:
+        todo.put_nowait(job)
     done: asyncio.Queue[Proof | BaseException] = asyncio.Queue()
 
     async def work() -> None:
         try:
             async with AsyncDesktopEnv(farm, shape=shape, labels={"purpose": "proof"}, clock=clock) as env:
                 while not todo.empty():
-                    task, kind = todo.get_nowait()
-                    done.put_nowait(await prove(env, task, kind, clock=clock))
+                    done.put_nowait(await prove(env, todo.get_nowait(), clock=clock))
         except Exception as error:  # noqa: BLE001 - handed to the one who waits for proofs
             done.put_nowait(error)
 
-    workers = [asyncio.create_task(work()) for _ in range(min(parallel, count))]
+    workers = [asyncio.create_task(work()) for _ in range(min(parallel, len(jobs)))]
     try:
-        for _ in range(count):
+        for _ in jobs:
             proof = await done.get()
             if isinstance(proof, BaseException):
                 raise proof

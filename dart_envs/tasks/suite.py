@@ -15,6 +15,7 @@ from typing import Any
 from dart_envs.errors import TaskError
 from dart_envs.tasks.model import Split, Task, parse_task
 from dart_envs.tasks.splits import split_of
+from dart_server.wire import DesktopShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,10 @@ class Family:
         return f"{suite}/{self.name}/{variation:04d}"
 
 
+SHAPES = {"basic": DesktopShape(image="basic", resolution=(640, 400), font_size=16)}
+"""What suites of an image are proved on; of the others, OSWorld's screen with the image's own font."""
+
+
 @dataclass(frozen=True, slots=True)
 class Suite:
     """Families under one name, made for one image."""
@@ -90,6 +95,11 @@ class Suite:
     name: str
     families: Mapping[str, Family]
     image: str = "basic"
+
+    @property
+    def shape(self) -> DesktopShape:
+        """The desktop that its tasks are proved on."""
+        return SHAPES.get(self.image, DesktopShape(image=self.image, resolution=(1920, 1080)))
 
     @classmethod
     def of(cls, name: str, families: Iterable[Family], *, image: str = "basic") -> Suite:

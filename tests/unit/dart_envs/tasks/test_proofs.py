@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from dart_envs.core import AsyncDesktopEnv
 from dart_envs.errors import FarmError
 from dart_envs.fake import FakeFarm, ScriptedDesktop
 from dart_envs.tasks import Task, parse_task
-from dart_envs.tasks.proof import Kind, Proof, prove, prove_all
+from dart_envs.tasks.proof import Job, Kind, Proof, jobs_of, prove, prove_all
+from dart_envs.tasks.proof_book import ProofBook, to_text
 from dart_server.wire import DesktopShape, ExecReply, FaultOwner, InputEvent
 
 SHAPE = DesktopShape(resolution=(640, 400))
@@ -36,7 +38,7 @@ def task(expected: str = "right", **changes: Any) -> Task:
 
 
 async def proofs_of(farm: FakeFarm, *tasks: Task, parallel: int = 2) -> dict[Kind, Proof]:
-    return {proof.kind: proof async for proof in prove_all(farm, tasks, shape=SHAPE, parallel=parallel)}
+    return {proof.kind: proof async for proof in prove_all(farm, jobs_of(tasks), shape=SHAPE, parallel=parallel)}
 
 
 async def test_a_good_evaluator_is_proved_in_three_ways() -> None:
@@ -71,16 +73,17 @@ async def test_a_desktop_that_dies_is_a_failed_proof_with_its_cause() -> None:
 
     farm = FakeFarm(programs={"typed": typed}, on_events=die)
     async with AsyncDesktopEnv(farm, shape=SHAPE) as env:
-        proof = await prove(env, task(), Kind.NEAR_MISS)
+        proof = await prove(env, Job(task(), Kind.NEAR_MISS))
     assert proof.reward is None
     assert "host_lost" in str(proof.cause)
+    assert proof.attempts == 3
     assert proof.as_dict()["holds"] is False
 
 
 async def test_a_script_that_gets_stuck_is_a_failed_proof() -> None:
     stuck = task(oracle=[{"do": "click", "target": {"name": "Absent"}}])
     async with AsyncDesktopEnv(FakeFarm(programs={"typed": typed}), shape=SHAPE) as env:
-        proof = await prove(env, stuck, Kind.ORACLE)
+        proof = await prove(env, Job(stuck, Kind.ORACLE))
     assert "stuck at move 0: no element 'Absent'" in str(proof.cause)
 
 
@@ -93,3 +96,67 @@ async def test_a_farm_without_desktops_ends_the_check() -> None:
     farm.lease = refuse  # type: ignore[assignment, method-assign]
     with pytest.raises(FarmError, match="No desktop is free"):
         await proofs_of(farm, task())
+
+
+async def test_a_fault_of_the_farm_is_tried_again_and_told() -> None:
+    killed = []
+
+    def die_once(desktop: ScriptedDesktop, events: list[InputEvent]) -> None:
+        if not killed:
+            killed.append(desktop)
+            desktop.kill(FaultOwner.HOST, "host_lost")
+
+    farm = FakeFarm(programs={"typed": typed}, on_events=die_once)
+    async with AsyncDesktopEnv(farm, shape=SHAPE) as env:
+        proof = await prove(env, Job(task(), Kind.ORACLE))
+    assert (proof.holds, proof.attempts) == (True, 2)
+
+
+async def fill(book: ProofBook, jobs: list[Job]) -> int:
+    todo = book.todo(jobs, SHAPE)
+    async for proof in prove_all(FakeFarm(programs={"typed": typed}), todo, shape=SHAPE, parallel=2):
+        book.add(proof, SHAPE)
+    return len(todo)
+
+
+async def test_a_book_of_proofs_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    jobs = jobs_of([task(), task("wrong")], repeats=2)
+    first = ProofBook(tmp_path)
+    assert await fill(first, jobs[:5]) == 5
+    with (tmp_path / "proofs.jsonl").open("a") as file:
+        file.write('{"cut": "sho')
+    second = ProofBook(tmp_path)
+    assert await fill(second, jobs) == 7
+    record = ProofBook(tmp_path).record([(job, SHAPE) for job in jobs])
+    assert (record["proofs_wanted"], record["hold"], record["sessions"]) == (12, 8, 2)
+    assert {(one["kind"], one["reward"]) for one in record["failed"]} == {("oracle", 0.0), ("near_miss", 1.0)}
+    assert record["repeats_same"] is True
+    assert record["by_family"]["mine/words"]["failing"] == {"oracle": 2, "near_miss": 2}
+    assert record["wall_s"] >= 0
+    assert "8 of 12 proofs hold" in to_text(record)
+    assert await fill(ProofBook(tmp_path), jobs) == 4, "what failed is tried again, what holds is not"
+
+
+async def test_what_was_proved_of_another_definition_or_screen_is_proved_again(tmp_path: Path) -> None:
+    jobs = jobs_of([task()])
+    await fill(ProofBook(tmp_path), jobs)
+    changed = jobs_of([task(oracle=[{"do": "type", "text": "right"}, {"do": "done"}])])
+    book = ProofBook(tmp_path)
+    assert len(book.todo(changed, SHAPE)) == 3
+    assert len(book.todo(jobs, DesktopShape(resolution=(800, 600)))) == 3
+    assert not book.todo(jobs, SHAPE)
+
+
+def test_repeats_that_differ_are_told(tmp_path: Path) -> None:
+    book, jobs = ProofBook(tmp_path), jobs_of([task()], repeats=2)[:2]
+    for job, reward in zip(jobs, (1.0, 0.0), strict=True):
+        book.add(Proof(job.task.id, "words", job.kind, reward, 1, 0.0, 0.0, None, job.repeat, 1, job.definition), SHAPE)
+    record = book.record([(job, SHAPE) for job in jobs])
+    assert record["repeats_same"] is False
+    assert "DIFFERENT" in to_text(record)
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "proofs.jsonl").write_text('{"task_id": "x"}\n')
+    with pytest.raises(ValueError, match="line 1 is not a proof"):
+        ProofBook(tmp_path)
