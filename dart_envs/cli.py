@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from dart_envs import check_cli, eval_cli
+from dart_envs import assets_cli, check_cli, eval_cli
 from dart_envs.check_cli import EXIT_FAILED, EXIT_WRONG_INPUT
 from dart_envs.errors import DartEnvError, TaskError
 from dart_envs.tasks import Split, Task, load, suite
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 tasks_app = typer.Typer(no_args_is_help=True, help="Tasks: list, show, check, play.")
 app.add_typer(tasks_app, name="tasks")
+app.add_typer(assets_cli.app, name="assets")
 app.command(name="eval")(eval_cli.evaluate)
 tasks_app.command(name="check")(check_cli.check)
 

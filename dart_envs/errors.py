@@ -18,6 +18,7 @@
     ├── SetupError              a set-up step failed; the task never started
     ├── EvaluatorError          the evaluator raised; never a silent 0
     ├── TaskError               a task file is wrong; names file and field
+    │   └── AssetError          a file that a task brings along is not in the cache and cannot be fetched
     └── ActionError             an action is outside the action space
 
 Rule: raise the most specific class, with one sentence that says what to do. Non-goals: no retries here.
@@ -185,6 +186,15 @@ class EvaluatorError(DartEnvError):
 
 class TaskError(DartEnvError):
     """A task definition is wrong."""
+
+
+class AssetError(TaskError):
+    """A file that a task brings along is missing. `needed_by`: the task's id, empty where nobody said; `url`: where it would be."""
+
+    def __init__(self, message: str, *, url: str, needed_by: str = "") -> None:
+        super().__init__(message)
+        self.url = url
+        self.needed_by = needed_by
 
 
 class ActionError(DartEnvError):

@@ -111,7 +111,7 @@ def evaluate(
     print(f"report: {out / REPORT_HTML}")
 
 
-def choose(targets: Sequence[str], split: str, limit: int | None) -> list[Task]:
+def choose(targets: Sequence[str], split: str | None, limit: int | None) -> list[Task]:
     """The tasks that the arguments name, in order, without repeats; `limit` of them, evenly spread. Raises `TaskError`."""
     ids: dict[str, None] = {}
     for target in targets:

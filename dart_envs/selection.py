@@ -47,9 +47,9 @@ def load(entry: str | TaskLike) -> TaskLike:
     return tasks.load(entry)
 
 
-def select(choice: TaskChoice, split: str) -> TaskPool:
+def select(choice: TaskChoice, split: str | None) -> TaskPool:
     """The pool that `choice` names: nothing (the bundled suite), a suite, `suite/family`, a family of the
-    bundled suite, a task id, a task, or a sequence of ids and tasks. `split` applies to suites and families.
+    bundled suite, a task id, a task, or a sequence of ids and tasks. `split` applies to suites and families (None: all).
     Raises `TaskError`.
     """
     if choice is None:
@@ -63,7 +63,7 @@ def select(choice: TaskChoice, split: str) -> TaskPool:
     return TaskPool([choice])
 
 
-def _from_name(name: str, split: str) -> Sequence[str]:
+def _from_name(name: str, split: str | None) -> Sequence[str]:
     from dart_envs import tasks
 
     match name.split("/"):
@@ -80,7 +80,7 @@ def _from_name(name: str, split: str) -> Sequence[str]:
             raise TaskError(f"{name!r} is not a task; write a suite, suite/family or suite/family/variation.")
 
 
-def _from_suite(suite: str, split: str, family: str | None) -> Sequence[str]:
+def _from_suite(suite: str, split: str | None, family: str | None) -> Sequence[str]:
     from dart_envs import tasks
 
     return tasks.suite(suite).tasks(split=split, families=None if family is None else [family])

@@ -1,0 +1,286 @@
+"""The files that tasks bring along from the internet, kept under the names of OSWorld's own cache.
+
+Role: which files a task needs (`assets_of`), one of them as a path (`fetch_path`), a whole cache of somebody else's (`import_from`).
+Rule: a file appears in the cache whole or not at all, whoever fetches at the same time; a broken download goes on where it broke; with
+`DART_OFFLINE=1` nothing is asked of the network, and what is missing is an `AssetError` with the task, the address and the cure. The
+folder has OSWorld's layout, `<task id>/<name>`, so that its own code can use it as its cache. Non-goals: bringing files into a desktop
+(`dart_envs.setup`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import unquote, urlsplit
+
+import httpx
+
+from dart_envs.errors import AssetError, TaskError
+
+if TYPE_CHECKING:
+    from dart_envs.tasks.model import Task
+
+OFFLINE_VARIABLE, PLACE_VARIABLE, LIMIT_VARIABLE = "DART_OFFLINE", "DART_ASSETS_DIR", "DART_ASSET_MAX_BYTES"
+MAX_BYTES = 4 * 2**30
+"""The largest file that is fetched, unless `DART_ASSET_MAX_BYTES` says otherwise."""
+SPARE_BYTES = 256 * 2**20
+"""So much room stays free on the cache's disk."""
+ATTEMPTS = 5
+PAUSE_S = 1.0
+"""Before the second attempt; doubled for each further one."""
+TIMEOUT_S = 60.0
+HF = "https://huggingface.co"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file of a task: `kind` is the step or getter that wants it."""
+
+    task_id: str
+    kind: str
+    url: str
+    name: str
+
+    @property
+    def cache_name(self) -> str:
+        """Path inside the cache."""
+        return f"{self.task_id}/{self.name}"
+
+
+def download_name(url: str, path: str) -> str:
+    """The name that OSWorld's cache gives to what a `download` step fetches from `url` for `path` inside the desktop."""
+    return f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{PurePosixPath(path).name}"
+
+
+def assets_of(task: Task) -> tuple[Asset, ...]:
+    """Every file that set-up, post-configuration and evaluator of a task fetch, in order, each cache name once. Raises TaskError for a
+    step or getter without the fields it needs.
+    """
+    found: dict[str, Asset] = {}
+    try:
+        for step in (*task.config, *task.evaluator.postconfig):
+            if step.type == "download":
+                for file in step.parameters["files"]:
+                    url = str(file["url"])
+                    asset = Asset(task.id, "download", url, download_name(url, str(file["path"])))
+                    found.setdefault(asset.name, asset)
+        for config in (*task.evaluator.results, *task.evaluator.expecteds):
+            if config and config["type"] == "cloud_file":
+                for url, name in _cloud_files(config):
+                    found.setdefault(name, Asset(task.id, "cloud_file", url, name))
+    except (KeyError, TypeError) as error:
+        raise TaskError(f"Task {task.id}: a download step or a cloud_file getter lacks {error}.") from error
+    return tuple(found.values())
+
+
+def _cloud_files(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    urls, names = config["path"], config["dest"]
+    if isinstance(urls, str) != isinstance(names, str):
+        raise TypeError("as many 'dest' as 'path'")
+    if isinstance(urls, str):
+        yield urls, str(names)
+    else:
+        yield from zip(map(str, urls), map(str, names), strict=True)
+
+
+def is_offline() -> bool:
+    """Whether `DART_OFFLINE` forbids asking the network."""
+    return os.environ.get(OFFLINE_VARIABLE, "").strip().lower() not in ("", "0", "no", "false")
+
+
+def default_place() -> Path:
+    """`DART_ASSETS_DIR`, else `$DART_HOME/assets`, `$XDG_DATA_HOME/dart/assets` or `~/.local/share/dart/assets`."""
+    if named := os.environ.get(PLACE_VARIABLE):
+        return Path(named)
+    if home := os.environ.get("DART_HOME"):
+        return Path(home) / "assets"
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "dart" / "assets"
+
+
+def path_of(cache_name: str, place: Path | None = None) -> Path:
+    """Where a file lies, or would lie, in the cache. Raises TaskError for a name that leads out of it."""
+    parts = PurePosixPath(cache_name).parts
+    if not parts or PurePosixPath(cache_name).is_absolute() or ".." in parts or "\0" in cache_name:
+        raise TaskError(f"{cache_name!r} is not a name inside the asset cache.")
+    return (place or default_place()).joinpath(*parts)
+
+
+def missing(task: Task, place: Path | None = None) -> tuple[Asset, ...]:
+    """The files of a task that the cache has not."""
+    return tuple(asset for asset in assets_of(task) if not path_of(asset.cache_name, place).is_file())
+
+
+def fetch_path(
+    url: str,
+    cache_name: str,
+    *,
+    needed_by: str = "",
+    place: Path | None = None,
+    max_nbytes: int | None = None,
+    client: httpx.Client | None = None,
+    pause: Callable[[float], None] = time.sleep,
+) -> Path:
+    """The file as a path in the cache, fetched first where it is not there. Blocks: call it in a thread from a coroutine.
+
+    cache_name: path inside the cache (`Asset.cache_name`). needed_by: the task's id, for the error. Raises AssetError when it is not
+    there and cannot be had, TaskError for a bad name.
+    """
+    path = path_of(cache_name, place)
+    if path.is_file():
+        return path
+    if is_offline():
+        raise _lacking(url, path, needed_by, f"{OFFLINE_VARIABLE} is set")
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise _lacking(url, path, needed_by, "only http and https addresses are fetched")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    limit = max_nbytes or int(os.environ.get(LIMIT_VARIABLE) or MAX_BYTES)
+    with _locked(path) as part:
+        if not path.is_file():
+            try:
+                _download(url, part, limit, client, pause)
+            except (_Unfetchable, httpx.HTTPError, OSError) as error:
+                raise _lacking(url, path, needed_by, str(error) or type(error).__name__) from error
+            part.replace(path)
+            _tag_of(part).unlink(missing_ok=True)
+    return path
+
+
+def fetch_all(task: Task, *, place: Path | None = None, client: httpx.Client | None = None) -> tuple[Path, ...]:
+    """All files of a task. Raises as `fetch_path`."""
+    return tuple(
+        fetch_path(asset.url, asset.cache_name, needed_by=task.id, place=place, client=client)
+        for asset in assets_of(task)
+    )
+
+
+def import_from(folder: Path, task: Task, *, place: Path | None = None) -> tuple[Asset, ...]:
+    """Copy what a task lacks from a folder: OSWorld's cache (`<task id>/<name>`, also under `cache/`), or a copy of the dataset that its
+    addresses point into. Returns what was taken. Raises AssetError where a file cannot be copied.
+    """
+    taken = []
+    for asset in missing(task, place):
+        source = next((one for one in _places_of(folder, asset) if one.is_file()), None)
+        if source is None:
+            continue
+        path = path_of(asset.cache_name, place)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(path) as part:
+                shutil.copyfile(source, part)
+                part.replace(path)
+                _tag_of(part).unlink(missing_ok=True)
+        except OSError as error:
+            raise _lacking(asset.url, path, task.id, f"{source} cannot be copied: {error.strerror}") from error
+        taken.append(asset)
+    return tuple(taken)
+
+
+def _places_of(folder: Path, asset: Asset) -> Iterator[Path]:
+    for root in (folder, folder / "cache"):
+        yield path_of(asset.cache_name, root)
+    inside = unquote(urlsplit(asset.url).path).partition("/resolve/")[2].partition("/")[2]
+    if inside and ".." not in PurePosixPath(inside).parts:
+        yield folder / inside
+
+
+class _Unfetchable(Exception):
+    """Another attempt would not help."""
+
+
+def _lacking(url: str, path: Path, needed_by: str, why: str) -> AssetError:
+    who = f"Task {needed_by} needs" if needed_by else "Wanted is"
+    return AssetError(
+        f"{who} {path.name} from {url}, which is not in the asset cache ({path.parent}): {why}. Run `dart-envs assets fetch TASKS` "
+        "where there is a network, or `dart-envs assets import DIR TASKS` with an OSWorld cache of your own.",
+        url=url,
+        needed_by=needed_by,
+    )
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[Path]:
+    """The unfinished file beside `path`, for one process at a time."""
+    with (path.parent / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield path.with_name(f".{path.name}.part")
+
+
+def _tag_of(part: Path) -> Path:
+    return part.with_suffix(".tag")
+
+
+def _download(url: str, part: Path, limit: int, client: httpx.Client | None, pause: Callable[[float], None]) -> None:
+    """Fill `part`, going on after breaks. Raises _Unfetchable, httpx.HTTPError, OSError."""
+    if url.startswith(HF) and (endpoint := os.environ.get("HF_ENDPOINT")):
+        url = endpoint.rstrip("/") + url.removeprefix(HF)
+    own = client or httpx.Client(follow_redirects=True, timeout=TIMEOUT_S)
+    try:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                _go_on(own, url, part, limit)
+                return
+            except (httpx.TransportError, _Busy):
+                if attempt == ATTEMPTS:
+                    raise
+            pause(PAUSE_S * 2 ** (attempt - 1))
+    finally:
+        if client is None:
+            own.close()
+
+
+class _Busy(httpx.HTTPError):
+    """The server asks to come again."""
+
+
+def _go_on(client: httpx.Client, url: str, part: Path, limit: int) -> None:
+    """One request: the rest of the file where the server says that it is the same one, else all of it."""
+    have = part.stat().st_size if part.exists() else 0
+    tag = json.loads(_tag_of(part).read_text()) if have and _tag_of(part).exists() else None
+    headers = {"Accept-Encoding": "identity"}
+    if have and tag:
+        headers |= {"Range": f"bytes={have}-", "If-Range": tag}
+    with client.stream("GET", url, headers=headers) as reply:
+        if reply.status_code in (408, 425, 429, 500, 502, 503, 504):
+            raise _Busy(f"the server answers {reply.status_code}")
+        if reply.status_code == 416:
+            part.unlink(missing_ok=True)
+            raise _Busy("the server has another file than the one that was begun")
+        if reply.status_code not in (200, 206):
+            raise _Unfetchable(f"the server answers {reply.status_code}")
+        start = have if reply.status_code == 206 else 0
+        length = reply.headers.get("content-length")
+        total = None if length is None or not length.isdecimal() else start + int(length)
+        _check_room(start if total is None else total, start, limit, part)
+        known = reply.headers.get("etag", "")
+        _tag_of(part).write_text(json.dumps(known if known and not known.startswith("W/") else None))
+        with part.open("ab" if start else "wb") as file:
+            _receive(reply, file, start, limit)
+    size = part.stat().st_size
+    if total is not None and size != total:
+        raise _Busy(f"{size} of {total} bytes came")
+
+
+def _receive(reply: httpx.Response, file: BinaryIO, size: int, limit: int) -> None:
+    for chunk in reply.iter_raw():
+        size += len(chunk)
+        if size > limit:
+            raise _Unfetchable(f"it is larger than {limit} bytes ({LIMIT_VARIABLE})")
+        file.write(chunk)
+
+
+def _check_room(total: int, start: int, limit: int, part: Path) -> None:
+    if total > limit:
+        raise _Unfetchable(f"it has {total} bytes, more than {limit} ({LIMIT_VARIABLE})")
+    free = shutil.disk_usage(part.parent).free
+    if total - start > free - SPARE_BYTES:
+        raise _Unfetchable(f"it has {total} bytes and the disk has {free} left")
