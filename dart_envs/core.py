@@ -43,6 +43,7 @@ from dart_envs.types import (
     EndReason,
     Frame,
     Gesture,
+    KnowsNeeds,
     Observation,
     Outcome,
     StepResult,
@@ -146,11 +147,13 @@ class AsyncDesktopEnv:
         says whether it is.
 
         A desktop or lease that fails meanwhile is replaced, up to three times. `seed` is recorded in info:
-        the desktop itself has no randomness of ours. Raises `SetupError`, `FarmError`, `DesktopGone` or
-        `LeaseLost` when no attempt came through.
+        the desktop itself has no randomness of ours. Raises `TaskError` for a task that lacks something it needs, before a desktop
+        is leased, and `SetupError`, `FarmError`, `DesktopGone` or `LeaseLost` when no attempt came through.
         """
         self._over, self._task, self._steps, self._last = True, task, 0, None
         self.timings_s = {}
+        if isinstance(task, KnowsNeeds):
+            await task.check_needs(self.shape, local_images=getattr(self._farm, "embedded", False))
         for attempt in range(1, RESET_ATTEMPTS + 1):
             try:
                 observation = await self._start(task, share_setup)

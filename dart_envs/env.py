@@ -41,7 +41,8 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
     None plays the bundled suite. Each `reset` draws one by the seed, or takes `options={"task": …}`. split:
     `train`, `validation` or `test`, for suites and families. max_steps: overrides the tasks' own budget.
     resolution: (width, height), pixels. font_size: points; None keeps the image's. image: name of the desktop
-    image. farm: URL of a farm (default: `DART_FARM_URL`, else the embedded farm, started on demand), or an
+    image; None takes the one that the first task is made for.
+    farm: URL of a farm (default: `DART_FARM_URL`, else the embedded farm, started on demand), or an
     object with `FarmLike`'s methods. settle: how long the screen must be quiet before it is looked at, a
     `SettleSpec` or its fields. observation: names of parts (`screenshot`, and if wanted one of `a11y`, `a11y_xml`, `a11y_table`,
     `terminal`, `marks`), or an `ObservationSpec` or its fields, for another size or form.
@@ -63,7 +64,7 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         max_steps: int | None = None,
         resolution: tuple[int, int] = (1920, 1080),
         font_size: int | None = None,
-        image: str = "basic",
+        image: str | None = None,
         farm: str | FarmLike | None = None,
         render_mode: str | None = None,
         settle: SettleSpec | Mapping[str, int] | None = None,
@@ -74,8 +75,8 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode is None or rgb_array, not {render_mode!r}.")
         self.render_mode = render_mode
-        self.shape = make_shape(image, resolution, font_size)
         self.tasks = select(task, split)
+        self.shape = make_shape(image or self.tasks.image, resolution, font_size)
         self._codec = make_codec(action_space, self.shape.resolution)
         self.action_space = self._codec.space
         self._view = View(make_spec(observation), self.shape.resolution)

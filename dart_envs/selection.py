@@ -33,6 +33,11 @@ class TaskPool:
         """Ids of the tasks, in order."""
         return tuple(entry if isinstance(entry, str) else entry.id for entry in self._entries)
 
+    @property
+    def image(self) -> str:
+        """The desktop image that the first task is made for."""
+        return str(getattr(load(self._entries[0]), "image", "basic"))
+
     def draw(self, rng: np.random.Generator) -> TaskLike:
         """One task, uniformly."""
         return load(self._entries[int(rng.integers(len(self._entries)))])

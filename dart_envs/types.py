@@ -202,6 +202,15 @@ class DeclaresClock(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsNeeds(Protocol):
+    """A task that can tell before a desktop is leased that it would be leased in vain; any `TaskLike` may be one as well."""
+
+    async def check_needs(self, shape: DesktopShape, *, local_images: bool) -> None:
+        """Raise `TaskError` where something is missing. local_images: desktops are made of this machine's images."""
+        ...
+
+
 class TaskLike(Protocol):
     """What an episode needs of a task; implemented by `dart_envs.tasks.Task` and by anything a user writes.
 

@@ -66,7 +66,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         max_steps: int | None = None,
         resolution: tuple[int, int] = (1920, 1080),
         font_size: int | None = None,
-        image: str = "basic",
+        image: str | None = None,
         farm: str | FarmLike | None = None,
         render_mode: str | None = None,
         settle: SettleSpec | Mapping[str, int] | None = None,
@@ -85,8 +85,8 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             raise ValueError("step_deadline_s and reset_deadline_s are seconds above 0, or None.")
         self.num_envs = num_envs
         self.render_mode = render_mode
-        self.shape = make_shape(image, resolution, font_size)
         self.tasks = select(task, split)
+        self.shape = make_shape(image or self.tasks.image, resolution, font_size)
         self._view = View(make_spec(observation), self.shape.resolution)
         self._codecs = [make_codec(action_space, self.shape.resolution) for _ in range(num_envs)]
         self.single_action_space = self._codecs[0].space

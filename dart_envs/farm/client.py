@@ -83,6 +83,11 @@ class AsyncFarmClient(FarmAdmin):
         return farm
 
     @property
+    def embedded(self) -> bool:
+        """Whether this is the farm of this user on this machine, started on demand."""
+        return self._embedded
+
+    @property
     def url(self) -> str:
         """Where the farm is, as `connect` takes it."""
         return str(self._transport.address)

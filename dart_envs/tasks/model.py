@@ -193,17 +193,27 @@ class Task(Model):
             }
         )
 
-    async def prepare(self, desktop: Desktop) -> None:
-        """Run the set-up on a freshly booted desktop. Raises SetupError; TaskError where the task needs what is not
-        there, or a larger screen.
-        """
+    def check_runnable(self, resolution: tuple[int, int]) -> None:
+        """Raise TaskError where the task needs what is not there, or a larger screen (width, height in pixels)."""
         if self.unsupported:
             raise TaskError(f"Task {self.id} cannot run: no {', no '.join(self.unsupported)}.")
-        (width, height), (least_width, least_height) = desktop.resolution, self.min_resolution
+        (width, height), (least_width, least_height) = resolution, self.min_resolution
         if width < least_width or height < least_height:
             raise TaskError(
                 f"Task {self.id} needs a screen of at least {least_width}x{least_height} pixels, not {width}x{height}."
             )
+
+    async def check_needs(self, shape: DesktopShape, *, local_images: bool) -> None:
+        """Raise TaskError or AssetError where a desktop of this shape would be leased in vain; fetches files that are missing."""
+        from dart_envs.tasks import needs
+
+        await needs.check_needs(self, shape, local_images=local_images)
+
+    async def prepare(self, desktop: Desktop) -> None:
+        """Run the set-up on a freshly booted desktop. Raises SetupError; TaskError where the task needs what is not
+        there, or a larger screen.
+        """
+        self.check_runnable(desktop.resolution)
         await run_steps(desktop, self.config, assets=self._assets)
 
     async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
