@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from dart_envs import assets_cli, check_cli, eval_cli
+from dart_envs import assets_cli, check_cli, eval_cli, scorer_cli
 from dart_envs.check_cli import EXIT_FAILED, EXIT_WRONG_INPUT
 from dart_envs.errors import DartEnvError, TaskError
 from dart_envs.tasks import Split, Task, load, suite
@@ -28,6 +28,7 @@ tasks_app = typer.Typer(no_args_is_help=True, help="Tasks: list, show, check, pl
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(assets_cli.app, name="assets")
 app.command(name="eval")(eval_cli.evaluate)
+app.add_typer(scorer_cli.app, name="scorer")
 tasks_app.command(name="check")(check_cli.check)
 
 Families = Annotated[str | None, typer.Option("--families", "-f", help="comma-separated; default: all")]

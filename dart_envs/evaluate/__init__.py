@@ -7,8 +7,9 @@ itself raises `EvaluatorError`, never a silent 0. Non-goals: set-up, deciding wh
 
 from __future__ import annotations
 
+from dart_envs.evaluate.choice import INFEASIBLE, Scorer, decide, scorer_named, unserved
 from dart_envs.evaluate.getters import GETTERS
 from dart_envs.evaluate.metrics import METRICS
-from dart_envs.evaluate.verdict import INFEASIBLE, evaluate
+from dart_envs.evaluate.verdict import evaluate
 
-__all__ = ["GETTERS", "INFEASIBLE", "METRICS", "evaluate"]
+__all__ = ["GETTERS", "INFEASIBLE", "METRICS", "Scorer", "decide", "evaluate", "scorer_named", "unserved"]

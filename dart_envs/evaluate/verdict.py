@@ -11,16 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from dart_envs.clock import SYSTEM_CLOCK, Clock
-from dart_envs.errors import DesktopError, EvaluatorError
+from dart_envs.errors import DesktopError, EvaluatorError, FarmError
 from dart_envs.evaluate.artefacts import Spoiled
+from dart_envs.evaluate.choice import INFEASIBLE, Scorer, decide, scorer_named
 from dart_envs.evaluate.getters import GETTERS, Probe
 from dart_envs.evaluate.metrics import METRICS
+from dart_envs.scorer import official
 from dart_envs.setup import run_steps
 from dart_envs.setup.interpreter import StepLike
 from dart_envs.types import Desktop, EndReason, Outcome
-
-INFEASIBLE = "infeasible"
-"""The function of tasks that cannot be done: 1 exactly when the policy said so."""
 
 
 class EvaluatorLike(Protocol):
@@ -46,26 +45,39 @@ class EvaluatorLike(Protocol):
 
 
 async def evaluate(
-    desktop: Desktop, evaluator: EvaluatorLike, *, end: EndReason | None = None, clock: Clock = SYSTEM_CLOCK
+    desktop: Desktop,
+    evaluator: EvaluatorLike,
+    *,
+    end: EndReason | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    scorer: str | None = None,
+    task_id: str = "",
 ) -> Outcome:
     """Judge a desktop. end: how the episode ended, where that is known; saying FAIL is right exactly for infeasible tasks.
 
-    Raises EvaluatorError when a function, getter or rule is wrong, and `DesktopError` when the desktop is lost.
+    scorer: `auto`, `own` or `official`; None: what `DART_SCORER` says. task_id: whose files the official scorer asks the asset cache for.
+    Raises EvaluatorError when a function, getter or rule is wrong or a scorer is missing, and `DesktopError` when the desktop is lost.
     """
     if INFEASIBLE in evaluator.functions:
         return Outcome(1.0 if end is EndReason.FAIL else 0.0, {"func": INFEASIBLE})
     if end is EndReason.FAIL:
         return Outcome(0.0, {"cause": "the policy gave up on a task that can be done"})
+    judged_by = decide(evaluator, scorer_named(scorer))
     try:
-        notes = await run_steps(desktop, evaluator.postconfig, clock=clock, lenient=True)
-        return await _judge(Probe(desktop, clock), evaluator, notes)
-    except (DesktopError, EvaluatorError):
+        kept: dict[str, str] = {}
+        notes = await run_steps(desktop, evaluator.postconfig, clock=clock, lenient=True, kept=kept)
+        if judged_by is Scorer.OFFICIAL:
+            outcome = await official.judge(desktop, evaluator, kept=kept, task_id=task_id)
+        else:
+            outcome = await _judge(Probe(desktop, clock, kept), evaluator)
+    except (DesktopError, EvaluatorError, FarmError):
         raise
     except Exception as error:
         raise EvaluatorError(f"The evaluator failed: {type(error).__name__}: {error}") from error
+    return Outcome(outcome.reward, {**outcome.details, "postconfig": list(notes)}) if notes else outcome
 
 
-async def _judge(probe: Probe, evaluator: EvaluatorLike, notes: Sequence[str]) -> Outcome:
+async def _judge(probe: Probe, evaluator: EvaluatorLike) -> Outcome:
     scores: list[float] = []
     parts: list[dict[str, Any]] = []
     any_is_enough = evaluator.conj == "or"
@@ -78,7 +90,7 @@ async def _judge(probe: Probe, evaluator: EvaluatorLike, notes: Sequence[str]) -
         if score >= 1.0 if any_is_enough else score <= 0.0:
             break
     decided = max(scores) if any_is_enough else 0.0 if 0.0 in scores else sum(scores) / len(scores)
-    return Outcome(decided, {"parts": parts} | ({"postconfig": list(notes)} if notes else {}))
+    return Outcome(decided, {"parts": parts})
 
 
 async def _score(

@@ -38,16 +38,19 @@ async def run_steps(
     clock: Clock = SYSTEM_CLOCK,
     assets: Path | None = None,
     lenient: bool = False,
+    kept: dict[str, str] | None = None,
 ) -> tuple[str, ...]:
     """Perform `steps` in order; returns one sentence per failed step (only where `lenient`, otherwise it is empty).
 
-    lenient: for the evaluator's post-configuration, where a window that the policy closed is not our failure.
+    kept: takes what steps with `stdout` or `stderr` printed, by the name they give it. lenient: for the evaluator's
+    post-configuration, where a window that the policy closed is not our failure.
     Raises SetupError naming the step, and `DesktopError` when the desktop itself is lost.
     """
     failures: list[str] = []
+    stage = Stage(desktop, clock, assets, {} if kept is None else kept)
     for index, step in enumerate(steps):
         try:
-            await run_step(Stage(desktop, clock, assets), step)
+            await run_step(stage, step)
         except (StepFailed, GuestError) as error:
             sentence = f"step {index} ({step.type}) failed: {error}"
             if not lenient:

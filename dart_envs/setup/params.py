@@ -41,7 +41,7 @@ class ExecuteParameters(StepParameters):
 
     command: Command
     shell: bool = False
-    stdout: str | None = Field(default=None, description="OSWorld: file name on the host for the output; not kept")
+    stdout: str | None = Field(default=None, description="OSWorld: the getter cache_file's name for the output")
     stderr: str | None = None
     until: Until | None = None
     expect_returncode: int | None = None

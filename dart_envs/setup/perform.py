@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -39,11 +39,12 @@ class StepFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a step may use: the desktop, the clock, and the folder that host files are relative to."""
+    """What a step may use: the desktop, the clock, the folder that host files are relative to, and where to put what it printed."""
 
     desktop: Desktop
     clock: Clock
     assets: Path | None = None
+    kept: dict[str, str] = field(default_factory=dict)
 
     async def wait_until(self, holds: Callable[[], Awaitable[bool]], timeout_s: float, what: str) -> None:
         """Poll until `holds`; raises StepFailed(`what`) after `timeout_s`."""
@@ -103,6 +104,10 @@ async def execute(stage: Stage, step: params.ExecuteParameters) -> None:
         return step.until is None or holds(step.until, last)
 
     await stage.wait_until(done, step.timeout_s, f"{argv[0]} never gave what `until` asks for")
+    if last is not None and step.stdout is not None:
+        stage.kept[step.stdout] = last.stdout
+    if last is not None and step.stderr is not None:
+        stage.kept[step.stderr] = last.stderr
     if last is not None and step.expect_returncode not in (None, last.returncode):
         raise StepFailed(f"{argv[0]} ended with {last.returncode}: {last.stderr.strip()[:300]}")
 

@@ -170,13 +170,9 @@ class Task(Model):
 
     @property
     def unsupported(self) -> tuple[str, ...]:
-        """What this task needs that is not there yet, in words; empty when it can run."""
+        """What this task needs that neither our own metrics nor OSWorld's official scorer have, in words; empty when it can run."""
         steps = {step.type for step in (*self.config, *self.evaluator.postconfig)} & NETWORK_STEPS
-        funcs = set(self.evaluator.functions) - set(evaluation.METRICS) - {evaluation.INFEASIBLE}
-        configs = (*self.evaluator.results, *self.evaluator.expecteds)
-        getters = {str(config["type"]) for config in configs if config} - set(evaluation.GETTERS)
-        named = (("set-up step", steps), ("metric", funcs), ("getter", getters))
-        return tuple(f"{kind} {name!r}" for kind, names in named for name in sorted(names))
+        return (*(f"set-up step {name!r}" for name in sorted(steps)), *evaluation.unserved(self.evaluator))
 
     def setup_key(self, image_digest: str, shape: DesktopShape) -> str:
         """Identity of the prepared state (64 hex digits): image, screen, font size, steps, the files they bring along, and
@@ -216,9 +212,10 @@ class Task(Model):
         self.check_runnable(desktop.resolution)
         await run_steps(desktop, self.config, assets=self._assets)
 
-    async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
-        """Judge the desktop as it is. end: how the episode ended, needed for tasks that cannot be done."""
-        return await evaluation.evaluate(desktop, self.evaluator, end=end)
+    async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None, scorer: str | None = None) -> Outcome:
+        """Judge the desktop as it is. end: how the episode ended, needed for tasks that cannot be done. scorer: auto, own or official
+        (None: what `DART_SCORER` says)."""
+        return await evaluation.evaluate(desktop, self.evaluator, end=end, scorer=scorer, task_id=self.id)
 
     async def oracle(self, desktop: Desktop, *, step: int = 0) -> Sequence[Action | Gesture]:
         """Actions of the solution from its `step`-th on, as far as the screen shows their targets now.

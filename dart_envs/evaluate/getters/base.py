@@ -4,7 +4,7 @@ missing or broken, `EvaluatorError` for a config that cannot be read. Non-goals:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dart_envs.clock import Clock
@@ -18,10 +18,11 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What getters may use."""
+    """What getters may use; `kept`: what the post-configuration's steps printed, by the name they gave it."""
 
     desktop: Desktop
     clock: Clock
+    kept: Mapping[str, str] = field(default_factory=dict)
 
 
 Config = Mapping[str, Any]

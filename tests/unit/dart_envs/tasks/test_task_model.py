@@ -123,9 +123,11 @@ def test_the_setup_key_depends_on_the_files_that_are_brought_along(tmp_path: Pat
 
 
 def test_what_a_task_cannot_do_here_is_listed() -> None:
-    evaluator = {"func": "compare_table", "result": {"type": "cloud_file"}}
-    made = task(config=[{"type": "download", "parameters": {"files": []}}], evaluator=evaluator)
-    assert made.unsupported == ("set-up step 'download'", "metric 'compare_table'", "getter 'cloud_file'")
+    evaluator = {"func": "compare_tablet", "result": {"type": "cloudy_file"}}
+    made = task(config=[{"type": "googledrive", "parameters": {}}], evaluator=evaluator)
+    assert made.unsupported == ("set-up step 'googledrive'", "metric 'compare_tablet'", "getter 'cloudy_file'")
+    official = task(config=[], evaluator={"func": "compare_table", "result": {"type": "cloud_file"}})
+    assert official.unsupported == ()
 
 
 async def test_a_screen_that_is_too_small_is_refused_before_the_set_up() -> None:

@@ -1,0 +1,82 @@
+"""The `env` that official getters are given: addresses, ports, a cache folder and OSWorld's own controller.
+
+Role: `Desk`, with the attributes of `DesktopEnv` that getters of releases up to 2026 touch. Rule: the desktop is reached through its HTTP
+paths only; a call to them that got no answer is remembered, since controllers swallow it. Non-goals: set-up, stepping.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+RETRY_PAUSE_S = 0.5
+"""Between the three tries of OSWorld's controller; a file that does not exist is asked for three times."""
+
+
+class Desk:
+    """A desktop, as far as getters look at it."""
+
+    def __init__(self, said: Mapping[str, Any], cache_dir: str) -> None:
+        controllers = importlib.import_module("desktop_env.controllers.python")
+        self.vm_ip = str(said["host"])
+        self.server_port = int(said["server_port"])
+        self.chromium_port = int(said.get("chromium_port", 9222))
+        self.vlc_port = int(said.get("vlc_port", 8080))
+        self.vnc_port = 8006
+        self.screen_width, self.screen_height = said.get("screen", (1920, 1080))
+        self.client_password = self.vlc_password = str(said.get("password", "password"))
+        self.cache_dir = cache_dir
+        self.current_use_proxy = self.enable_proxy = False
+        self.action_history: list[str] = []
+        self.vm_machine = "x86_64"
+        self.controller = controllers.PythonController(self.vm_ip, self.server_port)
+        self.controller.retry_interval = RETRY_PAUSE_S
+
+    @property
+    def vm_platform(self) -> Any:
+        """What `platform.system()` says in the desktop."""
+        return self.controller.get_vm_platform()
+
+    @property
+    def vm_screen_size(self) -> Any:
+        """Width and height in pixels."""
+        return self.controller.get_vm_screen_size()
+
+
+class Watch:
+    """Remembers which requests to the desktop's server got no answer at their last try."""
+
+    def __init__(self) -> None:
+        self.unanswered: dict[str, str] = {}
+        self.address = ""
+
+    def install(self) -> None:
+        """Look at every request that `requests` sends from now on."""
+        sessions = importlib.import_module("requests.sessions")
+        send = sessions.Session.send
+
+        def watched(session: Any, request: Any, **options: Any) -> Any:
+            ours = bool(self.address) and str(request.url).startswith(self.address)
+            try:
+                answer = send(session, request, **options)
+            except Exception as error:
+                if ours:
+                    self.unanswered[request.url] = f"{type(error).__name__}: {error}"
+                raise
+            if ours:
+                self.unanswered.pop(request.url, None)
+            return answer
+
+        sessions.Session.send = watched
+
+    def start(self, desk: Desk) -> None:
+        """Forget what was, and look at this desktop."""
+        self.unanswered = {}
+        self.address = f"http://{desk.vm_ip}:{desk.server_port}/"
+
+
+def fresh(cache_dir: str) -> None:
+    """See that the cache folder is there."""
+    Path(cache_dir).mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,93 @@
+"""The scorer's process: one JSON request per line in, one JSON answer per line out.
+
+Role: `main`, run by `__main__` with the interpreter that has `desktop-env`. Rule: evaluators print and log, so answers go to a private
+copy of stdout and everything else to stderr; one request at a time; the end of the input is the end. Non-goals: deciding anything.
+
+    {"op": "hello"}                                          {"release", "python", "absent", "metrics", "getters"}
+    {"op": "evaluate", "parts", "conj", "desktop", "cache_dir"}   {"score", "parts"} or {"failed", "message"}
+    {"op": "metric", "func", "result", "expected", "options"}     {"score", "cause"} or {"failed", "message"}
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from dart_envs.scorer.inside import absent
+from dart_envs.scorer.inside.desk import Desk, Watch, fresh
+from dart_envs.scorer.inside.judge import Failed, compare, judge, missing
+from dart_envs.scorer.inside.lacking import GETTERS, METRICS
+
+
+def load() -> tuple[list[str], Watch]:
+    """Import the release, with hollow modules for what is absent and without fetching lists of domains from the internet."""
+    missing_packages = absent.install()
+    importlib.import_module("desktop_env.evaluators.metrics")
+    importlib.import_module("desktop_env.evaluators.getters")
+    domains: Any = importlib.import_module("tldextract")
+    domains.extract = domains.TLDExtract(suffix_list_urls=(), cache_dir=None)
+    watch = Watch()
+    watch.install()
+    return missing_packages, watch
+
+
+def hello(missing_packages: list[str]) -> dict[str, Any]:
+    """What this scorer is."""
+    metrics = vars(importlib.import_module("desktop_env.evaluators.metrics"))
+    getters = vars(importlib.import_module("desktop_env.evaluators.getters"))
+    names = {name for name, value in metrics.items() if callable(value)} | set(METRICS)
+    kinds = {
+        name.removeprefix("get_") for name, value in getters.items() if name.startswith("get_") and callable(value)
+    }
+    return {
+        "release": importlib.metadata.version("desktop-env"),
+        "python": platform.python_version(),
+        "absent": missing_packages,
+        "metrics": sorted(names),
+        "getters": sorted(kinds | set(GETTERS)),
+    }
+
+
+def answer(request: Mapping[str, Any], missing_packages: list[str], watch: Watch) -> dict[str, Any]:
+    """The answer to one request. Raises Failed."""
+    if request["op"] == "hello":
+        return hello(missing_packages)
+    if request["op"] == "evaluate":
+        fresh(request["cache_dir"])
+        os.chdir(request["cache_dir"])
+        desk = Desk(request["desktop"], request["cache_dir"])
+        return judge(desk, request["parts"], request.get("conj", "and"), watch)
+    if request["op"] == "metric":
+        func = str(request["func"])
+        try:
+            score, cause = compare(
+                func, request["result"], request.get("expected"), request.get("options") or {}, "expected" in request
+            )
+        except absent.Absent as error:
+            raise missing(error.package, func) from error
+        return {"score": score, "cause": cause}
+    raise Failed("protocol", f"There is no operation {request['op']!r}.")
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)
+    logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
+    missing_packages, watch = load()
+    for line in sys.stdin:
+        try:
+            said: dict[str, Any] = answer(json.loads(line), missing_packages, watch)
+        except Failed as failed:
+            said = {"failed": failed.kind, "message": str(failed), **failed.more}
+        except Exception:  # noqa: BLE001 - whatever it is, the parent must hear of it and the process go on
+            said = {"failed": "evaluator", "message": traceback.format_exc()[-2000:]}
+        replies.write(json.dumps(said, default=str) + "\n")

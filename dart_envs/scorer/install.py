@@ -1,0 +1,121 @@
+"""Makes the official scorer's environment.
+
+Role: `install(place, extras)`. Rule: from PyPI alone (or the index that pip is configured with), pinned, without the release's own
+dependencies; what is there already is not fetched again; the record is written last, so that an interrupted run is gone on with.
+Non-goals: running the scorer.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dart_envs.errors import DartEnvError
+from dart_envs.scorer import places
+from dart_envs.scorer.places import DISTRIBUTION, EXTRAS, Installed
+from dart_envs.scorer.workers import Worker
+
+PYTHONS = ((3, 11), (3, 12))
+"""Versions that the pinned packages have wheels for."""
+LEAST_FREE_BYTES = 1_500_000_000
+TAIL_CHARS = 1_500
+
+
+class InstallError(DartEnvError):
+    """The official scorer could not be installed."""
+
+
+def check(extras: Sequence[str], python: str) -> None:
+    """Raise InstallError for an unknown extra, or an interpreter that the pins do not fit."""
+    unknown = sorted(set(extras) - set(EXTRAS))
+    if unknown:
+        raise InstallError(f"There is no extra {unknown[0]!r}; extras are {', '.join(EXTRAS)}.")
+    command = [python, "-c", "import sys; print(*sys.version_info[:2])"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError) as error:
+        raise InstallError(f"{python} cannot be run: {error}") from error
+    if (int(said[0]), int(said[1])) not in PYTHONS:
+        raise InstallError(
+            f"The official scorer's packages need Python 3.11 or 3.12, not {'.'.join(said)}; name one with --python."
+        )
+
+
+def install(
+    place: Path, extras: Sequence[str] = (), *, python: str = sys.executable, say: Callable[[str], None] = print
+) -> Installed:
+    """Make or complete the environment in `place`; what was installed with other extras keeps them. Raises InstallError."""
+    check(extras, python)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        lock = (place / "install.lock").open("w")
+    except OSError as error:
+        raise InstallError(f"{place} cannot be written: {error.strerror}.") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InstallError(f"Another process is installing the scorer in {place}; wait for it.") from None
+        return _install(place, tuple(extras), python, say)
+
+
+def _install(place: Path, extras: tuple[str, ...], python: str, say: Callable[[str], None]) -> Installed:
+    before = places.installed(place)
+    wanted = tuple(sorted({*extras, *(before.extras if before else ())}))
+    digest = places.pins_digest(wanted)
+    if before is not None and before.pins == digest:
+        say(f"OSWorld's scorer {before.release} is in {place} ({', '.join(('base', *wanted))}); nothing to do.")
+        return before
+    free_bytes = shutil.disk_usage(place).free
+    if free_bytes < LEAST_FREE_BYTES:
+        raise InstallError(
+            f"{place} has {free_bytes / 1e9:.1f} GB free and the scorer needs {LEAST_FREE_BYTES / 1e9:.1f} GB;"
+            f" make room, or name another place with {places.DIRECTORY_VARIABLE}."
+        )
+    places.record_path(place).unlink(missing_ok=True)
+    environment = place / "venv"
+    inner = places.interpreter(place)
+    if not _works(inner):
+        say(f"Making a Python environment in {environment}.")
+        _run([python, "-m", "venv", "--clear", str(environment)], "the environment")
+    pip = [str(inner), "-m", "pip", "install", "--no-deps", "--disable-pip-version-check", "--no-input"]
+    say(f"Installing {DISTRIBUTION}.")
+    _run([*pip, "--quiet", DISTRIBUTION], DISTRIBUTION)
+    for file in places.pin_files(wanted):
+        say(f"Installing the packages of {file.stem}.")
+        # An extra without pins of everything needs its dependencies too.
+        options = [one for one in pip if one != "--no-deps"] if file.stem == "ocr" else pip
+        _run([*options, "--quiet", "-r", str(file)], f"the packages of {file.stem}")
+    say("Starting it once.")
+    with Worker(place) as worker:
+        hello = worker.ask({"op": "hello"}, timeout_s=120.0)
+    record = Installed(release=str(hello["release"]), python=str(hello["python"]), extras=wanted, pins=digest)
+    places.write_record(place, record)
+    say(f"OSWorld's scorer {record.release} is in {place}.")
+    return record
+
+
+def _works(inner: Path) -> bool:
+    """Whether an environment's Python and pip run."""
+    try:
+        ended = subprocess.run([str(inner), "-m", "pip", "--version"], capture_output=True, timeout=60, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return ended.returncode == 0
+
+
+def _run(command: list[str], what: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    except OSError as error:
+        raise InstallError(f"Cannot install {what}: {error}") from error
+    if ended.returncode != 0:
+        raise InstallError(
+            f"Installing {what} failed; the same command goes on from here. {(ended.stderr or ended.stdout)[-TAIL_CHARS:].strip()}"
+        )

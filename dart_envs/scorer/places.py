@@ -1,0 +1,93 @@
+"""Where the official scorer is, and what is installed there.
+
+Role: paths, pins and the record of an installation. Rule: reading only; an installation counts once its record is written, which is the
+last thing an install does. Non-goals: installing (`dart_envs.scorer.install`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+RELEASE = "1.0.2"
+DISTRIBUTION = f"desktop-env=={RELEASE}"
+DIRECTORY_VARIABLE = "DART_SCORER_DIR"
+PINS = Path(__file__).parent / "pins"
+INSIDE = Path(__file__).parent / "inside"
+EXTRAS = ("audio", "googledrive", "ocr")
+EXTRA_OF_PACKAGE = {
+    "easyocr": "ocr",
+    "fastdtw": "audio",
+    "librosa": "audio",
+    "pyacoustid": "audio",
+    "pydrive": "googledrive",
+}
+"""The extra that brings a package which a metric may find missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The record of a finished installation."""
+
+    release: str
+    python: str
+    extras: tuple[str, ...]
+    pins: str
+    """sha256 (hex) of the pins it was made from."""
+
+
+def directory() -> Path:
+    """The scorer's directory: `DART_SCORER_DIR`, else `scorer` in the user's data directory of DART."""
+    named = os.environ.get(DIRECTORY_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    home = os.environ.get("DART_HOME")
+    if home:
+        return Path(home).expanduser() / "scorer"
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "dart" / "scorer"
+
+
+def interpreter(place: Path) -> Path:
+    """The Python of the environment in `place`."""
+    return place / "venv" / "bin" / "python"
+
+
+def record_path(place: Path) -> Path:
+    """Where an installation's record is."""
+    return place / "scorer.json"
+
+
+def pin_files(extras: Iterable[str]) -> list[Path]:
+    """The requirement files of the base and of `extras`."""
+    return [PINS / "base.txt", *(PINS / f"{extra}.txt" for extra in sorted(extras))]
+
+
+def pins_digest(extras: Iterable[str]) -> str:
+    """sha256 (hex) of what `extras` installs."""
+    digest = hashlib.sha256(DISTRIBUTION.encode())
+    for file in pin_files(extras):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def installed(place: Path | None = None) -> Installed | None:
+    """What is installed, None where nothing is, or not to its end."""
+    place = place or directory()
+    try:
+        said = json.loads(record_path(place).read_text(encoding="utf-8"))
+        record = Installed(str(said["release"]), str(said["python"]), tuple(said["extras"]), str(said["pins"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return record if interpreter(place).exists() else None
+
+
+def write_record(place: Path, record: Installed) -> None:
+    """Write the record, whole or not at all."""
+    written = record_path(place).with_suffix(".new")
+    written.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
+    written.replace(record_path(place))

@@ -1,0 +1,228 @@
+"""The official scorer's processes, from our side.
+
+Role: `Worker`, one process that answers one request at a time over its pipes; `Pool`, a bounded number of them, started on demand. Rule: a
+process has an environment without secrets, a home of its own that goes with it, and a time limit per request; one that misses it, dies or
+writes nonsense is killed with its children and replaced. Blocking: callers on an event loop use `Pool.ask`. Non-goals: what is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from dart_envs.errors import EvaluatorError
+from dart_envs.scorer import places
+
+START_TIMEOUT_S = 120.0
+"""Importing the evaluators takes 3 s on a quiet machine; on a busy one many times that."""
+REQUESTS_PER_WORKER = 100
+DEFAULT_WORKERS = 2
+WORKERS_VARIABLE = "DART_SCORER_WORKERS"
+STDERR_TAIL_BYTES = 2_000
+
+
+class ScorerMissing(EvaluatorError):
+    """The official scorer is not installed, or lacks a package that a metric needs; the message says how to get it."""
+
+
+class WorkerFailed(EvaluatorError):
+    """A process of the official scorer died or missed its time limit."""
+
+
+class Worker:
+    """One process. Not for concurrent requests."""
+
+    def __init__(self, place: Path) -> None:
+        python = places.interpreter(place)
+        self._home = Path(tempfile.mkdtemp(prefix="dart-scorer-"))
+        self._stderr: IO[bytes] = (self._home / "stderr").open("w+b")
+        environment = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "HOME": str(self._home),
+            "TMPDIR": str(self._home),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        try:
+            self._process = subprocess.Popen(
+                [str(python), "-I", "-W", "ignore", str(places.INSIDE)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                cwd=self._home,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._remove_home()
+            raise ScorerMissing(f"The official scorer cannot be started: {error}. {CURE}") from error
+        self.asked = 0
+        self._buffer = b""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def ask(self, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        """The answer to one request. Raises WorkerFailed; the process is gone then."""
+        assert self._process.stdin is not None
+        if self.asked == 0:
+            timeout_s += START_TIMEOUT_S
+        self.asked += 1
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            line = self._line(time.monotonic() + timeout_s)
+            answer = json.loads(line)
+        except (OSError, EOFError, ValueError) as error:
+            said = self._said()
+            self.close()
+            raise WorkerFailed(f"The official scorer died ({type(error).__name__}). {said}".strip()) from error
+        except TimeoutError:
+            self.close()
+            raise WorkerFailed(f"The official scorer did not answer within {timeout_s:g} s and was ended.") from None
+        if not isinstance(answer, dict):
+            self.close()
+            raise WorkerFailed(f"The official scorer answered {line[:200]!r}.")
+        return answer
+
+    def _line(self, deadline_s: float) -> bytes:
+        """One line of answer. Raises EOFError or TimeoutError."""
+        assert self._process.stdout is not None
+        handle = self._process.stdout.fileno()
+        while b"\n" not in self._buffer:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not select.select([handle], [], [], left_s)[0]:
+                raise TimeoutError
+            chunk = os.read(handle, 65536)
+            if not chunk:
+                raise EOFError
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _said(self) -> str:
+        """The end of what the process wrote to stderr."""
+        size = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, size - STDERR_TAIL_BYTES))
+        return self._stderr.read().decode(errors="replace").strip()
+
+    def close(self) -> None:
+        """End the process and its children, and remove its home. Idempotent."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._remove_home()
+
+    def _remove_home(self) -> None:
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+CURE = "Run `dart-envs scorer install`."
+
+
+def worker_bound() -> int:
+    """How many processes may run at a time: `DART_SCORER_WORKERS`. Raises EvaluatorError for a bad value."""
+    said = os.environ.get(WORKERS_VARIABLE, str(DEFAULT_WORKERS))
+    if not said.isdecimal() or not 1 <= int(said) <= 64:
+        raise EvaluatorError(f"{WORKERS_VARIABLE} is a number from 1 to 64, not {said!r}.")
+    return int(said)
+
+
+class Pool:
+    """At most `bound` workers on one installation; those that are free wait for the next request."""
+
+    def __init__(self, place: Path, bound: int) -> None:
+        self.place = place
+        self._executor = ThreadPoolExecutor(bound, thread_name_prefix="dart-scorer")
+        self._free: list[Worker] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    async def ask(self, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        """The answer to one request; a caller that is cancelled ends the worker at it. Raises ScorerMissing or WorkerFailed."""
+        taken: list[Worker] = []
+        future = asyncio.get_running_loop().run_in_executor(self._executor, self._ask, request, timeout_s, taken)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.cancel()
+            for worker in taken:
+                await asyncio.to_thread(worker.close)
+            raise
+
+    def _ask(self, request: Mapping[str, Any], timeout_s: float, taken: list[Worker]) -> dict[str, Any]:
+        worker = self._take()
+        taken.append(worker)
+        answer = worker.ask(request, timeout_s=timeout_s)
+        with self._lock:
+            keep = not self._closed and worker.alive and worker.asked < REQUESTS_PER_WORKER
+            if keep:
+                self._free.append(worker)
+                taken.clear()
+        if not keep:
+            worker.close()
+        return answer
+
+    def _take(self) -> Worker:
+        with self._lock:
+            while self._free:
+                worker = self._free.pop()
+                if worker.alive:
+                    return worker
+                worker.close()
+        if places.installed(self.place) is None:
+            raise ScorerMissing(f"OSWorld's official scorer is not installed in {self.place}. {CURE}")
+        return Worker(self.place)
+
+    def close(self) -> None:
+        """End every free worker; those at work end with their request."""
+        with self._lock:
+            self._closed = True
+            free, self._free = self._free, []
+        for worker in free:
+            worker.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+_pools: dict[Path, Pool] = {}
+_pools_lock = threading.Lock()
+
+
+def shared_pool() -> Pool:
+    """This process's pool on the installation that the environment names; ended with the process."""
+    place = places.directory()
+    with _pools_lock:
+        if place not in _pools:
+            _pools[place] = Pool(place, worker_bound())
+            atexit.register(_pools[place].close)
+        return _pools[place]
