@@ -18,7 +18,9 @@ from dart_envs.setup.perform import PERFORMERS, Stage, StepFailed
 from dart_envs.types import Desktop
 
 ATTEMPTS = 2
-REPEATABLE = frozenset({"activate_window", "close_window", "wait_window", "place_window", "upload_file", "write_file"})
+REPEATABLE = frozenset(
+    {"activate_window", "close_window", "wait_window", "place_window", "upload_file", "write_file", "write_binary"}
+)
 
 
 class StepLike(Protocol):

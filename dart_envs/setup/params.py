@@ -1,8 +1,8 @@
 """Parameters of every set-up step type, as pydantic models.
 
 Role: the closed list of step types. Rule: a wrong or unknown parameter is found when the task is loaded, not on the
-desktop. OSWorld's own types keep OSWorld's names and meanings; `wait_window`, `place_window`, `write_file` and
-`launch_captured` are ours. Non-goals: performing steps (`dart_envs.setup.perform`).
+desktop. OSWorld's own types keep OSWorld's names and meanings; `wait_window`, `place_window`, `write_file`,
+`write_binary` and `launch_captured` are ours. Non-goals: performing steps (`dart_envs.setup.perform`).
 
 `NETWORK_STEPS` are OSWorld's types that need the internet or an account: tasks that use them load, but do not run.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, StringConstraints
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 GuestPath = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -124,6 +124,14 @@ class WriteFileParameters(StepParameters):
     mode: int = Field(default=0o644, ge=0, le=0o777)
 
 
+class WriteBinaryParameters(StepParameters):
+    """Write a file of any bytes, given in base64, inside the desktop as its user. Success: it reads back the same."""
+
+    path: GuestPath
+    content_base64: Base64Bytes
+    mode: int = Field(default=0o644, ge=0, le=0o777)
+
+
 STEP_PARAMETERS: Mapping[str, type[StepParameters]] = {
     "execute": ExecuteParameters,
     "command": ExecuteParameters,
@@ -137,6 +145,7 @@ STEP_PARAMETERS: Mapping[str, type[StepParameters]] = {
     "place_window": PlaceWindowParameters,
     "upload_file": UploadFileParameters,
     "write_file": WriteFileParameters,
+    "write_binary": WriteBinaryParameters,
 }
 
 NETWORK_STEPS = frozenset(

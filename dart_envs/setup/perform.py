@@ -249,6 +249,11 @@ async def write_file(stage: Stage, step: params.WriteFileParameters) -> None:
     await write(stage, step.path, step.content.encode(), step.mode)
 
 
+async def write_binary(stage: Stage, step: params.WriteBinaryParameters) -> None:
+    """Write a file of any bytes."""
+    await write(stage, step.path, step.content_base64, step.mode)
+
+
 async def write(stage: Stage, path: str, content: bytes, mode: int) -> None:
     """Write and read back."""
     path = f"{HOME}/{path[2:]}" if path.startswith("~/") else path
@@ -273,4 +278,5 @@ PERFORMERS: Mapping[str, Performer] = {
     "place_window": place_window,
     "upload_file": upload_file,
     "write_file": write_file,
+    "write_binary": write_binary,
 }

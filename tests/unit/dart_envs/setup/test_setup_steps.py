@@ -158,10 +158,15 @@ async def test_files_are_written_and_read_back(tmp_path: Path) -> None:
     await run(
         desk,
         step("write_file", path="~/a.txt", content="é"),
+        step("write_binary", path="~/b.bin", content_base64="AP/+"),
         step("upload_file", files=[{"local_path": "gold.txt", "path": "/home/user/g"}]),
         assets=tmp_path,
     )
-    assert desk.state.files == {"/home/user/a.txt": "é".encode(), "/home/user/g": b"gold"}
+    assert desk.state.files == {
+        "/home/user/a.txt": "é".encode(),
+        "/home/user/b.bin": b"\x00\xff\xfe",
+        "/home/user/g": b"gold",
+    }
     with pytest.raises(SetupError, match=r"cannot read .*absent"):
         await run(desk, step("upload_file", files=[{"local_path": "absent", "path": "/x"}]), assets=tmp_path)
 
@@ -175,6 +180,11 @@ async def test_a_file_that_reads_back_differently_fails() -> None:
     desk.write_file = lose  # type: ignore[method-assign]
     with pytest.raises(SetupError, match="does not read back"):
         await run(desk, step("write_file", path="/a", content="long"))
+
+
+def test_bytes_that_are_no_base64_are_refused_when_the_task_is_loaded() -> None:
+    with pytest.raises(ValueError, match="content_base64"):
+        step("write_binary", path="~/b.bin", content_base64="A")
 
 
 async def test_a_captured_program_runs_as_user_under_a_root_only_wrapper() -> None:
