@@ -136,11 +136,6 @@ class Database:
             except TimeoutError:
                 raise self._refusal() from None
 
-    def require_room(self) -> None:
-        """Raises `LedgerAway` when so much waits for the database that nothing more may be begun."""
-        if self.away is not None and len(self._queue) >= QUEUE_MAX:
-            raise self._refusal()
-
     async def flushed(self) -> None:
         """Wait until what was queued so far is written or refused. Raises `LedgerAway` when the database stays away."""
         last = self._queue[-1] if self._queue else self._flying[-1] if self._flying else None

@@ -147,7 +147,7 @@ class Farm:
                 slots.pop(slot.desktop_id)
                 lease.expires_at = max(lease.expires_at, now + lease.ttl_s)
                 self.repository.extend_lease(lease)
-                self._adopt(lease, slot, alive=await self._runs(slot, owned))
+                self._adopt(lease, slot, owned, runs=await self._runs(slot, owned))
             else:
                 lease.state = wire.LeaseState.EXPIRED
                 if slot is not None and slot.lease_id == lease.lease_id:
@@ -176,13 +176,15 @@ class Farm:
                 return False
         return True
 
-    def _adopt(self, lease: LeaseRecord, slot: Slot, *, alive: bool) -> None:
-        slot.busy, slot.exists = False, alive
-        slot.state = DesktopState.LEASED if alive else DesktopState.BROKEN
-        if alive:
+    def _adopt(self, lease: LeaseRecord, slot: Slot, owned: Owned, *, runs: bool) -> None:
+        """A lease goes on with its desktop; one whose reset was under way, or that does not run, is to be reset first."""
+        cause = "interrupted" if slot.state is DesktopState.RESETTING else None if runs else "killed_from_outside"
+        slot.busy, slot.exists = False, slot.desktop_id in owned.desktops
+        slot.state = DesktopState.LEASED if cause is None else DesktopState.BROKEN
+        if cause is None:
             slot.guest = GuestClient(lambda port: self.provider.dial(slot.desktop_id, port))
         else:
-            slot.failure = wire.DesktopHealthView(alive=False, cause="killed_from_outside", fault_owner=FaultOwner.HOST)
+            slot.failure = wire.DesktopHealthView(alive=False, cause=cause, fault_owner=FaultOwner.HOST)
         self.pool.adopt(slot, lease.owner)
         self.leases.adopt(lease, slot)
         self.claims.adopt(lease)

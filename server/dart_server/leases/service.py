@@ -171,7 +171,9 @@ class Leases:
         self._repository.extend_lease(lease)
 
     async def attach(self, lease_id: str, principal: Principal, *, takeover: bool) -> wire.Lease:
-        """A lease by reference, for another process of its owner. With `takeover` the fence grows: the former user's calls are refused."""
+        """A lease by reference, for another process of its owner. With `takeover` the fence grows: the former user's calls are refused.
+        Raises `ledger_away` before anything has changed."""
+        await self._repository.require()
         lease = await self.require(lease_id, principal)
         slot = lease.slot
         if slot is None:
@@ -206,7 +208,9 @@ class Leases:
             raise FarmError(ErrorCode.FENCED, detail, hint=f"GET /v1/leases/{lease.lease_id} tells it.")
 
     async def reset(self, access: Access, request: wire.ResetRequest) -> wire.ResetReply:
-        """A fresh copy of a snapshot, or a fresh desktop, for the lease; the fence grows first, so that late calls are refused."""
+        """A fresh copy of a snapshot, or a fresh desktop, for the lease; the fence grows first, so that late calls are refused. Raises
+        `ledger_away` before anything has changed."""
+        await self._repository.require()
         self.check(access)
         lease = access.lease
         want = Want(lease.shape, lease.image_digest, lease.owner, request.setup_key, request.snapshot_id)

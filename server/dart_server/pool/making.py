@@ -88,12 +88,14 @@ class Making:
             return await self._awake(slot)
 
     async def renew(self, slot: Slot, want: Want, *, waited: bool = False) -> Brought:
-        """Make a leased desktop a fresh copy of what is wanted; `waited` tells that it was not ready when it was asked for.
-        Raises `FarmError`; the slot is broken then, and may be renewed again."""
+        """Make a leased desktop a fresh copy of what is wanted; `waited` tells that it was not ready when it was asked for. Its fence, and
+        that this has begun, are written before it is touched: a farm that is killed meanwhile comes back to a desktop that no earlier
+        fence opens. Raises `FarmError`; the slot is broken then, and may be renewed again."""
         async with slot.lock:
             confirm = self._slots.fresh(slot, want)
             slot.state, slot.clean = DesktopState.RESETTING, False
             try:
+                await self._repository.committed(self._repository.save_desktop(slot))
                 if confirm:
                     brought = await self._preparer.confirm(slot, want, waited=waited)
                 else:

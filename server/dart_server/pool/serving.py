@@ -158,18 +158,28 @@ class Serving:
 
     def serve(self) -> bool:
         """Give what is free to who waits, in their order. True when nobody waits for a desktop any more."""
-        full: set[Hashable] = set()
+        full: dict[Hashable, int] = {}
         while len(self.turns):
             turn = self.turns.next(self._slots.free(), full)
             if not isinstance(turn, Ticket):
                 return self.turns.first() is None
             try:
-                if not self._give(turn):
-                    full.add(turn.base)
+                if not self._give(turn) and not self._others_pass(turn, full):
+                    return False
             except FarmError as error:
                 self.turns.drop(turn)
                 turn.granted.set_exception(error)
         return True
+
+    def _others_pass(self, turn: Ticket, full: dict[Hashable, int]) -> bool:
+        """The host, or a pool, allows no more of what this one wants: whether others are served before it now. What becomes free is kept
+        for a gang in turns, as where there are too few desktops: of all where the host is short, of its own base where its pool is full."""
+        if turn.units == 1:
+            full[turn.base] = 1
+            return True
+        kept, pool_is_full = self.turns.keeps_for(turn), self._slots.cap(turn.want) is not None
+        full[turn.base] = 1 if kept else turn.units
+        return pool_is_full or not kept
 
     def _give(self, ticket: Ticket) -> bool:
         """Give a ticket its slots, all at once; False when the host or a pool allows no more of what it wants. Raises `FarmError` when

@@ -26,11 +26,12 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Container, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 PATIENCE = 4.0
 """So many rounds of grants weigh as much as one desktop held."""
+NOTHING: Mapping[Hashable, int] = {}
 LAG = 8.0
 """Rounds of grants that a key may be ahead or behind, at most, when it is served; one that comes back has no credit."""
 GRANTS_PER_POINT = 8
@@ -192,17 +193,18 @@ class Turns:
         if not group.waiting:
             del self._classes[turn.priority]
 
-    def next(self, free: int, without: Container[Hashable] = ()) -> Turn | None:
-        """Whom to serve now that so many units are free, but not of the bases `without`; None when what is free is kept, or nobody waits
-        for it."""
+    def next(self, free: int, without: Mapping[Hashable, int] = NOTHING) -> Turn | None:
+        """Whom to serve now that so many units are free; None when what is free is kept, or nobody waits for it. `without`: of these bases
+        only those that want fewer units."""
         if free <= 0:
             return None
         turn = self.first(without=without)
         if turn is None or turn.units <= free:
             return turn
-        return None if self._kept_for(turn) else self.first(free, without)
+        return None if self.keeps_for(turn) else self.first(free, without)
 
-    def _kept_for(self, gang: Turn) -> bool:
+    def keeps_for(self, gang: Turn) -> bool:
+        """Whether what becomes free is kept now for this one, which does not fit: for a while, then not for as long, then twice as long."""
         now_s = self._now_s()
         if not gang.kept_s:
             gang.kept_s = self._hold_s
@@ -215,13 +217,15 @@ class Turns:
         gang.kept_until_s = now_s + gang.kept_s
         return True
 
-    def first(self, most_units: int | None = None, without: Container[Hashable] = ()) -> Turn | None:
-        """The next one, of those that want no more than `most_units`, and of no base `without`; it goes on waiting."""
+    def first(self, most_units: int | None = None, without: Mapping[Hashable, int] = NOTHING) -> Turn | None:
+        """The next one, of those that want no more than `most_units`, and of the bases `without` fewer than it says there; it goes on
+        waiting."""
         for group in self._in_order():
             best: Place | None = None
             chosen: Turn | None = None
             for kind in list(group.lanes):
-                if kind[0] in without or (most_units is not None and kind[1] > most_units):
+                base, units = kind
+                if units >= without.get(base, units + 1) or (most_units is not None and units > most_units):
                     continue
                 turn = self._head(group, kind)
                 if turn is None:

@@ -12,6 +12,7 @@ from farm_fake import FakeProvider
 from farm_harness import MakeApi, ManualClock, answered, until
 
 from dart_server import preflight
+from dart_server.keys import Principal, Scope
 from dart_server.pool.admission import (
     FRESH_S,
     MIB,
@@ -31,6 +32,9 @@ ROOMY = Readings(
     load=1.0,
     processors=2,
 )
+
+
+ADMIN = Principal("admin", Scope.ADMIN)
 
 
 class GivenHost:
@@ -150,6 +154,40 @@ async def test_a_claim_waits_for_the_host_and_is_told_why(
     clock.now += FRESH_S
     await api.claim()
     assert (await api.call("GET", "/v1/farm")).json()["short_of"] is None
+
+
+@pytest.mark.parametrize("resolution", [(640, 400), (320, 200)], ids=["same", "other"])
+async def test_what_ends_is_kept_for_a_gang_that_the_host_has_no_memory_for(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch, clock: ManualClock, resolution: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(FakeProvider, "limits", frozenset({"memory"}))
+    host = GivenHost(ROOMY)
+    api = await make_api(host=host, max_desktops=4, gang_hold_s=30.0)
+    shape = {"resolution": (640, 400)}
+    held = [await api.claim(ttl_s=600, shape=shape) for _ in range(2)]
+    host.now = replace(ROOMY, memory_available_bytes=100 * MIB)
+    clock.now += FRESH_S
+    state: dict[str, str] = {}
+
+    async def submit(name: str, **fields: Any) -> None:
+        reply = await api.call("POST", "/v1/claims", json={"client_request_id": name, **fields})
+        state[name] = reply.json()["claim_id"]
+
+    async def states() -> list[str]:
+        return [(await api.call("GET", f"/v1/claims/{claim_id}")).json()["state"] for claim_id in state.values()]
+
+    await submit("the-gang", count=2, shape=shape)
+    await submit("one-more", shape={"resolution": resolution})
+    await api.call("DELETE", f"/v1/leases/{held[0]['lease_id']}")
+    await until(lambda: len(api.farm.pool._slots.idle()) == 1)
+    assert await states() == ["waiting", "waiting"], "what is free is kept for the gang"
+    await clock.advance(31.0)
+    await until(lambda: len(api.farm.claims.queue(ADMIN)) == 1)
+    assert await states() == ["waiting", "granted"], "not for ever, where it does not come together"
+    for lease in (await api.call("GET", "/v1/leases")).json():
+        await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")
+    await until(lambda: not api.farm.claims.queue(ADMIN))
+    assert await states() == ["granted", "granted"]
 
 
 def test_doctor_tells_of_more_desktops_than_the_host_bears() -> None:
