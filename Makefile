@@ -19,7 +19,7 @@ help:
 	@echo "make test-browser  the dashboard in a real headless Chromium, which it installs; screenshots are left in tests/artifacts"
 	@echo "make test-postgres the tests of the ledger on a PostgreSQL server of their own"
 	@echo "make osworld-client  OSWorld's own client (desktop-env) in .osworld-client, for the tests that run it unchanged"
-	@echo "make chaos         planted faults are caught; then kill clients, desktops and the server at random for 15 minutes; ARGS='--minutes 1 --seed 7'"
+	@echo "make chaos         planted faults are caught; then kill clients, desktops and the server at random for 15 minutes; ARGS='--minutes 1 --seed 7 --postgres'"
 	@echo "make fuzz          schemathesis over the whole API for an hour, malformed requests, fuzzed WebSocket frames"
 	@echo "make reap          remove everything a crashed farm left on this host"
 

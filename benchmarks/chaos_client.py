@@ -1,9 +1,10 @@
 """A client under chaos, in a process of its own: claims, marks, steps, checks the mark, resets, releases, or vanishes.
 
 `python -m benchmarks.chaos_client SPEC` (JSON). It appends one JSON line per finding to its journal: `use` for every call that the
-desktop answered, `refused` with the code of every refusal, `breach` for what must never happen: another lease's mark, a fresh desktop
-with a mark, an answer to a lease that is over. Rule: it may be killed or stopped at any moment, so each line is written at once. It ends at
-SIGTERM, after it has released what it holds. Non-goals: judging the journal (`chaos_history`).
+desktop answered, `refused` with the code of every refusal, `late` for an answer to a lease that nobody has renewed for too long (which
+only a restart of the farm excuses), `breach` for what must never happen: another lease's mark, a fresh desktop with a mark. Rule: it may
+be killed or stopped at any moment, so each line is written at once. It ends at SIGTERM, after it has released what it holds. Non-goals:
+judging the journal (`chaos_history`).
 """
 
 from __future__ import annotations
@@ -187,10 +188,7 @@ class Client:
             received_s = time.monotonic()
             if status < 400:
                 if late:
-                    self.note(
-                        "breach",
-                        why=f"{held.lease_id} was answered {received_s - held.left_s:.1f} s after its last word",
-                    )
+                    self.note("late", lease_id=held.lease_id, left_s=held.left_s, answered_s=received_s)
                 if path != "reset":
                     times = {"sent_s": sent_s, "received_s": received_s}
                     self.note("use", lease_id=held.lease_id, desktop_id=held.desktop_id, **times)

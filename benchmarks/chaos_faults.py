@@ -1,9 +1,10 @@
 """What is done to a farm under chaos, each fault chosen by a seeded generator.
 
-Role: `Faults.strike` picks one of the faults that fit and does it: kills or stops clients, desktops, the server; stops the processes of
-a desktop for a while; fills the disk that holds what desktops write and the ledger; ends the database's connections. Rule: whatever is
-stopped goes on again, whatever is filled is emptied, and a server that was killed is started again before `strike` returns; only
-processes of this farm are touched. Non-goals: what must hold afterwards (`chaos_history`, `chaos_rest`).
+Role: `Faults.strike` picks one of the faults that fit and does it: kills or stops clients, desktops, the server; stops the processes of a
+desktop for a while; fills the disk that holds what desktops write and the ledger; cuts the connections of the database, stops its server
+for a while or kills it. Rule: whatever is stopped goes on again, whatever is filled is emptied, and a server that was killed is started
+again before `strike` returns; only processes of this farm and its database are touched. Non-goals: what must hold afterwards
+(`chaos_history`, `chaos_rest`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -20,11 +19,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.chaos_clients import Clients
+from benchmarks.chaos_database import OwnDatabase
 from benchmarks.farm_process import FarmProcess
 from dart_server.hostd import cgroups
 
 FULL_S = 3.0
 STOPPED_S = 2.5
+DATABASE_AWAY_S = 4.0
+"""Longer than the farm's patience, so that it says 503."""
 SLOW_S = 2.0
 BLOCK = 4096
 WEIGHTS = {
@@ -35,7 +37,9 @@ WEIGHTS = {
     "server_killed": 2,
     "server_stopped": 2,
     "disk_full": 1,
-    "database_cut": 2,
+    "database_cut": 3,
+    "database_stopped": 2,
+    "database_killed": 1,
 }
 
 
@@ -51,7 +55,7 @@ class Faults:
         *,
         prefix: str | None,
         disk: Path | None,
-        database: str | None,
+        database: OwnDatabase | None,
     ) -> None:
         self._farm = farm
         self._clients = clients
@@ -60,6 +64,8 @@ class Faults:
         self._disk = disk
         self._database = database
         self.done: Counter[str] = Counter()
+        self.outages: list[tuple[float, float]] = []
+        """When the server was killed and when it answered again, on the host's monotonic clock."""
         able: dict[str, Callable[[], bool]] = {
             "client_killed": self._client_killed,
             "client_stopped": self._client_stopped,
@@ -71,7 +77,11 @@ class Faults:
         if disk is not None:
             able |= {"disk_full": self._disk_full}
         if database is not None:
-            able |= {"database_cut": self._database_cut}
+            able |= {
+                "database_cut": self._database_cut,
+                "database_stopped": self._database_stopped,
+                "database_killed": self._database_killed,
+            }
         self._able = {name: fault for name, fault in able.items() if name in kinds}
         self.able = tuple(self._able)
         """Names of the faults that fit this host and farm."""
@@ -129,8 +139,10 @@ class Faults:
         return True
 
     def _server_killed(self) -> bool:
+        killed_s = time.monotonic()
         self._farm.kill()
         self._farm.start()
+        self.outages.append((killed_s, time.monotonic()))
         return True
 
     def _server_stopped(self) -> bool:
@@ -154,13 +166,22 @@ class Faults:
 
     def _database_cut(self) -> bool:
         assert self._database is not None
-        program = (
-            "import sys\nfrom sqlalchemy import create_engine, text\n"
-            "with create_engine(sys.argv[1]).connect() as c:\n"
-            "    c.execute(text('select pg_terminate_backend(pid) from pg_stat_activity "
-            "where datname = current_database() and pid != pg_backend_pid()'))\n"
-        )
-        subprocess.run([sys.executable, "-c", program, self._database], check=True, timeout=60)
+        return self._database.cut() > 0
+
+    def _database_stopped(self) -> bool:
+        assert self._database is not None
+        self._database.server.send(signal.SIGSTOP)
+        try:
+            time.sleep(self._random.uniform(0.5, DATABASE_AWAY_S))
+        finally:
+            self._database.server.send(signal.SIGCONT)
+        return True
+
+    def _database_killed(self) -> bool:
+        assert self._database is not None
+        self._database.server.kill()
+        time.sleep(self._random.uniform(0.0, DATABASE_AWAY_S))
+        self._database.server.start()
         return True
 
 

@@ -1,8 +1,9 @@
 """What must hold whatever was killed: one owner per desktop at a time, fences that only grow, every lease ended once.
 
-Role: `violations` reads the farm's event history; `conflicts` reads the clients' own journals of answers that they got. Rule: pure
-functions of what was written; each finding is one sentence that names ids. An event that is not known here changes nothing. A lease that is
-reset may move: the event names its new desktop, and the old one belongs to nobody from then on. Non-goals: how the history comes about.
+Role: `violations` reads the farm's event history; `conflicts` and `overdue` read the clients' own journals of answers that they got.
+Rule: pure functions of what was written; each finding is one sentence that names ids. An event that is not known here changes nothing. A
+lease that is reset may move: the event names its new desktop, and the old one belongs to nobody from then on. Non-goals: how the history
+comes about.
 """
 
 from __future__ import annotations
@@ -125,3 +126,23 @@ def conflicts(uses: Iterable[Use]) -> list[str]:
                 if other_last > first:
                     found.append(f"desktop {desktop} answered {lease} and {other} in turns")
     return found
+
+
+def overdue(
+    lease_id: str,
+    left_s: float,
+    answered_s: float,
+    ttl_s: float,
+    slack_s: float,
+    outages: Iterable[tuple[float, float]],
+) -> str | None:
+    """What is wrong with an answer to a lease whose client said its last word at `left_s`; None when the farm was right to give it.
+
+    `outages`: when the farm was killed and when it was back, in order. A lease that held when it was killed has its whole time again."""
+    ends_s = left_s + ttl_s + slack_s
+    for killed_s, back_s in outages:
+        if killed_s <= ends_s < back_s + ttl_s + slack_s:
+            ends_s = back_s + ttl_s + slack_s
+    if answered_s <= ends_s:
+        return None
+    return f"{lease_id} was answered {answered_s - left_s:.1f} s after its last word"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.chaos_history import Use, conflicts, violations
+from benchmarks.chaos_history import Use, conflicts, overdue, violations
 
 Event = dict[str, Any]
 
@@ -106,3 +106,23 @@ def test_two_leases_answered_in_turns_are_a_conflict() -> None:
 def test_an_old_owner_answered_again_is_a_conflict() -> None:
     uses = [Use("a", "d1", 0.0, 1.0), Use("b", "d1", 2.0, 3.0), Use("b", "d1", 3.0, 3.5), Use("a", "d1", 4.0, 5.0)]
     assert conflicts(uses) == ["desktop d1 answered a and b in turns"]
+
+
+@pytest.mark.parametrize(
+    ("answered_s", "outages", "fine"),
+    [
+        (107.9, [], True),
+        (108.1, [], False),
+        (116.9, [(104.0, 109.0)], True),
+        (117.1, [(104.0, 109.0)], False),
+        (109.5, [(108.5, 109.0)], False),
+        (122.0, [(104.0, 109.0), (112.0, 115.0)], True),
+        (112.0, [(90.0, 91.0)], False),
+    ],
+)
+def test_only_a_restart_gives_a_lease_that_nobody_renews_more_time(
+    answered_s: float, outages: list[tuple[float, float]], fine: bool
+) -> None:
+    found = overdue("lease_1", 100.0, answered_s, 6.0, 2.0, outages)
+    assert (found is None) is fine
+    assert fine or f"answered {answered_s - 100:.1f} s after its last word" in str(found)
