@@ -102,9 +102,12 @@ class Farm:
         self.ready = False
         self._ticker: asyncio.Task[None] | None = None
 
-    def _key_ended(self, key_id: str) -> None:
+    async def _key_ended(self, key_id: str) -> None:
+        """A key was revoked or has expired: everything that stands on it ends."""
         self.limits.cut(key_id)
         self.claims.cut(key_id)
+        self.dashboard.sessions.cut(key_id)
+        await self.leases.end_of(key_id, "its key was revoked or has expired")
 
     def _living(self) -> Living:
         return self.pool.living()
@@ -197,7 +200,7 @@ class Farm:
                 self.guests.tally.write(self.repository)
                 await self.leases.expire_due()
                 await self.pool.tick()
-                await self.keys.refresh()
+                await self.keys.refresh({lease.owner for lease in self.leases.active})
                 self.retention.tick()
                 if self.clock.monotonic() >= next_probe_s:
                     next_probe_s = self.clock.monotonic() + self.settings.probe_s

@@ -24,7 +24,7 @@ async def list_keys(request: Request, principal: Admin) -> list[wire.KeyView]:
 
 @router.delete("/{key_id}", operation_id="revoke_key", status_code=204)
 async def revoke(key_id: str, request: Request, principal: Admin) -> Response:
-    """Revoke a key, at once: its requests and WebSockets under way end, too; its leases end with their time. Idempotent.
+    """Revoke a key, at once: its requests, WebSockets, sessions of the dashboard, claims and leases end, too. Idempotent.
 
     The last key of scope `admin` is not revoked."""
     await farm_of(request).keys.revoke(key_id)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -56,10 +56,10 @@ class Keys:
     """Checks bearer keys against the ledger, remembering those it has seen.
 
     What is changed here holds at once; what another process changed in the ledger (a key made or revoked by the command line) holds
-    for a new key at its first use, for a known one after the next `refresh`. `on_end` hears of keys that are good no more.
+    for a new key at its first use, for a known one after the next `refresh`. `on_end` ends what stands on a key that is good no more.
     """
 
-    def __init__(self, repository: Repository, clock: Clock, on_end: Callable[[str], object]) -> None:
+    def __init__(self, repository: Repository, clock: Clock, on_end: Callable[[str], Awaitable[object]]) -> None:
         self._repository = repository
         self._clock = clock
         self._on_end = on_end
@@ -98,7 +98,7 @@ class Keys:
         return [_view(record) for record in await self._repository.keys()]
 
     async def revoke(self, key_id: str) -> None:
-        """From now on this key is refused; what runs under it ends. Raises `not_found`, `invalid` (the last of scope admin)."""
+        """From now on this key is refused, and all that stands on it has ended. Raises `not_found`, `invalid` (the last of scope admin)."""
         records = {record.key_id: record for record in await self._repository.keys()}
         if key_id not in records:
             raise FarmError(ErrorCode.NOT_FOUND, f"there is no key {key_id[:ID_SHOWN]}")
@@ -108,28 +108,32 @@ class Keys:
             raise FarmError(ErrorCode.INVALID, "this is the last key of scope admin", hint=hint)
         self._forget(key_id)
         await self._repository.committed(self._repository.revoke_key(key_id))
-        self._forget(key_id)
+        self._forget(key_id)  # it may have been asked for meanwhile
+        await self._on_end(key_id)
 
     def _good(self, record: KeyRecord) -> bool:
         return record.revoked_at is None and (record.expires_at is None or record.expires_at > self._clock.time())
 
     def _forget(self, key_id: str) -> None:
         self._known = {digest: known for digest, known in self._known.items() if known.key_id != key_id}
-        self._on_end(key_id)
 
-    async def refresh(self) -> None:
-        """Look at the ledger again: keys that were revoked or have expired end, changed quotas hold. Once a minute, note what was used."""
+    async def refresh(self, holders: Collection[str] = ()) -> None:
+        """Look at the ledger again: keys that were revoked or have expired end, also those of `holders`, who need not
+        have called in this life of the farm; changed quotas hold. Once a minute, note what was used."""
         if self._clock.monotonic() - self._noted_at_s >= NOTE_USE_S:
             self._note_uses()
-        if not self._known:
+        if not self._known and not holders:
             return
         records = {record.key_id: record for record in await self._repository.keys()}
         for digest, known in list(self._known.items()):
             record = records.get(known.key_id)
-            if record is None or not self._good(record):
-                self._forget(known.key_id)
-            elif digest in self._known:
+            if record is not None and self._good(record):
                 self._known[digest] = _principal(record)
+        for key_id in dict.fromkeys((*(known.key_id for known in self._known.values()), *holders)):
+            record = records.get(key_id)
+            if record is None or not self._good(record):
+                self._forget(key_id)
+                await self._on_end(key_id)
 
     def _note_uses(self) -> None:
         self._noted_at_s = self._clock.monotonic()
@@ -189,13 +193,17 @@ def _view(record: KeyRecord) -> wire.KeyView:
     )
 
 
+async def nothing_stands_on(key_id: str) -> None:
+    """`on_end` where no farm runs."""
+
+
 async def make_key(database_url: str, name: str, scope: Scope) -> str:
     """Make a key in a farm's ledger, whether it runs or not; returns the secret."""
     database = Database(database_url)
     await database.start()
     try:
         clock = SystemClock()
-        return await Keys(Repository(database, clock), clock, lambda _: None).add(name, scope)
+        return await Keys(Repository(database, clock), clock, nothing_stands_on).add(name, scope)
     finally:
         await database.aclose()
 

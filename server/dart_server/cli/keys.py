@@ -137,7 +137,7 @@ def _in_ledger(settings: FarmSettings, work: Callable[[Keys], Awaitable[T]]) -> 
     from dart_server.clock import SystemClock
     from dart_server.db import Database
     from dart_server.errors import ConfigError, FarmError
-    from dart_server.keys import Keys
+    from dart_server.keys import Keys, nothing_stands_on
     from dart_server.repository import Repository
 
     async def run() -> T:
@@ -145,7 +145,7 @@ def _in_ledger(settings: FarmSettings, work: Callable[[Keys], Awaitable[T]]) -> 
         await database.start()
         try:
             clock = SystemClock()
-            return await work(Keys(Repository(database, clock), clock, lambda _: None))
+            return await work(Keys(Repository(database, clock), clock, nothing_stands_on))
         finally:
             await database.aclose()
 

@@ -8,17 +8,19 @@ Non-goals: who may open one (`routes`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from fastapi import WebSocket, WebSocketDisconnect
 
-from dart_server.clock import Clock
+from dart_server.clock import Clock, within
 from dart_server.dashboard import rfb, tiles
 from dart_server.dashboard.camera import Camera, NoPicture, Picture, ViewOver
 from dart_server.dashboard.control import Controls
 from dart_server.errors import FarmError
 from dart_server.records import LeaseRecord
+from dart_server.wire import ErrorCode
 
 SLOW_S, FAST_S = 0.25, 0.08
 """How often a desktop is looked at: at rest, and while something happens or a person has the control."""
@@ -54,6 +56,7 @@ class LiveView:
         controls: Controls,
         clock: Clock,
         allowed: Callable[[], Awaitable[object]],
+        session_ended: asyncio.Event,
     ) -> None:
         self._lease = lease
         self._view_id = view_id
@@ -61,6 +64,7 @@ class LiveView:
         self._controls = controls
         self._clock = clock
         self._allowed = allowed
+        self._session_ended = session_ended
         self._reader = rfb.ViewerReader()
         self._asked = Asked(rfb.PixelFormat())
         self._changed = asyncio.Event()
@@ -101,9 +105,11 @@ class LiveView:
 
     async def _watch(self) -> None:
         """Raises what ended the right to look."""
-        while True:
+        while not self._session_ended.is_set():
             await self._allowed()
-            await self._clock.sleep(CHECK_S)
+            with contextlib.suppress(TimeoutError):
+                await within(self._clock, CHECK_S, self._session_ended.wait())
+        raise FarmError(ErrorCode.UNAUTHENTICATED, "the session has ended")
 
     def _interval(self) -> float:
         return FAST_S if self._clock.monotonic() < self._busy_until_s else SLOW_S

@@ -268,7 +268,7 @@ async def live(socket: WebSocket, lease_id: str, view: ViewId) -> None:
     board = farm.dashboard
     try:
         check_origin(socket.headers)
-        _, principal = await session_of(socket)
+        session, principal = await session_of(socket)
         lease = views.find_lease(farm, lease_id, principal)
         if len(board.views) >= MOST_VIEWS:
             raise FarmError(ErrorCode.NO_CAPACITY, "too many live views are open", hint="Close some.")
@@ -290,7 +290,9 @@ async def live(socket: WebSocket, lease_id: str, view: ViewId) -> None:
     await socket.accept(protocol)
     board.views.add(view)
     try:
-        await LiveView(lease, view, board.cameras.of(lease), board.controls, farm.clock, allowed).serve(socket)
+        await LiveView(lease, view, board.cameras.of(lease), board.controls, farm.clock, allowed, session.ended).serve(
+            socket
+        )
     finally:
         board.views.discard(view)
 

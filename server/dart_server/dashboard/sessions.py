@@ -6,6 +6,7 @@ session's second secret (`csrf`), which other sites cannot read. Non-goals: keys
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,11 +32,14 @@ MOST_SESSIONS = 256
 class Session:
     """One log-in. `until_s` and `used_s` are on the clock's monotonic axis."""
 
+    key_id: str
     authorization: str = field(repr=False)
     """What the key is asked with again; in memory only."""
     csrf: str = field(repr=False)
     until_s: float
     used_s: float
+    ended: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+    """Set when it ends before its time."""
 
 
 class Sessions:
@@ -51,10 +55,10 @@ class Sessions:
         authorization = f"Bearer {key.strip()}"
         principal = await self._keys.principal(authorization)
         cookie, now = new_secret("sess"), self._clock.monotonic()
-        session = Session(authorization, new_secret("csrf"), now + SESSION_S, now)
+        session = Session(principal.key_id, authorization, new_secret("csrf"), now + SESSION_S, now)
         self._sessions[hash_secret(cookie)] = session
         while len(self._sessions) > MOST_SESSIONS:
-            self._sessions.popitem(last=False)
+            self._sessions.popitem(last=False)[1].ended.set()
         return cookie, session, principal
 
     async def require(self, cookie: str | None) -> tuple[Session, Principal]:
@@ -76,7 +80,16 @@ class Sessions:
 
     def log_out(self, cookie: str | None) -> None:
         """End a session. One that has ended already is no error."""
-        self._sessions.pop(hash_secret(cookie or ""), None)
+        session = self._sessions.pop(hash_secret(cookie or ""), None)
+        if session is not None:
+            session.ended.set()
+
+    def cut(self, key_id: str) -> None:
+        """A key has ended: so have its sessions, and the live views opened in them."""
+        for digest, session in list(self._sessions.items()):
+            if session.key_id == key_id:
+                del self._sessions[digest]
+                session.ended.set()
 
     def __len__(self) -> int:
         return len(self._sessions)

@@ -255,7 +255,14 @@ class Leases:
             log.info("lease expired", extra={"lease_id": lease.lease_id, "desktop_id": lease.desktop_id})
             await self.end(lease, LeaseState.EXPIRED)
 
-    async def end(self, lease: LeaseRecord, state: LeaseState) -> None:
+    async def end_of(self, owner: str, reason: str) -> None:
+        """End every lease of a key, whose event tells the reason."""
+        for lease in self.active:
+            if lease.owner == owner:
+                log.info("lease ended: %s", reason, extra={"lease_id": lease.lease_id, "desktop_id": lease.desktop_id})
+                await self.end(lease, LeaseState.EXPIRED, reason)
+
+    async def end(self, lease: LeaseRecord, state: LeaseState, reason: str | None = None) -> None:
         """End a lease, unless it has ended."""
         if self._active.pop(lease.lease_id, None) is None:
             return
@@ -267,7 +274,7 @@ class Leases:
             self._pool.release(slot, lease.owner)
             lease.fence = slot.fence
         self._repository.end_lease(
-            lease
+            lease, reason
         )  # before anything waits: the desktop's next grant comes after it in the history
         await self._setups.lease_ended(lease.lease_id)
         self._metrics.lease(state.value)

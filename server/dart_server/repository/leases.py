@@ -62,15 +62,16 @@ class LeaseStatements(Statements):
         note = EventNote("lease_moved", slot.desktop_id, lease.lease_id, slot.fence, {"from": former.desktop_id})
         return self._db.write(moved, desktop_row(slot, now), desktop_row(former, now), self._event(note))
 
-    def end_lease(self, lease: LeaseRecord) -> Receipt:
-        """Write the end of a lease with its final fence."""
+    def end_lease(self, lease: LeaseRecord, reason: str | None = None) -> Receipt:
+        """Write the end of a lease with its final fence; its event tells the reason when it is not the lease's own time."""
         values = {
             "state": lease.state.value,
             "ended_at": self._clock.time(),
             "fence": lease.fence,
             "setup_key": lease.setup_key,
         }
-        note = EventNote(f"lease_{lease.state.value}", lease.desktop_id, lease.lease_id, lease.fence)
+        data = {} if reason is None else {"reason": reason}
+        note = EventNote(f"lease_{lease.state.value}", lease.desktop_id, lease.lease_id, lease.fence, data)
         return self._write(_END(which=lease.lease_id, **values), note)
 
     async def lease(self, lease_id: str) -> LeaseRecord | None:

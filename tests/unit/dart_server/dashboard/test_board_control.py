@@ -61,8 +61,11 @@ class Viewer:
         self.clock = clock
         self.socket = FakeSocket()
         self.ended: FarmError | None = None
+        self.session_ended = asyncio.Event()
         board.views.add(view)
-        serving = LiveView(lease, view, board.cameras.of(lease), board.controls, clock, self.allowed)
+        serving = LiveView(
+            lease, view, board.cameras.of(lease), board.controls, clock, self.allowed, self.session_ended
+        )
         self.task = asyncio.ensure_future(serving.serve(self.socket))  # type: ignore[arg-type]
 
     async def allowed(self) -> None:
@@ -154,6 +157,15 @@ async def test_a_view_ends_with_its_right_and_with_nonsense(api: Api, clock: Man
     await other.until(other.task.done)
     assert other.socket.closed is not None
     assert other.socket.closed[0] == live.BROKEN
+
+
+async def test_a_view_ends_at_once_with_its_session(api: Api, clock: ManualClock) -> None:
+    _, record = await leased(api)
+    viewer = Viewer(api, record, clock)
+    await viewer.greeted()
+    viewer.session_ended.set()  # while the clock stands still
+    await asyncio.wait_for(viewer.task, 5)
+    assert viewer.socket.closed == (live.LOST, "the session has ended")
 
 
 async def test_input_counts_only_under_control_and_is_let_go_at_its_end(
