@@ -167,6 +167,7 @@ REFUSALS: Mapping[ErrorCode, type[FarmError]] = {
     ErrorCode.TOO_MANY_REQUESTS: TooManyRequests,
     ErrorCode.DRAINING: Draining,
     ErrorCode.LEDGER_AWAY: LedgerAway,
+    ErrorCode.TIMED_OUT: FarmTimeout,
     ErrorCode.QUOTA: SnapshotQuota,
     ErrorCode.SNAPSHOT_MISSING: SnapshotMissing,
     ErrorCode.SNAPSHOT_BROKEN: SnapshotBroken,

@@ -142,7 +142,7 @@ class AsyncFarmClient(FarmAdmin):
         return self._hold(Lease.model_validate_json(content))
 
     def _hold(self, granted: Lease, *, attached: bool = False) -> AsyncLease:
-        lease = AsyncLease(self._transport, granted, self._clock, self.lease, attached=attached)
+        lease = AsyncLease(self._transport, granted, self._clock, self.claim, attached=attached)
         self._leases = {held for held in self._leases if not held.lost} | {lease}
         return lease
 

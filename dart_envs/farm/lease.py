@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from dart_envs.clock import Clock
-from dart_envs.errors import FarmError, GuestError, SnapshotBroken
+from dart_envs.errors import DartEnvError, FarmError, GuestError, SnapshotBroken
 from dart_envs.farm.base import GuestReply
 from dart_envs.farm.channel import ChannelClosed
 from dart_envs.farm.frames import channel_error, decode_image, envelope_code, step_timeout_s
@@ -48,6 +48,9 @@ from dart_server.wire import (
     StepRequest,
 )
 
+if TYPE_CHECKING:
+    from dart_envs.farm.claims import AsyncClaim
+
 log = logging.getLogger(__name__)
 
 RESET_TIMEOUT_S = 120.0
@@ -59,11 +62,18 @@ _WINDOWS = TypeAdapter(dict[str, list[dict[str, Any]]])
 
 
 class ClaimMore(Protocol):
-    """Claims another desktop at the same farm."""
+    """Claims more desktops at the same farm, all or none."""
 
     def __call__(
-        self, *, shape: DesktopShape, snapshot_id: str, ttl_s: float, wait_s: float, labels: Mapping[str, str]
-    ) -> Coroutine[Any, Any, AsyncLease]: ...
+        self,
+        count: int,
+        shape: DesktopShape,
+        *,
+        snapshot_id: str,
+        ttl_s: float,
+        deadline_s: float,
+        labels: Mapping[str, str],
+    ) -> Coroutine[Any, Any, AsyncClaim]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,34 +275,36 @@ class AsyncLease(HeldLease):
         """`count` leases on copies of this desktop as it is now; the desktop itself goes on after a short pause
         (`Fork.snapshot.pause_ms`).
 
-        The snapshot between them stays with `name`; without, it is deleted once the copies live. All or none: when
-        one copy cannot be had, the others are given back and its error is raised.
+        The snapshot between them stays with `name`; without, it is deleted once the copies live. The copies (at most 64) are
+        claimed as a gang: all or none, and nobody's desktop is held while they wait up to `wait_s`. Raises what a claim raises.
         """
         view = await self.snapshot(name)
-        labels = {"fork_of": self.lease_id}
-        claims = [
+        asked = asyncio.create_task(
             self._claim_more(
-                shape=self.shape,
+                count,
+                self.shape,
                 snapshot_id=view.snapshot_id,
                 ttl_s=self._granted.ttl_s,
-                wait_s=wait_s,
-                labels=labels,
-            )
-            for _ in range(count)
-        ]
-        tasks = [asyncio.create_task(claim, name="dart-fork") for claim in claims]
+                deadline_s=wait_s,
+                labels={"fork_of": self.lease_id},
+            ),
+            name="dart-fork",
+        )
         try:
-            leases = await asyncio.gather(*tasks)
+            leases = await (await asyncio.shield(asked)).wait()
         except BaseException:  # cancelled, too, no copy may stay leased; raised again
-            for task in tasks:
-                task.cancel()
-            done = await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.gather(*(lease.release() for lease in done if isinstance(lease, AsyncLease)))
+            await self._unclaim(asked)
             raise
         finally:
             if name is None:
                 await self._drop_snapshot(view.snapshot_id)
         return Fork(view, tuple(leases))
+
+    async def _unclaim(self, asked: asyncio.Task[AsyncClaim]) -> None:
+        try:
+            await (await asked).cancel()
+        except DartEnvError as error:
+            log.debug("A fork came to nothing: %s", error)
 
     async def _drop_snapshot(self, snapshot_id: str) -> None:
         try:

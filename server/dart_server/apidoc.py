@@ -122,6 +122,7 @@ DESCRIPTIONS = {
     501: "this provider or host cannot do it",
     502: "the desktop died, or its agent answered with an error",
     503: "no desktop, not ready, or the host failed; try again",
+    504: "the request took longer than any may; it was given up",
     507: "the quota of bytes for snapshots",
 }
 
@@ -223,7 +224,7 @@ def _header(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 def _errors(name: str, needs: Needs) -> dict[int, list[ErrorCode]]:
     """Status → codes."""
-    codes: list[ErrorCode] = [ErrorCode.FORBIDDEN, *ERRORS.get(name, ())]
+    codes: list[ErrorCode] = [ErrorCode.FORBIDDEN, ErrorCode.TIMED_OUT, *ERRORS.get(name, ())]
     if needs.scope is not None:
         codes += [ErrorCode.UNAUTHENTICATED, ErrorCode.TOO_MANY_REQUESTS, ErrorCode.LEDGER_AWAY]
     if needs.token:

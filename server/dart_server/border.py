@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 
@@ -34,8 +35,15 @@ from dart_server.wire import ErrorCode
 log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CODES = {401: ErrorCode.UNAUTHENTICATED, 403: ErrorCode.FORBIDDEN, 404: ErrorCode.NOT_FOUND}
-RETRY_AFTER_S = "1"
+RETRY_AFTER_S = 1.0
+QUICK_S = 60.0
+"""A request about the farm, its keys, its history or its page is answered or given up within this, counted from the end of its body."""
+WORK_S = 900.0
+"""The same for a request that waits for a desktop or works in one."""
+STREAM_S = 3660.0
+"""The same for Server-Sent Events, which end themselves before (`leases.claims.STREAM_S`)."""
 HEADERS = 100
+SLOW = ("/v1/leases", "/v1/claims", "/v1/setups", "/v1/snapshots", "/v1/desktops", "/v1/pools")
 CUT_CODE = 4001
 """A WebSocket was closed because its key was revoked or has expired."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -104,12 +112,18 @@ class Border:
                 message["headers"] = self._hosts.dress(scope, headers)
             await send(message)
 
+        limit_s = limit_of(scope["path"])
         try:
             self._check(scope)
             if self._hosts.preflight(scope):
                 await Response(status_code=204)(scope, receive, answer)
             else:
-                await self._app(scope, self._body(scope, receive), answer)
+                async with asyncio.timeout(limit_s) as late:
+                    await self._app(scope, self._body(scope, receive, late, limit_s), answer)
+        except TimeoutError:
+            log.warning("a request was given up after %g s", limit_s)
+            if not status:
+                await envelope(timed_out(limit_s), request_id)(scope, receive, answer)
         except FarmError as error:
             await envelope(error, request_id)(scope, receive, answer)
         except asyncio.CancelledError:
@@ -146,8 +160,9 @@ class Border:
         if _CONTROL.search(scope["path"]) or b"%00" in scope["query_string"]:
             raise FarmError(ErrorCode.INVALID, "the address has control characters in it")
 
-    def _body(self, scope: Scope, receive: Receive) -> Receive:
-        """`receive`, which raises `FarmError` for a body that is too large, or JSON that no parser should see."""
+    def _body(self, scope: Scope, receive: Receive, late: asyncio.Timeout, limit_s: float) -> Receive:
+        """`receive`, which raises `FarmError` for a body that is too large, or JSON that no parser should see. How long a body may take is
+        `door.connections`' rule: the request's own time begins anew with each part."""
         guest = _is_guest(scope["path"])
         limit = self._file_limit_bytes if guest else self._json_limit_bytes
         too_large = FarmError(ErrorCode.INVALID, f"the body is larger than {limit} bytes", status=413)
@@ -161,6 +176,8 @@ class Border:
             nonlocal seen
             message = await receive()
             part = message.get("body", b"")
+            if part and not late.expired():
+                late.reschedule(asyncio.get_running_loop().time() + limit_s)
             seen += len(part)
             if seen > limit:
                 raise too_large
@@ -178,6 +195,19 @@ class Border:
         visit: Visit | None = scope["state"].pop("visit", None)
         if visit is not None:
             self._limits.leave(visit)
+
+
+def limit_of(path: str) -> float:
+    """How long a request to this path may take, in seconds."""
+    if path.startswith("/v1/claims/") and path.endswith("/events"):
+        return STREAM_S
+    return WORK_S if path.startswith(SLOW) else QUICK_S
+
+
+def timed_out(limit_s: float) -> FarmError:
+    """The request's time is up."""
+    hint = "Look whether it was done all the same before you repeat it."
+    return FarmError(ErrorCode.TIMED_OUT, f"the request was not done within {limit_s:g} s and was given up", hint=hint)
 
 
 def _is_guest(path: str) -> bool:
@@ -211,7 +241,7 @@ def envelope(error: FarmError, request_id: str) -> JSONResponse:
     )
     headers = {}
     if error.status in (429, 503):
-        headers["retry-after"] = RETRY_AFTER_S
+        headers["retry-after"] = str(math.ceil(error.retry_after_s or RETRY_AFTER_S))
     if error.status in (413, 431):
         headers["connection"] = "close"
     if error.status == 401:

@@ -30,11 +30,13 @@ STATUS: dict[ErrorCode, int] = {
     ErrorCode.HOST_FAULT: 503,
     ErrorCode.DRAINING: 503,
     ErrorCode.LEDGER_AWAY: 503,
+    ErrorCode.TIMED_OUT: 504,
 }
 
 
 class FarmError(Exception):
-    """A refusal or failure that the client hears about. `status` overrides the code's own HTTP status."""
+    """A refusal or failure that the client hears about. `status` overrides the code's own HTTP status, `retry_after_s` the border's own
+    Retry-After."""
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class FarmError(Exception):
         hint: str | None = None,
         status: int | None = None,
         desktop: DesktopHealthView | None = None,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(detail)
         self.code = code
@@ -51,6 +54,7 @@ class FarmError(Exception):
         self.hint = hint or None
         self.status = status or STATUS[code]
         self.desktop = desktop
+        self.retry_after_s = retry_after_s
 
 
 class LedgerAway(FarmError):

@@ -71,8 +71,13 @@ async def test_a_fork_leaves_the_original_running_and_its_copies_apart(farm: Asy
     assert fork.snapshot.snapshot_id not in {view.snapshot_id for view in await farm.snapshots()}
 
 
+async def grants(farm: AsyncFarm) -> int:
+    return len([event for event in await farm.events() if event.kind == "lease_granted"])
+
+
 async def test_a_fork_that_finds_no_room_gives_everything_back(farm: AsyncFarm) -> None:
     lease = await farm.lease(SHAPE)
+    before = await grants(farm)
     with pytest.raises(FarmError) as full:
         await lease.fork(4, wait_s=0.2)
     assert full.value.code == ErrorCode.NO_CAPACITY
@@ -80,6 +85,7 @@ async def test_a_fork_that_finds_no_room_gives_everything_back(farm: AsyncFarm) 
     assert held == [lease.lease_id]
     assert [view for view in await farm.snapshots() if view.kind == "user"] == []
     await lease.write_file(NOTE, b"usable")
+    assert await grants(farm) == before, "no copy was held while the others were waited for"
 
 
 def test_the_same_without_async(url: str) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dart_server.cli.session import load_settings
 from dart_server.cli.terminal import Json, fail, show
 
+if TYPE_CHECKING:
+    from dart_server.settings import FarmSettings
+
 app = typer.Typer()
+log = logging.getLogger("dart_server.cli")
 STOP_TIMEOUT_S = 60.0
 
 
@@ -67,6 +73,8 @@ def serve(
         with daemon.sole_farm(settings):
             state.take_over_old_layout(settings)
             preflight.require(settings)
+            if not embedded:
+                first_key(settings)
             daemon.run(settings, idle_shutdown_s=settings.idle_shutdown_s if embedded else None)
     except daemon.AlreadyRunning as running:
         if not embedded:
@@ -78,6 +86,21 @@ def serve(
         fail(str(error))
     except ProviderError as error:
         fail(f"{error} {error.hint}".strip())
+
+
+def first_key(settings: FarmSettings) -> None:
+    """Make the admin key before the first start and show it once, to a person at a terminal: standard error that leads elsewhere is a log,
+    which hears only where the key lies. Raises `ConfigError`."""
+    from dart_server.keys import secret_file
+
+    if settings.key_path.exists():
+        return
+    secret = secret_file(settings.key_path, "dart")
+    if sys.stderr.isatty():
+        typer.echo(f"The admin key of this farm, shown this once: {secret}", err=True)
+        typer.echo(f"Only its hash is in the ledger; commands on this host read it from {settings.key_path}.", err=True)
+    else:
+        log.info("made the admin key of this farm: it lies in %s", settings.key_path)
 
 
 @app.command()

@@ -172,7 +172,10 @@ async def _session_view(request: Request, session: Session, principal: Principal
 async def log_in(body: LogIn, request: Request) -> Response:
     """Trade a key for a session cookie, which no script can read and no other site can send."""
     scheme = check_origin(request.headers)
-    cookie, session, principal = await farm_of(request).dashboard.sessions.log_in(body.key)
+    board = farm_of(request).dashboard
+    payer = board.attempts.begin(request.client.host if request.client else None)
+    cookie, session, principal = await board.sessions.log_in(body.key)
+    board.attempts.succeeded(payer)
     answer = told(await _session_view(request, session, principal))
     answer.set_cookie(
         COOKIE,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_server.clock import Clock
+from dart_server.dashboard.attempts import Attempts
 from dart_server.dashboard.camera import Cameras
 from dart_server.dashboard.control import Controls
 from dart_server.dashboard.novnc import installed
@@ -46,6 +47,7 @@ class Dashboard:
         self._leases = leases
         self._clock = clock
         self.sessions = Sessions(keys, clock)
+        self.attempts = Attempts(clock)
         self.cameras = Cameras(clock)
         self.controls = Controls(repository, clock)
         self.replay = Replay(clock)

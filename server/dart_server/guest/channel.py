@@ -25,6 +25,8 @@ from dart_server.wire import ErrorCode
 STEP_GRACE_S = 15.0
 """What a step may take beyond its own waiting and settling."""
 EVENT_S = 0.05
+STEP_MOST_S = 900.0
+"""No step takes longer, whatever it waits for: over REST the border gives it up then, too."""
 CLOSE_AFTER = frozenset({ErrorCode.FENCED, ErrorCode.LEASE_EXPIRED, ErrorCode.DESKTOP_FAILED})
 CLOSE_CODE = 4000
 """The channel ended for the reason that the last frame tells."""
@@ -35,7 +37,8 @@ def step_timeout_s(request: wire.StepRequest) -> float:
     waits_ms = sum(event.ms for event in request.events if isinstance(event, wire.WaitEvent))
     settle_ms = request.settle.cap_ms if request.settle else 0
     characters = sum(len(event.text) for event in request.events if isinstance(event, wire.TextEvent))
-    return STEP_GRACE_S + (waits_ms + settle_ms) / 1000 + EVENT_S * (len(request.events) + characters)
+    needed_s = STEP_GRACE_S + (waits_ms + settle_ms) / 1000 + EVENT_S * (len(request.events) + characters)
+    return min(STEP_MOST_S, needed_s)
 
 
 def frame_header(frame: bytes | bytearray) -> dict[str, object]:

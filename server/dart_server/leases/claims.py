@@ -39,6 +39,8 @@ REQUESTS_REMEMBERED = 100_000
 """Client request ids kept in memory; the ledger refuses older ones that come again."""
 HEARTBEAT_S = 15.0
 """A stream of events says at least that it lives, this often."""
+STREAM_S = 3600.0
+"""A stream of events ends after this, whether the claim has ended or not; `Last-Event-ID` goes on in another."""
 
 
 @dataclass(slots=True, eq=False)
@@ -303,7 +305,10 @@ class Claims:
         self._streams[principal.key_id] += 1
         quiet_s = 0.0
         try:
+            ends_s = self._clock.monotonic() + STREAM_S
             while claim.state is ClaimState.WAITING:
+                if self._clock.monotonic() >= ends_s:
+                    return
                 view = self.view(claim)
                 number = 2 + (view.position if view.position is not None else -1)
                 if number != after:

@@ -31,6 +31,7 @@ class ErrorCode(StrEnum):
     HOST_FAULT = "host_fault"
     DRAINING = "draining"
     LEDGER_AWAY = "ledger_away"
+    TIMED_OUT = "timed_out"
 
 
 class FaultOwner(StrEnum):

@@ -375,6 +375,10 @@ _DETAILS: dict[ErrorCode, tuple[str, str | None]] = {
         "the farm's database is away (connection refused)",
         "Desktops and leases go on; repeat the request in a moment.",
     ),
+    ErrorCode.TIMED_OUT: (
+        "the request was not done within 900 s and was given up",
+        "Look whether it was done all the same before you repeat it.",
+    ),
 }
 
 

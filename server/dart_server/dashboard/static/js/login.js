@@ -13,7 +13,7 @@ export function logInPage(place, done) {
     h("input", { type: "text", name: "username", autocomplete: "username", value: "farm key", hidden: true, tabindex: -1, "aria-hidden": "true" }),
     h("label", { for: "key" }, "Key", key),
     h("p", { class: "quiet small" }, "A key of this farm. Its first one lies in ", h("code", {}, "farm.key"),
-      " in the farm's runtime directory; ", h("code", {}, "dart-farm keys"), " makes others."),
+      " in the farm's state directory; ", h("code", {}, "dart-farm keys"), " makes others."),
     wrong, enter);
 
   async function submit(event) {

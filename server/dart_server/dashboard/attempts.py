@@ -1,0 +1,96 @@
+"""How often somebody may try a key on the page: by address, and in all.
+
+Rule: a try is paid for before the key is looked at and given back when the key is right, so that only failures count, also those under way
+at the same time. What is over is refused with `too_many_requests` and the seconds until the next try. An address that logged in before is
+not held up by the failures of others. Non-goals: bearer keys of the API (`door.limits`), which are too long to be guessed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from dart_server.clock import Clock
+from dart_server.errors import FarmError
+from dart_server.wire import ErrorCode
+
+ADDRESS_BURST, ADDRESS_EVERY_S = 5, 12.0
+"""One address may fail so often at once, then once in so many seconds."""
+ALL_BURST, ALL_EVERY_S = 50, 1.0
+"""All addresses together that never logged in."""
+MOST_ADDRESSES = 4096
+"""Remembered; those that tried longest ago are forgotten first."""
+NO_ADDRESS = "socket"
+"""Whoever comes over a Unix socket: through a proxy or a tunnel, or a user of this host."""
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tries: float
+    counted_at_s: float
+    known: bool = False
+
+
+class Attempts:
+    """Tries to log in to one farm's page."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._all = _Bucket(ALL_BURST, clock.monotonic())
+        self._addresses: OrderedDict[str, _Bucket] = OrderedDict()
+
+    def begin(self, host: str | None) -> str:
+        """Pay for a try; returns who pays. Raises `too_many_requests`."""
+        payer = network_of(host)
+        bucket = self._addresses.pop(payer, None) or _Bucket(ADDRESS_BURST, self._clock.monotonic())
+        self._addresses[payer] = bucket
+        while len(self._addresses) > MOST_ADDRESSES:
+            self._addresses.popitem(last=False)
+        self._refill(bucket, ADDRESS_BURST, ADDRESS_EVERY_S)
+        self._refill(self._all, ALL_BURST, ALL_EVERY_S)
+        if bucket.tries < 1:
+            raise _refused("from this address", (1 - bucket.tries) * ADDRESS_EVERY_S)
+        if self._all.tries < 1 and not bucket.known:
+            raise _refused("on this farm", (1 - self._all.tries) * ALL_EVERY_S)
+        bucket.tries -= 1
+        if not bucket.known:
+            self._all.tries -= 1
+        return payer
+
+    def succeeded(self, payer: str) -> None:
+        """The key was right: the try is given back."""
+        bucket = self._addresses.get(payer)
+        if bucket is None:
+            return
+        bucket.tries = min(ADDRESS_BURST, bucket.tries + 1)
+        if not bucket.known:
+            self._all.tries = min(ALL_BURST, self._all.tries + 1)
+        bucket.known = True
+
+    def _refill(self, bucket: _Bucket, burst: int, every_s: float) -> None:
+        now_s = self._clock.monotonic()
+        bucket.tries = min(burst, bucket.tries + (now_s - bucket.counted_at_s) / every_s)
+        bucket.counted_at_s = now_s
+
+
+def network_of(host: str | None) -> str:
+    """Who counts as one: an IPv4 address, the /64 of an IPv6 one, everybody on a Unix socket."""
+    try:
+        address = ipaddress.ip_address(host or "")
+    except ValueError:
+        return NO_ADDRESS
+    if address.version == 4:
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((int(address), 64), strict=False))
+
+
+def _refused(where: str, wait_s: float) -> FarmError:
+    return FarmError(
+        ErrorCode.TOO_MANY_REQUESTS,
+        f"too many log-ins failed {where}",
+        hint="Wait as long as Retry-After tells, then use the right key.",
+        retry_after_s=wait_s,
+    )

@@ -1,0 +1,91 @@
+"""Every request ends: what hangs is given up with `timed_out`, an upload has its time, streams end themselves, steps are capped."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from farm_fake import FakeProvider
+from farm_harness import Api, ManualClock
+
+from dart_server import border, wire
+from dart_server.app import create_app
+from dart_server.border import QUICK_S, STREAM_S, WORK_S, limit_of
+from dart_server.guest.channel import STEP_MOST_S, step_timeout_s
+from dart_server.leases import claims
+from dart_server.leases.claim_routes import MOST_POLL_S
+
+QUICK = {"farm", "keys", "events"}
+
+
+async def test_a_request_that_hangs_is_given_up(
+    api: Api, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = await api.claim(ttl_s=3600)
+    given_up = asyncio.Event()
+
+    async def hangs(*_: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
+
+    monkeypatch.setattr(api.farm.leases, "reset", hangs)
+    monkeypatch.setattr(border, "WORK_S", 0.05)
+    reply = await asyncio.wait_for(api.call("POST", f"/v1/leases/{lease['lease_id']}/reset", lease=lease, json={}), 5)
+    assert (reply.status_code, reply.json()["error"]) == (504, "timed_out")
+    assert given_up.is_set(), "its work has ended"
+    assert "given up" in caplog.text
+    assert (await api.call("GET", "/v1/farm")).status_code == 200
+    key_id = (await api.call("GET", "/v1/keys")).json()[0]["key_id"]
+    assert api.farm.limits.under_way(key_id) == 0
+
+
+async def test_a_body_that_goes_on_coming_is_not_cut_short(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = await api.claim(ttl_s=3600)
+    monkeypatch.setattr(border, "WORK_S", 0.2)
+
+    async def slowly():  # type: ignore[no-untyped-def]
+        for _ in range(6):
+            await asyncio.sleep(0.08)
+            yield b"part"
+
+    path = f"/v1/leases/{lease['lease_id']}/files?path=/home/user/x"
+    reply = await api.call("PUT", path, lease=lease, content=slowly())
+    assert reply.status_code == 204, reply.text
+
+
+async def test_a_stream_of_events_ends_before_it_is_cut(api: Api, clock: ManualClock) -> None:
+    for _ in range(2):
+        await api.claim(ttl_s=3600)
+    body = {"client_request_id": "waits-for-long", "deadline_s": 86_400}
+    claim_id = (await api.call("POST", "/v1/claims", json=body)).json()["claim_id"]
+    principal = await api.farm.keys.principal(f"Bearer {api.key}")
+    events = api.farm.claims.events(api.farm.claims.find(claim_id, principal), principal)
+    assert (await anext(events)) is not None
+    clock.now += claims.STREAM_S  # the next look is the last
+
+    async def rest() -> list[claims.ClaimEvent | None]:
+        return [event async for event in events]
+
+    reading = asyncio.ensure_future(rest())
+    async with asyncio.timeout(10):
+        while not reading.done():
+            await clock.advance(1.0)
+    assert all(event is None for event in reading.result()), "the claim goes on waiting"
+
+
+def test_which_time_a_route_has(api: Api) -> None:
+    assert claims.STREAM_S < STREAM_S
+    assert limit_of("/v1/claims/claim_1/events") == STREAM_S
+    paths = create_app(api.farm).openapi()["paths"]
+    quick = {path for path in paths if limit_of(path) == QUICK_S}
+    assert quick == {path for path in paths if path.split("/")[1] != "v1" or path.split("/")[2] in QUICK}
+    assert MOST_POLL_S < WORK_S, "who waits as long as one may is told so by its route"
+
+
+def test_a_step_of_many_waits_is_capped() -> None:
+    request = wire.StepRequest.model_validate({"events": [{"type": "wait", "ms": 60_000}] * 2000})
+    assert step_timeout_s(request) == STEP_MOST_S <= WORK_S
+    assert step_timeout_s(wire.StepRequest()) < 60
