@@ -245,6 +245,7 @@ async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> Non
     farm = Farm(settings, tracing.traced(make_provider(settings)))
     config: dict[str, Any] = {"lifespan": "off", "log_config": None, "access_log": False, "server_header": False}
     config |= {"ws": piecewise_protocol(), "ws_per_message_deflate": False}
+    config |= {"ws_max_size": settings.json_body_limit_bytes}
     config |= {"timeout_graceful_shutdown": GRACE_S, "timeout_keep_alive": 75}
     config |= {"http": guarded_protocol(connections_allowed(settings)), "proxy_headers": False}
     server = Server(_with_tls(uvicorn.Config(create_app(farm), **config), tls))

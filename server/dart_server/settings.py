@@ -122,6 +122,7 @@ class FarmSettings(BaseSettings):
     history_days: float = Field(default=30.0, ge=0)
     """Events, ended leases and desktops that are gone are forgotten after this long; 0 keeps them for ever."""
     json_body_limit_bytes: int = Field(default=1024**2, ge=1024)
+    """Also of one message that a client sends on a WebSocket."""
     file_body_limit_bytes: int = Field(default=256 * 1024**2, ge=1024)
     log_format: Literal["text", "json"] = "text"
     traces: Literal["off", "otlp"] = "off"
