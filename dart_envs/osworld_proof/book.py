@@ -1,0 +1,121 @@
+"""What was proved, kept line by line, and the table made of it.
+
+Role: the record of results, which of them still stand, and the table in Markdown. Rule: the newest result of a play counts, as long as task and
+solution are what they were. Non-goals: playing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from dart_envs.osworld_proof.prove import Case, Play, Result
+
+BEGIN, END = "<!-- offline tasks: begin -->", "<!-- offline tasks: end -->"
+"""Between these lines of a page the table is replaced."""
+
+REASONS: Mapping[str, str] = {
+    "937087b6-f668-4ba6-9110-60682ee33441": "VLC is the image's only video player, so it is the default before anything is done.",
+    "b6781586-6346-41cd-935a-a6b1487918fc": "The image's time zone is UTC, so nothing has to be done.",
+}
+"""Why a proof does not hold where the cause is the image and was looked into, by task id."""
+
+
+class Book:
+    """Results by task and play, the newest of each. Raises ValueError for a file with something else in it."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._results: dict[tuple[str, Play, str], Result] = {}
+        if path is not None and path.exists():
+            self._read(path)
+
+    def _read(self, path: Path) -> None:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            try:
+                read = json.loads(line)
+                self._keep(Result(**read | {"play": Play(read["play"])}))
+            except (ValueError, TypeError, KeyError) as error:
+                raise ValueError(f"{path}: line {number} is not a result ({error!r}); choose another --out.") from error
+
+    def _keep(self, result: Result) -> None:
+        self._results[result.task_id, result.play, result.definition] = result
+
+    def add(self, result: Result) -> None:
+        """Write one down."""
+        self._keep(result)
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(result), ensure_ascii=False) + "\n")
+
+    def of(self, case: Case, play: Play) -> Result | None:
+        """The newest result of a play as it is defined now."""
+        return self._results.get((case.task.id, play, case.definition(play)))
+
+    def todo(self, wanted: Sequence[Case]) -> list[tuple[Case, Play]]:
+        """The plays of which no result holds."""
+        return [
+            (case, play)
+            for case in wanted
+            for play in case.plays
+            if not ((found := self.of(case, play)) is not None and found.holds)
+        ]
+
+
+def proved(book: Book, case: Case) -> bool:
+    """Whether every play of a case holds, its solution among them."""
+    complete = case.infeasible or case.solution is not None
+    return complete and all((found := book.of(case, play)) is not None and found.holds for play in case.plays)
+
+
+def reason(book: Book, case: Case) -> str:
+    """Why a case is not proved, in a sentence; "" where it is."""
+    if proved(book, case):
+        return ""
+    results = [book.of(case, play) for play in case.plays]
+    causes = [result.cause for result in results if result is not None and result.cause]
+    missing = "not played yet" if None in results else ""
+    said = REASONS.get(case.task.id) or case.reason or next(iter(causes), None) or missing
+    return said.replace("\n", " ").replace("|", "/")[:300]
+
+
+def to_markdown(book: Book, wanted: Sequence[Case]) -> str:
+    """The table: a row per task, and the sums above it."""
+    feasible = [case for case in wanted if not case.infeasible]
+    impossible = [case for case in wanted if case.infeasible]
+    digests = {
+        found.image_digest for case in wanted for play in case.plays if (found := book.of(case, play)) and found.set_up
+    }
+    lines = [
+        f"{sum(proved(book, case) for case in feasible)} of {len(feasible)} tasks that can be done and"
+        f" {sum(proved(book, case) for case in impossible)} of {len(impossible)} that cannot are proved"
+        f" (image `desktop` {', '.join(sorted(digests)) or 'not seen'}).",
+        "",
+        "| task | set-up | nothing / DONE | oracle / FAIL | seconds | how, or why not |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [_row(book, case) for case in wanted]
+    return "\n".join(lines)
+
+
+def _row(book: Book, case: Case) -> str:
+    zero, one = (Play.DONE, Play.FAIL) if case.infeasible else (Play.NOTHING, Play.ORACLE)
+    found = [book.of(case, play) for play in (zero, one)]
+    known = [result for result in found if result is not None]
+    set_up = "–" if not known else "yes" if all(result.set_up for result in known) else "no"
+    seconds = f"{sum(result.setup_s + result.play_s for result in known):.0f}" if known else "–"
+    how = "cannot be done" if case.infeasible else case.solution.how if case.solution else ""
+    scores = " | ".join("–" if result is None or result.reward is None else f"{result.reward:g}" for result in found)
+    return f"| {case.domain}/{case.task.id[:8]} | {set_up} | {scores} | {seconds} | {reason(book, case) or how} |"
+
+
+def put_into(page: Path, table: str) -> None:
+    """Replace what stands between the marks of a page. Raises ValueError where they are missing."""
+    text = page.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{page} has no lines {BEGIN} and {END}.")
+    page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")

@@ -1,0 +1,66 @@
+"""`dart-envs tasks check --osworld DIR`: proves OSWorld's offline tasks and makes the table.
+
+Role: arguments' meaning, progress and exit code of that form. Rule: goes on where an earlier run with the same `--out` stopped. Non-goals:
+playing (`prove`), the table's words (`book`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from dart_envs.core import AsyncDesktopEnv
+from dart_envs.osworld_proof.book import Book, proved, put_into, to_markdown
+from dart_envs.osworld_proof.prove import MAX_STEPS, SHAPE, Case, Play, Result, cases, prove
+
+RESULTS_FILE = "osworld.jsonl"
+
+
+def check(folder: Path, *, only: Sequence[str], out: Path | None, page: Path | None, parallel: int) -> bool:
+    """Prove what is not proved yet, print the table, and say whether all tasks hold. page: a Markdown page whose table is replaced.
+
+    Raises TaskError, ValueError for wrong input, and FarmError when the farm gives no desktop.
+    """
+    wanted = cases(folder, only)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    book = Book(None if out is None else out / RESULTS_FILE)
+    todo = book.todo(wanted)
+    print(f"{len(wanted)} tasks, {len(todo)} plays to do.", flush=True)
+    try:
+        if todo:
+            asyncio.run(_prove(book, todo, parallel))
+    finally:
+        table = to_markdown(book, wanted)
+        print(table)
+        if page is not None:
+            put_into(page, table)
+    return all(proved(book, case) for case in wanted)
+
+
+async def _prove(book: Book, todo: Sequence[tuple[Case, Play]], parallel: int) -> None:
+    from dart_envs.farm import AsyncFarm
+
+    left = list(reversed(todo))
+    async with await AsyncFarm.connect() as farm:
+
+        async def work() -> None:
+            while left:
+                case, play = left.pop()
+                async with AsyncDesktopEnv(
+                    farm, shape=SHAPE, max_steps=MAX_STEPS, labels={"purpose": "osworld proof"}, wait_s=300.0
+                ) as env:
+                    result = await prove(env, case, play)
+                book.add(result)
+                print(_line(result), flush=True)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(parallel, len(left))):
+                group.create_task(work())
+
+
+def _line(result: Result) -> str:
+    word = "ok  " if result.holds else "FAIL"
+    times = f"set-up {result.setup_s:5.1f} s, play {result.play_s:5.1f} s"
+    return f"{word} {result.domain}/{result.task_id[:8]} {result.play:<8} {times} {result.cause or ''}".rstrip()
