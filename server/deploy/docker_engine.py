@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from attended import APART, attend
 from setup_host import SetupFailed, as_root, check_sudo, install_packages, say
 
 SOCKETS = (Path("/var/run/docker.sock"), Path("/run/podman/podman.sock"))
@@ -73,7 +74,8 @@ def own_engine(cgroup_parent: str) -> Iterator[str]:
     groups = ["--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", cgroup_parent]
     say(f"starting an engine in {place}")
     with (place / "log").open("w") as log:
-        engine = subprocess.Popen(as_root([program, *places, *apart, *groups]), stdout=log, stderr=log)
+        argv = as_root([program, *places, *apart, *groups])
+        engine = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, process_group=APART)
     try:
         deadline_s = time.monotonic() + START_S
         while not answers(listening):
@@ -120,13 +122,13 @@ def main() -> int:
     address = answering()
     if address is not None:
         say(f"using the engine at {address}")
-        return subprocess.run(command, check=False, env={**os.environ, "DOCKER_HOST": address}).returncode
+        return attend(command, {**os.environ, "DOCKER_HOST": address})
     # Asked to end, it still takes its engine with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         check_sudo()
         with own_engine(args.cgroup_parent) as own:
-            return subprocess.run(command, check=False, env={**os.environ, "DOCKER_HOST": own}).returncode
+            return attend(command, {**os.environ, "DOCKER_HOST": own})
     except SetupFailed as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 2

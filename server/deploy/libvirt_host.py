@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from attended import APART, attend
 from setup_host import VENV, SetupFailed, answers, as_root, check_sudo, install_packages, run, say
 
 SYSTEM_SOCKET = Path("/run/libvirt/libvirt-sock")
@@ -107,7 +108,7 @@ def own_daemon() -> Iterator[str]:
     argv = [*covered(place), program, "--config", str(settings), "--pid-file", str(place / "pid")]
     say(f"starting libvirtd in {place}")
     with (place / "log").open("w") as log:
-        daemon = subprocess.Popen(as_root(argv), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        daemon = subprocess.Popen(as_root(argv), stdout=log, stderr=log, stdin=subprocess.DEVNULL, process_group=APART)
     try:
         deadline_s = time.monotonic() + START_S
         while not is_listening(listening):
@@ -164,9 +165,9 @@ def main() -> int:
         if given or (os.geteuid() == 0 and is_listening(SYSTEM_SOCKET)):
             uri = given or "qemu:///system"
             say(f"using the libvirt at {uri}")
-            return subprocess.run(command, check=False, env={**os.environ, "DART_LIBVIRT_URI": uri}).returncode
+            return attend(command, {**os.environ, "DART_LIBVIRT_URI": uri})
         with own_daemon() as own:
-            return subprocess.run(command, check=False, env={**os.environ, "DART_LIBVIRT_URI": own}).returncode
+            return attend(command, {**os.environ, "DART_LIBVIRT_URI": own})
     except SetupFailed as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 2

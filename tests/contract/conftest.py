@@ -7,12 +7,23 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pytest
-from provider_cases import Case, host_pid, kill_init, left_over, machine_left_over, machine_pid
+from provider_cases import (
+    Case,
+    boot_for_all,
+    copies_of,
+    host_pid,
+    image_home,
+    kill_init,
+    left_over,
+    machine_left_over,
+    machine_pid,
+)
 
 from dart_server.hostd.layout import Layout
 from dart_server.providers.base import Owned
@@ -20,7 +31,6 @@ from dart_server.providers.docker import DockerProvider
 from dart_server.providers.libvirt import LibvirtProvider
 from dart_server.providers.runc import RuncProvider
 from dart_server.providers.sim import ECHO_PORT, SimProvider
-from dart_server.settings import default_home
 
 
 @pytest.fixture
@@ -61,7 +71,7 @@ def egress() -> tuple[str, ...]:
 
 @pytest.fixture
 async def runc_case(egress: tuple[str, ...]) -> AsyncIterator[Case]:
-    home = Path(os.environ.get("DART_HOME") or default_home())
+    home = image_home()
     runtime = Path(tempfile.mkdtemp(prefix="dart-test-"))
     store = Path("/dev/shm")
     provider = RuncProvider(home=home, runtime_dir=runtime, snapshot_dir=store, egress=egress)
@@ -86,7 +96,7 @@ async def runc_case(egress: tuple[str, ...]) -> AsyncIterator[Case]:
 
 @pytest.fixture
 async def docker_case(tmp_path: Path) -> AsyncIterator[Case]:
-    home = Path(os.environ.get("DART_HOME") or default_home())
+    home = image_home()
     provider = DockerProvider(home=home, runtime_dir=tmp_path)
 
     async def kill(desktop_id: str) -> None:
@@ -104,17 +114,26 @@ async def docker_case(tmp_path: Path) -> AsyncIterator[Case]:
         assert left == Owned()
 
 
+@pytest.fixture(scope="session")
+def booted_machine() -> Iterator[Path]:
+    """The disk of a machine that was booted and saved once for all tests: an emulated one takes a minute to boot."""
+    with tempfile.TemporaryDirectory(prefix="dart-test-") as place, ThreadPoolExecutor(1) as thread:
+        # Session fixtures of asynchronous tests are made inside a running loop.
+        boot = boot_for_all(Path(place), os.environ.get("DART_LIBVIRT_URI"))
+        yield thread.submit(asyncio.run, boot).result()
+
+
 @pytest.fixture
-async def libvirt_case() -> AsyncIterator[Case]:
-    home = Path(os.environ.get("DART_HOME") or default_home())
+async def libvirt_case(booted_machine: Path) -> AsyncIterator[Case]:
     runtime = Path(tempfile.mkdtemp(prefix="dart-test-"))
-    uri = os.environ.get("DART_LIBVIRT_URI")
-    provider = LibvirtProvider(home=home, runtime_dir=runtime, snapshot_dir=runtime / "snapshots", uri=uri)
+    uri, snapshots = os.environ.get("DART_LIBVIRT_URI"), runtime / "snapshots"
+    provider = LibvirtProvider(home=image_home(), runtime_dir=runtime, snapshot_dir=snapshots, uri=uri)
 
     async def kill(desktop_id: str) -> None:
         os.kill(machine_pid(provider, desktop_id), signal.SIGKILL)
 
     case = Case(provider, kill, lambda _: asyncio.sleep(0), lambda _: asyncio.sleep(0, 0), runtime=runtime)
+    case.copies = partial(copies_of, provider, snapshots, booted_machine)
     case.log_out, case.serve = partial(log_out, case), partial(serve, case)
     await provider.start()
     try:
@@ -133,7 +152,7 @@ async def libvirt_case() -> AsyncIterator[Case]:
         "sim",
         pytest.param("runc", marks=pytest.mark.desktop),
         pytest.param("docker", marks=pytest.mark.docker),
-        pytest.param("libvirt", marks=pytest.mark.libvirt),
+        pytest.param("libvirt", marks=[pytest.mark.libvirt, pytest.mark.timeout(900)]),
     ]
 )
 def case(request: pytest.FixtureRequest) -> Case:

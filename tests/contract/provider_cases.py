@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
+import shutil
 import signal
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,10 @@ from dart_server.providers import docker_container, docker_engine
 from dart_server.providers.base import DesktopSpec, Provider
 from dart_server.providers.docker import DockerProvider
 from dart_server.providers.libvirt import LibvirtProvider
+from dart_server.settings import default_home
 
 SPEC = DesktopSpec("basic", (640, 400), memory_mib=768, pids=256, cpus=2.0, disk_mib=128)
+BOOTED = "booted"
 
 
 @dataclass
@@ -35,6 +39,14 @@ class Case:
     serve: Callable[[str], Awaitable[int]]
     layout: Layout | None = None
     runtime: Path | None = None
+    copies: Callable[[Sequence[str]], Awaitable[None]] | None = None
+
+    async def ready(self, *desktop_ids: str) -> None:
+        """Desktops of `SPEC` as a boot leaves them: booted, or copies of one that was booted for all tests where that takes long."""
+        if self.copies is not None:
+            await self.copies(desktop_ids)
+            return
+        await asyncio.gather(*(self.provider.create(desktop_id, SPEC) for desktop_id in desktop_ids))
 
     async def call(
         self, desktop_id: str, method: str, path: str, body: Any = None, raw: bytes | None = None
@@ -110,6 +122,42 @@ def machine_pid(provider: LibvirtProvider, desktop_id: str) -> int:
     return found
 
 
+async def boot_for_all(runtime: Path, uri: str | None) -> Path:
+    """Boot a machine of `SPEC`, save it as `BOOTED`, end it; the directory in which its disk is left with what is known of it."""
+    provider = LibvirtProvider(home=image_home(), runtime_dir=runtime, snapshot_dir=runtime, uri=uri)
+    await provider.start()
+    try:
+        await provider.create("first", SPEC)
+        await provider.snapshot("first", BOOTED)
+    finally:
+        await provider.destroy("first")
+        await provider.aclose()
+    return runtime / f"{provider.prefix}-disks"
+
+
+async def copies_of(provider: LibvirtProvider, snapshots: Path, booted: Path, desktop_ids: Sequence[str]) -> None:
+    """Machines that go on where the one of `boot_for_all` was saved, on copies of its disk; they hold no snapshot."""
+    await asyncio.to_thread(place_copy, booted, snapshots / f"{provider.prefix}-disks")
+    await provider.start()
+    for desktop_id in desktop_ids:
+        await provider.restore(desktop_id, BOOTED)
+    await provider.delete_snapshot(BOOTED)
+
+
+def place_copy(booted: Path, place: Path) -> None:
+    """Put a copy of the one disk in a directory, and what is known of it, into another one, under a name of its own."""
+    (record,) = booted.glob("*.json")
+    known = json.loads(record.read_text())
+    name = secrets.token_hex(6)
+    shutil.copyfile(booted / known["path"], place / f"{name}.qcow2")
+    (place / f"{name}.json").write_text(json.dumps(known | {"path": f"{name}.qcow2"}))
+
+
+def image_home() -> Path:
+    """Where the images of this host are."""
+    return Path(os.environ.get("DART_HOME") or default_home())
+
+
 def machine_left_over(provider: LibvirtProvider, runtime: Path) -> list[str]:
     """Every trace of machines that have ended: processes, sockets, consoles, disks."""
     found = [f"process {pid}" for pid in processes_with(f"guest={provider.prefix}-")]
@@ -142,7 +190,7 @@ def needs(case: Case, capability: str) -> None:
         pytest.skip(f"the provider {case.provider.name} declares no {capability}")
 
 
-async def eventually(look: Callable[[], Awaitable[bool]], timeout_s: float = 5.0) -> None:
+async def eventually(look: Callable[[], Awaitable[bool]], timeout_s: float = 20.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not await look():  # noqa: ASYNC110 - what is waited for is outside this process
             await asyncio.sleep(0.02)

@@ -6,9 +6,9 @@ import json
 from itertools import combinations
 
 import pytest
-from provider_cases import SPEC, Case, eventually
+from provider_cases import Case, eventually
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 DRAWN = "/home/user/drawn"
 DRAW_FOR_EVER = f"""
@@ -80,11 +80,10 @@ def assert_all_differ(looks: dict[str, dict[str, object]]) -> None:
 
 async def test_copies_of_a_snapshot_are_others_and_draw_other_numbers(live: Case) -> None:
     if not live.provider.capabilities.memory_snapshot:
-        await live.provider.create("d1", SPEC)
-        await live.provider.create("d2", SPEC)
+        await live.ready("d1", "d2")
         assert_all_differ({name: await look(live, name) for name in ("d1", "d2")})
         return
-    await live.provider.create("d1", SPEC)
+    await live.ready("d1")
     await live.exec("d1", "python3", "-c", DRAW_FOR_EVER, user="user", detach=True)
     looks = {"first": await look(live, "d1") | {"drawn on": await drawn_since(live, "d1")}}
     await live.provider.snapshot("d1", "s1")

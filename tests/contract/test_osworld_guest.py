@@ -26,7 +26,7 @@ from dart_server.providers.base import OSWORLD_PORT, HealthCause, HostFault
 from dart_server.providers.libvirt import LibvirtProvider
 from dart_server.settings import default_home
 
-pytestmark = pytest.mark.libvirt
+pytestmark = [pytest.mark.libvirt, pytest.mark.timeout(900)]
 INSIDE = """
 import fcntl, os, socket, struct, subprocess, sys
 sys.path.insert(0, '/usr/lib/dart')
@@ -142,6 +142,7 @@ async def test_a_guest_with_osworlds_server_only_is_driven_by_it(osworld_case: C
     assert await case.get("d2") == "before ü"
 
 
+@pytest.mark.slow
 async def test_a_screen_of_another_size_is_refused_with_its_own(osworld_case: Case) -> None:
     with pytest.raises(HostFault, match=r"640, 400"):
         await osworld_case.provider.create("d1", replace(SPEC, image="theirs", resolution=(800, 600)))

@@ -43,7 +43,7 @@ async def test_unknown_image_is_named_with_a_cure(case: Case) -> None:
 
 
 async def test_an_id_in_use_is_refused(case: Case) -> None:
-    await case.provider.create("d1", SPEC)
+    await case.ready("d1")
     with pytest.raises(HostFault):
         await case.provider.create("d1", SPEC)
     assert (await case.provider.health("d1")).alive
@@ -51,7 +51,7 @@ async def test_an_id_in_use_is_refused(case: Case) -> None:
 
 async def test_restore_brings_back_memory_and_files(case: Case) -> None:
     needs(case, "memory_snapshot")
-    await case.provider.create("d1", SPEC)
+    await case.ready("d1")
     await case.put("d1", "before")
     await case.step("d1", {"type": "move", "x": 100, "y": 50})
     info = await case.provider.snapshot("d1", "s1")
@@ -70,13 +70,13 @@ async def test_restore_brings_back_memory_and_files(case: Case) -> None:
     assert header["cursor"] == [100, 50]
     assert await case.get("d1") == "before"
     after = json.loads((await case.call("d1", "GET", "/v1/health")).content)
-    assert after["restores"] == 1
+    assert after["restores"] == before["restores"] + 1
     assert after["boot_id"] != before["boot_id"]
 
 
 async def test_forks_are_independent_copies(case: Case) -> None:
     needs(case, "fork")
-    await case.provider.create("d1", SPEC)
+    await case.ready("d1")
     await case.put("d1", "common")
     await case.provider.snapshot("d1", "s1")
     forks = [f"f{i}" for i in range(4)]
@@ -89,7 +89,7 @@ async def test_forks_are_independent_copies(case: Case) -> None:
 
 async def test_a_restored_desktop_can_be_saved_again(case: Case) -> None:
     needs(case, "fork")
-    await case.provider.create("d1", SPEC)
+    await case.ready("d1")
     await case.put("d1", "one")
     await case.provider.snapshot("d1", "s1")
     await case.provider.restore("d2", "s1")
@@ -106,7 +106,7 @@ async def test_a_restored_desktop_can_be_saved_again(case: Case) -> None:
 
 async def test_a_desktop_outlives_its_snapshot(case: Case) -> None:
     needs(case, "fork")
-    await case.provider.create("d1", SPEC)
+    await case.ready("d1")
     await case.put("d1", "kept")
     await case.provider.snapshot("d1", "s1")
     await case.provider.restore("d2", "s1")
@@ -118,7 +118,7 @@ async def test_a_desktop_outlives_its_snapshot(case: Case) -> None:
 
 async def test_a_snapshot_closes_dialled_connections(case: Case) -> None:
     needs(case, "memory_snapshot")
-    await case.provider.create("d1", SPEC)
+    await case.ready("d1")
     with await case.provider.dial("d1", "control") as dialled:
         await case.provider.snapshot("d1", "s1")
         async with asyncio.timeout(5.0):
@@ -126,7 +126,7 @@ async def test_a_snapshot_closes_dialled_connections(case: Case) -> None:
 
 
 async def test_destroy_is_idempotent_and_final(case: Case) -> None:
-    await case.provider.create("d1", SPEC)
+    await case.ready("d1")
     await case.provider.destroy("d1")
     await case.provider.destroy("d1")
     await case.provider.destroy("never-was")
@@ -136,12 +136,12 @@ async def test_destroy_is_idempotent_and_final(case: Case) -> None:
         await case.provider.snapshot("d1", "s1")
     seen = await case.provider.health("d1")
     assert not seen.alive
-    await case.provider.create("d1", SPEC)
+    await case.ready("d1")
     assert (await case.provider.health("d1")).alive
 
 
 async def test_a_desktop_killed_by_the_host_is_not_to_blame(case: Case) -> None:
-    await case.provider.create("d1", SPEC)
+    await case.ready("d1")
     await case.kill("d1")
 
     async def dead() -> bool:
@@ -153,7 +153,7 @@ async def test_a_desktop_killed_by_the_host_is_not_to_blame(case: Case) -> None:
 
 
 async def test_a_session_ended_from_inside_is_self_inflicted_and_a_reset_heals_it(case: Case) -> None:
-    await case.provider.create("d1", SPEC)
+    await case.ready("d1")
     if case.provider.capabilities.memory_snapshot:
         await case.provider.snapshot("d1", "s1")
     await case.log_out("d1")
@@ -166,13 +166,13 @@ async def test_a_session_ended_from_inside_is_self_inflicted_and_a_reset_heals_i
         await case.provider.restore("d1", "s1")
     else:
         await case.provider.destroy("d1")
-        await case.provider.create("d1", SPEC)
+        await case.ready("d1")
     assert (await case.provider.health("d1")).cause is HealthCause.OK
 
 
 async def test_tunnels_reach_ports_inside(case: Case) -> None:
     needs(case, "tunnel")
-    await case.provider.create("d1", SPEC)
+    await case.ready("d1")
     port = await case.serve("d1")
     loop = asyncio.get_running_loop()
 
@@ -193,7 +193,7 @@ async def test_tunnels_reach_ports_inside(case: Case) -> None:
 async def test_what_is_not_declared_is_refused_with_a_cure(case: Case) -> None:
     if case.provider.capabilities.memory_snapshot:
         pytest.skip("the provider has memory snapshots")
-    await case.provider.create("d1", SPEC)
+    await case.ready("d1")
     for asked in (case.provider.snapshot("d1", "s1"), case.provider.restore("d1", "s1")):
         with pytest.raises(CapabilityMissing) as caught:
             await asked
@@ -203,7 +203,7 @@ async def test_what_is_not_declared_is_refused_with_a_cure(case: Case) -> None:
 
 
 async def test_reap_leaves_the_desktops_that_are_kept(case: Case) -> None:
-    await asyncio.gather(*(case.provider.create(name, SPEC) for name in ("d1", "d2")))
+    await case.ready("d1", "d2")
     assert list(await case.provider.reap({"d2", "unknown"})) == ["d1"]
     assert (await case.provider.owned()).desktops == ("d2",)
     assert (await case.provider.health("d2")).alive
@@ -211,7 +211,7 @@ async def test_reap_leaves_the_desktops_that_are_kept(case: Case) -> None:
 
 async def test_reap_removes_all_but_what_is_kept(case: Case) -> None:
     needs(case, "memory_snapshot")
-    await asyncio.gather(*(case.provider.create(name, SPEC) for name in ("d1", "d2")))
+    await case.ready("d1", "d2")
     await case.provider.snapshot("d1", "s1")
     await case.provider.snapshot("d1", "s2")
     assert set(await case.provider.reap({"d2", "s2", "unknown"})) == {"d1", "s1"}
@@ -280,7 +280,7 @@ async def test_frozen_desktops_are_replaced_and_removed_as_others_are(case: Case
 async def test_a_desktop_that_is_killed_while_it_is_frozen_is_dead(case: Case) -> None:
     needs(case, "freeze")
     assert isinstance(case.provider, Freezes)
-    await case.provider.create("d1", SPEC)
+    await case.ready("d1")
     await case.provider.freeze("d1")
     await case.kill("d1")
 

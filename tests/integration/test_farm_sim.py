@@ -301,7 +301,7 @@ from dart_envs.farm.client import AsyncFarm
 
 async def hold():
     async with await AsyncFarm.connect() as farm:
-        await farm.lease(ttl_s=15)
+        await farm.lease(ttl_s=9)
         print("held", flush=True)
         await asyncio.sleep(600)
 

@@ -30,7 +30,7 @@ from dart_server.wire import DesktopShape
 
 pytestmark = pytest.mark.timeout(900)
 CONTAINERS = [pytest.param("runc", marks=pytest.mark.desktop), pytest.param("docker", marks=pytest.mark.docker)]
-MACHINES = [pytest.param("libvirt", marks=pytest.mark.libvirt)]
+MACHINES = [pytest.param("libvirt", marks=[pytest.mark.libvirt, pytest.mark.slow])]
 SHOWN_S = 120.0
 SHAPE = DesktopShape(resolution=(1024, 768))
 BROWSER_SHAPE = DesktopShape(image="desktop", resolution=(1280, 800))

@@ -20,7 +20,7 @@ app = typer.Typer()
 LEASE_POLL_S = 0.2
 DRAIN_PATH = "/v1/farm/drain"
 EXPIRY_TICKS = 5
-"""A lease that nobody renews has ended this many ticks of the farm after its time."""
+"""A farm that is not busy has ended a lease that nobody renews this many ticks after its time."""
 
 
 @app.command()
@@ -81,24 +81,27 @@ def reap(
 
 
 def outwait_the_dead(settings: FarmSettings) -> int:
-    """Number of leases of the running farm that are still there when all that nobody renews have expired."""
-
-    def held() -> int:
-        view = ask(settings, "/v1/farm")
-        return view["leases_active"] if view else 0
-
-    count = held()
-    if not count:
+    """Number of leases of the running farm that were renewed or made while those that nobody renews were waited for; 0 when none was."""
+    first = expiries(settings)
+    if not first:
         return 0
-    ends_s = [datetime.fromisoformat(lease["expires_at"]).timestamp() for lease in ask(settings, "/v1/leases") or ()]
     now_s = time.time()
-    wait_s = max([now_s, *ends_s]) - now_s + EXPIRY_TICKS * settings.tick_s
+    wait_s = max([now_s, *first.values()]) - now_s + EXPIRY_TICKS * settings.tick_s
     typer.echo(
-        f"dart-farm: the farm has {count} leases; waiting up to {wait_s:.0f} s for those of clients that are gone"
+        f"dart-farm: the farm has {len(first)} leases; waiting up to {wait_s:.0f} s for those of clients that are gone"
         " (--force does not wait)",
         err=True,
     )
     give_up_s = time.monotonic() + wait_s
-    while (count := held()) and time.monotonic() < give_up_s:
+    while now := expiries(settings):
+        alive = [lease_id for lease_id, ends_s in now.items() if ends_s != first.get(lease_id)]
+        if alive or time.monotonic() >= give_up_s:
+            return len(alive)
         time.sleep(LEASE_POLL_S)
-    return count
+    return 0
+
+
+def expiries(settings: FarmSettings) -> dict[str, float]:
+    """When each lease that holds ends unless it is renewed, in seconds of the epoch; empty when no farm answers."""
+    leases = ask(settings, "/v1/leases") or ()
+    return {lease["lease_id"]: datetime.fromisoformat(lease["expires_at"]).timestamp() for lease in leases}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -96,3 +97,45 @@ def test_one_that_is_named_or_answers_is_used(
         assert run(deploy, monkeypatch, program) == 0
     assert said.read_text() == "qemu:///system"
     assert os.environ.get("DART_LIBVIRT_URI") is None
+
+
+INTERRUPTED = """
+import os, pathlib, signal, socket, subprocess, sys, time
+place = pathlib.Path({place!r})
+uri = os.environ["DART_LIBVIRT_URI"].partition("socket=")[2]
+child = subprocess.Popen(["sleep", "300"])
+(place / "child").write_text(str(child.pid))
+try:
+    os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(60)
+except KeyboardInterrupt:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.connect(uri)
+    (place / "cleaned").write_text("the daemon was still there")
+"""
+
+
+@pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN], ids=["terminal", "background"])
+def test_at_an_interruption_the_command_cleans_up_before_the_daemon_ends(
+    deploy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: signal.Handlers
+) -> None:
+    pretend(PRETENDED_DAEMON.format(python=sys.executable), tmp_path)
+    signal.signal(signal.SIGINT, before)
+    assert run(deploy, monkeypatch, INTERRUPTED.format(place=str(tmp_path))) == 130
+    assert (tmp_path / "cleaned").exists()
+    assert not list(tmp_path.glob("dart-libvirt-*"))
+    stat = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
+    assert not stat.exists() or ") Z " in stat.read_text(), "what the command left behind is killed"
+
+
+def test_a_command_that_does_not_heed_an_interruption_is_killed(
+    deploy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pretend(PRETENDED_DAEMON.format(python=sys.executable), tmp_path)
+    attended = sys.modules["attended"]
+    monkeypatch.setattr(attended, "GRACE_S", 0.2)
+    monkeypatch.setattr(attended, "END_S", 0.2)
+    deaf = "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    program = f"import os, signal, time; {deaf}; os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
+    assert run(deploy, monkeypatch, program) == 130
+    assert not list(tmp_path.glob("dart-libvirt-*"))
