@@ -182,30 +182,6 @@ async def run(tmp_path: Path, runtime_dir: Path) -> AsyncIterator[Run]:
 
 
 @pytest.mark.timeout(180)
-async def test_rollouts_become_versions_and_stale_ones_do_not(run: Run) -> None:
-    data = await run.data_manager()
-    async with ended(data):
-        await run.begin()
-        trainer = await run.trainer(updates=3)
-        async with ended(trainer):
-            await run.play_until(3)
-            assert await asyncio.wait_for(trainer.wait(), START_S) == 0, run.log()
-        assert run.batches() == [("done", 1), ("done", 2), ("done", 3)]
-        lines = [json.loads(line) for line in run.paths.metrics.read_text().splitlines()]
-        assert [line["version"] for line in lines] == [1, 2, 3]
-        assert all(line["staleness_max"] <= 1 for line in lines)
-        first, last = (load_model(run.paths.weights / f"v{version}").model.state_dict() for version in (1, 3))
-        assert any(not first[name].equal(last[name]) for name in first)
-        await run.drain(3)
-        stale = [await run.group(version=1) for _ in range(2)]
-        assert await run.drain(3) == 0
-        assert run.groups(stale) == {("dropped", "stale")}
-        data.terminate()
-        assert await asyncio.wait_for(data.wait(), START_S) == 0, run.log()
-    assert not run.paths.data_socket.exists()
-
-
-@pytest.mark.timeout(180)
 async def test_a_killed_data_manager_loses_nothing_it_stored(run: Run) -> None:
     first = await run.data_manager()
     async with ended(first):
@@ -230,26 +206,36 @@ async def test_a_killed_data_manager_loses_nothing_it_stored(run: Run) -> None:
 
 
 @pytest.mark.timeout(180)
-async def test_a_killed_trainer_goes_on_where_it_was(run: Run) -> None:
+async def test_rollouts_become_versions_through_a_killed_trainer_and_stale_ones_do_not(run: Run) -> None:
     data = await run.data_manager()
     async with ended(data):
         await run.begin()
-        first = await run.trainer(updates=6)
+        first = await run.trainer(updates=4)
         async with ended(first):
             await run.play_until(2)
             first.send_signal(signal.SIGKILL)
             await first.wait()
         for _ in range(2):
             await run.group(await run.newest())
-        second = await run.trainer(updates=6)
+        second = await run.trainer(updates=4)
         async with ended(second):
-            await run.play_until(6)
+            await run.play_until(4)
             assert await asyncio.wait_for(second.wait(), START_S) == 0, run.log()
-        assert run.batches()[:6] == [("done", version) for version in range(1, 7)]
+        assert run.batches()[:4] == [("done", version) for version in range(1, 5)]
         lines = [json.loads(line) for line in run.paths.metrics.read_text().splitlines()]
-        assert sorted({line["version"] for line in lines}) == [1, 2, 3, 4, 5, 6]
+        assert sorted({line["version"] for line in lines}) == [1, 2, 3, 4]
+        assert all(line["staleness_max"] <= 1 for line in lines)
+        old, new = (load_model(run.paths.weights / f"v{version}").model.state_dict() for version in (1, 4))
+        assert any(not old[name].equal(new[name]) for name in old)
         assert not list(run.paths.weights.glob(".*"))
+        await run.drain(4)
+        stale = [await run.group(version=1) for _ in range(2)]
+        assert await run.drain(4) == 0
+        assert run.groups(stale) == {("dropped", "stale")}
         assert (await run.client.stats()).trajectories == run.reported
+        data.terminate()
+        assert await asyncio.wait_for(data.wait(), START_S) == 0, run.log()
+    assert not run.paths.data_socket.exists()
 
 
 @pytest.mark.timeout(60)

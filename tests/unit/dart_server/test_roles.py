@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from farm_harness import Api, MakeApi, ManualClock
+from fastapi import FastAPI
 
 from dart_server.app import create_app
 from dart_server.keys import Scope
@@ -97,9 +98,9 @@ REFUSED = ("nobody", "wrong", "revoked", "expired")
 class World:
     """A farm with two tenants, of whom the first has things."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, document: dict[str, Any]) -> None:
         self.api = api
-        self.document = create_app(api.farm).openapi()
+        self.document = document
         self.keys: dict[str, str | None] = {"nobody": None, "wrong": "dart_wrong", "admin": api.key}
         self.ids: dict[str, str] = {}
         self.lease: dict[str, Any] = {}
@@ -170,9 +171,17 @@ class World:
             return reply.status_code, None, reply.text
 
 
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """The description of the API, the same for every farm; the first one fills it in."""
+    return {}
+
+
 @pytest.fixture
-async def world(make_api: MakeApi, clock: ManualClock) -> World:
-    made = World(await make_api(max_desktops=8))
+async def world(make_api: MakeApi, clock: ManualClock, document: dict[str, Any]) -> World:
+    api = await make_api(max_desktops=8)
+    document.update(document or create_app(api.farm).openapi())
+    made = World(api, document)
     await made.furnish(clock)
     return made
 
@@ -234,9 +243,8 @@ def _plain(text: str, ids: dict[str, str]) -> str:
     return json.dumps(body)
 
 
-async def upgrade(world: World, path: str, headers: dict[str, str], query: str = "") -> tuple[int, str]:
+async def upgrade(app: FastAPI, path: str, headers: dict[str, str], query: str = "") -> tuple[int, str]:
     """(status, error code) of an upgrade request; 101 when it was accepted."""
-    app = create_app(world.api.farm)
     told: list[dict[str, Any]] = []
     asked = [{"type": "websocket.connect"}, {"type": "websocket.disconnect", "code": 1000}]
     scope = {
@@ -265,19 +273,20 @@ async def upgrade(world: World, path: str, headers: dict[str, str], query: str =
 
 @pytest.mark.parametrize(("stream", "query"), [("channel", ""), ("tunnel", "port=7")])
 async def test_who_may_open_websockets(world: World, stream: str, query: str) -> None:
+    app = create_app(world.api.farm)
     path = f"/v1/leases/{world.lease['lease_id']}/{stream}"
     credentials = {"X-Dart-Lease-Token": world.lease["token"], "X-Dart-Fence": str(world.lease["fence"])}
     expected = {role: (401, "unauthenticated") for role in REFUSED}
     expected |= {"read": (403, "forbidden"), "other": (404, "not_found")}
     for role, answer in expected.items():
         headers = credentials if world.keys[role] is None else credentials | bearer(world, role)
-        assert await upgrade(world, path, headers, query) == answer, role
+        assert await upgrade(app, path, headers, query) == answer, role
     headers = credentials | bearer(world, "owner")
-    assert (await upgrade(world, path, headers | {"Origin": "https://evil.example"}, query))[0] == 403
-    assert (await upgrade(world, path, headers | {"X-Dart-Lease-Token": "tok_wrong"}, query))[0] == 403
-    assert await upgrade(world, path, headers | {"X-Dart-Fence": "0"}, query) == (409, "fenced")
+    assert (await upgrade(app, path, headers | {"Origin": "https://evil.example"}, query))[0] == 403
+    assert (await upgrade(app, path, headers | {"X-Dart-Lease-Token": "tok_wrong"}, query))[0] == 403
+    assert await upgrade(app, path, headers | {"X-Dart-Fence": "0"}, query) == (409, "fenced")
     if stream == "channel":
-        assert (await upgrade(world, path, headers, query))[0] == 101
+        assert (await upgrade(app, path, headers, query))[0] == 101
 
 
 def bearer(world: World, role: str) -> dict[str, str]:
@@ -299,8 +308,10 @@ async def test_a_key_alone_and_a_token_alone_open_no_desktop(world: World) -> No
 
 async def test_a_stolen_token_is_no_good_after_the_lease(world: World, clock: ManualClock) -> None:
     stolen = {"X-Dart-Lease-Token": world.lease["token"], "X-Dart-Fence": str(world.lease["fence"])}
-    await clock.advance(3601)
     path = f"/v1/leases/{world.lease['lease_id']}"
+    renewed = await world.api.client.post(f"{path}/renew", headers=bearer(world, "owner"), json={"ttl_s": 30})
+    assert renewed.status_code == 200, renewed.text
+    await clock.advance(32)
     for method, where in (("GET", "screenshot"), ("POST", "reset"), ("GET", "health"), ("PUT", "files?path=/a")):
         body = {} if method == "POST" else None
         reply = await world.api.client.request(

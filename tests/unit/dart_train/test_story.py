@@ -16,6 +16,7 @@ from PIL import Image
 from run_bench import PICTURE, STAGES, Died, RunBench
 from typer.testing import CliRunner
 
+from dart_train import components
 from dart_train.cli import app
 from dart_train.metrics import append
 from dart_train.phases import reported
@@ -161,6 +162,8 @@ def test_a_store_that_cannot_be_read_ends_with_its_reason(tmp_path: Path, monkey
     for path in bench.paths.root.glob("data.db*"):
         path.unlink()
     bench.paths.database.write_text("not a database" * 100)
+    restarted = components._python_module
+    monkeypatch.setattr(components, "_python_module", lambda *args, **more: restarted(*args, **more | {"restarts": 0}))
     result = report_on(bench.paths.root)
     assert result.exit_code == 1
     assert "the report cannot be written" in result.stderr
