@@ -149,7 +149,7 @@ def place_copy(booted: Path, place: Path) -> None:
     (record,) = booted.glob("*.json")
     known = json.loads(record.read_text())
     name = secrets.token_hex(6)
-    shutil.copyfile(booted / known["path"], place / f"{name}.qcow2")
+    shutil.copy(booted / known["path"], place / f"{name}.qcow2")
     (place / f"{name}.json").write_text(json.dumps(known | {"path": f"{name}.qcow2"}))
 
 
