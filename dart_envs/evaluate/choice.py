@@ -13,11 +13,18 @@ from typing import Any, Protocol
 
 from dart_envs.errors import EvaluatorError
 from dart_envs.evaluate.getters import GETTERS
-from dart_envs.evaluate.metrics import METRICS
+from dart_envs.evaluate.metrics import METRICS, OSWORLD, OSWORLD_GETTERS
 from dart_envs.scorer import places
-from dart_envs.scorer.catalogue import OFFICIAL_GETTERS, OFFICIAL_METRICS, PACKAGES_OF_GETTER, PACKAGES_OF_METRIC
+from dart_envs.scorer.catalogue import (
+    OFFICIAL_GETTERS,
+    OFFICIAL_METRICS,
+    PACKAGES_OF_GETTER,
+    PACKAGES_OF_METRIC,
+    RUNNING_CODE,
+)
 
 SCORER_VARIABLE = "DART_SCORER"
+RUN_CODE_VARIABLE = "DART_SCORER_RUNS_CODE"
 INFEASIBLE = "infeasible"
 """The function of tasks that cannot be done: 1 exactly when the policy said so."""
 
@@ -26,7 +33,8 @@ class Scorer(StrEnum):
     """Who judges."""
 
     AUTO = "auto"
-    """Our own metrics where they serve every function and getter of the task, else OSWorld's."""
+    """For tasks of ours: our own metrics, where they serve everything. For OSWorld's task files: our own where they are proven equal to
+    OSWorld's for every function and getter, else OSWorld's."""
     OWN = "own"
     OFFICIAL = "official"
 
@@ -42,6 +50,9 @@ class Functions(Protocol):
 
     @property
     def expecteds(self) -> Sequence[Mapping[str, Any] | None]: ...
+
+    @property
+    def all_options(self) -> Sequence[Mapping[str, Any]]: ...
 
 
 def scorer_named(name: str | None) -> Scorer:
@@ -75,6 +86,16 @@ def _lacking(evaluator: Functions, metrics: set[str] | frozenset[str], getters: 
     return [f"metric {name!r}" for name in sorted(funcs)] + [f"getter {name!r}" for name in sorted(kinds)]
 
 
+def proven_equal(evaluator: Functions) -> bool:
+    """Whether our own metrics judge all of an evaluator just as OSWorld's do; options make another metric of one."""
+    return (
+        set(evaluator.functions) <= set(OSWORLD)
+        and getters_of(evaluator) <= OSWORLD_GETTERS
+        and not any(evaluator.all_options)
+        and not any(config and config.get("multi") for config in (*evaluator.results, *evaluator.expecteds))
+    )
+
+
 def unserved(evaluator: Functions) -> list[str]:
     """What neither scorer has, in words; empty when one of them serves the whole evaluator."""
     own, official = unserved_by_own(evaluator), unserved_by_official(evaluator)
@@ -90,30 +111,45 @@ def packages_needed(evaluator: Functions) -> set[str]:
     return packages | {package for name in getters_of(evaluator) for package in PACKAGES_OF_GETTER.get(name, ())}
 
 
-def decide(evaluator: Functions, scorer: Scorer) -> Scorer:
-    """OWN or OFFICIAL. Raises EvaluatorError, with the cure, where the one that is asked for cannot judge this evaluator."""
-    own = unserved_by_own(evaluator)
+def decide(evaluator: Functions, scorer: Scorer, *, as_osworld: bool = False) -> Scorer:
+    """OWN or OFFICIAL. as_osworld: the task is OSWorld's, so that what counts is OSWorld's reading of every function.
+
+    Raises EvaluatorError, with the cure, where the one that is asked for cannot judge this evaluator.
+    """
+    own, official = unserved_by_own(evaluator), unserved_by_official(evaluator)
     neither = unserved(evaluator)
     if neither and scorer is Scorer.AUTO:
         raise EvaluatorError(f"Neither our own metrics nor OSWorld's official scorer have {', '.join(neither)}.")
-    if scorer is Scorer.OWN or (scorer is Scorer.AUTO and not own):
+    if scorer is Scorer.AUTO:
+        ours = not own and (not as_osworld or bool(official) or proven_equal(evaluator))
+        scorer = Scorer.OWN if ours else Scorer.OFFICIAL
+    if scorer is Scorer.OWN:
         if own:
             raise EvaluatorError(
                 f"Our own metrics have no {', no '.join(own)}; set {SCORER_VARIABLE}=auto or official."
             )
         return Scorer.OWN
-    official = unserved_by_official(evaluator)
     if official:
         raise EvaluatorError(f"OSWorld's official scorer has no {', no '.join(official)}.")
+    check_installed(evaluator)
+    return Scorer.OFFICIAL
+
+
+def check_installed(evaluator: Functions) -> None:
+    """Raise EvaluatorError, with the command, where the official scorer, or a package that it needs for this, is not installed."""
     record = places.installed()
     extras = {places.EXTRA_OF_PACKAGE[package] for package in packages_needed(evaluator)}
     lacking = sorted(extras - set(record.extras if record else ()))
     if record is None or lacking:
         option = f" --with {','.join(lacking)}" if lacking else ""
-        reason = f"; our own metrics have no {', no '.join(own)}" if own else ""
         what = "the extra " + " and ".join(lacking) + " of it" if record else "it"
         raise EvaluatorError(
-            f"This task is judged by OSWorld's official scorer, and {what} is not installed{reason}."
+            f"This task is judged by OSWorld's official scorer, and {what} is not installed."
             f" Run `dart-envs scorer install{option}`."
         )
-    return Scorer.OFFICIAL
+    running = sorted(set(evaluator.functions) & RUNNING_CODE)
+    if running and os.environ.get(RUN_CODE_VARIABLE) != "1":
+        raise EvaluatorError(
+            f"The official metric {running[0]} runs a program that the policy wrote on this machine, with this user's rights;"
+            f" set {RUN_CODE_VARIABLE}=1 where that is acceptable."
+        )

@@ -56,3 +56,5 @@ OFFICIAL_GETTERS = frozenset(_GETTERS.split())
 PACKAGES_OF_METRIC = {"compare_audios": ("librosa", "fastdtw"), "compare_image_text": ("easyocr",)}
 PACKAGES_OF_GETTER = {"googledrive_file": ("pydrive",)}
 """Names on PyPI; `dart_envs.scorer.places.EXTRA_OF_PACKAGE` has the extra that brings each."""
+RUNNING_CODE = frozenset({"check_python_file_by_test_suite", "check_python_file_by_gold_file"})
+"""Metrics that run a program of the desktop, which the policy wrote, in the scorer's process."""

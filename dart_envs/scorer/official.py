@@ -9,7 +9,6 @@ infeasible tasks (`dart_envs.evaluate.verdict`), which scorer judges (`dart_envs
 from __future__ import annotations
 
 import asyncio
-import importlib
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -124,7 +123,8 @@ def bring_expected(folder: Path, evaluator: EvaluatorLike, task_id: str) -> None
             place = _inside(folder, str(name))
             if not place.exists():
                 # Imported here: what knows a task's files knows tasks, which know evaluators.
-                assets = importlib.import_module("dart_envs.assets")
+                from dart_envs import assets
+
                 source = assets.fetch_path(str(url), f"{task_id or 'tasks'}/{name}", needed_by=task_id)
                 shutil.copyfile(source, place)
 

@@ -13,10 +13,12 @@ from typing import Any, Protocol
 
 from dart_envs.clock import SYSTEM_CLOCK, Clock
 from dart_envs.errors import GuestError, SetupError
-from dart_envs.setup.params import NETWORK_STEPS, check_parameters
-from dart_envs.setup.perform import PERFORMERS, Stage, StepFailed
+from dart_envs.setup import perform, web
+from dart_envs.setup.params import NETWORK_CURE, NETWORK_STEPS, check_parameters
+from dart_envs.setup.perform import Performer, Stage, StepFailed
 from dart_envs.types import Desktop
 
+PERFORMERS: Mapping[str, Performer] = {**perform.PERFORMERS, **web.PERFORMERS}
 ATTEMPTS = 2
 REPEATABLE = frozenset(
     {"activate_window", "close_window", "wait_window", "place_window", "upload_file", "write_file", "write_binary"}
@@ -41,15 +43,17 @@ async def run_steps(
     assets: Path | None = None,
     lenient: bool = False,
     kept: dict[str, str] | None = None,
+    task_id: str = "",
 ) -> tuple[str, ...]:
     """Perform `steps` in order; returns one sentence per failed step (only where `lenient`, otherwise it is empty).
 
     kept: takes what steps with `stdout` or `stderr` printed, by the name they give it. lenient: for the evaluator's
     post-configuration, where a window that the policy closed is not our failure.
-    Raises SetupError naming the step, and `DesktopError` when the desktop itself is lost.
+    task_id: whose files the asset cache is asked for.
+    Raises SetupError naming the step, AssetError where a file cannot be had, and `DesktopError` when the desktop itself is lost.
     """
     failures: list[str] = []
-    stage = Stage(desktop, clock, assets, {} if kept is None else kept)
+    stage = Stage(desktop, clock, assets, {} if kept is None else kept, task_id)
     for index, step in enumerate(steps):
         try:
             await run_step(stage, step)
@@ -64,7 +68,7 @@ async def run_steps(
 async def run_step(stage: Stage, step: StepLike) -> None:
     """Perform one step, a second time where that is harmless. Raises StepFailed, GuestError or SetupError."""
     if step.type in NETWORK_STEPS:
-        raise SetupError(f"Set-up step {step.type!r} needs the internet or an account, which desktops here have not.")
+        raise SetupError(f"Set-up step {step.type!r} is not performed: {NETWORK_CURE}.")
     parameters = check_parameters(step.type, step.parameters)
     attempts = ATTEMPTS if step.type in REPEATABLE else 1
     for attempt in range(1, attempts + 1):

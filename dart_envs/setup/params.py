@@ -4,7 +4,7 @@ Role: the closed list of step types. Rule: a wrong or unknown parameter is found
 desktop. OSWorld's own types keep OSWorld's names and meanings; `wait_window`, `place_window`, `write_file`,
 `write_binary` and `launch_captured` are ours. Non-goals: performing steps (`dart_envs.setup.perform`).
 
-`NETWORK_STEPS` are OSWorld's types that need the internet or an account: tasks that use them load, but do not run.
+`NETWORK_STEPS` are OSWorld's types that speak to the internet and never to a desktop: tasks that use them load, but do not run.
 """
 
 from __future__ import annotations
@@ -132,6 +132,79 @@ class WriteBinaryParameters(StepParameters):
     mode: int = Field(default=0o644, ge=0, le=0o777)
 
 
+class DownloadedFile(StepParameters):
+    """One address and where its file goes inside the desktop."""
+
+    url: str = Field(min_length=1)
+    path: GuestPath
+
+
+class DownloadParameters(StepParameters):
+    """Put files from the internet, out of the asset cache, into the desktop. Success: they read back the same."""
+
+    files: tuple[DownloadedFile, ...]
+
+
+class OpenTabsParameters(StepParameters):
+    """Open addresses in the browser, which the tasks start with its debugging port led to 9222. Success: each page came."""
+
+    urls_to_open: tuple[str, ...] = Field(min_length=1)
+    timeout_s: float = Field(default=75.0, gt=0, le=600)
+
+
+class CloseTabsParameters(StepParameters):
+    """Close the tabs of addresses. Success: each was there."""
+
+    urls_to_close: tuple[str, ...] = Field(min_length=1)
+    timeout_s: float = Field(default=75.0, gt=0, le=600)
+
+
+class LoginParameters(StepParameters):
+    """Log in with the account in a host file `{"email", "password"}`, relative to the task file's folder. Success: the forms came."""
+
+    settings_file: str = Field(min_length=1)
+    platform: Literal["googledrive"]
+    timeout_s: float = Field(default=75.0, gt=0, le=600)
+
+
+class Visit(StepParameters):
+    """One page that was visited."""
+
+    url: str
+    title: str
+    visit_time_from_now_in_seconds: float = Field(ge=0)
+
+
+class HistoryParameters(StepParameters):
+    """Give the browser, which must not run yet, a history. Success: the file reads back the same."""
+
+    history: tuple[Visit, ...]
+
+
+class WallpaperParameters(StepParameters):
+    """Show a picture that is in the desktop as its background."""
+
+    path: GuestPath
+
+
+class Verification(StepParameters):
+    """What proves that a command worked: a window with this in its title, a shell command that succeeds."""
+
+    window_exists: str | None = None
+    command_success: str | None = None
+
+
+class VerifiedParameters(StepParameters):
+    """Run a program and wait for it. Success: what `verification` asks for holds within `max_wait_time` seconds."""
+
+    command: Command
+    verification: Verification = Verification()
+    max_wait_time: float = Field(default=10.0, gt=0, le=600)
+    check_interval: float = Field(default=1.0, gt=0, description="OSWorld's; conditions are polled as everywhere here")
+    shell: bool = False
+    timeout_s: float = Field(default=120.0, gt=0, le=600)
+
+
 STEP_PARAMETERS: Mapping[str, type[StepParameters]] = {
     "execute": ExecuteParameters,
     "command": ExecuteParameters,
@@ -146,20 +219,17 @@ STEP_PARAMETERS: Mapping[str, type[StepParameters]] = {
     "upload_file": UploadFileParameters,
     "write_file": WriteFileParameters,
     "write_binary": WriteBinaryParameters,
+    "download": DownloadParameters,
+    "chrome_open_tabs": OpenTabsParameters,
+    "chrome_close_tabs": CloseTabsParameters,
+    "login": LoginParameters,
+    "update_browse_history": HistoryParameters,
+    "change_wallpaper": WallpaperParameters,
+    "execute_with_verification": VerifiedParameters,
 }
 
-NETWORK_STEPS = frozenset(
-    {
-        "download",
-        "login",
-        "googledrive",
-        "chrome_open_tabs",
-        "chrome_close_tabs",
-        "update_browse_history",
-        "change_wallpaper",
-        "execute_with_verification",
-    }
-)
+NETWORK_STEPS = frozenset({"googledrive"})
+NETWORK_CURE = "it speaks to Google Drive alone and needs an account there; leave its 8 tasks out, as OSWorld's test_nogdrive.json does"
 
 
 def check_parameters(step_type: str, parameters: Mapping[str, Any]) -> StepParameters | None:

@@ -39,12 +39,15 @@ class StepFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What a step may use: the desktop, the clock, the folder that host files are relative to, and where to put what it printed."""
+    """What a step may use: the desktop, the clock, the folder that host files are relative to, where to put what it printed, and whose step
+    it is.
+    """
 
     desktop: Desktop
     clock: Clock
     assets: Path | None = None
     kept: dict[str, str] = field(default_factory=dict)
+    task_id: str = ""
 
     async def wait_until(self, holds: Callable[[], Awaitable[bool]], timeout_s: float, what: str) -> None:
         """Poll until `holds`; raises StepFailed(`what`) after `timeout_s`."""

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from dart_envs import evaluate as evaluation
-from dart_envs.errors import TaskError
+from dart_envs.errors import EvaluatorError, TaskError
 from dart_envs.setup import NETWORK_STEPS, check_parameters, run_steps
 from dart_envs.setup.params import UploadFileParameters
 from dart_envs.tasks.script import Move, Play, resolve
@@ -169,6 +169,11 @@ class Task(Model):
         return _digest({key: value for key, value in content.items() if key not in NOT_HASHED})
 
     @property
+    def is_osworlds(self) -> bool:
+        """Whether the task came as a file in OSWorld's form, without a suite of its own."""
+        return self.suite == "file"
+
+    @property
     def unsupported(self) -> tuple[str, ...]:
         """What this task needs that neither our own metrics nor OSWorld's official scorer have, in words; empty when it can run."""
         steps = {step.type for step in (*self.config, *self.evaluator.postconfig)} & NETWORK_STEPS
@@ -193,6 +198,11 @@ class Task(Model):
         """Raise TaskError where the task needs what is not there, or a larger screen (width, height in pixels)."""
         if self.unsupported:
             raise TaskError(f"Task {self.id} cannot run: no {', no '.join(self.unsupported)}.")
+        if evaluation.INFEASIBLE not in self.evaluator.functions:
+            try:
+                evaluation.decide(self.evaluator, evaluation.scorer_named(None), as_osworld=self.is_osworlds)
+            except EvaluatorError as error:
+                raise TaskError(f"Task {self.id} cannot be judged: {error}") from error
         (width, height), (least_width, least_height) = resolution, self.min_resolution
         if width < least_width or height < least_height:
             raise TaskError(
@@ -210,12 +220,14 @@ class Task(Model):
         there, or a larger screen.
         """
         self.check_runnable(desktop.resolution)
-        await run_steps(desktop, self.config, assets=self._assets)
+        await run_steps(desktop, self.config, assets=self._assets, task_id=self.id)
 
     async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None, scorer: str | None = None) -> Outcome:
         """Judge the desktop as it is. end: how the episode ended, needed for tasks that cannot be done. scorer: auto, own or official
         (None: what `DART_SCORER` says)."""
-        return await evaluation.evaluate(desktop, self.evaluator, end=end, scorer=scorer, task_id=self.id)
+        return await evaluation.evaluate(
+            desktop, self.evaluator, end=end, scorer=scorer, as_osworld=self.is_osworlds, task_id=self.id
+        )
 
     async def oracle(self, desktop: Desktop, *, step: int = 0) -> Sequence[Action | Gesture]:
         """Actions of the solution from its `step`-th on, as far as the screen shows their targets now.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dart_envs.evaluate.metrics import text
+from dart_envs.evaluate.metrics import osworld, text
 from dart_envs.evaluate.metrics.base import Metric
+from dart_envs.evaluate.metrics.osworld import OSWORLD, OSWORLD_GETTERS
 
-__all__ = ["METRICS", "Metric"]
+__all__ = ["METRICS", "OSWORLD", "OSWORLD_GETTERS", "Metric"]
 
-METRICS: Mapping[str, Metric] = {**text.METRICS}
+METRICS: Mapping[str, Metric] = {**text.METRICS, **osworld.METRICS}

@@ -31,7 +31,7 @@ from dart_envs.scorer.inside.lacking import GETTERS, METRICS
 
 FROM_THE_DESKTOP = frozenset({"vm_file", "vm_command_line", "vm_command_error", "vm_window_size", "vm_screen_size"})
 """Getters of expected values that read them off the desktop, where the policy may have spoiled them."""
-OWN_MISTAKES = (NameError, ImportError, NotImplementedError, AssertionError, SyntaxError)
+OWN_MISTAKES = (NameError, ImportError, NotImplementedError, AssertionError)
 HOST_TROUBLE = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM, errno.EROFS})
 
 
@@ -94,6 +94,9 @@ def own_mistake(error: BaseException) -> bool:
     requests = importlib.import_module("requests")
     if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
         return error.errno in HOST_TROUBLE
+    if isinstance(error, SyntaxError):
+        # Text of the desktop that is read as Python has no file; a module has one.
+        return error.filename not in (None, "<unknown>", "<string>")
     return isinstance(error, OWN_MISTAKES) or signature_is_wrong(error)
 
 

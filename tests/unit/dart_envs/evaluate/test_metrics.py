@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import osworld_cases
 import pytest
 
 from dart_envs.evaluate.artefacts import GuestFile, Spoiled
@@ -63,6 +64,7 @@ CASES: list[tuple[str, Any, Any, dict[str, Any], float]] = [
     ("contains_element", [BUTTON], {"role": "text", "text": "42", "states": ["focused"]}, {}, 1),
     ("contains_element", [BUTTON], {"text": "4"}, {}, 0),
     ("contains_element", [BUTTON], {"name": "display", "states": ["checked"]}, {}, 0),
+    *osworld_cases.BY_HAND,
 ]
 
 

@@ -8,7 +8,7 @@ from window_desk import BOTTOM, LEFT, RIGHT, TOP, Held, ManualClock, WindowDesk,
 
 from dart_envs.errors import DesktopGone, GuestError, SetupError
 from dart_envs.setup import STEP_PARAMETERS, check_parameters, run_steps
-from dart_envs.setup.perform import PERFORMERS
+from dart_envs.setup.interpreter import PERFORMERS
 from dart_envs.setup.windows import parse_list
 from dart_envs.tasks import SetupStep
 from dart_server.wire import FaultOwner
@@ -43,8 +43,8 @@ def test_bad_parameters_are_found_when_checked(type: str, parameters: dict[str, 
 
 
 async def test_network_steps_load_but_do_not_run() -> None:
-    with pytest.raises(SetupError, match="'download' needs the internet"):
-        await run(WindowDesk(), step("download", files=[]))
+    with pytest.raises(SetupError, match=r"'googledrive' is not performed: .*test_nogdrive"):
+        await run(WindowDesk(), step("googledrive", operation=["delete"]))
 
 
 async def test_place_window_puts_the_whole_frame_at_its_share_of_the_free_room() -> None:

@@ -91,7 +91,7 @@ async def test_a_missing_file_is_told_offline(monkeypatch: pytest.MonkeyPatch) -
         "result": {"type": "vm_command_line", "command": ["true"]},
         "expected": {"type": "cloud_file", "path": url, "dest": "gold.xlsx"},
     }
-    error = await refusal(task(evaluator=wanted))
+    error = await refusal(task(evaluator=wanted, suite="mine"))
     assert isinstance(error, AssetError)
     assert (error.needed_by, error.url) == ("mine/one", url)
 

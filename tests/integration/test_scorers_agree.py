@@ -1,0 +1,77 @@
+"""Our own metrics against OSWorld's, on generated cases: the same score wherever both serve a name for OSWorld's tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from osworld_cases import GENERATORS, Case, generated
+
+from dart_envs.evaluate.artefacts import GuestFile, Spoiled
+from dart_envs.evaluate.metrics import OSWORLD
+from dart_envs.scorer import places
+from dart_envs.scorer.catalogue import OFFICIAL_GETTERS, OFFICIAL_METRICS
+from dart_envs.scorer.workers import Worker
+
+pytestmark = pytest.mark.skipif(
+    places.installed() is None, reason="OSWorld's scorer is not installed: run `dart-envs scorer install`"
+)
+WITHOUT_RULES = frozenset({"is_utc_0"})
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker(places.directory()) as worker:
+        yield worker
+
+
+def official(worker: Worker, case: Case, folder: Path) -> float:
+    """The score in OSWorld's scorer, a result that it cannot read being 0 there as in an evaluation."""
+    func, result, rules = case
+    if isinstance(result, GuestFile):
+        path = folder / "result"
+        path.write_bytes(result.content)
+        result = str(path)
+    request: dict[str, Any] = {"op": "metric", "func": func, "result": result}
+    answer = worker.ask(request | ({} if func in WITHOUT_RULES else {"expected": rules}), timeout_s=20.0)
+    assert "failed" not in answer, (case, answer)
+    return float(answer["score"])
+
+
+def own(case: Case) -> float:
+    func, result, rules = case
+    try:
+        return OSWORLD[func](result, rules, {})
+    except Spoiled:
+        return 0.0
+
+
+def compare(worker: Worker, folder: Path, func: str, count: int, seed: int) -> None:
+    cases = generated(func, count, seed)
+    verdicts = [own(case) for case in cases]
+    wrong = [(case, ours) for case, ours in zip(cases, verdicts, strict=True) if official(worker, case, folder) != ours]
+    assert not wrong, wrong[:3]
+    assert set(verdicts) == {0.0, 1.0}, f"the cases of {func} show one verdict alone"
+
+
+def test_every_metric_of_osworlds_reading_is_compared() -> None:
+    assert set(GENERATORS) == set(OSWORLD)
+
+
+def test_the_catalogue_is_what_the_scorer_has(worker: Worker) -> None:
+    hello = worker.ask({"op": "hello"}, timeout_s=30.0)
+    assert set(hello["metrics"]) - {"infeasible"} == OFFICIAL_METRICS
+    assert set(hello["getters"]) == OFFICIAL_GETTERS
+
+
+@pytest.mark.parametrize("func", sorted(GENERATORS))
+def test_a_sample_of_each(worker: Worker, tmp_path: Path, func: str) -> None:
+    compare(worker, tmp_path, func, count=60, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("func", sorted(GENERATORS))
+def test_many_of_each(worker: Worker, tmp_path: Path, func: str) -> None:
+    compare(worker, tmp_path, func, count=3000, seed=1)
