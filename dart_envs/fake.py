@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import io
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -23,6 +24,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from dart_envs.errors import DartEnvError, DesktopGone, FarmError, LeaseLost
 from dart_envs.farm.base import GuestReply
@@ -246,6 +248,10 @@ class FakeLease(ScriptedDesktop):
             return GuestReply(
                 200, to_json({"AT": f"<desktop-frame>{names}</desktop-frame>"}).encode(), "application/json"
             )
+        if path == "/screenshot":
+            file = io.BytesIO()
+            Image.fromarray(self.paint()).save(file, "PNG")
+            return GuestReply(200, file.getvalue(), "image/png")
         return GuestReply(404, b"", "text/plain")
 
     async def reset(self, setup_key: str | None = None, *, snapshot_id: str | None = None) -> ResetReply:

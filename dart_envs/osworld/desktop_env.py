@@ -1,0 +1,320 @@
+"""`DesktopEnv`: OSWorld's environment class, as its run scripts and agents use it, on a leased desktop.
+
+Role: the same constructor words, `reset(task_config=...)` that gives an observation only, `step` that gives a 4-tuple, `evaluate`, and
+the attributes that agents and evaluators reach for. Rule: a word whose meaning we cannot keep is refused, not ignored; a fixed pause is
+taken only when one is asked for, because a step waits until the screen has settled; a farm's fault raises, a desktop that the agent
+broke scores 0. Non-goals: providers and images of OSWorld's own (`provider_name` is accepted and says nothing).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import gymnasium as gym
+from PIL import Image
+
+from dart_envs.action_spaces import make_codec
+from dart_envs.core import AsyncDesktopEnv
+from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
+from dart_envs.farm.base import FarmLike, LeaseLike
+from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.loop import LoopThread
+from dart_envs.osworld.controllers import PythonController, SetupController
+from dart_envs.setup import run_steps
+from dart_envs.tasks.model import SetupStep, Task, parse_task
+from dart_envs.types import EndReason, Observation, Outcome
+from dart_server.wire import DesktopShape
+
+CODECS = {
+    "computer_13": "computer_13",
+    "pyautogui": "pyautogui-exec",
+    "claude_computer_use": "pyautogui-exec",
+    "autoglm_computer_use": "pyautogui-exec",
+}
+"""OSWorld's action spaces by ours: its pyautogui is run by Python inside the desktop."""
+SERVER_PORT, CHROMIUM_PORT, VNC_PORT, VLC_PORT = 5000, 9222, 8006, 8080
+NO_LIMIT = 10**9
+EVALUATE_TIMEOUT_S = 600.0
+_ENDS = ("DONE", "FAIL")
+
+
+class DesktopEnv(gym.Env[dict[str, Any], Any]):
+    """One desktop at a time.
+
+    action_space: `pyautogui` (Python text, run inside) or `computer_13`. screen_size: (width, height), pixels. image: the desktop image;
+    farm: URL or object, as of `DartOSWorldEnv`. cache_dir, client_password: kept for those who read them. provider_name, region,
+    path_to_vm, snapshot_name, headless, and what newer trees add, say nothing here: every desktop is a lease of the farm.
+    """
+
+    def __init__(
+        self,
+        provider_name: str = "dart",
+        region: str | None = None,
+        path_to_vm: str | None = None,
+        snapshot_name: str = "init_state",
+        action_space: str = "pyautogui",
+        cache_dir: str = "cache",
+        screen_size: tuple[int, int] = (1920, 1080),
+        headless: bool = True,
+        require_a11y_tree: bool = True,
+        require_terminal: bool = False,
+        os_type: str = "Ubuntu",
+        enable_proxy: bool = False,
+        client_password: str = "password",
+        *,
+        image: str = "desktop",
+        farm: str | FarmLike | None = None,
+        **_of_other_trees: Any,
+    ) -> None:
+        if action_space not in CODECS:
+            raise ValueError(f"action_space is one of {', '.join(CODECS)}, not {action_space!r}.")
+        if os_type != "Ubuntu":
+            raise ValueError(f"os_type is Ubuntu, not {os_type!r}: desktops here run Linux.")
+        if enable_proxy:
+            raise ValueError("enable_proxy must be False: desktops here have no network.")
+        self.provider_name, self.region, self.path_to_vm = provider_name, region, path_to_vm
+        self.snapshot_name, self.headless, self.os_type = snapshot_name, headless, os_type
+        self.cache_dir_base = self.cache_dir = cache_dir
+        self.client_password = client_password
+        self.require_a11y_tree, self.require_terminal = require_a11y_tree, require_terminal
+        self.screen_width, self.screen_height = screen_size
+        self.shape = DesktopShape(image=image, resolution=screen_size)
+        self.action_space = action_space  # type: ignore[assignment]  # OSWorld's agents read the name here
+        self._codec = make_codec(CODECS[action_space], screen_size)
+        self.controller = PythonController(lambda: self._address(SERVER_PORT))
+        self.setup_controller = SetupController(self._perform)
+        self.action_history: list[Any] = []
+        self.instruction: str | None = None
+        self.task_id: str | None = None
+        self.vm_platform, self.vm_machine = "Linux", "x86_64"
+        self.vlc_password = "password"
+        self.current_use_proxy = False
+        self._step_no = 0
+        self._task: Task | None = None
+        self._broke: str | None = None
+        self._farm = farm
+        self._loop = LoopThread.shared()
+        self._own_farm: AsyncFarm | None = None
+        self._core: AsyncDesktopEnv | None = None
+        self._tunnels = AsyncExitStack()
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._tunnelled: LeaseLike | None = None
+
+    # Episodes.
+
+    def reset(  # type: ignore[override]
+        self,
+        task_config: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Bring the desktop to the task's start (None: a clean desktop) and observe. Raises TaskError for a bad task, and as
+        `AsyncDesktopEnv.reset`."""
+        self.action_history.clear()
+        self._step_no, self._broke = 0, None
+        config = dict(task_config) if task_config is not None else _NOTHING
+        task = parse_task(config | {"image": self.shape.image}, name=str(config.get("id", "task_config")))
+        self._task = task if task_config is not None else None
+        self.task_id = task.id if task_config is not None else None
+        self.instruction = task.instruction if task_config is not None else None
+        self._loop.run(self._reset(task, seed))
+        self._codec.reset()
+        return self._get_obs()
+
+    async def _reset(self, task: Task, seed: int | None) -> None:
+        if self._core is None:
+            farm = self._farm
+            if farm is None or isinstance(farm, str):
+                farm = self._own_farm = await AsyncFarm.connect(farm)
+            self._core = AsyncDesktopEnv(farm, shape=self.shape, max_steps=NO_LIMIT, labels={"purpose": "osworld"})
+        await self._core.reset(task, seed)
+
+    def step(self, action: Any, pause: float = 0.0) -> tuple[dict[str, Any], float, bool, dict[str, Any]]:  # type: ignore[override]
+        """Perform an action, wait until the screen has settled and `pause` seconds more, and observe: observation, 0.0, done, info.
+
+        DONE and FAIL only say that the episode is over; `evaluate` judges. Raises ActionError for what cannot be performed, and
+        DartEnvError when the farm fails.
+        """
+        core = self._running()
+        gesture = self._codec.decode(action, core.pointer)
+        self._step_no += 1
+        self.action_history.append(action)
+        if gesture.end is not None:
+            word = gesture.end.value
+            return self._get_obs(), 0.0, True, {word: True}
+        self._codec.performed()
+        result = self._loop.run(core.step(gesture))
+        if result.end is EndReason.BROKE_DESKTOP:
+            self._broke = str(result.info.get("cause"))
+            return self._last_seen(result.observation), 0.0, True, {"broke_desktop": self._broke}
+        if result.end is not None:
+            raise DartEnvError(f"The episode ended by a fault of the farm: {result.info.get('cause')}.")
+        if pause > 0:
+            time.sleep(pause)
+        return self._get_obs(), 0.0, False, dict(result.info)
+
+    def evaluate(self) -> float:
+        """The task's verdict on the desktop as it is. Raises EvaluatorError where there is none."""
+        return self.judge().reward
+
+    def judge(self) -> Outcome:
+        """`evaluate`, with what it looked at."""
+        if self._task is None:
+            raise TaskError("There is no task to evaluate; give reset() a task_config.")
+        if self._broke is not None:
+            return Outcome(0.0, {"broke_desktop": self._broke})
+        failed = bool(self.action_history) and _word(self.action_history[-1]) == "FAIL"
+        return self._loop.run(self._judge(self._task, EndReason.FAIL if failed else EndReason.DONE))
+
+    async def _judge(self, task: Task, end: EndReason) -> Outcome:
+        try:
+            async with asyncio.timeout(EVALUATE_TIMEOUT_S):
+                return await task.evaluate(self._lease(), end=end)
+        except TimeoutError:
+            raise EvaluatorError(f"The evaluator took more than {EVALUATE_TIMEOUT_S:g} s.") from None
+
+    def render(self, mode: str = "rgb_array") -> bytes | None:  # type: ignore[override]
+        """PNG bytes of the screen, as OSWorld gives them."""
+        if mode != "rgb_array":
+            raise ValueError(f"mode is rgb_array, not {mode!r}.")
+        return self.controller.get_screenshot()
+
+    def close(self) -> None:
+        """Give the desktop back. Idempotent."""
+        self._loop.run(self._aclose())
+
+    async def _aclose(self) -> None:
+        await self._drop_tunnels()
+        core, self._core = self._core, None
+        farm, self._own_farm = self._own_farm, None
+        if core is not None:
+            await core.aclose()
+        if farm is not None:
+            await farm.aclose()
+
+    # Where things are.
+
+    @property
+    def vm_ip(self) -> str:
+        """Host of all ports below."""
+        return self._address(SERVER_PORT)[0]
+
+    @property
+    def server_port(self) -> int:
+        """OSWorld's server inside the desktop."""
+        return self._address(SERVER_PORT)[1]
+
+    @property
+    def chromium_port(self) -> int:
+        """Chrome's debugging port, where one is open inside."""
+        return self._address(CHROMIUM_PORT)[1]
+
+    @property
+    def vnc_port(self) -> int:
+        """A VNC server's web port, where one is open inside."""
+        return self._address(VNC_PORT)[1]
+
+    @property
+    def vlc_port(self) -> int:
+        """VLC's web interface, where one is open inside."""
+        return self._address(VLC_PORT)[1]
+
+    @property
+    def vm_screen_size(self) -> dict[str, int]:
+        """`width` and `height`, pixels."""
+        return {"width": self.screen_width, "height": self.screen_height}
+
+    def start_recording(self) -> None:
+        """Begin a film of the screen."""
+        self.controller.start_recording()
+
+    def end_recording(self, dest: str) -> None:
+        """End the film and write it (MP4) to `dest`."""
+        self.controller.end_recording(dest)
+
+    # Inside.
+
+    def _running(self) -> AsyncDesktopEnv:
+        if self._core is None:
+            raise DartEnvError("No episode is running; call reset() first.")
+        return self._core
+
+    def _lease(self) -> LeaseLike:
+        lease = self._running().lease
+        if lease is None:
+            raise DartEnvError("The desktop was lost; call reset().")
+        return lease
+
+    def _address(self, port: int) -> tuple[str, int]:
+        return self._loop.run(self._tunnel(port))
+
+    async def _tunnel(self, port: int) -> tuple[str, int]:
+        """A tunnel of the lease of now, opened when it is first asked for."""
+        lease = self._lease()
+        if lease is not self._tunnelled:
+            await self._drop_tunnels()
+            self._tunnelled = lease
+        if port not in self._addresses:
+            self._addresses[port] = await self._tunnels.enter_async_context(lease.tunnel(port))
+        return self._addresses[port]
+
+    async def _drop_tunnels(self) -> None:
+        self._addresses.clear()
+        self._tunnelled = None
+        await self._tunnels.aclose()
+
+    def _perform(self, config: Sequence[Mapping[str, Any]]) -> None:
+        steps = [SetupStep.model_validate(dict(step)) for step in config]
+        self._loop.run(run_steps(self._lease(), steps))
+
+    def _get_obs(self) -> dict[str, Any]:
+        return self._loop.run(self._observe())
+
+    async def _observe(self) -> dict[str, Any]:
+        lease = self._lease()
+        picture = await lease.guest("GET", "/screenshot")
+        tree = await lease.guest("GET", "/accessibility") if self.require_a11y_tree else None
+        terminal = await lease.terminal() if self.require_terminal else None
+        return {
+            "screenshot": picture.content if picture.status == 200 else None,
+            "accessibility_tree": _tree(tree.content) if tree is not None and tree.status == 200 else None,
+            "terminal": terminal,
+            "instruction": self.instruction,
+        }
+
+    def _last_seen(self, last: Observation) -> dict[str, Any]:
+        """What is left to see of a desktop that is gone."""
+        parts = {"screenshot": _png(last), "accessibility_tree": None, "terminal": None}
+        return parts | {"instruction": self.instruction}
+
+
+_NOTHING: dict[str, Any] = {
+    "id": "none",
+    "instruction": "Nothing.",
+    "evaluator": {"func": "infeasible"},
+    "publish_setup": False,
+}
+
+
+def _word(action: Any) -> str | None:
+    """DONE, FAIL or WAIT, as text or as OSWorld's dict."""
+    if isinstance(action, Mapping):
+        action = action.get("action_type", action.get("command"))
+    return action.strip() if isinstance(action, str) and action.strip() in (*_ENDS, "WAIT") else None
+
+
+def _tree(content: bytes) -> str | None:
+    answer = json.loads(content)
+    return str(answer["AT"]) if isinstance(answer, dict) and "AT" in answer else None
+
+
+def _png(observation: Observation) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(observation.screenshot).save(file, "PNG", compress_level=1)
+    return file.getvalue()

@@ -1,0 +1,172 @@
+"""The shape of OSWorld's environment class, on a scripted desktop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dart_envs.errors import ActionError, DartEnvError, TaskError
+from dart_envs.fake import FakeFarm, ScriptedDesktop
+from dart_envs.osworld import DesktopEnv
+from dart_server.wire import ExecReply, FaultOwner
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def typed(desktop: ScriptedDesktop, _args: list[str], _stdin: str) -> ExecReply:
+    return ExecReply(returncode=0, stdout=desktop.state.typed, stderr="")
+
+
+def task(**changes: Any) -> dict[str, Any]:
+    return {
+        "id": "30e3e107-1cfb-46ee-a755-2cd080d7ba6a",
+        "snapshot": "os",
+        "instruction": "Type the word.",
+        "source": "",
+        "config": [],
+        "trajectory": "trajectories/",
+        "related_apps": ["os"],
+        "evaluator": {
+            "func": "exact_match",
+            "result": {"type": "vm_command_line", "command": ["typed"]},
+            "expected": {"type": "rule", "rules": {"expected": "word"}},
+        },
+        "proxy": False,
+        **changes,
+    }
+
+
+INFEASIBLE = task(id="no", evaluator={"func": "infeasible"})
+
+
+@pytest.fixture
+def farm() -> FakeFarm:
+    return FakeFarm(programs={"typed": typed})
+
+
+@pytest.fixture
+def env(farm: FakeFarm) -> Iterator[DesktopEnv]:
+    made = DesktopEnv(action_space="computer_13", screen_size=(640, 400), require_terminal=True, farm=farm)
+    assert not farm.leases, "a desktop was leased in the constructor"
+    yield made
+    made.close()
+    made.close()
+    assert all(lease.released for lease in farm.leases)
+
+
+def test_an_episode_has_osworlds_shape(env: DesktopEnv) -> None:
+    first = env.reset(task_config=task())
+    assert set(first) == {"screenshot", "accessibility_tree", "terminal", "instruction"}
+    assert first["screenshot"].startswith(PNG)
+    assert first["accessibility_tree"].startswith("<desktop-frame")
+    assert (first["instruction"], first["terminal"]) == ("Type the word.", "")
+    assert env.evaluate() == 0.0
+    observation, reward, done, _ = env.step({"action_type": "TYPING", "parameters": {"text": "word"}}, 0.0)
+    assert (reward, done, observation["terminal"]) == (0.0, False, "word")
+    _, reward, done, info = env.step("DONE")
+    assert (reward, done, info) == (0.0, True, {"done": True})
+    assert env.evaluate() == 1.0
+    assert len(env.action_history) == 2
+    env.reset(task_config=task())
+    assert env.action_history == []
+    assert env.evaluate() == 0.0, "the desktop of the last episode was used again"
+
+
+@pytest.mark.parametrize("fail", ["FAIL", {"action_type": "FAIL"}])
+def test_fail_is_right_only_where_nothing_can_be_done(env: DesktopEnv, fail: Any) -> None:
+    env.reset(task_config=INFEASIBLE)
+    assert env.evaluate() == 0.0
+    *_, done, info = env.step(fail)
+    assert (done, info, env.evaluate()) == (True, {"fail": True}, 1.0)
+    env.reset(task_config=task())
+    env.step({"action_type": "TYPING", "text": "word"})
+    env.step(fail)
+    assert env.evaluate() == 0.0
+
+
+def test_there_is_no_limit_of_steps(env: DesktopEnv) -> None:
+    env.reset(task_config=task())
+    assert not any(env.step({"action_type": "PRESS", "key": "a"})[2] for _ in range(20)), "a task of 15 steps"
+
+
+def test_without_a_task_there_is_a_clean_desktop_and_no_verdict(env: DesktopEnv) -> None:
+    assert env.reset()["instruction"] is None
+    with pytest.raises(TaskError, match="no task to evaluate"):
+        env.evaluate()
+
+
+def test_before_a_reset_there_is_nothing(env: DesktopEnv) -> None:
+    for call in (lambda: env.step("WAIT"), lambda: env.vm_ip):
+        with pytest.raises(DartEnvError, match="call reset"):
+            call()
+
+
+def test_set_up_steps_run_on_the_running_desktop(env: DesktopEnv, farm: FakeFarm) -> None:
+    env.reset(task_config=task())
+    assert env.setup_controller.setup([{"type": "execute", "parameters": {"command": ["true"]}}])
+    with pytest.raises(ValueError, match="no proxy"):
+        env.setup_controller.setup([], use_proxy=True)
+
+
+def test_a_desktop_that_the_agent_broke_scores_0(farm: FakeFarm, env: DesktopEnv) -> None:
+    env.reset(task_config=task())
+    farm.leases[-1].kill(FaultOwner.POLICY, "oom")
+    observation, _, done, info = env.step({"action_type": "PRESS", "key": "a"})
+    assert (done, info["broke_desktop"], env.evaluate()) == (True, "oom", 0.0)
+    assert observation["screenshot"].startswith(PNG)
+
+
+def test_a_fault_of_the_farm_raises_and_the_next_reset_is_well(farm: FakeFarm, env: DesktopEnv) -> None:
+    env.reset(task_config=task())
+    farm.leases[-1].kill(FaultOwner.HOST, "host_lost")
+    with pytest.raises(DartEnvError, match="host_lost"):
+        env.step({"action_type": "PRESS", "key": "a"})
+    assert env.reset(task_config=task())["screenshot"].startswith(PNG)
+
+
+def test_pyautogui_is_run_inside_the_desktop(farm: FakeFarm) -> None:
+    ran: list[str] = []
+
+    def python(_desktop: ScriptedDesktop, args: list[str], _stdin: str) -> ExecReply:
+        ran.append(args[-1])
+        return ExecReply(returncode=0, stdout="", stderr="")
+
+    farm.programs["python"] = python
+    env = DesktopEnv(screen_size=(640, 400), farm=farm)
+    env.reset(task_config=task())
+    code = "for i in range(3):\n    pyautogui.press('a')"
+    env.step(f"```python\n{code}\n```")
+    env.step({"command": code})
+    assert [one.endswith(code) for one in ran] == [True, True]
+    assert env.step("DONE")[2]
+    env.close()
+
+
+def test_an_action_that_cannot_be_performed_is_refused(env: DesktopEnv) -> None:
+    env.reset(task_config=task())
+    with pytest.raises(ActionError, match="between 0 and 639"):
+        env.step({"action_type": "CLICK", "x": 640, "y": 0})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"action_space": "telepathy"}, "action_space is one of"),
+        ({"os_type": "Windows"}, "os_type is Ubuntu"),
+        ({"enable_proxy": True}, "enable_proxy must be False"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DesktopEnv(**words)
+
+
+def test_words_of_other_trees_are_taken(farm: FakeFarm) -> None:
+    DesktopEnv(provider_name="docker", path_to_vm=None, headless=True, volume_size=40, farm=farm).close()
+
+
+def test_a_bad_task_names_its_field(env: DesktopEnv) -> None:
+    with pytest.raises(TaskError, match="field 'instruction'"):
+        env.reset(task_config=task(instruction=""))
