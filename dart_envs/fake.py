@@ -86,8 +86,7 @@ PROGRAMS: dict[str, Program] = {
 class ScriptedDesktop:
     """A desktop in memory. Tests set `state`, `programs` and `on_events`, and read what was done to it.
 
-    on_events: called after each step with the events, to play the application. programs: by name; others are
-    "not found".
+    on_events: called after each step with the events, to play the application. programs: by name; others are "not found".
     """
 
     def __init__(self, resolution: tuple[int, int] = (320, 200), *, on_events: OnEvents | None = None) -> None:
@@ -142,8 +141,7 @@ class ScriptedDesktop:
         return Frame(self.paint(), header)
 
     def paint(self) -> RgbImage:
-        """The screen: a colour that depends on what was typed and which windows there are, and the pointer as
-        a dark square."""
+        """The screen: a colour that depends on what was typed and on the windows, and the pointer as a dark square."""
         width, height = self._resolution
         content = f"{self.state.typed}\n{self.state.windows}\n{sorted(self.state.files)}".encode("utf-8", "replace")
         checksum = zlib.crc32(content)
@@ -245,12 +243,10 @@ class FakeLease(ScriptedDesktop):
         self._enter("guest")
         if path == "/accessibility":
             names = "".join(f"<{one.role} name={one.name!r}/>" for one in self.state.elements)
-            return GuestReply(
-                200, to_json({"AT": f"<desktop-frame>{names}</desktop-frame>"}).encode(), "application/json"
-            )
+            tree = to_json({"AT": f"<desktop-frame>{names}</desktop-frame>"})
+            return GuestReply(200, tree.encode(), "application/json")
         if path == "/screenshot":
-            file = io.BytesIO()
-            Image.fromarray(self.paint()).save(file, "PNG")
+            Image.fromarray(self.paint()).save(file := io.BytesIO(), "PNG")
             return GuestReply(200, file.getvalue(), "image/png")
         return GuestReply(404, b"", "text/plain")
 
