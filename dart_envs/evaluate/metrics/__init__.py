@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dart_envs.evaluate.metrics import osworld, text
+from dart_envs.evaluate.metrics import media, osworld, system, text
 from dart_envs.evaluate.metrics.base import Metric
 from dart_envs.evaluate.metrics.osworld import OSWORLD, OSWORLD_GETTERS
 
 __all__ = ["METRICS", "OSWORLD", "OSWORLD_GETTERS", "Metric"]
 
-METRICS: Mapping[str, Metric] = {**text.METRICS, **osworld.METRICS}
+METRICS: Mapping[str, Metric] = {**text.METRICS, **osworld.METRICS, **media.METRICS, **system.METRICS}

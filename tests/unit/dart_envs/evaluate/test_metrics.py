@@ -6,7 +6,7 @@ import osworld_cases
 import pytest
 
 from dart_envs.evaluate.artefacts import GuestFile, Spoiled
-from dart_envs.evaluate.metrics import METRICS
+from dart_envs.evaluate.metrics import METRICS, osworld, text
 from dart_server.wire import A11yElement
 
 
@@ -75,7 +75,7 @@ def test_metric(func: str, result: Any, expected: Any, options: dict[str, Any], 
 
 def test_every_metric_is_seen_to_pass_and_to_fail() -> None:
     seen = {(func, bool(reward)) for func, *_, reward in CASES}
-    assert seen == {(func, good) for func in METRICS for good in (True, False)}
+    assert seen == {(func, good) for func in {**text.METRICS, **osworld.METRICS} for good in (True, False)}
 
 
 @pytest.mark.parametrize(
