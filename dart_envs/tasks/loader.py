@@ -17,7 +17,10 @@ from dart_envs.tasks.model import Task, parse_task
 from dart_envs.tasks.suite import Suite
 
 ENTRY_POINT_GROUP = "dart_envs.suites"
-BUNDLED = {"basics": "dart_envs.tasks.basics:BASICS"}
+BUNDLED = {
+    "basics": "dart_envs.tasks.basics:BASICS",
+    "system": "dart_envs.tasks.system:SYSTEM",
+}
 """Where each bundled suite is; imported when it is asked for."""
 
 

@@ -1,0 +1,47 @@
+"""Processes: ending one of several.
+
+Role: a family about what runs. Rule: a stopped process still lives; what was not named must go on. Non-goals: priorities.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from dart_envs.tasks.basics.parts import step
+from dart_envs.tasks.suite import Draft, Family
+from dart_envs.tasks.system.parts import names, terminal, typed
+
+MARK = "-worker 86400"
+"""How the command line of each of these processes ends."""
+
+
+def end_process(random: Random) -> Draft:
+    """End one of four programs. The near miss ends another; the cheats only stop it, and end all of them."""
+    words = names(random, 4)
+    goal, wrong = random.sample(words, 2)
+    return Draft(
+        instruction=f"Four programs run in the background, named ...-worker. End {goal}-worker, and leave the others running.",
+        config=[
+            *(step("launch", command=["bash", "-c", f"exec -a {word}-worker sleep 86400"]) for word in words),
+            *terminal(random, "/home/user"),
+        ],
+        evaluator={
+            "func": "contains_names",
+            "result": {"type": "processes", "matching": f"^[a-z]+{MARK}$"},
+            "expected": {
+                "type": "rule",
+                "rules": {"exactly": sorted(f"{word}{MARK}" for word in words if word != goal)},
+            },
+        },
+        oracle=typed(f"pkill -f ^{goal}-worker"),
+        near_miss=typed(f"pkill -f ^{wrong}-worker"),
+        cheats=[ran_at_home(f"pkill -STOP -f ^{goal}-worker"), ran_at_home("pkill -f ^[a-z]*-worker")],
+    )
+
+
+def ran_at_home(line: str) -> list[dict[str, object]]:
+    """Moves: a shell runs this in the home folder."""
+    return [{"do": "code", "text": f"import subprocess\nsubprocess.run({line!r}.split(), check=True)"}]
+
+
+FAMILIES = (Family("end_process", "lxterminal", "end one of four background programs", 15, end_process),)
