@@ -21,14 +21,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dart_server import tracing
 from dart_server.errors import ConfigError
 from dart_server.settings import FarmSettings
-
-if TYPE_CHECKING:
-    import uvicorn
 
 log = logging.getLogger(__name__)
 GRACE_S = 3
@@ -204,12 +201,6 @@ def _bind_unix(path: Path) -> socket.socket:
     return bound
 
 
-def _with_tls(config: uvicorn.Config, tls: ssl.SSLContext | None) -> uvicorn.Config:
-    config.load()
-    config.ssl = tls
-    return config
-
-
 def run(settings: FarmSettings, *, idle_shutdown_s: float | None) -> None:
     """`serve` on an event loop of libuv, which takes a third of the processor time that asyncio's own takes for sockets."""
     import uvloop
@@ -225,18 +216,43 @@ async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> Non
     from dart_server.app import create_app
     from dart_server.choice import make_provider
     from dart_server.door.connections import guarded_protocol
+    from dart_server.door.tls import TlsDoor
     from dart_server.farm import Farm, package_version
     from dart_server.pieces import piecewise_protocol
 
+    tls = tls_context(settings)
+    listening = bind(settings)
+    connections = connections_allowed(settings)
+    protocol: Any = guarded_protocol(connections)
+
     class Server(uvicorn.Server):
-        """Signals are handled here below, for the farm's start and stop too."""
+        """Signals are handled here below, for the farm's start and stop too; under TLS the door is our own."""
+
+        door: TlsDoor | None = None
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield
 
-    tls = tls_context(settings)
-    listening = bind(settings)
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            if tls is None:
+                await super().startup(sockets)
+                return
+            await super().startup([])
+            self.door = TlsDoor(listening, tls, self._protocol, connections)
+            self.door.open()
+
+        def _protocol(self) -> asyncio.Protocol:
+            made: asyncio.Protocol = protocol(
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            return made
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            if self.door is not None:
+                await self.door.close()
+            await super().shutdown(sockets)
+
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -247,8 +263,8 @@ async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> Non
     config |= {"ws": piecewise_protocol(), "ws_per_message_deflate": False}
     config |= {"ws_max_size": settings.json_body_limit_bytes}
     config |= {"timeout_graceful_shutdown": GRACE_S, "timeout_keep_alive": 75}
-    config |= {"http": guarded_protocol(connections_allowed(settings)), "proxy_headers": False}
-    server = Server(_with_tls(uvicorn.Config(create_app(farm), **config), tls))
+    config |= {"http": protocol, "proxy_headers": False}
+    server = Server(uvicorn.Config(create_app(farm), **config))
     watchers: list[asyncio.Task[Any]] = [loop.create_task(stop.wait())]
     try:
         starting = loop.create_task(farm.start())
