@@ -75,6 +75,30 @@ def _held(path: Path, settings: FarmSettings) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _note_address(settings: FarmSettings, listening: socket.socket) -> None:
+    """Write where the farm listens beside its process, so that this user's commands find it there."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    place = f"[{host}]" if ":" in host else host
+    scheme = "http" if settings.tls_cert is None else "https"
+    url = f"unix://{settings.uds}" if settings.uds else f"{scheme}://{place}:{listening.getsockname()[1]}"
+    descriptor = os.open(settings.lock_path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        text = json.dumps({"pid": os.getpid(), "provider": settings.provider, "url": url}).encode()
+        os.ftruncate(descriptor, os.pwrite(descriptor, text, 0))
+    finally:
+        os.close(descriptor)
+
+
+def running_url(settings: FarmSettings) -> str | None:
+    """Where the farm that holds this runtime directory listens, None when there is none or it does not listen yet."""
+    if running_pid(settings) is None:
+        return None
+    try:
+        return str(json.loads(settings.lock_path.read_text())["url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def running_pid(settings: FarmSettings) -> int | None:
     """The process of the farm that holds this runtime directory, None when there is none."""
     try:
@@ -274,6 +298,7 @@ async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> Non
             await asyncio.wait({starting})
             return
         starting.result()
+        _note_address(settings, listening)
         log.info(
             "the farm serves on %s with provider %s",
             settings.uds or f"{settings.host}:{settings.port}",

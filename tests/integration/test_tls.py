@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -128,6 +129,19 @@ async def test_who_says_nothing_or_nonsense_holds_nobody_up(
     for one in silent:
         one.close()
     assert "Traceback" not in farm[2].read_text()
+
+
+def test_commands_find_the_farm_where_it_listens(certificate: tuple[Path, Path], farm: tuple[int, str, Path]) -> None:
+    argv, environment = command(farm[2].parent)
+    ask = [*argv[:3], "status", "--json"]
+
+    def asked(**more: str) -> subprocess.CompletedProcess[str]:
+        given = {**environment, **more}
+        return subprocess.run(ask, env=given, capture_output=True, text=True, timeout=60, check=False)
+
+    assert json.loads(asked(SSL_CERT_FILE=str(certificate[0])).stdout)["running"] is True
+    stranger = asked()
+    assert (stranger.returncode, json.loads(stranger.stderr)["error"]) == (1, "untrusted")
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,9 @@ def add(
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         option = str(problem["loc"][0]).replace("_", "-")
-        fail(f"{'NAME' if option == 'name' else f'--{option}'}: {printable(problem['msg'])}.")
+        if option == "name":
+            fail("NAME: 1 to 64 characters are needed, none of them a control character.")
+        fail(f"--{option}: {printable(problem['msg'])}.")
     settings = load_settings()
     body = request.model_dump(mode="json")
     made = None if offline else _online(settings, "/v1/keys", "POST", body)

@@ -1,7 +1,7 @@
 """What every command starts from: the settings, and the farm that answers.
 
-Rule: the farm of `DART_FARM_URL`, else the one on this user's socket; the key of `DART_API_KEY`, else the one that the farm
-keeps for its user. Non-goals: what is asked.
+Rule: the farm of `DART_FARM_URL`, else the one that runs in this user's runtime directory, wherever it listens; the key of
+`DART_API_KEY`, else the one that the farm keeps for its user. Non-goals: what is asked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def load_settings(**given: Any) -> FarmSettings:
 
 def address(settings: FarmSettings) -> str:
     """Where the farm is looked for, as clients take it."""
-    return os.environ.get("DART_FARM_URL") or f"unix://{settings.uds or settings.socket_path}"
+    from dart_server import daemon
+
+    given = os.environ.get("DART_FARM_URL")
+    return given or daemon.running_url(settings) or f"unix://{settings.uds or settings.socket_path}"
 
 
 def ask(
@@ -51,13 +54,11 @@ def ask(
     with what the farm says: exit code 2 for what is wrong with the request, else 1."""
     import httpx
 
-    url = os.environ.get("DART_FARM_URL", "")
+    url = address(settings)
     key = os.environ.get("DART_API_KEY") or (
         settings.key_path.read_text().strip() if settings.key_path.exists() else ""
     )
     socket = url.removeprefix("unix://") if url.startswith("unix://") else ""
-    if not url:
-        socket = str(settings.uds or settings.socket_path)
     wanted = {name: value for name, value in (params or {}).items() if value is not None}
     try:
         transport = httpx.HTTPTransport(uds=socket or None)
@@ -71,7 +72,10 @@ def ask(
         )
     except httpx.TimeoutException:
         fail(f"the farm at {address(settings)} did not answer within {ANSWER_TIMEOUT_S:g} s.", 1, error="timeout")
-    except httpx.TransportError:
+    except httpx.TransportError as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            hint = "Name the certificate that signed it: SSL_CERT_FILE=PATH."
+            fail(f"the certificate of the farm at {url} is not known here.", 1, error="untrusted", hint=hint)
         return None
     if not reply.is_success:
         _refused(reply)
