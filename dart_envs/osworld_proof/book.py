@@ -1,7 +1,7 @@
 """What was proved, kept line by line, and the table made of it.
 
-Role: the record of results, which of them still stand, and the table in Markdown. Rule: the newest result of a play counts, as long as task and
-solution are what they were. Non-goals: playing.
+Role: the record of results, which of them still stand, and the table in Markdown. Rule: the newest result of a play counts, as long as task
+and solution are what they were. Non-goals: playing.
 """
 
 from __future__ import annotations
