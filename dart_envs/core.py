@@ -34,8 +34,10 @@ from dart_envs.errors import (
     LeaseLost,
     SetupError,
 )
+from dart_envs.evaluate.choice import scorer_named
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.transport import FATAL_CODES
+from dart_envs.judging import JudgeOn, check_alive, check_outcome, copy_of, desktop_to_judge
 from dart_envs.prepare import Preparer
 from dart_envs.types import (
     Action,
@@ -69,7 +71,8 @@ class AsyncDesktopEnv:
 
     farm: where desktops come from; it is not closed here. max_steps: overrides the task's own budget.
     observation: which of `screenshot`, `a11y`, `a11y_xml`, `terminal` to fetch at every step. labels: shown in the farm's
-    lists of leases.
+    lists of leases. judge_on: `desktop` or `copy`, what an episode's end is judged on (`dart_envs.judging`). scorer: `auto`, `own` or
+    `official` is passed on to the task's `evaluate`; None leaves it to `DART_SCORER`.
     """
 
     def __init__(
@@ -85,6 +88,8 @@ class AsyncDesktopEnv:
         setup_wait_s: float = 180.0,
         evaluate_timeout_s: float = EVALUATE_TIMEOUT_S,
         labels: Mapping[str, str] | None = None,
+        judge_on: JudgeOn | str = JudgeOn.DESKTOP,
+        scorer: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         unknown = set(observation) - {"screenshot", "a11y", "a11y_xml", "terminal"}
@@ -102,6 +107,8 @@ class AsyncDesktopEnv:
         self._ttl_s, self._wait_s = ttl_s, wait_s
         self._evaluate_timeout_s = evaluate_timeout_s
         self._labels = dict(labels or {})
+        self._judge_on = JudgeOn(judge_on)
+        self._how: dict[str, Any] = {} if scorer is None else {"scorer": str(scorer_named(scorer))}
         self._clock = clock
         self._preparer = Preparer(farm, self.shape, clock=clock, wait_s=setup_wait_s)
         self._lease: LeaseLike | None = None
@@ -244,21 +251,18 @@ class AsyncDesktopEnv:
         """
         if self._over or self._lease is None or self._task is None:
             raise DartEnvError("No episode is running; call reset() first.")
-        fork = await self._lease.fork(1, wait_s=self._wait_s)
-        lease = fork.leases[0]
-        try:
-            async with asyncio.timeout(self._evaluate_timeout_s):
-                outcome = await self._task.evaluate(lease)
-            _check_outcome(outcome)
-            await self._check_alive(lease)
-        except TimeoutError:
-            raise EvaluatorError(f"The evaluator took more than {self._evaluate_timeout_s:g} s.") from None
-        except DartEnvError:
-            raise
-        except Exception as error:
-            raise EvaluatorError(f"{type(error).__name__}: {error}") from error
-        finally:
-            await lease.release()
+        async with copy_of(self._lease, self._wait_s) as copy:
+            try:
+                async with asyncio.timeout(self._evaluate_timeout_s):
+                    outcome = await self._task.evaluate(copy, **self._how)
+                check_outcome(outcome)
+                await check_alive(copy)
+            except TimeoutError:
+                raise EvaluatorError(f"The evaluator took more than {self._evaluate_timeout_s:g} s.") from None
+            except DartEnvError:
+                raise
+            except Exception as error:
+                raise EvaluatorError(f"{type(error).__name__}: {error}") from error
         return outcome
 
     async def _judge(self, end: EndReason) -> StepResult:
@@ -270,11 +274,12 @@ class AsyncDesktopEnv:
         started_s = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._evaluate_timeout_s):
-                await self._check_alive(self._lease)
-                outcome = await self._task.evaluate(self._lease, end=end)
-                _check_outcome(outcome)
-                if outcome.reward > 0.0:
-                    await self._check_alive(self._lease)
+                await check_alive(self._lease)
+                async with desktop_to_judge(self._lease, self._judge_on, self._wait_s) as (desktop, judged_on):
+                    outcome = await self._task.evaluate(desktop, end=end, **self._how)
+                    check_outcome(outcome)
+                    if outcome.reward > 0.0:
+                        await check_alive(desktop)
         except (DesktopGone, LeaseLost, FarmError) as error:
             return self._faulted(error)
         except Exception as error:  # noqa: BLE001 - whatever an evaluator raises is its own failure, never a score
@@ -284,23 +289,19 @@ class AsyncDesktopEnv:
             raise
         finally:
             self.timings_s["evaluate"] = self._clock.monotonic() - started_s
-        return self._ended(end, reward=float(outcome.reward), details=dict(outcome.details))
+        details = dict(outcome.details) | ({} if judged_on == JudgeOn.DESKTOP else {"judged_on": str(judged_on)})
+        return self._ended(end, reward=float(outcome.reward), details=details)
 
     async def _evaluator_failed(self, error: Exception) -> StepResult:
         """An evaluator that failed on a desktop that turns out to be dead did not fail by itself."""
         assert self._lease is not None
         try:
-            await self._check_alive(self._lease)
+            await check_alive(self._lease)
         except (DesktopGone, LeaseLost, FarmError) as fault:
             return self._faulted(fault)
         what = str(error) if isinstance(error, EvaluatorError) else f"{type(error).__name__}: {error}"
         log.warning("The evaluator of %s failed: %s", self._task.id if self._task else "?", what)
         return self._ended(EndReason.EVALUATOR_ERROR, cause=f"evaluator: {what}")
-
-    async def _check_alive(self, lease: LeaseLike) -> None:
-        health = await lease.health()
-        if not health.alive:
-            raise DesktopGone(f"The desktop died: {health.cause}.", fault_owner=health.fault_owner, cause=health.cause)
 
     # Ends.
 
@@ -368,8 +369,3 @@ async def _tree_xml(lease: LeaseLike) -> str:
 
 def _worth_retrying(error: DartEnvError) -> bool:
     return not (isinstance(error, FarmError) and (error.code in FATAL_CODES or error.code == "no_capacity"))
-
-
-def _check_outcome(outcome: Outcome) -> None:
-    if not isinstance(outcome, Outcome) or not 0.0 <= outcome.reward <= 1.0:
-        raise EvaluatorError(f"An evaluator answers an Outcome with a reward between 0 and 1, not {outcome!r}.")

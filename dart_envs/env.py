@@ -24,6 +24,7 @@ from dart_envs.errors import DartEnvError
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.loop import LoopThread
+from dart_envs.judging import JudgeOn
 from dart_envs.selection import TaskChoice, load, select
 from dart_envs.types import Action, Gesture, Outcome, RgbImage, TaskLike
 from dart_envs.views import ObservationChoice, View, make_spec
@@ -48,7 +49,8 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
     `terminal`, `marks`), or an `ObservationSpec` or its fields, for another size or form.
 
     action_space: `canonical`, `computer_13`, `pyautogui`, `pyautogui-exec`, `uitars`, `discrete-grid`,
-    `normalized` (see `dart_envs.action_spaces`), or a codec's factory.
+    `normalized` (see `dart_envs.action_spaces`), or a codec's factory. judge_on: `desktop` or `copy`, what an episode's end is judged on.
+    scorer: `auto`, `own` or `official`; None leaves it to `DART_SCORER`.
 
     Actions: elements of `action_space`, or `dart_envs.Action`s whatever the space. Reward: 0.0 until the
     evaluator ran, which happens once, at DONE, FAIL or the last step. `info["end"]` says why an episode
@@ -71,6 +73,8 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         observation: ObservationChoice = OBSERVATION,
         labels: Mapping[str, str] | None = None,
         action_space: ActionSpaceChoice = "canonical",
+        judge_on: JudgeOn | str = JudgeOn.DESKTOP,
+        scorer: str | None = None,
     ) -> None:
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode is None or rgb_array, not {render_mode!r}.")
@@ -87,6 +91,8 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
             "settle": make_settle(settle),
             "observation": self._view.spec.parts,
             "labels": labels,
+            "judge_on": JudgeOn(judge_on),
+            "scorer": scorer,
         }
         self._farm = farm
         self._held: _Held | None = None

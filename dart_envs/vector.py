@@ -29,6 +29,7 @@ from dart_envs.errors import ActionError
 from dart_envs.farm.base import FarmLike
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.loop import LoopThread
+from dart_envs.judging import JudgeOn
 from dart_envs.selection import TaskChoice, select
 from dart_envs.slot import Slot, SlotSpec, Transition
 from dart_envs.types import Gesture, RgbImage
@@ -76,6 +77,8 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         step_deadline_s: float | None = None,
         reset_deadline_s: float | None = None,
+        judge_on: JudgeOn | str = JudgeOn.DESKTOP,
+        scorer: str | None = None,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, not {num_envs}.")
@@ -99,6 +102,8 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             "settle": make_settle(settle),
             "observation": self._view.spec.parts,
             "labels": labels,
+            "judge_on": JudgeOn(judge_on),
+            "scorer": scorer,
         }
         mode = _mode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": mode}  # type: ignore[misc]

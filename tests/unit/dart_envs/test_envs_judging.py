@@ -1,0 +1,91 @@
+"""What an episode's end is judged on: its own desktop or a copy of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from toy_task import ToyTask
+
+from dart_envs.actions import Action
+from dart_envs.core import AsyncDesktopEnv
+from dart_envs.errors import CapabilityMissing, EvaluatorError
+from dart_envs.fake import FakeFarm, FakeLease
+from dart_envs.types import ActionType, Desktop, EndReason, Outcome
+from dart_server.wire import DesktopShape, FaultOwner
+
+SHAPE = DesktopShape(resolution=(320, 200))
+TYPE = Action(ActionType.TYPE, text="hello")
+DONE = Action(ActionType.DONE)
+
+
+class Touching(ToyTask):
+    """An evaluator that leaves traces where it looks."""
+
+    async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
+        outcome = await super().evaluate(desktop, end=end)
+        await desktop.write_file("/home/user/trace", b"judged")
+        return outcome
+
+
+def traces(lease: FakeLease) -> bool:
+    return "/home/user/trace" in lease.state.files
+
+
+async def test_a_copy_keeps_the_evaluator_off_the_desktop_and_is_given_back(farm: FakeFarm) -> None:
+    async with AsyncDesktopEnv(farm, shape=SHAPE, judge_on="copy") as env:
+        await env.reset(Touching())
+        await env.step(TYPE)
+        result = await env.step(DONE)
+        original, copy = farm.leases
+        assert result.reward == 1.0
+        assert result.info["outcome"]["judged_on"] == "copy"
+        assert (traces(original), traces(copy)) == (False, True)
+        assert env.lease is original
+        assert (original.released, copy.released) == (False, True)
+
+
+async def test_without_a_copy_the_desktop_itself_is_judged_and_the_verdict_says_so(farm: FakeFarm) -> None:
+    async with AsyncDesktopEnv(farm, shape=SHAPE, judge_on="copy") as env:
+        await env.reset(ToyTask())
+        await env.step(TYPE)
+        farm.leases[0].fail_next("fork", CapabilityMissing("no forks", code="capability_missing"))
+        result = await env.step(DONE)
+    assert result.reward == 1.0
+    assert result.info["outcome"]["judged_on"] == "desktop, since there is no copy: capability_missing"
+
+
+@pytest.mark.parametrize(
+    ("owner", "end"), [(FaultOwner.POLICY, EndReason.BROKE_DESKTOP), (FaultOwner.HOST, EndReason.FARM_FAULT)]
+)
+async def test_a_copy_that_dies_follows_its_owner(farm: FakeFarm, owner: FaultOwner, end: EndReason) -> None:
+    class Killer(ToyTask):
+        async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
+            farm.leases[-1].kill(owner, "oom")
+            raise EvaluatorError("the program said nothing")
+
+    async with AsyncDesktopEnv(farm, shape=SHAPE, judge_on="copy") as env:
+        await env.reset(Killer())
+        assert (await env.step(DONE)).end is end
+
+
+async def test_the_scorer_is_handed_to_the_task() -> None:
+    asked: list[Mapping[str, object]] = []
+
+    class Asking(ToyTask):
+        async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None, **how: object) -> Outcome:
+            asked.append(how)
+            return Outcome(0.0)
+
+    for scorer in ("official", None):
+        async with AsyncDesktopEnv(FakeFarm(), shape=SHAPE, scorer=scorer) as env:
+            await env.reset(Asking())
+            await env.step(DONE)
+    assert asked == [{"scorer": "official"}, {}]
+
+
+def test_a_wrong_setting_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="nowhere"):
+        AsyncDesktopEnv(FakeFarm(), shape=SHAPE, judge_on="nowhere")
+    with pytest.raises(EvaluatorError, match="auto, own or official"):
+        AsyncDesktopEnv(FakeFarm(), shape=SHAPE, scorer="mine")
