@@ -21,7 +21,16 @@ from dart_envs.types import Desktop
 PERFORMERS: Mapping[str, Performer] = {**perform.PERFORMERS, **web.PERFORMERS}
 ATTEMPTS = 2
 REPEATABLE = frozenset(
-    {"activate_window", "close_window", "wait_window", "place_window", "upload_file", "write_file", "write_binary"}
+    {
+        "activate_window",
+        "close_window",
+        "wait_window",
+        "wait_element",
+        "place_window",
+        "upload_file",
+        "write_file",
+        "write_binary",
+    }
 )
 
 

@@ -1,8 +1,8 @@
 """Parameters of every set-up step type, as pydantic models.
 
 Role: the closed list of step types. Rule: a wrong or unknown parameter is found when the task is loaded, not on the
-desktop. OSWorld's own types keep OSWorld's names and meanings; `wait_window`, `place_window`, `write_file`,
-`write_binary` and `launch_captured` are ours. Non-goals: performing steps (`dart_envs.setup.perform`).
+desktop. OSWorld's own types keep OSWorld's names and meanings; `wait_window`, `wait_element`, `place_window`,
+`write_file`, `write_binary` and `launch_captured` are ours. Non-goals: performing steps (`dart_envs.setup.perform`).
 
 `NETWORK_STEPS` are OSWorld's types that speak to the internet and never to a desktop: tasks that use them load, but do not run.
 """
@@ -86,6 +86,17 @@ class WindowParameters(StepParameters):
     strict: bool = False
     by_class: bool = False
     timeout_s: float = Field(default=20.0, gt=0, le=600)
+
+
+class WaitElementParameters(StepParameters):
+    """An element of the accessibility tree, by its role and, where it is given, its name, and then a screen that has come to rest.
+
+    A window's title is there before its content; use this before a prepared state is kept. Success: the element is showing.
+    """
+
+    role: str = Field(min_length=1)
+    name: str | None = None
+    timeout_s: float = Field(default=60.0, gt=0, le=600)
 
 
 class PlaceWindowParameters(WindowParameters):
@@ -215,6 +226,7 @@ STEP_PARAMETERS: Mapping[str, type[StepParameters]] = {
     "activate_window": WindowParameters,
     "close_window": WindowParameters,
     "wait_window": WindowParameters,
+    "wait_element": WaitElementParameters,
     "place_window": PlaceWindowParameters,
     "upload_file": UploadFileParameters,
     "write_file": WriteFileParameters,

@@ -14,11 +14,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dart_envs.clock import Clock
+from dart_envs.errors import GuestError
 from dart_envs.setup import params, windows
 from dart_envs.types import Desktop
-from dart_server.wire import ExecReply
+from dart_server.wire import ExecReply, SettleSpec
 
 POLL_S = 0.05
+AT_REST = SettleSpec(quiet_ms=700, cap_ms=10_000)
+"""When a screen counts as done with painting a window that has just come."""
 CLIENT_PASSWORD = "password"
 HOME = "/home/user"
 CAPTURE_ROOT = "/var/lib/dart/captured"
@@ -165,6 +168,24 @@ async def wait_window(stage: Stage, step: params.WindowParameters) -> None:
     await awaited_window(stage, step)
 
 
+async def wait_element(stage: Stage, step: params.WaitElementParameters) -> None:
+    """Wait until an element is showing, then until the screen rests. A tree that cannot be read yet is waited for too."""
+    what = step.role if step.name is None else f"{step.role} {step.name!r}"
+    limit_s = stage.clock.monotonic() + step.timeout_s
+    while True:
+        unread = ""
+        try:
+            elements = await stage.desktop.a11y()
+        except GuestError as error:
+            elements, unread = [], f": {error}"
+        if any(element.role == step.role and step.name in (None, element.name) for element in elements):
+            break
+        if stage.clock.monotonic() >= limit_s:
+            raise StepFailed(f"no {what} appeared within {step.timeout_s:g} s{unread}")
+        await stage.clock.sleep(POLL_S)
+    await stage.desktop.step([], AT_REST)
+
+
 async def activate_window(stage: Stage, step: params.WindowParameters) -> None:
     """Raise and focus a window."""
     await windows.activate(stage.desktop, await awaited_window(stage, step))
@@ -278,6 +299,7 @@ PERFORMERS: Mapping[str, Performer] = {
     "activate_window": activate_window,
     "close_window": close_window,
     "wait_window": wait_window,
+    "wait_element": wait_element,
     "place_window": place_window,
     "upload_file": upload_file,
     "write_file": write_file,

@@ -11,7 +11,7 @@ from dart_envs.setup import STEP_PARAMETERS, check_parameters, run_steps
 from dart_envs.setup.interpreter import PERFORMERS
 from dart_envs.setup.windows import parse_list
 from dart_envs.tasks import SetupStep
-from dart_server.wire import FaultOwner
+from dart_server.wire import A11yElement, FaultOwner
 
 
 def step(type: str, **parameters: Any) -> SetupStep:
@@ -245,3 +245,18 @@ def test_window_list_lines_with_odd_titles() -> None:
         ("0x00600007", "zenity.Zenity", "Two  words"),
         ("0x1", "a b.C", ""),
     ]
+
+
+async def test_wait_element_waits_for_the_element_and_then_for_rest() -> None:
+    desk, clock = WindowDesk(), ManualClock()
+    heading = A11yElement(role="heading", name="Shop", x=0, y=0, w=9, h=9)
+    wanted = step("wait_element", role="heading", name="Shop", timeout_s=1)
+    desk.state.elements = [heading.model_copy(update={"name": "Cart"})]
+    with pytest.raises(SetupError, match="no heading 'Shop' appeared within 1 s"):
+        await run(desk, wanted, clock=clock)
+    assert clock.monotonic() >= 1
+    assert "step" not in desk.calls
+    desk.state.elements.append(heading)
+    desk.fail_next("a11y", GuestError("still starting"))
+    await run(desk, wanted, step("wait_element", role="heading"), clock=clock)
+    assert desk.calls.count("step") == 2
