@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dart_envs.evaluate.metrics import media, osworld, system, text
+from dart_envs.evaluate.metrics import media, office, osworld, system, text
 from dart_envs.evaluate.metrics.base import Metric
 from dart_envs.evaluate.metrics.osworld import OSWORLD, OSWORLD_GETTERS
 
 __all__ = ["METRICS", "OSWORLD", "OSWORLD_GETTERS", "Metric"]
 
-METRICS: Mapping[str, Metric] = {**text.METRICS, **osworld.METRICS, **media.METRICS, **system.METRICS}
+METRICS: Mapping[str, Metric] = {
+    **text.METRICS,
+    **osworld.METRICS,
+    **media.METRICS,
+    **office.METRICS,
+    **system.METRICS,
+}
