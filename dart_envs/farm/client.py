@@ -108,7 +108,8 @@ class AsyncFarmClient(FarmAdmin):
         state where there is one; with `snapshot_id` (id or name), a copy of exactly that snapshot; with `match_labels`, one
         of the pool that has these labels.
 
-        Heartbeats start at once. Raises `FarmError` (`NoCapacity`, `ImageMissing`, …).
+        Heartbeats start at once. A farm that is started again meanwhile, and forgets who waits, is asked again under the same
+        client request id for as long. Raises `FarmError` (`NoCapacity`, `ImageMissing`, …).
         """
         request = LeaseRequest(
             client_request_id=uuid.uuid4().hex,
@@ -137,6 +138,7 @@ class AsyncFarmClient(FarmAdmin):
             self._retries,
             self._clock,
             patience_s=max(request.wait_s, REPLY_GRACE_S),
+            outage_s=request.wait_s,
             before_again=self._revive,
         )
         return self._hold(Lease.model_validate_json(content))
@@ -199,6 +201,7 @@ class AsyncFarmClient(FarmAdmin):
                 self._retries,
                 self._clock,
                 patience_s=CLAIM_PATIENCE_S,
+                outage_s=CLAIM_PATIENCE_S,
                 before_again=self._revive,
             )
 

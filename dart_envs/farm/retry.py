@@ -18,6 +18,8 @@ from dart_envs.errors import Draining, FarmError, LedgerAway, QuotaExceeded, Too
 
 _T = TypeVar("_T")
 REPEATABLE = (Unreachable, QuotaExceeded, TooManyRequests, Draining, LedgerAway)
+OUTAGES = (Unreachable, LedgerAway)
+"""The farm, or its ledger, is away, as while it is started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,12 @@ class Retries:
     longest_pause_s: float = 5.0
     longest_retry_after_s: float = 60.0
 
-    def pause_s(self, error: FarmError, attempt: int) -> float | None:
-        """Seconds until the next attempt after `attempt` ones have failed, the last with `error`; None: do not try again."""
-        if attempt >= self.attempts or not isinstance(error, REPEATABLE):
+    def pause_s(self, error: FarmError, attempt: int, *, lasting: bool = False) -> float | None:
+        """Seconds until the next attempt after `attempt` ones have failed, the last with `error`; None: do not try again.
+
+        `lasting`: an outage is waited out, however many attempts that takes, unless nothing is to be repeated at all."""
+        waited_out = lasting and self.attempts > 1 and isinstance(error, OUTAGES)
+        if not isinstance(error, REPEATABLE) or (attempt >= self.attempts and not waited_out):
             return None
         if error.retry_after_s is not None:
             return error.retry_after_s if error.retry_after_s <= self.longest_retry_after_s else None
@@ -51,16 +56,19 @@ async def repeated(
     clock: Clock,
     *,
     patience_s: float = float("inf"),
+    outage_s: float = 0.0,
     before_again: Callable[[FarmError], Awaitable[None]] | None = None,
 ) -> _T:
-    """What the request answers, asked again as `retries` says while the pauses fit into `patience_s`. Raises its last error."""
-    gives_up_s = clock.monotonic() + patience_s
+    """What the request answers, asked again as `retries` says while the pauses fit into `patience_s`; for `outage_s` from now through
+    every outage of the farm. Raises its last error."""
+    began_s = clock.monotonic()
+    gives_up_s = began_s + patience_s
     attempt = 1
     while True:
         try:
             return await request()
         except FarmError as error:
-            pause_s = retries.pause_s(error, attempt)
+            pause_s = retries.pause_s(error, attempt, lasting=clock.monotonic() < began_s + outage_s)
             if pause_s is None or clock.monotonic() + pause_s > gives_up_s:
                 raise
             attempt += 1

@@ -25,6 +25,8 @@ from dart_server.wire import ClaimState, DesktopShape, KeyScope, PoolSpec
 SHAPE = DesktopShape(resolution=(640, 400))
 DESKTOPS = 3
 LIMIT_S = 60.0
+AWAY_S = 3.0
+"""Longer than the quick repetitions of a request take."""
 
 
 @pytest.fixture(scope="module")
@@ -215,12 +217,21 @@ def killable(tmp_path: Path) -> Iterator[Killable]:
     farm.kill()
 
 
+async def until_claims_wait(farm: AsyncFarmClient, number: int) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while len(await farm.claims()) != number:  # noqa: ASYNC110 - a test looks from outside
+            await asyncio.sleep(0.1)
+
+
 async def test_leases_and_claims_outlive_a_farm_that_is_killed(killable: Killable) -> None:
     async with await AsyncFarmClient.connect(killable.url) as farm:
         lease = await farm.lease(SHAPE, ttl_s=20)
         claim = await farm.claim(1, SHAPE)
         waiting = asyncio.create_task(claim.wait(LIMIT_S))
+        asking = asyncio.create_task(farm.lease(SHAPE, wait_s=LIMIT_S))
+        await until_claims_wait(farm, 2)
         await asyncio.to_thread(killable.kill)
+        await asyncio.sleep(AWAY_S)
         await asyncio.to_thread(killable.start)
         ends_at = (await lease.view()).expires_at
         async with asyncio.timeout(LIMIT_S):
@@ -229,8 +240,15 @@ async def test_leases_and_claims_outlive_a_farm_that_is_killed(killable: Killabl
         assert view.state == "active"
         await lease.reset()
         assert (await lease.health()).alive
+        await until_claims_wait(farm, 2)
         assert not waiting.done()
+        assert not asking.done()
         await lease.release()
-        [granted] = await waiting
-        assert granted.lease_id != lease.lease_id
-        assert (await granted.events())[0].kind == "lease_granted"
+        async with asyncio.timeout(LIMIT_S):
+            done, _ = await asyncio.wait({waiting, asking}, return_when=asyncio.FIRST_COMPLETED)
+            first = waiting.result()[0] if waiting in done else asking.result()
+            assert first.lease_id != lease.lease_id
+            assert (await first.events())[0].kind == "lease_granted"
+            await first.release()
+            [granted], asked = await waiting, await asking
+        assert len({lease.lease_id, granted.lease_id, asked.lease_id}) == 3

@@ -20,9 +20,11 @@ from dart_envs.errors import (
     NotFound,
     QuotaExceeded,
     SnapshotMissing,
+    Unreachable,
 )
 from dart_envs.farm import AsyncFarmClient, FarmClient, Retries
 from dart_envs.farm.loop import LoopThread
+from dart_envs.farm.retry import repeated
 from dart_server.wire import ClaimState, ErrorCode
 
 GRANTED = {"state": "granted", "position": None}
@@ -171,6 +173,25 @@ async def test_a_wait_longer_than_the_callers_patience_is_not_begun(
         await client.lease(wait_s=10)
     assert full.value.retry_after_s == 45
     assert clock.asked == []
+
+
+@pytest.mark.parametrize(("attempts", "away_s", "answered"), [(4, 50.0, True), (4, 70.0, False), (1, 0.1, False)])
+async def test_an_outage_is_waited_out_for_as_long_as_the_claim_may_wait(
+    clock: QuickClock, attempts: int, away_s: float, answered: bool
+) -> None:
+    back_s = clock.monotonic() + away_s
+
+    async def ask() -> str:
+        if clock.monotonic() < back_s:
+            raise Unreachable("away", code="unreachable")
+        return "granted"
+
+    asked = repeated(ask, Retries(attempts=attempts), clock, patience_s=60.0, outage_s=60.0)
+    if answered:
+        assert await asked == "granted"
+    else:
+        with pytest.raises(Unreachable):
+            await asked
 
 
 async def test_who_wants_no_retries_gets_none(url: str, server: WireFarm, clock: QuickClock) -> None:
