@@ -12,13 +12,18 @@ import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
+from typing import IO
 
 from dart_server.hostd import cgroups, doctor, kernel, leftovers, server, tools
 from dart_server.hostd.containers import Host
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.runc import Runc
 from dart_server.hostd.storage import Storage, is_memory_backed
+
+ENDING_S = 30.0
+"""How long a helper that ends may take to remove its desktops."""
 
 
 class CannotStart(Exception):
@@ -57,10 +62,7 @@ def main(argv: list[str] | None = None) -> int:
             raise CannotStart("must run as root: start it with sudo")
         layout.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with layout.lock.open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise CannotStart(f"another helper already works on {layout.state_dir}") from error
+            hold(lock, layout)
             removed = leftovers.remove(layout)
             if not chosen.reap:
                 return _run(layout, chosen)
@@ -70,6 +72,20 @@ def main(argv: list[str] | None = None) -> int:
     except CannotStart as error:
         print(f"dart-hostd: {error}", file=sys.stderr)
         return 2
+
+
+def hold(lock: IO[str], layout: Layout) -> None:
+    """Be the only helper there. One that ends, whose socket is gone already, is waited for: a farm may be started again just then.
+    Raises `CannotStart`."""
+    deadline_s = time.monotonic() + ENDING_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if layout.socket.exists() or time.monotonic() >= deadline_s:
+                raise CannotStart(f"another helper already works on {layout.state_dir}") from error
+        time.sleep(0.05)
 
 
 def _run(layout: Layout, chosen: argparse.Namespace) -> int:

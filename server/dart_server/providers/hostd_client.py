@@ -33,7 +33,8 @@ _ERRORS: dict[str, type[ProviderError]] = {
     "image_missing": ImageMissing,
     "snapshot_broken": SnapshotBroken,
 }
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 40.0
+"""More than a helper waits for an earlier one that ends."""
 STOP_TIMEOUT_S = 60.0
 LINGER_S = 15.0
 _POLL_S = 0.05
