@@ -14,7 +14,8 @@ from typing import Annotated
 import typer
 
 from dart_envs.action_spaces import make_codec
-from dart_envs.errors import DartEnvError, TaskError
+from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
+from dart_envs.evaluate import scorer_named
 from dart_envs.selection import select
 from dart_envs.tasks import Task, load
 from dart_server.wire import DesktopShape
@@ -40,6 +41,9 @@ def evaluate(
     image: Annotated[str, typer.Option(help="desktop image")] = "basic",
     resolution: Annotated[str, typer.Option(help="screen size in pixels")] = "1280x800",
     seed: Annotated[int, typer.Option(help="of random policies")] = 0,
+    scorer: Annotated[
+        str | None, typer.Option(help="who judges: auto, own or official; default: DART_SCORER, else auto")
+    ] = None,
 ) -> None:
     """Run a policy on tasks, resumably, and report by domain with confidence intervals."""
     from dart_envs.cli import failed, wrong
@@ -55,7 +59,8 @@ def evaluate(
         chosen = make_policy(policy)
         make_codec(action_space, shape.resolution)
         trials = read_trials(out / TRIALS)
-    except (TaskError, ValueError) as error:
+        judges = str(scorer_named(scorer))
+    except (TaskError, ValueError, EvaluatorError) as error:
         raise wrong(str(error) if str(error).endswith(".") else f"{error}.") from None
     unplayable = [task for task in tasks if task.unsupported]
     if unplayable:
@@ -78,6 +83,7 @@ def evaluate(
                 action_space=action_space,
                 max_steps=max_steps,
                 seed=seed,
+                scorer=scorer,
             ):
                 ended.append(trial)
                 append(out / TRIALS, trial)
@@ -101,6 +107,7 @@ def evaluate(
         "max_steps": max_steps,
         "image": image,
         "seed": seed,
+        "scorer": judges,
         "split": split,
     }
     (out / REPORT_JSON).write_text(

@@ -91,13 +91,13 @@ class Worker:
             self._process.stdin.flush()
             line = self._line(time.monotonic() + timeout_s)
             answer = json.loads(line)
+        except TimeoutError:
+            self.close()
+            raise WorkerFailed(f"The official scorer did not answer within {timeout_s:g} s and was ended.") from None
         except (OSError, EOFError, ValueError) as error:
             said = self._said()
             self.close()
             raise WorkerFailed(f"The official scorer died ({type(error).__name__}). {said}".strip()) from error
-        except TimeoutError:
-            self.close()
-            raise WorkerFailed(f"The official scorer did not answer within {timeout_s:g} s and was ended.") from None
         if not isinstance(answer, dict):
             self.close()
             raise WorkerFailed(f"The official scorer answered {line[:200]!r}.")

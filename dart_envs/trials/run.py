@@ -83,9 +83,10 @@ async def run_trials(
     observation: Sequence[str] = ("screenshot",),
     max_steps: int | None = None,
     seed: int = 0,
+    scorer: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> AsyncIterator[Trial]:
-    """Play every task once, on `desktops` at a time; trials come in the order they end.
+    """Play every task once, on `desktops` at a time; trials come in the order they end. scorer: as of `AsyncDesktopEnv`.
 
     Raises `FarmError` when the farm gives no desktop.
     """
@@ -93,7 +94,13 @@ async def run_trials(
     for task in tasks:
         todo.put_nowait(task)
     done: asyncio.Queue[Trial | BaseException] = asyncio.Queue()
-    options: Mapping[str, Any] = {"shape": shape, "max_steps": max_steps, "observation": observation, "clock": clock}
+    options: Mapping[str, Any] = {
+        "shape": shape,
+        "max_steps": max_steps,
+        "observation": observation,
+        "scorer": scorer,
+        "clock": clock,
+    }
 
     async def work() -> None:
         try:

@@ -1,0 +1,144 @@
+"""Processes of the official scorer that hang, die or talk nonsense, played by a program of the test's own; and what an installation is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import typer.testing
+
+from dart_envs.cli import app
+from dart_envs.scorer import install, places
+from dart_envs.scorer.official import outcome_of
+from dart_envs.scorer.places import Installed
+from dart_envs.scorer.workers import Pool, ScorerMissing, Worker, WorkerFailed, worker_bound
+
+PROGRAM = """
+import json, os, sys, time
+for line in sys.stdin:
+    said = json.loads(line)
+    if said["op"] == "hang":
+        time.sleep(600)
+    if said["op"] == "die":
+        print("out of memory", file=sys.stderr)
+        os._exit(3)
+    if said["op"] == "nonsense":
+        print("this is not JSON", flush=True)
+        continue
+    print(json.dumps({"pid": os.getpid(), "environment": sorted(os.environ), "home": os.environ["HOME"]}), flush=True)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installation whose scorer is `PROGRAM`."""
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    monkeypatch.setattr(places, "INSIDE", program)
+    python = places.interpreter(tmp_path / "scorer")
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    places.write_record(tmp_path / "scorer", Installed("1.0.2", "3.11.9", (), "pins"))
+    return tmp_path / "scorer"
+
+
+def test_a_worker_has_no_secret_and_its_home_goes_with_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DART_API_KEY", "secret")
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:secret@proxy")
+    with Worker(place) as worker:
+        said = worker.ask({"op": "hello"}, timeout_s=20.0)
+        assert not {"DART_API_KEY", "HTTPS_PROXY"} & set(said["environment"])
+        assert os.path.isdir(said["home"])
+    assert not os.path.exists(said["home"])
+
+
+@pytest.mark.parametrize(("op", "words"), [("die", "died .*out of memory"), ("nonsense", "died")])
+def test_a_worker_that_dies_or_talks_nonsense_is_gone(place: Path, op: str, words: str) -> None:
+    worker = Worker(place)
+    with pytest.raises(WorkerFailed, match=words):
+        worker.ask({"op": op}, timeout_s=20.0)
+    assert not worker.alive
+
+
+def test_a_worker_that_hangs_is_ended_in_time(place: Path) -> None:
+    with Worker(place) as worker:
+        worker.ask({"op": "hello"}, timeout_s=20.0)
+        started_s = time.monotonic()
+        with pytest.raises(WorkerFailed, match=r"within 0\.2 s"):
+            worker.ask({"op": "hang"}, timeout_s=0.2)
+        assert time.monotonic() - started_s < 10
+        assert not worker.alive
+
+
+async def test_a_pool_reuses_workers_and_replaces_what_failed(place: Path) -> None:
+    pool = Pool(place, 1)
+    try:
+        first = (await pool.ask({"op": "hello"}, timeout_s=20.0))["pid"]
+        assert (await pool.ask({"op": "hello"}, timeout_s=20.0))["pid"] == first
+        with pytest.raises(WorkerFailed):
+            await pool.ask({"op": "die"}, timeout_s=20.0)
+        second = (await pool.ask({"op": "hello"}, timeout_s=20.0))["pid"]
+        assert second != first
+        waiting = asyncio.create_task(pool.ask({"op": "hang"}, timeout_s=600.0))
+        while pool._free:  # until the request is under way  # noqa: ASYNC110 - nothing tells when a thread has taken it
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (await pool.ask({"op": "hello"}, timeout_s=20.0))["pid"] not in (first, second)
+    finally:
+        pool.close()
+
+
+async def test_without_an_installation_the_cure_is_told(tmp_path: Path) -> None:
+    pool = Pool(tmp_path, 1)
+    with pytest.raises(ScorerMissing, match="dart-envs scorer install"):
+        await pool.ask({"op": "hello"}, timeout_s=5.0)
+    pool.close()
+    with pytest.raises(ScorerMissing, match=r"package easyocr.*scorer install"):
+        outcome_of({"failed": "missing_package", "message": "The metric a needs the package easyocr."})
+
+
+def test_an_installation_counts_once_its_record_is_there(place: Path) -> None:
+    assert places.installed(place) == Installed("1.0.2", "3.11.9", (), "pins")
+    places.record_path(place).write_text("{half")
+    assert places.installed(place) is None
+    places.write_record(place, Installed("1.0.2", "3.11.9", ("audio",), "pins"))
+    places.interpreter(place).unlink()
+    assert places.installed(place) is None
+
+
+def test_what_is_installed_already_is_left_alone(place: Path) -> None:
+    record = Installed("1.0.2", "3.11.9", ("audio",), places.pins_digest(("audio",)))
+    places.write_record(place, record)
+    said: list[str] = []
+    assert install.install(place, ["audio"], say=said.append) == record
+    assert "nothing to do" in said[0]
+
+
+@pytest.mark.parametrize("arguments", [["--with", "speech"], ["--python", "/bin/false"]])
+def test_wrong_input_is_one_sentence(arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(places.DIRECTORY_VARIABLE, str(tmp_path / "nowhere"))
+    ended = typer.testing.CliRunner().invoke(app, ["scorer", "install", *arguments])
+    assert ended.exit_code == 2
+    assert not (tmp_path / "nowhere").exists()
+    ended = typer.testing.CliRunner().invoke(app, ["scorer", "status"])
+    assert ended.exit_code == 1
+
+
+def test_every_pin_is_exact_but_for_torch() -> None:
+    for extra in (*places.EXTRAS, "base"):
+        for line in (places.PINS / f"{extra}.txt").read_text().splitlines():
+            if line and not line.startswith("#") and extra != "ocr":
+                assert "==" in line, line
+
+
+def test_the_bound_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DART_SCORER_WORKERS", "many")
+    with pytest.raises(Exception, match="from 1 to 64, not 'many'"):
+        worker_bound()
