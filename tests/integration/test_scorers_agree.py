@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from osworld_cases import GENERATORS, Case, generated
+from osworld_cases import GENERATORS, Case, generated, profiles
 
 from dart_envs.evaluate.artefacts import GuestFile, Spoiled
+from dart_envs.evaluate.getters.chrome import READERS, read_profile
 from dart_envs.evaluate.metrics import OSWORLD
 from dart_envs.scorer import places
 from dart_envs.scorer.catalogue import OFFICIAL_GETTERS, OFFICIAL_METRICS
@@ -69,6 +71,29 @@ def test_the_catalogue_is_what_the_scorer_has(worker: Worker) -> None:
 @pytest.mark.parametrize("func", sorted(GENERATORS))
 def test_a_sample_of_each(worker: Worker, tmp_path: Path, func: str) -> None:
     compare(worker, tmp_path, func, count=60, seed=0)
+
+
+def compare_getter(worker: Worker, kind: str, count: int, seed: int) -> None:
+    for content in profiles(kind, count, seed):
+        encoded = None if content is None else base64.b64encode(content).decode()
+        answer = worker.ask({"op": "getter", "type": kind, "content": encoded}, timeout_s=20.0)
+        try:
+            held = {"value": read_profile(kind, content)}
+        except Spoiled:
+            assert "raised" in answer, (kind, content, answer)
+        else:
+            assert held == answer, (kind, content)
+
+
+@pytest.mark.parametrize("kind", [*READERS, "bookmarks"])
+def test_a_sample_of_each_getter_of_the_profile(worker: Worker, kind: str) -> None:
+    compare_getter(worker, kind, count=60, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*READERS, "bookmarks"])
+def test_many_of_each_getter_of_the_profile(worker: Worker, kind: str) -> None:
+    compare_getter(worker, kind, count=3000, seed=1)
 
 
 @pytest.mark.slow

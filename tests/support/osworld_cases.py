@@ -44,6 +44,15 @@ def vlc_rules(setting: str, value: Any) -> dict[str, Any]:
     return {"expected_" + setting.replace("-", "_"): value}
 
 
+def bar(*children: tuple[str, str]) -> dict[str, Any]:
+    """Bookmarks as Chrome keeps them: kind and name (of a page: its address, too) of what is on the bar."""
+    return {
+        "bookmark_bar": {
+            "children": [{"type": kind, "name": name, "url": name, "children": []} for kind, name in children]
+        }
+    }
+
+
 BY_HAND: list[tuple[str, Any, Any, dict[str, Any], float]] = [
     ("check_line_number", file("a 10:59:59\nb\nc 23:00:60"), {"expected": "2"}, {}, 1),
     ("check_line_number", file("24:00:00\n"), {"expected": 1}, {}, 0),
@@ -74,6 +83,18 @@ BY_HAND: list[tuple[str, Any, Any, dict[str, Any], float]] = [
     ("check_gnome_favorite_apps", "['a.desktop']\n", {"expected": ["a.desktop", "b.desktop"]}, {}, 0),
     ("check_auto_saving_time", registry("3"), {"minutes": 3}, {}, 1),
     ("check_auto_saving_time", registry("3", name="AutoSave"), {"minutes": 3}, {}, 0),
+    (
+        "is_vlc_recordings_folder",
+        file("#input-record-path=/b\ninput-record-path=/a \n"),
+        {"recording_file_path": "/a"},
+        {},
+        1,
+    ),
+    ("is_vlc_recordings_folder", file("#input-record-path=/a\n"), {"recording_file_path": "/a"}, {}, 0),
+    ("check_font_size", {"default_font_size": 20}, {"type": "range", "min": 16, "max": 99}, {}, 1),
+    ("check_font_size", {"default_font_size": 16}, {"type": "range", "min": 16, "max": 99}, {}, 0),
+    ("is_expected_bookmarks", bar(("folder", "A")), {"type": "bookmark_bar_folders_names", "names": ["A"]}, {}, 1),
+    ("is_expected_bookmarks", bar(("url", "A")), {"type": "bookmark_bar_folders_names", "names": ["A"]}, {}, 0),
 ]
 """(metric, result, rules, options, verdict)"""
 
@@ -161,6 +182,55 @@ def _zone(draw: random.Random) -> tuple[Any, Any]:
     return draw.choice([said, said.partition("\n")[2], "", said[:40], None]), None
 
 
+def _bookmarks(draw: random.Random) -> tuple[Any, Any]:
+    kinds = [("folder", "A"), ("folder", "Liked Authors"), ("url", "https://a"), ("url", "https://b")]
+    held = bar(*draw.sample(kinds, draw.randrange(len(kinds) + 1)))
+    for one in held["bookmark_bar"]["children"]:
+        one["children"] = bar(*draw.sample(kinds[2:], draw.randrange(3)))["bookmark_bar"]["children"]
+    said = draw.choice([held] * 6 + [[], {}, {"bookmark_bar": {}}])
+    urls = ["https://a", "https://b"]
+    rules = [
+        {"type": "bookmark_bar_folders_names", "names": draw.sample(["A", "Liked Authors"], draw.randrange(3))},
+        {"type": "bookmark_bar_websites_urls", "urls": draw.sample(urls, draw.randrange(3))},
+        {"type": "liked_authors_websites_urls", "urls": draw.choice([["https://a"], [urls], urls])},
+    ]
+    return said, draw.choice(rules)
+
+
+def _font(draw: random.Random) -> tuple[Any, Any]:
+    held = draw.choice(
+        [{"default_font_size": draw.choice([13, 16, 17, 20, 24])}] * 5 + [{}, None, {"default_font_size": None}]
+    )
+    return held, draw.choice([{"type": "value", "value": 20}, {"type": "range", "min": 16, "max": 24}])
+
+
+def profiles(kind: str, count: int, seed: int) -> list[bytes | None]:
+    """Files that a getter of Chrome's profile may find, some of them broken."""
+    draw = random.Random(f"{kind} {seed}")
+
+    def made() -> Any:
+        parts = {
+            "default_search_provider_data": draw.choice(
+                [{"template_url_data": {"short_name": "Bing"}}, {"template_url_data": {}}, None]
+            ),
+            "enable_do_not_track": draw.choice([True, False, None, 1]),
+            "safebrowsing": draw.choice([{"enabled": True}, {"enhanced": True}, {"enabled": False}, [], None]),
+            "profile": draw.choice(
+                [{"name": "Thomas"}, {"name": "A", "default_content_setting_values": {"cookies": 4}}, {}, 3]
+            ),
+            "webkit": draw.choice([{"webprefs": {"default_font_size": 20}}, {}, "x"]),
+            "session": draw.choice([{"restore_on_startup": 5}, {"restore_on_startup": 1}, {}, None]),
+            "roots": draw.choice([bar(("folder", "A")), {}]),
+        }
+        return {name: parts[name] for name in draw.sample(sorted(parts), draw.randrange(len(parts) + 1))}
+
+    def file_of() -> bytes | None:
+        whole = json.dumps(made()).encode()
+        return draw.choice([whole] * 8 + [None, b"", b"[]", b"\xff", whole[:-2], b"3"])
+
+    return [file_of() for _ in range(count)]
+
+
 GENERATORS: Mapping[str, Callable[[random.Random], tuple[Any, Any]]] = {
     "exact_match": lambda draw: (
         draw.choice([_text(draw), _value(draw)]),
@@ -219,6 +289,12 @@ GENERATORS: Mapping[str, Callable[[random.Random], tuple[Any, Any]]] = {
     "is_utc_0": _zone,
     "check_gnome_favorite_apps": _apps,
     "check_auto_saving_time": _registry,
+    "is_vlc_recordings_folder": lambda draw: (
+        _broken(draw, file(_vlcrc(draw, "input-record-path").text.replace("7", "/a"))),
+        {"recording_file_path": draw.choice(["/a", "1"])},
+    ),
+    "check_font_size": _font,
+    "is_expected_bookmarks": _bookmarks,
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from dart_envs.evaluate.artefacts import GuestFile, Spoiled
+from dart_envs.evaluate.getters import chrome
 from dart_envs.evaluate.metrics.base import Metric, Options, verdict
 
 Rules = Mapping[str, Any]
@@ -220,6 +222,48 @@ def check_gnome_favorite_apps(result: Any, rules: Rules, options: Options) -> fl
         raise Spoiled(f"not a list of names: {type(error).__name__}") from error
 
 
+def is_vlc_recordings_folder(result: Any, rules: Rules, options: Options) -> float:
+    """{recording_file_path}: the first input-record-path of vlcrc that is not in a comment."""
+    if not isinstance(result, GuestFile):
+        raise Spoiled("there is no vlcrc")
+    for line in result.text.split("\n"):
+        if not line.startswith("#") and "input-record-path" in line:
+            return verdict(line.split("=")[-1].strip() == rules["recording_file_path"])
+    return 0.0
+
+
+def check_font_size(result: Any, rules: Rules, options: Options) -> float:
+    """{type: value, value} or {type: range, min, max}: Chrome's default font size, the ends of the range left out."""
+    try:
+        held = result["default_font_size"]
+        return verdict(held == rules["value"] if rules["type"] == "value" else rules["min"] < held < rules["max"])
+    except (KeyError, TypeError, IndexError) as error:
+        raise Spoiled(f"the font size cannot be read: {type(error).__name__}") from error
+
+
+def is_expected_bookmarks(result: Any, rules: Rules, options: Options) -> float:
+    """{type, names or urls}: exactly these folders or pages on the bookmark bar, or in its folder Liked Authors, one of each choice."""
+    if not result:
+        return 0.0
+    try:
+        bar = result["bookmark_bar"]["children"]
+        folders = [one for one in bar if one["type"] == "folder"]
+        if rules["type"] == "bookmark_bar_folders_names":
+            return verdict({one["name"] for one in folders} == set(rules["names"]))
+        if rules["type"] == "bookmark_bar_websites_urls":
+            return verdict({one["url"] for one in bar if one["type"] == "url"} == set(rules["urls"]))
+        if rules["type"] != "liked_authors_websites_urls":
+            raise ValueError(f"there are no bookmarks of type {rules['type']!r}")
+        liked = next((one for one in folders if one["name"] == "Liked Authors"), None)
+        if liked is None:
+            return 0.0
+        held = {one["url"] for one in liked["children"] if one["type"] == "url"}
+    except (KeyError, TypeError) as error:
+        raise Spoiled(f"the bookmarks cannot be read: {type(error).__name__}") from error
+    choices = [[url] if isinstance(url, str) else url for url in rules["urls"]]
+    return verdict(any(set(chosen) == held for chosen in itertools.product(*choices)))
+
+
 REGISTRY = "{http://openoffice.org/2001/registry}"
 SAVING = "/org.openoffice.Office.Common/Save/Document"
 
@@ -265,6 +309,9 @@ METRICS: Mapping[str, Metric] = {
     "is_utc_0": is_utc_0,
     "check_gnome_favorite_apps": check_gnome_favorite_apps,
     "check_auto_saving_time": check_auto_saving_time,
+    "is_vlc_recordings_folder": is_vlc_recordings_folder,
+    "check_font_size": check_font_size,
+    "is_expected_bookmarks": is_expected_bookmarks,
 }
 """What has no other reading of ours."""
 
@@ -280,6 +327,16 @@ OSWORLD: Mapping[str, Metric] = {
     "check_json_settings": check_json_settings,
 }
 OSWORLD_GETTERS = frozenset(
-    {"vm_file", "vm_command_line", "vm_command_error", "rule", "cache_file", "vlc_config", "gimp_config_file"}
+    {
+        "vm_file",
+        "vm_command_line",
+        "vm_command_error",
+        "rule",
+        "cache_file",
+        "vlc_config",
+        "gimp_config_file",
+        "bookmarks",
+    }
+    | set(chrome.READERS)
 )
 """Getters of ours that give these metrics what the official ones give theirs."""

@@ -45,6 +45,23 @@ class Desk:
         return self.controller.get_vm_screen_size()
 
 
+class OneFile:
+    """A desktop that holds one file at every path, for comparing what getters make of it."""
+
+    def __init__(self, content: bytes | None) -> None:
+        self.vm_platform = "Linux"
+        self.controller = self
+        self._content = content
+
+    def execute_python_command(self, _command: str) -> dict[str, str]:
+        """Every path is the same."""
+        return {"output": "/file"}
+
+    def get_file(self, _path: str) -> bytes | None:
+        """The file."""
+        return self._content
+
+
 class Watch:
     """Remembers which requests to the desktop's server got no answer at their last try."""
 

@@ -5,12 +5,14 @@ copy of stdout and everything else to stderr; one request at a time; the end of 
 
     {"op": "hello"}                                          {"release", "python", "absent", "metrics", "getters"}
     {"op": "evaluate", "parts", "conj", "desktop", "cache_dir"}   {"score", "parts"} or {"failed", "message"}
+    {"op": "getter", "type", "content"}                           {"value"} or {"raised"}: a getter on a desktop of one file, base64
     {"op": "metric", "func", "result", "expected", "options"}     {"score", "cause"} or {"failed", "message"}
 """
 
 from __future__ import annotations
 
 import ast
+import base64
 import importlib
 import importlib.metadata
 import json
@@ -23,8 +25,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dart_envs.scorer.inside import absent
-from dart_envs.scorer.inside.desk import Desk, Watch, fresh
-from dart_envs.scorer.inside.judge import Failed, compare, judge, missing
+from dart_envs.scorer.inside.desk import Desk, OneFile, Watch, fresh
+from dart_envs.scorer.inside.judge import Failed, compare, getter_named, judge, missing
 from dart_envs.scorer.inside.lacking import GETTERS, METRICS
 
 
@@ -78,6 +80,12 @@ def answer(request: Mapping[str, Any], missing_packages: list[str], watch: Watch
         except absent.Absent as error:
             raise missing(error.package, func) from error
         return {"score": score, "cause": cause}
+    if request["op"] == "getter":
+        content = None if request["content"] is None else base64.b64decode(request["content"])
+        try:
+            return {"value": getter_named(str(request["type"]))(OneFile(content), {})}
+        except Exception as error:  # noqa: BLE001 - a desktop's file that a getter raises on is told, not judged
+            return {"raised": f"{type(error).__name__}: {error}"}
     raise Failed("protocol", f"There is no operation {request['op']!r}.")
 
 
