@@ -74,6 +74,8 @@ class DockerProvider:
         self.farm = Layout(os.getuid(), runtime_dir / "docker", runtime_dir, self._images, runtime_dir).prefix
         self._engine = Engine()
         self._facts: EngineFacts | None = None
+        self._runtime_dir = runtime_dir
+        self._call_filter = ""
         self._lives: dict[str, Life] = {}
         self._dialled: dict[str, weakref.WeakSet[socket.socket]] = {}
         self._importing = asyncio.Lock()
@@ -89,6 +91,8 @@ class DockerProvider:
     async def start(self) -> None:
         """Find the engine. Raises CapabilityMissing with the cure when it or this host lacks something."""
         self._facts = await self._engine.start()
+        told = partial(docker_container.system_call_filter, self._facts, self._runtime_dir)
+        self._call_filter = await asyncio.to_thread(told)
 
     async def aclose(self) -> None:
         """Let the engine go; desktops live on in it until they are destroyed or reaped."""
@@ -108,7 +112,9 @@ class DockerProvider:
         image = await asyncio.to_thread(self._find_image, spec.image)
         async with self._importing:
             image_id = await self._engine.run(lambda client: docker_images.ensure(client, spec.image, image))
-        options = docker_container.options(self.farm, desktop_id, spec, image_id, image.init, self._facts)
+        options = docker_container.options(
+            self.farm, desktop_id, spec, image_id, image.init, self._facts, self._call_filter
+        )
         launching = asyncio.ensure_future(self._engine.run(lambda client: _launch(client, options)))
         try:
             await asyncio.shield(launching)

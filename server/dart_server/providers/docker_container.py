@@ -18,14 +18,22 @@ from dart_server.providers.docker_engine import EngineFacts
 LABEL_FARM = "rl.dart.farm"
 LABEL_DESKTOP = "rl.dart.desktop"
 _FILES = 65536
+_PROCESSES = 32768
+"""Per user; Podman gives itself no more where the host's kernel counts no further."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _KILLED = 128 + 9
 
 
 def options(
-    farm: str, desktop_id: str, spec: DesktopSpec, image_id: str, argv: tuple[str, ...], engine: EngineFacts
+    farm: str,
+    desktop_id: str,
+    spec: DesktopSpec,
+    image_id: str,
+    argv: tuple[str, ...],
+    engine: EngineFacts,
+    call_filter: str,
 ) -> dict[str, Any]:
-    """Keyword arguments of the SDK's `containers.create`."""
+    """Keyword arguments of the SDK's `containers.create`; `call_filter` is what `system_call_filter` says."""
     from docker.types import LogConfig, Ulimit
 
     environment = {"PATH": _PATH, "DART_RESOLUTION": f"{spec.resolution[0]}x{spec.resolution[1]}"}
@@ -33,6 +41,10 @@ def options(
         environment["DART_FONT_SIZE"] = str(spec.font_size)
     memory_bytes = spec.memory_mib << 20
     files = min(_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    ulimits = [Ulimit(name="nofile", soft=min(4096, files), hard=files), Ulimit(name="core", soft=0, hard=0)]
+    if engine.podman:
+        # It would ask for more than its own limit, which takes a capability that not every host has; `pids_limit` bounds processes.
+        ulimits.append(Ulimit(name="nproc", soft=_PROCESSES, hard=_PROCESSES))
     return {
         "image": image_id,
         "command": list(argv),
@@ -45,18 +57,29 @@ def options(
         "cgroupns": "private",
         "cap_drop": ["ALL"],
         "cap_add": [name.removeprefix("CAP_") for name in oci.CAPABILITIES],
-        "security_opt": [f"seccomp={json.dumps(oci.seccomp())}"],
+        "security_opt": [f"seccomp={call_filter}"],
         "mem_limit": memory_bytes,
         **({"memswap_limit": memory_bytes} if engine.swap else {}),
         "pids_limit": spec.pids,
         "nano_cpus": int(spec.cpus * 1e9),
         "shm_size": oci.SHM_MIB << 20,
         **({"storage_opt": {"size": f"{spec.disk_mib}M"}} if "disk" in engine.limits else {}),
-        "ulimits": [Ulimit(name="nofile", soft=min(4096, files), hard=files), Ulimit(name="core", soft=0, hard=0)],
+        "ulimits": ulimits,
         "log_config": LogConfig(type="none"),
         "stdin_open": False,
         "tty": False,
     }
+
+
+def system_call_filter(engine: EngineFacts, place: Path) -> str:
+    """What the engine is told of the system-call filter: Docker takes the profile itself, Podman the path of a file, made here."""
+    profile = json.dumps(oci.seccomp())
+    if not engine.podman:
+        return profile
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = place / "seccomp.json"
+    path.write_text(profile, encoding="ascii")
+    return str(path)
 
 
 def container_name(farm: str, desktop_id: str) -> str:

@@ -39,6 +39,8 @@ class EngineFacts:
     limits: frozenset[str]
     swap: bool
     """Whether it can bound swap."""
+    podman: bool
+    """Whether it is Podman: where the two differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ def facts(client: Any) -> EngineFacts:
         seccomp=any("seccomp" in option for option in info.get("SecurityOptions") or ()),
         limits=frozenset(limits),
         swap=bool(info.get("SwapLimit")),
+        podman=any("podman" in str(part.get("Name")).lower() for part in client.version().get("Components") or ()),
     )
 
 

@@ -19,7 +19,7 @@ from dart_server.providers.docker_engine import EngineFacts
 
 pytest.importorskip("docker")
 
-FACTS = EngineFacts("20.10", "overlay2", True, True, frozenset({"memory", "pids", "cpus"}), swap=True)
+FACTS = EngineFacts("20.10", "overlay2", True, True, frozenset({"memory", "pids", "cpus"}), swap=True, podman=False)
 SPEC = DesktopSpec("basic", (640, 400), font_size=14, memory_mib=768, pids=256, cpus=1.5, disk_mib=128)
 INFO = {"Driver": "overlay2", "DockerRootDir": "/", "MemoryLimit": True, "PidsLimit": True, "CpuCfsQuota": True}
 
@@ -27,18 +27,25 @@ INFO = {"Driver": "overlay2", "DockerRootDir": "/", "MemoryLimit": True, "PidsLi
 class ToldClient:
     """An engine that only says what it is."""
 
-    def __init__(self, info: dict[str, Any], base_url: str = "http+docker://localhost") -> None:
+    def __init__(
+        self, info: dict[str, Any], base_url: str = "http+docker://localhost", components: tuple[str, ...] = ()
+    ) -> None:
         self._info = info
+        self._components = components
         self.api = type("Api", (), {"base_url": base_url})
 
     def info(self) -> dict[str, Any]:
         return self._info
 
+    def version(self) -> dict[str, Any]:
+        return {"Components": [{"Name": name} for name in self._components]}
+
     def close(self) -> None: ...
 
 
-def test_the_container_gets_named_capabilities_limits_and_no_network() -> None:
-    made = docker_container.options("dart-1-ab", "d1", SPEC, "sha256:1", ("/usr/sbin/dart-init",), FACTS)
+def test_the_container_gets_named_capabilities_limits_and_no_network(tmp_path: Path) -> None:
+    call_filter = docker_container.system_call_filter(FACTS, tmp_path)
+    made = docker_container.options("dart-1-ab", "d1", SPEC, "sha256:1", ("/usr/sbin/dart-init",), FACTS, call_filter)
     assert made["network_mode"] == "none"
     assert made["cap_drop"] == ["ALL"]
     assert {f"CAP_{name}" for name in made["cap_add"]} == set(oci.CAPABILITIES)
@@ -52,9 +59,21 @@ def test_the_container_gets_named_capabilities_limits_and_no_network() -> None:
     assert not {"privileged", "volumes", "mounts", "devices", "storage_opt"} & set(made)
 
 
+def test_podman_is_known_and_reads_its_filter_from_a_file(tmp_path: Path) -> None:
+    told = docker_engine.facts(ToldClient(INFO, components=("Podman Engine", "Conmon")))
+    assert told.podman
+    assert not docker_engine.facts(ToldClient(INFO, components=("Engine", "containerd"))).podman
+    path = Path(docker_container.system_call_filter(told, tmp_path / "farm"))
+    assert path.parent == tmp_path / "farm"
+    assert json.loads(path.read_text())["syscalls"][0]["action"] == "SCMP_ACT_ERRNO"
+    made = docker_container.options("dart-1-ab", "d1", SPEC, "sha256:1", ("/init",), told, str(path))
+    assert made["security_opt"] == [f"seccomp={path}"]
+    assert {limit.name for limit in made["ulimits"]} == {"nofile", "core", "nproc"}
+
+
 def test_the_disk_is_bounded_where_the_engine_can() -> None:
-    facts = EngineFacts("20.10", "btrfs", True, True, FACTS.limits | {"disk"}, swap=False)
-    made = docker_container.options("dart-1-ab", "d1", SPEC, "sha256:1", ("/init",), facts)
+    facts = EngineFacts("20.10", "btrfs", True, True, FACTS.limits | {"disk"}, swap=False, podman=False)
+    made = docker_container.options("dart-1-ab", "d1", SPEC, "sha256:1", ("/init",), facts, "{}")
     assert made["storage_opt"] == {"size": "128M"}
     assert "memswap_limit" not in made
 
