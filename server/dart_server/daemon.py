@@ -39,8 +39,8 @@ SPARE_DESCRIPTORS = 128
 SWITCH_S = 0.0002
 """How long a thread keeps the interpreter's lock while another one wants it. The ledger's asks for it after every statement; at Python's
 5 ms a write takes a tenth of a second on a busy farm, and a claim waits for it."""
-YOUNG_OBJECTS = 10_000
-"""The garbage collector looks at new objects when there are so many of them."""
+COLLECTED = (2_000, 10, 100)
+"""When the garbage collector looks at new objects, older ones, and all: often and for a moment, and seldom where it takes long."""
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -246,7 +246,7 @@ def spare_what_stays() -> None:
     at everything takes 0.15 s, in which nobody is served."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+    gc.set_threshold(*COLLECTED)
 
 
 async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> None:
