@@ -1,14 +1,16 @@
 """Trials: any policy on any tasks, many desktops at a time, resumable, with a report. `dart-envs eval` runs them.
 
-Reading order: `policies` (who acts), `run` (episodes and their records), `report` (tables, intervals, HTML).
+Reading order: `policies` (who acts), `openai` (a model behind an endpoint), `run` (episodes and their records), `report` (tables,
+intervals, HTML).
 """
 
-from dart_envs.trials.policies import Actor, Seen, make_policy
+from dart_envs.trials.policies import Act, Policy, Seen, make_policy
 from dart_envs.trials.report import Summary, summarise, to_html, to_text
 from dart_envs.trials.run import Trial, read_trials, run_trials
 
 __all__ = [
-    "Actor",
+    "Act",
+    "Policy",
     "Seen",
     "Summary",
     "Trial",

@@ -35,52 +35,48 @@ class Seen:
     budget: int
 
 
-Act = Callable[[Seen], Any]
-"""An action, or an awaitable of one."""
+Act = Callable[[Seen], Awaitable[Any]]
+"""One episode's policy: an action for what is seen. What it raises is its own failure, but for `DartEnvError`s."""
+
+Policy = Callable[[AsyncDesktopEnv, ActionCodec, np.random.Generator], Act]
+"""Makes the policy of an episode that has just been reset."""
 
 
-@dataclass(frozen=True, slots=True)
-class Actor:
-    """One episode's policy. `error`: what it raised is its own failure, told under this name."""
-
-    act: Callable[[Seen], Awaitable[Any]]
-
-
-Policy = Callable[[AsyncDesktopEnv, ActionCodec, np.random.Generator], Actor]
-"""Makes the actor of an episode that has just been reset."""
-
-
-def _oracle(env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Actor:
+def _oracle(env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Act:
     async def act(seen: Seen) -> Any:
         if env.task is None or env.lease is None:
             raise DartEnvError("The desktop was lost.")
         actions = await env.task.oracle(env.lease, step=seen.steps)
         return actions[0] if actions else Action(ActionType.DONE)
 
-    return Actor(act)
+    return act
 
 
-def _noop(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Actor:
+def _noop(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Act:
     async def act(_seen: Seen) -> Any:
         return Action(ActionType.DONE)
 
-    return Actor(act)
+    return act
 
 
-def _fail(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Actor:
+def _fail(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Act:
     async def act(_seen: Seen) -> Any:
         return Action(ActionType.FAIL)
 
-    return Actor(act)
+    return act
 
 
-def _random(_env: AsyncDesktopEnv, codec: ActionCodec, rng: np.random.Generator) -> Actor:
+def _random(_env: AsyncDesktopEnv, codec: ActionCodec, rng: np.random.Generator) -> Act:
     codec.space.seed(int(rng.integers(2**31)))
 
     async def act(_seen: Seen) -> Any:
         return codec.space.sample()
 
-    return Actor(act)
+    return act
+
+
+class EndpointError(DartEnvError):
+    """The service that a policy asks gave no answer: no verdict about the policy."""
 
 
 BUILT_IN: dict[str, Policy] = {"oracle": _oracle, "noop": _noop, "fail": _fail, "random": _random}
@@ -112,14 +108,14 @@ def make_policy(name: str) -> Policy:
 def _of_callable(given: Any) -> Policy:
     """A function of what is seen, or a class or factory that makes one for each episode."""
 
-    def make(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Actor:
+    def make(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Act:
         takes_nothing = inspect.isclass(given) or not inspect.signature(given).parameters
-        chosen: Act = given() if takes_nothing else given
+        chosen = given() if takes_nothing else given
 
         async def act(seen: Seen) -> Any:
             answer = chosen(seen)
             return await answer if inspect.isawaitable(answer) else answer
 
-        return Actor(act)
+        return act
 
     return make

@@ -23,7 +23,7 @@ from dart_envs.core import AsyncDesktopEnv
 from dart_envs.errors import ActionError, DartEnvError, FarmError
 from dart_envs.farm.base import FarmLike
 from dart_envs.tasks.model import Task
-from dart_envs.trials.policies import Actor, Policy, Seen
+from dart_envs.trials.policies import Act, EndpointError, Policy, Seen
 from dart_envs.types import Observation, StepResult
 from dart_server.wire import DesktopShape
 
@@ -129,7 +129,7 @@ async def _try(
 ) -> Trial:
     for attempt in range(1, ATTEMPTS + 1):
         trial = await _play(env, task, policy, action_space, seed, clock)
-        if trial.reward is not None or trial.end == "evaluator_error" or attempt == ATTEMPTS:
+        if trial.reward is not None or trial.end in ("evaluator_error", "endpoint_error") or attempt == ATTEMPTS:
             return trial
     raise AssertionError("the last attempt returns")
 
@@ -163,12 +163,15 @@ async def _play(
         return trial(None, "not_started", f"{type(error).__name__}: {error}")
     codec = make_codec(action_space, env.shape.resolution)
     digest = hashlib.sha256(f"{seed}/{task.id}".encode()).digest()
-    actor = policy(env, codec, np.random.default_rng(int.from_bytes(digest[:8], "big")))
+    act = policy(env, codec, np.random.default_rng(int.from_bytes(digest[:8], "big")))
     try:
-        result = await episode.run(actor, codec, observation)
+        result = await episode.run(act, codec, observation)
     except _PolicyFailed as failed:
         await env.drop_lease()
         return trial(0.0, "policy_error", str(failed))
+    except EndpointError as error:
+        await env.drop_lease()
+        return trial(None, "endpoint_error", str(error))
     except DartEnvError as error:
         await env.drop_lease()
         return trial(None, "farm_fault", f"{type(error).__name__}: {error}")
@@ -189,12 +192,12 @@ class _Episode:
         self.steps = 0
         self.refused = 0
 
-    async def run(self, actor: Actor, codec: Any, observation: Observation) -> StepResult:
+    async def run(self, act: Act, codec: Any, observation: Observation) -> StepResult:
         """Until the end. Raises `_PolicyFailed`, `DartEnvError`."""
         in_a_row = 0
         while True:
             try:
-                action = await actor.act(Seen(observation, self.steps, self._env.max_steps))
+                action = await act(Seen(observation, self.steps, self._env.max_steps))
             except DartEnvError:
                 raise
             except Exception as error:

@@ -20,7 +20,7 @@ from dart_envs.trials.run import append
 from dart_envs.types import Action, ActionType, EndReason, Outcome
 from dart_server.wire import DesktopShape, FaultOwner
 
-SHAPE = DesktopShape(resolution=(80, 64))
+SHAPE = DesktopShape(resolution=(640, 400))
 
 
 class Typed(Task):
@@ -183,6 +183,9 @@ def test_the_choice_of_tasks() -> None:
         (["basics", "--action-space", "mouse"], "no action space"),
         (["basics", "--resolution", "big"], "1280x800"),
         (["basics", "--split", "dev"], "no split"),
+        (["basics", "--max-steps", "15,many"], "number from 1 to 500"),
+        (["basics", "--policy", "openai"], "--base-url and --model"),
+        (["basics", "--policy", "openai", "--base-url", "http://x/v1", "--model", "m"], "answers in text"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_exit_code_2(tmp_path: Path, arguments: list[str], sentence: str) -> None:

@@ -1,0 +1,226 @@
+"""The policy behind an OpenAI-compatible endpoint, against a stand-in of one on this machine."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from dart_envs.cli import app
+from dart_envs.fake import FakeFarm, ScriptedDesktop
+from dart_envs.farm import AsyncFarm
+from dart_envs.tasks import Task, parse_task
+from dart_envs.trials import Trial, run_trials
+from dart_envs.trials.openai import Endpoint, openai_policy, read_answer
+from dart_server.wire import DesktopShape, ExecReply
+
+SHAPE = DesktopShape(resolution=(640, 400))
+TASK = {
+    "id": "stand-in",
+    "instruction": "Type hello.",
+    "max_steps": 5,
+    "evaluator": {
+        "func": "exact_match",
+        "result": {"type": "vm_command_line", "command": ["typed"]},
+        "expected": {"type": "rule", "rules": {"expected": "hello"}},
+    },
+}
+
+
+class StandIn(ThreadingHTTPServer):
+    """A stand-in for a model's endpoint: says what it was told to say, in order, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), StandInHandler)
+        self.answers: list[str] = []
+        self.statuses: list[int] = []
+        self.asked: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class StandInHandler(BaseHTTPRequestHandler):
+    server: StandIn
+
+    def do_POST(self) -> None:
+        self.server.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.server.keys.append(self.headers.get("Authorization"))
+        if self.server.statuses:
+            self.send_error(self.server.statuses.pop(0))
+            return
+        content = self.server.answers.pop(0) if self.server.answers else "DONE"
+        body = json.dumps({"choices": [{"message": {"role": "assistant", "content": content}}]}).encode()
+        self.send_response(200 if self.path == "/v1/chat/completions" else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def endpoint() -> Iterator[StandIn]:
+    with StandIn() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def typed(desktop: ScriptedDesktop, _args: list[str], _stdin: str) -> ExecReply:
+    return ExecReply(returncode=0, stdout=desktop.state.typed, stderr="")
+
+
+class NoWait:
+    """A clock whose pauses are over at once."""
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def time(self) -> float:
+        return 0.0
+
+    async def sleep(self, delay_s: float) -> None:
+        pass
+
+
+def task() -> Task:
+    return parse_task(TASK, name="stand-in")
+
+
+async def play(endpoint: StandIn, action_space: str = "pyautogui", **how: Any) -> Trial:
+    policy = openai_policy(Endpoint(endpoint.url, "stand-in", **how), action_space, clock=NoWait())
+    farm = FakeFarm(programs={"typed": typed})
+    trials = run_trials(farm, [task()], policy, desktops=1, shape=SHAPE, action_space=action_space)
+    (trial,) = [trial async for trial in trials]
+    return trial
+
+
+async def test_a_model_solves_a_task(endpoint: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "secret")
+    endpoint.answers = ["```python\npyautogui.write('hello')\n```", "DONE"]
+    trial = await play(endpoint, api_key_env="MY_KEY")
+    assert (trial.reward, trial.end, trial.steps) == (1.0, "done", 2)
+    assert endpoint.keys == ["Bearer secret"] * 2
+    system, user = endpoint.asked[0]["messages"]
+    assert "Type hello." in system["content"]
+    assert "640x400" in system["content"]
+    picture = user["content"][1]["image_url"]["url"].removeprefix("data:image/png;base64,")
+    with Image.open(io.BytesIO(base64.b64decode(picture))) as image:
+        assert image.size == (640, 400)
+
+
+async def test_only_the_last_turns_are_sent_again(endpoint: StandIn) -> None:
+    endpoint.answers = ["WAIT", "WAIT", "WAIT", "WAIT", "DONE"]
+    await play(endpoint, history=2)
+    assert [len(one["messages"]) for one in endpoint.asked] == [2, 4, 6, 6, 6]
+    assert [one["role"] for one in endpoint.asked[-1]["messages"]] == ["system", "user", "assistant"] * 1 + [
+        "user",
+        "assistant",
+        "user",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("action_space", "answer"),
+    [
+        ("computer_13", 'I type it. {"action_type": "TYPING", "text": "hello"}'),
+        ("uitars", "Thought: type\nAction: type(content='hello')"),
+    ],
+)
+async def test_answers_in_other_spaces(endpoint: StandIn, action_space: str, answer: str) -> None:
+    endpoint.answers = [answer, read_done(action_space)]
+    assert (await play(endpoint, action_space)).reward == 1.0
+
+
+def read_done(action_space: str) -> str:
+    return '{"action_type": "DONE"}' if action_space == "computer_13" else "Action: finished()"
+
+
+async def test_an_endpoint_that_is_busy_is_asked_again(endpoint: StandIn) -> None:
+    endpoint.statuses, endpoint.answers = [503, 429], ["pyautogui.write('hello')", "DONE"]
+    assert (await play(endpoint)).reward == 1.0
+
+
+@pytest.mark.parametrize("statuses", [[401], [503] * 4])
+async def test_an_endpoint_that_does_not_answer_is_no_verdict(endpoint: StandIn, statuses: list[int]) -> None:
+    endpoint.statuses = list(statuses)
+    trial = await play(endpoint)
+    assert (trial.reward, trial.end) == (None, "endpoint_error")
+    assert endpoint.url in str(trial.cause)
+    assert len(endpoint.asked) == len(statuses)
+
+
+async def test_a_text_that_is_no_action_is_the_models_own_failure(endpoint: StandIn) -> None:
+    endpoint.answers = ["I would rather not."] * 3
+    trial = await play(endpoint)
+    assert (trial.reward, trial.end, trial.refused) == (0.0, "policy_error", 3)
+
+
+def test_text_around_json_is_taken_off() -> None:
+    assert read_answer("so: {} done", "computer_13") == {}
+    assert read_answer("WAIT", "computer_13") == "WAIT"
+
+
+def test_one_command_runs_several_step_budgets(
+    endpoint: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    farm = FakeFarm(programs={"typed": typed})
+
+    async def connect() -> Any:
+        return Open(farm)
+
+    monkeypatch.setattr(AsyncFarm, "connect", connect)
+    file = tmp_path / "task.json"
+    file.write_text(json.dumps(TASK))
+    endpoint.answers = ["pyautogui.write('hel')", "pyautogui.write('hel')", "pyautogui.write('lo')", "DONE"]
+    out = tmp_path / "out"
+    command = [
+        "eval",
+        str(file),
+        "--policy",
+        "openai",
+        "--base-url",
+        endpoint.url,
+        "--model",
+        "stand-in",
+        "--out",
+        str(out),
+    ]
+    command += ["--action-space", "pyautogui", "--max-steps", "1,3", "--resolution", "640x400"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    solved = {budget: json.loads((out / f"steps-{budget}" / "report.json").read_text()) for budget in (1, 3)}
+    assert {budget: one["rows"][-1]["solved"] for budget, one in solved.items()} == {1: 0, 3: 1}
+    assert solved[3]["settings"]["max_steps"] == 3
+    asked = len(endpoint.asked)
+    again = CliRunner().invoke(app, command)
+    assert (again.exit_code, again.output.count("1 of them done already")) == (0, 2)
+    assert len(endpoint.asked) == asked
+
+
+class Open:
+    """A fake farm as a connection that is opened and closed."""
+
+    def __init__(self, farm: FakeFarm) -> None:
+        self.farm = farm
+
+    async def __aenter__(self) -> FakeFarm:
+        return self.farm
+
+    async def __aexit__(self, *_exc: object) -> None:
+        pass
