@@ -86,12 +86,6 @@ def _crop(picture: Picture, left: int, top: int, width: int, height: int) -> Pic
     return picture[top : top + height, left : left + width]
 
 
-def _brightness(picture: Picture, amount: int) -> Picture:
-    share, value = amount / 127 / 2, picture / 255.0
-    moved = value * (1 + share) if share < 0 else value + (1 - value) * share
-    return np.rint(255 * moved).astype(np.uint8)
-
-
 def _threshold(picture: Picture, low: int) -> Picture:
     return _all_channels(np.where(picture.max(axis=2) >= low, 255, 0))
 
@@ -111,7 +105,6 @@ CHANGES: Mapping[str, Callable[..., Picture]] = {
     "grey_value": lambda picture: _all_channels(picture.max(axis=2)),
     "scale": _scale,
     "crop": _crop,
-    "brightness": _brightness,
     "threshold": _threshold,
 }
 """What can be done to a picture; further arguments are numbers (pixels, or GIMP's own units)."""

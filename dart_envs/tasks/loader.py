@@ -19,6 +19,7 @@ from dart_envs.tasks.suite import Suite
 ENTRY_POINT_GROUP = "dart_envs.suites"
 BUNDLED = {
     "basics": "dart_envs.tasks.basics:BASICS",
+    "media": "dart_envs.tasks.media:MEDIA",
     "system": "dart_envs.tasks.system:SYSTEM",
 }
 """Where each bundled suite is; imported when it is asked for."""

@@ -20,6 +20,8 @@ TERMINAL = "lxterminal"
 TERMINAL_SIZE = (620, 340)
 THUNAR_SIZE = (680, 420)
 EDITOR_SIZE = (640, 420)
+HIGHEST = 0.15
+"""Least share of the free height above a window: where the panel is, no window may be."""
 SETTLE_S = 1.0
 MADE: Data = {"kind": "folder"}
 """Facts of a folder."""
@@ -43,6 +45,13 @@ def holding(text: str) -> Data:
 def bash(line: str) -> Data:
     """Step: bash runs this line, without error."""
     return step("execute", command=["bash", "-c", line], expect_returncode=0)
+
+
+def placed(random: Random, title: str, *, size: tuple[int, int] | None = None, by_class: bool = False) -> Data:
+    """Step: put a window anywhere on the screen, clear of the panel at its upper edge."""
+    made = random_place(random, title, size=size)
+    parameters = made["parameters"] | ({"by_class": True} if by_class else {})
+    return step("place_window", **parameters | {"y": max(HIGHEST, parameters["y"])})
 
 
 def folder(files: Mapping[str, str], folders: Sequence[str] = ()) -> list[Data]:
@@ -69,7 +78,7 @@ def shown(random: Random, path: str = FOLDER, title: str = "Work") -> list[Data]
     return [
         step("launch", command=["thunar", path]),
         step("wait_window", window_name=title),
-        random_place(random, title, size=THUNAR_SIZE),
+        placed(random, title, size=THUNAR_SIZE),
         step("activate_window", window_name=title),
         step("execute", command=["xdotool", "key", "ctrl+2"], expect_returncode=0),
     ]
@@ -77,12 +86,10 @@ def shown(random: Random, path: str = FOLDER, title: str = "Work") -> list[Data]
 
 def terminal(random: Random, path: str = FOLDER) -> list[Data]:
     """Steps: a terminal in a folder, somewhere on the screen."""
-    place = random_place(random, TERMINAL, size=TERMINAL_SIZE)
-    place["parameters"]["by_class"] = True
     return [
         step("launch", command=[TERMINAL, f"--working-directory={path}"]),
         step("wait_window", window_name=TERMINAL, by_class=True),
-        place,
+        placed(random, TERMINAL, size=TERMINAL_SIZE, by_class=True),
         step("activate_window", window_name=TERMINAL, by_class=True),
     ]
 
@@ -93,7 +100,7 @@ def editor(random: Random, path: str) -> list[Data]:
     return [
         step("launch", command=["mousepad", path]),
         step("wait_window", window_name=title),
-        random_place(random, title, size=EDITOR_SIZE),
+        placed(random, title, size=EDITOR_SIZE),
         step("activate_window", window_name=title),
     ]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from dart_envs.tasks.basics.parts import DONE, Data, all_of, click, key, pause, random_place, step, type_text
+from dart_envs.tasks.basics.parts import DONE, Data, all_of, click, key, pause, step, type_text
 from dart_envs.tasks.basics.words import pick
 from dart_envs.tasks.suite import Draft, Family
-from dart_envs.tasks.system.parts import HOME, setting_is
+from dart_envs.tasks.system.parts import HOME, placed, setting_is
 
 CHANNELS = f"{HOME}/.config/xfce4/xfconf/xfce-perchannel-xml"
 
@@ -22,7 +22,7 @@ def dialog(random: Random, program: str, title: str) -> list[Data]:
     return [
         step("launch", command=[program]),
         step("wait_window", window_name=title),
-        random_place(random, title),
+        placed(random, title),
         step("activate_window", window_name=title),
     ]
 
