@@ -83,10 +83,14 @@ class StableBaselinesVecEnv(VecEnv):  # type: ignore[misc]
         return [getattr(self.envs, attr_name)] * len(list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        raise NotImplementedError("The desktops of a DartVectorEnv have no attributes of their own to set.")
+        raise AttributeError(
+            f"The desktops of a DartVectorEnv have no attributes of their own, so {attr_name!r} cannot be set."
+        )
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError("The desktops of a DartVectorEnv have no methods of their own to call.")
+        raise AttributeError(
+            f"The desktops of a DartVectorEnv have no methods of their own, so {method_name!r} cannot be called."
+        )
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
         return [False] * len(list(self._get_indices(indices)))

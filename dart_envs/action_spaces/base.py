@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
 from gymnasium import Space
 
 from dart_envs.actions import to_gesture
@@ -30,6 +31,44 @@ class ActionCodec(Protocol):
     def performed(self) -> None:
         """What was decoded last is performed now."""
         ...
+
+
+class Stateless:
+    """Base of codecs that remember nothing between actions."""
+
+    def reset(self) -> None:
+        """Nothing is remembered."""
+
+    def performed(self) -> None:
+        """Nothing is remembered."""
+
+
+class ActionText(Space[str]):
+    """Base of spaces of texts for a screen of `resolution`: two are equal when class and resolution are. `part`: a space that samples are
+    drawn with, seeded together with this one."""
+
+    def __init__(self, resolution: tuple[int, int], part: Space[Any], seed: int | np.random.Generator | None) -> None:
+        self.resolution = resolution
+        self._part = part
+        super().__init__(dtype=str, seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        return False
+
+    def seed(self, seed: Any = None) -> Any:
+        seeds = super().seed(seed)
+        self._part.seed(None if seed is None else int(np.random.default_rng(seed).integers(2**31)))
+        return seeds
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.resolution})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and isinstance(other, ActionText) and other.resolution == self.resolution
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.resolution))
 
 
 def own_action(value: object, resolution: tuple[int, int]) -> Gesture | None:

@@ -6,13 +6,13 @@ from typing import Any
 
 from gymnasium import Space
 
-from dart_envs.action_spaces.base import own_action
+from dart_envs.action_spaces.base import Stateless, own_action
 from dart_envs.actions import to_gesture
 from dart_envs.spaces import action_from_space, make_action_space
 from dart_envs.types import Gesture
 
 
-class CanonicalCodec:
+class CanonicalCodec(Stateless):
     """Elements of the Dict, `Action`s, and the JSON form of an action."""
 
     def __init__(self, resolution: tuple[int, int]) -> None:
@@ -22,12 +22,6 @@ class CanonicalCodec:
     @property
     def space(self) -> Space[Any]:
         return self._space
-
-    def reset(self) -> None:
-        """Nothing is remembered."""
-
-    def performed(self) -> None:
-        """Nothing is remembered."""
 
     def decode(self, value: Any, pointer: tuple[int, int]) -> Gesture:
         own = own_action(value, self._resolution)

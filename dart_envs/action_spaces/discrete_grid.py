@@ -14,7 +14,7 @@ from typing import Any
 
 from gymnasium import spaces
 
-from dart_envs.action_spaces.base import own_action, whole_number
+from dart_envs.action_spaces.base import Stateless, own_action, whole_number
 from dart_envs.actions import LEFT, RIGHT, clicks, to_gesture
 from dart_envs.types import Action, ActionType, Gesture
 from dart_server.wire import InputEvent, KeyEvent, MoveEvent, ScrollEvent, WaitEvent
@@ -38,7 +38,7 @@ WHEEL_CLICKS = 3
 WAIT_MS = 500
 
 
-class DiscreteGridCodec:
+class DiscreteGridCodec(Stateless):
     """See the module. `columns`, `rows`: the grid; cells are as equal as whole pixels allow."""
 
     def __init__(self, resolution: tuple[int, int], columns: int = GRID[0], rows: int = GRID[1]) -> None:
@@ -57,12 +57,6 @@ class DiscreteGridCodec:
     @property
     def space(self) -> spaces.Discrete:
         return self._space
-
-    def reset(self) -> None:
-        """Nothing is remembered."""
-
-    def performed(self) -> None:
-        """Nothing is remembered."""
 
     def centre(self, cell: int) -> tuple[int, int]:
         """Middle of a cell, screen pixels."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from dart_envs.action_spaces.base import own_action
+from dart_envs.action_spaces.base import ActionText, Stateless, own_action
 from dart_envs.action_spaces.pyautogui_calls import MAX_CODE_LENGTH, read_calls
 from dart_envs.actions import to_gesture
 from dart_envs.errors import ActionError
@@ -24,22 +24,12 @@ _FENCE = re.compile(r"\s*```(?:python|py)?[ \t]*\n(.*?)\n?```\s*", re.DOTALL)
 _WORDS = {"WAIT": ActionType.WAIT, "DONE": ActionType.DONE, "FAIL": ActionType.FAIL}
 
 
-class PyautoguiText(Space[str]):
+class PyautoguiText(ActionText):
     """Texts that can be performed on a screen of `resolution`; samples are one call, or one of the three words."""
 
     def __init__(self, resolution: tuple[int, int], *, seed: int | np.random.Generator | None = None) -> None:
-        self.resolution = resolution
         self._texts = UnicodeText()
-        super().__init__(dtype=str, seed=seed)
-
-    @property
-    def is_np_flattenable(self) -> bool:
-        return False
-
-    def seed(self, seed: Any = None) -> Any:
-        seeds = super().seed(seed)
-        self._texts.seed(None if seed is None else int(np.random.default_rng(seed).integers(2**31)))
-        return seeds
+        super().__init__(resolution, self._texts, seed)
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
         refuse_masks(mask, probability)
@@ -66,15 +56,6 @@ class PyautoguiText(Space[str]):
         except ActionError:
             return False
 
-    def __repr__(self) -> str:
-        return f"PyautoguiText({self.resolution})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PyautoguiText) and other.resolution == self.resolution
-
-    def __hash__(self) -> int:
-        return hash((PyautoguiText, self.resolution))
-
 
 def bare(text: str) -> str:
     """The code without the fence and the space around it."""
@@ -90,7 +71,7 @@ def read_text(text: str, resolution: tuple[int, int], pointer: tuple[int, int]) 
     return Gesture(tuple(read_calls(code, resolution, pointer)))
 
 
-class PyautoguiCodec:
+class PyautoguiCodec(Stateless):
     """Texts, OSWorld's `{"command": text}`, and `Action`s."""
 
     def __init__(self, resolution: tuple[int, int]) -> None:
@@ -100,12 +81,6 @@ class PyautoguiCodec:
     @property
     def space(self) -> Space[Any]:
         return self._space
-
-    def reset(self) -> None:
-        """Nothing is remembered."""
-
-    def performed(self) -> None:
-        """Nothing is remembered."""
 
     def decode(self, value: Any, pointer: tuple[int, int]) -> Gesture:
         return own_action(value, self._resolution) or read_text(_text(value), self._resolution, pointer)
@@ -139,15 +114,6 @@ class PythonText(PyautoguiText):
 
     def contains(self, x: Any) -> bool:
         return isinstance(x, str) and len(x) <= MAX_CODE_LENGTH and "\0" not in x
-
-    def __repr__(self) -> str:
-        return f"PythonText({self.resolution})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PythonText) and other.resolution == self.resolution
-
-    def __hash__(self) -> int:
-        return hash((PythonText, self.resolution))
 
 
 def _text(value: Any) -> str:

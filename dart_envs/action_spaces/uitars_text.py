@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from dart_envs.action_spaces.base import own_action
+from dart_envs.action_spaces.base import ActionText, Stateless, own_action
 from dart_envs.actions import MAX_TEXT_LENGTH, to_gesture
 from dart_envs.errors import ActionError
 from dart_envs.geometry import PointMap
@@ -22,23 +22,13 @@ from dart_envs.uitars import ParseError, format_action, parse
 _BARE_CALL = re.compile(r"\s*[A-Za-z_]\w*\s*\(")
 
 
-class UitarsText(Space[str]):
+class UitarsText(ActionText):
     """Texts of the language that can be performed on a screen of `resolution`."""
 
     def __init__(self, resolution: tuple[int, int], *, seed: int | np.random.Generator | None = None) -> None:
-        self.resolution = resolution
         self._points = PointMap(resolution, resolution)
         self._actions = make_action_space(resolution)
-        super().__init__(dtype=str, seed=seed)
-
-    @property
-    def is_np_flattenable(self) -> bool:
-        return False
-
-    def seed(self, seed: Any = None) -> Any:
-        seeds = super().seed(seed)
-        self._actions.seed(None if seed is None else int(np.random.default_rng(seed).integers(2**31)))
-        return seeds
+        super().__init__(resolution, self._actions, seed)
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
         refuse_masks(mask, probability)
@@ -47,17 +37,8 @@ class UitarsText(Space[str]):
     def contains(self, x: Any) -> bool:
         return isinstance(x, str) and not isinstance(parse(_marked(x), self._points), ParseError)
 
-    def __repr__(self) -> str:
-        return f"UitarsText({self.resolution})"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UitarsText) and other.resolution == self.resolution
-
-    def __hash__(self) -> int:
-        return hash((UitarsText, self.resolution))
-
-
-class UitarsCodec:
+class UitarsCodec(Stateless):
     """Texts, and `Action`s."""
 
     def __init__(self, resolution: tuple[int, int]) -> None:
@@ -68,12 +49,6 @@ class UitarsCodec:
     @property
     def space(self) -> Space[Any]:
         return self._space
-
-    def reset(self) -> None:
-        """Nothing is remembered."""
-
-    def performed(self) -> None:
-        """Nothing is remembered."""
 
     def decode(self, value: Any, pointer: tuple[int, int]) -> Gesture:
         own = own_action(value, self._resolution)
