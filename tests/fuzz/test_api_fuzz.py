@@ -1,6 +1,7 @@
 """schemathesis over the whole API: no 5xx but the documented ones, no undocumented status, every check on. A farm of its own on `sim`.
 
-The short run is seeded; the long one takes another seed every time and says which. Both are `make fuzz`.
+The brief and the short run are seeded; the long one takes another seed every time and says which. All are `make fuzz`; the brief one, half
+a minute of requests, is part of the default tier.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pytest
 from served_farm import free_port, served_farm
 
 HERE = Path(__file__).parent
-SHORT_S, LONG_S = 600, 3600
+BRIEF_S, SHORT_S, LONG_S = 240, 600, 3600
 
 
 @pytest.fixture
@@ -43,6 +44,12 @@ def fuzz(farm: tuple[str, str], place: Path, seed: int, timeout_s: float, *optio
     body = {"client_request_id": "after-the-storm", "wait_s": 60}
     reply = httpx.post(f"{url}/v1/leases", json=body, headers={"authorization": f"Bearer {key}"}, timeout=90)
     assert reply.status_code == 200, "the farm serves on"
+
+
+@pytest.mark.timeout(BRIEF_S + 60)
+def test_no_route_breaks_its_word_in_half_a_minute(farm: tuple[str, str], tmp_path: Path) -> None:
+    options = ("--phases", "examples,fuzzing,stateful", "--max-examples", "2", "--max-time", "30", "--no-shrink")
+    fuzz(farm, tmp_path, 20260301, BRIEF_S, "--generation-deterministic", *options)
 
 
 @pytest.mark.slow
