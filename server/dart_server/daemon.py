@@ -20,7 +20,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ SWITCH_S = 0.0002
 5 ms a write takes a tenth of a second on a busy farm, and a claim waits for it."""
 COLLECTED = (2_000, 10, 100)
 """When the garbage collector looks at new objects, older ones, and all: often and for a moment, and seldom where it takes long."""
+WhenBound = Callable[[FarmSettings], None]
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -232,13 +233,13 @@ def _bind_unix(path: Path) -> socket.socket:
     return bound
 
 
-def run(settings: FarmSettings, *, idle_shutdown_s: float | None) -> None:
+def run(settings: FarmSettings, *, idle_shutdown_s: float | None, when_bound: WhenBound | None = None) -> None:
     """`serve` on an event loop of libuv, which takes a third of the processor time that asyncio's own takes for sockets."""
     import uvloop
 
     sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, idle_shutdown_s=idle_shutdown_s))
+        runner.run(serve(settings, idle_shutdown_s=idle_shutdown_s, when_bound=when_bound))
 
 
 def spare_what_stays() -> None:
@@ -249,8 +250,9 @@ def spare_what_stays() -> None:
     gc.set_threshold(*COLLECTED)
 
 
-async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> None:
-    """Run a farm until a signal, or until it was idle for `idle_shutdown_s`. Raises `ConfigError`, `ProviderError`."""
+async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None, when_bound: WhenBound | None = None) -> None:
+    """Run a farm until a signal, or until it was idle for `idle_shutdown_s`. `when_bound` is called once it has its address and before it
+    starts. Raises `ConfigError`, `ProviderError`."""
     import uvicorn
 
     from dart_server.app import create_app
@@ -263,6 +265,8 @@ async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None) -> Non
     tls = tls_context(settings)
     listening = bind(settings)
     connections = connections_allowed(settings)
+    if when_bound is not None:
+        when_bound(settings)
     protocol: Any = guarded_protocol(connections)
 
     class Server(uvicorn.Server):

@@ -73,9 +73,8 @@ def serve(
         with daemon.sole_farm(settings):
             state.take_over_old_layout(settings)
             preflight.require(settings)
-            if not embedded:
-                first_key(settings)
-            daemon.run(settings, idle_shutdown_s=settings.idle_shutdown_s if embedded else None)
+            idle_shutdown_s = settings.idle_shutdown_s if embedded else None
+            daemon.run(settings, idle_shutdown_s=idle_shutdown_s, when_bound=None if embedded else first_key)
     except daemon.AlreadyRunning as running:
         if not embedded:
             fail(
