@@ -32,8 +32,10 @@ app.add_typer(scorer_cli.app, name="scorer")
 tasks_app.command(name="check")(check_cli.check)
 
 Families = Annotated[str | None, typer.Option("--families", "-f", help="comma-separated; default: all")]
-Resolution = Annotated[str, typer.Option("--resolution", help="screen size in pixels")]
-FontSize = Annotated[int, typer.Option("--font-size", min=6, max=48, help="GUI font size in points")]
+Resolution = Annotated[str | None, typer.Option("--resolution", help="screen size in pixels; default: the suite's own")]
+FontSize = Annotated[
+    int | None, typer.Option("--font-size", min=6, max=48, help="GUI font size in points; default: the suite's own")
+]
 
 
 def wrong(message: str) -> typer.Exit:
@@ -48,11 +50,16 @@ def failed(message: str) -> typer.Exit:
     return typer.Exit(EXIT_FAILED)
 
 
-def _shape(resolution: str, font_size: int) -> DesktopShape:
-    width, _, height = resolution.partition("x")
-    if not (width.isdecimal() and height.isdecimal()):
-        raise wrong(f"--resolution looks like 640x400, not {resolution!r}.")
-    return DesktopShape(resolution=(int(width), int(height)), font_size=font_size)
+def _shape(task: Task, resolution: str | None, font_size: int | None) -> DesktopShape:
+    """The desktop that a task is proved on, but for what was asked for."""
+    own = suite(task.suite).shape if task.origin is None else DesktopShape(image=task.image)
+    size = own.resolution
+    if resolution is not None:
+        width, _, height = resolution.partition("x")
+        if not (width.isdecimal() and height.isdecimal()):
+            raise wrong(f"--resolution looks like 640x400, not {resolution!r}.")
+        size = int(width), int(height)
+    return DesktopShape(image=own.image, resolution=size, font_size=own.font_size if font_size is None else font_size)
 
 
 def _names(families: str | None) -> list[str] | None:
@@ -107,15 +114,15 @@ def play(
     task: Annotated[str, typer.Argument(help="task id, or path of a JSON file")],
     near_miss: Annotated[bool, typer.Option("--near-miss", help="play the near miss instead of the oracle")] = False,
     save: Annotated[Path | None, typer.Option(help="folder for a screenshot of every step")] = None,
-    resolution: Resolution = "640x400",
-    font_size: FontSize = 16,
+    resolution: Resolution = None,
+    font_size: FontSize = None,
 ) -> None:
     """Play a task's own solution on a live desktop."""
     loaded = _load(task)
     if save is not None:
         save.mkdir(parents=True, exist_ok=True)
     try:
-        asyncio.run(_play(loaded, near_miss, save, _shape(resolution, font_size)))
+        asyncio.run(_play(loaded, near_miss, save, _shape(loaded, resolution, font_size)))
     except DartEnvError as error:
         raise failed(str(error)) from None
 
