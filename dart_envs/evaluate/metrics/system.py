@@ -31,11 +31,6 @@ def tree_is(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     return verdict(fitting and (bool(rules.get("others")) or set(result) == set(wanted)))
 
 
-def lacks(result: Any, rules: Mapping[str, Any], options: Options) -> float:
-    """{paths: [...]}: none of these is in the tree."""
-    return verdict(not set(rules["paths"]) & set(result))
-
-
 def archive_is(result: GuestFile, rules: Mapping[str, Any], options: Options) -> float:
     """{format: zip | tar.gz | tar.xz, files: {name: sha256}}: an archive of that kind with exactly these files; folders do not count."""
     held = dict(_members(result.content, rules["format"]))
@@ -92,7 +87,6 @@ def settings_are(result: Any, rules: Mapping[str, Any], options: Options) -> flo
 
 METRICS: Mapping[str, Metric] = {
     "tree_is": tree_is,
-    "lacks": lacks,
     "archive_is": archive_is,
     "settings_are": settings_are,
 }
