@@ -1,7 +1,7 @@
 """schemathesis over the whole API: no 5xx but the documented ones, no undocumented status, every check on. A farm of its own on `sim`.
 
-The brief and the short run are seeded; the long one takes another seed every time and says which. All are `make fuzz`; the brief one, half
-a minute of requests, is part of the default tier.
+The brief and the short run are seeded; the long one takes another seed every time and says which. All are `make fuzz`; the brief one is
+half a minute of requests.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def fuzz(farm: tuple[str, str], place: Path, seed: int, timeout_s: float, *optio
     assert reply.status_code == 200, "the farm serves on"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(BRIEF_S + 60)
 def test_no_route_breaks_its_word_in_half_a_minute(farm: tuple[str, str], tmp_path: Path) -> None:
     options = ("--phases", "examples,fuzzing,stateful", "--max-examples", "2", "--max-time", "30", "--no-shrink")

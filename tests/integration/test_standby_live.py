@@ -35,6 +35,7 @@ async def frozen_copy(farm: AsyncFarm) -> str:
     return frozen
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 async def test_a_claim_and_a_reset_take_the_frozen_copy(url: str) -> None:
     async with await AsyncFarm.connect(url) as farm:
