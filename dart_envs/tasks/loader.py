@@ -21,6 +21,8 @@ BUNDLED = {
     "basics": "dart_envs.tasks.basics:BASICS",
     "media": "dart_envs.tasks.media:MEDIA",
     "system": "dart_envs.tasks.system:SYSTEM",
+    "office": "dart_envs.tasks.office:OFFICE",
+    "web": "dart_envs.tasks.web:WEB",
 }
 """Where each bundled suite is; imported when it is asked for."""
 

@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dart_envs.evaluate.getters import apps, chrome, desktop, media, system
+from dart_envs.evaluate.getters import apps, chrome, desktop, media, system, web
 from dart_envs.evaluate.getters.base import Getter, Probe
 
 __all__ = ["GETTERS", "Getter", "Probe"]
 
-GETTERS: Mapping[str, Getter] = {**desktop.GETTERS, **apps.GETTERS, **chrome.GETTERS, **media.GETTERS, **system.GETTERS}
+GETTERS: Mapping[str, Getter] = {
+    **desktop.GETTERS,
+    **apps.GETTERS,
+    **chrome.GETTERS,
+    **media.GETTERS,
+    **system.GETTERS,
+    **web.GETTERS,
+}

@@ -97,14 +97,17 @@ def _sheet_fits(document: OpenDocument, sheet: Sheet, rules: Mapping[str, Any]) 
 
 
 def check_text_document(result: Any, rules: Mapping[str, Any], options: Options) -> float:
-    """{paragraphs: [{text, style, align, looks, listed, page_break} or {table: [rows, columns]}], page}.
+    """{paragraphs: [{text, style, align, looks, listed, page_break} or {table: [rows, columns]}], page, skip_empty}.
 
-    All paragraphs in order; trailing empty ones do not count. looks: exactly these. page: orientation that some page layout has.
+    All paragraphs in order; trailing empty ones do not count, with `skip_empty` no empty ones.
+    looks: exactly these. page: orientation that some page layout has.
     """
     document = _opened(result, "text")
     held = document.paragraphs()
     while held and not held[-1].text and held[-1].columns is None:
         held.pop()
+    if rules.get("skip_empty"):
+        held = [paragraph for paragraph in held if paragraph.text or paragraph.columns is not None]
     wanted = rules.get("paragraphs")
     if wanted is not None and (len(held) != len(wanted) or not all(map(_paragraph_fits, held, wanted))):
         return 0.0

@@ -1,0 +1,342 @@
+"""LibreOffice Calc: families about values, formulas, rows, formats and sheets.
+
+Role: what the saved spreadsheet holds is the verdict. Rule: numbers must be numbers and results must be computed; a table of the right
+looks, written by another program or by hand, is not the task done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from dart_envs.tasks.basics.parts import Data, key, type_text
+from dart_envs.tasks.basics.words import pick
+from dart_envs.tasks.office.documents import Table, Value, spreadsheet
+from dart_envs.tasks.office.parts import SAVE, menu, named, opened, replaced, saved, shell_file, shell_text
+from dart_envs.tasks.suite import Draft, Family
+
+HEADERS = ("Price", "Stock", "Sold", "Weight", "Orders", "Boxes")
+CHECK = "check_spreadsheet"
+
+
+@dataclass(frozen=True, slots=True)
+class Goods:
+    """A table of goods: a header row, a name in column A, whole numbers in B and C."""
+
+    path: str
+    rows: list[list[Value]]
+
+    @property
+    def names(self) -> list[str]:
+        return [str(row[0]) for row in self.rows[1:]]
+
+    @property
+    def document(self) -> str:
+        return spreadsheet(("Goods", self.rows))
+
+    def config(self) -> list[Data]:
+        """The table, open in Calc."""
+        return opened(self.path, self.document)
+
+    def csv_cheat(self, rows: Table) -> list[Data]:
+        """A program writes the result as comma-separated text where the spreadsheet is."""
+        return shell_text(self.path, "".join(",".join(map(str, row)) + "\n" for row in rows))
+
+    def file_cheat(self, rows: Table) -> list[Data]:
+        """A program puts a spreadsheet with these rows there."""
+        return shell_file(self.path, spreadsheet(("Goods", rows)))
+
+
+def goods(random: Random, *, least: int = 5, most: int = 8) -> Goods:
+    """A drawn table."""
+    names = pick(random, random.randint(least, most))
+    first, second = random.sample(HEADERS, 2)
+    numbers = random.sample(range(11, 99), 2 * len(names))
+    rows: list[list[Value]] = [["Item", first, second]]
+    rows += [[name, numbers[2 * index], numbers[2 * index + 1]] for index, name in enumerate(names)]
+    return Goods(named(random, "ods"), rows)
+
+
+def go_to(place: str) -> list[Data]:
+    """Put the cursor on a cell, or select a range, by the name box."""
+    return [key("ctrl", "shift", "t"), type_text(f"{place}\n")]
+
+
+def changed(rows: Table, row: int, column: int, value: Value) -> list[list[Value]]:
+    """The rows with one cell changed."""
+    copy = [list(one) for one in rows]
+    copy[row][column] = value
+    return copy
+
+
+def calc_enter(random: Random) -> Draft:
+    """Put a number into the row of a name. The near miss puts it into another row; a cheat writes it as text."""
+    table = goods(random)
+    row, other = random.sample(range(1, len(table.rows)), 2)
+    column = random.choice((1, 2))
+    value = random.randint(100, 999)
+    letter = "ABC"[column]
+    rows = changed(table.rows, row, column, value)
+    return Draft(
+        instruction=f"In the open spreadsheet, set {table.rows[0][column]} of {table.rows[row][0]} to {value} and save it.",
+        config=table.config(),
+        evaluator=saved(table.path, CHECK, rows=rows),
+        oracle=[*go_to(f"{letter}{row + 1}"), type_text(f"{value}\n"), *SAVE],
+        near_miss=[*go_to(f"{letter}{other + 1}"), type_text(f"{value}\n"), *SAVE],
+        cheats=[table.csv_cheat(rows), table.file_cheat(changed(table.rows, row, column, str(value)))],
+    )
+
+
+def calc_total(random: Random) -> Draft:
+    """A sum below a column. The near miss leaves out the first number; a cheat writes the right number as a constant."""
+    table = goods(random)
+    column = random.choice((1, 2))
+    letter, last = "ABC"[column], len(table.rows)
+    total = sum(int(row[column]) for row in table.rows[1:])
+    below: list[Value] = ["Total", "", ""]
+    below[column] = total
+    place = f"{letter}{last + 1}"
+    label = [*go_to(f"A{last + 1}"), type_text("Total\n"), *go_to(place)]
+    rows = [*table.rows, below[: column + 1]]
+    return Draft(
+        instruction=f"Below the last row of the open spreadsheet, write Total in column A and a formula that adds up"
+        f" {table.rows[0][column]} in column {letter}, then save it.",
+        config=table.config(),
+        evaluator=saved(table.path, CHECK, rows=rows, cells={place: {"formula": True}}),
+        oracle=[*label, type_text(f"=SUM({letter}2:{letter}{last})\n"), *SAVE],
+        near_miss=[*label, type_text(f"=SUM({letter}3:{letter}{last})\n"), *SAVE],
+        cheats=[table.csv_cheat(rows), table.file_cheat(rows)],
+    )
+
+
+def calc_largest(random: Random) -> Draft:
+    """The largest or smallest number of a column in a named cell, by MAX or MIN."""
+    table = goods(random)
+    column = random.choice((1, 2))
+    function, words = random.choice((("MAX", "largest"), ("MIN", "smallest")))
+    wrong = "MIN" if function == "MAX" else "MAX"
+    letter, last = "ABC"[column], len(table.rows)
+    place = f"{random.choice('EFG')}{random.randint(1, 4)}"
+    numbers = [int(row[column]) for row in table.rows[1:]]
+    value = max(numbers) if function == "MAX" else min(numbers)
+    span = f"({letter}2:{letter}{last})\n"
+    literal = [list(row) for row in table.rows]
+    row = int(place[1:]) - 1
+    literal[row] += [""] * ("ABCDEFG".index(place[0]) - 3) + [value]
+    return Draft(
+        instruction=f"In cell {place} of the open spreadsheet, show the {words} {table.rows[0][column]} with the function"
+        f" {function}, then save it.",
+        config=table.config(),
+        evaluator=saved(table.path, CHECK, cells={place: {"value": value, "formula": True, "function": function}}),
+        oracle=[*go_to(place), type_text(f"={function}{span}"), *SAVE],
+        near_miss=[*go_to(place), type_text(f"={wrong}{span}"), *SAVE],
+        cheats=[table.csv_cheat(literal), table.file_cheat(literal)],
+    )
+
+
+def calc_fill_formula(random: Random) -> Draft:
+    """A new column computed row by row. The near miss fills one row only."""
+    table = goods(random)
+    sign, words = random.choice((("*", "times"), ("+", "plus"), ("-", "minus")))
+    title = f"Result{random.randint(2, 99)}"
+    last = len(table.rows)
+
+    def computed(row: list[Value]) -> int:
+        left, right = int(row[1]), int(row[2])
+        return {"*": left * right, "+": left + right, "-": left - right}[sign]
+
+    rows = [[*table.rows[0], title], *([*row, computed(row)] for row in table.rows[1:])]
+    head = [*go_to("D1"), type_text(f"{title}\n")]
+    formula = type_text(f"=B2{sign}C2")
+    return Draft(
+        instruction=f"In the open spreadsheet, add a column D with the header {title} whose formulas give"
+        f" {table.rows[0][1]} {words} {table.rows[0][2]} in every row, then save it.",
+        config=table.config(),
+        evaluator=saved(
+            table.path, CHECK, rows=rows, cells={f"D{number}": {"formula": True} for number in range(2, last + 1)}
+        ),
+        oracle=[*head, *go_to(f"D2:D{last}"), formula, key("alt", "enter"), *SAVE],
+        near_miss=[*head, *go_to("D2"), formula, key("enter"), *SAVE],
+        cheats=[table.csv_cheat(rows), table.file_cheat(rows)],
+    )
+
+
+def calc_sort(random: Random) -> Draft:
+    """Order the rows by a column. The near miss orders the other way round; a cheat orders that column alone."""
+    table = goods(random)
+    column = random.choice((1, 2))
+    descending = random.random() < 0.5
+    entries = ("Sort Descending", "Sort Ascending")
+    head, *body = table.rows
+    rows = [head, *sorted(body, key=lambda row: int(row[column]), reverse=descending)]
+    torn = [list(row) for row in table.rows]
+    for row, ordered in zip(torn[1:], rows[1:], strict=True):
+        row[column] = ordered[column]
+    start = go_to(f"{'ABC'[column]}2")
+    return Draft(
+        instruction=f"Sort the rows of the open spreadsheet by {head[column]}, {'largest' if descending else 'smallest'} first."
+        " The header stays on top. Save it.",
+        config=table.config(),
+        evaluator=saved(table.path, CHECK, rows=rows),
+        oracle=[*start, *menu("Data", entries[0 if descending else 1]), *SAVE],
+        near_miss=[*start, *menu("Data", entries[1 if descending else 0]), *SAVE],
+        cheats=[table.csv_cheat(rows), table.file_cheat(torn)],
+    )
+
+
+def calc_delete_row(random: Random) -> Draft:
+    """Delete the row of a name. The near miss deletes another; a cheat leaves the row there, empty."""
+    table = goods(random)
+    row, other = random.sample(range(1, len(table.rows)), 2)
+    rows = [one for index, one in enumerate(table.rows) if index != row]
+    emptied = [one if index != row else ["", "", ""] for index, one in enumerate(table.rows)]
+    emptied = [*emptied, ["", "", "-"]] if row == len(table.rows) - 1 else emptied
+
+    def delete(index: int) -> list[Data]:
+        return [*go_to(f"A{index + 1}"), key("shift", "space"), key("ctrl", "-"), *SAVE]
+
+    return Draft(
+        instruction=f"Delete the row of {table.rows[row][0]} from the open spreadsheet and save it.",
+        config=table.config(),
+        evaluator=saved(table.path, CHECK, rows=rows),
+        oracle=delete(row),
+        near_miss=delete(other),
+        cheats=[table.csv_cheat(rows), table.file_cheat(emptied)],
+    )
+
+
+def calc_insert_row(random: Random) -> Draft:
+    """A new row above a named one. The near miss writes below the table."""
+    table = goods(random, most=7)
+    row = random.randrange(2, len(table.rows))
+    new = next(word for word in pick(random, 12) if word not in table.names)
+    numbers = [random.randint(100, 999), random.randint(100, 999)]
+    added: list[Value] = [new, *numbers]
+    rows = [*table.rows[:row], added, *table.rows[row:]]
+    written = [type_text(f"{new}\t{numbers[0]}\t{numbers[1]}\n")]
+    return Draft(
+        instruction=f"In the open spreadsheet, insert a row right above {table.rows[row][0]} with the values {new},"
+        f" {numbers[0]} and {numbers[1]}, then save it.",
+        config=table.config(),
+        evaluator=saved(table.path, CHECK, rows=rows),
+        oracle=[*go_to(f"A{row + 1}"), key("shift", "space"), key("ctrl", "+"), *go_to(f"A{row + 1}"), *written, *SAVE],
+        near_miss=[*go_to(f"A{len(table.rows) + 1}"), *written, *SAVE],
+        cheats=[table.csv_cheat(rows), table.file_cheat(changed(rows, row, 1, str(numbers[0])))],
+    )
+
+
+def calc_replace(random: Random) -> Draft:
+    """Replace a word wherever it is. The near miss replaces it once."""
+    old, new, *others = pick(random, 7)
+    names = [old, old, old, *others]
+    random.shuffle(names)
+
+    def listed(items: list[str]) -> list[list[Value]]:
+        rows: list[list[Value]] = [["Day", "Item"]]
+        for day, item in enumerate(items, start=1):
+            rows.append([f"{day}.", item])
+        return rows
+
+    rows, done = listed(names), listed([new if name == old else name for name in names])
+    table = Goods(named(random, "ods"), rows)
+    first = next(index for index, row in enumerate(rows) if row[1] == old)
+    return Draft(
+        instruction=f"In the open spreadsheet, replace every {old} by {new} and save it.",
+        config=table.config(),
+        evaluator=saved(table.path, CHECK, rows=done),
+        oracle=[*replaced(old, new, "Replace All"), *SAVE],
+        near_miss=[*go_to(f"B{first + 1}"), type_text(f"{new}\n"), *SAVE],
+        cheats=[table.csv_cheat(done), table.file_cheat(changed(rows, first, 1, new))],
+    )
+
+
+def calc_bold_header(random: Random) -> Draft:
+    """The header in bold. The near miss does it to the first row of data; a cheat marks the texts with asterisks."""
+    table = goods(random)
+    keys, look = random.choice((("b", "bold"), ("i", "italic")))
+    starred: list[list[Value]] = [[f"*{name}*" for name in table.rows[0]], *table.rows[1:]]
+    looks = {f"{letter}1": {"looks": [look]} for letter in "ABC"} | {f"{letter}2": {"looks": []} for letter in "ABC"}
+    return Draft(
+        instruction=f"Make the header row of the open spreadsheet {look} and save it.",
+        config=table.config(),
+        evaluator=saved(table.path, CHECK, rows=table.rows, cells=looks),
+        oracle=[*go_to("A1:C1"), key("ctrl", keys), *SAVE],
+        near_miss=[*go_to("A2:C2"), key("ctrl", keys), *SAVE],
+        cheats=[table.csv_cheat(starred), table.file_cheat(starred)],
+    )
+
+
+def calc_percent(random: Random) -> Draft:
+    """A column of shares as percentages. The near miss does it to one cell; a cheat writes texts with a per cent sign."""
+    names = pick(random, random.randint(4, 7))
+    head = random.choice(("Share", "Discount", "Growth", "Margin"))
+    shares = random.sample(range(3, 97), len(names))
+    rows: list[list[Value]] = [["Item", head]]
+    texts: list[list[Value]] = [["Item", head]]
+    for name, share in zip(names, shares, strict=True):
+        rows.append([name, share / 100])
+        texts.append([name, f"{share}%"])
+    table = Goods(named(random, "ods"), rows)
+    last = len(rows)
+    return Draft(
+        instruction=f"In the open spreadsheet, show the numbers below {head} as percentages, and save it.",
+        config=table.config(),
+        evaluator=saved(
+            table.path, CHECK, rows=rows, cells={f"B{row}": {"number": "percentage"} for row in range(2, last + 1)}
+        ),
+        oracle=[*go_to(f"B2:B{last}"), key("ctrl", "shift", "5"), *SAVE],
+        near_miss=[*go_to("B2"), key("ctrl", "shift", "5"), *SAVE],
+        cheats=[table.csv_cheat(texts), table.file_cheat(texts)],
+    )
+
+
+def calc_rename_sheet(random: Random) -> Draft:
+    """Give the sheet that is open another name. The near miss writes the name into a cell; a cheat renames an empty file's sheet."""
+    table = goods(random)
+    other, new = pick(random, 2)
+    names = ["Goods", other]
+    document = spreadsheet(("Goods", table.rows), (other, [[other]]))
+    return Draft(
+        instruction=f"Rename the sheet Goods of the open spreadsheet to {new} and save it.",
+        config=opened(table.path, document),
+        evaluator=saved(table.path, CHECK, names=[new, *names[1:]], rows=table.rows),
+        oracle=[*menu("Sheet", "Rename Sheet..."), key("ctrl", "a"), type_text(f"{new}\n"), *SAVE],
+        near_miss=[*go_to("A1"), type_text(f"{new}\n"), *SAVE],
+        cheats=[
+            shell_file(table.path, spreadsheet((new, []), (other, [[other]]))),
+            shell_text(table.path, new),
+        ],
+    )
+
+
+def calc_comment(random: Random) -> Draft:
+    """A comment on the cell of a name. The near miss writes into the cell instead."""
+    table = goods(random)
+    row = random.randrange(1, len(table.rows))
+    said = " ".join(pick(random, 3))
+    written = changed(table.rows, row, 0, f"{table.rows[row][0]} {said}")
+    return Draft(
+        instruction=f"In the open spreadsheet, add the comment '{said}' to the cell of {table.rows[row][0]} and save it.",
+        config=table.config(),
+        evaluator=saved(table.path, CHECK, rows=table.rows, cells={f"A{row + 1}": {"note": said}}),
+        oracle=[*go_to(f"A{row + 1}"), key("ctrl", "alt", "c"), type_text(said), key("escape"), *SAVE],
+        near_miss=[*go_to(f"A{row + 1}"), type_text(f"{said}\n"), *SAVE],
+        cheats=[table.csv_cheat(written), table.file_cheat(written)],
+    )
+
+
+APP = "libreoffice_calc"
+FAMILIES = (
+    Family("calc_enter", APP, "put a number into the right cell", 15, calc_enter),
+    Family("calc_total", APP, "add up a column with a formula", 20, calc_total),
+    Family("calc_largest", APP, "show a column's largest or smallest number with a function", 15, calc_largest),
+    Family("calc_fill_formula", APP, "compute a new column", 20, calc_fill_formula),
+    Family("calc_sort", APP, "sort the rows by a column", 15, calc_sort),
+    Family("calc_delete_row", APP, "delete the row of a name", 15, calc_delete_row),
+    Family("calc_insert_row", APP, "insert a row with values", 20, calc_insert_row),
+    Family("calc_replace", APP, "replace a word everywhere", 20, calc_replace),
+    Family("calc_bold_header", APP, "make the header bold or italic", 15, calc_bold_header),
+    Family("calc_percent", APP, "show numbers as percentages", 15, calc_percent, held_out=True),
+    Family("calc_rename_sheet", APP, "rename a sheet", 15, calc_rename_sheet),
+    Family("calc_comment", APP, "add a comment to a cell", 15, calc_comment, held_out=True),
+)

@@ -1,0 +1,111 @@
+"""Building blocks of the office families: opened documents, verdicts about saved files, and the plays that only look right.
+
+Role: one short function per thing that several families need. Rule: what the policy sees and what it is judged by come from the same
+values; expected ones stay in the evaluator.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from dart_envs.tasks.basics.parts import DONE, Data, key, pause, step, type_text
+from dart_envs.tasks.basics.words import pick
+
+FOLDER = "/home/user/Documents"
+TITLES = {"ods": "LibreOffice Calc", "odt": "LibreOffice Writer", "odp": "LibreOffice Impress"}
+ROLES = {"ods": "document spreadsheet", "odt": "document text", "odp": "document presentation"}
+START_TIMEOUT_S = 90.0
+SAVE: list[Data] = [key("ctrl", "s"), pause(1.0), DONE]
+"""Save in the document's own format, and end the episode."""
+
+AT_WORK = """pid=$(pidof soffice.bin) || exit 0
+polls=0
+still=0
+last=
+while [ "$polls" -lt 100 ] && [ "$still" -lt 3 ]; do
+  now=$(cut -d ' ' -f 3,14,15 "/proc/$pid/stat") || exit 0
+  case $now in
+    S*) [ "$now" = "$last" ] && still=$((still + 1)) || still=0 ;;
+    *) still=0 ;;
+  esac
+  last=$now
+  polls=$((polls + 1))
+  sleep 0.1
+done
+"""
+"""Waits, ten seconds at most, until LibreOffice rests: a document that is being saved is saved then."""
+
+
+def named(random: Random, extension: str) -> str:
+    """Path of a document with a drawn name."""
+    return f"{FOLDER}/{pick(random, 1)[0].lower()}_{random.randint(10, 99)}.{extension}"
+
+
+def opened(path: str, content: str) -> list[Data]:
+    """A document (base64), and LibreOffice showing it."""
+    name = path.rpartition("/")[2]
+    extension = path.rpartition(".")[2]
+    title = f"{name} - {TITLES[extension]}"
+    return [
+        step("write_binary", path=path, content_base64=content),
+        step("launch", command=["soffice", "--norestore", "--nologo", path]),
+        step("wait_window", window_name=title, timeout_s=START_TIMEOUT_S),
+        step("activate_window", window_name=title),
+        step("wait_element", role=ROLES[extension], timeout_s=START_TIMEOUT_S),
+    ]
+
+
+def saved(path: str, metric: str, **rules: Any) -> Data:
+    """Evaluator: what is in the saved file."""
+    return {
+        "func": metric,
+        "result": {"type": "vm_file", "path": path},
+        "expected": {"type": "rule", "rules": rules},
+        "postconfig": [step("execute", command=["/bin/sh", "-c", AT_WORK], timeout_s=30)],
+    }
+
+
+def shell_text(path: str, text: str) -> list[Data]:
+    """Cheat: a program writes text where the document is."""
+    return [{"do": "code", "text": f"open({path!r}, 'w').write({text!r})"}, DONE]
+
+
+def shell_file(path: str, content: str) -> list[Data]:
+    """Cheat: a program puts another document (base64) in the place of this one."""
+    return [{"do": "code", "text": f"import base64; open({path!r}, 'wb').write(base64.b64decode({content!r}))"}, DONE]
+
+
+def menu(*names: str) -> list[Data]:
+    """Open a menu of the menu bar, and choose in it; each name after the first is an entry."""
+    first, *rest = names
+    moves: list[Data] = [{"do": "click", "target": {"role": "menu", "name": first}, "later": True}]
+    for index, name in enumerate(rest):
+        role = "menu item" if index == len(rest) - 1 else "menu"
+        moves.append({"do": "click", "target": {"role": role, "name": name}, "later": True})
+    return moves
+
+
+def replaced(old: str, new: str, button: str) -> list[Data]:
+    """Find and Replace, with one of its buttons; then the dialog is closed."""
+    return [
+        key("ctrl", "h"),
+        pause(1.5),
+        type_text(old),
+        key("tab"),
+        {"do": "click", "target": {"role": "text", "window": "Find and Replace", "nth": 1}, "later": True},
+        type_text(new),
+        {"do": "click", "target": {"role": "push button", "name": button, "window": "Find and Replace"}, "later": True},
+        pause(),
+        key("escape"),
+        {
+            "do": "click",
+            "target": {"role": "push button", "name": "Close", "window": "Find and Replace"},
+            "later": True,
+        },
+    ]
+
+
+def repeated(*keys: str, times: int) -> list[Data]:
+    """The same keys several times."""
+    return [key(*keys) for _ in range(times)]

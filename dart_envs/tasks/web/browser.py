@@ -1,0 +1,91 @@
+"""The browser itself: families about downloads and bookmarks.
+
+Role: what the browser did is the verdict: the server saw the browser fetch the file, or the browser's own bookmarks hold the page.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from dart_envs.tasks.basics.parts import DONE, Data, all_of, file_holds, key, pause, type_text
+from dart_envs.tasks.basics.words import pick
+from dart_envs.tasks.suite import Draft, Family
+from dart_envs.tasks.web.pages import page
+from dart_envs.tasks.web.parts import HOME, click, logged, served
+
+DOWNLOADS = "/home/user/Downloads"
+BOOKMARKS = "/home/user/.config/google-chrome/Default/Bookmarks"
+BOOKMARKS_SAVED_S = 4.0
+"""The browser writes its bookmarks some seconds after a change."""
+
+
+def web_download(random: Random) -> Draft:
+    """Download one of some reports. The near miss downloads another."""
+    words = pick(random, 4)
+    names = {word: f"{word.lower()}_{random.randint(100, 999)}.csv" for word in words}
+    texts = {word: f"{word},{random.randint(10**8, 10**9)}\n" for word in words}
+    goal, wrong = random.sample(words, 2)
+    links = "".join(f'<p><a href="/files/{name}">Report on {word}</a></p>' for word, name in names.items())
+    path, local = f"/files/{names[goal]}", f"{DOWNLOADS}/{names[goal]}"
+
+    def play(word: str) -> list[Data]:
+        return [click("link", f"Report on {word}"), pause(2.0), DONE]
+
+    fetch = f"import urllib.request; urllib.request.urlretrieve({HOME + path!r}, {local!r})"
+    return Draft(
+        instruction=f"Download the report on {goal} with the browser; leave it in the folder Downloads under its own name.",
+        config=served(
+            "Reports", {"/": page("Reports", links)}, {f"/files/{name}": texts[word] for word, name in names.items()}
+        ),
+        evaluator=all_of(logged(("download", path), name="download"), file_holds(local, texts[goal])),
+        oracle=play(goal),
+        near_miss=play(wrong),
+        cheats=[
+            [{"do": "code", "text": fetch}, DONE],
+            [{"do": "code", "text": f"open({local!r}, 'w').write('')"}, DONE],
+        ],
+    )
+
+
+FAKE_SCRIPT = """import json
+held = dict(version=1, roots=dict())
+for root in ("bookmark_bar", "other", "synced"):
+    held["roots"][root] = dict(children=[], id=str(len(held["roots"]) + 1), name=root, type="folder")
+held["roots"]["bookmark_bar"]["children"] = [dict(id="9", name={name!r}, type="url", url={url!r})]
+open({path!r}, "w").write(json.dumps(held))
+"""
+
+
+def web_bookmark(random: Random) -> Draft:
+    """Bookmark one of some pages under a given name. The near miss bookmarks the page that is open first."""
+    words = pick(random, 5)
+    name = " ".join(pick(random, 2))
+    goal = random.choice(words)
+    path = f"/{goal.lower()}"
+    pages = {f"/{word.lower()}": page(word, f"<p>All about {word}.</p>") for word in words}
+    pages["/"] = page("Contents", "".join(f'<p><a href="/{word.lower()}">{word}</a></p>' for word in words))
+    mark = [key("ctrl", "d"), pause(1.5), key("ctrl", "a"), type_text(f"{name}\n"), pause(BOOKMARKS_SAVED_S), DONE]
+    html = f'<!DOCTYPE NETSCAPE-Bookmark-file-1><DL><DT><A HREF="{HOME}{path}">{name}</A></DL>'
+    written = f"open({'/home/user/Documents/bookmarks.html'!r}, 'w').write({html!r})"
+    return Draft(
+        instruction=f"Open the page {goal}, and bookmark it under the name '{name}'.",
+        config=served("Contents", pages),
+        evaluator={
+            "func": "exact_match",
+            "result": {"type": "chromium_bookmarks"},
+            "expected": {"type": "rule", "rules": {"expected": [[name, f"{HOME}{path}"]]}},
+        },
+        oracle=[click("link", goal), pause(1.0), *mark],
+        near_miss=mark,
+        cheats=[
+            [{"do": "code", "text": FAKE_SCRIPT.format(name=name, url=f"{HOME}{path}", path=BOOKMARKS)}, DONE],
+            [{"do": "code", "text": written}, DONE],
+        ],
+    )
+
+
+APP = "chrome"
+FAMILIES = (
+    Family("web_download", APP, "download the right file", 10, web_download),
+    Family("web_bookmark", APP, "bookmark a page under a name", 15, web_bookmark, held_out=True),
+)

@@ -1,0 +1,179 @@
+"""The web of the suite `web`: one small server inside the desktop, run there by root with Debian's own Python.
+
+Role: serve the pages of one task, and log what is done on them. Rule: this file and its log belong to root; only what comes from the
+desktop's browser is logged: the program at the other end of the connection must be Chromium with a window, and a submission must carry
+the token that only such a browser is given, and the browser's word that a person's input caused it. Non-goals: knowing what is right.
+
+    python3 server.py SITE.json LOG.jsonl PORT
+
+SITE.json: {"pages": {path: HTML}, "files": {path: text}}. A line of the log is {"name", "data"}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import secrets
+import sys
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+USER = "user"
+BROWSER = "/usr/lib/chromium/chromium"
+UNSEEN = re.compile(r"--headless|--remote-debugging|--load-extension=[^\0]")
+"""Options of a browser that a program drives, not a person at the screen; Debian's browser always has an empty list of extensions."""
+ESTABLISHED = "01"
+MAX_BODY_BYTES = 4_000_000
+
+
+def inode_of(port: int, server_port: int) -> str | None:
+    """Inode of the other end of a connection on this machine."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        ends = [int(end.rpartition(":")[2], 16) for end in fields[1:3]]
+        if ends == [port, server_port] and fields[3] == ESTABLISHED:
+            return fields[9]
+    return None
+
+
+def holds(process: Path, socket: str) -> bool:
+    """Whether a process has this socket open."""
+    try:
+        return any(os.readlink(entry) == socket for entry in (process / "fd").iterdir())
+    except OSError:
+        return False
+
+
+def program(process: Path) -> str:
+    """The file that a process runs, "" where that is not to be known."""
+    try:
+        return os.readlink(process / "exe")
+    except OSError:
+        return ""
+
+
+def is_browser(process: Path) -> bool:
+    """Whether a process is the browser's or one that the browser started, on a screen and driven by nobody else."""
+    if program(process) != BROWSER:
+        return False
+    while program(process) == BROWSER:
+        try:
+            if UNSEEN.search((process / "cmdline").read_text()):
+                return False
+            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            return False
+        process = process.parent / parent
+    return True
+
+
+def browser_holds(inode: str) -> bool:
+    """Whether the browser has the socket of this inode open."""
+    socket = f"socket:[{inode}]"
+    processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    return any(is_browser(process) for process in processes if holds(process, socket))
+
+
+def as_user(question: Callable[[str], bool], argument: str) -> bool:
+    """Answer a question in a process of the desktop's user: root here has no right to look into the user's processes."""
+    child = os.fork()
+    if child == 0:
+        try:
+            user = pwd.getpwnam(USER)
+            os.setgroups([])
+            os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
+            os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
+            os._exit(0 if question(argument) else 1)
+        finally:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def from_browser(port: int, server_port: int) -> bool:
+    """Whether the other end of a connection is the desktop's browser."""
+    inode = inode_of(port, server_port)
+    return inode is not None and as_user(browser_holds, inode)
+
+
+class Site:
+    """Pages, files, and the log."""
+
+    def __init__(self, site: dict[str, dict[str, str]], log: Path) -> None:
+        self.pages, self.files = site["pages"], site.get("files", {})
+        self.token = secrets.token_hex(16)
+        self._log = log
+        self._lock = threading.Lock()
+
+    def note(self, name: str, data: object) -> None:
+        """Add a line to the log."""
+        with self._lock, self._log.open("a", encoding="utf-8") as log:
+            log.write(json.dumps({"name": name, "data": data}) + "\n")
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection, one request."""
+
+    site: Site
+
+    def do_GET(self) -> None:
+        """A page with the token in it, or a file to be kept."""
+        path = unquote(urlsplit(self.path).path)
+        seen = from_browser(self.client_address[1], self.server.server_port)  # type: ignore[attr-defined]
+        if path in self.site.pages:
+            token = self.site.token if seen else ""
+            self.answer(200, self.site.pages[path].replace("__TOKEN__", token), "text/html; charset=utf-8")
+        elif path in self.site.files:
+            if seen:
+                self.site.note("download", path)
+            name = path.rpartition("/")[2]
+            self.answer(200, self.site.files[path], "application/octet-stream", f'attachment; filename="{name}"')
+        else:
+            self.answer(404, "There is no such page.", "text/plain")
+
+    def do_POST(self) -> None:
+        """Something done on a page."""
+        size = int(self.headers.get("Content-Length") or 0)
+        if not 0 < size <= MAX_BODY_BYTES:
+            return self.answer(413, "Too much.", "text/plain")
+        try:
+            said = json.loads(self.rfile.read(size))
+            name, data, token, trusted = said["name"], said["data"], said["token"], said["trusted"]
+        except (ValueError, KeyError, TypeError):
+            return self.answer(400, "Not understood.", "text/plain")
+        seen = from_browser(self.client_address[1], self.server.server_port)  # type: ignore[attr-defined]
+        if not (seen and trusted is True and secrets.compare_digest(str(token), self.site.token)):
+            return self.answer(403, "Use the page.", "text/plain")
+        self.site.note(str(name), data)
+        return self.answer(200, "Done.", "text/plain")
+
+    def answer(self, status: int, text: str, kind: str, disposition: str | None = None) -> None:
+        """Send a whole answer and close."""
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        if disposition is not None:
+            self.send_header("Content-Disposition", disposition)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: standard error leads nowhere."""
+
+
+def main() -> None:
+    """Serve for ever, on loopback only."""
+    site, log, port = sys.argv[1:]
+    Handler.site = Site(json.loads(Path(site).read_text(encoding="utf-8")), Path(log))
+    Path(log).touch(mode=0o600)
+    ThreadingHTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

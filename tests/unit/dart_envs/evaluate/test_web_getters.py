@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dart_envs.clock import SYSTEM_CLOCK
+from dart_envs.evaluate.artefacts import Spoiled
+from dart_envs.evaluate.getters import GETTERS, Probe
+from dart_envs.evaluate.getters.web import BOOKMARKS
+from dart_envs.fake import ScriptedDesktop
+from dart_server.wire import ExecReply
+
+
+def reply(stdout: str = "", returncode: int = 0) -> ExecReply:
+    return ExecReply(returncode=returncode, stdout=stdout, stderr="", timed_out=False)
+
+
+def desk(**files: str) -> ScriptedDesktop:
+    desktop = ScriptedDesktop()
+    desktop.state.files = {
+        BOOKMARKS if name == "bookmarks" else f"/{name}": text.encode() for name, text in files.items()
+    }
+
+    def stat(_desktop: ScriptedDesktop, args: list[str], _stdin: str) -> ExecReply:
+        held = desktop.state.files.get(args[-1])
+        return reply(returncode=1) if held is None else reply(f"{len(held)} regular file\n")
+
+    def cat(_desktop: ScriptedDesktop, args: list[str], _stdin: str) -> ExecReply:
+        held = desktop.state.files.get(args[-1])
+        return reply(returncode=1) if held is None else reply(held.decode())
+
+    desktop.programs |= {"stat": stat, "cat": cat}
+    return desktop
+
+
+async def get(desktop: ScriptedDesktop, type: str, **config: Any) -> Any:
+    return await GETTERS[type](Probe(desktop, SYSTEM_CLOCK), {"type": type, **config})
+
+
+LOG = '{"name": "a", "data": 1}\n{"name": "b", "data": [2]}\n{"name": "a", "data": 3}\n'
+
+
+async def test_the_log_in_order_by_name_or_its_last() -> None:
+    held = desk(log=LOG)
+    doings = [{"name": "a", "data": 1}, {"name": "b", "data": [2]}, {"name": "a", "data": 3}]
+    assert await get(held, "web_log", path="/log") == doings
+    assert await get(held, "web_log", path="/log", name="a") == [doings[0], doings[2]]
+    assert await get(held, "web_log", path="/log", name="a", last=True) == doings[2]
+    assert await get(held, "web_log", path="/log", name="c", last=True) is None
+    with pytest.raises(Spoiled, match="gone"):
+        await get(held, "web_log", path="/none")
+    with pytest.raises(Spoiled, match="damaged"):
+        await get(desk(log="{"), "web_log", path="/log")
+
+
+SAVED = {
+    "checksum": "CHECKSUM",
+    "roots": {
+        "bookmark_bar": {
+            "children": [{"id": "5", "name": "Fork é", "type": "url", "url": "http://localhost:8080/fork"}],
+            "id": "1",
+            "name": "Bookmarks bar",
+            "type": "folder",
+        },
+        "other": {"children": [], "id": "2", "name": "Other bookmarks", "type": "folder"},
+        "synced": {"children": [], "id": "3", "name": "Mobile bookmarks", "type": "folder"},
+    },
+    "version": 1,
+}
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[]", '{"roots": 5}', json.dumps(SAVED), '{"roots": {"bookmark_bar": 3}}']
+)
+async def test_bookmarks_that_the_browser_did_not_save_are_spoiled(content: str) -> None:
+    with pytest.raises(Spoiled):
+        await get(desk(bookmarks=content), "chromium_bookmarks")
+    with pytest.raises(Spoiled):
+        await get(desk(), "chromium_bookmarks")

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dart_envs.tasks.web import server
+from dart_envs.tasks.web.pages import button, page
+
+PAGES = {"pages": {"/": page("Shop", button("Buy", "send(event, 'buy', 1)"))}, "files": {"/files/a.csv": "1,2\n"}}
+
+
+class Served:
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "log.jsonl"
+        handler = type("Bound", (server.Handler,), {"site": server.Site(PAGES, self.log)})
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.http.server_port}", verify=False)
+
+    @property
+    def doings(self) -> list[Any]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+
+    def token(self) -> str:
+        found = re.search(r'token: "([^"]*)"', self.client.get("/").text)
+        assert found is not None
+        return found[1]
+
+    def post(self, **body: Any) -> int:
+        return self.client.post(
+            "/do", json={"name": "buy", "data": 1, "trusted": True, "token": self.token()} | body
+        ).status_code
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    site = Served(tmp_path)
+    thread = threading.Thread(target=site.http.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    with site.client:
+        yield site
+    site.http.shutdown()
+    site.http.server_close()
+    thread.join()
+
+
+def test_what_another_program_does_is_not_logged(served: Served) -> None:
+    assert served.token() == ""
+    assert served.post() == 403
+    assert served.client.get("/files/a.csv").text == "1,2\n"
+    assert served.doings == []
+
+
+def test_the_browser_needs_its_token_and_a_persons_input(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "from_browser", lambda port, server_port: True)
+    assert len(served.token()) == 32
+    assert [served.post(token="0" * 32), served.post(trusted=False), served.post(trusted="yes")] == [403] * 3
+    assert served.doings == []
+    assert served.post() == 200
+    served.client.get("/files/a.csv")
+    assert served.doings == [{"name": "buy", "data": 1}, {"name": "download", "data": "/files/a.csv"}]
+
+
+@pytest.mark.parametrize(("content", "status"), [(b"", 413), (b"{", 400), (b"[]", 400), (b'{"name": "buy"}', 400)])
+def test_what_is_not_understood(served: Served, content: bytes, status: int) -> None:
+    assert served.client.post("/do", content=content).status_code == status
+    assert served.client.get("/none").status_code == 404
+    assert served.doings == []
+
+
+def process(folder: Path, pid: int, exe: str, parent: int, *arguments: str) -> Path:
+    place = folder / str(pid)
+    (place / "fd").mkdir(parents=True)
+    (place / "exe").symlink_to(exe)
+    (place / "cmdline").write_text("\0".join([exe, *arguments]))
+    (place / "stat").write_text(f"{pid} (a (odd) name) S {parent} 1 1")
+    return place
+
+
+def test_a_browser_is_one_with_a_window_whoever_started_it(tmp_path: Path) -> None:
+    shell = process(tmp_path, 1, "/bin/sh", 0)
+    process(tmp_path, 2, server.BROWSER, 1, "--load-extension=", "http://localhost")
+    process(tmp_path, 4, server.BROWSER, 1, "--headless", "http://localhost")
+    process(tmp_path, 6, server.BROWSER, 1, "--load-extension=/tmp/mine")
+    children = [process(tmp_path, parent + 1, server.BROWSER, parent, "--type=utility") for parent in (2, 4, 6)]
+    assert [server.is_browser(child) for child in children] == [True, False, False]
+    assert not server.is_browser(shell)
+    assert not server.is_browser(tmp_path / "9")
+    (children[0] / "fd" / "7").symlink_to("socket:[42]")
+    assert server.holds(children[0], "socket:[42]")
+    assert not server.holds(children[0], "socket:[4]")
