@@ -29,7 +29,7 @@ EXIT_INTERRUPTED = 130
 
 
 def check(
-    targets: Annotated[list[str], typer.Argument(help="suites, or task files and folders of them")],
+    targets: Annotated[list[str] | None, typer.Argument(help="suites, or task files and folders of them")] = None,
     families: Annotated[str | None, typer.Option("--families", "-f", help="comma-separated; default: all")] = None,
     variations: Annotated[int, typer.Option("--variations", "-n", min=1, help="how many of each family")] = 1,
     split: Annotated[str | None, typer.Option(help="take them from this split")] = None,
@@ -46,11 +46,28 @@ def check(
         Path | None, typer.Option("--out", help="folder of the proofs; the same command goes on where it stopped")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the record with every proof here")] = None,
+    osworld: Annotated[
+        Path | None,
+        typer.Option(
+            "--osworld", help="folder of OSWorld's data: prove its tasks that need no network, officially scored"
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="with --osworld: a domain, or the beginning of an id; repeatable")
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option("--table", help="with --osworld: the Markdown page whose table is replaced")
+    ] = None,
 ) -> None:
     """Check task files, or prove suites on real desktops: the oracle scores 1; doing nothing, the near miss and cheats 0."""
     from dart_envs.tasks.proof import jobs_of
     from dart_envs.tasks.proof_book import RECORD_FILE, ProofBook, to_text
 
+    if osworld is not None:
+        check_osworld(osworld, only or (), out, table, parallel)
+        return
+    if not targets:
+        raise _stop("name a suite or task files, or OSWorld's data with --osworld.", EXIT_WRONG_INPUT)
     paths = [Path(target) for target in targets]
     if any(path.suffix == ".json" or path.exists() for path in paths):
         check_files(paths)
@@ -85,6 +102,22 @@ def check(
     if code:
         raise _stop(f"what was proved is in {out}; the same command goes on from there.", code)
     if not record["all_hold"]:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def check_osworld(folder: Path, only: Sequence[str], out: Path | None, page: Path | None, parallel: int) -> None:
+    """Prove OSWorld's offline tasks (`dart_envs.osworld_proof`)."""
+    from dart_envs.osworld_proof import command
+
+    try:
+        good = command.check(folder, only=only, out=out, page=page, parallel=parallel)
+    except (TaskError, ValueError) as error:
+        raise _stop(str(error), EXIT_WRONG_INPUT) from None
+    except DartEnvError as error:
+        raise _stop(str(error), EXIT_FAILED) from None
+    except KeyboardInterrupt:
+        raise _stop("interrupted; with --out the same command goes on from there.", EXIT_INTERRUPTED) from None
+    if not good:
         raise typer.Exit(EXIT_FAILED)
 
 

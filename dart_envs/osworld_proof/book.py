@@ -7,7 +7,7 @@ and solution are what they were. Non-goals: playing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,12 +15,6 @@ from dart_envs.osworld_proof.prove import Case, Play, Result
 
 BEGIN, END = "<!-- offline tasks: begin -->", "<!-- offline tasks: end -->"
 """Between these lines of a page the table is replaced."""
-
-REASONS: Mapping[str, str] = {
-    "937087b6-f668-4ba6-9110-60682ee33441": "VLC is the image's only video player, so it is the default before anything is done.",
-    "b6781586-6346-41cd-935a-a6b1487918fc": "The image's time zone is UTC, so nothing has to be done.",
-}
-"""Why a proof does not hold where the cause is the image and was looked into, by task id."""
 
 
 class Book:
@@ -70,6 +64,11 @@ def proved(book: Book, case: Case) -> bool:
     return complete and all((found := book.of(case, play)) is not None and found.holds for play in case.plays)
 
 
+def accounted(book: Book, case: Case) -> bool:
+    """Whether a case is proved, or it is known why it cannot be."""
+    return proved(book, case) or case.reason is not None
+
+
 def reason(book: Book, case: Case) -> str:
     """Why a case is not proved, in a sentence; "" where it is."""
     if proved(book, case):
@@ -77,7 +76,7 @@ def reason(book: Book, case: Case) -> str:
     results = [book.of(case, play) for play in case.plays]
     causes = [result.cause for result in results if result is not None and result.cause]
     missing = "not played yet" if None in results else ""
-    said = REASONS.get(case.task.id) or case.reason or next(iter(causes), None) or missing
+    said = case.reason or next(iter(causes), None) or missing
     return said.replace("\n", " ").replace("|", "/")[:300]
 
 

@@ -10,8 +10,16 @@ WRITTEN = pause(2)
 
 
 def _page(address: str) -> tuple[Move, ...]:
-    """Enter an address; Delete takes away what the browser adds to it."""
-    return (key("ctrl", "l"), type_text(address), key("delete"), key("enter"), pause(1.5))
+    """Enter an address, once the browser is there; Delete takes away what the browser adds to it."""
+    return (
+        click("entry", "Address and search bar"),
+        pause(1),
+        key("ctrl", "l"),
+        type_text(address),
+        key("delete"),
+        key("enter"),
+        pause(1.5),
+    )
 
 
 SETTINGS = "settings page"
@@ -30,14 +38,13 @@ ORACLES = {
     "2ad9387a-65d8-4e33-ad5b-7580065a27ca": Oracle(
         "bookmark manager",
         (
-            key("ctrl", "shift", "o"),
-            pause(1.5),
+            *_page("chrome://bookmarks"),
             click("push button", "Organize"),
             click("menu item", "Add new folder"),
             pause(1),
-            key("ctrl", "a"),
+            triple_click("entry", "Name"),
             type_text("Favorites"),
-            key("enter"),
+            click("push button", "Save"),
             WRITTEN,
         ),
     ),
@@ -58,9 +65,10 @@ ORACLES = {
         SETTINGS,
         (
             *_page("chrome://settings/appearance"),
+            # The mode is offered for the browser's own colours only.
+            click("push button", "Use Classic"),
             click("combo box", "Mode"),
             key("home"),
-            key("down"),
             key("enter"),
             WRITTEN,
         ),

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dart_envs.core import AsyncDesktopEnv
-from dart_envs.osworld_proof.book import Book, proved, put_into, to_markdown
+from dart_envs.osworld_proof.book import Book, accounted, put_into, to_markdown
 from dart_envs.osworld_proof.prove import MAX_STEPS, SHAPE, Case, Play, Result, cases, prove
 
 RESULTS_FILE = "osworld.jsonl"
 
 
 def check(folder: Path, *, only: Sequence[str], out: Path | None, page: Path | None, parallel: int) -> bool:
-    """Prove what is not proved yet, print the table, and say whether all tasks hold. page: a Markdown page whose table is replaced.
+    """Prove what is not proved yet, print the table, put it into `page`, and say whether every task is proved or has a written reason.
 
     Raises TaskError, ValueError for wrong input, and FarmError when the farm gives no desktop.
     """
@@ -36,7 +36,7 @@ def check(folder: Path, *, only: Sequence[str], out: Path | None, page: Path | N
         print(table)
         if page is not None:
             put_into(page, table)
-    return all(proved(book, case) for case in wanted)
+    return all(accounted(book, case) for case in wanted)
 
 
 async def _prove(book: Book, todo: Sequence[tuple[Case, Play]], parallel: int) -> None:

@@ -19,16 +19,14 @@ class Oracle:
     moves: tuple[Move, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfReach:
-    """Why a task has no solution here, in one sentence."""
-
-    reason: str
-
-
 def click(role: str, name: str, **target: Any) -> Move:
     """Point at an element and click."""
     return Move(do="click", target=Target(role=role, name=name, **target))
+
+
+def appear(role: str, name: str, **target: Any) -> Move:
+    """Wait for an element, and put the pointer on it."""
+    return Move(do="move", target=Target(role=role, name=name, **target))
 
 
 def double_click(role: str, name: str, **target: Any) -> Move:

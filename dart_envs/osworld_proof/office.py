@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from dart_envs.osworld_proof.moves import Oracle, click, pause, triple_click, type_text
+from dart_envs.osworld_proof.moves import Oracle, appear, click, double_click, pause, triple_click, type_text
 
 ORACLES = {
     "2cd43775-7085-45d8-89fa-9e35c0a915cf": Oracle(
         "Options dialog",
         (
+            appear("menu", "Tools"),
+            pause(5),
             click("menu", "Tools"),
+            pause(1),
             click("menu item", "Options..."),
             pause(3),
-            click("tree item", "Load/Save"),
-            click("tree item", "General"),
+            double_click("table cell", "Load/Save"),
             pause(1),
-            click("check box", "Save AutoRecovery information every:"),
-            triple_click("spin button", "Save AutoRecovery information every:", at=(0.3, 0.5)),
+            click("table cell", "General", nth=1),
+            pause(1.5),
+            click("check box", "Save AutoRecovery information every:", at=(0.05, 0.5)),
+            # The number's field has no name; it is to the right of the check box.
+            triple_click("check box", "Save AutoRecovery information every:", at=(1.0, 0.5), dx=20),
             type_text("3\t"),
             click("push button", "OK"),
             pause(3),

@@ -21,7 +21,7 @@ from dart_envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError, FarmError, TaskError
 from dart_envs.evaluate.choice import INFEASIBLE, Scorer
 from dart_envs.osworld_proof.moves import Oracle
-from dart_envs.osworld_proof.oracles import solution_of
+from dart_envs.osworld_proof.oracles import ORACLES, reason_of
 from dart_envs.tasks import Task, load_file
 from dart_envs.tasks.script import Move, resolve
 from dart_envs.types import Action, ActionType, Desktop, EndReason, Gesture, Outcome, StepResult
@@ -58,7 +58,7 @@ class Case:
     task: Task
     solution: Oracle | None
     reason: str | None
-    """Why there is no solution."""
+    """Why it cannot be proved on our image, where that was looked into."""
 
     @property
     def infeasible(self) -> bool:
@@ -134,10 +134,7 @@ def _case(folder: Path, domain: str, task_id: str) -> Case:
     loaded = load_file(folder / "examples" / domain / f"{task_id}.json")
     content = loaded.model_dump(by_alias=True, exclude={"origin"}) | {"image": SHAPE.image, "origin": loaded.origin}
     task = OfficiallyJudged.model_validate(content)
-    solution = solution_of(domain, task_id)
-    if isinstance(solution, Oracle):
-        return Case(domain, task, solution, None)
-    return Case(domain, task, None, solution.reason)
+    return Case(domain, task, ORACLES.get(task.id), reason_of(domain, task.id))
 
 
 async def perform(env: AsyncDesktopEnv, moves: Sequence[Move], clock: Clock) -> None:

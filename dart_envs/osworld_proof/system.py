@@ -5,7 +5,7 @@ Xfce has no dialogs for GNOME's settings: a person changes them in a terminal, w
 
 from __future__ import annotations
 
-from dart_envs.osworld_proof.moves import Oracle, shell
+from dart_envs.osworld_proof.moves import Oracle, appear, key, pause, shell
 
 SETTINGS = "shell, gsettings"
 
@@ -18,10 +18,14 @@ ORACLES = {
                 " profile=org.gnome.Terminal.Legacy.Profile:/org/gnome/terminal/legacy/profiles:/:$id/ &&"
                 " gsettings set $profile default-size-columns 132 && gsettings set $profile default-size-rows 43"
             ),
+            # A new terminal, to see that it took effect.
+            key("ctrl", "alt", "t"),
+            appear("terminal", "Terminal"),
+            pause(1),
         ),
     ),
     "28cc3b7e-b194-4bc9-8353-d04c0f4d56d2": Oracle(
-        "shell, pactl", (shell("pactl set-sink-volume @DEFAULT_SINK@ 100%"),)
+        "shell, pactl", (shell("pulseaudio --start && pactl set-sink-volume @DEFAULT_SINK@ 100%"),)
     ),
     "3ce045a0-877b-42aa-8d2c-b4a863336ab8": Oracle(
         SETTINGS, (shell("gsettings set org.gnome.desktop.interface text-scaling-factor 1.5"),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dart_envs.osworld_proof.moves import Oracle, click, key, pause, triple_click, type_text
+from dart_envs.osworld_proof.moves import Oracle, appear, click, key, pause, triple_click, type_text
 from dart_envs.tasks.script import Move
 
 SIMPLE = "Simple Preferences"
@@ -13,7 +13,7 @@ def _simple(dx: int, dy: int) -> Move:
     return click("dialog", SIMPLE, at=(0.0, 0.0), dx=dx, dy=dy)
 
 
-OPEN = (key("ctrl", "p"), pause(1.5))
+OPEN = (appear("menu item", "Tools"), key("ctrl", "p"), pause(1.5))
 SAVE_SIMPLE = (_simple(750, 679), pause(1.5))
 SHOW_ALL = (_simple(89, 674), pause(1.5), key("alt", "f10"), pause(1))
 """All settings, the dialog as large as the screen, because what is scrolled away cannot be clicked."""
@@ -64,7 +64,7 @@ ORACLES = {
             *OPEN,
             click("check box", "Input / Codecs"),
             pause(1),
-            Move(do="triple_click", target=_simple(380, 366).target),
+            Move(do="triple_click", target=_simple(478, 505).target),
             type_text("/home/user/Desktop"),
             *SAVE_SIMPLE,
         ),

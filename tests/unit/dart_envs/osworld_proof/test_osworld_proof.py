@@ -1,0 +1,135 @@
+"""The proof of OSWorld's offline tasks: choosing, remembering, the table. Playing is a command of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from dart_envs.cli import app
+from dart_envs.errors import TaskError
+from dart_envs.evaluate.choice import INFEASIBLE
+from dart_envs.osworld_proof.book import BEGIN, END, Book, accounted, proved, put_into, reason, to_markdown
+from dart_envs.osworld_proof.oracles import ORACLES, reason_of
+from dart_envs.osworld_proof.prove import Case, Play, Result, cases
+
+CAN = "e0df059f-28a6-4169-924f-b9623e7184cc"
+"""An id that has a solution; the task below is ours."""
+CANNOT = "00000000-0000-4000-8000-000000000001"
+REPO = Path(__file__).parents[4]
+
+
+def task(task_id: str, func: str) -> dict[str, Any]:
+    evaluator: dict[str, Any] = {"func": func}
+    if func != INFEASIBLE:
+        evaluator |= {
+            "result": {"type": "vm_command_line", "command": ["true"]},
+            "expected": {"type": "rule", "rules": {"expected": ""}},
+        }
+    return {"id": task_id, "instruction": "Do it.", "config": [], "evaluator": evaluator}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "osworld"
+    (place / "examples" / "os").mkdir(parents=True)
+    for task_id, func in ((CAN, "exact_match"), (CANNOT, INFEASIBLE)):
+        (place / "examples" / "os" / f"{task_id}.json").write_text(json.dumps(task(task_id, func)))
+    (place / "zero_download.txt").write_text(f"os/{CAN}\tx\ty\nos/{CANNOT}\tx\ty\n2\n")
+    return place
+
+
+def result(case: Case, play: Play, reward: float | None, cause: str | None = None) -> Result:
+    return Result(
+        case.domain, case.task.id, play, case.definition(play), "abc", reward is not None, reward, 1.0, 2.0, cause
+    )
+
+
+def test_cases_are_the_listed_tasks_and_can_be_chosen(folder: Path) -> None:
+    can, cannot = cases(folder)
+    assert (can.plays, cannot.plays) == ((Play.NOTHING, Play.ORACLE), (Play.FAIL, Play.DONE))
+    assert can.task.image == "desktop"
+    assert [case.task.id for case in cases(folder, ["0000"])] == [CANNOT]
+    assert len(cases(folder, ["os"])) == 2
+    with pytest.raises(TaskError, match="'gimp' is no domain"):
+        cases(folder, ["gimp"])
+    with pytest.raises(TaskError, match=r"zero_download\.txt"):
+        cases(folder.parent)
+
+
+def test_a_result_stands_until_the_solution_changes(folder: Path, tmp_path: Path) -> None:
+    case = cases(folder, [CAN])[0]
+    path = tmp_path / "book.jsonl"
+    book = Book(path)
+    assert len(book.todo([case])) == 2
+    book.add(result(case, Play.NOTHING, 0.0))
+    book.add(result(case, Play.ORACLE, 0.0, "scored 0"))
+    assert book.todo([case]) == [(case, Play.ORACLE)]
+    assert reason(book, case) == "scored 0"
+    book.add(result(case, Play.ORACLE, 1.0))
+    again = Book(path)
+    assert again.todo([case]) == []
+    assert proved(again, case)
+    assert case.solution is not None
+    other = replace(case, solution=replace(case.solution, moves=case.solution.moves * 2))
+    assert again.todo([other]) == [(other, Play.ORACLE)]
+    path.write_text(path.read_text() + '{"task_id": 1}\n')
+    with pytest.raises(ValueError, match="line 4 is not a result"):
+        Book(path)
+
+
+def test_what_lacks_its_set_up_or_has_the_wrong_score_is_not_proved(folder: Path) -> None:
+    can, cannot = cases(folder)
+    book = Book(None)
+    for play, reward in ((Play.FAIL, 1.0), (Play.DONE, 1.0)):
+        book.add(result(cannot, play, reward))
+    assert not proved(book, cannot)
+    book.add(result(cannot, Play.DONE, 0.0))
+    assert proved(book, cannot)
+    book.add(result(can, Play.NOTHING, None, "SetupError: no window"))
+    assert reason(book, can) == "SetupError: no window"
+    assert not accounted(book, can)
+    assert accounted(book, replace(can, reason="the image has no such program"))
+
+
+def test_the_table_replaces_what_stands_between_its_marks(folder: Path, tmp_path: Path) -> None:
+    wanted = cases(folder)
+    book = Book(None)
+    for case in wanted:
+        for play in case.plays:
+            book.add(result(case, play, play.wanted))
+    table = to_markdown(book, wanted)
+    assert table.startswith("1 of 1 tasks that can be done and 1 of 1 that cannot are proved (image `desktop` abc).")
+    assert f"| os/{CAN[:8]} | yes | 0 | 1 | 6 | shell |" in table
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    put_into(page, table)
+    assert page.read_text() == f"before\n{BEGIN}\n{table}\n{END}\nafter\n"
+    page.write_text("no marks\n")
+    with pytest.raises(ValueError, match="has no lines"):
+        put_into(page, table)
+
+
+def test_wrong_input_is_one_sentence(tmp_path: Path) -> None:
+    nothing = CliRunner().invoke(app, ["tasks", "check"])
+    assert nothing.exit_code == 2
+    assert "--osworld" in nothing.output
+    missing = CliRunner().invoke(app, ["tasks", "check", "--osworld", str(tmp_path)])
+    assert missing.exit_code == 2
+    assert "zero_download.txt" in missing.output
+
+
+def test_every_offline_task_of_osworld_has_a_solution_or_a_reason() -> None:
+    examples = Path(os.environ.get("DART_OSWORLD_TASKS") or REPO.parent / "shared" / "osworld" / "examples")
+    if not (examples.parent / "zero_download.txt").exists():
+        pytest.skip("OSWorld's data is not beside the repository; name its `examples` in DART_OSWORLD_TASKS")
+    found = cases(examples.parent)
+    assert len(found) == 58
+    open_ones = [case for case in found if not case.infeasible and case.solution is None]
+    assert all(reason_of(case.domain, case.task.id) for case in open_ones)
+    assert set(ORACLES) <= {case.task.id for case in found}
