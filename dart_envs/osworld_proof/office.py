@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dart_envs.osworld_proof.moves import Oracle, appear, click, double_click, pause, triple_click, type_text
+from dart_envs.osworld_proof.moves import Oracle, appear, click, double_click, key, pause, triple_click, type_text
 
 ORACLES = {
     "2cd43775-7085-45d8-89fa-9e35c0a915cf": Oracle(
@@ -10,9 +10,7 @@ ORACLES = {
         (
             appear("menu", "Tools"),
             pause(5),
-            click("menu", "Tools"),
-            pause(1),
-            click("menu item", "Options..."),
+            key("alt", "f12"),
             pause(3),
             double_click("table cell", "Load/Save"),
             pause(1),
