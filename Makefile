@@ -7,7 +7,7 @@ OSWORLD := .osworld-client
 # On CI a failed test is run once more by itself; the summary names it, and it is a defect to be mended all the same.
 RERUNS := $(if $(DART_TEST_RERUNS),--reruns $(DART_TEST_RERUNS) -raR)
 
-.PHONY: chaos help setup demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser lint image image-desktop osworld-client clean reap
+.PHONY: chaos help setup demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser lint image image-desktop osworld-client scorer clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image, noVNC"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-browser  the dashboard in a real headless Chromium, which it installs; screenshots are left in tests/artifacts"
 	@echo "make test-postgres the tests of the ledger on a PostgreSQL server of their own"
 	@echo "make osworld-client  OSWorld's own client (desktop-env) in .osworld-client, for the tests that run it unchanged"
+	@echo "make scorer        OSWorld's official evaluators (desktop-env) in an environment of their own, for the tests that compare with them"
 	@echo "make chaos         planted faults are caught; then kill clients, desktops and the server at random for 15 minutes; ARGS='--minutes 1 --seed 7 --postgres'"
 	@echo "make fuzz          schemathesis over the whole API for an hour, malformed requests, fuzzed WebSocket frames"
 	@echo "make reap          remove everything a crashed farm left on this host"
@@ -75,6 +76,9 @@ osworld-client:
 	@test -x $(OSWORLD)/bin/python || $(PYTHON_BOOT) -m venv $(OSWORLD)
 	@$(OSWORLD)/bin/pip install --quiet --no-deps desktop-env==1.0.2
 	@$(OSWORLD)/bin/pip install --quiet -r tests/support/osworld_client.txt
+
+scorer:
+	@$(VENV)/bin/dart-envs scorer install
 
 chaos:
 	@$(VENV)/bin/pytest -q tests/integration/test_chaos_sim.py
