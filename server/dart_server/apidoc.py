@@ -96,6 +96,8 @@ ERRORS: dict[str, tuple[ErrorCode, ...]] = {
 GUEST_STATUSES = (400, 404, 409, 502, 503)
 """What `guest_error` comes with: the guest agent's own status."""
 PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
+NO_NUL = r"^[^\x00]*$"
+"""The border refuses it in every address."""
 ANYWHERE = (413, 422, 431)
 """What the border answers, whatever the route."""
 CONTENT: dict[str, dict[str, Any]] = {
@@ -184,6 +186,10 @@ def _complete(operation: dict[str, Any], route: APIRoute) -> None:
     for parameter in parameters:
         if parameter["in"] == "path" and parameter["schema"].get("type") == "string":
             parameter["schema"].setdefault("pattern", PRINTABLE)
+        if parameter["in"] == "query":
+            for schema in parameter["schema"].get("anyOf", [parameter["schema"]]):
+                if schema.get("type") == "string":
+                    schema.setdefault("pattern", NO_NUL)
         if parameter["name"] in PARAMETERS:
             parameter["example"] = PARAMETERS[parameter["name"]]
     if not parameters:
