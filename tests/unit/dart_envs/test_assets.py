@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import osworld_data
 import pytest
 from typer.testing import CliRunner
 
@@ -20,7 +20,6 @@ from dart_envs.errors import AssetError, TaskError
 from dart_envs.tasks import Task, load_file, parse_task
 
 CONTENT = bytes(range(256)) * 400
-OSWORLD = Path(os.environ.get("DART_OSWORLD_TASKS") or Path(__file__).resolve().parents[4] / "shared" / "osworld")
 
 
 class Site(ThreadingHTTPServer):
@@ -175,13 +174,12 @@ def test_only_web_addresses_are_fetched() -> None:
 
 
 def test_the_names_are_those_of_osworlds_cache() -> None:
-    if not (OSWORLD / "hf_files.tsv").exists():
-        pytest.skip("OSWorld's task files are not beside this checkout")
-    with (OSWORLD / "hf_files.tsv").open(encoding="utf-8") as file:
+    osworld = osworld_data.data()
+    with (osworld / "hf_files.tsv").open(encoding="utf-8") as file:
         wanted = {(row[1], row[2], row[3], row[4]) for row in list(csv.reader(file, delimiter="\t"))[1:]}
     found = {
         (one.task_id, one.kind, one.url, one.name)
-        for path in sorted((OSWORLD / "examples").glob("*/*.json"))
+        for path in sorted((osworld / "examples").glob("*/*.json"))
         for one in assets.assets_of(load_file(path))
     }
     assert len(wanted) == 712

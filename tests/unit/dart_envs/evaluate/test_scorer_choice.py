@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
+import osworld_data
 import pytest
 
 from dart_envs.errors import EvaluatorError
@@ -29,7 +28,6 @@ from dart_envs.setup import NETWORK_STEPS, STEP_PARAMETERS
 from dart_envs.tasks import Task, load_file
 from dart_envs.tasks.model import Evaluator
 
-OSWORLD = Path(os.environ.get("DART_OSWORLD_TASKS") or Path(__file__).parents[5] / "shared" / "osworld" / "examples")
 FILE = {"type": "vm_file", "path": "/a", "dest": "a"}
 
 
@@ -96,10 +94,7 @@ def test_the_scorer_is_named_by_argument_or_environment(monkeypatch: pytest.Monk
 
 @pytest.fixture(scope="module")
 def tasks() -> list[Task]:
-    files = sorted(OSWORLD.glob("*/*.json"))
-    if not files:
-        pytest.skip(f"OSWorld's task files are not in {OSWORLD}; DART_OSWORLD_TASKS names another place")
-    return [load_file(path) for path in files]
+    return [load_file(path) for path in sorted((osworld_data.data() / "examples").glob("*/*.json"))]
 
 
 def test_every_step_getter_metric_and_conjunction_of_osworlds_tasks_is_served(tasks: list[Task]) -> None:

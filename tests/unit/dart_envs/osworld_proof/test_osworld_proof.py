@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import osworld_data
 import pytest
 from typer.testing import CliRunner
 
@@ -125,10 +125,7 @@ def test_wrong_input_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_every_offline_task_of_osworld_has_a_solution_or_a_reason() -> None:
-    examples = Path(os.environ.get("DART_OSWORLD_TASKS") or REPO.parent / "shared" / "osworld" / "examples")
-    if not (examples.parent / "zero_download.txt").exists():
-        pytest.skip("OSWorld's data is not beside the repository; name its `examples` in DART_OSWORLD_TASKS")
-    found = cases(examples.parent)
+    found = cases(osworld_data.data())
     assert len(found) == 58
     open_ones = [case for case in found if not case.infeasible and case.solution is None]
     assert all(reason_of(case.domain, case.task.id) for case in open_ones)

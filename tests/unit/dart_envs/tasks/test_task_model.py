@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import osworld_data
 import pytest
 
 from dart_envs.errors import TaskError
@@ -11,7 +12,6 @@ from dart_envs.fake import ScriptedDesktop
 from dart_envs.tasks import Task, load, load_file, parse_task
 from dart_server.wire import DesktopShape
 
-OSWORLD = Path(__file__).parents[5] / "shared" / "osworld"
 SHAPE = DesktopShape(resolution=(640, 400), font_size=16)
 
 
@@ -138,9 +138,8 @@ async def test_a_screen_that_is_too_small_is_refused_before_the_set_up() -> None
             await made.prepare(ScriptedDesktop(small))
 
 
-@pytest.mark.skipif(not OSWORLD.is_dir(), reason="OSWorld's task files are not beside this checkout")
 def test_osworlds_own_files_load() -> None:
-    files = sorted((OSWORLD / "examples").glob("*/*.json"))
+    files = sorted((osworld_data.data() / "examples").glob("*/*.json"))
     assert len(files) == 369
     loaded = [load_file(path) for path in files]
     assert {made.id for made in loaded} == {path.stem for path in files}
