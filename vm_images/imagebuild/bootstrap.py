@@ -106,7 +106,10 @@ class Teller:
             if line.startswith(start):
                 self.counts[word] = self.counts.get(word, 0) + 1
                 if self.counts[word] % TOLD_EVERY == 0:
-                    self.say(f"{word} {self.counts[word]} of {self.total} packages")
+                    of = (
+                        f" of {self.total}" if self.counts[word] <= self.total else ""
+                    )  # a resumed build goes on with more than apt plans
+                    self.say(f"{word} {self.counts[word]}{of} packages")
 
 
 def run_logged(argv: list[str], log: Path, teller: Teller) -> None:

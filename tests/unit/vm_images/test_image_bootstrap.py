@@ -75,3 +75,11 @@ def test_progress_is_counted_against_what_apt_planned() -> None:
     for number in range(120):
         teller.line(f"Unpacking p{number} (1) ...")
     assert said == ["unpacked 50 of 120 packages", "unpacked 100 of 120 packages"]
+
+
+def test_a_resumed_build_counts_what_apt_did_not_plan() -> None:
+    said: list[str] = []
+    teller = bootstrap.Teller(said.append)
+    for number in range(50):
+        teller.line(f"Setting up p{number} (1) ...")
+    assert said == ["set up 50 packages"]
