@@ -109,6 +109,10 @@ class FarmClient:
         return cls(url, api_key, retries=retries)
 
     @property
+    def embedded(self) -> bool:
+        return self.inner.embedded
+
+    @property
     def url(self) -> str:
         return self.inner.url
 
