@@ -122,16 +122,18 @@ class Replay:
             while self._waiting:
                 desktop_id, (step, frame) = self._waiting.popitem(last=False)
                 self._pictured_s[desktop_id] = self._clock.monotonic()
-                await self._make(step, frame)
+                await self._make(desktop_id, step, frame)
                 await self._clock.sleep(1 / PICTURES_PER_S)
             self._arrived.clear()
 
-    async def _make(self, step: Step, frame: bytes | bytearray) -> None:
+    async def _make(self, desktop_id: str, step: Step, frame: bytes | bytearray) -> None:
         try:
             picture = await asyncio.to_thread(small_picture, frame)
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.info("a step's frame is no picture: %s", error)
             return
+        if not any(kept is step for kept in self._rings.get(desktop_id, ())):
+            return  # it was dropped meanwhile
         step.picture = picture
         self.nbytes += len(picture)
         while self.nbytes > self._limit_nbytes and self._rings:

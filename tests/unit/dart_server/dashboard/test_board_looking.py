@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import struct
+import threading
 from typing import Any
 
 import pytest
@@ -139,7 +140,7 @@ async def test_the_replay_is_bounded_in_steps_and_bytes(api: Api, clock: ManualC
         desktop_id = f"desk_{number % 2}"
         replay.note(lease, desktop_id, 1, request, frame_of(64, 48), 0.01)
         async with asyncio.timeout(10):
-            while replay._waiting:
+            while replay._arrived.is_set():
                 await clock.advance(APART_S)
         assert replay.nbytes <= 2000
         assert len(replay.steps(desktop_id)) <= 5
@@ -153,6 +154,32 @@ async def test_the_replay_is_bounded_in_steps_and_bytes(api: Api, clock: ManualC
     await clock.advance(APART_S)
     assert replay.steps("desk_0")[0].picture is None, "a frame that is none costs its picture and nothing else"
     assert not maker.done()
+    maker.cancel()
+
+
+async def test_a_step_that_is_dropped_while_its_picture_is_made_costs_nothing(
+    api: Api, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await api.claim(shape=SHAPE)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow_picture(_frame: bytes | bytearray) -> bytes:
+        begun.set()
+        assert go_on.wait(10)
+        return b"picture"
+
+    monkeypatch.setattr("dart_server.dashboard.replay.small_picture", slow_picture)
+    replay = Replay(clock)
+    maker = asyncio.ensure_future(replay.make_pictures())
+    request = wire.StepRequest(events=[wire.MoveEvent(x=1, y=1)])
+    replay.note(api.farm.leases.active[0], "desk_0", 1, request, frame_of(8, 8), 0.01)
+    assert await asyncio.to_thread(begun.wait, 10)
+    replay.keep(set())
+    go_on.set()
+    async with asyncio.timeout(10):
+        while replay._arrived.is_set():
+            await clock.advance(APART_S)
+    assert replay.nbytes == 0
     maker.cancel()
 
 
