@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from dart_envs.tasks.basics.parts import Data, key, type_text
+from dart_envs.tasks.basics.parts import Data, key, pause, type_text
 from dart_envs.tasks.basics.words import pick
 from dart_envs.tasks.office.documents import Table, Value, spreadsheet
 from dart_envs.tasks.office.parts import SAVE, menu, named, opened, replaced, saved, shell_file, shell_text
@@ -244,7 +244,7 @@ def calc_replace(random: Random) -> Draft:
         instruction=f"In the open spreadsheet, replace every {old} by {new} and save it.",
         config=table.config(),
         evaluator=saved(table.path, CHECK, rows=done),
-        oracle=[*replaced(old, new, "Replace All"), *SAVE],
+        oracle=[*replaced(old, new, "Replace All", told_in_box=True), *SAVE],
         near_miss=[*go_to(f"B{first + 1}"), type_text(f"{new}\n"), *SAVE],
         cheats=[table.csv_cheat(done), table.file_cheat(changed(rows, first, 1, new))],
     )
@@ -300,7 +300,7 @@ def calc_rename_sheet(random: Random) -> Draft:
         instruction=f"Rename the sheet Goods of the open spreadsheet to {new} and save it.",
         config=opened(table.path, document),
         evaluator=saved(table.path, CHECK, names=[new, *names[1:]], rows=table.rows),
-        oracle=[*menu("Sheet", "Rename Sheet..."), key("ctrl", "a"), type_text(f"{new}\n"), *SAVE],
+        oracle=[*menu("Sheet", "Rename Sheet..."), key("ctrl", "a"), type_text(f"{new}\n"), pause(1.0), *SAVE],
         near_miss=[*go_to("A1"), type_text(f"{new}\n"), *SAVE],
         cheats=[
             shell_file(table.path, spreadsheet((new, []), (other, [[other]]))),

@@ -86,8 +86,11 @@ def menu(*names: str) -> list[Data]:
     return moves
 
 
-def replaced(old: str, new: str, button: str) -> list[Data]:
-    """Find and Replace, with one of its buttons; then the dialog is closed."""
+def replaced(old: str, new: str, button: str, *, told_in_box: bool) -> list[Data]:
+    """Find and Replace, with one of its buttons; then the dialog is closed.
+
+    told_in_box: how many were replaced is told in a box of its own (Calc), not in the dialog (Writer).
+    """
     return [
         key("ctrl", "h"),
         pause(1.5),
@@ -97,7 +100,7 @@ def replaced(old: str, new: str, button: str) -> list[Data]:
         type_text(new),
         {"do": "click", "target": {"role": "push button", "name": button, "window": "Find and Replace"}, "later": True},
         pause(),
-        key("escape"),
+        *([key("escape")] if told_in_box else []),
         {
             "do": "click",
             "target": {"role": "push button", "name": "Close", "window": "Find and Replace"},

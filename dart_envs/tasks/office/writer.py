@@ -141,7 +141,7 @@ def writer_replace(random: Random) -> Draft:
         instruction=f"In the open document, replace every {old} by {new} and save it.",
         config=doc.config(),
         evaluator=done.judged(),
-        oracle=[*replaced(old, new, "Replace All"), *SAVE],
+        oracle=[*replaced(old, new, "Replace All", told_in_box=False), *SAVE],
         near_miss=[*to_line(first), key("ctrl", "shift", "right"), type_text(f"{new} "), *SAVE],
         cheats=[doc.txt_cheat(done.lines), doc.file_cheat(once)],
     )
