@@ -55,7 +55,7 @@ async def desktop_to_judge(lease: LeaseLike, on: JudgeOn, wait_s: float) -> Asyn
                 said = f"desktop, since there is no copy: {error.code}"
         try:
             yield desktop, said
-        except Exception:
+        except Exception:  # raised again, unless the copy turns out to be dead
             if desktop is not lease:
                 await check_alive(desktop)
             raise

@@ -211,6 +211,25 @@ class KnowsNeeds(Protocol):
         ...
 
 
+class EvaluatorLike(Protocol):
+    """What judges a task, as parallel sequences, one entry per function; implemented by `dart_envs.tasks.model.Evaluator`."""
+
+    @property
+    def functions(self) -> Sequence[str]: ...
+
+    @property
+    def results(self) -> Sequence[Mapping[str, Any] | None]: ...
+
+    @property
+    def expecteds(self) -> Sequence[Mapping[str, Any] | None]: ...
+
+    @property
+    def all_options(self) -> Sequence[Mapping[str, Any]]: ...
+
+    @property
+    def conj(self) -> str: ...
+
+
 class TaskLike(Protocol):
     """What an episode needs of a task; implemented by `dart_envs.tasks.Task` and by anything a user writes.
 

@@ -7,9 +7,7 @@ Non-goals: judging (`dart_envs.evaluate.verdict`, `dart_envs.scorer.official`).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol
 
 from dart_envs.errors import EvaluatorError
 from dart_envs.evaluate.getters import GETTERS
@@ -22,6 +20,7 @@ from dart_envs.scorer.catalogue import (
     PACKAGES_OF_METRIC,
     RUNNING_CODE,
 )
+from dart_envs.types import EvaluatorLike
 
 SCORER_VARIABLE = "DART_SCORER"
 RUN_CODE_VARIABLE = "DART_SCORER_RUNS_CODE"
@@ -39,22 +38,6 @@ class Scorer(StrEnum):
     OFFICIAL = "official"
 
 
-class Functions(Protocol):
-    """What is looked at of an evaluator."""
-
-    @property
-    def functions(self) -> Sequence[str]: ...
-
-    @property
-    def results(self) -> Sequence[Mapping[str, Any] | None]: ...
-
-    @property
-    def expecteds(self) -> Sequence[Mapping[str, Any] | None]: ...
-
-    @property
-    def all_options(self) -> Sequence[Mapping[str, Any]]: ...
-
-
 def scorer_named(name: str | None) -> Scorer:
     """A scorer by name; None: what `DART_SCORER` says, else `auto`. Raises EvaluatorError."""
     said = name or os.environ.get(SCORER_VARIABLE) or Scorer.AUTO
@@ -65,28 +48,30 @@ def scorer_named(name: str | None) -> Scorer:
         raise EvaluatorError(f"{source} is auto, own or official, not {said!r}.") from None
 
 
-def getters_of(evaluator: Functions) -> set[str]:
+def getters_of(evaluator: EvaluatorLike) -> set[str]:
     """Every kind of getter that an evaluator names."""
     return {str(config["type"]) for config in (*evaluator.results, *evaluator.expecteds) if config}
 
 
-def unserved_by_own(evaluator: Functions) -> list[str]:
+def unserved_by_own(evaluator: EvaluatorLike) -> list[str]:
     """What our own metrics and getters lack, in words."""
     return _lacking(evaluator, set(METRICS), set(GETTERS))
 
 
-def unserved_by_official(evaluator: Functions) -> list[str]:
+def unserved_by_official(evaluator: EvaluatorLike) -> list[str]:
     """What the official scorer lacks, whatever is installed, in words."""
     return _lacking(evaluator, OFFICIAL_METRICS, OFFICIAL_GETTERS)
 
 
-def _lacking(evaluator: Functions, metrics: set[str] | frozenset[str], getters: set[str] | frozenset[str]) -> list[str]:
+def _lacking(
+    evaluator: EvaluatorLike, metrics: set[str] | frozenset[str], getters: set[str] | frozenset[str]
+) -> list[str]:
     funcs = set(evaluator.functions) - metrics - {INFEASIBLE}
     kinds = getters_of(evaluator) - getters
     return [f"metric {name!r}" for name in sorted(funcs)] + [f"getter {name!r}" for name in sorted(kinds)]
 
 
-def proven_equal(evaluator: Functions) -> bool:
+def proven_equal(evaluator: EvaluatorLike) -> bool:
     """Whether our own metrics judge all of an evaluator just as OSWorld's do; options make another metric of one."""
     return (
         set(evaluator.functions) <= set(OSWORLD)
@@ -96,7 +81,7 @@ def proven_equal(evaluator: Functions) -> bool:
     )
 
 
-def unserved(evaluator: Functions) -> list[str]:
+def unserved(evaluator: EvaluatorLike) -> list[str]:
     """What neither scorer has, in words; empty when one of them serves the whole evaluator."""
     own, official = unserved_by_own(evaluator), unserved_by_official(evaluator)
     if not own or not official:
@@ -105,13 +90,13 @@ def unserved(evaluator: Functions) -> list[str]:
     return neither or [f"one scorer that has both {own[0]} and {official[0]}"]
 
 
-def packages_needed(evaluator: Functions) -> set[str]:
+def packages_needed(evaluator: EvaluatorLike) -> set[str]:
     """Names on PyPI of the rare packages that an evaluator needs of the official scorer."""
     packages = {package for name in evaluator.functions for package in PACKAGES_OF_METRIC.get(name, ())}
     return packages | {package for name in getters_of(evaluator) for package in PACKAGES_OF_GETTER.get(name, ())}
 
 
-def decide(evaluator: Functions, scorer: Scorer, *, as_osworld: bool = False) -> Scorer:
+def decide(evaluator: EvaluatorLike, scorer: Scorer, *, as_osworld: bool = False) -> Scorer:
     """OWN or OFFICIAL. as_osworld: the task is OSWorld's, so that what counts is OSWorld's reading of every function.
 
     Raises EvaluatorError, with the cure, where the one that is asked for cannot judge this evaluator.
@@ -135,7 +120,7 @@ def decide(evaluator: Functions, scorer: Scorer, *, as_osworld: bool = False) ->
     return Scorer.OFFICIAL
 
 
-def check_installed(evaluator: Functions) -> None:
+def check_installed(evaluator: EvaluatorLike) -> None:
     """Raise EvaluatorError, with the command, where the official scorer, or a package that it needs for this, is not installed."""
     record = places.installed()
     extras = {places.EXTRA_OF_PACKAGE[package] for package in packages_needed(evaluator)}

@@ -19,26 +19,11 @@ from dart_envs.evaluate.metrics import METRICS, OSWORLD, Metric
 from dart_envs.scorer import official
 from dart_envs.setup import run_steps
 from dart_envs.setup.interpreter import StepLike
-from dart_envs.types import Desktop, EndReason, Outcome
+from dart_envs.types import Desktop, EndReason, EvaluatorLike, Outcome
 
 
-class EvaluatorLike(Protocol):
-    """An evaluator as a task carries it: parallel sequences, one entry per function."""
-
-    @property
-    def functions(self) -> Sequence[str]: ...
-
-    @property
-    def results(self) -> Sequence[Mapping[str, Any] | None]: ...
-
-    @property
-    def expecteds(self) -> Sequence[Mapping[str, Any] | None]: ...
-
-    @property
-    def all_options(self) -> Sequence[Mapping[str, Any]]: ...
-
-    @property
-    def conj(self) -> str: ...
+class Judging(EvaluatorLike, Protocol):
+    """An evaluator with what is done on the desktop before it is looked at."""
 
     @property
     def postconfig(self) -> Sequence[StepLike]: ...
@@ -46,7 +31,7 @@ class EvaluatorLike(Protocol):
 
 async def evaluate(
     desktop: Desktop,
-    evaluator: EvaluatorLike,
+    evaluator: Judging,
     *,
     end: EndReason | None = None,
     clock: Clock = SYSTEM_CLOCK,
@@ -80,7 +65,7 @@ async def evaluate(
     return Outcome(outcome.reward, {**outcome.details, "postconfig": list(notes)}) if notes else outcome
 
 
-async def _judge(probe: Probe, evaluator: EvaluatorLike, metrics: Mapping[str, Metric]) -> Outcome:
+async def _judge(probe: Probe, evaluator: Judging, metrics: Mapping[str, Metric]) -> Outcome:
     scores: list[float] = []
     parts: list[dict[str, Any]] = []
     any_is_enough = evaluator.conj == "or"

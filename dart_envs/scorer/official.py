@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -19,30 +19,11 @@ from typing import Any, Protocol, runtime_checkable
 from dart_envs.errors import EvaluatorError
 from dart_envs.scorer.workers import CURE, Pool, ScorerMissing, shared_pool
 from dart_envs.setup.perform import CLIENT_PASSWORD
-from dart_envs.types import Desktop, Outcome
+from dart_envs.types import Desktop, EvaluatorLike, Outcome
 
 SERVER_PORT, CHROMIUM_PORT, VLC_PORT = 5000, 9222, 8080
 EVALUATION_TIMEOUT_S = 100.0
 """Of one evaluation, below what an episode's end may take."""
-
-
-class EvaluatorLike(Protocol):
-    """An evaluator as a task carries it."""
-
-    @property
-    def functions(self) -> Sequence[str]: ...
-
-    @property
-    def results(self) -> Sequence[Mapping[str, Any] | None]: ...
-
-    @property
-    def expecteds(self) -> Sequence[Mapping[str, Any] | None]: ...
-
-    @property
-    def all_options(self) -> Sequence[Mapping[str, Any]]: ...
-
-    @property
-    def conj(self) -> str: ...
 
 
 @runtime_checkable

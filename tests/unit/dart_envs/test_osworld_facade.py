@@ -165,6 +165,7 @@ def test_what_cannot_be_kept_is_refused(words: dict[str, Any], message: str) -> 
 
 def test_words_of_other_trees_are_taken(farm: FakeFarm) -> None:
     DesktopEnv(provider_name="docker", path_to_vm=None, headless=True, volume_size=40, farm=farm).close()
+    assert not farm.leases, "nothing is leased before the first reset"
 
 
 def test_a_bad_task_names_its_field(env: DesktopEnv) -> None:
