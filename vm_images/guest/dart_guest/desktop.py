@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageChops
 
-from dart_guest import events, settle
+from dart_guest import events, pixels, settle
 from dart_guest.xinput import CONNECTION_ERRORS, Pointer, SessionDown, XInput
 from dart_guest.xshm import GrabError, ShmGrabber
 
@@ -32,11 +32,11 @@ class StepResult:
     grab_ms: float
     encode_ms: float
     cursor: tuple[int, int]
-    payload: bytes
+    payload: bytes | bytearray
     early: bool = False
 
 
-Offer = Callable[[bytes], None]
+Offer = Callable[[bytes | bytearray], None]
 """Is given an encoded picture."""
 
 FIRST_COST_S = 0.015
@@ -91,8 +91,8 @@ class StepPicture:
         self.costs = costs
         self.monotonic = monotonic
         self.offer = offer
-        self.offered: bytes | None = None
-        self.payload: bytes | None = None
+        self.offered: bytes | bytearray | None = None
+        self.payload: bytes | bytearray | None = None
         self.pointer: Pointer | None = None
         self.grab_ms = self.encode_ms = 0.0
 
@@ -116,16 +116,22 @@ class StepPicture:
         begin_s = self.monotonic()
         self.pointer = self.x.pointer_picture() if self.frame.cursor else None
         self.x.display.sync()
-        image = self.grabber().grab()
-        if self.pointer is not None:
-            draw_pointer(image, self.pointer)
-        grabbed_s = self.monotonic()
-        self.payload = encode(image, self.frame)
+        grabber = self.grabber()
+        if self.frame.encoding == "raw" and self.pointer is None:
+            address = grabber.fetch()
+            grabbed_s = self.monotonic()
+            self.payload = pixels.rows(address, grabber.width, grabber.height)
+        else:
+            image = grabber.grab()
+            if self.pointer is not None:
+                draw_pointer(image, self.pointer)
+            grabbed_s = self.monotonic()
+            self.payload = encode(image, self.frame)
         end_s = self.monotonic()
         self.grab_ms, self.encode_ms = (grabbed_s - begin_s) * 1000, (end_s - grabbed_s) * 1000
         self.costs[self.frame.encoding] = end_s - begin_s
 
-    def finish(self) -> bytes:
+    def finish(self) -> bytes | bytearray:
         """The encoded picture; the pointer moves and changes without damage, so one that was drawn is compared."""
         if self.frame.encoding == "none":
             return b""

@@ -48,9 +48,9 @@ class Movie:
         self.sizes: list[int] = []
         self.offsets: list[int] = []
         self.starts: list[int] = []
-        self.last = b""
+        self.last: bytes | bytearray = b""
 
-    def add(self, jpeg: bytes, at: int) -> None:
+    def add(self, jpeg: bytes | bytearray, at: int) -> None:
         """Show a picture from tick `at` on."""
         if jpeg == self.last:
             return

@@ -40,11 +40,11 @@ async def health(request: web.Request) -> web.Response:
     return web.json_response(await agent_of(request).health())
 
 
-Reply = tuple[bytes, bytes]
+Reply = tuple[bytes, bytes | bytearray]
 """A binary answer: length and header, then the payload."""
 
 
-def packed(header: Mapping[str, Any], payload: bytes = b"") -> Reply:
+def packed(header: Mapping[str, Any], payload: bytes | bytearray = b"") -> Reply:
     """Length and header; the payload is not copied."""
     head = json.dumps({**header, "nbytes": len(payload)}).encode()
     return len(head).to_bytes(4, "big") + head, payload
@@ -83,7 +83,7 @@ async def step(request: web.Request) -> web.StreamResponse:
     return answer
 
 
-def pieces(payload: bytes) -> Iterator[memoryview]:
+def pieces(payload: bytes | bytearray) -> Iterator[memoryview]:
     """A payload in parts: asyncio before 3.12 moves all that is unsent again after each part that was sent."""
     view = memoryview(payload)
     return (view[begin : begin + PIECE_NBYTES] for begin in range(0, len(view), PIECE_NBYTES))
@@ -111,7 +111,7 @@ class Drafts:
         self.loop = asyncio.get_running_loop()
         self.sending: list[concurrent.futures.Future[None]] = []
 
-    def offer(self, payload: bytes) -> None:
+    def offer(self, payload: bytes | bytearray) -> None:
         """Begin to send a picture."""
         draft = send_binary(self.request, packed({"draft": True, "seq": self.seq}, payload))
         self.sending.append(asyncio.run_coroutine_threadsafe(draft, self.loop))

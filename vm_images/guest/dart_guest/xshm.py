@@ -12,6 +12,8 @@ import ctypes
 
 from PIL import Image
 
+from dart_guest import pixels
+
 Z_PIXMAP = 2
 ALL_PLANES = 0xFFFFFFFF
 IPC_PRIVATE, IPC_CREAT, IPC_RMID = 0, 0o1000, 0
@@ -142,8 +144,8 @@ class ShmGrabber:
         self.libc.shmdt(self.address)
         self.address = None
 
-    def grab(self) -> Image.Image:
-        """The screen now, as an RGB image of (width, height) pixels, without the pointer."""
+    def fetch(self) -> int:
+        """Have the server write the screen as it is now, without the pointer, into the shared memory; returns its address."""
         address = self.address if self.address is not None else self.attach()
         cookie = self.shm.xcb_shm_get_image(
             self.connection, self.root, 0, 0, self.width, self.height, ALL_PLANES, Z_PIXMAP, self.segment, 0
@@ -152,9 +154,11 @@ class ShmGrabber:
         if not reply:
             raise GrabError("the X server gave no picture")
         self.libc.free(reply)
-        pixels = (ctypes.c_ubyte * (self.width * self.height * 4)).from_address(address)
-        # Any buffer will do, whatever the annotation says; this one is read where it lies.
-        return Image.frombuffer("RGB", (self.width, self.height), pixels, "raw", "BGRX", 0, 1)  # type: ignore[arg-type]
+        return address
+
+    def grab(self) -> Image.Image:
+        """The screen now, as an RGB image of (width, height) pixels, without the pointer."""
+        return pixels.picture(self.fetch(), self.width, self.height)
 
     def close(self) -> None:
         """Drop the connection."""
