@@ -1,8 +1,8 @@
 """What of OSWorld's own client passes on live desktops of one provider: controller methods, actions, types of set-up steps.
 
 Role: runs `tests/integration/test_osworld_client.py` for the provider in a process of its own and makes the record from what its tests
-tell. Rule: only what a passed test showed counts; a failed test is named. The container engine or libvirtd must run already
-(`server/deploy`), and the client be installed (`make osworld-client`). Non-goals: judging anything itself.
+tell. Rule: only what a passed test showed counts; a failed test is named; where none could run there is no record. The container engine or
+libvirtd must run already (`server/deploy`), and the client be installed (`make osworld-client`). Non-goals: judging anything itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         )
         if not report.exists():
             raise SystemExit(f"bench osworld_client: the tests did not run (exit code {ended.returncode})")
-        return {"provider": args.provider} | figures(ElementTree.parse(report).getroot())
+        found = figures(ElementTree.parse(report).getroot())
+        if not found["tests_passed"] and not found["tests_failed"]:
+            raise SystemExit("bench osworld_client: every test was skipped, for the reasons above")
+        return {"provider": args.provider} | found
 
 
 def figures(report: ElementTree.Element) -> dict[str, Any]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import subprocess
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
-from benchmarks.bench_osworld_client import figures
+import pytest
+
+from benchmarks.bench_osworld_client import figures, measure
 
 REPORT = """<testsuites><testsuite>
 <testcase name="a"><properties><property name="step_types" value="open sleep"/></properties></testcase>
@@ -20,3 +25,14 @@ def test_only_what_passed_counts() -> None:
     assert (found["step_types_passed"], found["step_types"]) == (3, ["launch", "open", "sleep"])
     assert (found["actions_passed"], found["actions"]) == (1, ["CLICK"])
     assert (found["tests_passed"], found["tests_failed"], found["tests_skipped"]) == (2, ["c"], ["d"])
+
+
+def test_where_every_test_was_skipped_there_is_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    def skip_all(command: list[str], **_options: object) -> subprocess.CompletedProcess[str]:
+        (report,) = (Path(word.partition("=")[2]) for word in command if word.startswith("--junit-xml="))
+        report.write_text('<testsuites><testsuite><testcase name="d"><skipped/></testcase></testsuite></testsuites>')
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", skip_all)
+    with pytest.raises(SystemExit, match="every test was skipped"):
+        measure(argparse.Namespace(provider="runc"))
