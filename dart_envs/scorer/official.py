@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from dart_envs.errors import EvaluatorError
+from dart_envs.scorer.inside.orphan import FOLDER_PREFIX
 from dart_envs.scorer.workers import CURE, Pool, ScorerMissing, shared_pool
 from dart_envs.setup.perform import CLIENT_PASSWORD
 from dart_envs.types import Desktop, EvaluatorLike, Outcome
@@ -49,7 +50,7 @@ async def judge(
     """
     if not isinstance(desktop, HasTunnels):
         raise EvaluatorError("The official scorer needs a leased desktop, whose ports it can reach.")
-    folder = Path(tempfile.mkdtemp(prefix="dart-evaluation-"))
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     try:
         for name, text in kept.items():
             _inside(folder, name).write_text(text, encoding="utf-8")

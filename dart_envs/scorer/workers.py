@@ -2,7 +2,8 @@
 
 Role: `Worker`, one process that answers one request at a time over its pipes; `Pool`, a bounded number of them, started on demand. Rule: a
 process has an environment without secrets, a home of its own that goes with it, and a time limit per request; one that misses it, dies or
-writes nonsense is killed with its children and replaced. Blocking: callers on an event loop use `Pool.ask`. Non-goals: what is asked.
+writes nonsense is killed with its children and replaced; it ends by itself, and tidies up, when we are killed. Blocking: callers on an
+event loop use `Pool.ask`. Non-goals: what is asked.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import IO, Any, Self
 
 from dart_envs.errors import EvaluatorError
 from dart_envs.scorer import places
+from dart_envs.scorer.inside.orphan import HOME_PREFIX
 
 START_TIMEOUT_S = 120.0
 """Importing the evaluators takes 3 s on a quiet machine; on a busy one many times that."""
@@ -49,7 +51,7 @@ class Worker:
 
     def __init__(self, place: Path) -> None:
         python = places.interpreter(place)
-        self._home = Path(tempfile.mkdtemp(prefix="dart-scorer-"))
+        self._home = Path(tempfile.mkdtemp(prefix=HOME_PREFIX))
         self._stderr: IO[bytes] = (self._home / "stderr").open("w+b")
         environment = {
             "PATH": "/usr/local/bin:/usr/bin:/bin",

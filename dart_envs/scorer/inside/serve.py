@@ -1,7 +1,8 @@
 """The scorer's process: one JSON request per line in, one JSON answer per line out.
 
 Role: `main`, run by `__main__` with the interpreter that has `desktop-env`. Rule: evaluators print and log, so answers go to a private
-copy of stdout and everything else to stderr; one request at a time; the end of the input is the end. Non-goals: deciding anything.
+copy of stdout and everything else to stderr; one request at a time; the end of the input is the end
+(`orphan`). Non-goals: deciding anything.
 
     {"op": "hello"}                                          {"release", "python", "absent", "metrics", "getters"}
     {"op": "evaluate", "parts", "conj", "desktop", "cache_dir"}   {"score", "parts"} or {"failed", "message"}
@@ -24,7 +25,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from dart_envs.scorer.inside import absent
+from dart_envs.scorer.inside import absent, orphan
 from dart_envs.scorer.inside.desk import Desk, OneFile, Watch, fresh
 from dart_envs.scorer.inside.judge import Failed, compare, getter_named, judge, missing
 from dart_envs.scorer.inside.lacking import GETTERS, METRICS
@@ -69,6 +70,8 @@ def answer(request: Mapping[str, Any], missing_packages: list[str], watch: Watch
     if request["op"] == "evaluate":
         fresh(request["cache_dir"])
         os.chdir(request["cache_dir"])
+        orphan.at_hand.clear()
+        orphan.at_hand.add(str(request["cache_dir"]))
         desk = Desk(request["desktop"], request["cache_dir"])
         return judge(desk, request["parts"], request.get("conj", "and"), watch)
     if request["op"] == "metric":
@@ -91,6 +94,7 @@ def answer(request: Mapping[str, Any], missing_packages: list[str], watch: Watch
 
 def main() -> None:
     """Serve until the input ends."""
+    orphan.follow(0)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)

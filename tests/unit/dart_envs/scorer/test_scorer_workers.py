@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,15 +16,27 @@ import typer.testing
 
 from dart_envs.cli import app
 from dart_envs.scorer import install, places
+from dart_envs.scorer.inside import orphan
 from dart_envs.scorer.official import outcome_of
 from dart_envs.scorer.places import Installed
 from dart_envs.scorer.workers import Pool, ScorerMissing, Worker, WorkerFailed, worker_bound
 
-PROGRAM = """
-import json, os, sys, time
+ORPHAN = Path(orphan.__file__)
+PROGRAM = (
+    f"""
+import importlib.util, json, os, sys, time
+spec = importlib.util.spec_from_file_location("orphan", {str(ORPHAN)!r})
+orphan = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(orphan)
+orphan.follow(0)
+"""
+    + """
 for line in sys.stdin:
     said = json.loads(line)
     if said["op"] == "hang":
+        orphan.at_hand.update(said.get("folders", []))
+        for folder in orphan.at_hand:
+            open(folder + "/busy", "w").close()
         time.sleep(600)
     if said["op"] == "die":
         print("out of memory", file=sys.stderr)
@@ -32,6 +46,7 @@ for line in sys.stdin:
         continue
     print(json.dumps({"pid": os.getpid(), "environment": sorted(os.environ), "home": os.environ["HOME"]}), flush=True)
 """
+)
 
 
 @pytest.fixture
@@ -73,6 +88,41 @@ def test_a_worker_that_hangs_is_ended_in_time(place: Path) -> None:
             worker.ask({"op": "hang"}, timeout_s=0.2)
         assert time.monotonic() - started_s < 10
         assert not worker.alive
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 20.0
+    while not true():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+ASKER = """
+import sys
+from pathlib import Path
+from dart_envs.scorer import places
+from dart_envs.scorer.workers import Worker
+places.INSIDE = Path(sys.argv[2])
+worker = Worker(Path(sys.argv[1]))
+said = worker.ask({"op": "hello"}, timeout_s=20.0)
+print(said["pid"], said["home"], flush=True)
+worker.ask({"op": "hang", "folders": sys.argv[3:]}, timeout_s=600.0)
+"""
+
+
+def test_a_worker_whose_asker_was_killed_tidies_up_in_the_middle_of_a_request(place: Path, tmp_path: Path) -> None:
+    ours, others = tmp_path / f"{orphan.FOLDER_PREFIX}1", tmp_path / "not-ours"
+    for folder in (ours, others):
+        folder.mkdir()
+    command = [sys.executable, "-c", ASKER, str(place), str(places.INSIDE), str(ours), str(others)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asker:
+        assert asker.stdout is not None
+        pid, home = asker.stdout.readline().split()
+        assert os.path.isdir(home)
+        until(lambda: (others / "busy").exists() and (ours / "busy").exists())
+        asker.kill()
+    until(lambda: not os.path.exists(home) and not os.path.exists(f"/proc/{pid}"))
+    assert (ours.exists(), others.exists()) == (False, True)
 
 
 async def test_a_pool_reuses_workers_and_replaces_what_failed(place: Path) -> None:
