@@ -54,7 +54,8 @@ def load(entry: str | TaskLike) -> TaskLike:
 
 def select(choice: TaskChoice, split: str | None) -> TaskPool:
     """The pool that `choice` names: nothing (the bundled suite), a suite, `suite/family`, a family of the
-    bundled suite, a task id, a task, or a sequence of ids and tasks. `split` applies to suites and families (None: all).
+    bundled suite, a task id, the path of a task file (`.json`), a task, or a sequence of ids and tasks.
+    `split` applies to suites and families (None: all).
     Raises `TaskError`.
     """
     if choice is None:
@@ -71,6 +72,9 @@ def select(choice: TaskChoice, split: str | None) -> TaskPool:
 def _from_name(name: str, split: str | None) -> Sequence[str]:
     from dart_envs import tasks
 
+    if name.endswith(".json"):
+        load(name)
+        return [name]
     match name.split("/"):
         case [suite, family, _variation]:
             load(name)

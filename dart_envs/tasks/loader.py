@@ -17,6 +17,8 @@ from dart_envs.tasks.model import Task, parse_task
 from dart_envs.tasks.suite import Suite
 
 ENTRY_POINT_GROUP = "dart_envs.suites"
+OSWORLD_IMAGE = "desktop"
+"""Has the programs, places and credentials that OSWorld's task files take for granted."""
 BUNDLED = {
     "basics": "dart_envs.tasks.basics:BASICS",
     "media": "dart_envs.tasks.media:MEDIA",
@@ -54,7 +56,10 @@ def load(task_id: str) -> Task:
 
 
 def load_file(path: Path) -> Task:
-    """A task from a JSON file in OSWorld's form. Raises TaskError naming file and field."""
+    """A task from a JSON file in OSWorld's form; where it names neither image nor suite, it is for the image `desktop`.
+
+    Raises TaskError naming file and field.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -63,4 +68,6 @@ def load_file(path: Path) -> Task:
         raise TaskError(f"{path}: is not UTF-8 text.") from error
     except json.JSONDecodeError as error:
         raise TaskError(f"{path}: is not JSON: {error.msg} in line {error.lineno}.") from error
+    if isinstance(data, dict) and "suite" not in data:
+        data.setdefault("image", OSWORLD_IMAGE)
     return parse_task(data, name=str(path), origin=path)

@@ -9,6 +9,7 @@ import pytest
 
 from dart_envs.errors import TaskError
 from dart_envs.fake import ScriptedDesktop
+from dart_envs.selection import select
 from dart_envs.tasks import Task, load, load_file, parse_task
 from dart_server.wire import DesktopShape
 
@@ -120,6 +121,25 @@ def test_the_setup_key_depends_on_the_files_that_are_brought_along(tmp_path: Pat
     first = loaded.setup_key("sha256:a", SHAPE)
     (tmp_path / "gold").write_bytes(b"2")
     assert loaded.setup_key("sha256:a", SHAPE) != first
+
+
+@pytest.mark.parametrize(
+    ("named", "image"), [({}, "desktop"), ({"image": "mine"}, "mine"), ({"suite": "mine"}, "basic")]
+)
+def test_a_file_in_osworlds_form_is_for_the_image_with_its_programs(
+    tmp_path: Path, named: dict[str, str], image: str
+) -> None:
+    path = tmp_path / "some" / "folder" / "task.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(data(**named)), encoding="utf-8")
+    assert load_file(path).image == image
+    pool = select(str(path), None)
+    assert (pool.ids, pool.image) == ((str(path),), image)
+
+
+def test_the_path_of_a_bad_file_is_refused_when_it_is_chosen(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"nowhere\.json: cannot be read"):
+        select(str(tmp_path / "nowhere.json"), None)
 
 
 def test_what_a_task_cannot_do_here_is_listed() -> None:
