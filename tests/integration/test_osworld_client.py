@@ -2,7 +2,7 @@
 its tasks use.
 
 The client is installed apart (`make osworld-client`), runs in its own interpreter and reaches the desktop through the lease's tunnels to
-port 5000 and to the browser's port. The tasks' steps are those of `DART_OSWORLD_TASKS`, a directory of OSWorld's `examples`.
+port 5000 and to the browser's port. The tasks' steps are those of OSWorld's own data (`osworld_data`).
 The browser has no network: a server inside the desktop plays the web. Virtual machines are tried without the browser: emulated, they have
 the image `basic` alone. Each test tells what it showed as properties, from which `python -m benchmarks osworld_client` makes its record.
 """
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import live_host
+import osworld_data
 import pytest
 from osworld_client import CLIENT, DEBUGGING_PORT, OSWORLD_PORT, Call, Client
 from served_farm import served_farm
@@ -349,11 +350,8 @@ async def test_set_up_steps_in_the_browser(browser: Client, check: Any, record_p
 @cache
 def steps_of_tasks() -> list[dict[str, Any]]:
     """All set-up steps of OSWorld's tasks, those before the evaluation too; skips the test where the tasks are not there."""
-    place = os.environ.get("DART_OSWORLD_TASKS")
-    if not place:
-        pytest.skip("DART_OSWORLD_TASKS does not name a directory of OSWorld's examples")
     steps = []
-    for path in sorted(Path(place).glob("*/*.json")):
+    for path in sorted((osworld_data.data() / "examples").glob("*/*.json")):
         task = json.loads(path.read_text(encoding="utf-8"))
         steps += [*task.get("config", []), *(task["evaluator"].get("postconfig") or [])]
     assert len(steps) > 1000
