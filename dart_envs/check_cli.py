@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dart_envs.errors import DartEnvError, TaskError
+from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
+from dart_envs.evaluate.choice import scorer_named
 from dart_envs.tasks import Suite, Task, load_file, suite
 from dart_server.wire import DesktopShape
 
@@ -46,6 +47,12 @@ def check(
         Path | None, typer.Option("--out", help="folder of the proofs; the same command goes on where it stopped")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the record with every proof here")] = None,
+    scorer: Annotated[
+        str | None,
+        typer.Option(
+            help="who judges: auto, own or official; default: DART_SCORER, else auto; with --osworld: official"
+        ),
+    ] = None,
     osworld: Annotated[
         Path | None,
         typer.Option(
@@ -64,8 +71,10 @@ def check(
     from dart_envs.tasks.proof_book import RECORD_FILE, ProofBook, to_text
 
     if osworld is not None:
-        check_osworld(osworld, only or (), out, table, parallel)
+        check_osworld(osworld, only or (), out, table, parallel, scorer)
         return
+    if only or table is not None:
+        raise _stop(f"{'--only' if only else '--table'} goes with --osworld.", EXIT_WRONG_INPUT)
     if not targets:
         raise _stop("name a suite or task files, or OSWorld's data with --osworld.", EXIT_WRONG_INPUT)
     paths = [Path(target) for target in targets]
@@ -74,14 +83,15 @@ def check(
         return
     names = None if families is None else [name.strip() for name in families.split(",") if name.strip()]
     try:
+        judged_by = None if scorer is None else str(scorer_named(scorer))
         wanted = [
             (job, shape)
             for chosen in map(suite, targets)
             for shape in [chosen_shape(chosen, image, resolution, font_size)]
-            for job in jobs_of(choose(chosen, names, split, variations), repeats=repeats)
+            for job in jobs_of(choose(chosen, names, split, variations), repeats=repeats, scorer=judged_by)
         ]
         book = ProofBook(out)
-    except (TaskError, ValueError) as error:
+    except (TaskError, EvaluatorError, ValueError) as error:
         raise _stop(str(error), EXIT_WRONG_INPUT) from None
     code = 0
     try:
@@ -105,13 +115,15 @@ def check(
         raise typer.Exit(EXIT_FAILED)
 
 
-def check_osworld(folder: Path, only: Sequence[str], out: Path | None, page: Path | None, parallel: int) -> None:
+def check_osworld(
+    folder: Path, only: Sequence[str], out: Path | None, page: Path | None, parallel: int, scorer: str | None
+) -> None:
     """Prove OSWorld's offline tasks (`dart_envs.osworld_proof`)."""
     from dart_envs.osworld_proof import command
 
     try:
-        good = command.check(folder, only=only, out=out, page=page, parallel=parallel)
-    except (TaskError, ValueError) as error:
+        good = command.check(folder, only=only, out=out, page=page, parallel=parallel, scorer=scorer)
+    except (TaskError, EvaluatorError, ValueError, OSError) as error:
         raise _stop(str(error), EXIT_WRONG_INPUT) from None
     except DartEnvError as error:
         raise _stop(str(error), EXIT_FAILED) from None

@@ -1,7 +1,7 @@
 """What was proved, kept line by line, and the table made of it.
 
-Role: the record of results, which of them still stand, and the table in Markdown. Rule: the newest result of a play counts, as long as task
-and solution are what they were. Non-goals: playing.
+Role: the record of results, which of them still stand, and the table in Markdown. Rule: the newest result of a play counts, as long as
+task, solution and image are what they were; a last line that was cut off is no result. Non-goals: playing.
 """
 
 from __future__ import annotations
@@ -18,16 +18,23 @@ BEGIN, END = "<!-- offline tasks: begin -->", "<!-- offline tasks: end -->"
 
 
 class Book:
-    """Results by task and play, the newest of each. Raises ValueError for a file with something else in it."""
+    """Results by task and play, the newest of each. image_digest: the image whose results count; None: whatever they were made on.
 
-    def __init__(self, path: Path | None) -> None:
+    Raises ValueError for a file with something else in it.
+    """
+
+    def __init__(self, path: Path | None, *, image_digest: str | None = None) -> None:
         self._path = path
+        self._image_digest = image_digest
         self._results: dict[tuple[str, Play, str], Result] = {}
         if path is not None and path.exists():
             self._read(path)
 
     def _read(self, path: Path) -> None:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        whole, _, cut_off = path.read_text(encoding="utf-8").rpartition("\n")
+        if cut_off:
+            path.write_text(f"{whole}\n" if whole else "", encoding="utf-8")
+        for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 read = json.loads(line)
                 self._keep(Result(**read | {"play": Play(read["play"])}))
@@ -35,7 +42,8 @@ class Book:
                 raise ValueError(f"{path}: line {number} is not a result ({error!r}); choose another --out.") from error
 
     def _keep(self, result: Result) -> None:
-        self._results[result.task_id, result.play, result.definition] = result
+        if self._image_digest in (None, result.image_digest) or not result.image_digest:
+            self._results[result.task_id, result.play, result.definition] = result
 
     def add(self, result: Result) -> None:
         """Write one down."""
@@ -110,11 +118,27 @@ def _row(book: Book, case: Case) -> str:
     return f"| {case.domain}/{case.task.id[:8]} | {set_up} | {scores} | {seconds} | {reason(book, case) or how} |"
 
 
-def put_into(page: Path, table: str) -> None:
-    """Replace what stands between the marks of a page. Raises ValueError where they are missing."""
-    text = page.read_text(encoding="utf-8")
+def check_page(page: Path, *, whole: bool, official: bool) -> None:
+    """Raise ValueError where a page cannot take the table, before hours were spent on it."""
+    if not (whole and official):
+        raise ValueError("--table takes the whole table under the official scorer: leave out --only and --scorer.")
+    _parts(page)
+
+
+def _parts(page: Path) -> tuple[str, str]:
+    """What stands before and after the table of a page. Raises ValueError."""
+    try:
+        text = page.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{page}: cannot be read: {error.strerror}.") from error
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"{page} has no lines {BEGIN} and {END}.")
+    return before, after
+
+
+def put_into(page: Path, table: str) -> None:
+    """Replace what stands between the marks of a page. Raises ValueError where they are missing."""
+    before, after = _parts(page)
     page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")

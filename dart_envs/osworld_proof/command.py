@@ -7,26 +7,44 @@ playing (`prove`), the table's words (`book`).
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from dart_envs.core import AsyncDesktopEnv
-from dart_envs.osworld_proof.book import Book, accounted, put_into, to_markdown
+from dart_envs.evaluate.choice import Scorer, decide, scorer_named
+from dart_envs.osworld_proof.book import Book, accounted, check_page, put_into, to_markdown
 from dart_envs.osworld_proof.prove import MAX_STEPS, SHAPE, Case, Play, Result, cases, prove
+from dart_envs.tasks.needs import local_digest
 
 RESULTS_FILE = "osworld.jsonl"
 
 
-def check(folder: Path, *, only: Sequence[str], out: Path | None, page: Path | None, parallel: int) -> bool:
+def check(
+    folder: Path,
+    *,
+    only: Sequence[str],
+    out: Path | None,
+    page: Path | None,
+    parallel: int,
+    scorer: str | None = None,
+) -> bool:
     """Prove what is not proved yet, print the table, put it into `page`, and say whether every task is proved or has a written reason.
+    scorer: who judges, OSWorld's own by default.
 
-    Raises TaskError, ValueError for wrong input, and FarmError when the farm gives no desktop.
+    Raises TaskError, EvaluatorError, ValueError, OSError for wrong input, before a desktop is leased; FarmError when the farm gives none.
     """
-    wanted = cases(folder, only)
+    judge = scorer_named(scorer or Scorer.OFFICIAL)
+    wanted = cases(folder, only, judge)
+    if page is not None:
+        check_page(page, whole=not only, official=judge is Scorer.OFFICIAL)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    book = Book(None if out is None else out / RESULTS_FILE)
+    digest = None if os.environ.get("DART_FARM_URL") else local_digest(SHAPE.image)
+    book = Book(None if out is None else out / RESULTS_FILE, image_digest=digest)
     todo = book.todo(wanted)
+    for case in {case.task.id: case for case, _ in todo if not case.infeasible}.values():
+        decide(case.task.evaluator, judge, as_osworld=True)
     print(f"{len(wanted)} tasks, {len(todo)} plays to do.", flush=True)
     try:
         if todo:
@@ -49,7 +67,12 @@ async def _prove(book: Book, todo: Sequence[tuple[Case, Play]], parallel: int) -
             while left:
                 case, play = left.pop()
                 async with AsyncDesktopEnv(
-                    farm, shape=SHAPE, max_steps=MAX_STEPS, labels={"purpose": "osworld proof"}, wait_s=300.0
+                    farm,
+                    shape=SHAPE,
+                    max_steps=MAX_STEPS,
+                    labels={"purpose": "osworld proof"},
+                    wait_s=300.0,
+                    scorer=case.scorer,
                 ) as env:
                     result = await prove(env, case, play)
                 book.add(result)

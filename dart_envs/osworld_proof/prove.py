@@ -21,19 +21,20 @@ from dart_envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError, FarmError, TaskError
 from dart_envs.evaluate.choice import INFEASIBLE, Scorer
 from dart_envs.osworld_proof.moves import Oracle
+from dart_envs.osworld_proof.offline import OFFLINE
 from dart_envs.osworld_proof.oracles import ORACLES, reason_of
 from dart_envs.tasks import Task, load_file
 from dart_envs.tasks.script import Move, resolve
-from dart_envs.types import Action, ActionType, Desktop, EndReason, Gesture, Outcome, StepResult
+from dart_envs.types import Action, ActionType, Gesture, StepResult
 from dart_server.wire import DesktopShape
 
-TARGET_TIMEOUT_S = 25.0
+TARGET_TIMEOUT_S = 60.0
 TARGET_POLL_S = 0.5
 MAX_STEPS = 100
 SHAPE = DesktopShape(image="desktop", resolution=(1920, 1080))
 """What OSWorld's coordinates assume."""
-ZERO_DOWNLOAD = "zero_download.txt"
-"""The list of tasks that fetch nothing: domain/id at the start of each line."""
+EXAMPLES, TASKS_LIST = "examples", "zero_download.txt"
+"""In a folder of OSWorld's data: the task files by domain, and, where somebody chose other tasks, domain/id at the start of each line."""
 
 
 class Play(StrEnum):
@@ -59,6 +60,7 @@ class Case:
     solution: Oracle | None
     reason: str | None
     """Why it cannot be proved on our image, where that was looked into."""
+    scorer: Scorer = Scorer.OFFICIAL
 
     @property
     def infeasible(self) -> bool:
@@ -71,9 +73,10 @@ class Case:
         return (Play.NOTHING, Play.ORACLE) if self.solution else (Play.NOTHING,)
 
     def definition(self, play: Play) -> str:
-        """What a result belongs to: the task's content and, for the oracle, its moves."""
+        """What a result belongs to: the task's content, who judges and, for the oracle, its moves."""
         moves = [move.model_dump(mode="json") for move in self.solution.moves] if self.solution else []
         content = [self.task.content_hash, moves if play is Play.ORACLE else []]
+        content += [self.scorer] if self.scorer is not Scorer.OFFICIAL else []
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -97,44 +100,38 @@ class Result:
         return self.set_up and self.reward == self.play.wanted
 
 
-class OfficiallyJudged(Task):
-    """A task that only OSWorld's own evaluators judge."""
-
-    async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None, scorer: str | None = None) -> Outcome:
-        return await super().evaluate(desktop, end=end, scorer=scorer or Scorer.OFFICIAL)
-
-
-def cases(folder: Path, only: Sequence[str] = ()) -> list[Case]:
-    """The offline tasks of a folder with OSWorld's data (`examples/` and the list). only: domains or beginnings of ids; all by default.
+def cases(folder: Path, only: Sequence[str] = (), scorer: Scorer = Scorer.OFFICIAL) -> list[Case]:
+    """The offline tasks of a folder with OSWorld's data. only: domains or beginnings of ids; all by default.
 
     Raises TaskError for a folder that lacks them, and for a name that fits nothing.
     """
-    listed = folder / ZERO_DOWNLOAD
-    try:
-        lines = listed.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise TaskError(
-            f"{listed}: cannot be read: {error.strerror}; it lists OSWorld's tasks that fetch nothing."
-        ) from error
-    named = [line.split("\t")[0].strip().split("/") for line in lines if "/" in line.split("\t")[0]]
+    if not (folder / EXAMPLES).is_dir():
+        raise TaskError(f"{folder} has no folder {EXAMPLES!r}: give OSWorld's evaluation_examples, or a copy of it.")
+    named = _named(folder / TASKS_LIST)
     chosen = [
         (domain, task_id) for domain, task_id in named if not only or any(_fits(one, domain, task_id) for one in only)
     ]
     for one in only:
         if not any(_fits(one, domain, task_id) for domain, task_id in named):
-            raise TaskError(f"{one!r} is no domain and no beginning of an id in {listed}.")
-    return [_case(folder, domain, task_id) for domain, task_id in chosen]
+            raise TaskError(f"{one!r} is no domain and no beginning of an id of OSWorld's {len(named)} offline tasks.")
+    return [_case(folder, domain, task_id, scorer) for domain, task_id in chosen]
+
+
+def _named(listed: Path) -> list[tuple[str, str]]:
+    """Domain and id of every offline task: those of the list, where there is one."""
+    if not listed.exists():
+        return [(domain, task_id) for domain, ids in OFFLINE.items() for task_id in ids]
+    entries = [line.split("\t")[0].strip() for line in listed.read_text(encoding="utf-8").splitlines()]
+    return [(domain, task_id) for domain, slash, task_id in (entry.partition("/") for entry in entries) if slash]
 
 
 def _fits(name: str, domain: str, task_id: str) -> bool:
     return name == domain or task_id.startswith(name.removeprefix(f"{domain}/"))
 
 
-def _case(folder: Path, domain: str, task_id: str) -> Case:
-    loaded = load_file(folder / "examples" / domain / f"{task_id}.json")
-    content = loaded.model_dump(by_alias=True, exclude={"origin"}) | {"image": SHAPE.image, "origin": loaded.origin}
-    task = OfficiallyJudged.model_validate(content)
-    return Case(domain, task, ORACLES.get(task.id), reason_of(domain, task.id))
+def _case(folder: Path, domain: str, task_id: str, scorer: Scorer) -> Case:
+    task = load_file(folder / EXAMPLES / domain / f"{task_id}.json")
+    return Case(domain, task, ORACLES.get(task.id), reason_of(domain, task.id), scorer)
 
 
 async def perform(env: AsyncDesktopEnv, moves: Sequence[Move], clock: Clock) -> None:

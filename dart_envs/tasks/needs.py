@@ -55,6 +55,14 @@ def image_folder(image: str) -> Path:
     return (Path(data) if data else Path.home() / ".local" / "share") / "dart" / "images" / image / "current"
 
 
+def local_digest(image: str) -> str | None:
+    """The digest of an image of this machine, as leases tell it; None where there is none that can be read."""
+    try:
+        return f"sha256:{json.loads((image_folder(image) / 'manifest.json').read_text(encoding='utf-8'))['digest']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def lacking_apps(apps: Iterable[str], folder: Path) -> tuple[str, ...]:
     """Those applications that the image in `folder` certainly has not; empty where the image cannot be looked into."""
     try:

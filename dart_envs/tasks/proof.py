@@ -45,16 +45,20 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Job:
-    """One play that is to be done: `repeat` counts from 0 where the same play is done several times."""
+    """One play that is to be done: `repeat` counts from 0 where the same play is done several times. scorer: who judges, as of
+    `AsyncDesktopEnv`; None: who judges the task by default."""
 
     task: Task
     kind: Kind
     repeat: int = 0
+    scorer: str | None = None
 
     @cached_property
     def definition(self) -> str:
-        """sha256 (hex) over the whole task, its scripts too: what was proved of another definition is not proved of this one."""
-        return hashlib.sha256(self.task.model_dump_json(by_alias=True).encode("utf-8")).hexdigest()
+        """sha256 (hex) over the whole task, its scripts too, and a scorer that was asked for: what was proved of another definition is
+        not proved of this one."""
+        judged = "" if self.scorer is None else f"\n{self.scorer}"
+        return hashlib.sha256(f"{self.task.model_dump_json(by_alias=True)}{judged}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +112,9 @@ def kinds_of(task: Task) -> list[Kind]:
     return [kind for kind in Kind if kind in always or kind.value in task.scripts]
 
 
-def jobs_of(tasks: Iterable[Task], *, repeats: int = 1) -> list[Job]:
+def jobs_of(tasks: Iterable[Task], *, repeats: int = 1, scorer: str | None = None) -> list[Job]:
     """Every play that proves the tasks, task by task."""
-    return [Job(task, kind, repeat) for task in tasks for kind in kinds_of(task) for repeat in range(repeats)]
+    return [Job(task, kind, repeat, scorer) for task in tasks for kind in kinds_of(task) for repeat in range(repeats)]
 
 
 async def prove(env: AsyncDesktopEnv, job: Job, *, clock: Clock = SYSTEM_CLOCK) -> Proof:
@@ -172,7 +176,8 @@ def _cause(result: StepResult, kind: Kind) -> str | None:
 async def prove_all(
     farm: FarmLike, jobs: Sequence[Job], *, shape: DesktopShape, parallel: int, clock: Clock = SYSTEM_CLOCK
 ) -> AsyncIterator[Proof]:
-    """Do every job, on `parallel` desktops at a time; proofs come in the order they end."""
+    """Do every job, on `parallel` desktops at a time; proofs come in the order they end. All jobs have one scorer."""
+    (scorer,) = {job.scorer for job in jobs} or {None}
     todo: asyncio.Queue[Job] = asyncio.Queue()
     for job in jobs:
         todo.put_nowait(job)
@@ -180,7 +185,9 @@ async def prove_all(
 
     async def work() -> None:
         try:
-            async with AsyncDesktopEnv(farm, shape=shape, labels={"purpose": "proof"}, clock=clock) as env:
+            async with AsyncDesktopEnv(
+                farm, shape=shape, labels={"purpose": "proof"}, clock=clock, scorer=scorer
+            ) as env:
                 while not todo.empty():
                     done.put_nowait(await prove(env, todo.get_nowait(), clock=clock))
         except Exception as error:  # noqa: BLE001 - handed to the one who waits for proofs

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from dart_envs.cli import app
 from dart_envs.errors import TaskError
-from dart_envs.evaluate.choice import INFEASIBLE
+from dart_envs.evaluate.choice import INFEASIBLE, Scorer
 from dart_envs.osworld_proof.book import BEGIN, END, Book, accounted, proved, put_into, reason, to_markdown
+from dart_envs.osworld_proof.offline import OFFLINE
 from dart_envs.osworld_proof.oracles import ORACLES, reason_of
 from dart_envs.osworld_proof.prove import Case, Play, Result, cases
 
@@ -44,9 +45,9 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def result(case: Case, play: Play, reward: float | None, cause: str | None = None) -> Result:
+def result(case: Case, play: Play, reward: float | None, cause: str | None = None, image: str = "abc") -> Result:
     return Result(
-        case.domain, case.task.id, play, case.definition(play), "abc", reward is not None, reward, 1.0, 2.0, cause
+        case.domain, case.task.id, play, case.definition(play), image, reward is not None, reward, 1.0, 2.0, cause
     )
 
 
@@ -58,8 +59,15 @@ def test_cases_are_the_listed_tasks_and_can_be_chosen(folder: Path) -> None:
     assert len(cases(folder, ["os"])) == 2
     with pytest.raises(TaskError, match="'gimp' is no domain"):
         cases(folder, ["gimp"])
-    with pytest.raises(TaskError, match=r"zero_download\.txt"):
+    with pytest.raises(TaskError, match="has no folder 'examples'"):
         cases(folder.parent)
+
+
+def test_without_a_list_the_offline_tasks_are_those_we_know(folder: Path) -> None:
+    (folder / "zero_download.txt").unlink()
+    assert [case.task.id for case in cases(folder, [CAN[:8]])] == [CAN]
+    with pytest.raises(TaskError, match=r"chrome.*\.json: cannot be read"):
+        cases(folder)
 
 
 def test_a_result_stands_until_the_solution_changes(folder: Path, tmp_path: Path) -> None:
@@ -81,6 +89,28 @@ def test_a_result_stands_until_the_solution_changes(folder: Path, tmp_path: Path
     path.write_text(path.read_text() + '{"task_id": 1}\n')
     with pytest.raises(ValueError, match="line 4 is not a result"):
         Book(path)
+
+
+def test_a_result_stands_for_its_image_and_its_scorer(folder: Path, tmp_path: Path) -> None:
+    (case,) = cases(folder, [CAN])
+    path = tmp_path / "book.jsonl"
+    for play in case.plays:
+        Book(path).add(result(case, play, play.wanted, image="sha256:old"))
+    assert Book(path).todo([case]) == Book(path, image_digest="sha256:old").todo([case]) == []
+    assert len(Book(path, image_digest="sha256:new").todo([case])) == 2
+    assert len(Book(path).todo(cases(folder, [CAN], Scorer.OWN))) == 2
+
+
+def test_a_line_that_was_cut_off_is_played_again(folder: Path, tmp_path: Path) -> None:
+    (case,) = cases(folder, [CAN])
+    path = tmp_path / "book.jsonl"
+    for play in case.plays:
+        Book(path).add(result(case, play, play.wanted))
+    path.write_text(path.read_text()[:-30])
+    book = Book(path)
+    assert book.todo([case]) == [(case, Play.ORACLE)]
+    book.add(result(case, Play.ORACLE, 1.0))
+    assert Book(path).todo([case]) == []
 
 
 def test_what_lacks_its_set_up_or_has_the_wrong_score_is_not_proved(folder: Path) -> None:
@@ -115,18 +145,38 @@ def test_the_table_replaces_what_stands_between_its_marks(folder: Path, tmp_path
         put_into(page, table)
 
 
-def test_wrong_input_is_one_sentence(tmp_path: Path) -> None:
-    nothing = CliRunner().invoke(app, ["tasks", "check"])
-    assert nothing.exit_code == 2
-    assert "--osworld" in nothing.output
-    missing = CliRunner().invoke(app, ["tasks", "check", "--osworld", str(tmp_path)])
-    assert missing.exit_code == 2
-    assert "zero_download.txt" in missing.output
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--osworld"),
+        (["--osworld", "{}/nowhere"], "has no folder 'examples'"),
+        (["--osworld", "{}", "--only", "excel"], "'excel' is no domain"),
+        (["--osworld", "{}", "--scorer", "mine"], "auto, own or official"),
+        (["--osworld", "{}"], "dart-envs scorer install"),
+        (["--osworld", "{}", "--table", "{}/nowhere.md"], "nowhere.md: cannot be read"),
+        (["--osworld", "{}", "--table", "{}/zero_download.txt"], "has no lines"),
+        (["--osworld", "{}", "--table", "{}/x.md", "--only", "os"], "leave out --only"),
+        (["--osworld", "{}", "--out", "{}/zero_download.txt/x"], "zero_download.txt"),
+        (["basics", "--only", "os"], "--only goes with --osworld"),
+        (["basics", "--scorer", "mine"], "auto, own or official"),
+    ],
+)
+def test_wrong_input_is_one_sentence_before_a_desktop_is_leased(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    monkeypatch.setenv("DART_SCORER_DIR", str(tmp_path / "no-scorer"))
+    monkeypatch.setenv("DART_FARM_URL", "http://127.0.0.1:9")
+    said = CliRunner().invoke(app, ["tasks", "check", *(one.replace("{}", str(folder)) for one in arguments)])
+    assert said.exit_code == 2
+    assert words in " ".join(said.output.split())
+    assert isinstance(said.exception, SystemExit)
 
 
 def test_every_offline_task_of_osworld_has_a_solution_or_a_reason() -> None:
     found = cases(osworld_data.data())
-    assert len(found) == 58
+    known = {(domain, task_id) for domain, ids in OFFLINE.items() for task_id in ids}
+    assert {(case.domain, case.task.id) for case in found} == known
+    assert (len(found), sum(case.infeasible for case in found)) == (58, 17)
     open_ones = [case for case in found if not case.infeasible and case.solution is None]
     assert all(reason_of(case.domain, case.task.id) for case in open_ones)
     assert set(ORACLES) <= {case.task.id for case in found}

@@ -54,6 +54,15 @@ async def test_a_good_evaluator_is_proved_in_three_ways() -> None:
     assert all(lease.released for lease in farm.leases)
 
 
+async def test_a_scorer_that_was_asked_for_judges_and_makes_another_proof() -> None:
+    farm = FakeFarm(programs={"typed": typed})
+    asked, by_default = (jobs_of([task()], scorer=scorer)[0] for scorer in ("official", None))
+    (proof,) = [proof async for proof in prove_all(farm, [asked], shape=SHAPE, parallel=1)]
+    assert proof.reward is None, "the official one cannot reach a scripted desktop, our own gives it 1"
+    assert asked.definition != by_default.definition
+    assert by_default.definition == Job(task(), by_default.kind).definition
+
+
 @pytest.mark.parametrize(("expected", "wrong_one"), [("", Kind.NOTHING), ("wrong", Kind.NEAR_MISS)])
 async def test_an_evaluator_that_rewards_the_wrong_play_is_caught(expected: str, wrong_one: Kind) -> None:
     proofs = await proofs_of(FakeFarm(programs={"typed": typed}), task(expected, id="mine/words/x"))
