@@ -67,8 +67,8 @@ class Book:
 
 
 def proved(book: Book, case: Case) -> bool:
-    """Whether every play of a case holds, its solution among them."""
-    complete = case.infeasible or case.solution is not None
+    """Whether every play of a case holds, its solution among them, and nothing is known against it."""
+    complete = (case.infeasible or case.solution is not None) and case.reason is None
     return complete and all((found := book.of(case, play)) is not None and found.holds for play in case.plays)
 
 
