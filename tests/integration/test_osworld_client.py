@@ -362,6 +362,7 @@ def test_every_type_of_step_of_the_tasks_has_a_check() -> None:
     assert {step["type"] for step in steps_of_tasks()} <= {*CHECKS, *BROWSER_CHECKS, *LEFT_OUT}
 
 
+@pytest.mark.slow
 async def test_every_pyautogui_program_of_the_tasks_runs(client: Client) -> None:
     programs = {
         json.dumps(step["parameters"]["command"])
