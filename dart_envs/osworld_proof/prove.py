@@ -29,7 +29,6 @@ from dart_envs.types import Action, ActionType, Gesture, StepResult
 from dart_server.wire import DesktopShape
 
 TARGET_TIMEOUT_S = 60.0
-TARGET_POLL_S = 0.5
 MAX_STEPS = 100
 SHAPE = DesktopShape(image="desktop", resolution=(1920, 1080))
 """What OSWorld's coordinates assume."""
@@ -146,15 +145,11 @@ async def perform(env: AsyncDesktopEnv, moves: Sequence[Move], clock: Clock) -> 
 
 
 async def _resolved(env: AsyncDesktopEnv, move: Move, number: int, clock: Clock) -> Action | Gesture:
-    limit_s = clock.monotonic() + TARGET_TIMEOUT_S
-    while True:
-        assert env.lease is not None
-        try:
-            return (await resolve(env.lease, [move]))[0].action
-        except LookupError as error:
-            if clock.monotonic() > limit_s:
-                raise TaskError(f"stuck at move {number}: {error}") from error
-            await clock.sleep(TARGET_POLL_S)
+    assert env.lease is not None
+    try:
+        return (await resolve(env.lease, [move], timeout_s=TARGET_TIMEOUT_S, clock=clock))[0].action
+    except LookupError as error:
+        raise TaskError(f"stuck at move {number}: {error}") from error
 
 
 async def prove(env: AsyncDesktopEnv, case: Case, play: Play, *, clock: Clock = SYSTEM_CLOCK) -> Result:

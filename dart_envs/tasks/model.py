@@ -22,7 +22,7 @@ from dart_envs import evaluate as evaluation
 from dart_envs.errors import EvaluatorError, TaskError
 from dart_envs.setup import NETWORK_STEPS, check_parameters, run_steps
 from dart_envs.setup.params import UploadFileParameters
-from dart_envs.tasks.script import Move, Play, resolve
+from dart_envs.tasks.script import TARGET_TIMEOUT_S, Move, Play, resolve
 from dart_envs.types import Action, Desktop, EndReason, Gesture, Outcome
 from dart_server.wire import EARLIEST_CLOCK, LATEST_CLOCK, DesktopShape
 
@@ -233,7 +233,7 @@ class Task(Model):
         """Actions of the solution from its `step`-th on, as far as the screen shows their targets now.
 
         Where later targets only appear after earlier actions, perform the first action, then ask again with `step + 1`.
-        Raises TaskError when the next target is not on the screen.
+        Raises TaskError when the next target does not appear on the screen within `TARGET_TIMEOUT_S`.
         """
         return [play.action for play in await self.play(desktop, step=step)]
 
@@ -245,7 +245,7 @@ class Task(Model):
         if not moves:
             raise TaskError(f"Task {self.id} has no script {script!r}.")
         try:
-            return await resolve(desktop, moves[step:])
+            return await resolve(desktop, moves[step:], timeout_s=TARGET_TIMEOUT_S)
         except LookupError as error:
             raise TaskError(f"The {script} of task {self.id} is stuck at move {step}: {error}.") from error
 

@@ -13,9 +13,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dart_envs.clock import SYSTEM_CLOCK, Clock
 from dart_envs.types import Action, ActionType, Desktop, Gesture
 from dart_server.wire import A11yElement
 
+TARGET_TIMEOUT_S = 5.0
+"""So long a move's target may take to appear, as a window of a busy program does."""
+TARGET_POLL_S = 0.25
 WINDOW_ROLES = frozenset({"dialog", "alert", "frame", "window", "file chooser"})
 
 
@@ -117,11 +121,24 @@ def to_action(move: Move, elements: Sequence[A11yElement]) -> Play:
     return Play(action, element)
 
 
-async def resolve(desktop: Desktop, moves: Sequence[Move]) -> list[Play]:
+async def resolve(
+    desktop: Desktop, moves: Sequence[Move], *, timeout_s: float = 0.0, clock: Clock = SYSTEM_CLOCK
+) -> list[Play]:
     """Resolve moves on the screen as it is now, up to the first (but not the very first) whose time has not come.
 
-    Raises LookupError when the target of the first is not on the screen.
+    timeout_s: so long the target of the first is waited for. Raises LookupError when it is not on the screen then.
     """
+    until_s = clock.monotonic() + timeout_s
+    while True:
+        try:
+            return await _resolved(desktop, moves)
+        except LookupError:
+            if clock.monotonic() >= until_s:
+                raise
+            await clock.sleep(TARGET_POLL_S)
+
+
+async def _resolved(desktop: Desktop, moves: Sequence[Move]) -> list[Play]:
     plays: list[Play] = []
     elements: list[A11yElement] | None = None
     for index, move in enumerate(moves):

@@ -15,10 +15,32 @@ Data = dict[str, Any]
 SAVE = ("ctrl", "s")
 SAVE_WAIT_S = 0.5
 
+AT_WORK = """pid=$(pidof PROCESS) || exit 0
+polls=0
+still=0
+last=
+while [ "$polls" -lt 100 ] && [ "$still" -lt 3 ]; do
+  now=$(cut -d ' ' -f 3,14,15 "/proc/$pid/stat") || exit 0
+  case $now in
+    S*) [ "$now" = "$last" ] && still=$((still + 1)) || still=0 ;;
+    *) still=0 ;;
+  esac
+  last=$now
+  polls=$((polls + 1))
+  sleep 0.1
+done
+"""
+"""Waits, ten seconds at most, until a process rests."""
+
 
 def step(type: str, **parameters: Any) -> Data:
     """A set-up step."""
     return {"type": type, "parameters": parameters}
+
+
+def until_rest(process: str) -> Data:
+    """A step that waits, ten seconds at most, until a program rests: what it opens is open then, what it saves is saved."""
+    return step("execute", command=["/bin/sh", "-c", AT_WORK.replace("PROCESS", process, 1)], timeout_s=30)
 
 
 def captured_dialog(name: str, title: str, arguments: Sequence[str]) -> Data:

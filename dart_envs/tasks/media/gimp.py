@@ -10,13 +10,24 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from dart_envs.tasks.basics.parts import DONE, Data, key, pause, press, step, type_text
+from dart_envs.tasks.basics.parts import (
+    DONE,
+    Data,
+    click,
+    key,
+    pause,
+    press,
+    step,
+    type_text,
+    until_rest,
+)
 from dart_envs.tasks.media.parts import HEIGHT, PICTURES, WIDTH, fresh, picture, python, scene, shows, two_names
 from dart_envs.tasks.suite import Draft, Family
 
+PROCESS = "gimp-2.10"
 OPEN_S = 60.0
 DIALOG_S = 1.5
-SEARCH_S = 1.0
+SEARCH_S = 2.0
 
 
 def opened(name: str, described: Data) -> list[Data]:
@@ -29,13 +40,14 @@ def opened(name: str, described: Data) -> list[Data]:
         step("wait_window", window_name=f"[{name}] (imported)", timeout_s=OPEN_S),
         step("activate_window", window_name=f"[{name}] (imported)"),
         step("sleep", seconds=2.0),
+        until_rest(PROCESS),
     ]
 
 
 def command(words: str, *, nth: int = 0) -> list[Data]:
     """Moves: perform the nth action that GIMP's search finds."""
-    downs = [key("down")] * nth
-    return [key("/"), pause(SEARCH_S), type_text(words), pause(SEARCH_S), *downs, key("enter"), pause(DIALOG_S)]
+    field = click("text", "", window="Search Actions", later=True)
+    return [key("/"), field, type_text(words), pause(SEARCH_S), *[key("down")] * nth, key("enter"), pause(DIALOG_S)]
 
 
 def confirmed(button: str = "OK") -> list[Data]:
@@ -44,18 +56,23 @@ def confirmed(button: str = "OK") -> list[Data]:
 
 
 def exported(name: str, kind: str = "png") -> list[Data]:
-    """Moves: export as this file of the folder of the pictures, with the format's own settings."""
+    """Moves: export as this file of the folder of the pictures, which the dialog shows, with the format's own settings."""
+    form = {"png": "PNG", "jpg": "JPEG"}[kind]
     return [
         key("ctrl", "shift", "e"),
-        pause(DIALOG_S),
+        click("push button", "Export", window="Export Image", do="move", later=True),
         key("ctrl", "a"),
-        type_text(f"{PICTURES}/{name}.{kind}"),
+        type_text(f"{name}.{kind}"),
         key("enter"),
-        pause(DIALOG_S),
-        key("enter"),
+        press("Export", window=f"Export Image as {form}", later=True),
         pause(DIALOG_S),
         DONE,
     ]
+
+
+def saved(path: str, described: Data, any_of: Sequence[Sequence[Any]], **options: Any) -> Data:
+    """Evaluator: what GIMP has exported, once it rests."""
+    return shows(path, described, any_of, **options) | {"postconfig": [until_rest(PROCESS)]}
 
 
 def exported_change(
@@ -73,7 +90,7 @@ def exported_change(
     return Draft(
         instruction=f"{asked} Export the result as {made}.png in the folder {PICTURES}.",
         config=opened(given, described),
-        evaluator=shows(f"{PICTURES}/{made}.png", described, changes, **options),
+        evaluator=saved(f"{PICTURES}/{made}.png", described, changes, **options),
         oracle=[*moves, *exported(made)],
         near_miss=[*wrong_moves, *exported(made)],
         cheats=[
@@ -192,7 +209,7 @@ def export_jpeg(random: Random) -> Draft:
     return Draft(
         instruction=asked.format(f"{PICTURES}/{made}.jpg"),
         config=opened(given, described),
-        evaluator=shows(f"{PICTURES}/{made}.jpg", described, [[]], form="JPEG", mean=6.0, far_share=0.03),
+        evaluator=saved(f"{PICTURES}/{made}.jpg", described, [[]], form="JPEG", mean=6.0, far_share=0.03),
         oracle=exported(made, "jpg"),
         near_miss=exported(made),
         cheats=[

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from dart_envs.tasks.basics.parts import DONE, Data, key, pause, step, type_text
+from dart_envs.tasks.basics.parts import DONE, Data, key, pause, step, type_text, until_rest
 from dart_envs.tasks.basics.words import pick
 
 FOLDER = "/home/user/Documents"
@@ -18,23 +18,6 @@ ROLES = {"ods": "document spreadsheet", "odt": "document text", "odp": "document
 START_TIMEOUT_S = 90.0
 SAVE: list[Data] = [key("ctrl", "s"), pause(1.0), DONE]
 """Save in the document's own format, and end the episode."""
-
-AT_WORK = """pid=$(pidof soffice.bin) || exit 0
-polls=0
-still=0
-last=
-while [ "$polls" -lt 100 ] && [ "$still" -lt 3 ]; do
-  now=$(cut -d ' ' -f 3,14,15 "/proc/$pid/stat") || exit 0
-  case $now in
-    S*) [ "$now" = "$last" ] && still=$((still + 1)) || still=0 ;;
-    *) still=0 ;;
-  esac
-  last=$now
-  polls=$((polls + 1))
-  sleep 0.1
-done
-"""
-"""Waits, ten seconds at most, until LibreOffice rests: a document that is being saved is saved then."""
 
 
 def named(random: Random, extension: str) -> str:
@@ -62,7 +45,7 @@ def saved(path: str, metric: str, **rules: Any) -> Data:
         "func": metric,
         "result": {"type": "vm_file", "path": path},
         "expected": {"type": "rule", "rules": rules},
-        "postconfig": [step("execute", command=["/bin/sh", "-c", AT_WORK], timeout_s=30)],
+        "postconfig": [until_rest("soffice.bin")],
     }
 
 

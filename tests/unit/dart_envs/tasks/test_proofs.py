@@ -89,7 +89,8 @@ async def test_a_desktop_that_dies_is_a_failed_proof_with_its_cause() -> None:
     assert proof.as_dict()["holds"] is False
 
 
-async def test_a_script_that_gets_stuck_is_a_failed_proof() -> None:
+async def test_a_script_that_gets_stuck_is_a_failed_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dart_envs.tasks.model.TARGET_TIMEOUT_S", 0.0)
     stuck = task(oracle=[{"do": "click", "target": {"name": "Absent"}}])
     async with AsyncDesktopEnv(FakeFarm(programs={"typed": typed}), shape=SHAPE) as env:
         proof = await prove(env, Job(stuck, Kind.ORACLE))

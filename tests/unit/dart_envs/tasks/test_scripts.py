@@ -7,6 +7,7 @@ import pytest
 from dart_envs.errors import TaskError
 from dart_envs.fake import ScriptedDesktop
 from dart_envs.tasks import Task, parse_task
+from dart_envs.tasks.script import resolve
 from dart_envs.types import Action, ActionType
 from dart_server.wire import A11yElement
 
@@ -74,9 +75,40 @@ async def test_a_move_for_later_waits_for_its_turn(desktop: ScriptedDesktop) -> 
 
 
 @pytest.mark.parametrize("name", ["Absent", "Hidden"])
-async def test_a_target_that_is_not_there_is_named(desktop: ScriptedDesktop, name: str) -> None:
+async def test_a_target_that_is_not_there_is_named(
+    desktop: ScriptedDesktop, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dart_envs.tasks.model.TARGET_TIMEOUT_S", 0.0)
     with pytest.raises(TaskError, match=f"oracle of task t is stuck at move 1: no push button '{name}' in window 'A'"):
         await task(button("OK"), button(name, window="A")).oracle(desktop, step=1)
+
+
+class DrawingClock:
+    """Time that passes when somebody sleeps; after one second the screen shows one element more."""
+
+    def __init__(self, desktop: ScriptedDesktop, late: A11yElement) -> None:
+        self.now_s, self.desktop, self.late = 0.0, desktop, late
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def time(self) -> float:
+        return self.now_s
+
+    async def sleep(self, delay_s: float) -> None:
+        before_s, self.now_s = self.now_s, self.now_s + delay_s
+        if before_s < 1.0 <= self.now_s:
+            self.desktop.state.elements.append(self.late)
+
+
+async def test_a_target_that_comes_late_is_waited_for_within_the_limit(desktop: ScriptedDesktop) -> None:
+    moves = task(button("Late")).scripts["oracle"]
+    with pytest.raises(LookupError):
+        await resolve(desktop, moves, timeout_s=0.5, clock=DrawingClock(desktop, element("push button", "Late")))
+    clock = DrawingClock(desktop, element("push button", "Late"))
+    (play,) = await resolve(desktop, moves, timeout_s=5.0, clock=clock)
+    assert play.target == clock.late
+    assert clock.now_s == pytest.approx(1.0)
 
 
 async def test_keys_alone_do_not_walk_the_tree(desktop: ScriptedDesktop) -> None:
