@@ -20,7 +20,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ SWITCH_S = 0.0002
 COLLECTED = (2_000, 10, 100)
 """When the garbage collector looks at new objects, older ones, and all: often and for a moment, and seldom where it takes long."""
 WhenBound = Callable[[FarmSettings], None]
+WhenServing = Callable[[Mapping[str, Any]], None]
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -83,18 +84,20 @@ def _held(path: Path, settings: FarmSettings) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _note_address(settings: FarmSettings, listening: socket.socket) -> None:
-    """Write where the farm listens beside its process, so that this user's commands find it there."""
+def _note_address(settings: FarmSettings, listening: socket.socket) -> dict[str, Any]:
+    """Write where the farm listens beside its process, so that this user's commands find it there; what was written."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     place = f"[{host}]" if ":" in host else host
     scheme = "http" if settings.tls_cert is None else "https"
     url = f"unix://{settings.uds}" if settings.uds else f"{scheme}://{place}:{listening.getsockname()[1]}"
+    noted = {"pid": os.getpid(), "provider": settings.provider, "url": url}
     descriptor = os.open(settings.lock_path, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        text = json.dumps({"pid": os.getpid(), "provider": settings.provider, "url": url}).encode()
+        text = json.dumps(noted).encode()
         os.ftruncate(descriptor, os.pwrite(descriptor, text, 0))
     finally:
         os.close(descriptor)
+    return noted
 
 
 def running_url(settings: FarmSettings) -> str | None:
@@ -233,13 +236,19 @@ def _bind_unix(path: Path) -> socket.socket:
     return bound
 
 
-def run(settings: FarmSettings, *, idle_shutdown_s: float | None, when_bound: WhenBound | None = None) -> None:
+def run(
+    settings: FarmSettings,
+    *,
+    idle_shutdown_s: float | None,
+    when_bound: WhenBound | None = None,
+    when_serving: WhenServing | None = None,
+) -> None:
     """`serve` on an event loop of libuv, which takes a third of the processor time that asyncio's own takes for sockets."""
     import uvloop
 
     sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, idle_shutdown_s=idle_shutdown_s, when_bound=when_bound))
+        runner.run(serve(settings, idle_shutdown_s=idle_shutdown_s, when_bound=when_bound, when_serving=when_serving))
 
 
 def spare_what_stays() -> None:
@@ -250,9 +259,15 @@ def spare_what_stays() -> None:
     gc.set_threshold(*COLLECTED)
 
 
-async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None, when_bound: WhenBound | None = None) -> None:
+async def serve(
+    settings: FarmSettings,
+    *,
+    idle_shutdown_s: float | None,
+    when_bound: WhenBound | None = None,
+    when_serving: WhenServing | None = None,
+) -> None:
     """Run a farm until a signal, or until it was idle for `idle_shutdown_s`. `when_bound` is called once it has its address and before it
-    starts. Raises `ConfigError`, `ProviderError`."""
+    starts, `when_serving` with `pid`, `provider` and `url` once it has started. Raises `ConfigError`, `ProviderError`."""
     import uvicorn
 
     from dart_server.app import create_app
@@ -318,13 +333,11 @@ async def serve(settings: FarmSettings, *, idle_shutdown_s: float | None, when_b
             await asyncio.wait({starting})
             return
         starting.result()
-        _note_address(settings, listening)
+        noted = _note_address(settings, listening)
         spare_what_stays()
-        log.info(
-            "the farm serves on %s with provider %s",
-            settings.uds or f"{settings.host}:{settings.port}",
-            settings.provider,
-        )
+        log.info("the farm serves on %s with provider %s", noted["url"], settings.provider)
+        if when_serving is not None:
+            when_serving(noted)
         serving = loop.create_task(server.serve(sockets=[listening]))
         watchers.append(serving)
         if idle_shutdown_s is not None:

@@ -25,6 +25,7 @@ from dart_server.cli import (
 
 app = typer.Typer(
     name="dart-farm",
+    cls=terminal.Commands,
     help="The farm: live desktops by lease.",
     no_args_is_help=True,
     add_completion=False,

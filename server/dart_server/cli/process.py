@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -42,8 +44,9 @@ def serve(
     insecure_plain_http: Annotated[
         bool, typer.Option("--insecure-plain-http", help="Beyond loopback without TLS: keys can be read on the way.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
-    """Run the farm in the foreground until SIGINT or SIGTERM."""
+    """Run the farm in the foreground until SIGINT or SIGTERM. With --json its pid, provider and url on one line once it serves."""
     from dart_server import daemon, logs, preflight, state
     from dart_server.errors import ConfigError
     from dart_server.providers.base import ProviderError
@@ -74,7 +77,12 @@ def serve(
             state.take_over_old_layout(settings)
             preflight.require(settings)
             idle_shutdown_s = settings.idle_shutdown_s if embedded else None
-            daemon.run(settings, idle_shutdown_s=idle_shutdown_s, when_bound=None if embedded else first_key)
+            daemon.run(
+                settings,
+                idle_shutdown_s=idle_shutdown_s,
+                when_bound=None if embedded else first_key,
+                when_serving=tell if as_json else None,
+            )
     except daemon.AlreadyRunning as running:
         if not embedded:
             fail(
@@ -85,6 +93,11 @@ def serve(
         fail(str(error))
     except ProviderError as error:
         fail(f"{error} {error.hint}".strip())
+
+
+def tell(noted: Mapping[str, Any]) -> None:
+    """One line of JSON for who started the farm and reads its output."""
+    typer.echo(json.dumps(noted))
 
 
 def first_key(settings: FarmSettings) -> None:

@@ -1,9 +1,9 @@
 """What a person or a program sees of a command.
 
 Rule: answers go to standard output: tables for people, with colour where it is a terminal, and with `--json` one JSON document.
-Refusals go to standard error: one sentence, or with `--json` one object `{"error", "detail", "hint"}`. Exit code 2 is wrong
-input, 1 that the command itself failed. What the farm tells is shown without its control characters: names and descriptions are
-other people's texts.
+Refusals go to standard error: one sentence, or with `--json` one object `{"error", "detail", "hint"}`, also where the command line
+itself is wrong (`Commands`). Exit code 2 is wrong input, 1 that the command itself failed. What the farm tells is shown without its
+control characters: names and descriptions are other people's texts.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 _as_json: ContextVar[bool] = ContextVar("dart_cli_json", default=False)
+USAGE = cast("type[Exception]", typer.BadParameter.__mro__[2])
+"""What is raised for a wrong command line (`ClickException`), wherever this version of Typer has it from."""
 
 
 def _remember(as_json: bool) -> bool:
@@ -33,6 +37,35 @@ def _remember(as_json: bool) -> bool:
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output, errors too.", callback=_remember)]
 
 
+class Commands(TyperGroup):
+    """The whole command line: an unknown command, option or value is told as JSON, too, where `--json` stands on it."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """As of every group. Exit code 2 for a wrong command line."""
+        given = list(sys.argv[1:] if args is None else args)
+        told_as_json = standalone_mode and "--json" in given
+        run = partial(super().main, given, prog_name, complete_var, windows_expand_args=windows_expand_args, **extra)
+        if not told_as_json:
+            return run(standalone_mode=standalone_mode)
+        try:
+            sys.exit(run(standalone_mode=False))
+        except typer.Abort:
+            sys.exit(1)
+        except USAGE as error:
+            context = getattr(error, "ctx", None)
+            where = "dart-farm" if context is None else context.command_path
+            _refuse("invalid", error.format_message(), f"See `{where} --help`.")  # type: ignore[attr-defined]
+            sys.exit(2)
+
+
 def begin() -> None:
     """A new command line: nothing of an earlier one in this process holds."""
     _as_json.set(False)
@@ -41,11 +74,14 @@ def begin() -> None:
 def fail(message: str, code: int = 2, *, error: str | None = None, hint: str | None = None) -> NoReturn:
     """One sentence, then the end. `error` is the farm's code, or what stands for it: by default `invalid` for 2, `failed` for 1."""
     if _as_json.get():
-        known = error or ("invalid" if code == 2 else "failed")
-        typer.echo(json.dumps({"error": known, "detail": message, "hint": hint}, ensure_ascii=False), err=True)
+        _refuse(error or ("invalid" if code == 2 else "failed"), message, hint)
     else:
         typer.echo(f"dart-farm: {printable(f'{message} {hint}' if hint else message)}", err=True)
     raise typer.Exit(code)
+
+
+def _refuse(error: str, detail: str, hint: str | None) -> None:
+    typer.echo(json.dumps({"error": error, "detail": detail, "hint": hint}, ensure_ascii=False), err=True)
 
 
 def show(document: Any, text: str, as_json: bool) -> None:

@@ -231,6 +231,28 @@ def test_wrong_input_is_refused_with_exit_code_2(run: Run, answers: Answers, arg
     assert said in run(*argv, code=2).stderr
 
 
+@pytest.mark.parametrize(
+    ("argv", "said", "hint"),
+    [
+        (["status", "--bogus"], "--bogus", "status --help"),
+        (["nope"], "'nope'", "dart-farm --help"),
+        (["keys", "nope"], "'nope'", "keys --help"),
+        (["leases", "release"], "LEASE", "leases release --help"),
+        (["top", "--interval-s", "soon"], "--interval-s", "top --help"),
+        (["serve", "--port", "x"], "--port", "serve --help"),
+        (["status", "more"], "more", "status --help"),
+    ],
+)
+def test_a_wrong_command_line_is_json_where_that_is_asked_for(run: Run, argv: list[str], said: str, hint: str) -> None:
+    result = run(*argv, "--json", code=2)
+    told = json.loads(result.stderr)
+    assert told["error"] == "invalid"
+    assert said in told["detail"]
+    assert hint in told["hint"]
+    assert result.stdout == ""
+    assert "Usage" in run(*argv, code=2).stderr
+
+
 def test_an_address_that_is_none_is_wrong_input(run: Run, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(httpx, "HTTPTransport", HTTP_TRANSPORT)
     monkeypatch.setenv("DART_FARM_URL", "gopher://farm")
