@@ -24,7 +24,7 @@ from dart_server.dashboard.service import Dashboard
 from dart_server.db import Database
 from dart_server.door.hosts import Hosts
 from dart_server.door.limits import Limits
-from dart_server.errors import FarmError, from_provider
+from dart_server.errors import FarmError, LedgerAway, from_provider
 from dart_server.guest.access import GuestAccess
 from dart_server.guest.client import GuestClient
 from dart_server.keys import Keys, Principal, Scope, secret_file
@@ -200,11 +200,14 @@ class Farm:
                 self.guests.tally.write(self.repository)
                 await self.leases.expire_due()
                 await self.pool.tick()
-                await self.keys.refresh({lease.owner for lease in self.leases.active})
                 self.retention.tick()
                 if self.clock.monotonic() >= next_probe_s:
                     next_probe_s = self.clock.monotonic() + self.settings.probe_s
                     self.pool.probe()
+                if self.database.away is None:
+                    await self.keys.refresh({lease.owner for lease in self.leases.active})
+            except LedgerAway as away:  # the ledger tells of its outage once, and of its end
+                log.debug("a tick ended early: %s", away)
             except Exception:  # the ticker must outlive one bad tick; the next one looks again
                 log.exception("a tick failed")
 

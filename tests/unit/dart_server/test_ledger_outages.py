@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -251,6 +252,30 @@ async def test_a_database_that_cannot_be_used_is_one_sentence_without_its_passwo
     assert words in str(refused.value)
     assert "very-secret" not in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+async def test_an_outage_is_told_once_while_ticks_go_on_with_what_needs_no_ledger(
+    make_api: MakeApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = await make_api(probe_s=1.0)
+    await api.claim()
+    probes: list[float] = []
+    monkeypatch.setattr(api.farm.pool, "probe", lambda: probes.append(clock.monotonic()))
+    with locked(api.farm.settings.database_url):
+        # Nobody has written: the tick's own look at the keys finds out, and has to wait for it in real time.
+        async with asyncio.timeout(30):
+            while api.farm.database.away is None or len(probes) < 8:
+                await clock.advance(1.0)
+                await asyncio.sleep(0.01)
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.exc_info for record in told] == [None] * len(told), "no trace"
+    assert [record.getMessage()[:34] for record in told if "away" in record.getMessage()] == [
+        "the ledger's database is away: dat"
+    ]
+    async with asyncio.timeout(30):
+        while api.farm.database.away is not None:
+            await clock.advance(2.0)
+            await asyncio.sleep(0.01)
 
 
 async def test_the_farm_goes_on_while_its_database_is_away(make_api: MakeApi, clock: ManualClock) -> None:
