@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+from attended import attend
 from setup_host import SetupFailed, check_sudo, default_home, install_packages, novnc, say
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
@@ -58,7 +58,7 @@ def main() -> int:
         return 2
     say(f"browser: {program}")
     environment = {**os.environ, "DART_BROWSER": program, "DART_BROWSER_DRIVER": driver}
-    return subprocess.run(command, check=False, env=environment).returncode
+    return attend(command, environment)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from attended import attend
 from setup_host import SetupFailed, as_root, check_sudo, install_packages, say
 
 VARIABLE = "DART_TEST_POSTGRES_URL"
@@ -206,7 +207,7 @@ def main() -> int:
         parser.error("no command was given")
     if VARIABLE in os.environ:
         say(f"using the server of {VARIABLE}")
-        return subprocess.run(command, check=False).returncode
+        return attend(command, dict(os.environ))
     # Asked to end, it still takes its server with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
@@ -214,7 +215,7 @@ def main() -> int:
             check_sudo()
         with own_cluster(find_programs()) as cluster:
             say(f"PostgreSQL runs in {cluster.place}")
-            return subprocess.run(command, check=False, env={**os.environ, VARIABLE: cluster.url}).returncode
+            return attend(command, {**os.environ, VARIABLE: cluster.url})
     except SetupFailed as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 2
