@@ -216,9 +216,14 @@ def _inference(settings: Any, workers: int, addresses: Path, logs: Path) -> Infe
 
 def _resolution(text: str) -> tuple[int, int]:
     width, cross, height = text.partition("x")
-    if not (cross and width.isdigit() and height.isdigit() and int(width) and int(height)):
+    if not (cross and width.isdecimal() and height.isdecimal()):
         raise ConfigError(f"--resolution is WIDTHxHEIGHT, such as 640x400, not {text!r}")
-    return int(width), int(height)
+    from dart_envs.env import make_shape
+
+    try:
+        return make_shape("basic", (int(width), int(height)), None).resolution
+    except ValueError as error:
+        raise ConfigError(f"--resolution: {error}") from None
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dart_envs.env import make_shape
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.evaluate.choice import scorer_named
 from dart_envs.tasks import Suite, Task, load_file, suite
@@ -141,11 +142,7 @@ def chosen_shape(chosen: Suite, image: str | None, resolution: str | None, font_
         if not (width.isdecimal() and height.isdecimal()):
             raise ValueError(f"--resolution looks like 640x400, not {resolution!r}.")
         size = int(width), int(height)
-    return DesktopShape(
-        image=image or chosen.image,
-        resolution=size,
-        font_size=chosen.shape.font_size if font_size is None else font_size,
-    )
+    return make_shape(image or chosen.image, size, chosen.shape.font_size if font_size is None else font_size)
 
 
 def choose(chosen: Suite, families: Sequence[str] | None, split: str | None, variations: int) -> list[Task]:

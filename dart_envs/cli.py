@@ -16,6 +16,7 @@ import typer
 
 from dart_envs import assets_cli, check_cli, eval_cli, scorer_cli
 from dart_envs.check_cli import EXIT_FAILED, EXIT_WRONG_INPUT
+from dart_envs.env import make_shape
 from dart_envs.errors import DartEnvError, TaskError
 from dart_envs.tasks import Split, Task, load, suite
 from dart_envs.types import Action, Gesture
@@ -59,7 +60,10 @@ def _shape(task: Task, resolution: str | None, font_size: int | None) -> Desktop
         if not (width.isdecimal() and height.isdecimal()):
             raise wrong(f"--resolution looks like 640x400, not {resolution!r}.")
         size = int(width), int(height)
-    return DesktopShape(image=own.image, resolution=size, font_size=own.font_size if font_size is None else font_size)
+    try:
+        return make_shape(own.image, size, own.font_size if font_size is None else font_size)
+    except ValueError as error:
+        raise wrong(str(error)) from None
 
 
 def _names(families: str | None) -> list[str] | None:

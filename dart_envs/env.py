@@ -214,8 +214,8 @@ class _Held:
 def make_shape(image: str, resolution: tuple[int, int], font_size: int | None) -> DesktopShape:
     """The desktop that is asked for. Raises `ValueError` with the field at fault."""
     width, height = (int(side) for side in resolution)
-    if width < 64 or height < 64:
-        raise ValueError(f"resolution is (width, height) of at least 64 pixels each, not {tuple(resolution)}.")
+    if not (64 <= width <= 7680 and 64 <= height <= 4320):
+        raise ValueError(f"resolution is (width, height) in pixels, 64×64 to 7680×4320, not {tuple(resolution)}.")
     return DesktopShape(image=image, resolution=(width, height), font_size=font_size)
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from dart_envs.action_spaces import make_codec
+from dart_envs.env import make_shape
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.evaluate import scorer_named
 from dart_envs.selection import select
@@ -66,7 +67,7 @@ def evaluate(
     try:
         budgets = read_budgets(max_steps)
         tasks = choose(targets, split, limit)
-        shape = DesktopShape(image=image or tasks[0].image, resolution=(int(width), int(height)))
+        shape = make_shape(image or tasks[0].image, (int(width), int(height)), None)
         if policy == "openai":
             if base_url is None or model is None:
                 raise ValueError("the policy openai needs --base-url and --model")

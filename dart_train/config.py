@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from dart_agent.types import Sampling
-from dart_server.wire import DesktopShape, ImageName
+from dart_server.wire import DesktopShape, ImageName, Resolution
 
 
 class RecipeError(Exception):
@@ -39,7 +39,7 @@ class DesktopSection(Section):
     count: int = Field(default=4, ge=1, le=256, description="desktops live at once")
     provider: Literal["runc", "sim"] = "runc"
     image: ImageName = "basic"
-    resolution: tuple[int, int] = (640, 400)
+    resolution: Resolution = (640, 400)
     font_size: int | None = Field(default=16, ge=6, le=48)
     settle_quiet_ms: int = Field(default=80, ge=0, le=5_000)
     settle_cap_ms: int = Field(default=1_500, ge=0, le=30_000)

@@ -21,6 +21,7 @@ from PIL import Image
 
 from dart_envs.action_spaces import make_codec
 from dart_envs.core import AsyncDesktopEnv
+from dart_envs.env import make_shape
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.client import AsyncFarm
@@ -29,7 +30,6 @@ from dart_envs.osworld.controllers import PythonController, SetupController
 from dart_envs.setup import run_steps
 from dart_envs.tasks.model import SetupStep, Task, parse_task
 from dart_envs.types import EndReason, Observation, Outcome
-from dart_server.wire import DesktopShape
 
 CODECS = {
     "computer_13": "computer_13",
@@ -84,7 +84,7 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         self.client_password = client_password
         self.require_a11y_tree, self.require_terminal = require_a11y_tree, require_terminal
         self.screen_width, self.screen_height = screen_size
-        self.shape = DesktopShape(image=image, resolution=screen_size)
+        self.shape = make_shape(image, screen_size, None)
         self.action_space = action_space  # type: ignore[assignment]  # OSWorld's agents read the name here
         self._codec = make_codec(CODECS[action_space], screen_size)
         self.controller = PythonController(lambda: self._address(SERVER_PORT))

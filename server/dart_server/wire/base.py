@@ -42,7 +42,11 @@ Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
 """In what clients send: a text is no number, and true is no 1."""
 
-Resolution = Annotated[tuple[Int, Int], Field(description="width, height in pixels")]
+Width = Annotated[int, Field(ge=64, le=7680), NoText]
+Height = Annotated[int, Field(ge=64, le=4320), NoText]
+Resolution = Annotated[
+    tuple[Width, Height], Field(description="width, height in pixels; images may ask for more than the least")
+]
 
 
 class WireModel(BaseModel):

@@ -31,6 +31,7 @@ from tests.unit.dart_agent.fakes import item
             "there is no folder /nosuch",
         ),
         (["rollout", "basics/press_button/0001", "--resolution", "640"], "WIDTHxHEIGHT"),
+        (["rollout", "basics/press_button/0001", "--resolution", "16x9"], "64×64"),
         (["serve", "/nosuch"], "there is no folder /nosuch"),
     ],
 )

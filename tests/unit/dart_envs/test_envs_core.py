@@ -24,7 +24,7 @@ from dart_envs.fake import FakeFarm
 from dart_envs.types import Action, ActionType, Desktop, EndReason, Outcome
 from dart_server.wire import A11yElement, DesktopShape, FaultOwner
 
-SHAPE = DesktopShape(resolution=(64, 48))
+SHAPE = DesktopShape(resolution=(64, 64))
 CLICK = Action(ActionType.CLICK, x=3, y=4)
 DONE = Action(ActionType.DONE)
 
@@ -48,7 +48,7 @@ async def test_nothing_is_leased_before_the_first_reset_and_all_is_released(farm
 async def test_the_oracle_scores_one_and_doing_nothing_scores_zero(env: AsyncDesktopEnv) -> None:
     task = ToyTask()
     observation, info = await env.reset(task, seed=7)
-    assert observation.screenshot.shape == (48, 64, 3)
+    assert observation.screenshot.shape == (64, 64, 3)
     assert observation.instruction == "Type hello."
     assert info == {"task_id": task.id, "max_steps": 4, "seed": 7}
     assert env.lease is not None

@@ -82,7 +82,7 @@ def test_the_spec_is_honest() -> None:
 def test_bad_arguments_are_refused_before_anything_is_leased(farm: FakeFarm) -> None:
     with pytest.raises(ValueError, match="rgb_array"):
         DartOSWorldEnv(ToyTask(), farm=farm, render_mode="human")
-    with pytest.raises(ValueError, match="64 pixels"):
+    with pytest.raises(ValueError, match="64×64"):
         DartOSWorldEnv(ToyTask(), farm=farm, resolution=(10, 10))
     with pytest.raises(TaskError, match="empty"):
         DartOSWorldEnv([], farm=farm)

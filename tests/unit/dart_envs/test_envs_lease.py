@@ -27,7 +27,7 @@ from dart_server.wire import (
     WaitEvent,
 )
 
-SHAPE = DesktopShape(resolution=(4, 2))
+SHAPE = DesktopShape(resolution=(64, 64))
 POLICY_DEATH = DesktopHealthView(alive=False, cause="oom", fault_owner=FaultOwner.POLICY)
 
 

@@ -15,7 +15,7 @@ from dart_envs.fake import FakeFarm, FakeLease
 from dart_envs.types import Desktop
 from dart_server.wire import DesktopShape, ErrorCode, FaultOwner, SnapshotView
 
-SHAPE = DesktopShape(resolution=(64, 48))
+SHAPE = DesktopShape(resolution=(64, 64))
 
 
 async def test_one_builder_per_key_and_the_others_wait(farm: FakeFarm) -> None:

@@ -143,7 +143,7 @@ class WireFarm:
             "token": "secret",
             "fence": self.fence,
             "desktop_id": "desk_1",
-            "shape": {"resolution": [4, 2]},
+            "shape": {"resolution": [64, 64]},
             "image_digest": "sha256:00",
             "setup_key": None,
             "ttl_s": 30.0,

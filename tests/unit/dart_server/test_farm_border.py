@@ -134,6 +134,14 @@ async def test_osworld_routes_are_passed_through_unchanged(api: Api) -> None:
     assert (await api.call("GET", f"{path}/a11y", lease=lease)).json()[0]["name"] == "OK"
 
 
+@pytest.mark.parametrize("resolution", [[-1, -1], [0, 400], [63, 64], [64, 63], [7681, 400], [640, 4321], [1e30, 400]])
+async def test_a_screen_that_no_desktop_can_have_is_wrong_input(api: Api, resolution: list[float]) -> None:
+    body = {"client_request_id": "odd-screens", "shape": {"resolution": resolution}}
+    for path in ("/v1/leases", "/v1/claims"):
+        reply = await api.call("POST", path, json=body)
+        assert (reply.status_code, reply.json()["error"]) == (422, "invalid"), path
+
+
 async def test_a_missing_fence_is_said(api: Api) -> None:
     lease = await api.claim()
     headers = {"X-Dart-Lease-Token": lease["token"]}
