@@ -1,7 +1,7 @@
 """schemathesis over the whole API: no 5xx but the documented ones, no undocumented status, every check on. A farm of its own on `sim`.
 
-The brief and the short run are seeded; the long one takes another seed every time and says which. All are `make fuzz`; the brief one is
-half a minute of requests.
+The brief run is seeded; the long one takes another seed every time and says which. All of this directory is `make fuzz`, which shows the
+figures of each run: requests, scenarios, findings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from served_farm import free_port, served_farm
 
 HERE = Path(__file__).parent
-BRIEF_S, SHORT_S, LONG_S = 240, 600, 3600
+BRIEF_S, LONG_S = 25, 480
 
 
 @pytest.fixture
@@ -30,14 +30,15 @@ def farm(tmp_path: Path) -> Iterator[tuple[str, str]]:
         yield url, (place / "farm.key").read_text().strip()
 
 
-def fuzz(farm: tuple[str, str], place: Path, seed: int, timeout_s: float, *options: str) -> None:
+def fuzz(farm: tuple[str, str], place: Path, seed: int, seconds: int, *options: str) -> None:
     """Run schemathesis; a failure shows its report."""
     url, key = farm
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(HERE / "schemathesis.toml"), "run"]
     command += [f"{url}/openapi.json", "-H", f"Authorization: Bearer {key}", "--checks", "all", "--no-color"]
-    command += ["--seed", str(seed), *options]
+    command += ["--seed", str(seed), "--max-time", str(seconds), *options]
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": str(HERE / "hooks.py"), "FUZZ_URL": url, "FUZZ_KEY": key}
-    done = subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True, timeout=timeout_s)
+    done = subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True, timeout=2 * seconds + 60)
+    print(done.stdout[-3000:])
     log = (place / "farm" / "log").read_text()
     assert done.returncode == 0, f"seed {seed}\n{done.stdout[-20000:]}\n{done.stderr[-2000:]}"
     assert "Traceback" not in log, log[-5000:]
@@ -46,21 +47,14 @@ def fuzz(farm: tuple[str, str], place: Path, seed: int, timeout_s: float, *optio
     assert reply.status_code == 200, "the farm serves on"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(BRIEF_S + 60)
+@pytest.mark.timeout(4 * BRIEF_S)
 def test_no_route_breaks_its_word_in_half_a_minute(farm: tuple[str, str], tmp_path: Path) -> None:
-    options = ("--phases", "examples,fuzzing,stateful", "--max-examples", "2", "--max-time", "30", "--no-shrink")
+    options = ("--phases", "examples,fuzzing,stateful", "--max-examples", "2", "--no-shrink")
     fuzz(farm, tmp_path, 20260301, BRIEF_S, "--generation-deterministic", *options)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(SHORT_S + 60)
-def test_no_route_breaks_its_word(farm: tuple[str, str], tmp_path: Path) -> None:
-    options = ("--phases", "examples,coverage,fuzzing", "--max-examples", "4", "--no-shrink")
-    fuzz(farm, tmp_path, 20260301, SHORT_S, "--generation-deterministic", *options)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(LONG_S + 60)
+@pytest.mark.timeout(2 * LONG_S)
 def test_no_route_breaks_its_word_for_long(farm: tuple[str, str], tmp_path: Path) -> None:
-    fuzz(farm, tmp_path, random.SystemRandom().randrange(2**31), LONG_S, "--max-examples", "300")
+    seed = random.SystemRandom().randrange(2**31)
+    fuzz(farm, tmp_path, seed, LONG_S, "--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "100")

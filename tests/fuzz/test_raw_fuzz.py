@@ -163,6 +163,7 @@ async def test_ten_thousand_malformed_requests(farm: Served) -> None:
     await storm(farm, rng, 1000)
     memory, descriptors = farm.process.memory_info().rss, farm.process.num_fds()
     told = await storm(farm, rng, REQUESTS - 1000)
+    print(f"malformed requests, by the status of the answer: {dict(sorted(told.items()))}")
     assert sum(told.values()) == REQUESTS - 1000
     assert not {status for status in told if status >= 500 and status not in (501, 502, 503, 507)}, told
     assert told.get(400, 0) > 100, told
