@@ -11,6 +11,18 @@ const BASE = "/dashboard/api";
 let csrf = "";
 let ended = () => {};
 
+let told = () => {};
+let awaySince = null;
+
+function reached(yes) {
+  if (yes === (awaySince === null)) return;
+  awaySince = yes ? null : Date.now() / 1000;
+  told(awaySince);
+}
+
+/** Called once, with what to do when the farm ceases to answer (with the time) and when it answers again (with null). */
+export function whenAway(callback) { told = callback; }
+
 /** Called once, with what to do when the session has ended. */
 export function whenEnded(callback) { ended = callback; }
 
@@ -26,8 +38,10 @@ export async function call(method, path, body) {
   try {
     answer = await fetch(BASE + path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store" });
   } catch {
+    reached(false);
     throw new Refused(0, { detail: "the farm does not answer" });
   }
+  reached(true);
   if (answer.ok) return answer.json();
   let said = null;
   try { said = await answer.json(); } catch { /* an answer without an envelope still has its status */ }

@@ -65,6 +65,11 @@ export class Chart {
   }
 }
 
+/** The class of a bar by the share that is used. */
+export function loudness(share) {
+  return share >= 0.95 ? "full" : share >= 0.8 ? "high" : "";
+}
+
 /** A labelled bar of used against total. */
 export function meter(label) {
   const text = h("span", { class: "quiet" });
@@ -75,7 +80,7 @@ export function meter(label) {
     const percent = Math.round(Math.min(1, Math.max(0, share)) * 100);
     setText(text, said);
     fill.style.width = `${percent}%`;
-    fill.className = percent >= 95 ? "full" : percent >= 80 ? "high" : "";
+    fill.className = loudness(percent / 100);
     bar.setAttribute("aria-valuenow", percent);
     bar.setAttribute("aria-valuetext", said);
   };

@@ -18,6 +18,7 @@ function told(data) {
       if (key.endsWith("_s")) return `${name} ${milliseconds(value * 1000)}`;
       if (key.endsWith("bytes")) return `${name} ${bytes(value)}`;
       if (key.endsWith("_id")) return `${name} ${shortId(value)}`;
+      if (key === "seconds") return `in all ${milliseconds(value * 1000)}`;
       if (key === "setup_key") return `set-up ${value.slice(0, 12)}`;
       if (value === true) return name;
       return `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`;
@@ -32,7 +33,7 @@ function historyPanel() {
       h("div", {}, h("span", { class: "when" }, clockTime(event.at)), words(event.kind)),
       h("div", { class: "what" }, told(event.data))),
     () => {});
-  return { element: list, fill };
+  return { element: h("div", {}, list), fill };
 }
 
 export function desktopPage(place, desktopId, session) {
@@ -55,18 +56,19 @@ export function desktopPage(place, desktopId, session) {
   }, label));
   for (const [name, element] of Object.entries(panels)) {
     element.id = `panel-${name}`;
-    element.setAttribute("role", element.tagName === "OL" ? "list" : "tabpanel");
+    element.setAttribute("role", "tabpanel");
     element.setAttribute("aria-labelledby", `tab-${name}`);
   }
+  const side = h("div", { class: "side" },
+    h("section", { class: "card panel" }, facts),
+    h("section", { class: "card panel" }, h("div", { class: "tabs", role: "tablist" }, ...tabs), ...Object.values(panels)));
   place.append(h("div", { class: "desktop-page" },
     h("div", { class: "desktop-head" },
       h("a", { href: "#/", class: "button", "aria-label": "Back to all desktops" }, "← All desktops"),
       h("h1", {}, `Desktop ${shortId(desktopId)}`), chip,
       h("div", { class: "actions" }, takeOver, release, quarantine)),
     h("section", { "aria-label": "Screen" }, live.element, under),
-    h("div", { class: "side" },
-      h("section", { class: "card panel" }, facts),
-      h("section", { class: "card panel" }, h("div", { class: "tabs", role: "tablist" }, ...tabs), ...Object.values(panels)))));
+    side));
 
   function choose(name) {
     for (const tab of tabs) {
@@ -127,6 +129,7 @@ export function desktopPage(place, desktopId, session) {
 
   function keys(event) {
     if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
+    if (live.replaying) { replay.leave(); return; }
     if (!live.mine) { location.hash = "#/"; return; }
     if (event.repeat) return;
     if (event.timeStamp - lastEscape < ESCAPES_MS) {
@@ -140,8 +143,14 @@ export function desktopPage(place, desktopId, session) {
   async function look() {
     try {
       now = await call("GET", `/desktops/${desktopId}`);
+      side.hidden = false;
     } catch (error) {
-      if (error.status === 404) { live.end("This desktop is gone, or not yours any more."); takeOver.hidden = release.hidden = quarantine.hidden = true; setText(chip, "gone"); chip.className = "chip gone"; }
+      if (error.status !== 404) return;
+      live.end("This desktop is gone, or not yours any more.");
+      takeOver.hidden = release.hidden = quarantine.hidden = true;
+      side.hidden = now === null;
+      setText(chip, "gone");
+      chip.className = "chip gone";
       return;
     }
     const { desktop, lease, control } = now;

@@ -1,8 +1,9 @@
 // The page's frame: who is logged in, and which view the address asks for. Each view is a function that fills <main> and returns its end.
 
-import { call, setCsrf, whenEnded } from "./api.js";
+import { call, setCsrf, whenAway, whenEnded } from "./api.js";
 import { desktopPage } from "./desktop.js";
-import { h, notice } from "./dom.js";
+import { h, notice, setText } from "./dom.js";
+import { clockTime } from "./format.js";
 import { logInPage } from "./login.js";
 import { overviewPage } from "./overview.js";
 
@@ -48,10 +49,19 @@ whenEnded(() => {
   notice("The session has ended. Log in again.");
 });
 
+whenAway((since) => {
+  const away = document.getElementById("away");
+  setText(away, since === null ? "" : `The farm has not answered since ${clockTime(since)}. What is shown is from before; it goes on by itself.`);
+  away.hidden = since === null;
+  main.classList.toggle("stale", since !== null && session !== null);
+});
+
 document.getElementById("log-out").addEventListener("click", async () => {
   try { await call("POST", "/logout"); } catch (error) { notice(error.message); }
   out();
 });
+// The address tells the view, so the way to the content must not change it.
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 window.addEventListener("hashchange", () => { route(); main.focus(); });
 
 try {

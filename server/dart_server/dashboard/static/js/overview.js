@@ -1,7 +1,7 @@
 // The first page: totals, the grid of desktops, leases, queue, pools, charts, host.
 
 import { call, every, picture } from "./api.js";
-import { Chart, meter } from "./charts.js";
+import { Chart, loudness, meter } from "./charts.js";
 import { h, keyed, notice, setText } from "./dom.js";
 import { bytes, duration, milliseconds, shortId } from "./format.js";
 
@@ -11,7 +11,8 @@ const ASLEEP = {
   gone: "Is being removed", frozen: "Frozen, ready to go", standby: "Frozen, ready to go", quarantined: "Set aside for a look",
 };
 
-function stat(label) {
+/** `loud`: much of it is worth a warning. */
+function stat(label, loud = false) {
   const value = h("dd", {});
   const fill = h("i");
   const element = h("div", { class: "card stat" }, h("dt", {}, label), value, h("div", { class: "bar", "aria-hidden": "true" }, fill));
@@ -22,6 +23,7 @@ function stat(label) {
       value.dataset.said = main + beside;
       fill.parentElement.style.visibility = share === null ? "hidden" : "visible";
       fill.style.width = `${Math.round(Math.min(1, share ?? 0) * 100)}%`;
+      fill.className = loud && share !== null ? loudness(share) : "";
     },
   };
 }
@@ -46,7 +48,7 @@ function fillTile(tile, desktop) {
   const [what, age] = tile.querySelectorAll(".line")[1].children;
   tile.desktop = desktop;
   if (!desktop.live) { image.hidden = true; image.removeAttribute("src"); tile.tag = null; }
-  setText(saying, desktop.live ? "" : desktop.failure ?? ASLEEP[desktop.state] ?? desktop.state);
+  setText(saying, desktop.live ? "" : desktop.failure ?? (desktop.state === "resetting" && !desktop.owner ? "Given back, waits to be made anew" : ASLEEP[desktop.state] ?? desktop.state));
   setText(name, desktop.owner ?? shortId(desktop.desktop_id));
   setText(chip, desktop.state);
   chip.className = `chip ${desktop.state}`;
@@ -82,7 +84,7 @@ function table(caption, heads) {
     element.hidden = rows.length === 0;
     keyed(body, rows, (row) => row.key, (row) => h("tr", {}, ...row.cells.map(() => h("td", {}))), (line, row) => {
       row.cells.forEach((cell, i) => {
-        if (typeof cell === "string") setText(line.children[i], cell);
+        if (typeof cell === "string") { setText(line.children[i], cell); line.children[i].title = cell; }
         else if (line.children[i].dataset.said !== cell.said) {
           line.children[i].dataset.said = cell.said;
           line.children[i].replaceChildren(cell.element());
@@ -96,7 +98,7 @@ function table(caption, heads) {
 const link = (href, text) => ({ said: href + text, element: () => h("a", { href }, text) });
 
 export function overviewPage(place, session) {
-  const stats = ["Desktops in use", "Ready at once", "Waiting claims", "Step, median", "Processor"].map(stat);
+  const stats = ["Desktops in use", "Ready at once", "Waiting claims", "Step, median", "Processor"].map((label) => stat(label, label === "Processor"));
   const visible = new Set();
   const watcher = new IntersectionObserver((entries) => {
     for (const entry of entries) (entry.isIntersecting ? visible.add(entry.target) : visible.delete(entry.target));
@@ -106,7 +108,7 @@ export function overviewPage(place, session) {
   const count = h("span", { class: "quiet" });
   const leases = table("Leases", ["Lease", "Key", "Desktop", "Age", "Left", "Labels"]);
   const queue = table("Queue", ["Place", "Key", "Wants", "Waits", "For", "Priority"]);
-  const pools = table("Pools", ["Pool", "Of", "Ready", "Standby", "Making", "Leased", "Found ready", ""]);
+  const pools = table("Pools", ["Pool", "Of", "Ready", "Standby", "Making", "Leased", "Found ready", "Held back by"]);
   const charts = [
     new Chart("Desktops", [{ label: "in use", value: (s) => s.leased }, { label: "waiting", value: (s) => s.waiting }], (v) => String(Math.round(v * 10) / 10)),
     new Chart("Step", [{ label: "p50", value: (s) => s.step_p50_ms }, { label: "p99", value: (s) => s.step_p99_ms }], milliseconds),
@@ -141,7 +143,8 @@ export function overviewPage(place, session) {
       setText(count, session.scope === "admin" ? `${now.desktops.length} of ${farm.max_desktops}` : `yours: ${now.desktops.length}`);
       keyed(grid, now.desktops, (one) => one.desktop_id, makeTile(watcher), fillTile);
       none.hidden = now.desktops.length > 0;
-      setText(none, session.scope === "admin" ? "No desktops yet. They are made when somebody claims one." : "None of your leases is active. Desktops that you lease show here.");
+      setText(none, session.scope === "admin" ? "No desktops yet. They are made when somebody claims one." : session.scope === "read" ? "This key watches the farm's numbers. It leases nothing, so no desktop is its own to see."
+        : "None of your leases is active. Desktops that you lease show here.");
       leases.fill(now.leases.map((one) => ({ key: one.lease_id, cells: [
         shortId(one.lease_id), one.owner, one.desktop_id ? link(`#/desktops/${one.desktop_id}`, shortId(one.desktop_id)) : "–",
         duration(one.age_s), duration(one.left_s), Object.entries(one.labels).map((pair) => pair.join("=")).join(" ") || "–"] })));
@@ -149,11 +152,11 @@ export function overviewPage(place, session) {
         String(one.position + 1), one.owner, one.wants, duration(one.age_s), one.waits_for === "quota" ? "its quota" : "a desktop", String(one.priority)] })));
       pools.fill((now.pools ?? []).map((one) => ({ key: one.name, cells: [
         one.name, one.what, `${one.ready} of ${one.warm}`, `${one.standby} of ${one.standby_wanted}`, String(one.making), String(one.leased),
-        one.hits + one.misses ? `${Math.round(100 * one.hits / (one.hits + one.misses))} %` : "–", one.held_back ?? ""] })));
-      meters.snapshots.set(farm.snapshot_bytes / farm.snapshot_quota_bytes, `${farm.snapshots}, ${bytes(farm.snapshot_bytes)} of ${bytes(farm.snapshot_quota_bytes)}`);
+        one.hits + one.misses ? `${Math.round(100 * one.hits / (one.hits + one.misses))} %` : "–", one.held_back ?? "–"] })));
+      meters.snapshots.set(farm.snapshot_bytes / farm.snapshot_quota_bytes, `${farm.snapshots} with ${bytes(farm.snapshot_bytes)} of ${bytes(farm.snapshot_quota_bytes)}`);
       silent = false;
     } catch (error) {
-      if (!silent) notice(error.message);
+      if (!silent && error.status !== 0) notice(error.message);
       silent = true;
     }
   }

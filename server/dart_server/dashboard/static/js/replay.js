@@ -13,7 +13,8 @@ export function replayPanel(desktopId, live) {
   let stop = () => {};
   let timer = 0;
   const image = h("img", { class: "step", alt: "", hidden: true });
-  live.element.append(image);
+  const missing = h("div", { class: "veil missing", hidden: true }, h("p", {}, "No picture was kept of this step."));
+  live.element.append(image, missing);
   const slider = h("input", { type: "range", min: 0, max: 0, value: 0, "aria-label": "Step", oninput: () => go(Number(slider.value)) });
   const play = h("button", { type: "button", onclick: toggle }, "Play");
   const back = h("button", { type: "button", hidden: true, onclick: leave }, "Live");
@@ -43,12 +44,13 @@ export function replayPanel(desktopId, live) {
     setText(saying, `Step ${step.number} at ${clockTime(step.at)}, ${milliseconds(step.duration_ms)}${step.picture ? "" : ", without a picture"}`);
     back.hidden = false;
     live.setReplaying(true);
-    if (!step.picture) return;
-    const found = await picture(`/desktops/${desktopId}/steps/${step.number}`, null);
-    if (!found?.url || at !== index) return;
+    const found = step.picture ? await picture(`/desktops/${desktopId}/steps/${step.number}`, null) : null;
+    if (at !== index) return;
+    missing.hidden = Boolean(found?.url);
+    image.hidden = !found?.url;
+    if (!found?.url) return;
     image.src = found.url;
     image.alt = `The screen after step ${step.number}: ${stepWords(step.events)}`;
-    image.hidden = false;
     if (url) URL.revokeObjectURL(url);
     url = found.url;
   }
@@ -59,7 +61,7 @@ export function replayPanel(desktopId, live) {
     at = -1;
     setText(play, "Play");
     setText(saying, "");
-    back.hidden = image.hidden = true;
+    back.hidden = image.hidden = missing.hidden = true;
     live.setReplaying(false);
     image.removeAttribute("src");
     for (const item of list.children) item.firstElementChild.removeAttribute("aria-current");
@@ -82,5 +84,5 @@ export function replayPanel(desktopId, live) {
     else leave();
   }
 
-  return { element, show };
+  return { element, show, leave };
 }
