@@ -5,7 +5,9 @@ Rule: whatever the browser's console calls an error is a failure of the test (`c
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +28,15 @@ let sum = 0;
 for (let i = 0; i < data.length; i += 4) sum = (sum * 31 + data[i] * 7 + data[i + 1] * 3 + data[i + 2]) % 2147483647;
 return sum;
 """
+
+
+@dataclass(frozen=True)
+class PageFarm:
+    """A farm that serves its page."""
+
+    url: str
+    key: str
+    process: subprocess.Popen[bytes]
 
 
 class BrowserPage:

@@ -11,24 +11,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
-from browser_page import BrowserPage
+from browser_page import BrowserPage, PageFarm
 from live_host import browser_programs
 
 ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
 START_S, END_S, POLL_S = 90.0, 90.0, 0.1
-
-
-@dataclass(frozen=True)
-class PageFarm:
-    """A farm that serves its page."""
-
-    url: str
-    key: str
 
 
 def free_port() -> int:
@@ -53,7 +44,7 @@ def page_farm(place: Path, provider: str, snapshot_dir: Path, max_desktops: int)
             if farm.poll() is not None or time.monotonic() > deadline_s:
                 pytest.fail(f"the farm did not start: {(place / 'log').read_text()[-2000:]}")
             time.sleep(POLL_S)
-        yield PageFarm(url, (place / "farm.key").read_text().strip())
+        yield PageFarm(url, (place / "farm.key").read_text().strip(), farm)
     finally:
         farm.terminate()
         farm.wait(timeout=END_S)
