@@ -44,7 +44,7 @@ class Together:
     @cached_property
     def _processors(self) -> list[tuple[str, Callable[[Any], Any] | None]]:
         """What brings each value to what the driver takes."""
-        found = []
+        found: list[tuple[str, Callable[[Any], Any] | None]] = []
         for name in self._names:
             column = self._table.c[self._key if name == WHICH and self._key is not None else name]
             found.append((name, column.type.dialect_impl(self._dialect).bind_processor(self._dialect)))
