@@ -19,6 +19,7 @@ from dart_envs.check_cli import EXIT_FAILED, EXIT_WRONG_INPUT
 from dart_envs.env import make_shape
 from dart_envs.errors import DartEnvError, TaskError
 from dart_envs.tasks import Split, Task, load, suite
+from dart_envs.tasks.suite import OSWORLD_SCREEN
 from dart_envs.types import Action, Gesture
 from dart_server.wire import DesktopShape
 
@@ -53,7 +54,7 @@ def failed(message: str) -> typer.Exit:
 
 def _shape(task: Task, resolution: str | None, font_size: int | None) -> DesktopShape:
     """The desktop that a task is proved on, but for what was asked for."""
-    own = suite(task.suite).shape if task.origin is None else DesktopShape(image=task.image)
+    own = suite(task.suite).shape if task.origin is None else DesktopShape(image=task.image, resolution=OSWORLD_SCREEN)
     size = own.resolution
     if resolution is not None:
         width, _, height = resolution.partition("x")

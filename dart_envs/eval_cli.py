@@ -20,6 +20,7 @@ from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.evaluate import scorer_named
 from dart_envs.selection import select
 from dart_envs.tasks import Task, load
+from dart_envs.tasks.suite import OSWORLD_SCREEN
 from dart_envs.trials.policies import Policy
 from dart_envs.trials.report import summarise, to_html, to_text
 from dart_envs.trials.run import Trial, append, read_trials, run_trials
@@ -46,7 +47,9 @@ def evaluate(
     ] = None,
     action_space: Annotated[str, typer.Option(help="how the policy writes its actions")] = "canonical",
     image: Annotated[str | None, typer.Option(help="desktop image; default: the first task's own")] = None,
-    resolution: Annotated[str, typer.Option(help="screen size in pixels")] = "1280x800",
+    resolution: Annotated[
+        str | None, typer.Option(help="screen size in pixels; default: 1280x800, for OSWorld's tasks 1920x1080")
+    ] = None,
     seed: Annotated[int, typer.Option(help="of random policies")] = 0,
     scorer: Annotated[
         str | None, typer.Option(help="who judges: auto, own or official; default: DART_SCORER, else auto")
@@ -61,13 +64,10 @@ def evaluate(
     from dart_envs.trials import make_policy
     from dart_envs.trials.openai import Endpoint, openai_policy
 
-    width, _, height = resolution.partition("x")
-    if not (width.isdecimal() and height.isdecimal()):
-        raise wrong(f"--resolution looks like 1280x800, not {resolution!r}.")
     try:
         budgets = read_budgets(max_steps)
         tasks = choose(targets, split, limit)
-        shape = make_shape(image or tasks[0].image, (int(width), int(height)), None)
+        shape = shape_of(tasks[0], image, resolution)
         if policy == "openai":
             if base_url is None or model is None:
                 raise ValueError("the policy openai needs --base-url and --model")
@@ -102,6 +102,18 @@ def evaluate(
         except DartEnvError as error:
             place = part.folder / TRIALS
             raise failed(f"{error} What was done is in {place}; the same command goes on from there.") from None
+
+
+def shape_of(first: Task, image: str | None, resolution: str | None) -> DesktopShape:
+    """The desktop of all trials: what was asked for, else what the first task is for. Raises ValueError."""
+    if resolution is None:
+        size = OSWORLD_SCREEN if first.is_osworlds else (1280, 800)
+    else:
+        width, _, height = resolution.partition("x")
+        if not (width.isdecimal() and height.isdecimal()):
+            raise ValueError(f"--resolution looks like 1280x800, not {resolution!r}.")
+        size = (int(width), int(height))
+    return make_shape(image or first.image, size, None)
 
 
 def read_budgets(given: str | None) -> list[int | None]:

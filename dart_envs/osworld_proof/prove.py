@@ -24,13 +24,15 @@ from dart_envs.osworld_proof.moves import Oracle
 from dart_envs.osworld_proof.offline import OFFLINE
 from dart_envs.osworld_proof.oracles import ORACLES, reason_of
 from dart_envs.tasks import Task, load_file
+from dart_envs.tasks.loader import OSWORLD_IMAGE
 from dart_envs.tasks.script import Move, resolve
+from dart_envs.tasks.suite import OSWORLD_SCREEN
 from dart_envs.types import Action, ActionType, Gesture, StepResult
 from dart_server.wire import DesktopShape
 
 TARGET_TIMEOUT_S = 60.0
 MAX_STEPS = 100
-SHAPE = DesktopShape(image="desktop", resolution=(1920, 1080))
+SHAPE = DesktopShape(image=OSWORLD_IMAGE, resolution=OSWORLD_SCREEN)
 """What OSWorld's coordinates assume."""
 EXAMPLES, TASKS_LIST = "examples", "zero_download.txt"
 """In a folder of OSWorld's data: the task files by domain, and, where somebody chose other tasks, domain/id at the start of each line."""

@@ -84,6 +84,8 @@ class Family:
         return f"{suite}/{self.name}/{variation:04d}"
 
 
+OSWORLD_SCREEN = (1920, 1080)
+"""Width and height in pixels that OSWorld's task files take for granted."""
 SHAPES = {"basic": DesktopShape(image="basic", resolution=(640, 400), font_size=16)}
 """What suites of an image are proved on; of the others, OSWorld's screen with the image's own font."""
 
@@ -99,7 +101,7 @@ class Suite:
     @property
     def shape(self) -> DesktopShape:
         """The desktop that its tasks are proved on."""
-        return SHAPES.get(self.image, DesktopShape(image=self.image, resolution=(1920, 1080)))
+        return SHAPES.get(self.image, DesktopShape(image=self.image, resolution=OSWORLD_SCREEN))
 
     @classmethod
     def of(cls, name: str, families: Iterable[Family], *, image: str = "basic") -> Suite:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from dart_envs.cli import app
 from dart_envs.errors import FarmError
-from dart_envs.eval_cli import choose
+from dart_envs.eval_cli import choose, shape_of
 from dart_envs.fake import FakeFarm
 from dart_envs.tasks.model import Task, parse_task
 from dart_envs.trials import Seen, Trial, make_policy, read_trials, run_trials, summarise, to_html, to_text
@@ -173,6 +173,16 @@ def test_the_choice_of_tasks() -> None:
     chosen = choose(["basics/press_nth", "basics/press_nth/0000"], "validation", 5)
     assert len({one.id for one in chosen}) == 5
     assert choose(["basics/press_nth/0000"], "test", None)[0].id == "basics/press_nth/0000"
+
+
+def test_osworlds_tasks_are_tried_on_osworlds_screen(tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps({"id": "one", "instruction": "Do it.", "evaluator": {"func": "infeasible"}}))
+    (theirs,) = choose([str(path)], None, None)
+    (ours,) = choose(["basics/press_nth/0000"], None, None)
+    assert shape_of(theirs, None, None) == DesktopShape(image="desktop", resolution=(1920, 1080))
+    assert shape_of(ours, None, None) == DesktopShape(image="basic", resolution=(1280, 800))
+    assert shape_of(theirs, "mine", "640x400") == DesktopShape(image="mine", resolution=(640, 400))
 
 
 @pytest.mark.parametrize(
