@@ -124,10 +124,13 @@ def play(
 ) -> None:
     """Play a task's own solution on a live desktop."""
     loaded = _load(task)
+    script = "near_miss" if near_miss else "oracle"
+    if script not in loaded.scripts:
+        raise wrong(f"Task {loaded.id} has no script {script!r} to play.")
     if save is not None:
         save.mkdir(parents=True, exist_ok=True)
     try:
-        asyncio.run(_play(loaded, near_miss, save, _shape(loaded, resolution, font_size)))
+        asyncio.run(_play(loaded, script, save, _shape(loaded, resolution, font_size)))
     except DartEnvError as error:
         raise failed(str(error)) from None
 
@@ -139,7 +142,7 @@ def _load(task: str) -> Task:
         raise wrong(str(error)) from None
 
 
-async def _play(task: Task, near_miss: bool, save: Path | None, shape: DesktopShape) -> None:
+async def _play(task: Task, script: str, save: Path | None, shape: DesktopShape) -> None:
     from PIL import Image
 
     from dart_envs.core import AsyncDesktopEnv
@@ -156,7 +159,7 @@ async def _play(task: Task, near_miss: bool, save: Path | None, shape: DesktopSh
         keep(observation.screenshot, 0)
         index = 0
         while env.lease is not None:
-            plays = await task.play(env.lease, script="near_miss" if near_miss else "oracle", step=index)
+            plays = await task.play(env.lease, script=script, step=index)
             action = plays[0].action if plays else Action(ActionType.DONE)
             result = await env.step(action)
             index += 1

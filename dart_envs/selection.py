@@ -75,6 +75,8 @@ def _from_name(name: str, split: str | None) -> Sequence[str]:
     if name.endswith(".json"):
         load(name)
         return [name]
+    if name.startswith(("/", ".", "~")):
+        raise TaskError(f"{name!r} is no task file and no folder of task files, and no name in a suite either.")
     match name.split("/"):
         case [suite, family, _variation]:
             load(name)

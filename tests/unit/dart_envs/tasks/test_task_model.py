@@ -6,7 +6,9 @@ from typing import Any
 
 import osworld_data
 import pytest
+from typer.testing import CliRunner
 
+from dart_envs.cli import app
 from dart_envs.errors import TaskError
 from dart_envs.fake import ScriptedDesktop
 from dart_envs.selection import select
@@ -137,9 +139,18 @@ def test_a_file_in_osworlds_form_is_for_the_image_with_its_programs(
     assert (pool.ids, pool.image) == ((str(path),), image)
 
 
-def test_the_path_of_a_bad_file_is_refused_when_it_is_chosen(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match=r"nowhere\.json: cannot be read"):
-        select(str(tmp_path / "nowhere.json"), None)
+@pytest.mark.parametrize(("name", "words"), [("nowhere.json", "cannot be read"), ("nowhere", "is no task file")])
+def test_the_path_of_a_bad_file_is_refused_when_it_is_chosen(tmp_path: Path, name: str, words: str) -> None:
+    with pytest.raises(TaskError, match=f"nowhere.* {words}"):
+        select(str(tmp_path / name), None)
+
+
+def test_what_has_no_solution_is_not_played(tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps(data()), encoding="utf-8")
+    said = CliRunner().invoke(app, ["tasks", "play", str(path)])
+    assert said.exit_code == 2
+    assert "has no script 'oracle' to play" in said.output
 
 
 def test_what_a_task_cannot_do_here_is_listed() -> None:
