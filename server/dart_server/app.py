@@ -39,7 +39,8 @@ def create_app(farm: Farm) -> FastAPI:
         dashboard_routes,
     )
     for module in domains:
-        app.include_router(module.router)
+        # Taken as they are: `include_router` would build each a second time, 0.1 s in all, and they hold nothing of a farm.
+        app.router.routes.extend(module.router.routes)
     app.openapi = lambda: apidoc.document(app)  # type: ignore[method-assign]
     install_handlers(app)
     app.add_middleware(
