@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import http.server
 import subprocess
-import threading
 from collections.abc import Iterator
 
 import pytest
+from local_server import LocalHandler, LocalServer, serving
 from provider_cases import SPEC, Case
 
 pytestmark = pytest.mark.desktop
 
 
-class Quiet(http.server.BaseHTTPRequestHandler):
+class Reached(LocalHandler):
     """Answers every request with `reached`."""
 
     def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "7")
-        self.end_headers()
-        self.wfile.write(b"reached")
-
-    def log_message(self, *_words: object) -> None:
-        """Nothing is printed."""
+        self.answer(200, b"reached")
 
 
 @pytest.fixture
@@ -34,13 +27,8 @@ def places() -> Iterator[list[str]]:
     )
     if not address:
         pytest.skip("this host has no address but loopback")
-    servers = [http.server.ThreadingHTTPServer((address, 0), Quiet) for _ in range(2)]
-    for server in servers:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield [f"{address}:{server.server_port}" for server in servers]
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with serving(LocalServer(Reached, address)) as one, serving(LocalServer(Reached, address)) as other:
+        yield [one.place, other.place]
 
 
 @pytest.fixture

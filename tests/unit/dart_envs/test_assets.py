@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import osworld_data
 import pytest
+from local_server import LocalHandler, LocalServer, serving
 from typer.testing import CliRunner
 
 from dart_envs import assets
@@ -22,29 +21,27 @@ from dart_envs.tasks import Task, load_file, parse_task
 CONTENT = bytes(range(256)) * 400
 
 
-class Site(ThreadingHTTPServer):
+class Site(LocalServer):
     """Serves CONTENT under every path; `cuts`: after so many bytes the next answers break off."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Page)
+        super().__init__(Page)
         self.cuts: list[int] = []
-        self.statuses: list[int] = []
         self.tag = '"one"'
         self.ranges: list[str | None] = []
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/resolve/main/calc/some%20sheet.xlsx"
+        return f"http://{self.place}/resolve/main/calc/some%20sheet.xlsx"
 
 
-class Page(BaseHTTPRequestHandler):
+class Page(LocalHandler):
     server: Site
 
     def do_GET(self) -> None:
         wanted = self.headers.get("Range")
         self.server.ranges.append(wanted)
-        if self.server.statuses:
-            self.send_error(self.server.statuses.pop(0))
+        if self.refused():
             return
         same = wanted is not None and self.headers.get("If-Range") == self.server.tag
         start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and same else 0
@@ -55,18 +52,11 @@ class Page(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body[: self.server.cuts.pop(0)] if self.server.cuts else body)
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    with Site() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(Site()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture(autouse=True)

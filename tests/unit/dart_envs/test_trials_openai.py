@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import io
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from local_server import LocalHandler, LocalServer, serving
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -36,49 +35,37 @@ TASK = {
 }
 
 
-class StandIn(ThreadingHTTPServer):
+class StandIn(LocalServer):
     """A stand-in for a model's endpoint: says what it was told to say, in order, and keeps what it was asked."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), StandInHandler)
+        super().__init__(StandInHandler)
         self.answers: list[str] = []
-        self.statuses: list[int] = []
         self.asked: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+        return f"http://{self.place}/v1"
 
 
-class StandInHandler(BaseHTTPRequestHandler):
+class StandInHandler(LocalHandler):
     server: StandIn
 
     def do_POST(self) -> None:
         self.server.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.server.keys.append(self.headers.get("Authorization"))
-        if self.server.statuses:
-            self.send_error(self.server.statuses.pop(0))
+        if self.refused():
             return
         content = self.server.answers.pop(0) if self.server.answers else "DONE"
         body = json.dumps({"choices": [{"message": {"role": "assistant", "content": content}}]}).encode()
-        self.send_response(200 if self.path == "/v1/chat/completions" else 404)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+        self.answer(200 if self.path == "/v1/chat/completions" else 404, body)
 
 
 @pytest.fixture
 def endpoint() -> Iterator[StandIn]:
-    with StandIn() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(StandIn()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def typed(desktop: ScriptedDesktop, _args: list[str], _stdin: str) -> ExecReply:
