@@ -16,6 +16,7 @@ import pytest
 from provider_cases import (
     Case,
     boot_for_all,
+    boot_on_shelf,
     copies_of,
     host_pid,
     image_home,
@@ -69,29 +70,58 @@ def egress() -> tuple[str, ...]:
     return ()
 
 
-@pytest.fixture
-async def runc_case(egress: tuple[str, ...]) -> AsyncIterator[Case]:
-    home = image_home()
-    runtime = Path(tempfile.mkdtemp(prefix="dart-test-"))
-    store = Path("/dev/shm")
-    provider = RuncProvider(home=home, runtime_dir=runtime, snapshot_dir=store, egress=egress)
+def runc_case_in(runtime: Path, egress: tuple[str, ...] = ()) -> tuple[Case, Layout]:
+    """Desktops of a helper of their own in a directory of their own; the provider is not started."""
+    home, store = image_home(), Path("/dev/shm")
     layout = Layout(os.getuid(), runtime / "hostd", runtime, home / "images", store)
     case = Case(
-        provider,
+        RuncProvider(home=home, runtime_dir=runtime, snapshot_dir=store, egress=egress),
         partial(asyncio.to_thread, kill_init, layout),
         lambda _: asyncio.sleep(0),
         lambda _: asyncio.sleep(0, 0),
         layout,
     )
-
     case.log_out, case.serve = partial(log_out, case), partial(serve, case)
-    await provider.start()
+    return case, layout
+
+
+@pytest.fixture
+async def runc_case(egress: tuple[str, ...]) -> AsyncIterator[Case]:
+    runtime = Path(tempfile.mkdtemp(prefix="dart-test-"))
+    case, layout = runc_case_in(runtime, egress)
+    await case.provider.start()
     try:
         yield case
     finally:
-        await provider.aclose()
+        await case.provider.aclose()
         assert left_over(layout) == []
         shutil.rmtree(runtime)
+
+
+@pytest.fixture(scope="session")
+def booted_desktop() -> Iterator[Case]:
+    """A helper that holds a desktop of `SPEC`, booted once for all tests that need a desktop and no boot."""
+    runtime = Path(tempfile.mkdtemp(prefix="dart-test-"))
+    case, layout = runc_case_in(runtime)
+    # Session fixtures of asynchronous tests are made inside a running loop.
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            thread.submit(asyncio.run, boot_on_shelf(case)).result()
+            yield case
+        finally:
+            thread.submit(asyncio.run, case.provider.aclose()).result()
+    assert left_over(layout) == []
+    shutil.rmtree(runtime)
+
+
+@pytest.fixture
+async def runc_copies(booted_desktop: Case) -> AsyncIterator[Case]:
+    """Like `runc_case`, with one helper for all tests; `ready` gives copies of the desktop that was booted for them."""
+    case = booted_desktop
+    yield case
+    await case.provider.reap(case.shelf)
+    owned = await case.provider.owned()
+    assert (owned.desktops, set(owned.snapshots)) == ((), case.shelf)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import shutil
 import signal
 import struct
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ class Case:
     layout: Layout | None = None
     runtime: Path | None = None
     copies: Callable[[Sequence[str]], Awaitable[None]] | None = None
+    shelf: set[str] = field(default_factory=set)
+    """Snapshots that outlive a test, where tests share a provider."""
 
     async def ready(self, *desktop_ids: str) -> None:
         """Desktops of `SPEC` as a boot leaves them: booted, or copies of one that was booted for all tests where that takes long."""
@@ -133,6 +135,21 @@ async def boot_for_all(runtime: Path, uri: str | None) -> Path:
         await provider.destroy("first")
         await provider.aclose()
     return runtime / f"{provider.prefix}-disks"
+
+
+async def boot_on_shelf(case: Case) -> None:
+    """Boot a desktop of `SPEC`, save it as `BOOTED`, and end it; from then on `ready` gives copies of it."""
+    provider = case.provider
+    await provider.start()
+    await provider.create("first", SPEC)
+    await provider.snapshot("first", BOOTED)
+    await provider.destroy("first")
+    case.shelf.add(BOOTED)
+
+    async def copies(desktop_ids: Sequence[str]) -> None:
+        await asyncio.gather(*(provider.restore(desktop_id, BOOTED) for desktop_id in desktop_ids))
+
+    case.copies = copies
 
 
 async def copies_of(provider: LibvirtProvider, snapshots: Path, booted: Path, desktop_ids: Sequence[str]) -> None:

@@ -28,6 +28,8 @@ from dart_server.providers.base import SELF_INFLICTED, HealthCause
 from dart_server.settings import default_home
 
 EVIL = replace(SPEC, memory_mib=512, disk_mib=64)
+START = "start"
+"""The snapshot of a booted `EVIL`."""
 MEMORY_SLACK_KIB, DISK_SLACK_BYTES, PROCESS_SLACK = 2 << 20, 4 << 30, 1000
 """What else goes on on this host while a test runs; each is less than what an unlimited attempt would take."""
 NEIGHBOUR_PORT = 7007
@@ -63,7 +65,7 @@ class Pair:
         """A desktop as every desktop of an episode is: restored from a snapshot, or made anew where there are none."""
         provider = self.case.provider
         if provider.capabilities.memory_snapshot:
-            await provider.restore(desktop_id, "start")
+            await provider.restore(desktop_id, START)
         else:
             await provider.destroy(desktop_id)
             await provider.create(desktop_id, EVIL)
@@ -85,22 +87,26 @@ class Pair:
 
 
 @pytest.fixture(
-    params=[pytest.param("runc", marks=pytest.mark.desktop), pytest.param("docker", marks=pytest.mark.docker)]
+    params=[
+        pytest.param("runc_copies", marks=pytest.mark.desktop, id="runc"),
+        pytest.param("docker_case", marks=pytest.mark.docker, id="docker"),
+    ]
 )
 def live(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.getfixturevalue(f"{request.param}_case")
+    found: Case = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture
 async def pair(live: Case) -> AsyncIterator[Pair]:
-    """A desktop to misbehave in, and a booted neighbour."""
+    """A desktop to misbehave in, and a neighbour."""
     made = Pair(live)
-    if live.provider.capabilities.memory_snapshot:
+    if live.provider.capabilities.memory_snapshot and START not in live.shelf:
         await live.provider.create("origin", EVIL)
-        await live.provider.snapshot("origin", "start")
+        await live.provider.snapshot("origin", START)
         await live.provider.destroy("origin")
-    await asyncio.gather(live.provider.create("neighbour", SPEC), made.fresh("evil"))
+        live.shelf.add(START)
+    await asyncio.gather(live.ready("neighbour"), made.fresh("evil"))
     before = Host.now()
     yield made
     await works(live, "neighbour")

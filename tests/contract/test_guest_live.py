@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import xml.etree.ElementTree as ElementTree
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from provider_cases import SPEC, Case, eventually
+from provider_cases import Case, eventually
 
 pytestmark = pytest.mark.desktop
 STATE = "{https://accessibility.ubuntu.example.org/ns/state}"
@@ -56,10 +55,9 @@ while True:
 
 
 @pytest.fixture
-async def live(runc_case: Case) -> AsyncIterator[Case]:
-    await runc_case.provider.create("d1", SPEC)
-    yield runc_case
-    await runc_case.provider.destroy("d1")
+async def live(runc_copies: Case) -> Case:
+    await runc_copies.ready("d1")
+    return runc_copies
 
 
 async def shell(case: Case, script: str) -> str:

@@ -19,9 +19,9 @@ from dart_server.providers.runc import RuncProvider
 pytestmark = pytest.mark.desktop
 
 
-async def test_limits_hold(runc_case: Case) -> None:
-    case = runc_case
-    await case.provider.create("d1", SPEC)
+async def test_limits_hold(runc_copies: Case) -> None:
+    case = runc_copies
+    await case.ready("d1")
     full = await case.exec("d1", "dd", "if=/dev/zero", "of=/home/user/big", "bs=1M", "count=400", user="user")
     assert full["returncode"] == 1
     assert "No space left" in full["stderr"]
@@ -33,9 +33,9 @@ async def test_limits_hold(runc_case: Case) -> None:
     assert many["returncode"] != 0 or "fork" in many["stderr"].lower()
 
 
-async def test_sudo_works_and_root_stays_inside(runc_case: Case) -> None:
-    case = runc_case
-    await case.provider.create("d1", SPEC)
+async def test_sudo_works_and_root_stays_inside(runc_copies: Case) -> None:
+    case = runc_copies
+    await case.ready("d1")
     whoami = await case.exec("d1", "sudo", "-S", "id", "-u", user="user", stdin="password\n")
     assert whoami["stdout"].strip() == "0", whoami
     assert (await case.exec("d1", "mount", "-t", "tmpfs", "none", "/mnt"))["returncode"] != 0
@@ -45,11 +45,11 @@ async def test_sudo_works_and_root_stays_inside(runc_case: Case) -> None:
     assert int(seen["stdout"]) < 60, "only its own processes"
 
 
-async def test_bad_requests_are_refused_by_the_helper(runc_case: Case) -> None:
+async def test_bad_requests_are_refused_by_the_helper(runc_copies: Case) -> None:
     with pytest.raises(ProviderError):
-        await runc_case.provider.create("../escape", SPEC)
+        await runc_copies.provider.create("../escape", SPEC)
     with pytest.raises(ProviderError):
-        await runc_case.provider.create("d1", DesktopSpec("../basic"))
+        await runc_copies.provider.create("d1", DesktopSpec("../basic"))
 
 
 async def test_a_killed_helper_leaves_nothing_after_reap(runc_case: Case) -> None:
@@ -98,9 +98,9 @@ async def test_a_helper_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert caught.value.hint
 
 
-async def test_connections_and_watches_inside_survive_a_fork(runc_case: Case) -> None:
-    case = runc_case
-    await case.provider.create("d1", SPEC)
+async def test_connections_and_watches_inside_survive_a_fork(runc_copies: Case) -> None:
+    case = runc_copies
+    await case.ready("d1")
     talker = (
         "import socket, time\n"
         "s = socket.create_server(('127.0.0.1', 7009))\n"
