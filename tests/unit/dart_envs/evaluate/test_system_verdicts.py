@@ -69,6 +69,7 @@ def test_archives_are_judged_by_every_file_in_them() -> None:
         (tarred(FILES)[:60], "tar.gz"),
         (tarred(FILES, "w:xz")[:80], "tar.xz"),
     ],
+    ids=["nothing", "zip-as-gz", "tar-as-zip", "gz-as-xz", "cut-zip", "cut-gz", "cut-xz"],
 )
 def test_a_broken_archive_or_one_of_another_kind_is_spoiled(content: bytes, form: str) -> None:
     with pytest.raises(Spoiled):
