@@ -6,8 +6,9 @@ PY := $(VENV)/bin/python
 OSWORLD := .osworld-client
 # On CI a failed test is run once more by itself; the summary names it, and it is a defect to be mended all the same.
 RERUNS := $(if $(DART_TEST_RERUNS),--reruns $(DART_TEST_RERUNS) -raR)
-# Processes of the tests that need nothing but Python; the tests of one file stay in one. ARGS=-n0 runs them in this one, for a debugger.
+# Processes that share the files of tests of the first two tiers. ARGS=-n0 runs all in this one, for a debugger.
 JOBS ?= 2
+SHARED := -n $(JOBS) --dist loadfile
 
 .PHONY: chaos help setup demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser lint image image-desktop osworld-client scorer clean reap
 
@@ -41,10 +42,10 @@ lint:
 test: setup lint test-unit test-desktop test-vllm
 
 test-unit:
-	@$(VENV)/bin/pytest tests -m "not desktop and not docker and not libvirt and not postgres and not vllm and not browser and not slow" -n $(JOBS) --dist loadfile $(RERUNS) $(ARGS)
+	@$(VENV)/bin/pytest tests -m "not desktop and not docker and not libvirt and not postgres and not vllm and not browser and not slow" $(SHARED) $(RERUNS) $(ARGS)
 
 test-desktop:
-	@$(VENV)/bin/pytest tests -m "desktop and not docker and not libvirt and not postgres and not vllm and not browser and not slow" $(RERUNS) $(ARGS)
+	@$(VENV)/bin/pytest tests -m "desktop and not docker and not libvirt and not postgres and not vllm and not browser and not slow" $(SHARED) $(RERUNS) $(ARGS)
 
 test-postgres:
 	@$(PY) server/deploy/postgres_server.py -- $(VENV)/bin/pytest tests -m "postgres and not slow" $(RERUNS) $(ARGS)
