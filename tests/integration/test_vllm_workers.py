@@ -57,6 +57,8 @@ class Fleet:
     model: Path
     weights: Path
     references: dict[int, Any]
+    shared_before: set[str]
+    """What others had in shared memory when it was started."""
 
     def publish(self, version: int) -> Published:
         """A new version: every tensor of the last one moved a little."""
@@ -155,8 +157,9 @@ async def fleet(place: Path) -> AsyncIterator[Fleet]:
     settings = WorkerSettings(model=str(model), dtype="float32", max_model_len=512, threads=1, kv_cache_mib=64)
     workers = local_workers(settings, 2, directory=place / "w", log_dir=place / "logs")
     clients = [WorkerClient(worker.name, worker.directory) for worker in workers]
+    before = shared_memory()
     async with Supervisor(workers) as supervisor, VllmPool(clients) as pool:
-        yield Fleet(supervisor, workers, pool, model, place / "weights", {0: reference(model)})
+        yield Fleet(supervisor, workers, pool, model, place / "weights", {0: reference(model)}, before)
     left = [worker.directory for worker in workers if worker.directory.exists()]
     assert not left, f"{left} were left behind"
 
@@ -254,27 +257,6 @@ async def test_a_killed_worker_costs_no_request_and_comes_back_up_to_date(fleet:
     assert largest_error(fleet, request, completion) < MAX_ERROR
 
 
-async def test_stopped_workers_leave_nothing(fleet: Fleet) -> None:
-    """A third worker, stopped with requests running: no process of its group, no directory, no shared memory."""
-    before = shared_memory()
-    directory = fleet.workers[0].directory.parent / "3"
-    worker = WorkerProcess(
-        "third", fleet.workers[0].settings, directory=directory, log_path=fleet.workers[0].log_path.parent / "third.log"
-    )
-    await worker.start()
-    await worker.ready()
-    group = worker.pid
-    assert group is not None
-    async with WorkerClient("third", directory) as client:
-        running = asyncio.create_task(client.complete(noisy_request("lost", 6, max_tokens=400)))
-        await asyncio.sleep(0.1)
-        await worker.stop()
-        await asyncio.gather(running, return_exceptions=True)
-    assert not group_members(group)
-    assert not directory.exists()
-    assert shared_memory() <= before
-
-
 async def test_a_killed_supervisor_takes_its_workers_along(fleet: Fleet, place: Path) -> None:
     before = shared_memory()
     config = InferenceConfig(
@@ -301,3 +283,22 @@ async def test_a_killed_supervisor_takes_its_workers_along(fleet: Fleet, place: 
         await supervisor.wait()
     await eventually(lambda: not group_members(health.pid) and not address.directory.exists(), 10)
     assert shared_memory() <= before
+
+
+async def test_stopped_workers_leave_nothing(fleet: Fleet) -> None:
+    """Last, for it ends the fleet: stopped with requests running, it leaves no process of a group, no directory, no shared memory."""
+    groups = [worker.pid for worker in fleet.workers if worker.pid is not None]
+    assert len(groups) == 2
+    assert all(group_members(group) for group in groups)
+    running = [
+        asyncio.create_task(fleet.pool.complete(noisy_request(f"lost{index}", index, max_tokens=400)))
+        for index in range(4)
+    ]
+    await eventually(lambda: all(member.in_flight for member in fleet.pool.members), 30)
+    await fleet.supervisor.stop()
+    for request in running:
+        request.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    assert not any(group_members(group) for group in groups)
+    assert not any(worker.directory.exists() for worker in fleet.workers)
+    assert shared_memory() <= fleet.shared_before
