@@ -17,7 +17,7 @@ function told(data) {
       if (key.endsWith("_ms")) return `${name} ${milliseconds(value)}`;
       if (key.endsWith("_s")) return `${name} ${milliseconds(value * 1000)}`;
       if (key.endsWith("bytes")) return `${name} ${bytes(value)}`;
-      if (key.endsWith("_id")) return `${name} ${shortId(value)}`;
+      if (key.endsWith("_id") || (typeof value === "string" && /^[a-z]+_[0-9A-Z]{26}$/.test(value))) return `${name} ${shortId(value)}`;
       if (key === "seconds") return `in all ${milliseconds(value * 1000)}`;
       if (key === "setup_key") return `set-up ${value.slice(0, 12)}`;
       if (value === true) return name;
