@@ -56,6 +56,8 @@ ERRORS: dict[str, tuple[ErrorCode, ...]] = {
     "cancel_claim": (ErrorCode.NOT_FOUND,),
     "renew_lease": (ErrorCode.NOT_FOUND, ErrorCode.LEASE_EXPIRED),
     "attach_lease": (ErrorCode.NOT_FOUND, ErrorCode.LEASE_EXPIRED, ErrorCode.HOST_FAULT),
+    "open_live_view": (ErrorCode.LEASE_EXPIRED, ErrorCode.NOT_FOUND),
+    "listen_to_person": (ErrorCode.LEASE_EXPIRED, ErrorCode.NOT_FOUND),
     "list_leases": (),
     "get_lease": (ErrorCode.NOT_FOUND,),
     "heartbeat_lease": (ErrorCode.NOT_FOUND, ErrorCode.LEASE_EXPIRED),

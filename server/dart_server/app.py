@@ -6,6 +6,7 @@ from fastapi import FastAPI
 
 from dart_server import apidoc, history, key_routes, routes
 from dart_server.border import Border, install_handlers
+from dart_server.dashboard import lease_routes as live_view_routes
 from dart_server.dashboard import routes as dashboard_routes
 from dart_server.farm import Farm, package_version
 from dart_server.guest import routes as guest_routes
@@ -26,11 +27,12 @@ def create_app(farm: Farm) -> FastAPI:
         openapi_url="/openapi.json",
     )
     app.state.farm = farm
-    domains = (  # a request is matched in this order, so what is asked for most comes first
-        lease_routes,
-        claim_routes,
+    domains = (
         routes,
         history,
+        claim_routes,
+        lease_routes,
+        live_view_routes,
         setup_routes,
         snapshot_routes,
         guest_routes,

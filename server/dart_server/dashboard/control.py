@@ -16,6 +16,7 @@ from typing import Any
 
 from dart_server.clock import Clock
 from dart_server.dashboard.camera import ViewOver, current_slot
+from dart_server.dashboard.inputs import Inputs
 from dart_server.dashboard.keysyms import MODIFIERS, key_name
 from dart_server.dashboard.rfb import KeyInput, PointerInput
 from dart_server.errors import FarmError
@@ -117,9 +118,10 @@ class Control:
 class Controls:
     """Who controls which lease's desktop."""
 
-    def __init__(self, repository: Repository, clock: Clock) -> None:
+    def __init__(self, repository: Repository, clock: Clock, inputs: Inputs) -> None:
         self._repository = repository
         self._clock = clock
+        self._inputs = inputs
         self._controls: dict[str, Control] = {}
 
     def of(self, lease_id: str) -> Control | None:
@@ -184,6 +186,7 @@ class Controls:
         if kind == "takeover_ended":
             data |= {"inputs": control.inputs, "duration_s": round(self._clock.time() - control.since_s, 1)}
         self._repository.add_event(EventNote(kind, desktop_id, control.lease.lease_id, fence, data))
+        self._inputs.turned(control.lease.lease_id)
 
     async def _send(self, control: Control) -> None:
         """Send what waits, as long as the control holds, and what was still to be let go then."""
@@ -213,6 +216,7 @@ class Controls:
                 await client.close_channel(channel)
 
     async def _perform(self, control: Control, channel: GuestChannel, events: list[Event]) -> None:
+        at_s = self._clock.time()
         request: dict[str, Any] = {"seq": 0, "events": events, "settle": None, "frame": {"encoding": "none"}}
         try:
             if control.by_hand:
@@ -220,7 +224,9 @@ class Controls:
                 control.by_hand = refusal is None or "by_hand" not in refusal
             if not control.by_hand:
                 refusal = _refusal(await channel.step(json.dumps(request), INPUT_TIMEOUT_S))
-            if refusal is not None:
+            if refusal is None:
+                self._inputs.note(control.lease.lease_id, at_s, events)
+            else:
                 log.info("a person's input was refused: %s", refusal)
         except GuestUnreachable as error:
             log.info("a person's input did not arrive: %s", error)

@@ -74,8 +74,8 @@ class Replay:
         duration_s: float,
     ) -> None:
         """A step was done; `frame` is the guest's binary answer, which is read later and only if a picture is due."""
-        if self._steps == 0 or not (request.events or request.frame.encoding != "none"):
-            return
+        if self._steps == 0 or not (request.events or request.settle is not None):
+            return  # a mere look
         step = Step(
             number=next(self._numbers),
             at_s=self._clock.time(),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -60,6 +61,13 @@ class LogIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     key: str = Field(min_length=1, max_length=512)
+
+
+class TicketBody(BaseModel):
+    """A ticket, which stood in the page's address."""
+
+    model_config = ConfigDict(extra="forbid")
+    ticket: str = Field(min_length=1, max_length=512)
 
 
 class ControlBody(BaseModel):
@@ -171,10 +179,20 @@ async def _session_view(request: Request, session: Session, principal: Principal
 @router.post("/api/login")
 async def log_in(body: LogIn, request: Request) -> Response:
     """Trade a key for a session cookie, which no script can read and no other site can send."""
+    return await _enter(request, lambda: body.key)
+
+
+@router.post("/api/ticket")
+async def use_ticket(body: TicketBody, request: Request) -> Response:
+    """Trade a ticket for a session cookie."""
+    return await _enter(request, lambda: farm_of(request).dashboard.tickets.use(body.ticket))
+
+
+async def _enter(request: Request, key: Callable[[], str]) -> Response:
     scheme = check_origin(request.headers)
     board = farm_of(request).dashboard
     payer = board.attempts.begin(request.client.host if request.client else None)
-    cookie, session, principal = await board.sessions.log_in(body.key)
+    cookie, session, principal = await board.sessions.log_in(key())
     board.attempts.succeeded(payer)
     answer = told(await _session_view(request, session, principal))
     answer.set_cookie(
@@ -262,6 +280,14 @@ async def step_picture(desktop_id: str, number: int, request: Request, principal
             headers = {**HEADERS, "cache-control": "private, max-age=600"}
             return Response(step.picture, media_type="image/jpeg", headers=headers)
     raise FarmError(ErrorCode.NOT_FOUND, f"there is no picture of step {number}")
+
+
+@router.get("/api/leases/{lease_id}")
+async def lease(lease_id: str, request: Request, principal: Looking) -> Response:
+    """One active lease, with the desktop that is behind it now."""
+    farm = farm_of(request)
+    found = views.find_lease(farm, lease_id, principal)
+    return told(views.lease_row(farm, found, await views.key_names(farm)))
 
 
 @router.websocket("/api/leases/{lease_id}/live")

@@ -15,10 +15,12 @@ from dart_server.clock import Clock
 from dart_server.dashboard.attempts import Attempts
 from dart_server.dashboard.camera import Cameras
 from dart_server.dashboard.control import Controls
+from dart_server.dashboard.inputs import Inputs
 from dart_server.dashboard.novnc import installed
 from dart_server.dashboard.replay import Replay
 from dart_server.dashboard.samples import INTERVAL_S, Samples, Timings, host_numbers
 from dart_server.dashboard.sessions import Sessions
+from dart_server.dashboard.tickets import Tickets
 from dart_server.keys import Keys
 from dart_server.leases.service import Leases
 from dart_server.pool.service import Pool
@@ -49,7 +51,9 @@ class Dashboard:
         self.sessions = Sessions(keys, clock)
         self.attempts = Attempts(clock)
         self.cameras = Cameras(clock)
-        self.controls = Controls(repository, clock)
+        self.tickets = Tickets(clock)
+        self.inputs = Inputs(clock)
+        self.controls = Controls(repository, clock, self.inputs)
         self.replay = Replay(clock)
         self.samples = Samples(timings, self._numbers)
         self.views: set[str] = set()
@@ -86,7 +90,9 @@ class Dashboard:
             await self._clock.sleep(INTERVAL_S)
             try:
                 self.samples.take()
-                self.cameras.keep({lease.lease_id for lease in self._leases.active})
+                active = {lease.lease_id for lease in self._leases.active}
+                self.cameras.keep(active)
+                self.inputs.keep(active)
                 self.replay.keep(set(self._pool.slots))
                 await self.controls.let_go_idle()
             except Exception:  # the page's numbers must not end the farm; the next tick looks again

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 K = TypeVar("K", bound=Hashable)
 KEPT_BONUS = 1.5
@@ -33,10 +33,9 @@ class Phase(StrEnum):
     """Leased, or being made for a claim."""
 
 
-class Copy(NamedTuple):
-    """One slot; a tuple, since every plan looks at all of them.
-
-    `base`: what it is a desktop of (shape and image); `kind`: what exactly it is, or will be, a copy of."""
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One slot. `base`: what it is a desktop of (shape and image); `kind`: what exactly it is, or will be, a copy of."""
 
     desktop_id: str
     base: Hashable

@@ -18,6 +18,8 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     POST   /v1/leases/{lease_id}/heartbeat       -> HeartbeatReply
     POST   /v1/leases/{lease_id}/renew           RenewRequest -> RenewReply       another time to live
     POST   /v1/leases/{lease_id}/attach          AttachRequest -> Lease           by reference, from another process of the owner
+    POST   /v1/leases/{lease_id}/live-view       -> LiveViewTicket                the dashboard's page of it, with a log-in for one use
+    GET    /v1/leases/{lease_id}/inputs?after=N  -> PersonInputs                  a long poll (`wait_s`): what a person does who took over
     DELETE /v1/leases/{lease_id}                 release, idempotent
     POST   /v1/leases/{lease_id}/reset           ResetRequest -> ResetReply       a fresh copy of a snapshot; the fence grows
     POST   /v1/leases/{lease_id}/step            StepRequest -> binary frame      one round trip: events, settle, frame
@@ -139,6 +141,7 @@ from dart_server.wire.leases import (
     ResetReply,
     ResetRequest,
 )
+from dart_server.wire.person import LiveViewTicket, PersonInput, PersonInputs
 from dart_server.wire.pools import DEFAULT_POOL, PoolName, PoolSpec, PoolView
 
 __all__ = [
@@ -184,8 +187,11 @@ __all__ = [
     "LeaseRequest",
     "LeaseState",
     "LeaseView",
+    "LiveViewTicket",
     "MoveEvent",
     "NewKey",
+    "PersonInput",
+    "PersonInputs",
     "PoolName",
     "PoolSpec",
     "PoolView",

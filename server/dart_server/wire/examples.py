@@ -248,6 +248,22 @@ EXAMPLES: dict[str, Example] = {
     "cancel_claim": Example(),
     "renew_lease": Example({"ttl_s": 600}, {"ttl_s": 600.0, "expires_at": LATER}),
     "attach_lease": Example({"takeover": False}, _LEASE),
+    "open_live_view": Example(
+        reply={
+            "path": f"/dashboard/#/leases/{LEASE_ID}",
+            "ticket": "ticket_0m3Jq",
+            "expires_at": LATER,
+            "viewer_hint": None,
+        }
+    ),
+    "listen_to_person": Example(
+        reply={
+            "inputs": [{"number": 1, "at": NOW, "events": [{"type": "down", "button": 1}]}],
+            "missed": 0,
+            "controlled": True,
+            "now": NOW,
+        }
+    ),
     "list_leases": Example(reply=[_LEASE_VIEW]),
     "get_lease": Example(reply=_LEASE_VIEW),
     "heartbeat_lease": Example(reply={"expires_at": LATER}),

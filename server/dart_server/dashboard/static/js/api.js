@@ -45,7 +45,7 @@ export async function call(method, path, body) {
   if (answer.ok) return answer.json();
   let said = null;
   try { said = await answer.json(); } catch { /* an answer without an envelope still has its status */ }
-  if (answer.status === 401 && path !== "/login" && path !== "/session") ended();
+  if (answer.status === 401 && !["/login", "/session", "/ticket"].includes(path)) ended();
   throw new Refused(answer.status, said);
 }
 

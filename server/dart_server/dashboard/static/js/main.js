@@ -4,6 +4,7 @@ import { call, setCsrf, whenAway, whenEnded } from "./api.js";
 import { desktopPage } from "./desktop.js";
 import { h, notice, setText } from "./dom.js";
 import { clockTime } from "./format.js";
+import { leasePage } from "./lease.js";
 import { logInPage } from "./login.js";
 import { overviewPage } from "./overview.js";
 
@@ -27,7 +28,9 @@ function route() {
     return;
   }
   const found = /^#\/desktops\/([A-Za-z0-9_-]+)$/.exec(location.hash);
-  if (found) show((place) => desktopPage(place, found[1], session), `Desktop ${found[1].slice(-7)}`);
+  const lease = /^#\/leases\/([A-Za-z0-9_-]+)$/.exec(location.hash);
+  if (lease) show((place) => leasePage(place, lease[1], session), "Live view");
+  else if (found) show((place) => desktopPage(place, found[1], session), `Desktop ${found[1].slice(-7)}`);
   else show((place) => overviewPage(place, session), "");
 }
 
@@ -62,10 +65,34 @@ document.getElementById("log-out").addEventListener("click", async () => {
 });
 // The address tells the view, so the way to the content must not change it.
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
-window.addEventListener("hashchange", () => { route(); main.focus(); });
+window.addEventListener("hashchange", async () => {
+  const ticket = takeTicket();
+  const now = ticket === null ? null : await useTicket(ticket);
+  if (now !== null) enter(now);
+  route();
+  main.focus();
+});
+
+/** A ticket in the address logs in once; it goes out of the address and the history at once. */
+function takeTicket() {
+  const found = /^(#[^?]*)\?ticket=([A-Za-z0-9_-]+)$/.exec(location.hash);
+  if (found === null) return null;
+  history.replaceState(null, "", found[1]);
+  return found[2];
+}
+
+async function useTicket(ticket) {
+  try {
+    return await call("POST", "/ticket", { ticket });
+  } catch (error) {
+    notice(error.message);
+    return null;
+  }
+}
 
 try {
-  const now = await call("GET", "/session");
+  const ticket = takeTicket();
+  const now = (ticket === null ? null : await useTicket(ticket)) ?? await call("GET", "/session");
   if (now !== null) enter(now);
 } catch (error) { notice(error.message); }
 route();
