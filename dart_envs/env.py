@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from dart_envs.action_spaces import ActionSpaceChoice, make_codec
 from dart_envs.core import DEFAULT_SETTLE, AsyncDesktopEnv
-from dart_envs.errors import DartEnvError
+from dart_envs.errors import DartEnvError, FarmError
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.live import LiveWindow, Showable
 from dart_envs.farm.loop import LoopThread
 from dart_envs.judging import JudgeOn
 from dart_envs.selection import TaskChoice, load, select
@@ -47,6 +48,8 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
     object with `FarmLike`'s methods. settle: how long the screen must be quiet before it is looked at, a
     `SettleSpec` or its fields. observation: names of parts (`screenshot`, and if wanted one of `a11y`, `a11y_xml`, `a11y_table`,
     `terminal`, `marks`), or an `ObservationSpec` or its fields, for another size or form.
+    render_mode: `rgb_array`: `render()` gives the last screenshot; `human`: the first `reset` opens the farm's live view of the desktop
+    in a browser, or prints its address where there is no display.
 
     action_space: `canonical`, `computer_13`, `pyautogui`, `pyautogui-exec`, `uitars`, `discrete-grid`,
     `normalized` (see `dart_envs.action_spaces`), or a codec's factory. judge_on: `desktop` or `copy`, what an episode's end is judged on.
@@ -57,7 +60,7 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
     ended; where `info["masked"]` is true there is no verdict to learn from.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 2}  # type: ignore[misc]
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array", "human"], "render_fps": 2}  # type: ignore[misc]
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         scorer: str | None = None,
     ) -> None:
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise ValueError(f"render_mode is None or rgb_array, not {render_mode!r}.")
+            raise ValueError(f"render_mode is None, rgb_array or human, not {render_mode!r}.")
         self.render_mode = render_mode
         self.tasks = select(task, split)
         self.shape = make_shape(image or self.tasks.image, resolution, font_size)
@@ -108,6 +111,8 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         task = self.tasks.draw(self.np_random) if chosen is None else load(chosen)
         held = self._hold()
         observation, info = held.loop.run(held.core.reset(task, seed))
+        if self.render_mode == "human":
+            held.loop.run(held.show())
         self._codec.reset()
         self._screen = observation.screenshot
         return self._view.element(observation), dict(info)
@@ -184,7 +189,16 @@ class _Held:
         if farm is None or isinstance(farm, str):
             farm = self._own_farm = self.loop.run(AsyncFarm.connect(farm))
         self.core = AsyncDesktopEnv(farm, **core_options)
+        self._window: LiveWindow | None = None
         self._closed = False
+
+    async def show(self) -> None:
+        """Let a person see the leased desktop, once for each lease. Raises `FarmError` where the farm has no live view."""
+        lease = self.core.lease
+        if not isinstance(lease, Showable):
+            raise FarmError("This farm has no live view; use render_mode rgb_array.", code="capability_missing")
+        self._window = self._window or LiveWindow()
+        await self._window.show(lease)
 
     def close(self) -> None:
         if not self._closed and self.pid == os.getpid():
@@ -207,6 +221,8 @@ class _Held:
 
     async def _aclose(self) -> None:
         await self.core.aclose()
+        if self._window is not None:
+            await self._window.aclose()
         if self._own_farm is not None:
             await self._own_farm.aclose()
 

@@ -1,8 +1,7 @@
 """A desktop and a farm that live in memory, for tests of code that uses this package.
 
-Role: `ScriptedDesktop` (a `Desktop` whose behaviour a test writes), `FakeLease` and `FakeFarm` (the same
-methods as the real client, with faults on demand). Rule: passes `dart_envs.check.check_desktop`; no network,
-no processes, no real waiting. Non-goals: looking like a desktop.
+Role: `ScriptedDesktop` (a `Desktop` whose behaviour a test writes), `FakeLease` and `FakeFarm` (the same methods as the real client, with
+faults on demand). Rule: passes `dart_envs.check.check_desktop`; no network, no processes, no real waiting. Non-goals: a desktop's looks.
 
     farm = FakeFarm(on_events=lambda desktop, events: ...)
     env = AsyncDesktopEnv(farm, shape=DesktopShape(resolution=(320, 200)))
@@ -27,6 +26,7 @@ import numpy as np
 from PIL import Image
 
 from dart_envs.errors import DartEnvError, DesktopGone, FarmError, LeaseLost
+from dart_envs.fake_live import ScriptedPage
 from dart_envs.farm.base import GuestReply
 from dart_envs.types import Frame, RgbImage
 from dart_server.wire import (
@@ -205,7 +205,7 @@ def _detached(reply: ExecReply, detach: bool) -> ExecReply:
     return _reply(returncode=None) if detach else reply
 
 
-class FakeLease(ScriptedDesktop):
+class FakeLease(ScriptedDesktop, ScriptedPage):
     """A lease on a scripted desktop. A `reset` that follows `kill` brings a living desktop again."""
 
     def __init__(self, farm: FakeFarm, lease_id: str, shape: DesktopShape, setup_key: str | None) -> None:

@@ -19,7 +19,7 @@ from dart_envs.errors import DartEnvError, DesktopError, DesktopGone, FarmError,
 from dart_envs.farm.base import GuestReply
 from dart_envs.farm.channel import Channel, open_messages
 from dart_envs.farm.history import EVENTS, event_params
-from dart_envs.farm.transport import REPLY_GRACE_S, Transport, desktop_gone, error_from_response
+from dart_envs.farm.transport import REPLY_GRACE_S, Address, Transport, desktop_gone, error_from_response
 from dart_server.wire import (
     FENCE_HEADER,
     LEASE_TOKEN_HEADER,
@@ -31,6 +31,7 @@ from dart_server.wire import (
     HeartbeatReply,
     Lease,
     LeaseView,
+    LiveViewTicket,
     RenewReply,
     RenewRequest,
     WireModel,
@@ -127,6 +128,15 @@ class HeldLease:
     async def view(self) -> LeaseView:
         """The lease as the farm sees it, also after its end."""
         return LeaseView.model_validate_json(await self.transport.call("GET", self.path))
+
+    @property
+    def farm_address(self) -> Address:
+        """Where the farm listens."""
+        return self.transport.address
+
+    async def live_view(self) -> LiveViewTicket:
+        """A log-in to the lease's page on the dashboard, for one use (`dart_envs.farm.live` opens it). Raises `FarmError`."""
+        return LiveViewTicket.model_validate_json(await self.transport.call("POST", f"{self.path}/live-view"))
 
     async def events(
         self, after: int = 0, *, before: int | None = None, limit: int = 500, kind: str | None = None

@@ -21,6 +21,7 @@ import dart_envs
 from dart_envs.env import DartOSWorldEnv
 from dart_envs.errors import ActionError, DartEnvError, EvaluatorError, FarmError, TaskError
 from dart_envs.fake import FakeFarm
+from dart_envs.farm import live
 from dart_envs.types import Action, ActionType
 from dart_server.wire import FaultOwner
 
@@ -49,6 +50,28 @@ def test_check_env_passes(farm: FakeFarm) -> None:
 @pytest.mark.filterwarnings("ignore:.*Not able to test alternative render modes.*")
 def test_check_env_passes_as_a_deterministic_environment(farm: FakeFarm) -> None:
     check_env(DartOSWorldEnv(ToyTask(max_steps=3), resolution=SMALL, farm=farm))
+
+
+def test_human_rendering_tells_the_address_once_per_desktop_and_opens_it_where_it_can(
+    farm: FakeFarm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _make(farm, render_mode="human") as env:
+        env.reset()
+        assert env.render() is None
+        env.reset()
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.endswith(f"http://scripted.invalid/dashboard/#/leases/{farm.leases[0].lease_id}?ticket=scripted")
+        farm.leases[0].kill(FaultOwner.HOST, "chaos")
+        env.step(DONE)
+        env.reset()
+        assert farm.leases[1].lease_id in capsys.readouterr().out
+    opened: list[str] = []
+    monkeypatch.setattr(live, "has_browser", lambda: True)
+    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    with _make(farm, render_mode="human") as env:
+        env.reset()
+    assert opened[0].endswith("?ticket=scripted")
+    assert "ticket" not in capsys.readouterr().out, "what opens by itself leaves no log-in on the terminal"
 
 
 def test_an_episode_through_gym_make(farm: FakeFarm) -> None:
@@ -80,8 +103,8 @@ def test_the_spec_is_honest() -> None:
 
 
 def test_bad_arguments_are_refused_before_anything_is_leased(farm: FakeFarm) -> None:
-    with pytest.raises(ValueError, match="rgb_array"):
-        DartOSWorldEnv(ToyTask(), farm=farm, render_mode="human")
+    with pytest.raises(ValueError, match="rgb_array or human"):
+        DartOSWorldEnv(ToyTask(), farm=farm, render_mode="ansi")
     with pytest.raises(ValueError, match="64×64"):
         DartOSWorldEnv(ToyTask(), farm=farm, resolution=(10, 10))
     with pytest.raises(TaskError, match="empty"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from gymnasium.wrappers import FrameStackObservation, RecordEpisodeStatistics, TimeLimit
+from gymnasium.wrappers import FrameStackObservation, RecordEpisodeStatistics, RecordVideo, TimeLimit
 from toy_task import ToyTask
 
 from dart_envs.env import DartOSWorldEnv
@@ -106,3 +109,30 @@ def test_gymnasiums_wrappers_work(farm: FakeFarm) -> None:
     assert truncated
     assert info["episode"]["l"] == 2
     wrapped.close()
+
+
+def test_gymnasiums_video_recorder_gets_the_screens(
+    farm: FakeFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[int, tuple[int, ...], float]] = []
+
+    class Clip:
+        """Stands in for moviepy's, which turns frames into a file."""
+
+        def __init__(self, frames: list[Any], fps: float) -> None:
+            written.append((len(frames), frames[0].shape, fps))
+
+        def write_videofile(self, path: str, **_options: Any) -> None:
+            Path(path).write_bytes(b"video")
+
+    for name in ("moviepy", "moviepy.video", "moviepy.video.io", "moviepy.video.io.ImageSequenceClip"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["moviepy.video.io.ImageSequenceClip"].ImageSequenceClip = Clip  # type: ignore[attr-defined]
+    env = DartOSWorldEnv(ToyTask(), resolution=SCREEN, farm=farm, render_mode="rgb_array", action_space="discrete-grid")
+    recorded = RecordVideo(TimeLimit(env, 2), str(tmp_path / "videos"), episode_trigger=lambda _: True)
+    recorded.reset(seed=0)
+    recorded.step(0)
+    recorded.step(0)
+    recorded.close()
+    assert written == [(3, (64, 80, 3), 2)]
+    assert len(list((tmp_path / "videos").glob("*.mp4"))) == 1

@@ -1,0 +1,158 @@
+"""The farm's live view of a lease, in the browser of the person who holds it; and what that person does there.
+
+Role: `LiveWindow` opens it or tells its address, `listen` hears the person. Rule: an address that is shown or handed to a browser holds no
+key, but a ticket that logs in once and for a few minutes; a farm on a Unix socket gets a port on this machine's loopback for as long as the
+window lasts, where everyone still needs a key. Non-goals: the page itself (`dart_server.dashboard`), what input means (`dart_envs.demos`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import webbrowser
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Protocol, runtime_checkable
+
+from dart_envs.farm.held import HeldLease
+from dart_envs.farm.transport import REPLY_GRACE_S, Address
+from dart_server.wire import LiveViewTicket, PersonInputs
+
+log = logging.getLogger(__name__)
+CHUNK_NBYTES = 64 * 1024
+
+
+@runtime_checkable
+class Showable(Protocol):
+    """A lease whose farm has a page of it."""
+
+    @property
+    def lease_id(self) -> str: ...
+
+    @property
+    def farm_address(self) -> Address:
+        """Where the farm listens."""
+        ...
+
+    async def live_view(self) -> LiveViewTicket:
+        """A log-in to the lease's page for one use. Raises `FarmError`."""
+        ...
+
+
+def has_browser() -> bool:
+    """Whether a browser that is opened here can be seen: there is a display, or the user named a browser (`BROWSER`)."""
+    if sys.platform in {"darwin", "win32"} or os.environ.get("BROWSER"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+class LiveWindow:
+    """Shows leases to the person at this machine; every lease once. Close it with `aclose`.
+
+    say: told one line for people. open_browser: opens an address, False when it could not; None: the system's browser, where there is
+    a display.
+    """
+
+    def __init__(self, say: Callable[[str], None] = print, open_browser: Callable[[str], bool] | None = None) -> None:
+        self._say = say
+        self._open = open_browser or (webbrowser.open if has_browser() else None)
+        self._stack = AsyncExitStack()
+        self._base: dict[str, str] = {}
+        self._shown: str | None = None
+
+    async def show(self, lease: Showable) -> None:
+        """Open the lease's page in a browser and tell its address; without a browser, tell an address that logs in once.
+
+        Does nothing for the lease that is shown already. Raises `FarmError`.
+        """
+        if lease.lease_id == self._shown:
+            return
+        ticket = await lease.live_view()
+        page = await self._base_url(lease.farm_address) + ticket.path
+        address = f"{page}?ticket={ticket.ticket}"
+        opened = self._open is not None and await asyncio.to_thread(self._open, address)
+        if opened:
+            self._say(f"Live view, opened in the browser: {page}")
+        else:
+            self._say(f"Live view (this address logs in once, until {ticket.expires_at.astimezone():%H:%M}): {address}")
+        if ticket.viewer_hint is not None:
+            self._say(f"The live view has no viewer yet. {ticket.viewer_hint}")
+        self._shown = lease.lease_id
+
+    async def _base_url(self, address: Address) -> str:
+        if address.socket_path is None:
+            return address.base_url
+        if address.socket_path not in self._base:
+            port = await self._stack.enter_async_context(loopback_port(address.socket_path))
+            self._base[address.socket_path] = f"http://127.0.0.1:{port}"
+        return self._base[address.socket_path]
+
+    async def aclose(self) -> None:
+        """Close the port, if one was opened. Idempotent."""
+        self._base.clear()
+        await self._stack.aclose()
+
+    async def __aenter__(self) -> LiveWindow:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.aclose()
+
+
+async def listen(lease: HeldLease, after: int, wait_s: float) -> PersonInputs:
+    """What a person did in the live view after the input of that number, waiting up to `wait_s` (at most 60) for something.
+    The first call begins it. Raises `LeaseLost`, `FarmError`."""
+    lease.check_held()
+    content = await lease.transport.call(
+        "GET",
+        f"{lease.path}/inputs",
+        params={"after": str(after), "wait_s": f"{wait_s:g}"},
+        headers=lease.guest_headers(),
+        timeout_s=wait_s + REPLY_GRACE_S,
+    )
+    return PersonInputs.model_validate_json(content)
+
+
+@asynccontextmanager
+async def loopback_port(socket_path: str) -> AsyncIterator[int]:
+    """A port on 127.0.0.1 that leads to a Unix socket, for as long as the context is open: browsers know no Unix sockets."""
+    relays: set[asyncio.Task[None]] = set()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            inner_reader, inner_writer = await asyncio.open_unix_connection(socket_path)
+        except OSError as error:
+            log.warning("The farm at %s does not answer: %s", socket_path, error)
+            writer.close()
+            return
+        async with asyncio.TaskGroup() as both:
+            both.create_task(_pump(reader, inner_writer))
+            both.create_task(_pump(inner_reader, writer))
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(relay(reader, writer))
+        relays.add(task)
+        task.add_done_callback(relays.discard)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield int(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+        for task in list(relays):
+            task.cancel()
+        await asyncio.gather(*relays, return_exceptions=True)
+        await server.wait_closed()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        try:
+            while chunk := await reader.read(CHUNK_NBYTES):
+                writer.write(chunk)
+                await writer.drain()
+        finally:
+            writer.close()
