@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,12 +22,17 @@ from dart_envs.evaluate import scorer_named
 from dart_envs.selection import select
 from dart_envs.tasks import Task, load
 from dart_envs.tasks.suite import OSWORLD_SCREEN
+from dart_envs.trials.page import Part, to_html
 from dart_envs.trials.policies import Policy
-from dart_envs.trials.report import summarise, to_html, to_text
+from dart_envs.trials.report import summarise, to_text
 from dart_envs.trials.run import Trial, append, read_trials, run_trials
 from dart_server.wire import DesktopShape
 
-TRIALS, REPORT_JSON, REPORT_HTML = "trials.jsonl", "report.json", "report.html"
+TRIALS, SETTINGS, REPORT_JSON, REPORT_HTML = "trials.jsonl", "settings.json", "report.json", "report.html"
+MAY_CHANGE = frozenset({"split", "base_url"})
+"""Settings that say which trials there are, or where the same model is, but not how a trial was made."""
+EXIT_STOPPED = 130
+"""As of a program that Ctrl-C ended."""
 
 
 def evaluate(
@@ -75,33 +81,40 @@ def evaluate(
         else:
             chosen = make_policy(policy)
         make_codec(action_space, shape.resolution)
+        settings = {
+            "policy": policy,
+            "model": model,
+            "base_url": base_url,
+            "history": history if policy == "openai" else None,
+            "action_space": action_space,
+            "image": shape.image,
+            "resolution": list(shape.resolution),
+            "font_size": shape.font_size,
+            "seed": seed,
+            "scorer": str(scorer_named(scorer)),
+            "split": split,
+        }
         run = _Run(chosen, tasks, shape, action_space, desktops, seed, scorer)
-        judges = str(scorer_named(scorer))
-        parts = {budget: run.part(out if len(budgets) == 1 else out / f"steps-{budget}") for budget in budgets}
+        parts = [
+            run.part(out if len(budgets) == 1 else out / f"steps-{budget}", budget, settings) for budget in budgets
+        ]
     except (TaskError, ValueError, EvaluatorError) as error:
         raise wrong(str(error) if str(error).endswith(".") else f"{error}.") from None
     unplayable = [task for task in tasks if task.unsupported]
     if unplayable:
         raise wrong(f"{unplayable[0].id} cannot run: no {', no '.join(unplayable[0].unsupported)}.")
-    settings = {
-        "policy": policy,
-        "model": model,
-        "base_url": base_url,
-        "history": history if policy == "openai" else None,
-        "action_space": action_space,
-        "image": shape.image,
-        "resolution": list(shape.resolution),
-        "seed": seed,
-        "scorer": judges,
-        "split": split,
-    }
-    for budget, part in parts.items():
-        title = f"{policy} on {', '.join(targets)}" + ("" if budget is None else f", at most {budget} steps")
-        try:
-            run.go(part, budget, title, settings | {"max_steps": budget})
-        except DartEnvError as error:
-            place = part.folder / TRIALS
-            raise failed(f"{error} What was done is in {place}; the same command goes on from there.") from None
+    title = f"{policy} on {', '.join(targets)}"
+    try:
+        for part in parts:
+            run.go(part, title if part.budget is None else f"{title}, at most {part.budget} steps")
+    except DartEnvError as error:
+        raise failed(f"{error} What was done is in {out}; the same command goes on from there.") from None
+    except KeyboardInterrupt:
+        print(f"\ndart-envs: stopped. What was done is in {out}; the same command goes on from there.", file=sys.stderr)
+        raise typer.Exit(EXIT_STOPPED) from None
+    finally:
+        if any(part.begun for part in parts):
+            write_report(out, parts, tasks, title, settings)
 
 
 def shape_of(first: Task, image: str | None, resolution: str | None) -> DesktopShape:
@@ -126,12 +139,58 @@ def read_budgets(given: str | None) -> list[int | None]:
     return list(dict.fromkeys(int(word) for word in words))
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Part:
-    """What one step budget has in its folder already."""
+    """What one step budget has in its folder."""
 
     folder: Path
-    trials: Mapping[str, Trial]
+    budget: int | None
+    settings: Mapping[str, Any]
+    trials: dict[str, Trial]
+    unjudged: dict[str, Trial] = field(default_factory=dict)
+    """Trials of this run that have no verdict."""
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.trials or self.unjudged)
+
+    def of(self, tasks: Sequence[Task]) -> list[Trial]:
+        """The trials of these tasks, in their order."""
+        both = {**self.unjudged, **self.trials}
+        return [both[task.id] for task in tasks if task.id in both]
+
+
+def write_report(
+    out: Path, parts: Sequence[_Part], tasks: Sequence[Task], title: str, settings: Mapping[str, Any]
+) -> None:
+    """`report.json` and `report.html` of all step budgets together, and of each where there are several."""
+    told = [Part(part.budget, part.of(tasks), len(tasks)) for part in parts]
+    folders = [(out, told), *((part.folder, [one]) for part, one in zip(parts, told, strict=True) if len(parts) > 1)]
+    for folder, shown in folders:
+        summaries = [{"max_steps": one.budget, **summarise(one.trials).as_dict()} for one in shown]
+        content = {"settings": dict(settings), **(summaries[0] if len(shown) == 1 else {"budgets": summaries})}
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / REPORT_JSON).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        (folder / REPORT_HTML).write_text(to_html(shown, title, settings), encoding="utf-8")
+    for one in told:
+        if one.trials:
+            print("" if one.budget is None else f"\nat most {one.name}")
+            print(to_text(summarise(one.trials)))
+    print(f"\nreport: {out / REPORT_HTML}")
+
+
+def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError where the folder holds trials that were made otherwise: they would be mixed."""
+    if not path.exists():
+        return
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        other = [name for name, value in settings.items() if before.get(name) != value]
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); remove it or choose another --out") from error
+    if other:
+        now = ", ".join(f"{name} {before.get(name)} (now {settings[name]})" for name in other)
+        raise ValueError(f"{path.parent} holds trials made with {now}; choose another --out")
 
 
 @dataclass(frozen=True)
@@ -146,30 +205,24 @@ class _Run:
     seed: int
     scorer: str | None
 
-    def part(self, folder: Path) -> _Part:
-        """Raises ValueError for a file that is none of ours."""
-        return _Part(folder, read_trials(folder / TRIALS))
+    def part(self, folder: Path, budget: int | None, settings: Mapping[str, Any]) -> _Part:
+        """Raises ValueError for a file that is none of ours, and for trials made with other settings."""
+        exact = {name: value for name, value in settings.items() if name not in MAY_CHANGE} | {"max_steps": budget}
+        check_settings(folder / SETTINGS, exact)
+        return _Part(folder, budget, exact, read_trials(folder / TRIALS))
 
-    def go(self, part: _Part, budget: int | None, title: str, settings: Mapping[str, Any]) -> None:
-        """Run what is not done, and write the report. Raises DartEnvError."""
+    def go(self, part: _Part, title: str) -> None:
+        """Run what is not done. Raises DartEnvError."""
         todo = [task for task in self.tasks if task.id not in part.trials]
         part.folder.mkdir(parents=True, exist_ok=True)
+        (part.folder / SETTINGS).write_text(json.dumps(part.settings, indent=1) + "\n", encoding="utf-8")
         print(f"{title}: {len(self.tasks)} tasks, {len(self.tasks) - len(todo)} of them done already.", flush=True)
-        ended = asyncio.run(self._trials(todo, budget, part.folder / TRIALS)) if todo else []
-        wanted = {task.id for task in self.tasks}
-        every = [trial for trial in part.trials.values() if trial.task_id in wanted] + ended
-        summary = summarise(every)
-        (part.folder / REPORT_JSON).write_text(
-            json.dumps({"settings": dict(settings), **summary.as_dict()}, indent=1) + "\n", encoding="utf-8"
-        )
-        (part.folder / REPORT_HTML).write_text(to_html(summary, every, title), encoding="utf-8")
-        print(to_text(summary))
-        print(f"report: {part.folder / REPORT_HTML}")
+        if todo:
+            asyncio.run(self._trials(todo, part))
 
-    async def _trials(self, todo: Sequence[Task], budget: int | None, path: Path) -> list[Trial]:
+    async def _trials(self, todo: Sequence[Task], part: _Part) -> None:
         from dart_envs.farm import AsyncFarm
 
-        ended = []
         async with await AsyncFarm.connect() as farm:
             async for trial in run_trials(
                 farm,
@@ -178,16 +231,15 @@ class _Run:
                 desktops=self.desktops,
                 shape=self.shape,
                 action_space=self.action_space,
-                max_steps=budget,
+                max_steps=part.budget,
                 seed=self.seed,
                 scorer=self.scorer,
             ):
-                ended.append(trial)
-                append(path, trial)
+                (part.unjudged if trial.reward is None else part.trials)[trial.task_id] = trial
+                append(part.folder / TRIALS, trial)
                 reward = "  - " if trial.reward is None else f"{trial.reward:4.2f}"
                 told = f"{reward}  {trial.task_id}  {trial.end}, {trial.steps} steps  {trial.cause or ''}"
                 print(told.rstrip(), flush=True)
-        return ended
 
 
 def choose(targets: Sequence[str], split: str | None, limit: int | None) -> list[Task]:

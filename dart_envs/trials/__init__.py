@@ -1,15 +1,17 @@
 """Trials: any policy on any tasks, many desktops at a time, resumable, with a report. `dart-envs eval` runs them.
 
 Reading order: `policies` (who acts), `openai` (a model behind an endpoint), `run` (episodes and their records), `report` (tables,
-intervals, HTML).
+intervals), `page` (HTML).
 """
 
+from dart_envs.trials.page import Part, to_html
 from dart_envs.trials.policies import Act, Policy, Seen, make_policy
-from dart_envs.trials.report import Summary, summarise, to_html, to_text
+from dart_envs.trials.report import Summary, summarise, to_text
 from dart_envs.trials.run import Trial, read_trials, run_trials
 
 __all__ = [
     "Act",
+    "Part",
     "Policy",
     "Seen",
     "Summary",

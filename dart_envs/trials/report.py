@@ -1,12 +1,11 @@
 """What trials come to: a row for each domain, with 95 % intervals; infeasible tasks and trials without a verdict apart.
 
-Role: `summarise`, and its text and HTML. Rule: a mean counts verdicts only; what has none is told beside it, never as 0. The interval is
-Wilson's, z = 1.96, for the share of trials with reward 1 (E. B. Wilson, 1927). Non-goals: running (`run`).
+Role: `summarise`, and its text. Rule: a mean counts verdicts only; what has none is told beside it, never as 0. The interval is
+Wilson's, z = 1.96, for the share of trials with reward 1 (E. B. Wilson, 1927). Non-goals: running (`run`), the web page (`page`).
 """
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -120,39 +119,3 @@ def to_text(summary: Summary) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
-
-
-def to_html(summary: Summary, trials: Sequence[Trial], title: str) -> str:
-    """A page of its own: the table, and every trial."""
-
-    def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-        head = "".join(f"<th scope='col'>{html.escape(cell)}</th>" for cell in header)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-    each = [
-        (
-            one.task_id,
-            "-" if one.reward is None else f"{one.reward:g}",
-            one.end,
-            str(one.steps),
-            f"{one.seconds:.1f}",
-            one.cause or "",
-        )
-        for one in sorted(trials, key=lambda trial: trial.task_id)
-    ]
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #1b1f24; background: #fff; }}
-table {{ border-collapse: collapse; margin: 1rem 0 2rem; width: 100%; }}
-th, td {{ text-align: left; padding: .3rem .7rem; border-bottom: 1px solid #d9dee5; vertical-align: top; }}
-td {{ font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }}
-@media (prefers-color-scheme: dark) {{ body {{ color: #e6e9ee; background: #15181d; }} th, td {{ border-color: #343b45; }} }}
-</style></head><body>
-<h1>{html.escape(title)}</h1>
-{table(HEADER, (_cells(row) for row in summary.rows))}
-<h2>Trials</h2>
-{table(("task", "reward", "end", "steps", "seconds", "cause"), each)}
-</body></html>
-"""

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from dart_envs import eval_cli
 from dart_envs.cli import app
 from dart_envs.errors import FarmError
-from dart_envs.eval_cli import choose, shape_of
+from dart_envs.eval_cli import check_settings, choose, shape_of
 from dart_envs.fake import FakeFarm
+from dart_envs.farm import AsyncFarm
 from dart_envs.tasks.model import Task, parse_task
-from dart_envs.trials import Seen, Trial, make_policy, read_trials, run_trials, summarise, to_html, to_text
+from dart_envs.trials import Part, Seen, Trial, make_policy, read_trials, run_trials, summarise, to_html, to_text
 from dart_envs.trials.report import ALL, INFEASIBLE, wilson
 from dart_envs.trials.run import append
 from dart_envs.types import Action, ActionType, EndReason, Outcome
@@ -154,11 +159,108 @@ def test_the_report_keeps_what_has_no_verdict_apart() -> None:
     assert (rows["calc"].trials, rows["calc"].unjudged, rows["calc"].mean_reward) == (2, 1, 0.5)
     assert (rows[ALL].trials, rows[ALL].solved) == (3, 2)
     assert "50.0%" in to_text(summary)
-    page = to_html(summary, trials, "oracle on <calc>")
-    assert "&lt;b&gt;dead" in page
-    assert "<b>" not in page
     json.dumps(summary.as_dict())
     assert summarise([]).rows[0].mean_reward is None
+
+
+def test_the_page_shows_every_step_budget_and_escapes_what_it_is_told() -> None:
+    short = [
+        Trial("s/a/0", "calc", False, 0.0, "max_steps", 3, 0, 1.0),
+        Trial("s/d/0", "os", True, 1.0, "fail", 1, 0, 1.0),
+    ]
+    long = [
+        Trial("s/a/0", "calc", False, 1.0, "done", 9, 2, 1.0),
+        Trial("s/c/0", "calc", False, None, "farm_fault", 0, 0, 1.0, "<b>dead</b>"),
+    ]
+    page = to_html([Part(15, short, 3), Part(50, long, 3)], "oracle on <calc>", {"policy": "oracle", "model": None})
+    assert "&lt;b&gt;dead" in page
+    assert "<b>dead" not in page
+    assert "oracle on &lt;calc&gt;" in page
+    text = re.sub(r"<[^>]+>", " ", page)
+    for part in (
+        "15 steps",
+        "50 steps",
+        "Domains by step budget",
+        "no verdict",
+        "1 of 3 tasks not run yet",
+        "infeasible tasks",
+        "2 refused",
+    ):
+        assert part in text, part
+    assert "model" not in text, "what was not set is not shown"
+    assert 'rowspan="2"' in page, "a task's budgets stand together"
+    alone = to_html([Part(None, [], 4)], "x", {})
+    assert "no verdict yet" in alone
+    assert "4 of 4 tasks not run yet" in alone
+
+
+def test_a_folder_of_other_settings_is_not_mixed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    check_settings(out / "settings.json", {"policy": "noop"})
+    (out / "settings.json").write_text('{"policy": "oracle", "seed": 0}')
+    check_settings(out / "settings.json", {"policy": "oracle", "seed": 0})
+    with pytest.raises(ValueError, match=r"policy oracle \(now noop\); choose another --out"):
+        check_settings(out / "settings.json", {"policy": "noop", "seed": 0})
+    (out / "settings.json").write_text("[")
+    with pytest.raises(ValueError, match="choose another --out"):
+        check_settings(out / "settings.json", {})
+    (out / "settings.json").write_text('{"policy": "oracle"}')
+    refused = CliRunner().invoke(app, ["eval", "basics", "--policy", "noop", "--out", str(out)])
+    assert refused.exit_code == 2
+    assert "choose another --out" in refused.output
+
+
+def _farm_of(farm: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command's tasks and farm are this test's."""
+
+    class Connected:
+        async def __aenter__(self) -> FakeFarm:
+            return farm
+
+        async def __aexit__(self, *_exc: object) -> None:
+            return
+
+    async def connect() -> Connected:
+        return Connected()
+
+    monkeypatch.setattr(AsyncFarm, "connect", connect)
+    monkeypatch.setattr(eval_cli, "choose", lambda targets, split, limit: TASKS)
+    monkeypatch.setattr(eval_cli, "shape_of", lambda task, image, resolution: SHAPE)
+
+
+async def stops_once(seen: Seen) -> Action:
+    """A policy that takes its time, under which Ctrl-C is pressed in the third episode, once."""
+    stops.append(seen.steps)
+    await asyncio.sleep(0.02)
+    if len(stops) == 3:
+        signal.raise_signal(signal.SIGINT)
+    return Action(ActionType.DONE)
+
+
+stops: list[int] = []
+
+
+def test_what_ctrl_c_stopped_goes_on_and_all_step_budgets_are_one_report(
+    farm: FakeFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _farm_of(farm, monkeypatch)
+    out = tmp_path / "out"
+    command = ["eval", "toy", "--policy", "test_trials:stops_once", "-p", "1", "--max-steps", "2,4", "--out", str(out)]
+    stops.clear()
+    stopped = CliRunner().invoke(app, command)
+    assert stopped.exit_code == 130, stopped.output
+    assert "the same command goes on from there" in stopped.output
+    done = len((out / "steps-2" / "trials.jsonl").read_text().splitlines())
+    assert done < len(TASKS)
+    assert "tasks not run yet" in (out / "report.html").read_text()
+    again = CliRunner().invoke(app, command)
+    assert again.exit_code == 0, again.output
+    assert f"{len(TASKS)} tasks, {done} of them done already" in again.output
+    report = json.loads((out / "report.json").read_text())
+    assert [(one["max_steps"], one["rows"][-1]["trials"]) for one in report["budgets"]] == [(2, 3), (4, 3)]
+    assert (out / "steps-4" / "report.html").exists()
+    assert all(lease.released for lease in farm.leases)
 
 
 def test_wilsons_interval() -> None:
