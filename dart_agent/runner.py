@@ -20,11 +20,11 @@ from typing import Any, Protocol
 
 from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import ProviderError
-from dart_agent.hashing import image_sha256
 from dart_agent.prompt import Prompt, PromptBuilder
 from dart_agent.types import Completion, Policy, PolicyRequest, Purpose, Sampling, StepRecord, Trajectory, WorkItem
 from dart_envs.actions import action_to_dict
 from dart_envs.errors import ActionError
+from dart_envs.hashing import image_sha256
 from dart_envs.types import Action, ActionType, EndReason, Observation, RgbImage, StepResult, TaskLike
 from dart_envs.uitars import Parsed, ParseError, parse
 

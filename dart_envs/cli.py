@@ -6,22 +6,16 @@ proof that fails or a farm that cannot be reached exits with 1. Non-goals: logic
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dart_envs import assets_cli, check_cli, eval_cli, scorer_cli
+from dart_envs import assets_cli, check_cli, eval_cli, play_cli, scorer_cli
 from dart_envs.check_cli import EXIT_FAILED, EXIT_WRONG_INPUT
-from dart_envs.env import make_shape
-from dart_envs.errors import DartEnvError, TaskError
+from dart_envs.errors import TaskError
 from dart_envs.tasks import Split, Task, load, suite
-from dart_envs.tasks.suite import OSWORLD_SCREEN
-from dart_envs.types import Action, Gesture
-from dart_server.wire import DesktopShape
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Desktops as environments.", pretty_exceptions_enable=False
@@ -32,12 +26,9 @@ app.add_typer(assets_cli.app, name="assets")
 app.command(name="eval")(eval_cli.evaluate)
 app.add_typer(scorer_cli.app, name="scorer")
 tasks_app.command(name="check")(check_cli.check)
+tasks_app.command(name="play")(play_cli.play)
 
 Families = Annotated[str | None, typer.Option("--families", "-f", help="comma-separated; default: all")]
-Resolution = Annotated[str | None, typer.Option("--resolution", help="screen size in pixels; default: the suite's own")]
-FontSize = Annotated[
-    int | None, typer.Option("--font-size", min=6, max=48, help="GUI font size in points; default: the suite's own")
-]
 
 
 def wrong(message: str) -> typer.Exit:
@@ -50,21 +41,6 @@ def failed(message: str) -> typer.Exit:
     """One sentence about what did not work; raise what is returned."""
     print(f"dart-envs: {message}", file=sys.stderr)
     return typer.Exit(EXIT_FAILED)
-
-
-def _shape(task: Task, resolution: str | None, font_size: int | None) -> DesktopShape:
-    """The desktop that a task is proved on, but for what was asked for."""
-    own = suite(task.suite).shape if task.origin is None else DesktopShape(image=task.image, resolution=OSWORLD_SCREEN)
-    size = own.resolution
-    if resolution is not None:
-        width, _, height = resolution.partition("x")
-        if not (width.isdecimal() and height.isdecimal()):
-            raise wrong(f"--resolution looks like 640x400, not {resolution!r}.")
-        size = int(width), int(height)
-    try:
-        return make_shape(own.image, size, own.font_size if font_size is None else font_size)
-    except ValueError as error:
-        raise wrong(str(error)) from None
 
 
 def _names(families: str | None) -> list[str] | None:
@@ -114,67 +90,11 @@ def show(
         print(f"  cannot run: no {missing}")
 
 
-@tasks_app.command()
-def play(
-    task: Annotated[str, typer.Argument(help="task id, or path of a JSON file")],
-    near_miss: Annotated[bool, typer.Option("--near-miss", help="play the near miss instead of the oracle")] = False,
-    save: Annotated[Path | None, typer.Option(help="folder for a screenshot of every step")] = None,
-    resolution: Resolution = None,
-    font_size: FontSize = None,
-) -> None:
-    """Play a task's own solution on a live desktop."""
-    loaded = _load(task)
-    script = "near_miss" if near_miss else "oracle"
-    if script not in loaded.scripts:
-        raise wrong(f"Task {loaded.id} has no script {script!r} to play.")
-    if save is not None:
-        save.mkdir(parents=True, exist_ok=True)
-    try:
-        asyncio.run(_play(loaded, script, save, _shape(loaded, resolution, font_size)))
-    except DartEnvError as error:
-        raise failed(str(error)) from None
-
-
 def _load(task: str) -> Task:
     try:
         return load(task)
     except TaskError as error:
         raise wrong(str(error)) from None
-
-
-async def _play(task: Task, script: str, save: Path | None, shape: DesktopShape) -> None:
-    from PIL import Image
-
-    from dart_envs.core import AsyncDesktopEnv
-    from dart_envs.farm import AsyncFarm
-    from dart_envs.types import ActionType, RgbImage
-
-    def keep(image: RgbImage, index: int) -> None:
-        if save is not None:
-            Image.fromarray(image).save(save / f"{index:02d}.png")
-
-    print(f"{task.id}: {task.instruction}")
-    async with await AsyncFarm.connect() as farm, AsyncDesktopEnv(farm, shape=shape) as env:
-        observation, _ = await env.reset(task)
-        keep(observation.screenshot, 0)
-        index = 0
-        while env.lease is not None:
-            plays = await task.play(env.lease, script=script, step=index)
-            action = plays[0].action if plays else Action(ActionType.DONE)
-            result = await env.step(action)
-            index += 1
-            keep(result.observation.screenshot, index)
-            target = f" on {plays[0].target.role} {plays[0].target.name!r}" if plays and plays[0].target else ""
-            print(f"  {index}. {_said(action)}{target}".rstrip())
-            if result.end is not None:
-                print(f"  {result.end}: reward {result.reward:g} {result.info.get('outcome', '')}")
-                return
-
-
-def _said(action: Action | Gesture) -> str:
-    if isinstance(action, Gesture):
-        return f"runs {action.code!r}"
-    return f"{action.type} {action.text or '+'.join(action.keys)}".rstrip()
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Images by content hash: write once, read by anyone who shares the directory.
 
-Role: `ImageStore` keeps pixels as PNG under `aa/<hash>.png`, the hash being `dart_agent.hashing.image_sha256`.
+Role: `ImageStore` keeps pixels as PNG under `aa/<hash>.png`, the hash being `dart_envs.hashing.image_sha256`.
 Rule: a blob is complete or absent (temporary file, then rename), never changed, and checked against its hash when read.
 Non-goals: deletion; a run directory goes as a whole.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from dart_agent.errors import StoreError
-from dart_agent.hashing import image_sha256
+from dart_envs.hashing import image_sha256
 from dart_envs.types import RgbImage
 
 _HASH = re.compile(r"[0-9a-f]{64}")

@@ -11,8 +11,8 @@ from random import Random
 
 import numpy as np
 
-from dart_agent.hashing import image_sha256
 from dart_agent.types import StepRecord, StopReason, Trajectory, VersionSpan, WorkItem
+from dart_envs.hashing import image_sha256
 from dart_envs.types import EndReason, RgbImage
 
 FAKE_TEXT = "fake response"

@@ -15,7 +15,6 @@ import httpx
 import pytest
 
 from dart_agent.errors import StoreError
-from dart_agent.hashing import image_sha256
 from dart_agent.sources import ListSource
 from dart_agent.store.blobs import ImageStore
 from dart_agent.store.client import DataClient
@@ -23,6 +22,7 @@ from dart_agent.store.fake import fake_image, fake_trajectory
 from dart_agent.store.trajectories import Store
 from dart_agent.store.wire import PhaseSpec, TaskSelection
 from dart_agent.types import Purpose, Sampling, WorkItem, WorkSource
+from dart_envs.hashing import image_sha256
 from dart_train.data_manager.app import create_app
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.service import DataManager

@@ -12,10 +12,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from dart_agent.cli import app
-from dart_agent.hashing import image_sha256
 from dart_agent.runner import Seen
 from dart_agent.screens import ScreenWriter
 from dart_agent.sources import MAX_TRIES, ListSource
+from dart_envs.hashing import image_sha256
 from dart_envs.types import Action, ActionType, Observation
 from dart_server.wire import A11yElement
 from tests.unit.dart_agent.fakes import item

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from dart_agent.errors import ProviderError
-from dart_agent.hashing import image_sha256
 from dart_agent.prompt import PromptBuilder, preset
 from dart_agent.runner import Episode, Seen, Unparsed, run_episode
 from dart_agent.types import Completion, PolicyRequest
 from dart_envs.errors import FarmError
+from dart_envs.hashing import image_sha256
 from dart_envs.types import ActionType, EndReason
 from tests.unit.dart_agent.fakes import FakeClock, ScriptedEnv, ScriptedPolicy, item, task
 

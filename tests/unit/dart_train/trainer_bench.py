@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from dart_agent.hashing import image_sha256
 from dart_agent.store.blobs import ImageStore
 from dart_agent.store.rows import StepRow
 from dart_agent.store.wire import Batch, BatchGroup, BatchMember, BatchRow
 from dart_agent.types import Sampling, StepRecord, StopReason, VersionSpan
+from dart_envs.hashing import image_sha256
 from dart_envs.types import RgbImage
 from dart_train.batch import ImageTokens, make_batch
 from dart_train.init_model import init_model

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dart_agent.hashing import image_sha256
 from dart_agent.store.blobs import BlobError, ImageStore
 from dart_agent.store.fake import fake_image
+from dart_envs.hashing import image_sha256
 
 
 def test_image_comes_back_pixel_by_pixel(tmp_path: Path) -> None:

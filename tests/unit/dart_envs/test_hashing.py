@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from dart_agent.hashing import image_sha256
+from dart_envs.hashing import image_sha256
 
 
 def test_hash_covers_size_and_pixels() -> None:

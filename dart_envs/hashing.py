@@ -1,4 +1,4 @@
-"""The identity of an image: one rule, used by runner, store and trainer.
+"""The identity of an image: one rule, used by runner, store, trainer and demonstrations.
 
 Rule: sha256 over the ASCII text `H,W` and the raw RGB bytes, row by row. Two screens with the same pixels are the same image,
 whatever file they are kept in.
