@@ -39,7 +39,7 @@ KEYSYMS = {
     "tab": 0xFF09,
     "home": 0xFF50,
 }
-pytestmark = [pytest.mark.desktop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.desktop, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
