@@ -20,8 +20,7 @@ from dart_envs.env import make_shape
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.evaluate import scorer_named
 from dart_envs.selection import select
-from dart_envs.tasks import Task, load
-from dart_envs.tasks.suite import OSWORLD_SCREEN
+from dart_envs.tasks import Task, load, shape_of
 from dart_envs.trials.page import Part, to_html
 from dart_envs.trials.policies import Policy
 from dart_envs.trials.report import summarise, to_text
@@ -53,9 +52,7 @@ def evaluate(
     ] = None,
     action_space: Annotated[str, typer.Option(help="how the policy writes its actions")] = "canonical",
     image: Annotated[str | None, typer.Option(help="desktop image; default: the first task's own")] = None,
-    resolution: Annotated[
-        str | None, typer.Option(help="screen size in pixels; default: 1280x800, for OSWorld's tasks 1920x1080")
-    ] = None,
+    resolution: Annotated[str | None, typer.Option(help="screen size in pixels; default: the first task's own")] = None,
     seed: Annotated[int, typer.Option(help="of random policies")] = 0,
     scorer: Annotated[
         str | None, typer.Option(help="who judges: auto, own or official; default: DART_SCORER, else auto")
@@ -73,7 +70,7 @@ def evaluate(
     try:
         budgets = read_budgets(max_steps)
         tasks = choose(targets, split, limit)
-        shape = shape_of(tasks[0], image, resolution)
+        shape = trial_shape(tasks[0], image, resolution)
         if policy == "openai":
             if base_url is None or model is None:
                 raise ValueError("the policy openai needs --base-url and --model")
@@ -117,16 +114,16 @@ def evaluate(
             write_report(out, parts, tasks, title, settings)
 
 
-def shape_of(first: Task, image: str | None, resolution: str | None) -> DesktopShape:
+def trial_shape(first: Task, image: str | None, resolution: str | None) -> DesktopShape:
     """The desktop of all trials: what was asked for, else what the first task is for. Raises ValueError."""
-    if resolution is None:
-        size = OSWORLD_SCREEN if first.is_osworlds else (1280, 800)
-    else:
+    own = shape_of(first)
+    size = own.resolution
+    if resolution is not None:
         width, _, height = resolution.partition("x")
         if not (width.isdecimal() and height.isdecimal()):
             raise ValueError(f"--resolution looks like 1280x800, not {resolution!r}.")
         size = (int(width), int(height))
-    return make_shape(image or first.image, size, None)
+    return make_shape(image or own.image, size, own.font_size)
 
 
 def read_budgets(given: str | None) -> list[int | None]:

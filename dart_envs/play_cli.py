@@ -19,8 +19,7 @@ import typer
 from dart_envs.env import make_shape
 from dart_envs.errors import DartEnvError, TaskError
 from dart_envs.judging import JudgeOn
-from dart_envs.tasks import Task, load, suite
-from dart_envs.tasks.suite import OSWORLD_SCREEN
+from dart_envs.tasks import Task, load, shape_of
 from dart_envs.types import Action, ActionType, Gesture, RgbImage, StepResult
 from dart_server.wire import DesktopShape
 
@@ -104,7 +103,7 @@ def play(
 
 def _shape(task: Task, resolution: str | None, font_size: int | None) -> DesktopShape:
     """The desktop that a task is proved on, but for what was asked for. Raises `TaskError`."""
-    own = suite(task.suite).shape if task.origin is None else DesktopShape(image=task.image, resolution=OSWORLD_SCREEN)
+    own = shape_of(task)
     size = own.resolution
     if resolution is not None:
         width, _, height = resolution.partition("x")

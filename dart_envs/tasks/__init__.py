@@ -6,7 +6,7 @@ Role: everything that says what is to be done and how it is judged. Rule: a load
 
 from __future__ import annotations
 
-from dart_envs.tasks.loader import load, load_file, suite
+from dart_envs.tasks.loader import load, load_file, shape_of, suite
 from dart_envs.tasks.model import Evaluator, SetupStep, Split, Task, parse_task
 from dart_envs.tasks.script import Move, Play, Target
 from dart_envs.tasks.splits import split_of
@@ -26,6 +26,7 @@ __all__ = [
     "load",
     "load_file",
     "parse_task",
+    "shape_of",
     "split_of",
     "suite",
 ]

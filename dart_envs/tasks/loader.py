@@ -14,7 +14,8 @@ from pathlib import Path
 
 from dart_envs.errors import TaskError
 from dart_envs.tasks.model import Task, parse_task
-from dart_envs.tasks.suite import Suite
+from dart_envs.tasks.suite import OSWORLD_SCREEN, Suite
+from dart_server.wire import DesktopShape
 
 ENTRY_POINT_GROUP = "dart_envs.suites"
 OSWORLD_IMAGE = "desktop"
@@ -27,6 +28,13 @@ BUNDLED = {
     "web": "dart_envs.tasks.web:WEB",
 }
 """Where each bundled suite is; imported when it is asked for."""
+
+
+def shape_of(task: Task) -> DesktopShape:
+    """The desktop that a task is for: the one its suite is proved on; for a file, one with OSWorld's screen. Raises TaskError."""
+    if task.origin is None and task.suite:
+        return suite(task.suite).shape
+    return DesktopShape(image=task.image, resolution=OSWORLD_SCREEN)
 
 
 @cache

@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 from dart_envs import eval_cli
 from dart_envs.cli import app
 from dart_envs.errors import FarmError
-from dart_envs.eval_cli import check_settings, choose, shape_of
+from dart_envs.eval_cli import check_settings, choose, trial_shape
 from dart_envs.fake import FakeFarm
 from dart_envs.farm import AsyncFarm
+from dart_envs.tasks import suite
 from dart_envs.tasks.model import Task, parse_task
 from dart_envs.trials import Part, Seen, Trial, make_policy, read_trials, run_trials, summarise, to_html, to_text
 from dart_envs.trials.report import ALL, INFEASIBLE, wilson
@@ -226,7 +227,7 @@ def _farm_of(farm: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(AsyncFarm, "connect", connect)
     monkeypatch.setattr(eval_cli, "choose", lambda targets, split, limit: TASKS)
-    monkeypatch.setattr(eval_cli, "shape_of", lambda task, image, resolution: SHAPE)
+    monkeypatch.setattr(eval_cli, "trial_shape", lambda task, image, resolution: SHAPE)
 
 
 async def stops_once(seen: Seen) -> Action:
@@ -282,9 +283,9 @@ def test_osworlds_tasks_are_tried_on_osworlds_screen(tmp_path: Path) -> None:
     path.write_text(json.dumps({"id": "one", "instruction": "Do it.", "evaluator": {"func": "infeasible"}}))
     (theirs,) = choose([str(path)], None, None)
     (ours,) = choose(["basics/press_nth/0000"], None, None)
-    assert shape_of(theirs, None, None) == DesktopShape(image="desktop", resolution=(1920, 1080))
-    assert shape_of(ours, None, None) == DesktopShape(image="basic", resolution=(1280, 800))
-    assert shape_of(theirs, "mine", "640x400") == DesktopShape(image="mine", resolution=(640, 400))
+    assert trial_shape(theirs, None, None) == DesktopShape(image="desktop", resolution=(1920, 1080))
+    assert trial_shape(ours, None, None) == suite("basics").shape
+    assert trial_shape(theirs, "mine", "640x400") == DesktopShape(image="mine", resolution=(640, 400))
 
 
 @pytest.mark.parametrize(
