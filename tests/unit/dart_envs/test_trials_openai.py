@@ -193,7 +193,7 @@ def test_one_command_runs_several_step_budgets(
     assert result.exit_code == 0, result.output
     solved = {budget: json.loads((out / f"steps-{budget}" / "report.json").read_text()) for budget in (1, 3)}
     assert {budget: one["rows"][-1]["solved"] for budget, one in solved.items()} == {1: 0, 3: 1}
-    assert solved[3]["settings"]["max_steps"] == 3
+    assert solved[3]["max_steps"] == 3
     asked = len(endpoint.asked)
     again = CliRunner().invoke(app, command)
     assert (again.exit_code, again.output.count("1 of them done already")) == (0, 2)
