@@ -39,7 +39,7 @@ KEYSYMS = {
     "tab": 0xFF09,
     "home": 0xFF50,
 }
-pytestmark = [pytest.mark.desktop, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.desktop, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -91,6 +91,9 @@ class Person:
             for letter in action.text:
                 await self._key(ord(letter), down=True)
                 await self._key(ord(letter), down=False)
+            return
+        if action.type is ActionType.WAIT:
+            await asyncio.sleep(action.duration_s)
             return
         assert action.type is ActionType.KEY, action
         keysyms = [KEYSYMS[key] if len(key) > 1 else ord(key) for key in action.keys]
