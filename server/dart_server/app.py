@@ -27,11 +27,11 @@ def create_app(farm: Farm) -> FastAPI:
         openapi_url="/openapi.json",
     )
     app.state.farm = farm
-    domains = (
+    domains = (  # a request is matched in this order, so what is asked for most comes first
+        lease_routes,
+        claim_routes,
         routes,
         history,
-        claim_routes,
-        lease_routes,
         live_view_routes,
         setup_routes,
         snapshot_routes,

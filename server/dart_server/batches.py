@@ -4,24 +4,31 @@ Role: `Prepared` is one of them with the values of one row; `execute_all` gives 
 same statement together. Rule: building a statement costs more than executing it, so the frequent ones are built once, at import, on tables
 and not on mapped classes. Rows of one statement keep their order; statements of different `rank` may change places, so ranks are given such
 that this changes nothing: a row is inserted before it is updated, events come last, and two updates of one table touch different columns.
-Non-goals: which statements there are (`repository`), transactions (`db`).
+Non-goals: which statements there are (`repository`), transactions (`db`), how SQLite takes many rows (`rows`).
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Table
+from sqlalchemy import Connection, Dialect, Executable, Insert, Table, Update
 from sqlalchemy.orm import DeclarativeBase
+
+from dart_server.rows import Together
+
+UPDATES_FROM = (3, 33)
+"""SQLite's version from which an update may take its values from rows; an older one is given them one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frequent:
     """A statement that is executed often. `rank`: lower ones are executed first among those between two ordinary statements."""
 
-    statement: Executable
+    statement: Insert | Update
     rank: int
 
     def __call__(self, **values: Any) -> Prepared:
@@ -60,5 +67,14 @@ def execute_all(connection: Connection, statements: Sequence[Statement]) -> None
 
 def _flush(connection: Connection, rows: dict[Frequent, list[Mapping[str, Any]]]) -> None:
     for frequent in sorted(rows, key=lambda each: each.rank):
-        connection.execute(frequent.statement, rows[frequent])
+        found = rows[frequent]
+        if connection.dialect.name == "sqlite" and sqlite3.sqlite_version_info >= UPDATES_FROM:
+            _together(frequent, tuple(found[0]), connection.dialect).execute(connection, found)
+        else:
+            connection.execute(frequent.statement, found)
     rows.clear()
+
+
+@lru_cache(maxsize=64)
+def _together(frequent: Frequent, names: tuple[str, ...], dialect: Dialect) -> Together:
+    return Together(frequent.statement, names, dialect)

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Executable, Row, bindparam, delete, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from dart_server.batches import Statement, execute_all, table_of
+from dart_server.batches import Frequent, Statement, execute_all, table_of
 from dart_server.clock import Clock
 from dart_server.engine import LedgerTaken, is_outage, make_engine, upgrade
 from dart_server.errors import ConfigError
@@ -26,8 +26,8 @@ START_S, START_POLL_S = 10.0, 0.2
 """How long a start waits for the last one's connection to be noticed as dead."""
 
 _TABLE = table_of(WriterRow)
-_NUMBER = update(_TABLE).where(_TABLE.c.writer_id == bindparam("which"))
-"""The one statement of every transaction, built once."""
+_NUMBER = Frequent(update(_TABLE).where(_TABLE.c.writer_id == bindparam("which")), rank=10)
+"""The one statement of every transaction, its last."""
 
 
 class Commits:
@@ -83,8 +83,7 @@ class Commits:
         with self._engine.begin() as connection:
             if again and connection.execute(select(WriterRow.number).where(mine)).scalar() == number:
                 return
-            execute_all(connection, statements)
-            connection.execute(_NUMBER, {"which": self._writer, "number": number, "at": self._clock.time()})
+            execute_all(connection, [*statements, _NUMBER(which=self._writer, number=number, at=self._clock.time())])
 
     def select(self, statement: Executable) -> Sequence[Row[Any]]:
         with self._engine.connect() as connection:

@@ -200,12 +200,12 @@ class Farm:
                 self.guests.tally.write(self.repository)
                 await self.leases.expire_due()
                 await self.pool.tick()
+                if self.database.away is None:
+                    await self.keys.refresh({lease.owner for lease in self.leases.active})
                 self.retention.tick()
                 if self.clock.monotonic() >= next_probe_s:
                     next_probe_s = self.clock.monotonic() + self.settings.probe_s
                     self.pool.probe()
-                if self.database.away is None:
-                    await self.keys.refresh({lease.owner for lease in self.leases.active})
             except LedgerAway as away:  # the ledger tells of its outage once, and of its end
                 log.debug("a tick ended early: %s", away)
             except Exception:  # the ticker must outlive one bad tick; the next one looks again

@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import secrets
+import time
 from base64 import urlsafe_b64encode
 from typing import Literal
 
 Prefix = Literal["lease", "desk", "snap", "key", "req", "claim", "writer"]
 
 
-def new_id(prefix: Prefix) -> str:
-    """For example `lease_01J…`."""
-    from ulid import ULID
+_DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = tuple(first + second for first in _DIGITS for second in _DIGITS)
+_SHIFTS = range(120, -1, -10)
+_RANDOM_BITS = 80
+_newest = 0
+"""The number of the latest id."""
 
-    return f"{prefix}_{ULID()}"
+
+def new_id(prefix: Prefix) -> str:
+    """For example `lease_01J…`: 48 bits of milliseconds since 1970, then 80 random ones; of two within a millisecond the later is one more.
+    Every request has one, so it is made here, at less than half of what a library takes. Called from one thread."""
+    global _newest
+    number = (time.time_ns() // 1_000_000) << _RANDOM_BITS
+    if number >> _RANDOM_BITS == _newest >> _RANDOM_BITS:
+        number = _newest + 1
+    else:
+        number |= int.from_bytes(os.urandom(_RANDOM_BITS // 8))
+    _newest = number
+    return f"{prefix}_{''.join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])}"
 
 
 def new_secret(prefix: str) -> str:

@@ -20,6 +20,7 @@ from dart_server.clock import Clock, utc, within
 from dart_server.errors import FarmError, from_provider
 from dart_server.ids import new_id
 from dart_server.keys import Principal
+from dart_server.leases.pace import Begun, Pace
 from dart_server.leases.service import Leases, used_up
 from dart_server.metrics import Metrics
 from dart_server.pool.service import Pool
@@ -52,6 +53,7 @@ class Claim:
     request: wire.ClaimRequest
     created_at: float
     deadline_s: float
+    turn: Begun | None = None
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     state: ClaimState = ClaimState.WAITING
@@ -68,6 +70,11 @@ class Claim:
     @property
     def alive(self) -> bool:
         return self.state is ClaimState.WAITING or any(lease.state is LeaseState.ACTIVE for lease in self.leases)
+
+    def waits(self) -> None:
+        """It is not being worked on any more: the next claim may begin."""
+        if self.turn is not None:
+            self.turn.over()
 
 
 ClaimEvent = tuple[str, int, wire.ClaimView]
@@ -97,10 +104,11 @@ class Claims:
         self._claims: OrderedDict[str, Claim] = OrderedDict()
         self._by_request: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._streams: Counter[str] = Counter()
+        self._pace = Pace()
 
     async def submit(self, request: wire.ClaimRequest, principal: Principal) -> Claim:
         """Put a claim in the queue, or the same one again. Raises `FarmError` when it is refused at once."""
-        claim = self._begin(request, principal)
+        claim = await self._begin(request, principal)
         claim.detached = True
         await claim.entered.wait()
         if claim.ticket is None and claim.error is not None:
@@ -111,7 +119,8 @@ class Claims:
     async def claim_one(self, request: wire.LeaseRequest, principal: Principal) -> wire.Lease:
         """A ready desktop under a new lease, or the same lease again for a repeated request. Raises `FarmError`."""
         fields = {name: getattr(request, name) for name in wire.LeaseRequest.model_fields if name != "wait_s"}
-        claim = self._begin(wire.ClaimRequest.model_construct(**fields, count=1, deadline_s=request.wait_s), principal)
+        one = wire.ClaimRequest.model_construct(**fields, count=1, deadline_s=request.wait_s)
+        claim = await self._begin(one, principal)
         claim.callers += 1
         try:
             await claim.ended.wait()
@@ -131,23 +140,37 @@ class Claims:
             raise used_up(request.client_request_id)
         return self._leases.reply(claim.leases[0])
 
-    def _begin(self, request: wire.ClaimRequest, principal: Principal) -> Claim:
-        """The claim of this request, begun at its first coming. Raises `lease_expired` when it was so long ago that it is forgotten."""
+    async def _begin(self, request: wire.ClaimRequest, principal: Principal) -> Claim:
+        """The claim of this request, begun at its first coming when its turn has come; its time counts from now. Raises `lease_expired`
+        when it was so long ago that it is forgotten."""
+        asked_s = self._clock.monotonic()
+        turn = await self._pace.turn()
+        try:
+            claim = self._known(request, principal) or self._new(request, principal.key_id, asked_s, turn)
+        except FarmError:
+            turn.over()
+            raise
+        if claim.turn is not turn:
+            turn.over()
+        return claim
+
+    def _known(self, request: wire.ClaimRequest, principal: Principal) -> Claim | None:
         self._leases.touch()
         owner = principal.key_id
         self._pool.turns.set_share(owner, Share(principal.weight, principal.max_leases, principal.max_waiting))
-        identity = (owner, request.client_request_id)
-        claim_id = self._by_request.get(identity)
-        if claim_id is not None:
-            if claim_id not in self._claims:
-                raise used_up(request.client_request_id)
-            return self._claims[claim_id]
+        claim_id = self._by_request.get((owner, request.client_request_id))
+        if claim_id is not None and claim_id not in self._claims:
+            raise used_up(request.client_request_id)
+        return None if claim_id is None else self._claims[claim_id]
+
+    def _new(self, request: wire.ClaimRequest, owner: str, asked_s: float, turn: Begun) -> Claim:
         claim = Claim(
             claim_id=new_id("claim"),
             owner=owner,
             request=request,
             created_at=self._clock.time(),
-            deadline_s=self._clock.monotonic() + request.deadline_s,
+            deadline_s=asked_s + request.deadline_s,
+            turn=turn,
         )
         self._remember(claim)
         claim.task = asyncio.get_running_loop().create_task(self._run(claim))
@@ -159,11 +182,15 @@ class Claims:
             return await self._granted(claim)
 
     async def _granted(self, claim: Claim) -> list[LeaseRecord]:
+        if self._repository.away is not None:
+            claim.waits()
         await self._repository.require()
         want = await self._want(claim)
         request = claim.request
         claim.ticket = self._pool.enter(claim.owner, want, units=request.count, priority=request.priority)
         claim.entered.set()
+        if not claim.ticket.granted.done():
+            claim.waits()
         slots = await self._pool.granted(claim.ticket, max(0.0, claim.deadline_s - self._clock.monotonic()))
         claim.granting = True
         leases = await self._leases.grant(claim.claim_id, claim.owner, request, want.image_digest, slots)
@@ -195,6 +222,7 @@ class Claims:
 
     def _end(self, claim: Claim, task: asyncio.Task[list[LeaseRecord]]) -> None:
         """The one place where a claim ends."""
+        claim.waits()
         late = self._clock.monotonic() >= claim.deadline_s
         if task.cancelled():
             claim.state = ClaimState.CANCELLED

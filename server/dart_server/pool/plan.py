@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 KEPT_BONUS = 1.5
@@ -33,9 +33,10 @@ class Phase(StrEnum):
     """Leased, or being made for a claim."""
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """One slot. `base`: what it is a desktop of (shape and image); `kind`: what exactly it is, or will be, a copy of."""
+class Copy(NamedTuple):
+    """One slot; a tuple, since every plan looks at all of them.
+
+    `base`: what it is a desktop of (shape and image); `kind`: what exactly it is, or will be, a copy of."""
 
     desktop_id: str
     base: Hashable

@@ -79,9 +79,10 @@ class Slots:
         found = self._snapshots.deepest(want) if self._provider.capabilities.memory_snapshot else None
         return (want.base_of, found.snapshot_id if found else None)
 
-    def serves(self, slot: Slot, want: Want) -> bool:
-        """Whether a slot is, untouched, what is wanted."""
-        return (slot.shape, slot.image_digest) == want.base_of and self.fresh(slot, want)
+    def first_that_serves(self, want: Want) -> Slot | None:
+        """A free slot that is, untouched, what is wanted."""
+        is_wanted, base = self._judge(want), want.base_of
+        return next((slot for slot in self.idle() if (slot.shape, slot.image_digest) == base and is_wanted(slot)), None)
 
     def fresh(self, slot: Slot, want: Want) -> bool:
         """Whether an untouched slot of the wanted shape is what is wanted already; without memory snapshots a booted one is."""

@@ -31,6 +31,7 @@ from dart_server.wire import DEFAULT_POOL, DesktopState
 log = logging.getLogger(__name__)
 FREEZING = "freezing"
 """What the back-off knows a provider by that does not freeze although it says so."""
+_OUT = (DesktopState.GONE, DesktopState.QUARANTINED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Standby:
 
     def _asked(self, want: Want) -> None:
         self._demand.asked(want)
-        hit = any(self._slots.serves(slot, want) for slot in self._slots.idle())
+        hit = self._slots.first_that_serves(want) is not None
         self._hits += hit
         self._misses += not hit
         pools = self._pools.all()
@@ -103,7 +104,7 @@ class Standby:
         aims = self._aims()
         if not aims and not self._slots.idle():
             return
-        copies = self._copies()
+        copies = self._copies(held=any(aim.target.at_least or aim.target.at_most is not None for aim in aims))
         making = sum(copy.phase is Phase.MAKING for copy in copies)
         actions = plan(
             [aim.target for aim in aims],
@@ -208,23 +209,25 @@ class Standby:
         making = any(slot.warming and self._coming(slot) == kind for slot in self._slots.by_id.values())
         return 0 if making else 1 if allowed is None else min(1, allowed)
 
-    def _copies(self) -> list[Copy]:
-        """The slots as the plan sees them; what is on its way out is none of its business."""
+    def _copies(self, *, held: bool = True) -> list[Copy]:
+        """The slots as the plan sees them, those that somebody has only where `held`; what is on its way out is none of its business."""
         found: list[Copy] = []
         for slot in self._slots.by_id.values():
-            base = (slot.shape, slot.image_digest)
-            kind = self._coming(slot) if slot.warming else (base, slot.snapshot_id)
-            if slot.state in (DesktopState.GONE, DesktopState.QUARANTINED):
+            if slot.state in _OUT:
                 continue
+            base = (slot.shape, slot.image_digest)
             if slot.warming:
-                phase = Phase.MAKING
-            elif slot.lease_id is not None or slot.busy:
+                found.append(Copy(slot.desktop_id, base, self._coming(slot), Phase.MAKING))
+                continue
+            if slot.lease_id is not None or slot.busy:
+                if not held:
+                    continue
                 phase = Phase.HELD
             elif not slot.clean:
                 phase = Phase.USED
             else:
                 phase = Phase.FROZEN if slot.frozen else Phase.READY
-            found.append(Copy(slot.desktop_id, base, kind, phase))
+            found.append(Copy(slot.desktop_id, base, (base, slot.snapshot_id), phase))
         return found
 
     async def _warm(self, slot: Slot, want: Want, kind: object) -> None:
@@ -270,7 +273,7 @@ class Standby:
         """Wait while none of the standby is ready but one is being made: it is ready before a desktop that is begun now.
         True when there was something to wait for."""
         waited = False
-        while not any(self._slots.serves(slot, want) for slot in self._slots.idle()):
+        while self._slots.first_that_serves(want) is None:
             if not any(self._comes(slot, want) for slot in self._slots.by_id.values()):
                 return waited
             waited = True
@@ -291,7 +294,7 @@ class Standby:
         """The slot in which a lease goes on at its reset: an untouched one that is what is wanted already, else its own. The old one is
         removed, at once refused by its fence, and the standby is filled up again."""
         self._asked(want)
-        standby = next((slot for slot in self._slots.idle() if self._slots.serves(slot, want)), None)
+        standby = self._slots.first_that_serves(want)
         if standby is None:
             self._making.changed()
             return slot

@@ -86,11 +86,11 @@ def carried_out(actions: list[Action], there: list[Copy], wanted: list[Target]) 
                 made = desktop_id or f"n{next(NUMBERS)}"
                 found[made] = Copy(made, target.base, target.kind, Phase.READY)
             case Freeze(desktop_id):
-                found[desktop_id] = replace(found[desktop_id], phase=Phase.FROZEN)
+                found[desktop_id] = found[desktop_id]._replace(phase=Phase.FROZEN)
             case Thaw(desktop_id):
-                found[desktop_id] = replace(found[desktop_id], phase=Phase.READY)
+                found[desktop_id] = found[desktop_id]._replace(phase=Phase.READY)
             case Remove(desktop_id):
-                found[desktop_id] = replace(found[desktop_id], phase=Phase.HELD, kind=("gone", 0))
+                found[desktop_id] = found[desktop_id]._replace(phase=Phase.HELD, kind=("gone", 0))
     return [copy for copy in found.values() if copy.kind != ("gone", 0)]
 
 
