@@ -94,7 +94,7 @@ async def _eat_all_memory(lease: AsyncLease) -> None:
 
 
 async def _use_up_the_processes(lease: AsyncLease) -> None:
-    await _quietly(lease.exec(["sh", "-c", "while sleep 600 & do :; done"], timeout_s=60))
+    await _quietly(lease.exec(["sh", "-c", "while sleep 600 >/dev/null 2>&1 & do :; done"], timeout_s=60))
 
 
 async def _fill_the_disk(lease: AsyncLease) -> None:
