@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from dart_envs.farm.base import GuestReply
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.farm.loop import LoopThread
+from dart_envs.farm.transport import Address
 from dart_envs.types import Frame
 from dart_server.wire import (
     A11yElement,
@@ -25,6 +26,7 @@ from dart_server.wire import (
     FrameSpec,
     InputEvent,
     LeaseView,
+    LiveViewTicket,
     ResetReply,
     SettleSpec,
     SetupGrant,
@@ -107,6 +109,13 @@ class Lease:
 
     def view(self) -> LeaseView:
         return self._loop.run(self.inner.view())
+
+    @property
+    def farm_address(self) -> Address:
+        return self.inner.farm_address
+
+    def live_view(self) -> LiveViewTicket:
+        return self._loop.run(self.inner.live_view())
 
     def events(
         self, after: int = 0, *, before: int | None = None, limit: int = 500, kind: str | None = None

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,15 @@ async def stops_once(seen: Seen) -> Action:
 stops: list[int] = []
 
 
+@pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """Ctrl-C is heard, which shells turn off for what they start in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_what_ctrl_c_stopped_goes_on_and_all_step_budgets_are_one_report(
     farm: FakeFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
