@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Executable, Row, bindparam, delete, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from dart_server.batches import Frequent, Statement, execute_all, table_of
+from dart_server.checkpoints import Checkpoints
 from dart_server.clock import Clock
 from dart_server.engine import LedgerTaken, is_outage, make_engine, upgrade
 from dart_server.errors import ConfigError
@@ -38,6 +40,10 @@ class Commits:
         self._clock = clock
         self._writer = FARM if sole else new_id("writer")
         self._number = 0
+        self._checkpoints: Checkpoints | None = None
+        database = self._engine.url.database
+        if sole and self._engine.dialect.name == "sqlite" and database not in (None, "", ":memory:"):
+            self._checkpoints = Checkpoints(Path(str(database)))
         self.seen_at: float | None = None
         """When this writer's former life wrote last, None when it had none."""
 
@@ -48,7 +54,7 @@ class Commits:
             try:
                 upgrade(self._engine)
                 self._enter()
-                return
+                break
             except LedgerTaken as error:
                 if time.monotonic() >= deadline_s:
                     raise ConfigError(f"DART_DB_URL: {error}.") from error
@@ -61,6 +67,8 @@ class Commits:
                     f"the database {self._engine.url.render_as_string()} cannot be used: {reason}. Check DART_DB_URL."
                 ) from error
             time.sleep(START_POLL_S)
+        if self._checkpoints is not None:
+            self._checkpoints.start()
 
     def _enter(self) -> None:
         with self._engine.begin() as connection:
@@ -84,6 +92,8 @@ class Commits:
             if again and connection.execute(select(WriterRow.number).where(mine)).scalar() == number:
                 return
             execute_all(connection, [*statements, _NUMBER(which=self._writer, number=number, at=self._clock.time())])
+        if self._checkpoints is not None:
+            self._checkpoints.committed()
 
     def select(self, statement: Executable) -> Sequence[Row[Any]]:
         with self._engine.connect() as connection:
@@ -95,6 +105,8 @@ class Commits:
 
     def leave(self) -> None:
         """Close; a writer that is not the farm leaves no row."""
+        if self._checkpoints is not None:
+            self._checkpoints.stop()
         try:
             if self._writer != FARM:
                 with self._engine.begin() as connection:

@@ -55,7 +55,8 @@ class LedgerTaken(Exception):
 
 
 def make_engine(url: str, *, sole: bool) -> Engine:
-    """The engine of a database; `sole`: a PostgreSQL one is held for this process alone. Raises `ConfigError`."""
+    """The engine of a database; `sole`: a PostgreSQL one is held for this process alone, and an SQLite one's commits make no checkpoints
+    (`checkpoints` does). Raises `ConfigError`."""
     parsed = parse_url(url)
     given: dict[str, Any] = {}
     if parsed.get_backend_name() == "postgresql":
@@ -67,6 +68,8 @@ def make_engine(url: str, *, sole: bool) -> Engine:
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _sqlite_connected)
         event.listen(engine, "begin", _sqlite_begin)
+        if sole:
+            event.listen(engine, "connect", _sqlite_without_checkpoints)
     elif sole:
         event.listen(engine, "connect", _hold_postgres)
     return engine
@@ -136,6 +139,10 @@ def _sqlite_connected(connection: Any, _record: Any) -> None:
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", f"busy_timeout={BUSY_MS}"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _sqlite_without_checkpoints(connection: Any, _record: Any) -> None:
+    connection.execute("PRAGMA wal_autocheckpoint=0")
 
 
 def _sqlite_begin(connection: Connection) -> None:
