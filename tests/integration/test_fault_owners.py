@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
 
 import pytest
+from guest_insides import processes_of
 from served_farm import served_farm
 
 from dart_envs.core import AsyncDesktopEnv
@@ -139,20 +139,9 @@ async def test_breaking_the_desktop_from_inside_never_pays(
     assert (await env.step(Action(ActionType.DONE))).reward == 1.0
 
 
-def _processes_of(desktop_id: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and desktop_id in (entry / "cgroup").read_text():
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return sorted(found)
-
-
 async def test_a_desktop_killed_by_the_host_is_masked_and_replaced(env: AsyncDesktopEnv) -> None:
     lease = await _lease(env)
-    processes = _processes_of(lease.desktop_id)
+    processes = processes_of(lease.desktop_id)
     assert processes, f"no process belongs to {lease.desktop_id}"
     os.kill(processes[0], signal.SIGKILL)
     result = await _finish(env)

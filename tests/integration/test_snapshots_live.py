@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 from collections import Counter
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from guest_insides import hold_in_memory, read_when_there, spelt
 from served_farm import served_farm
 
 from dart_envs.core import AsyncDesktopEnv
@@ -72,26 +72,6 @@ def holding(top: Path, needles: dict[str, bytes]) -> dict[str, str]:
     return found
 
 
-def spelt(name: str, secret: str) -> dict[str, bytes]:
-    """A secret as it may lie in memory or in a file."""
-    raw = secret.encode()
-    return {
-        name: raw,
-        f"{name} as UTF-16": secret.encode("utf-16-le"),
-        f"{name} as UTF-32": secret.encode("utf-32-le"),
-        f"{name} in hex": raw.hex().encode(),
-        f"{name} in base64": base64.b64encode(raw)[: len(raw) * 4 // 3 - 3],
-    }
-
-
-async def hold_in_memory(lease: AsyncLease, secret: str) -> None:
-    """A process of the desktop that has the text in memory and nowhere else, its two halves coming separately."""
-    half = len(secret) // 2
-    program = "import sys, time; word = sys.argv[1] + sys.argv[2]; open('/tmp/up', 'w'); time.sleep(600)"
-    await lease.exec(["python3", "-c", program, secret[:half], secret[half:]], detach=True)
-    await read_when_there(lease, "/tmp/up")
-
-
 async def test_no_key_token_or_answer_is_in_a_snapshot(place: tuple[str, Path]) -> None:
     url, runtime = place
     task = parse_task(
@@ -149,15 +129,6 @@ TICKING = (
     " time.sleep(0.002); now = time.monotonic(); worst = max(worst, now - last); last = now\n"
     "open('/tmp/new', 'w').write(repr(worst)); os.rename('/tmp/new', '/tmp/worst')\n"
 )
-
-
-async def read_when_there(lease: AsyncLease, path: str) -> bytes:
-    async with asyncio.timeout(20):
-        while True:
-            content = await lease.read_file(path)
-            if content is not None:
-                return content
-            await asyncio.sleep(0.02)
 
 
 async def test_the_pause_that_is_told_is_the_pause_that_is_felt(place: tuple[str, Path]) -> None:
