@@ -49,6 +49,8 @@ NOTE = (
     "Intervals are Wilson's, 95 %, of the share of trials with reward 1. A trial without a verdict (a fault of the farm, an evaluator "
     "or an endpoint) counts nowhere, and is run again by the same command."
 )
+NUMBERS = frozenset({"trials", "no verdict", "solved", "mean reward", "budget", "steps", "seconds"})
+"""Columns of numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ def _share(row: Row | None) -> str:
 
 def _table_of(summary: Summary) -> str:
     names = ("domain", "trials", "no verdict", "solved", "95 % interval", "mean reward", "steps", "seconds")
-    head = "".join(f'<th scope="col"{_number(index)}>{name}</th>' for index, name in enumerate(names))
+    head = "".join(f'<th scope="col"{_aligned(name)}>{name}</th>' for name in names)
     lines = []
     for row in summary.rows:
         solved = f"{row.solved} ({row.solved / row.trials:.1%})" if row.trials else "–"
@@ -176,13 +178,14 @@ def _table_of(summary: Summary) -> str:
             str(row.trials), unjudged, solved, _interval(row) + _bar(row), _told(row.mean_reward, 3), _told(row.mean_steps, 1),
             _told(row.mean_seconds, 1),
         )  # fmt: skip
-        cells = "".join(f"<td{_number(index + 1)}>{cell}</td>" for index, cell in enumerate(numbers))
+        cells = "".join(f"<td{_aligned(name)}>{cell}</td>" for name, cell in zip(names[1:], numbers, strict=True))
         lines.append(f'<tr{_row_class(row.domain)}><td class="id">{html.escape(_domain(row.domain))}</td>{cells}</tr>')
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
 
 
-def _number(index: int) -> str:
-    return ' class="n"' if index in (1, 2, 3, 5, 6, 7) else ""
+def _aligned(column: str) -> str:
+    """Numbers stand to the right, and so does the head over them."""
+    return ' class="n"' if column in NUMBERS else ""
 
 
 def _told(value: float | None, digits: int) -> str:
@@ -195,14 +198,16 @@ def _trials(parts: Sequence[Part]) -> str:
     tasks = sorted({task_id for trials in by_part for task_id in trials}, key=lambda one: (_merit(one, by_part), one))
     several = len(parts) > 1
     names = [*(["budget"] if several else []), "reward", "end", "steps", "seconds", "cause"]
-    head = "".join(f'<th scope="col"{" class=n" if name in ("steps", "seconds") else ""}>{name}</th>' for name in names)
+    head = "".join(f'<th scope="col"{_aligned(name)}>{name}</th>' for name in names)
     lines = []
     for task_id in tasks:
         runs = [(part, trials[task_id]) for part, trials in zip(parts, by_part, strict=True) if task_id in trials]
         for index, (part, trial) in enumerate(runs):
             span = f' rowspan="{len(runs)}"' if len(runs) > 1 else ""
             first = f'<td class="id"{span}>{html.escape(task_id)}</td>' if index == 0 else ""
-            budget = f'<td class="n">{part.budget if part.budget is not None else "own"}</td>' if several else ""
+            budget = (
+                f"<td{_aligned('budget')}>{part.budget if part.budget is not None else 'own'}</td>" if several else ""
+            )
             lines.append(f"<tr>{first}{budget}{_cells(trial)}</tr>")
     table = f"<thead><tr><th scope='col'>task</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
     return f'<p class="soft">What was not solved comes first.</p><div class="wide"><table>{table}</table></div>'
@@ -221,6 +226,6 @@ def _cells(trial: Trial) -> str:
     refused = f", {trial.refused} refused" if trial.refused else ""
     return (
         f"<td>{reward}</td><td>{html.escape(trial.end)}{' (infeasible task)' if trial.infeasible else ''}</td>"
-        f'<td class="n">{trial.steps}{refused}</td><td class="n">{trial.seconds:.1f}</td>'
+        f"<td{_aligned('steps')}>{trial.steps}{refused}</td><td{_aligned('seconds')}>{trial.seconds:.1f}</td>"
         f'<td class="cause">{html.escape(trial.cause or "")}</td>'
     )

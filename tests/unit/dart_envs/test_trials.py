@@ -196,6 +196,23 @@ def test_the_page_shows_every_step_budget_and_escapes_what_it_is_told() -> None:
     assert "4 of 4 tasks not run yet" in alone
 
 
+def test_the_head_of_a_column_is_aligned_as_what_stands_under_it() -> None:
+    trials = [
+        Trial("s/a/0", "calc", False, 0.0, "max_steps", 3, 0, 1.0),
+        Trial("s/b/0", "os", False, 1.0, "done", 3, 0, 1.0),
+    ]
+    compared = 0
+    for parts in ([Part(None, trials, 2)], [Part(15, trials, 2), Part(50, trials, 2)]):
+        for table in re.findall(r"<table>.*?</table>", to_html(parts, "x", {}), flags=re.DOTALL):
+            heads = [("class" in tag, name) for tag, name in re.findall(r"<th ([^>]*)>([^<]*)</th>", table)]
+            for row in re.findall(r"<tr[^>]*>(<td.*?)</tr>", table):
+                cells = ['class="n"' in tag for tag in re.findall(r"<td([^>]*)>", row)]
+                under = heads[len(heads) - len(cells) :]
+                assert cells == [right for right, _ in under], under
+                compared += len(cells)
+    assert compared > 50
+
+
 def test_a_folder_of_other_settings_is_not_mixed(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
