@@ -1,19 +1,25 @@
-"""A loop as OSWorld's run scripts write it, with an agent as its agents are written, on a live desktop through the facade."""
+"""A loop as OSWorld's run scripts write it, with an agent as its agents are written, on a live desktop through the facade; and every
+action of `computer_13`, each by what it does to a text."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from guest_insides import holding, spelt
 from PIL import Image
 from served_farm import served_farm
 
+from dart_envs.errors import ActionError
+from dart_envs.farm.lease import AsyncLease
 from dart_envs.osworld import DesktopEnv
 
 pytestmark = [pytest.mark.desktop, pytest.mark.timeout(300)]
@@ -39,6 +45,27 @@ EXAMPLE = {
     },
     "proxy": False,
 }
+
+
+LINES = {
+    **EXAMPLE,
+    "id": "c13e5d70-0000-4000-8000-6d6f75736570",
+    "instruction": "Change the first five lines of note.txt.",
+    "config": [
+        {"type": "execute", "parameters": {"command": "seq -f 'line %g' 60 > ~/note.txt", "shell": True}},
+        *EXAMPLE["config"][1:],  # type: ignore[misc]
+    ],
+    "evaluator": {
+        "func": "check_include_exclude",
+        "result": {"type": "vm_command_line", "command": "head -n 6 /home/user/note.txt", "shell": True},
+        "expected": {
+            "type": "rule",
+            "rules": {"include": ["word 1\ndragged\nheld\nkeys\ntwice 5\nline 6\n"], "exclude": []},
+        },
+    },
+}
+LINE_HEIGHT = 17
+"""Of the editor's font, pixels."""
 
 
 class PromptAgent:
@@ -102,6 +129,13 @@ def env(farm_url: str) -> Iterator[DesktopEnv]:
     made.close()
 
 
+@pytest.fixture
+def events_env(farm_url: str) -> Iterator[DesktopEnv]:
+    made = DesktopEnv(action_space="computer_13", screen_size=(1024, 768), image="basic", farm=farm_url)
+    yield made
+    made.close()
+
+
 def test_an_agent_written_for_osworld_runs_unchanged(env: DesktopEnv, tmp_path: Path) -> None:
     agent = PromptAgent()
     assert run_single_example(agent, env, EXAMPLE, tmp_path, max_steps=15) == 1.0
@@ -123,3 +157,57 @@ def test_an_agent_written_for_osworld_runs_unchanged(env: DesktopEnv, tmp_path: 
     assert answer["output"].strip() == "1024"
     assert env.controller.get_file("/home/user/note.txt") == b"first line\n"
     assert env.controller.get_file("/home/user/absent") is None
+
+
+def nested(kind: str, **parameters: Any) -> dict[str, Any]:
+    return {"action_type": kind, "parameters": parameters}
+
+
+def flat(kind: str, **parameters: Any) -> dict[str, Any]:
+    return {"action_type": kind, **parameters}
+
+
+def test_every_action_of_computer_13_does_what_it_says(events_env: DesktopEnv) -> None:
+    env, began_s = events_env, time.time()
+    first = env.reset(task_config=LINES)
+    area = re.search(r'<text [^>]*screencoord="\((\d+), (\d+)\)"', first["accessibility_tree"])
+    assert area is not None
+    left, top = int(area[1]), int(area[2])
+
+    def at(line: int, x: int) -> dict[str, int]:
+        return {"x": left + x, "y": top + LINE_HEIGHT * (line - 1) + LINE_HEIGHT // 2}
+
+    def do(*actions: Any) -> dict[str, Any]:
+        for action in actions:
+            seen, reward, done, _ = env.step(action)
+            assert (reward, done) == (0.0, action == "DONE")
+        return seen
+
+    do(nested("DOUBLE_CLICK", **at(1, 10)), nested("TYPING", text="word"))
+    do(flat("MOVE_TO", **at(2, 1)), flat("DRAG_TO", **at(2, 300)), flat("TYPING", text="dragged"))
+    do(nested("MOVE_TO", **at(3, 1)), nested("MOUSE_DOWN", button="left"), nested("MOVE_TO", **at(3, 300)))
+    do(nested("MOUSE_UP", button="left"), flat("TYPING", text="held"))
+    do(
+        nested("CLICK", **at(4, 300)),
+        flat("KEY_DOWN", key="shift"),
+        flat("PRESS", key="home"),
+        nested("KEY_UP", key="shift"),
+    )
+    do(
+        nested("TYPING", text="keys"),
+        flat("CLICK", **at(5, 10), button="left", num_clicks=2),
+        nested("TYPING", text="twice"),
+    )
+    assert env.evaluate() == 0.0, "it is not saved yet"
+    menu = do(nested("RIGHT_CLICK", **at(9, 100)))
+    assert re.search(r'<menu-item name="Select All *" [^>]*showing="true"', menu["accessibility_tree"])
+    before = do(flat("PRESS", key="escape"), flat("MOVE_TO", **at(20, 100)))
+    assert do(nested("SCROLL", dx=0, dy=-5))["screenshot"] != before["screenshot"]
+    do(nested("HOTKEY", keys=["ctrl", "s"]), "WAIT", "DONE")
+    assert env.evaluate() == 1.0
+    with pytest.raises(ActionError, match="between 0 and 1023"):
+        env.step(nested("CLICK", x=1024, y=3))
+    if os.geteuid() == 0:
+        lease = env._lease()
+        assert isinstance(lease, AsyncLease)
+        assert holding(lease.desktop_id, spelt("task id", str(LINES["id"])), began_s) == {}
