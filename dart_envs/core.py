@@ -37,7 +37,7 @@ from dart_envs.errors import (
 from dart_envs.evaluate.choice import scorer_named
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.transport import FATAL_CODES
-from dart_envs.judging import JudgeOn, check_alive, check_outcome, copy_of, desktop_to_judge
+from dart_envs.judging import JudgeOn, check_alive, check_outcome, copy_of, desktop_to_judge, judge_on_named
 from dart_envs.prepare import Preparer
 from dart_envs.types import (
     Action,
@@ -107,7 +107,7 @@ class AsyncDesktopEnv:
         self._ttl_s, self._wait_s = ttl_s, wait_s
         self._evaluate_timeout_s = evaluate_timeout_s
         self._labels = dict(labels or {})
-        self._judge_on = JudgeOn(judge_on)
+        self._judge_on = judge_on_named(judge_on)
         self._how: dict[str, Any] = {} if scorer is None else {"scorer": str(scorer_named(scorer))}
         self._clock = clock
         self._preparer = Preparer(farm, self.shape, clock=clock, wait_s=setup_wait_s)

@@ -11,39 +11,45 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 
 from dart_envs.action_spaces import ActionSpaceChoice, make_codec
 from dart_envs.core import DEFAULT_SETTLE, AsyncDesktopEnv
 from dart_envs.errors import DartEnvError, FarmError
+from dart_envs.evaluate.choice import scorer_named
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.live import LiveWindow, Showable
 from dart_envs.farm.loop import LoopThread
-from dart_envs.judging import JudgeOn
+from dart_envs.farm.transport import parse_address
+from dart_envs.judging import JudgeOn, judge_on_named
 from dart_envs.selection import TaskChoice, load, select
 from dart_envs.types import Action, Gesture, Outcome, RgbImage, TaskLike
 from dart_envs.views import ObservationChoice, View, make_spec
 from dart_server.wire import DesktopShape, SettleSpec
 
 log = logging.getLogger(__name__)
+_M = TypeVar("_M", bound=BaseModel)
 
 OBSERVATION = ("screenshot",)
+RESET_OPTIONS = ("task",)
 
 
 class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
     """One desktop, one task after another.
 
-    task: a task id (`basics/family/variation`), a suite or family, a task object, or a sequence of these;
-    None plays the bundled suite. Each `reset` draws one by the seed, or takes `options={"task": …}`. split:
+    task: a task id (`basics/family/variation`), a suite or family, the path of a task file or of a folder of them, a task object, the
+    content of a task file, or a sequence of these; None plays the bundled suite. Each `reset` draws one by the seed, or takes
+    `options={"task": …}`. Or a sampler: a callable that gets the episode's `numpy.random.Generator` and answers with a task. split:
     `train`, `validation` or `test`, for suites and families. max_steps: overrides the tasks' own budget.
     resolution: (width, height), pixels. font_size: points; None keeps the image's. image: name of the desktop
-    image; None takes the one that the first task is made for.
+    image; None takes the one that the first task is made for, or that the sampler's attribute `image` names (`basic` without one).
     farm: URL of a farm (default: `DART_FARM_URL`, else the embedded farm, started on demand), or an
     object with `FarmLike`'s methods. settle: how long the screen must be quiet before it is looked at, a
     `SettleSpec` or its fields. observation: names of parts (`screenshot`, and if wanted one of `a11y`, `a11y_xml`, `a11y_table`,
@@ -88,16 +94,10 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         self.action_space = self._codec.space
         self._view = View(make_spec(observation), self.shape.resolution)
         self.observation_space = self._view.space
-        self._core_options: dict[str, Any] = {
-            "shape": self.shape,
-            "max_steps": max_steps,
-            "settle": make_settle(settle),
-            "observation": self._view.spec.parts,
-            "labels": labels,
-            "judge_on": JudgeOn(judge_on),
-            "scorer": scorer,
-        }
-        self._farm = farm
+        self._core_options = make_core_options(
+            self.shape, max_steps, settle, self._view.spec.parts, labels, judge_on, scorer
+        )
+        self._farm = check_farm(farm)
         self._held: _Held | None = None
         self._screen: RgbImage | None = None
 
@@ -107,6 +107,7 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         """Start an episode. `options={"task": id or task}` picks the task. Raises `SetupError`, `FarmError`
         or `DesktopError` when no desktop could be brought to the task's start."""
         super().reset(seed=seed)
+        check_reset_options(options, RESET_OPTIONS)
         chosen = (options or {}).get("task")
         task = self.tasks.draw(self.np_random) if chosen is None else load(chosen)
         held = self._hold()
@@ -229,17 +230,71 @@ class _Held:
 
 def make_shape(image: str, resolution: tuple[int, int], font_size: int | None) -> DesktopShape:
     """The desktop that is asked for. Raises `ValueError` with the field at fault."""
-    width, height = (int(side) for side in resolution)
+    try:
+        width, height = (int(side) for side in resolution)
+    except (TypeError, ValueError):
+        width = height = 0
     if not (64 <= width <= 7680 and 64 <= height <= 4320):
-        raise ValueError(f"resolution is (width, height) in pixels, 64×64 to 7680×4320, not {tuple(resolution)}.")
-    return DesktopShape(image=image, resolution=(width, height), font_size=font_size)
+        raise ValueError(f"resolution is (width, height) in pixels, 64×64 to 7680×4320, not {resolution!r}.")
+    return _made(DesktopShape, {"image": image, "resolution": (width, height), "font_size": font_size}, "")
 
 
 def make_settle(settle: SettleSpec | Mapping[str, int] | None) -> SettleSpec:
-    """The settling to use: the one given, as a spec or as its fields, or the default."""
+    """The settling to use: the one given, as a spec or as its fields, or the default. Raises `ValueError` with the field at fault."""
     if settle is None:
         return DEFAULT_SETTLE
-    return settle if isinstance(settle, SettleSpec) else SettleSpec.model_validate(dict(settle))
+    return settle if isinstance(settle, SettleSpec) else _made(SettleSpec, settle, "settle.")
+
+
+def _made(model: type[_M], fields: Mapping[str, Any], prefix: str) -> _M:
+    """The model of these fields. Raises `ValueError` about the first one at fault, in one sentence."""
+    try:
+        return model.model_validate(dict(fields))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = prefix + ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{field}: {first['msg'].lower()}, not {first['input']!r}.") from None
+
+
+def make_core_options(
+    shape: DesktopShape,
+    max_steps: int | None,
+    settle: SettleSpec | Mapping[str, int] | None,
+    parts: Sequence[str],
+    labels: Mapping[str, str] | None,
+    judge_on: JudgeOn | str,
+    scorer: str | None,
+) -> dict[str, Any]:
+    """Arguments of `AsyncDesktopEnv`, checked before there is one. Raises `ValueError`, and `EvaluatorError` for an unknown scorer."""
+    if max_steps is not None and (not isinstance(max_steps, int | np.integer) or max_steps < 1):
+        raise ValueError(f"max_steps is a whole number from 1 on, or None for the task's own, not {max_steps!r}.")
+    if scorer is not None:
+        scorer_named(scorer)
+    return {
+        "shape": shape,
+        "max_steps": max_steps,
+        "settle": make_settle(settle),
+        "observation": parts,
+        "labels": labels,
+        "judge_on": judge_on_named(judge_on),
+        "scorer": scorer,
+    }
+
+
+def check_farm(farm: str | FarmLike | None) -> str | FarmLike | None:
+    """The farm as it was given. Raises `FarmError` for an address that is none, `ValueError` for what is no farm."""
+    if isinstance(farm, str):
+        parse_address(farm)
+    elif farm is not None and not hasattr(farm, "lease"):
+        raise ValueError(f"farm is the URL of a farm, an object with FarmLike's methods, or None, not {farm!r}.")
+    return farm
+
+
+def check_reset_options(options: Mapping[str, Any] | None, known: Sequence[str]) -> None:
+    """Raise `ValueError` for an option of `reset` that would be passed over."""
+    unknown = sorted(set(options or {}) - set(known))
+    if unknown:
+        raise ValueError(f"reset has no option {', '.join(unknown)}; its options are {', '.join(known)}.")
 
 
 async def _oracle(task: TaskLike, lease: LeaseLike, step: int) -> list[Action | Gesture]:

@@ -28,6 +28,14 @@ class JudgeOn(StrEnum):
     """A copy, forked for it: the desktop stays as the policy left it, for one who looks at it or goes on with it afterwards."""
 
 
+def judge_on_named(name: JudgeOn | str) -> JudgeOn:
+    """By value. Raises ValueError naming those that exist."""
+    try:
+        return JudgeOn(name)
+    except ValueError:
+        raise ValueError(f"judge_on is {' or '.join(JudgeOn)}, not {name!r}.") from None
+
+
 @asynccontextmanager
 async def copy_of(lease: LeaseLike, wait_s: float) -> AsyncIterator[LeaseLike]:
     """A copy of a desktop, given back at the end. Raises FarmError or DesktopError where there is none."""

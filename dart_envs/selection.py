@@ -1,20 +1,43 @@
-"""Which tasks an environment plays: names in, tasks out.
+"""Which tasks an environment plays: names or a sampler in, tasks out.
 
-Role: turn the `task` and `split` arguments of `gym.make` into a pool to draw from. Rule: a wrong name fails
-at once, before any desktop is leased. Non-goals: splits and loading (`dart_envs.tasks`).
+Role: turn the `task` and `split` arguments of `gym.make` into something to draw from. Rule: a wrong name fails
+at once, before any desktop is leased; the same random numbers draw the same tasks. Non-goals: splits and loading (`dart_envs.tasks`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Protocol, overload
 
 import numpy as np
 
-from dart_envs.errors import TaskError
+from dart_envs.errors import DartEnvError, TaskError
 from dart_envs.types import TaskLike
 
 DEFAULT_SUITE = "basics"
-TaskChoice = str | TaskLike | Sequence[str | TaskLike] | None
+DEFAULT_IMAGE = "basic"
+OneTask = str | TaskLike | Mapping[str, Any]
+"""A task id, the path of a task file, a task, or the content of a task file."""
+Sampler = Callable[[np.random.Generator], OneTask]
+"""Picks the next episode's task. What it draws from the generator follows the seed of `reset`. An attribute `image` names the desktop image
+that its tasks are for."""
+TaskChoice = OneTask | Sampler | Sequence[OneTask] | None
+_OF_A_TASK = ("id", "instruction", "max_steps", "publish_setup", "setup_key", "prepare", "evaluate")
+
+
+class TaskSource(Protocol):
+    """What episodes draw their tasks from."""
+
+    @property
+    def image(self) -> str:
+        """The desktop image that the tasks are made for, as far as it is known beforehand."""
+        ...
+
+    def draw(self, rng: np.random.Generator) -> TaskLike:
+        """The next episode's task. Raises `TaskError`."""
+        ...
 
 
 class TaskPool:
@@ -36,26 +59,61 @@ class TaskPool:
     @property
     def image(self) -> str:
         """The desktop image that the first task is made for."""
-        return str(getattr(load(self._entries[0]), "image", "basic"))
+        return str(getattr(load(self._entries[0]), "image", DEFAULT_IMAGE))
 
     def draw(self, rng: np.random.Generator) -> TaskLike:
         """One task, uniformly."""
         return load(self._entries[int(rng.integers(len(self._entries)))])
 
 
-def load(entry: str | TaskLike) -> TaskLike:
-    """A task by id; a task itself as it is. Raises `TaskError`."""
-    if not isinstance(entry, str):
-        return entry
+class Sampled:
+    """Tasks that a sampler picks, one for each episode."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    @property
+    def image(self) -> str:
+        """What the sampler says of itself; `basic` where it says nothing."""
+        return str(getattr(self._sampler, "image", DEFAULT_IMAGE))
+
+    def draw(self, rng: np.random.Generator) -> TaskLike:
+        """The sampler's next pick. Raises `TaskError`, also for whatever the sampler raises."""
+        try:
+            return load(self._sampler(rng))
+        except DartEnvError:
+            raise
+        except Exception as error:
+            raise TaskError(f"The sampler of tasks failed: {type(error).__name__}: {error}") from error
+
+
+def load(entry: OneTask) -> TaskLike:
+    """A task by id or path, or from the content of its file; a task itself as it is. Raises `TaskError`."""
     from dart_envs import tasks
 
-    return tasks.load(entry)
+    if isinstance(entry, str):
+        return tasks.load(entry)
+    if isinstance(entry, Mapping):
+        return tasks.load_data(entry, name=f"task {entry.get('id', 'without an id')}")
+    if lacking := [name for name in _OF_A_TASK if not hasattr(entry, name)]:
+        raise TaskError(
+            f"{entry!r} is no task: it has no {lacking[0]}. Give a task id, a path, a task, or a task file's content."
+        )
+    return entry
 
 
-def select(choice: TaskChoice, split: str | None) -> TaskPool:
-    """The pool that `choice` names: nothing (the bundled suite), a suite, `suite/family`, a family of the
-    bundled suite, a task id, the path of a task file (`.json`), a task, or a sequence of ids and tasks.
-    `split` applies to suites and families (None: all).
+@overload
+def select(choice: str | None, split: str | None) -> TaskPool: ...
+
+
+@overload
+def select(choice: TaskChoice, split: str | None) -> TaskPool | Sampled: ...
+
+
+def select(choice: TaskChoice, split: str | None) -> TaskPool | Sampled:
+    """What `choice` names: nothing (the bundled suite), a suite, `suite/family`, a family of the
+    bundled suite, a task id, the path of a task file (`.json`) or of a folder of them, a task, the content of a task file, a sequence of
+    these, or a sampler. `split` applies to suites and families (None: all).
     Raises `TaskError`.
     """
     if choice is None:
@@ -63,10 +121,11 @@ def select(choice: TaskChoice, split: str | None) -> TaskPool:
     if isinstance(choice, str):
         return TaskPool(_from_name(choice, split))
     if isinstance(choice, Sequence):
-        for entry in choice:
-            load(entry)
-        return TaskPool(choice)
-    return TaskPool([choice])
+        loaded = [(entry, load(entry)) for entry in choice]
+        return TaskPool([entry if isinstance(entry, str) else task for entry, task in loaded])
+    if callable(choice):
+        return Sampled(choice)
+    return TaskPool([load(choice)])
 
 
 def _from_name(name: str, split: str | None) -> Sequence[str]:
@@ -76,7 +135,7 @@ def _from_name(name: str, split: str | None) -> Sequence[str]:
         load(name)
         return [name]
     if name.startswith(("/", ".", "~")):
-        raise TaskError(f"{name!r} is no task file and no folder of task files, and no name in a suite either.")
+        return _from_folder(name)
     match name.split("/"):
         case [suite, family, _variation]:
             load(name)
@@ -84,11 +143,25 @@ def _from_name(name: str, split: str | None) -> Sequence[str]:
         case [suite, family]:
             return _from_suite(suite, split, family)
         case [single]:
-            if single in tasks.suite(DEFAULT_SUITE).families:
+            families = tasks.suite(DEFAULT_SUITE).families
+            if single in families:
                 return _from_suite(DEFAULT_SUITE, split, single)
-            return _from_suite(single, split, None)
+            try:
+                return _from_suite(single, split, None)
+            except TaskError as error:
+                near = get_close_matches(single, [*tasks.BUNDLED, *families], n=1)
+                raise TaskError(f"{error} Did you mean {near[0]}?" if near else str(error)) from error
         case _:
             raise TaskError(f"{name!r} is not a task; write a suite, suite/family or suite/family/variation.")
+
+
+def _from_folder(name: str) -> Sequence[str]:
+    files = sorted(str(path) for path in Path(name).expanduser().rglob("*.json"))
+    if not files:
+        raise TaskError(f"{name!r} is no task file and no folder of task files, and no name in a suite either.")
+    for path in files:
+        load(path)
+    return files
 
 
 def _from_suite(suite: str, split: str | None, family: str | None) -> Sequence[str]:

@@ -23,8 +23,8 @@ from dart_envs.action_spaces import ActionCodec
 from dart_envs.core import AsyncDesktopEnv
 from dart_envs.errors import ActionError, DartEnvError
 from dart_envs.farm.base import FarmLike
-from dart_envs.selection import TaskPool, load
-from dart_envs.types import EndReason, Gesture, Observation, RgbImage
+from dart_envs.selection import TaskSource, load
+from dart_envs.types import EndReason, Gesture, Observation, Outcome, RgbImage
 from dart_envs.views import View
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Transition:
 class SlotSpec:
     """What all desktops of a vector have in common. Deadlines in seconds, None: none of our own."""
 
-    tasks: TaskPool
+    tasks: TaskSource
     view: View
     core_options: Mapping[str, Any]
     autoreset: AutoresetMode = AutoresetMode.NEXT_STEP
@@ -155,6 +155,12 @@ class Slot:
         first = await self._begin()
         info = {**first.info, "final_obs": last.element, "final_info": last.info}
         return replace(last, element=first.element, info=info, error=first.error)
+
+    async def evaluate(self) -> Outcome:
+        """The verdict on the running episode's desktop as it is now, made on a copy. Errors as of `AsyncDesktopEnv.evaluate`."""
+        if self.over:
+            raise DartEnvError("No episode is running; its next observation has not been shown yet.")
+        return await self._core.evaluate()
 
     async def repeat(self) -> Transition:
         """The last observation again, for desktops that a masked reset leaves alone."""

@@ -24,15 +24,22 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from dart_envs.action_spaces import ActionSpaceChoice, make_codec
-from dart_envs.env import OBSERVATION, make_settle, make_shape
-from dart_envs.errors import ActionError
+from dart_envs.env import (
+    OBSERVATION,
+    RESET_OPTIONS,
+    check_farm,
+    check_reset_options,
+    make_core_options,
+    make_shape,
+)
+from dart_envs.errors import ActionError, DartEnvError
 from dart_envs.farm.base import FarmLike
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.loop import LoopThread
 from dart_envs.judging import JudgeOn
 from dart_envs.selection import TaskChoice, select
 from dart_envs.slot import Slot, SlotSpec, Transition
-from dart_envs.types import Gesture, RgbImage
+from dart_envs.types import Gesture, Outcome, RgbImage
 from dart_envs.views import ObservationChoice, View, make_spec
 from dart_server.wire import SettleSpec
 
@@ -96,19 +103,11 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         self.single_observation_space = self._view.space
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
-        core_options = {
-            "shape": self.shape,
-            "max_steps": max_steps,
-            "settle": make_settle(settle),
-            "observation": self._view.spec.parts,
-            "labels": labels,
-            "judge_on": JudgeOn(judge_on),
-            "scorer": scorer,
-        }
+        core_options = make_core_options(self.shape, max_steps, settle, self._view.spec.parts, labels, judge_on, scorer)
         mode = _mode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": mode}  # type: ignore[misc]
         self._spec = SlotSpec(self.tasks, self._view, core_options, mode, step_deadline_s, reset_deadline_s)
-        self._farm = farm
+        self._farm = check_farm(farm)
         self._own_farm: AsyncFarm | None = None
         self._loop = LoopThread.shared()
         self._slots: list[Slot] = []
@@ -125,6 +124,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start an episode everywhere. `seed` s gives desktop i the seed s+i. `options`: `task` for all
         desktops; `reset_mask`, bool [N], resets only where it is true. Steps in flight are cancelled."""
+        check_reset_options(options, (*RESET_OPTIONS, "reset_mask"))
         chosen = dict(options or {})
         mask = np.asarray(chosen.pop("reset_mask", np.ones(self.num_envs, dtype=np.bool_)), dtype=np.bool_)
         if mask.shape != (self.num_envs,):
@@ -191,6 +191,25 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
 
     # The rest of the interface.
 
+    def evaluate(self, env_ids: Sequence[int] | None = None) -> tuple[NDArray[np.float64], list[dict[str, Any]]]:
+        """The evaluators' verdicts on the desktops `env_ids` (None: all) as they are now, at any step: dense rewards. Each is made on
+        a copy, for which the farm needs a free desktop; the episodes go on undisturbed.
+
+        Returns rewards float64 [k], NaN where there is no verdict, and k dicts with the `outcome`, or the `cause` of there being none.
+        Desktops with an action in flight are refused.
+        """
+        indices = list(range(self.num_envs)) if env_ids is None else [int(index) for index in env_ids]
+        if not self._slots:
+            raise gym.error.ResetNeeded("Call reset() before evaluate.")
+        if busy := sorted(set(indices) & set(self._running)):
+            raise AlreadyPendingCallError(f"Desktops {busy} have an action in flight.", "evaluate")
+        verdicts = self._run(self._evaluate(indices))
+        rewards = np.array([one.reward if isinstance(one, Outcome) else np.nan for one in verdicts], dtype=np.float64)
+        infos = [
+            {"outcome": dict(one.details)} if isinstance(one, Outcome) else {"cause": str(one)} for one in verdicts
+        ]
+        return rewards, infos
+
     def render(self) -> tuple[RgbImage, ...] | None:
         """The last screenshot of every desktop."""
         if self.render_mode != "rgb_array":
@@ -248,6 +267,15 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         assert len(ready) >= at_least
         answers = [self._running.pop(index).result() for index in ready]
         return [replace(answer, info={**answer.info, "tag": self._tags[answer.index]}) for answer in answers]
+
+    async def _evaluate(self, indices: Sequence[int]) -> list[Outcome | DartEnvError]:
+        async def verdict(slot: Slot) -> Outcome | DartEnvError:
+            try:
+                return await slot.evaluate()
+            except DartEnvError as error:
+                return error
+
+        return list(await asyncio.gather(*(verdict(self._slots[index]) for index in indices)))
 
     async def _cancel(self) -> None:
         running, self._running = list(self._running.values()), {}

@@ -6,13 +6,14 @@ Role: everything that says what is to be done and how it is judged. Rule: a load
 
 from __future__ import annotations
 
-from dart_envs.tasks.loader import load, load_file, shape_of, suite
+from dart_envs.tasks.loader import BUNDLED, load, load_data, load_file, shape_of, suite
 from dart_envs.tasks.model import Evaluator, SetupStep, Split, Task, parse_task
 from dart_envs.tasks.script import Move, Play, Target
 from dart_envs.tasks.splits import split_of
 from dart_envs.tasks.suite import Draft, Family, Suite
 
 __all__ = [
+    "BUNDLED",
     "Draft",
     "Evaluator",
     "Family",
@@ -24,6 +25,7 @@ __all__ = [
     "Target",
     "Task",
     "load",
+    "load_data",
     "load_file",
     "parse_task",
     "shape_of",

@@ -7,10 +7,12 @@ Role: `load` and `suite` by name, `load_file` by path. Rule: users' suites come 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from dart_envs.errors import TaskError
 from dart_envs.tasks.model import Task, parse_task
@@ -32,7 +34,7 @@ BUNDLED = {
 
 def shape_of(task: Task) -> DesktopShape:
     """The desktop that a task is for: the one its suite is proved on; for a file, one with OSWorld's screen. Raises TaskError."""
-    if task.origin is None and task.suite:
+    if task.origin is None and not task.is_osworlds:
         return suite(task.suite).shape
     return DesktopShape(image=task.image, resolution=OSWORLD_SCREEN)
 
@@ -76,6 +78,14 @@ def load_file(path: Path) -> Task:
         raise TaskError(f"{path}: is not UTF-8 text.") from error
     except json.JSONDecodeError as error:
         raise TaskError(f"{path}: is not JSON: {error.msg} in line {error.lineno}.") from error
-    if isinstance(data, dict) and "suite" not in data:
-        data.setdefault("image", OSWORLD_IMAGE)
-    return parse_task(data, name=str(path), origin=path)
+    return load_data(data, name=str(path), origin=path)
+
+
+def load_data(data: Any, *, name: str, origin: Path | None = None) -> Task:
+    """A task from the content of a file in OSWorld's form; where it names neither image nor suite, it is for the image `desktop`.
+
+    name: what an error calls it. origin: where the file lies, for what it brings along. Raises TaskError naming the field.
+    """
+    if isinstance(data, Mapping) and "suite" not in data:
+        data = {"image": OSWORLD_IMAGE, **data}
+    return parse_task(data, name=name, origin=origin)

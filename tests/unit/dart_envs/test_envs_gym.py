@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -23,6 +25,7 @@ from dart_envs.errors import ActionError, DartEnvError, EvaluatorError, FarmErro
 from dart_envs.fake import FakeFarm
 from dart_envs.farm import live
 from dart_envs.types import Action, ActionType
+from dart_envs.vector import DartVectorEnv
 from dart_server.wire import FaultOwner
 
 SMALL = (80, 64)
@@ -113,7 +116,96 @@ def test_bad_arguments_are_refused_before_anything_is_leased(farm: FakeFarm) -> 
         DartOSWorldEnv("no-such-suite", farm=farm)
     with pytest.raises(TaskError, match="suite/family/variation"):
         DartOSWorldEnv("a/b/c/d", farm=farm)
+    with pytest.raises(TaskError, match=r"Did you mean press_button\?"):
+        DartOSWorldEnv("press_buton", farm=farm)
     assert farm.leases == []
+
+
+@pytest.mark.parametrize("make", [DartOSWorldEnv, DartVectorEnv])
+@pytest.mark.parametrize(
+    ("argument", "value", "sentence"),
+    [
+        ("task", 3, "^3 is no task: it has no id"),
+        ("task", [ToyTask(), 3], "^3 is no task: it has no id"),
+        ("task", {"id": "mine", "instruction": "Do."}, "^task mine: field 'evaluator': Field required.$"),
+        ("max_steps", 0, "^max_steps is a whole number from 1 on"),
+        ("max_steps", "3", "^max_steps is a whole number from 1 on"),
+        ("resolution", 1920, "^resolution is .width, height. in pixels, .* not 1920.$"),
+        ("resolution", (640, 400, 3), "^resolution is .width, height. in pixels"),
+        ("image", "../x", "^image: string should match pattern .* not '../x'.$"),
+        ("font_size", 1000, "^font_size: input should be less than or equal to 48, not 1000.$"),
+        ("settle", {"quiet": 3}, "^settle.quiet: extra inputs are not permitted, not 3.$"),
+        ("judge_on", "fork", "^judge_on is desktop or copy, not 'fork'.$"),
+        ("scorer", "mine", "auto, own or official, not 'mine'"),
+        ("farm", 3, "^farm is the URL of a farm, .* not 3.$"),
+        ("farm", "htp://x", "'htp://x' is not the address of a farm"),
+    ],
+)
+def test_a_wrong_argument_is_one_sentence_that_names_it(
+    farm: FakeFarm, make: type[Any], argument: str, value: Any, sentence: str
+) -> None:
+    with pytest.raises((ValueError, DartEnvError), match=sentence) as raised:
+        make(**{"task": ToyTask(), "resolution": SMALL, "farm": farm, argument: value})
+    assert "\n" not in str(raised.value)
+    assert farm.leases == []
+
+
+@pytest.mark.parametrize("make", [DartOSWorldEnv, DartVectorEnv])
+def test_an_option_of_reset_is_not_passed_over(farm: FakeFarm, make: type[Any]) -> None:
+    with closing(make(task=ToyTask(), resolution=SMALL, farm=farm)) as env:
+        with pytest.raises(ValueError, match=r"^reset has no option taks; its options are task"):
+            env.reset(options={"taks": ToyTask()})
+        assert farm.leases == []
+        env.reset(options={})
+
+
+def test_a_sampler_picks_the_tasks_and_the_seed_its_picks(farm: FakeFarm) -> None:
+    class Curriculum:
+        image = "desktop"
+
+        def __init__(self) -> None:
+            self.level = 0
+
+        def __call__(self, rng: np.random.Generator) -> ToyTask:
+            return ToyTask(id=f"toy/{self.level}/{rng.integers(1000):04d}")
+
+    sampler = Curriculum()
+    env = DartOSWorldEnv(sampler, resolution=SMALL, farm=farm)
+    assert env.shape.image == "desktop"
+    drawn = [env.reset(seed=5)[1]["task_id"]] + [env.reset()[1]["task_id"] for _ in range(3)]
+    assert drawn == [env.reset(seed=5)[1]["task_id"]] + [env.reset()[1]["task_id"] for _ in range(3)]
+    assert len(set(drawn)) > 2
+    sampler.level = 1
+    assert env.reset()[1]["task_id"].startswith("toy/1/")
+    env.close()
+
+
+def test_what_a_sampler_gets_wrong_is_an_error_about_tasks(farm: FakeFarm) -> None:
+    def fails(_rng: np.random.Generator) -> ToyTask:
+        raise IndexError("no level 7")
+
+    for sampler, sentence in ((fails, "IndexError: no level 7"), (lambda _rng: 3, "3 is no task")):
+        with pytest.raises(TaskError, match=sentence):
+            DartOSWorldEnv(sampler, resolution=SMALL, farm=farm).reset()  # type: ignore[arg-type]
+    assert farm.leases == []
+
+
+def test_a_task_may_be_the_content_of_its_file_or_a_folder_of_files(tmp_path: Path, farm: FakeFarm) -> None:
+    content = {"id": "mine", "instruction": "Do it.", "evaluator": {"func": "infeasible"}}
+    env = DartOSWorldEnv(content, resolution=(640, 400), farm=farm)
+    assert env.shape.image == "desktop", "OSWorld's task files are for it"
+    assert env.reset()[1]["task_id"] == "mine"
+    assert env.step(Action(ActionType.FAIL))[1] == 1.0
+    env.close()
+    (tmp_path / "os").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "os" / f"{name}.json").write_text(json.dumps(content | {"id": name}))
+    env = DartOSWorldEnv(str(tmp_path), resolution=(640, 400), farm=farm)
+    assert {env.reset(seed=seed)[1]["task_id"] for seed in range(8)} == {"a", "b"}
+    env.close()
+    (tmp_path / "os" / "c.json").write_text("{}")
+    with pytest.raises(TaskError, match=r"c\.json: field 'id'"):
+        DartOSWorldEnv(str(tmp_path), farm=farm)
 
 
 def test_an_invalid_action_raises_and_the_episode_goes_on(env: DartOSWorldEnv) -> None:

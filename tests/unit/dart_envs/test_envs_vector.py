@@ -221,6 +221,43 @@ def test_render_gives_one_frame_per_desktop(envs: DartVectorEnv) -> None:
     assert all((frames[i] == observations["screenshot"][i]).all() for i in range(N))
 
 
+def test_verdicts_can_be_asked_for_at_any_step(envs: DartVectorEnv, farm: FakeFarm) -> None:
+    with pytest.raises(ResetNeeded):
+        envs.evaluate()
+    envs.reset()
+    assert envs.evaluate()[0].tolist() == [0.0] * N
+    envs.step([TYPE, CLICK, TYPE])
+    rewards, infos = envs.evaluate()
+    assert rewards.tolist() == [1.0, 0.0, 1.0]
+    assert infos[0] == {"outcome": {"typed": "hello"}}
+    rewards, infos = envs.evaluate([2, 1])
+    assert rewards.tolist() == [1.0, 0.0]
+    assert sum(not lease.released for lease in farm.leases) == N, "a copy was kept"
+    *_, infos = envs.step([CLICK] * N)
+    assert infos["steps"].tolist() == [2] * N, "a verdict is no step"
+
+
+def test_a_verdict_that_cannot_be_had_is_told_and_no_zero(envs: DartVectorEnv, farm: FakeFarm) -> None:
+    envs.reset()
+    envs.step([TYPE, DONE, TYPE])
+    envs._slots[2]._core.lease.fail_next("fork", FarmError("full", code="no_capacity"))  # type: ignore[union-attr]
+    rewards, infos = envs.evaluate()
+    assert rewards[0] == 1.0
+    assert np.isnan(rewards[1:]).all()
+    assert [info.get("cause") for info in infos] == [
+        None,
+        "No episode is running; its next observation has not been shown yet.",
+        "full",
+    ]
+    gate = _Gate(envs, 0)
+    envs.send([CLICK], [0])
+    with pytest.raises(AlreadyPendingCallError, match=r"\[0\]"):
+        envs.evaluate()
+    assert envs.evaluate([1])[0].shape == (1,)
+    gate.open()
+    envs.recv()
+
+
 def test_close_gives_everything_back_also_with_steps_in_flight(envs: DartVectorEnv, farm: FakeFarm) -> None:
     envs.reset()
     _Gate(envs, 2)
