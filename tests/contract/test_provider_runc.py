@@ -127,6 +127,22 @@ async def test_connections_and_watches_inside_survive_a_fork(runc_copies: Case) 
     await eventually(go_on)
 
 
+ASK_FOR_A_KEY = """
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.pkey_alloc(0, 0), errno.errorcode[ctypes.get_errno()])
+"""
+
+
+async def test_no_program_gets_a_key_of_memory_which_no_snapshot_would_hold(runc_copies: Case) -> None:
+    await runc_copies.ready("d1")
+    await runc_copies.provider.snapshot("d1", "s1")
+    await runc_copies.provider.restore("d2", "s1")
+    for desktop_id in ("d1", "d2"):
+        told = await runc_copies.exec(desktop_id, "python3", "-c", ASK_FOR_A_KEY, user="user")
+        assert told["stdout"] == "-1 ENOSPC\n", told
+
+
 async def test_a_killed_farm_takes_its_helper_with_it(runc_case: Case, tmp_path: Path) -> None:
     """The farm process dies by SIGKILL: the helper notices, removes the desktops and ends."""
     layout = runc_case.layout

@@ -48,7 +48,7 @@ _SECCOMP_ARCHITECTURES = {
     "aarch64": ("SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"),
 }
 _CLONE_NEWUSER = 0x10000000
-_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
+_EPERM, _ENOSPC, _ENOSYS, _EAFNOSUPPORT = 1, 28, 38, 97
 _MASKED = (
     "/proc/acpi", "/proc/asound", "/proc/cmdline", "/proc/kallsyms", "/proc/kcore", "/proc/keys", "/proc/kmsg", "/proc/kpagecgroup",
     "/proc/kpagecount", "/proc/kpageflags", "/proc/latency_stats", "/proc/modules", "/proc/sched_debug", "/proc/scsi",
@@ -121,8 +121,9 @@ def runtime_config(
 
 
 def seccomp() -> dict[str, Any]:
-    """Everything is allowed but `REFUSED_SYSCALLS`, new user namespaces (clone3 answers ENOSYS: libc uses clone), and sockets of a family
-    that leads past the network namespace, such as the one between a virtual machine and its host."""
+    """Everything is allowed but `REFUSED_SYSCALLS`, new user namespaces (clone3 answers ENOSYS: libc uses clone), sockets of a family
+    that leads past the network namespace, such as the one between a virtual machine and its host, and protection keys of memory: CRIU
+    saves none, and a browser that had one dies in a restored desktop. They are answered as by a processor that has none."""
     highest = max(_FAMILIES)
     families = [{"index": 0, "value": highest, "op": "SCMP_CMP_GT"}]
     families += [{"index": 0, "value": one, "op": "SCMP_CMP_EQ"} for one in range(highest) if one not in _FAMILIES]
@@ -134,6 +135,7 @@ def seccomp() -> dict[str, Any]:
             {"names": list(REFUSED_SYSCALLS), "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM},
             {"names": ["clone"], "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM, "args": [new_user]},
             {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS},
+            {"names": ["pkey_alloc"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSPC},
             {"names": ["socketcall"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS},
             *(
                 {"names": ["socket"], "action": "SCMP_ACT_ERRNO", "errnoRet": _EAFNOSUPPORT, "args": [family]}

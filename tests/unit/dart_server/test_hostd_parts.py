@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -49,6 +50,11 @@ def test_a_desktop_is_confined() -> None:
     assert made["process"]["env"] == ["A=1", "B=2"]
     refused_calls = {name for rule in made["linux"]["seccomp"]["syscalls"] for name in rule["names"]}
     assert {"mount", "unshare", "bpf", "keyctl", "ptrace"} - refused_calls == {"ptrace"}
+
+
+def test_no_program_gets_what_a_restore_does_not_bring_back() -> None:
+    (rule,) = [rule for rule in oci.seccomp()["syscalls"] if "pkey_alloc" in rule["names"]]
+    assert rule == {"names": ["pkey_alloc"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSPC}
 
 
 def image_at(top: Path, name: str, manifest: Any) -> Path:
