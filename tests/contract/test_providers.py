@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from provider_cases import SPEC, Case, eventually, needs
@@ -30,6 +31,37 @@ async def test_created_desktop_is_ready_and_shows_its_screen(case: Case) -> None
     header, pixels = await case.step("d1", {"type": "move", "x": 31, "y": 47})
     assert (header["seq"], header["width"], header["height"], header["cursor"]) == (3, 640, 400, [31, 47])
     assert len(pixels) == 640 * 400 * 3
+
+
+BUSY_S = 1.5
+BUSY = f"""
+import os, time
+ends = time.monotonic() + {BUSY_S}
+children = [os.fork() for _ in range(3)]
+while time.monotonic() < ends:
+    pass
+if 0 in children:
+    os._exit(0)
+for child in children:
+    os.waitpid(child, 0)
+print(sum(os.times()[:4]))
+"""
+"""Several processes that want all they can get; tells the processor seconds that all of them got."""
+
+
+@pytest.mark.timeout(900)
+async def test_the_screen_and_the_processors_are_what_was_asked_for(case: Case) -> None:
+    if case.provider.capabilities.accelerator:
+        pytest.skip("a machine's screen and processors are proved where it is made")
+    spec = replace(SPEC, resolution=(1024, 600), cpus=0.2)
+    await case.provider.create("d1", spec)
+    header, pixels = await case.step("d1", {"type": "move", "x": 1000, "y": 590})
+    assert (header["width"], header["height"], header["cursor"]) == (1024, 600, [1000, 590])
+    assert len(pixels) == 1024 * 600 * 3
+    if "cpus" in case.provider.capabilities.limits:
+        told = await case.exec("d1", "python3", "-c", BUSY, user="user")
+        # The kernel counts in periods of 0.1 s: one may have been begun before.
+        assert 0.05 < float(told["stdout"]) < spec.cpus * (BUSY_S + 0.3), told
 
 
 async def test_unknown_image_is_named_with_a_cure(case: Case) -> None:
