@@ -8,7 +8,7 @@ pixels, applications, speed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -31,14 +31,21 @@ async def check_desktop(desktop: Desktop, *, programs: bool = True) -> None:
     programs: whether programs can run inside (a desktop without processes, such as a simulated one, says
     False).
     """
-    broken: list[str] = []
+    broken = [f"{promise}: {how}" async for promise, how in look(desktop, programs=programs) if how]
+    if broken:
+        raise ConformanceError("\n".join(broken))
+
+
+async def look(desktop: Desktop, *, programs: bool = True) -> AsyncIterator[tuple[str, str]]:
+    """Every promise, in order, and how it was broken; empty where it was kept."""
     for check in CHECKS + (PROGRAM_CHECKS if programs else ()):
+        promise = check.__name__.removeprefix("_")
         try:
             await check(desktop)
         except AssertionError as failure:
-            broken.append(f"{check.__name__.removeprefix('_')}: {failure}")
-    if broken:
-        raise ConformanceError("\n".join(broken))
+            yield promise, str(failure)
+        else:
+            yield promise, ""
 
 
 def _promise(kept: bool, sentence: str) -> None:

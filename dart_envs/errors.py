@@ -73,6 +73,15 @@ class GuestError(DesktopError):
         self.code = code
 
 
+def with_cure(message: str, hint: str | None) -> str:
+    """What went wrong and what cures it, as one text: a sentence that has no end yet is given one."""
+    if hint is None:
+        return message
+    if message.endswith((".", "!", "?", "\n")):
+        return f"{message} {hint}"
+    return f"{message}. {hint}" if hint[:1].isupper() else f"{message}; {hint}"
+
+
 class FarmError(DartEnvError):
     """The farm cannot be reached, refused the request, or has no free desktop.
 
@@ -83,7 +92,7 @@ class FarmError(DartEnvError):
     def __init__(
         self, message: str, *, code: str = "unknown", hint: str | None = None, retry_after_s: float | None = None
     ) -> None:
-        super().__init__(message if hint is None else f"{message} {hint}")
+        super().__init__(with_cure(message, hint))
         self.code = code
         self.hint = hint
         self.retry_after_s = retry_after_s

@@ -30,6 +30,7 @@ from dart_envs.errors import (
     InvalidRequest,
     LeaseExpired,
     Unreachable,
+    with_cure,
 )
 from dart_server.wire import DesktopHealthView, ErrorBody, ErrorCode, FaultOwner, WireModel, places
 
@@ -100,7 +101,7 @@ def error_from_envelope(body: ErrorBody, status: int = 0, retry_after_s: float |
     A dead desktop's owner is the one that came with the error; without one it is the host's until the lease
     has asked for its health.
     """
-    detail = body.detail if body.hint is None else f"{body.detail} {body.hint}"
+    detail = with_cure(body.detail, body.hint)
     match body.error:
         case ErrorCode.FENCED:
             return Fenced(detail)

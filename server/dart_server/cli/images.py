@@ -1,6 +1,7 @@
 """`dart-farm images`: what is installed, and the builder's verbs.
 
-Role: list the images; hand `build`, `verify`, `rm` and `add` to the programs of `vm_images`, as processes.
+Role: list the images; hand `build`, `verify`, `rm` and `add` to the programs of `vm_images`, as processes; `verify` to the client's
+conformance suite, too.
 Rule: a builder's exit code is this command's: 2 for wrong input, before anything starts; 1 for a build that failed.
 Non-goals: building; booting anything itself.
 """
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from dart_server.settings import FarmSettings
 
 BUILDER_DIR = Path(__file__).resolve().parents[3] / "vm_images"
+CONFORMANCE = "dart_envs.conform"
+"""The program that asks a desktop of an image for its promises; a process like the others, for the farm's own code knows no client."""
 FARM_START_LIMIT_S = 60.0
 POLL_S = 0.1
 
@@ -76,7 +79,8 @@ def verify(
     name: Name,
     start_limit_s: Annotated[float | None, typer.Option(help="Seconds an application may take to show.")] = None,
 ) -> None:
-    """Boot the image and check what a person and a task need of it; starts a farm for that time when none runs."""
+    """Boot the image, run the conformance suite on it, and check what a person and a task need of it; starts a farm for that time when
+    none runs."""
     from dart_server.preflight import installed_images
 
     settings = load_settings()
@@ -87,10 +91,11 @@ def verify(
         )
     own = None if ask(settings, "/v1/farm") is not None else _start_farm(settings)
     url = os.environ.get("DART_FARM_URL") or f"unix://{settings.uds or settings.socket_path}"
-    argv = [sys.executable, str(_program("verify.py")), name, "--farm", url]
-    argv += [] if start_limit_s is None else ["--start-limit-s", str(start_limit_s)]
+    look = [sys.executable, str(_program("verify.py")), name, "--farm", url]
+    look += [] if start_limit_s is None else ["--start-limit-s", str(start_limit_s)]
+    suite = [sys.executable, "-m", CONFORMANCE, name, "--farm", url]
     try:
-        code = subprocess.run(argv, check=False).returncode
+        code = max(subprocess.run(argv, check=False).returncode for argv in (suite, look))
     finally:
         if own is not None:
             own.terminate()

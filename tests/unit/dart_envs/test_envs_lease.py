@@ -278,6 +278,20 @@ async def test_refusals_carry_their_code_and_hint(client: AsyncFarm, server: Wir
     assert full.value.code == ErrorCode.NO_CAPACITY
 
 
+@pytest.mark.parametrize(
+    ("message", "hint", "text"),
+    [
+        ("there is no image", "build it", "there is no image; build it"),
+        ("there is no room", "Raise the limit.", "there is no room. Raise the limit."),
+        ("There is none.", "Start one.", "There is none. Start one."),
+        ("It ends with\na log\n", "Look.", "It ends with\na log\n Look."),
+        ("alone", None, "alone"),
+    ],
+)
+def test_a_sentence_ends_before_its_cure(message: str, hint: str | None, text: str) -> None:
+    assert str(FarmError(message, hint=hint)) == text
+
+
 async def test_a_wrong_key_is_said_at_once_also_on_the_channel(
     server: WireFarm, tmp_path: Path, lease: AsyncLease
 ) -> None:

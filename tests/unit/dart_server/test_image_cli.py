@@ -1,6 +1,7 @@
 """`dart-farm images`: the list, the builder's exit codes, sentences for wrong input."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,27 @@ def test_an_image_that_is_not_there_cannot_be_verified(home: Path) -> None:
     assert result.exit_code == 2
     assert "there is small" in result.output
     assert "dart-farm images build nope" in result.output
+
+
+@pytest.mark.parametrize("codes", [(0, 0), (1, 0), (0, 1), (2, 1)])
+def test_an_image_is_verified_by_the_conformance_suite_and_a_look_at_its_programs(
+    home: Path, codes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+
+    def run(argv: list[str], **_more: object) -> subprocess.CompletedProcess[str]:
+        ran.append(argv[1:])
+        return subprocess.CompletedProcess(argv, codes[len(ran) - 1])
+
+    monkeypatch.setenv("DART_FARM_URL", "http://127.0.0.1:1")
+    monkeypatch.setattr(images, "ask", lambda _settings, _path: {})
+    monkeypatch.setattr(images.subprocess, "run", run)
+    result = CliRunner().invoke(app, ["images", "verify", "small", "--start-limit-s", "9"])
+    assert result.exit_code == max(codes)
+    suite, look = ran
+    assert suite == ["-m", "dart_envs.conform", "small", "--farm", "http://127.0.0.1:1"]
+    assert look[0].endswith("verify.py")
+    assert look[1:] == ["small", "--farm", "http://127.0.0.1:1", "--start-limit-s", "9.0"]
 
 
 def test_without_a_source_checkout_the_cure_is_told(
