@@ -60,7 +60,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     async def connect(_url: str | None) -> AbstractAsyncContextManager[Farm]:
         return nullcontext(Farm(Guest(wrong)))
 
-    monkeypatch.setattr(conform.AsyncFarm, "connect", connect)
+    monkeypatch.setattr("dart_envs.conform.AsyncFarm.connect", connect)
     return wrong
 
 

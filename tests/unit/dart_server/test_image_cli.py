@@ -74,7 +74,7 @@ def test_an_image_is_verified_by_the_conformance_suite_and_a_look_at_its_program
 
     monkeypatch.setenv("DART_FARM_URL", "http://127.0.0.1:1")
     monkeypatch.setattr(images, "ask", lambda _settings, _path: {})
-    monkeypatch.setattr(images.subprocess, "run", run)
+    monkeypatch.setattr("dart_server.cli.images.subprocess.run", run)
     result = CliRunner().invoke(app, ["images", "verify", "small", "--start-limit-s", "9"])
     assert result.exit_code == max(codes)
     suite, look = ran
