@@ -52,9 +52,10 @@ class FarmAdmin(FarmViews):
         max_leases: int | None = None,
         max_waiting: int | None = None,
         weight: float = 1.0,
+        max_priority: int = 0,
     ) -> NewKey:
         """Make a key; the answer is the only one that has its secret. A quota of None is no quota; `weight` is its share
-        against other keys."""
+        against other keys, `max_priority` the highest that its claims may have."""
         request = KeyRequest(
             name=name,
             scope=scope,
@@ -62,6 +63,7 @@ class FarmAdmin(FarmViews):
             max_leases=max_leases,
             max_waiting=max_waiting,
             weight=weight,
+            max_priority=max_priority,
         )
         return NewKey.model_validate_json(await self._transport.call("POST", "/v1/keys", body=request))
 

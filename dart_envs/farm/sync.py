@@ -222,9 +222,16 @@ class FarmClient:
         max_leases: int | None = None,
         max_waiting: int | None = None,
         weight: float = 1.0,
+        max_priority: int = 0,
     ) -> NewKey:
         work = self.inner.add_key(
-            name, scope, expires_at=expires_at, max_leases=max_leases, max_waiting=max_waiting, weight=weight
+            name,
+            scope,
+            expires_at=expires_at,
+            max_leases=max_leases,
+            max_waiting=max_waiting,
+            weight=weight,
+            max_priority=max_priority,
         )
         return self._loop.run(work)
 

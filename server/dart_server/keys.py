@@ -42,11 +42,19 @@ class Principal:
     max_leases: int | None = None
     max_waiting: int | None = None
     weight: float = 1.0
+    max_priority: int = 0
 
     def require(self, scope: Scope) -> None:
         """Raises `forbidden` when the key may not do this."""
         if scope not in _INCLUDES[self.scope]:
             raise FarmError(ErrorCode.FORBIDDEN, f"this key may not do that: it needs the scope `{scope.value}`")
+
+    def require_priority(self, priority: int) -> None:
+        """Raises `forbidden` when the key's claims may not go before others' so far."""
+        if priority > self.max_priority and self.scope is not Scope.ADMIN:
+            detail = f"claims of this key may have a priority of {self.max_priority} at most, not {priority}"
+            hint = "Claim with a lower one, or ask who runs the farm for a key that may: `dart-farm keys add NAME --max-priority N`."
+            raise FarmError(ErrorCode.FORBIDDEN, detail, hint=hint)
 
     def may_touch(self, owner: str) -> bool:
         return self.scope is Scope.ADMIN or owner == self.key_id
@@ -89,6 +97,7 @@ class Keys:
             max_leases=request.max_leases,
             max_waiting=request.max_waiting,
             weight=request.weight,
+            max_priority=request.max_priority,
         )
         return wire.NewKey(secret=secret, **_view(record).model_dump())
 
@@ -172,6 +181,7 @@ def _principal(record: KeyRecord) -> Principal:
         max_leases=record.max_leases,
         max_waiting=record.max_waiting,
         weight=record.weight,
+        max_priority=record.max_priority,
     )
 
 
@@ -190,6 +200,7 @@ def _view(record: KeyRecord) -> wire.KeyView:
         max_leases=record.max_leases,
         max_waiting=record.max_waiting,
         weight=record.weight,
+        max_priority=record.max_priority,
     )
 
 

@@ -107,7 +107,8 @@ class SetupRow(Base):
 
 
 class KeyRow(Base):
-    """A bearer key: its hash and what it may do. A quota of None is no quota; `weight` is its share when many wait."""
+    """A bearer key: its hash and what it may do. A quota of None is no quota; `weight` is its share when many wait, `max_priority` the
+    highest that its claims may have."""
 
     __tablename__ = "keys"
 
@@ -121,6 +122,7 @@ class KeyRow(Base):
     max_leases: Mapped[int | None] = mapped_column(Integer)
     max_waiting: Mapped[int | None] = mapped_column(Integer)
     weight: Mapped[float] = mapped_column(Float, server_default="1")
+    max_priority: Mapped[int] = mapped_column(Integer, server_default="0")
     last_used_at: Mapped[float | None] = mapped_column(Float)
 
 

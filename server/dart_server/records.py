@@ -168,7 +168,8 @@ class SnapshotRecord:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """One bearer key, without its secret. A quota of None is no quota; `weight` is its share when many wait."""
+    """One bearer key, without its secret. A quota of None is no quota; `weight` is its share when many wait, `max_priority` the highest that
+    its claims may have."""
 
     key_id: str
     name: str
@@ -179,6 +180,7 @@ class KeyRecord:
     max_leases: int | None = None
     max_waiting: int | None = None
     weight: float = 1.0
+    max_priority: int = 0
     last_used_at: float | None = None
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 COLUMNS = (
     *("key_id", "name", "scope", "created_at", "expires_at", "revoked_at", "last_used_at"),
-    *("max_leases", "max_waiting", "weight"),
+    *("max_leases", "max_waiting", "weight", "max_priority"),
 )
 DAY_S = 86_400.0
 
@@ -68,6 +68,7 @@ def add(
     max_leases: Annotated[int | None, typer.Option(help="Leases that it may hold at a time.")] = None,
     max_waiting: Annotated[int | None, typer.Option(help="Claims that may wait at a time.")] = None,
     weight: Annotated[float, typer.Option(help="Its share against other keys when claims wait.")] = 1.0,
+    max_priority: Annotated[int, typer.Option(help="The highest priority that its claims may have.")] = 0,
     offline: Offline = False,
     as_json: Json = False,
 ) -> None:
@@ -85,6 +86,7 @@ def add(
         except OverflowError:
             fail(f"--expires-in-days: {expires_in_days:g} is too far away.")
     given = {"name": name, "scope": scope, "max_leases": max_leases, "max_waiting": max_waiting, "weight": weight}
+    given["max_priority"] = max_priority
     try:
         request = KeyRequest.model_validate({**given, "expires_at": until})
     except ValidationError as error:

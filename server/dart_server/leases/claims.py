@@ -142,11 +142,12 @@ class Claims:
 
     async def _begin(self, request: wire.ClaimRequest, principal: Principal) -> Claim:
         """The claim of this request, begun at its first coming when its turn has come; its time counts from now. Raises `lease_expired`
-        when it was so long ago that it is forgotten."""
+        when it was so long ago that it is forgotten,
+        `forbidden` when the key may not claim with such a priority."""
         asked_s = self._clock.monotonic()
         turn = await self._pace.turn()
         try:
-            claim = self._known(request, principal) or self._new(request, principal.key_id, asked_s, turn)
+            claim = self._known(request, principal) or self._new(request, principal, asked_s, turn)
         except FarmError:
             turn.over()
             raise
@@ -163,10 +164,11 @@ class Claims:
             raise used_up(request.client_request_id)
         return None if claim_id is None else self._claims[claim_id]
 
-    def _new(self, request: wire.ClaimRequest, owner: str, asked_s: float, turn: Begun) -> Claim:
+    def _new(self, request: wire.ClaimRequest, principal: Principal, asked_s: float, turn: Begun) -> Claim:
+        principal.require_priority(request.priority)
         claim = Claim(
             claim_id=new_id("claim"),
-            owner=owner,
+            owner=principal.key_id,
             request=request,
             created_at=self._clock.time(),
             deadline_s=asked_s + request.deadline_s,

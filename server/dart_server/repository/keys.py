@@ -26,6 +26,7 @@ class KeyStatements(Statements):
         max_leases: int | None = None,
         max_waiting: int | None = None,
         weight: float = 1.0,
+        max_priority: int = 0,
     ) -> KeyRecord:
         """Insert a key; one with the same hash stays as it is. Returns the key with that hash."""
         known = await self._db.rows(select(KeyRow.__table__).where(KeyRow.sha256 == sha256))
@@ -40,6 +41,7 @@ class KeyStatements(Statements):
             max_leases=max_leases,
             max_waiting=max_waiting,
             weight=weight,
+            max_priority=max_priority,
         )
         row = insert(KeyRow).values(
             key_id=key_id,
@@ -52,6 +54,7 @@ class KeyStatements(Statements):
             max_leases=max_leases,
             max_waiting=max_waiting,
             weight=weight,
+            max_priority=max_priority,
             last_used_at=None,
         )
         note = EventNote("key_made", data={"key_id": key_id, "name": name, "scope": scope})
@@ -102,5 +105,6 @@ def _key(row: Row[Any]) -> KeyRecord:
         max_leases=row.max_leases,
         max_waiting=row.max_waiting,
         weight=row.weight,
+        max_priority=row.max_priority,
         last_used_at=row.last_used_at,
     )

@@ -144,6 +144,7 @@ _KEY = {
     "max_leases": 16,
     "max_waiting": 64,
     "weight": 1.0,
+    "max_priority": 0,
 }
 _KEY_REQUEST = {"name": "training run 42", "scope": "lease", "max_leases": 16, "max_waiting": 64}
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field, StringConstraints
 
-from dart_server.wire.base import NoText, Number, WireModel
+from dart_server.wire.base import Int, NoText, Number, WireModel
 
 KeyName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,64}$")]
 
@@ -32,6 +32,9 @@ class KeyRequest(WireModel):
     max_leases: Quota | None = Field(default=None, description="leases that it may hold at a time")
     max_waiting: Quota | None = Field(default=None, description="claims that may wait at a time")
     weight: Number = Field(default=1.0, ge=0.01, le=100, description="its share against other keys when claims wait")
+    max_priority: Int = Field(
+        default=0, ge=-100, le=100, description="the highest priority that its claims may have; of scope `admin`: any"
+    )
 
 
 class KeyView(WireModel):
@@ -47,6 +50,7 @@ class KeyView(WireModel):
     max_leases: int | None = None
     max_waiting: int | None = None
     weight: float = 1.0
+    max_priority: int = 0
 
 
 class NewKey(KeyView):

@@ -172,7 +172,7 @@ async def test_a_key_waits_at_its_quota_while_others_are_served(make_api: MakeAp
 
 async def test_positions_and_fair_shares(api: Api) -> None:
     held = [await api.claim(), await api.claim()]
-    flood, late = await key_for(api, "flood"), await key_for(api, "late")
+    flood, late = await key_for(api, "flood"), await key_for(api, "late", max_priority=5)
     claims = [await submit(flood, f"flood-{number:04d}") for number in range(5)]
     one = await submit(late, "late-0001")
     urgent = await submit(late, "late-urgent", priority=5)
@@ -189,6 +189,17 @@ async def test_positions_and_fair_shares(api: Api) -> None:
     for claim in claims[1:]:
         assert (await flood.call("DELETE", f"/v1/claims/{claim['claim_id']}")).status_code == 204
     assert (await look(flood, claims[3]))["state"] == "cancelled"
+
+
+async def test_a_tenant_does_not_put_itself_before_the_others(api: Api) -> None:
+    tenant = await key_for(api, "tenant")
+    for path in ("/v1/claims", "/v1/leases"):
+        reply = await tenant.call("POST", path, json={"client_request_id": "first-of-all", "priority": 1})
+        assert (reply.status_code, reply.json()["error"]) == (403, "forbidden")
+        assert "--max-priority" in reply.json()["hint"]
+    assert (await tenant.claim(priority=-1))["lease_id"], "behind the others it may stand"
+    assert (await api.claim(priority=100))["lease_id"], "the administrator's claims stand where it says"
+    assert (await api.call("GET", "/v1/claims")).json() == []
 
 
 async def test_a_claim_expires_at_its_deadline(api: Api, clock: ManualClock) -> None:

@@ -32,7 +32,7 @@ async def status(api: Api, secret: str, path: str = "/v1/farm") -> int:
 
 
 async def test_a_key_is_shown_once_and_kept_hashed(api: Api, tmp_path: Path) -> None:
-    made = await make(api, "someone", max_leases=3, max_waiting=2, weight=2.5)
+    made = await make(api, "someone", max_leases=3, max_waiting=2, weight=2.5, max_priority=7)
     assert await status(api, made["secret"]) == 200
     listed = (await api.call("GET", "/v1/keys")).json()
     mine = next(key for key in listed if key["key_id"] == made["key_id"])
@@ -46,6 +46,7 @@ async def test_a_key_is_shown_once_and_kept_hashed(api: Api, tmp_path: Path) -> 
     assert "secret" not in mine
     principal = await api.farm.keys.principal(f"Bearer {made['secret']}")
     assert (principal.max_leases, principal.max_waiting, principal.weight) == (3, 2, 2.5)
+    assert (mine["max_priority"], principal.max_priority) == (7, 7)
     await api.farm.repository.events(0, 1)
     assert not written(tmp_path, made["secret"])
 
@@ -60,6 +61,7 @@ async def test_a_key_is_shown_once_and_kept_hashed(api: Api, tmp_path: Path) -> 
         {"max_leases": -1},
         {"weight": 0},
         {"weight": 1e9},
+        {"max_priority": 101},
         {"expires_at": "2001-01-01T00:00:00Z"},
         {"expires_at": "2101-01-01T00:00:00"},
         {"secret": "mine"},
