@@ -11,6 +11,8 @@ import logging
 import math
 import re
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from fastapi import FastAPI, Request, WebSocket
 from fastapi.exceptions import RequestValidationError
@@ -263,6 +265,16 @@ def _methods(app: FastAPI, request: Request) -> set[str]:
     return found
 
 
+def _wrong(problem: Mapping[str, Any]) -> str:
+    """What is wrong with a request's fields, in one sentence."""
+    if problem["type"] == "json_invalid":
+        return f"the body is not JSON: {problem['ctx']['error']} at character {problem['loc'][-1]}"
+    path = ".".join(str(part) for part in problem["loc"] if part != "body")
+    if not path and problem["type"] == "missing":
+        return "the request needs a body of JSON"
+    return f"{path}: {problem['msg']}" if path else str(problem["msg"])
+
+
 def install_handlers(app: FastAPI) -> None:
     """Every exception of a route becomes an envelope."""
 
@@ -276,10 +288,7 @@ def install_handlers(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        problem = error.errors()[0]
-        path = ".".join(str(part) for part in problem["loc"] if part != "body")
-        detail = f"{path}: {problem['msg']}" if path else str(problem["msg"])
-        return envelope(FarmError(ErrorCode.INVALID, detail), request_id_of(request))
+        return envelope(FarmError(ErrorCode.INVALID, _wrong(error.errors()[0])), request_id_of(request))
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
@@ -288,13 +297,19 @@ def install_handlers(app: FastAPI) -> None:
         if error.status_code == 400:
             return envelope(FarmError(ErrorCode.INVALID, str(error.detail)), request_id_of(request))
         code = _CODES.get(error.status_code, ErrorCode.INVALID)
-        detail = (
-            f"there is no route {request.method} {request.url.path}" if error.status_code == 404 else str(error.detail)
-        )
-        reply = envelope(FarmError(code, detail, status=error.status_code), request_id_of(request))
+        detail, hint = str(error.detail), None
+        methods = ", ".join(sorted(_methods(app, request))) if error.status_code == 405 else ""
+        if error.status_code == 404:
+            detail, hint = (
+                f"there is no route {request.method} {request.url.path}",
+                "GET /openapi.json describes them all.",
+            )
+        elif methods:
+            detail = f"{request.url.path} does not take {request.method}, only {methods}"
+        reply = envelope(FarmError(code, detail, status=error.status_code, hint=hint), request_id_of(request))
         reply.headers.update(error.headers or {})
-        if error.status_code == 405:
-            reply.headers["allow"] = ", ".join(sorted(_methods(app, request)))
+        if methods:
+            reply.headers["allow"] = methods
         return reply
 
     async def hung_up(request: Request, error: Exception) -> JSONResponse:

@@ -47,7 +47,11 @@ class Principal:
     def require(self, scope: Scope) -> None:
         """Raises `forbidden` when the key may not do this."""
         if scope not in _INCLUDES[self.scope]:
-            raise FarmError(ErrorCode.FORBIDDEN, f"this key may not do that: it needs the scope `{scope.value}`")
+            hint = f"Use a key of that scope; who runs the farm makes one: `dart-farm keys add NAME --scope {scope.value}`."
+            detail = (
+                f"this key has the scope `{self.scope.value}` and may not do that: it needs the scope `{scope.value}`"
+            )
+            raise FarmError(ErrorCode.FORBIDDEN, detail, hint=hint)
 
     def require_priority(self, priority: int) -> None:
         """Raises `forbidden` when the key's claims may not go before others' so far."""
@@ -151,12 +155,14 @@ class Keys:
             self._repository.touch_key(key_id)
 
     async def principal(self, authorization: str | None) -> Principal:
-        """Who sent this `Authorization` header. Raises `unauthenticated`."""
+        """Who sent this `Authorization` header. Raises `unauthenticated`; who holds the secret of a key that has ended is told so."""
         kind, _, secret = (authorization or "").partition(" ")
         if kind.lower() == "bearer" and secret:
             digest = hash_secret(secret.strip())
             known = self._known.get(digest) or await self._ask(digest)
-            if known is not None and (known.expires_at is None or known.expires_at > self._clock.time()):
+            if known is not None:
+                if known.expires_at is not None and known.expires_at <= self._clock.time():
+                    raise _over("expired", known.expires_at)
                 self._used.add(known.key_id)
                 return known
         hint = (
@@ -165,12 +171,22 @@ class Keys:
         raise FarmError(ErrorCode.UNAUTHENTICATED, "a valid key is needed", hint=hint)
 
     async def _ask(self, digest: str) -> Principal | None:
-        """Look a key up in the ledger; one at a time, so that guessing keeps nobody else from it."""
+        """Look a key up in the ledger; one at a time, so that guessing keeps nobody else from it. Raises `unauthenticated` for one that has
+        ended."""
         async with self._asking:
             found = await self._repository.key_by_hash(digest)
-            if found is None or not self._good(found):
-                return None
-            return self._known.setdefault(digest, _principal(found))
+        if found is None:
+            return None
+        if found.revoked_at is not None:
+            raise _over("was revoked", found.revoked_at)
+        if found.expires_at is not None and not self._good(found):
+            raise _over("expired", found.expires_at)
+        return self._known.setdefault(digest, _principal(found))
+
+
+def _over(how: str, at: float) -> FarmError:
+    hint = "Ask who runs the farm for a new key: `dart-farm keys add NAME`."
+    return FarmError(ErrorCode.UNAUTHENTICATED, f"this key {how} on {utc(at):%Y-%m-%d at %H:%M:%S} UTC", hint=hint)
 
 
 def _principal(record: KeyRecord) -> Principal:

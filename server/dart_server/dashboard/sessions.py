@@ -26,6 +26,8 @@ IDLE_S = 3600.0
 """A session that nobody uses ends after this."""
 MOST_SESSIONS = 256
 """The ones used longest ago end when there are more."""
+MOST_PER_KEY = 16
+"""Of one key; its own make way first, so that nobody who logs in again and again ends another's."""
 
 
 @dataclass(slots=True)
@@ -57,6 +59,9 @@ class Sessions:
         cookie, now = new_secret("sess"), self._clock.monotonic()
         session = Session(principal.key_id, authorization, new_secret("csrf"), now + SESSION_S, now)
         self._sessions[hash_secret(cookie)] = session
+        own = [digest for digest, other in self._sessions.items() if other.key_id == principal.key_id]
+        for digest in own[:-MOST_PER_KEY]:
+            self._sessions.pop(digest).ended.set()
         while len(self._sessions) > MOST_SESSIONS:
             self._sessions.popitem(last=False)[1].ended.set()
         return cookie, session, principal

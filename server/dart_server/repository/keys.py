@@ -77,8 +77,8 @@ class KeyStatements(Statements):
         return _key(rows[0]) if rows else None
 
     async def key_by_hash(self, sha256: str) -> KeyRecord | None:
-        """A key that was not revoked; whether it has expired is for the caller to judge."""
-        rows = await self._db.rows(select(KeyRow.__table__).where(KeyRow.sha256 == sha256, KeyRow.revoked_at.is_(None)))
+        """The key of this secret; whether it was revoked or has expired is for the caller to judge."""
+        rows = await self._db.rows(select(KeyRow.__table__).where(KeyRow.sha256 == sha256))
         return _key(rows[0]) if rows else None
 
     def revoke_key(self, key_id: str) -> Receipt:

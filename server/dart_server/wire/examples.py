@@ -88,7 +88,7 @@ _CLAIM = {
     "position": 2,
     "waits_for": "desktop",
     "count": 4,
-    "priority": 10,
+    "priority": 0,
     "shape": SHAPE,
     "setup_key": SETUP_KEY,
     "snapshot_id": None,
@@ -235,7 +235,7 @@ EXAMPLES: dict[str, Example] = {
             "shape": {"image": "basic", "resolution": [1280, 720]},
             "setup_key": SETUP_KEY,
             "count": 4,
-            "priority": 10,
+            "priority": 0,
             "deadline_s": 60,
             "labels": {"run": "42"},
         },
@@ -356,7 +356,10 @@ EXAMPLES: dict[str, Example] = {
 
 _DETAILS: dict[ErrorCode, tuple[str, str | None]] = {
     ErrorCode.UNAUTHENTICATED: ("a valid key is needed", "Send `Authorization: Bearer KEY`."),
-    ErrorCode.FORBIDDEN: ("this key may not do that: it needs the scope `lease`", None),
+    ErrorCode.FORBIDDEN: (
+        "this key has the scope `read` and may not do that: it needs the scope `lease`",
+        "Use a key of that scope; who runs the farm makes one: `dart-farm keys add NAME --scope lease`.",
+    ),
     ErrorCode.NOT_FOUND: (f"there is no lease {LEASE_ID}", None),
     ErrorCode.INVALID: ("client_request_id: String should have at least 8 characters", None),
     ErrorCode.FENCED: ("fence 2 is not the desktop's fence of now", f"GET /v1/leases/{LEASE_ID} tells it."),

@@ -70,7 +70,7 @@ async def test_a_tenant_sees_only_its_own(api: Api) -> None:
 
 BAD = [
     ("GET", "/nowhere", None, 404, "not_found", "no route"),
-    ("PATCH", "/v1/leases", None, 405, "invalid", "Not Allowed"),
+    ("PATCH", "/v1/leases", None, 405, "invalid", "only GET, POST"),
     ("POST", "/v1/leases", {"client_request_id": "short"}, 422, "invalid", "client_request_id"),
     ("POST", "/v1/leases", {"client_request_id": "long-enough", "colour": 1}, 422, "invalid", "colour"),
     ("POST", "/v1/leases", {"client_request_id": "long-enough", "setup_key": "xyz"}, 422, "invalid", "setup_key"),
@@ -83,6 +83,7 @@ BAD = [
         "larger",
     ),
     ("GET", "/v1/leases/lease_unknown", None, 404, "not_found", "lease_unknown"),
+    ("POST", "/v1/leases", None, 422, "invalid", "needs a body"),
     ("GET", "/v1/events?after=soon", None, 422, "invalid", "after"),
 ]
 
@@ -96,6 +97,14 @@ async def test_everything_wrong_is_one_envelope(
     assert (reply.status_code, error.error.value) == (status, code)
     assert words in error.detail
     assert error.request_id == reply.headers["x-request-id"]
+
+
+async def test_what_is_no_json_is_said_with_its_place(api: Api) -> None:
+    reply = await api.call(
+        "POST", "/v1/leases", content=b'{"client_request_id": ', headers={"content-type": "application/json"}
+    )
+    assert reply.status_code == 422
+    assert reply.json()["detail"].startswith("the body is not JSON: ")
 
 
 async def test_an_unforeseen_failure_is_an_envelope_without_its_inside(

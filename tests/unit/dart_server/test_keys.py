@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,30 @@ async def test_a_revoked_key_is_refused_at_once(api: Api) -> None:
     listed = {key["key_id"]: key for key in (await api.call("GET", "/v1/keys")).json()}
     assert listed[made["key_id"]]["revoked_at"] is not None
     assert (await api.call("DELETE", "/v1/keys/key_unknown")).status_code == 404
+
+
+async def told(api: Api, secret: str) -> tuple[str, str]:
+    body = (await api.client.get("/v1/farm", headers={"authorization": f"Bearer {secret}"})).json()
+    assert body["error"] == "unauthenticated"
+    return body["detail"], body["hint"]
+
+
+async def test_who_holds_a_key_that_has_ended_is_told_so(api: Api, clock: ManualClock) -> None:
+    ends = datetime.fromtimestamp(clock.time() + 30, UTC)
+    for forgotten in (False, True):
+        revoked = await make(api)
+        expired = await make(api, expires_at=(ends := ends + timedelta(seconds=60)).isoformat())
+        assert await status(api, revoked["secret"]) == await status(api, expired["secret"]) == 200
+        await api.call("DELETE", f"/v1/keys/{revoked['key_id']}")
+        revoked_at = datetime.fromtimestamp(clock.time(), UTC)
+        clock.now += 100
+        if forgotten:  # as after a restart
+            api.farm.keys._known.clear()
+        for secret, how, at in ((revoked["secret"], "was revoked", revoked_at), (expired["secret"], "expired", ends)):
+            detail, hint = await told(api, secret)
+            assert detail == f"this key {how} on {at:%Y-%m-%d at %H:%M:%S} UTC"
+            assert "dart-farm keys add" in hint
+    assert (await told(api, "dart_guessed"))[0] == "a valid key is needed"
 
 
 async def test_what_runs_under_a_revoked_key_ends(api: Api) -> None:

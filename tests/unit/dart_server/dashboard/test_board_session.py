@@ -6,8 +6,9 @@ import pytest
 from dashboard_pages import HOST, Page
 from farm_harness import Api, ManualClock
 
-from dart_server.dashboard.sessions import IDLE_S, MOST_SESSIONS, SESSION_S, Sessions, check_origin
+from dart_server.dashboard.sessions import IDLE_S, MOST_PER_KEY, MOST_SESSIONS, SESSION_S, Sessions, check_origin
 from dart_server.errors import FarmError
+from dart_server.keys import Scope
 
 
 async def test_a_key_is_traded_for_a_cookie_that_scripts_and_other_sites_cannot_use(api: Api, page: Page) -> None:
@@ -74,12 +75,30 @@ async def test_a_bearer_key_is_no_session(api: Api, page: Page) -> None:
 async def test_the_number_of_sessions_is_bounded(api: Api, clock: ManualClock) -> None:
     sessions = Sessions(api.farm.keys, clock)
     first, *_ = await sessions.log_in(api.key)
-    for _ in range(MOST_SESSIONS):
-        last, *_ = await sessions.log_in(api.key)
+    tenants = [await api.farm.keys.add(f"tenant {number}", Scope.LEASE) for number in range(MOST_SESSIONS - 1)]
+    for tenant in tenants:
+        await sessions.log_in(tenant)
+    assert len(sessions) == MOST_SESSIONS
+    last, *_ = await sessions.log_in(api.key)
     assert len(sessions) == MOST_SESSIONS
     with pytest.raises(FarmError, match="has ended"):
         await sessions.require(first)
     assert (await sessions.require(last))[1].scope.value == "admin"
+
+
+async def test_who_logs_in_again_and_again_ends_only_its_own_sessions(api: Api, clock: ManualClock) -> None:
+    sessions = Sessions(api.farm.keys, clock)
+    admins, *_ = await sessions.log_in(api.key)
+    tenant = await api.farm.keys.add("tenant", Scope.LEASE)
+    first, session, _ = await sessions.log_in(tenant)
+    for _ in range(MOST_SESSIONS):
+        last, *_ = await sessions.log_in(tenant)
+    assert len(sessions) == 1 + MOST_PER_KEY
+    assert session.ended.is_set()
+    with pytest.raises(FarmError, match="has ended"):
+        await sessions.require(first)
+    assert (await sessions.require(admins))[1].scope is Scope.ADMIN
+    assert (await sessions.require(last))[1].scope is Scope.LEASE
 
 
 @pytest.mark.parametrize("origin", ["", "null", "http://", "http://[", "ftp://farm:1", "http://farm:2"])
