@@ -98,7 +98,9 @@ class Farm:
             settings, self.keys, self.pool, self.leases, self.repository, self.metrics.recent, clock
         )
         self.guests = GuestAccess(provider, self.pool, self.leases, self.metrics, self.dashboard.replay)
-        self.retention = Retention(self.repository, self.database, clock, settings.history_days)
+        self.retention = Retention(
+            self.repository, self.database, clock, days=settings.history_days, events=settings.history_events
+        )
         self.ready = False
         self._ticker: asyncio.Task[None] | None = None
 

@@ -135,14 +135,15 @@ class Keys:
         have called in this life of the farm; changed quotas hold. Once a minute, note what was used."""
         if self._clock.monotonic() - self._noted_at_s >= NOTE_USE_S:
             self._note_uses()
-        if not self._known and not holders:
+        concerned = list(dict.fromkeys((*(known.key_id for known in self._known.values()), *holders)))
+        if not concerned:
             return
-        records = {record.key_id: record for record in await self._repository.keys()}
+        records = {record.key_id: record for record in await self._repository.keys_of(concerned)}
         for digest, known in list(self._known.items()):
             record = records.get(known.key_id)
             if record is not None and self._good(record):
                 self._known[digest] = _principal(record)
-        for key_id in dict.fromkeys((*(known.key_id for known in self._known.values()), *holders)):
+        for key_id in concerned:
             record = records.get(key_id)
             if record is None or not self._good(record):
                 self._forget(key_id)

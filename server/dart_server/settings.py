@@ -120,7 +120,9 @@ class FarmSettings(BaseSettings):
     db_url: str | None = None
     """None: SQLite in the state directory."""
     history_days: float = Field(default=30.0, ge=0)
-    """Events, ended leases and desktops that are gone are forgotten after this long; 0 keeps them for ever."""
+    """Events, ended leases, keys and desktops that are gone are forgotten after this long; 0 keeps them however old they are."""
+    history_events: int = Field(default=10_000_000, ge=0)
+    """Of more events the oldest are forgotten, with what ended before them: some three gigabytes. 0: as many as come."""
     json_body_limit_bytes: int = Field(default=1024**2, ge=1024)
     """Also of one message that a client sends on a WebSocket."""
     file_body_limit_bytes: int = Field(default=256 * 1024**2, ge=1024)

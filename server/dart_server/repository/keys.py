@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Row, insert, select, update
@@ -70,6 +71,11 @@ class KeyStatements(Statements):
     async def keys(self) -> list[KeyRecord]:
         """Every key, those that were revoked too, oldest first."""
         rows = await self._db.rows(select(KeyRow.__table__).order_by(KeyRow.created_at, KeyRow.key_id))
+        return [_key(row) for row in rows]
+
+    async def keys_of(self, key_ids: Collection[str]) -> list[KeyRecord]:
+        """Those of these keys that there are."""
+        rows = await self._db.rows(select(KeyRow.__table__).where(KeyRow.key_id.in_(key_ids)))
         return [_key(row) for row in rows]
 
     async def key(self, key_id: str) -> KeyRecord | None:

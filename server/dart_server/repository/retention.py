@@ -1,43 +1,50 @@
 """The ledger's statements that forget: what ended long ago and nobody stands on.
 
 Rule: one call deletes a bounded number of rows, found without reading the others; the last event stays, so that event numbers never begin
-again. Non-goals: when to forget (`farm`), keys and pools (a person deletes them).
+again. Nothing that has ended is remembered longer than the events reach back. Non-goals: when to forget (`retention`), pools (a person
+deletes them).
 """
 
 from __future__ import annotations
 
-from sqlalchemy import delete, func, select
+from typing import Any
+
+from sqlalchemy import ColumnElement, case, delete, func, or_, select
 from sqlalchemy.orm import aliased
 
 from dart_server import wire
 from dart_server.db import Receipt
-from dart_server.models import DesktopRow, EventRow, LeaseRow, SetupRow, SnapshotRow
+from dart_server.models import DesktopRow, EventRow, KeyRow, LeaseRow, SetupRow, SnapshotRow
 from dart_server.repository.base import Statements
 
 GONE = wire.DesktopState.GONE.value
 ACTIVE = wire.LeaseState.ACTIVE.value
+ADMIN = wire.KeyScope.ADMIN.value
 
 
 class RetentionStatements(Statements):
     """Forgetting."""
 
-    def forget_events(self, before: float, limit: int) -> Receipt:
-        """Delete events that are older than `before` (seconds since 1970), looking at the `limit` oldest ones."""
+    def forget_events(self, before: float, limit: int, *, most: int | None = None) -> Receipt:
+        """Delete events that are older than `before` (seconds since 1970), or not among the last `most`; the `limit` oldest are looked at."""
         oldest = select(EventRow.id, EventRow.at).order_by(EventRow.id).limit(limit).subquery()
         last = select(func.max(EventRow.id)).scalar_subquery()
-        old = select(oldest.c.id).where(oldest.c.at < before, oldest.c.id < last)
+        too_old: ColumnElement[bool] = oldest.c.at < before
+        if most is not None:
+            too_old = or_(too_old, oldest.c.id <= last - most)
+        old = select(oldest.c.id).where(too_old, oldest.c.id < last)
         return self._db.write(delete(EventRow).where(EventRow.id.in_(old)))
 
     def forget_leases(self, before: float, limit: int) -> Receipt:
         """Delete at most `limit` leases that ended before then, with the builds that they made."""
-        ended = select(LeaseRow.lease_id).where(LeaseRow.state != ACTIVE, LeaseRow.ended_at < before)
+        ended = select(LeaseRow.lease_id).where(LeaseRow.state != ACTIVE, self._past(LeaseRow.ended_at, before))
         old = ended.order_by(LeaseRow.ended_at, LeaseRow.lease_id).limit(limit)
         builds = delete(SetupRow).where(SetupRow.lease_id.in_(old))
         return self._db.write(builds, delete(LeaseRow).where(LeaseRow.lease_id.in_(old)))
 
     def forget_desktops(self, before: float, limit: int) -> Receipt:
-        """Delete at most `limit` desktops that were gone before then."""
-        gone = select(DesktopRow.desktop_id).where(DesktopRow.state == GONE, DesktopRow.ended_at < before)
+        """Delete at most `limit` desktops that were gone before then; those that are not have no end."""
+        gone = select(DesktopRow.desktop_id).where(self._past(DesktopRow.ended_at, before))
         old = gone.order_by(DesktopRow.ended_at, DesktopRow.desktop_id).limit(limit)
         return self._db.write(delete(DesktopRow).where(DesktopRow.desktop_id.in_(old)))
 
@@ -50,9 +57,23 @@ class RetentionStatements(Statements):
         )
         deleted = select(SnapshotRow.snapshot_id).where(
             SnapshotRow.state == "deleted",
-            func.coalesce(SnapshotRow.ended_at, SnapshotRow.last_used_at) < before,
+            self._past(func.coalesce(SnapshotRow.ended_at, SnapshotRow.last_used_at), before),
             ~stands,
             ~used.exists(),
         )
         old = deleted.order_by(SnapshotRow.snapshot_id).limit(limit)
         return self._db.write(delete(SnapshotRow).where(SnapshotRow.snapshot_id.in_(old)))
+
+    def forget_keys(self, before: float, limit: int) -> Receipt:
+        """Delete at most `limit` keys that ended before then. Those of scope admin stay: the farm's own would be good again after a start."""
+        ended = or_(self._past(KeyRow.revoked_at, before), self._past(KeyRow.expires_at, before))
+        old = select(KeyRow.key_id).where(KeyRow.scope != ADMIN, ended).order_by(KeyRow.key_id).limit(limit)
+        return self._db.write(delete(KeyRow).where(KeyRow.key_id.in_(old)))
+
+    def _past(self, ended_at: Any, before: float) -> ColumnElement[bool]:
+        """Whether it ended before then, or before the oldest event that is remembered."""
+        first = select(EventRow.at).order_by(EventRow.id).limit(1).scalar_subquery()
+        # One bound, so that an index on the column finds what lies before it.
+        bound = case(((first > before) & (first <= self._clock.time()), first), else_=before)
+        past: ColumnElement[bool] = ended_at < bound
+        return past

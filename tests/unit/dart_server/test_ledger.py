@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from dart_server.db import Database
 from dart_server.records import PoolRecord, SnapshotRecord
 from dart_server.repository import EventNote, Repository
-from dart_server.retention import DAY_S, Retention
+from dart_server.retention import DAY_S, EVENTS, EVERY_S, OTHERS, Retention
 from dart_server.wire import DesktopState, LeaseState
 
 
@@ -118,7 +118,7 @@ async def test_what_ended_long_ago_is_forgotten_and_what_lives_is_not(
     assert record is not None
     record.state = LeaseState.RELEASED
     await repository.end_lease(record)
-    retention = Retention(repository, database, clock, days=1)
+    retention = Retention(repository, database, clock, days=1, events=0)
     retention.tick()
     assert len(await repository.events(0, 10)) == 5, "it is too early"
     await clock.advance(DAY_S + 1)
@@ -145,6 +145,58 @@ async def test_forgetting_is_done_a_little_at_a_time(repository: Repository, clo
     for _ in range(3):
         await repository.forget_events(before, 20)
     assert [event.kind for event in await repository.events(0, 100)] == ["new"]
+
+
+async def test_a_history_of_a_bounded_length_takes_with_it_what_ended_before(
+    repository: Repository, database: Database, clock: ManualClock
+) -> None:
+    for name in ("early", "late"):
+        on = slot(name)
+        await repository.add_lease(lease(name, on, request=f"request-{name}"), on)
+        record = await repository.lease(f"lease_{name}")
+        assert record is not None
+        record.state = LeaseState.RELEASED
+        await repository.end_lease(record)
+        await clock.advance(10.0)
+    retention = Retention(repository, database, clock, days=0, events=2)
+    for _ in range(3):
+        retention.tick()
+        await clock.advance(1.0)
+    assert [event.lease_id for event in await repository.events(0, 10)] == ["lease_late", "lease_late"]
+    assert await repository.lease("lease_early") is None
+    assert await repository.lease("lease_late") is not None
+    endless = Retention(repository, database, clock, days=0, events=0)
+    endless.tick()
+    assert len(await repository.events(0, 10)) == 2
+
+
+def test_no_farm_writes_faster_than_it_forgets() -> None:
+    leases_per_s, events_of_a_lease = 276, 5
+    assert leases_per_s < OTHERS / EVERY_S
+    assert leases_per_s * events_of_a_lease < EVENTS / EVERY_S
+
+
+async def test_keys_that_ended_long_ago_are_forgotten_but_for_the_administrators(
+    repository: Repository, clock: ManualClock
+) -> None:
+    now = clock.time()
+    for name, scope, expires_at in (
+        ("good", "lease", None),
+        ("short", "lease", now + 5),
+        ("long", "lease", now + 500),
+        ("revoked", "read", None),
+        ("admin", "admin", None),
+    ):
+        await repository.add_key(name, name, name, scope, expires_at=expires_at)
+    for name in ("revoked", "admin"):
+        repository.revoke_key(name)
+    await repository.forget_keys(now - 1, 10)
+    assert len(await repository.keys()) == 5, "it is too early"
+    await clock.advance(100.0)
+    await repository.forget_keys(clock.time() - 50, 10)
+    assert {key.key_id for key in await repository.keys()} == {"good", "long", "admin"}
+    again = await repository.add_key("another", "admin", "admin", "admin")
+    assert again.revoked_at is not None, "the secret of the farm's own key is not good again"
 
 
 async def test_a_deleted_snapshot_is_kept_while_something_stands_on_it(
