@@ -26,7 +26,7 @@ class RetentionStatements(Statements):
     """Forgetting."""
 
     def forget_events(self, before: float, limit: int, *, most: int | None = None) -> Receipt:
-        """Delete events that are older than `before` (seconds since 1970), or not among the last `most`; the `limit` oldest are looked at."""
+        """Delete events that are older than `before` (seconds since 1970), or not among the last `most`, of the `limit` oldest ones."""
         oldest = select(EventRow.id, EventRow.at).order_by(EventRow.id).limit(limit).subquery()
         last = select(func.max(EventRow.id)).scalar_subquery()
         too_old: ColumnElement[bool] = oldest.c.at < before
@@ -65,7 +65,7 @@ class RetentionStatements(Statements):
         return self._db.write(delete(SnapshotRow).where(SnapshotRow.snapshot_id.in_(old)))
 
     def forget_keys(self, before: float, limit: int) -> Receipt:
-        """Delete at most `limit` keys that ended before then. Those of scope admin stay: the farm's own would be good again after a start."""
+        """Delete at most `limit` keys that ended before then. Those of scope admin stay: a start makes the farm's own if it is not there."""
         ended = or_(self._past(KeyRow.revoked_at, before), self._past(KeyRow.expires_at, before))
         old = select(KeyRow.key_id).where(KeyRow.scope != ADMIN, ended).order_by(KeyRow.key_id).limit(limit)
         return self._db.write(delete(KeyRow).where(KeyRow.key_id.in_(old)))

@@ -1,14 +1,16 @@
 """Live snapshots: making, naming, finding, evicting, setting aside.
 
-Rule: the bytes of all snapshots, and of the layers that outlive one because something stands on them, stay under the quota. What is
-evicted first: prepared states and bases that no desktop is made from now, longest unused first, then snapshots that a user took; never one
-that a restore reads at this moment, never the base of a living shape. One that does not restore is quarantined: never offered again, its
+Rule: the bytes of all snapshots, and of the layers that outlive one because something stands on them, stay under the quota. Of whom is
+evicted first: who holds most, and nobody for another who holds more. Of that one's: prepared states and bases that no desktop is made from
+now, longest unused first, then snapshots that a user took; never one that a restore reads at this moment, never the base of a living shape. One that does not restore is quarantined: never offered again, its
 files kept aside in a room of their own, the latest ones, and told of in the events.
 Non-goals: who may build a prepared state (`setups`), what a desktop is rebuilt from (`pool.prepare` asks `stand_in`).
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -24,6 +26,8 @@ from dart_server.records import SHARED, Slot, SnapshotKind, SnapshotRecord
 from dart_server.repository import Repository
 from dart_server.snapshots.ancestry import Ancestry
 
+LATELY_S = 86_400.0
+"""Bases that nobody used for this long make way for anybody's snapshots."""
 BaseOf = tuple[wire.DesktopShape, str]
 """(shape, image digest): what a booted base is the base of."""
 
@@ -224,7 +228,7 @@ class Snapshots:
             receipt = self._repository.finish_snapshot(record, slot)
             with suppress(LedgerAway):  # it is there, and is written down later
                 await self._repository.committed(receipt)
-            await self._make_room(required=False)
+            await self._make_room(owner, required=False)
         return record
 
     @contextmanager
@@ -248,7 +252,7 @@ class Snapshots:
         expected = self._expected_bytes(slot)
         self._reserved_bytes += expected
         try:
-            await self._make_room(required=record.kind != "booted")
+            await self._make_room(record.owner, expected, required=record.kind != "booted")
             await self._repository.committed(self._repository.add_snapshot(record))
             saved = await self._write(slot, record.snapshot_id)
         finally:
@@ -277,25 +281,39 @@ class Snapshots:
         parent = self._records.get(slot.snapshot_id or "")
         return parent.bytes if parent else 0
 
-    async def _make_room(self, *, required: bool) -> None:
+    async def _make_room(self, owner: str, coming_bytes: int = 0, *, required: bool) -> None:
         while self.used_bytes + self._reserved_bytes > self.quota_bytes:
-            victim = self._victim()
+            victim = self._victim(owner, coming_bytes)
             if victim is None:
                 if required:
-                    hint = "Delete snapshots, or raise DART_SNAPSHOT_QUOTA_BYTES."
-                    detail = f"the snapshot quota of {self.quota_bytes} bytes is used up by snapshots that are in use"
+                    hint = "Delete snapshots of yours, or raise DART_SNAPSHOT_QUOTA_BYTES."
+                    detail = (
+                        f"the snapshot quota of {self.quota_bytes} bytes is used up by snapshots that are in use or whose "
+                        "owners hold less than you"
+                    )
                     raise FarmError(wire.ErrorCode.QUOTA, detail, hint=hint)
                 return
             await self._drop(victim, "evicted: quota")
 
-    def _victim(self) -> SnapshotRecord | None:
-        living = self._living().bases
+    def _victim(self, owner: str, coming_bytes: int) -> SnapshotRecord | None:
+        """What makes way for a snapshot of this owner: of who holds most, the longest unused one, prepared states first. Nobody loses one to
+        another who holds more, the farm no base that was used lately; its own bases find room everywhere."""
+        living, lately = self._living().bases, self._clock.time() - LATELY_S
+        held = Counter({owner: coming_bytes})
+        for record in self._records.values():
+            held[record.owner] += record.bytes
+
+        def weight(record: SnapshotRecord) -> float:
+            return math.inf if record.owner == SHARED and record.last_used_at < lately else held[record.owner]
+
         candidates = [
             record
             for record in self._records.values()
-            if record.pins == 0 and not (record.kind == "booted" and (record.shape, record.image_digest) in living)
+            if record.pins == 0
+            and not (record.kind == "booted" and (record.shape, record.image_digest) in living)
+            and (owner in (record.owner, SHARED) or weight(record) > held[owner])
         ]
-        return min(candidates, key=lambda record: (record.kind == "user", record.last_used_at), default=None)
+        return min(candidates, key=lambda one: (-weight(one), one.kind == "user", one.last_used_at), default=None)
 
     async def delete(self, record: SnapshotRecord) -> None:
         """Remove a ready or a quarantined snapshot: nobody finds it any more, and its files go when the last restore from it has ended."""

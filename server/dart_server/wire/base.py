@@ -42,6 +42,9 @@ Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
 """In what clients send: a text is no number, and true is no 1."""
 
+Label = Annotated[str, StringConstraints(max_length=256)]
+Labels = Annotated[dict[Label, Label], Field(max_length=32)]
+
 Width = Annotated[int, Field(ge=64, le=7680), NoText]
 Height = Annotated[int, Field(ge=64, le=4320), NoText]
 Resolution = Annotated[

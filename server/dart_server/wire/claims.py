@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
-from dart_server.wire.base import DesktopShape, Int, Number, SetupKey, WireModel
+from dart_server.wire.base import DesktopShape, Int, Labels, Number, SetupKey, WireModel
 from dart_server.wire.errors import ErrorCode
 from dart_server.wire.leases import Lease
 
 MAX_GANG = 64
 """Desktops of one claim, at most."""
-
-Label = Annotated[str, StringConstraints(max_length=256)]
-Labels = Annotated[dict[Label, Label], Field(max_length=32)]
 
 
 class ClaimRequest(WireModel):

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from dart_server.wire.base import DesktopShape, Flag, Int, Number, SetupKey, WireModel
+from dart_server.wire.base import DesktopShape, Flag, Int, Labels, Number, SetupKey, WireModel
 
 
 class LeaseRequest(WireModel):
@@ -18,14 +18,15 @@ class LeaseRequest(WireModel):
     setup_key: SetupKey | None = Field(default=None, description="prefer a copy of this snapshot when it exists")
     snapshot_id: str | None = Field(
         default=None,
+        max_length=128,
         description="id or name; a copy of exactly this snapshot, else `snapshot_missing` or `snapshot_broken`",
     )
     ttl_s: Number = Field(default=60.0, gt=1, le=3600, description="the lease ends this long after the last heartbeat")
     wait_s: Number = Field(
         default=60.0, ge=0, le=600, description="how long to wait for a free desktop before `no_capacity`"
     )
-    labels: dict[str, str] = Field(default_factory=dict)
-    match_labels: dict[str, str] = Field(
+    labels: Labels = Field(default_factory=dict)
+    match_labels: Labels = Field(
         default_factory=dict,
         description="labels that the desktop's pool must have; the pool says shape and snapshot then",
     )
@@ -112,7 +113,7 @@ class ResetRequest(WireModel):
     a boot of the image: the reply says that, too."""
 
     setup_key: SetupKey | None = None
-    snapshot_id: str | None = None
+    snapshot_id: str | None = Field(default=None, max_length=128)
 
 
 class ResetReply(WireModel):

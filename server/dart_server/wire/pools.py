@@ -7,8 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from dart_server.wire.base import DesktopShape, SetupKey, WireModel
-from dart_server.wire.claims import Labels
+from dart_server.wire.base import DesktopShape, Labels, SetupKey, WireModel
 
 PoolName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 DEFAULT_POOL = "default"

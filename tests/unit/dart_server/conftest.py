@@ -52,7 +52,12 @@ async def make_api(
 
     async def make(**settings: Any) -> Api:
         host = settings.pop("host", None)
-        chosen = {"warm_desktops": 0, "max_desktops": 2, "runtime_dir": tmp_path, "home": tmp_path, **settings}
+        chosen = {
+            "warm_desktops": 0,
+            "max_desktops": 2,
+            **dict.fromkeys(("runtime_dir", "state_dir", "home"), tmp_path),
+            **settings,
+        }
         if not (tmp_path / "farm.db").exists():
             shutil.copy(migrated, tmp_path / "farm.db")
         farm = Farm(FarmSettings(provider="sim", **chosen), provider, clock, host)

@@ -143,6 +143,21 @@ async def test_osworld_routes_are_passed_through_unchanged(api: Api) -> None:
     assert (await api.call("GET", f"{path}/a11y", lease=lease)).json()[0]["name"] == "OK"
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"labels": {"a": "x" * 257}},
+        {"labels": {f"name-{number}": "x" for number in range(33)}},
+        {"match_labels": {"x" * 257: "a"}},
+        {"snapshot_id": "x" * 129},
+    ],
+)
+async def test_what_is_kept_of_a_claim_has_a_length(api: Api, fields: dict[str, object]) -> None:
+    for path in ("/v1/leases", "/v1/claims"):
+        reply = await api.call("POST", path, json={"client_request_id": "long-texts", **fields})
+        assert (reply.status_code, reply.json()["error"]) == (422, "invalid"), path
+
+
 @pytest.mark.parametrize("resolution", [[-1, -1], [0, 400], [63, 64], [64, 63], [7681, 400], [640, 4321], [1e30, 400]])
 async def test_a_screen_that_no_desktop_can_have_is_wrong_input(api: Api, resolution: list[float]) -> None:
     body = {"client_request_id": "odd-screens", "shape": {"resolution": resolution}}

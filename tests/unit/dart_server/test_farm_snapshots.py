@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from farm_fake import FakeProvider
 from farm_harness import Api, MakeApi, ManualClock, until
+
+from dart_server.keys import Scope
+from dart_server.snapshots.service import LATELY_S
 
 KEY = "a" * 64
 OTHER = "b" * 64
@@ -143,6 +147,49 @@ async def test_the_longest_unused_prepared_state_is_evicted_first(
     farm = (await api.call("GET", "/v1/farm")).json()
     assert farm["snapshot_bytes"] <= farm["snapshot_quota_bytes"]
     assert any(view["kind"] == "booted" for view in (await api.call("GET", "/v1/snapshots")).json())
+
+
+async def test_a_tenant_that_takes_snapshots_without_end_loses_its_own(
+    make_api: MakeApi, provider: FakeProvider, clock: ManualClock
+) -> None:
+    api = await make_api(snapshot_quota_bytes=650, max_desktops=3)
+    greedy = Api(api.farm, api.client, await api.farm.keys.add("greedy", Scope.LEASE))
+    modest = Api(api.farm, api.client, await api.farm.keys.add("modest", Scope.LEASE))
+    theirs = await modest.claim(ttl_s=3000)
+    prepared = (await modest.publish(theirs, KEY)).json()["snapshot_id"]
+    lease = await greedy.claim(ttl_s=3000)
+    taken = []
+    for number in range(9):
+        clock.now += 1
+        body = {"name": f"state-{number}"}
+        reply = await greedy.call("POST", f"/v1/leases/{lease['lease_id']}/snapshot", lease=lease, json=body)
+        assert reply.status_code == 200, reply.text
+        taken.append(reply.json()["snapshot_id"])
+    assert prepared in provider.snapshots, "the oldest of all, and of the kind that goes first, but another's"
+    assert [name for name in taken if name in provider.snapshots] == taken[-4:]
+    for number in range(3):
+        clock.now += 1
+        assert (await modest.publish(theirs, f"{number}" * 64)).status_code == 200
+    left = [record.owner for record in api.farm.snapshots.all() if record.kind != "booted"]
+    assert sorted(Counter(left).values()) == [2, 3], "who holds less takes room from who holds more, up to a half"
+
+
+async def test_a_base_that_nobody_used_for_long_makes_way(
+    make_api: MakeApi, provider: FakeProvider, clock: ManualClock
+) -> None:
+    api = await make_api(snapshot_quota_bytes=450, max_desktops=1)
+    other = await api.claim(ttl_s=10, shape={"image": "basic", "resolution": [320, 200]})
+    old = other["snapshot_id"]
+    await api.call("DELETE", f"/v1/leases/{other['lease_id']}")
+    lease = await api.claim(ttl_s=3600)
+    for number in range(3):
+        await api.publish(lease, f"{number}" * 64)
+    assert old in provider.snapshots
+    await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")
+    clock.now += LATELY_S + 1
+    lease = await api.claim(ttl_s=3600)
+    await api.publish(lease, KEY)
+    assert old not in provider.snapshots
 
 
 async def test_a_quota_that_only_the_base_fills_refuses(make_api: MakeApi, provider: FakeProvider) -> None:
