@@ -23,11 +23,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dart_server import tracing
 from dart_server.errors import ConfigError
 from dart_server.settings import FarmSettings
+
+if TYPE_CHECKING:
+    from dart_server.door.certificate import Certificate
 
 log = logging.getLogger(__name__)
 GRACE_S = 3
@@ -177,6 +180,19 @@ def tls_context(settings: FarmSettings) -> ssl.SSLContext | None:
     return context
 
 
+def certificate_of(settings: FarmSettings) -> Certificate | None:
+    """The farm's certificate, which is taken up again when its files change; None without one. Raises `ConfigError`."""
+    from dart_server.door.certificate import Certificate
+
+    def make() -> ssl.SSLContext:
+        made = tls_context(settings)
+        assert made is not None
+        return made
+
+    files = tuple(path for path in (settings.tls_cert, settings.tls_key) if path is not None)
+    return Certificate(make, files) if files else None
+
+
 def _no_password() -> str:
     raise ValueError("the key has a password")
 
@@ -277,7 +293,7 @@ async def serve(
     from dart_server.farm import Farm, package_version
     from dart_server.pieces import piecewise_protocol
 
-    tls = tls_context(settings)
+    tls = certificate_of(settings)
     listening = bind(settings)
     connections = connections_allowed(settings)
     if when_bound is not None:
@@ -325,6 +341,7 @@ async def serve(
     config |= {"http": protocol, "proxy_headers": False}
     server = Server(uvicorn.Config(create_app(farm), **config))
     watchers: list[asyncio.Task[Any]] = [loop.create_task(stop.wait())]
+    renewing: asyncio.Task[None] | None = None
     try:
         starting = loop.create_task(farm.start())
         await asyncio.wait({starting, watchers[0]}, return_when=asyncio.FIRST_COMPLETED)
@@ -340,6 +357,8 @@ async def serve(
             when_serving(noted)
         serving = loop.create_task(server.serve(sockets=[listening]))
         watchers.append(serving)
+        if tls is not None:
+            renewing = loop.create_task(tls.watch(farm.metrics.certificate_ends))
         if idle_shutdown_s is not None:
             watchers.append(loop.create_task(farm.idle_forever_after(idle_shutdown_s)))
         await asyncio.wait(watchers, return_when=asyncio.FIRST_COMPLETED)
@@ -347,7 +366,7 @@ async def serve(
         server.should_exit = True
         await asyncio.wait({serving})
     finally:
-        for watcher in watchers:
+        for watcher in (*watchers, *([renewing] if renewing else [])):
             watcher.cancel()
         await farm.stop()
         await asyncio.to_thread(end_traces)

@@ -103,6 +103,7 @@ class Metrics:
         self._snapshots = Gauge("dart_snapshots", "Snapshots", registry=registry)
         self._snapshot_bytes = Gauge("dart_snapshot_bytes", "Bytes of all snapshots", registry=registry)
         self._ready = Gauge("dart_ready", "1 while claims are served", registry=registry)
+        self._certificate: Gauge | None = None
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count one HTTP request. `route` is a template of the application's, or `unmatched`: never a path of the client's."""
@@ -139,6 +140,13 @@ class Metrics:
 
     def failure(self, cause: str, owner: str) -> None:
         self._failures.labels(bounded(cause, CAUSES), bounded(owner, OWNERS)).inc()
+
+    def certificate_ends(self, at: float) -> None:
+        """When the certificate of the farm ends, in seconds since 1970; only a farm that speaks TLS has one."""
+        if self._certificate is None:
+            words = "When the certificate ends, in seconds since 1970"
+            self._certificate = Gauge("dart_certificate_ends_timestamp_seconds", words, registry=self._registry)
+        self._certificate.set(at)
 
     def render(self, now: Gauges) -> bytes:
         """The Prometheus text, gauges set from the given state."""

@@ -93,6 +93,7 @@ async def test_a_client_that_verifies_is_served(certificate: tuple[Path, Path], 
         assert (reply.status_code, reply.json()["provider"]) == (200, "sim")
         assert "max-age" in reply.headers["strict-transport-security"]
         assert (await client.get("/healthz")).status_code == 200, "the connection is kept"
+        assert "dart_certificate_ends_timestamp_seconds 1" in (await client.get("/metrics")).text
         body = {"client_request_id": "under-tls", "wait_s": 60, "shape": {"resolution": [320, 240]}}
         lease = (await client.post("/v1/leases", json=body, timeout=90)).json()
     headers |= {"X-Dart-Lease-Token": lease["token"], "X-Dart-Fence": str(lease["fence"])}

@@ -2,7 +2,7 @@
 
 Role: accepts connections in place of uvicorn, looks at the first byte without taking it, and hands TLS on. Rule: nothing of a plain request
 is obeyed or read as one; who says nothing, or does not end the handshake, is hung up on after `HELLO_S`. Non-goals: the certificate
-(`daemon`), requests (`connections`).
+(`door.certificate`), requests (`connections`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Callable
 
 from dart_server import wire
+from dart_server.door.certificate import Certificate
 from dart_server.ids import new_id
 from dart_server.wire import ErrorCode
 
@@ -29,10 +29,10 @@ class TlsDoor:
     """Accepts on one socket. `protocol` makes what serves a connection under TLS; `most`: connections that may be greeting at a time."""
 
     def __init__(
-        self, listening: socket.socket, context: ssl.SSLContext, protocol: Callable[[], asyncio.Protocol], most: int
+        self, listening: socket.socket, certificate: Certificate, protocol: Callable[[], asyncio.Protocol], most: int
     ) -> None:
         self._listening = listening
-        self._context = context
+        self._certificate = certificate
         self._protocol = protocol
         self._most = most
         self._greeting: set[asyncio.Task[None]] = set()
@@ -76,7 +76,7 @@ class TlsDoor:
                 if first and first[0] == HANDSHAKE:
                     handed_on = True
                     await asyncio.get_running_loop().connect_accepted_socket(
-                        self._protocol, connection, ssl=self._context, ssl_handshake_timeout=HELLO_S
+                        self._protocol, connection, ssl=self._certificate.context, ssl_handshake_timeout=HELLO_S
                     )
                 elif first:
                     await _tell(connection)

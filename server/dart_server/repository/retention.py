@@ -65,7 +65,7 @@ class RetentionStatements(Statements):
         return self._db.write(delete(SnapshotRow).where(SnapshotRow.snapshot_id.in_(old)))
 
     def forget_keys(self, before: float, limit: int) -> Receipt:
-        """Delete at most `limit` keys that ended before then. Those of scope admin stay: a start makes the farm's own if it is not there."""
+        """Delete at most `limit` keys that ended before then. Those of scope admin stay: a start makes the farm's own anew."""
         ended = or_(self._past(KeyRow.revoked_at, before), self._past(KeyRow.expires_at, before))
         old = select(KeyRow.key_id).where(KeyRow.scope != ADMIN, ended).order_by(KeyRow.key_id).limit(limit)
         return self._db.write(delete(KeyRow).where(KeyRow.key_id.in_(old)))

@@ -1,9 +1,10 @@
 """Live snapshots: making, naming, finding, evicting, setting aside.
 
 Rule: the bytes of all snapshots, and of the layers that outlive one because something stands on them, stay under the quota. Of whom is
-evicted first: who holds most, and nobody for another who holds more. Of that one's: prepared states and bases that no desktop is made from
-now, longest unused first, then snapshots that a user took; never one that a restore reads at this moment, never the base of a living shape. One that does not restore is quarantined: never offered again, its
-files kept aside in a room of their own, the latest ones, and told of in the events.
+evicted first: who holds most, and nobody for another who holds more. Of that one's: prepared states and bases that no desktop is made
+from now, longest unused first, then snapshots that a user took; never one that a restore reads now, never the base of a living shape.
+One that does not restore is quarantined: never offered again, its files kept aside in a room of their own, the latest ones, and told of
+in the events.
 Non-goals: who may build a prepared state (`setups`), what a desktop is rebuilt from (`pool.prepare` asks `stand_in`).
 """
 
@@ -296,8 +297,8 @@ class Snapshots:
             await self._drop(victim, "evicted: quota")
 
     def _victim(self, owner: str, coming_bytes: int) -> SnapshotRecord | None:
-        """What makes way for a snapshot of this owner: of who holds most, the longest unused one, prepared states first. Nobody loses one to
-        another who holds more, the farm no base that was used lately; its own bases find room everywhere."""
+        """What makes way for a snapshot of this owner: of who holds most, the longest unused one, prepared states first. Nobody loses one
+        to another who holds more, the farm no base that was used lately; its own bases find room everywhere."""
         living, lately = self._living().bases, self._clock.time() - LATELY_S
         held = Counter({owner: coming_bytes})
         for record in self._records.values():
