@@ -204,10 +204,10 @@ class Farm:
                 await self.pool.tick()
                 if self.database.away is None:
                     await self.keys.refresh({lease.owner for lease in self.leases.active})
-                self.retention.tick()
                 if self.clock.monotonic() >= next_probe_s:
                     next_probe_s = self.clock.monotonic() + self.settings.probe_s
                     self.pool.probe()
+                await self.retention.tick()
             except LedgerAway as away:  # the ledger tells of its outage once, and of its end
                 log.debug("a tick ended early: %s", away)
             except Exception:  # the ticker must outlive one bad tick; the next one looks again

@@ -34,7 +34,8 @@ class Retention:
         self._not_before_s = clock.monotonic()
         self._pieces = 0
 
-    def tick(self) -> None:
+    async def tick(self) -> None:
+        """Raises `LedgerAway`."""
         now_s = self._clock.monotonic()
         if not (self._days or self._events) or now_s < self._not_before_s:
             return
@@ -42,7 +43,8 @@ class Retention:
         if self._database.away is not None or self._database.waiting > BEHIND:
             return
         before = self._clock.time() - self._days * DAY_S if self._days else FOR_EVER
-        self._repository.forget_events(before, EVENTS, most=self._events or None)
+        if await self._repository.remembers_too_much(before, self._events or None):
+            self._repository.forget_events(before, EVENTS, most=self._events or None)
         self._repository.forget_leases(before, OTHERS)
         self._repository.forget_desktops(before, OTHERS)
         if self._pieces % SELDOM == 0:

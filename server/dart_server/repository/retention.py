@@ -25,6 +25,15 @@ ADMIN = wire.KeyScope.ADMIN.value
 class RetentionStatements(Statements):
     """Forgetting."""
 
+    async def remembers_too_much(self, before: float, most: int | None) -> bool:
+        """Whether there is an event for `forget_events` to delete; costs next to nothing."""
+        first = select(EventRow.id, EventRow.at).order_by(EventRow.id).limit(1)
+        last = select(func.max(EventRow.id))
+        found = await self._db.rows(first)
+        if not found or found[0].at < before:
+            return bool(found)
+        return most is not None and found[0].id <= (await self._db.rows(last))[0][0] - most
+
     def forget_events(self, before: float, limit: int, *, most: int | None = None) -> Receipt:
         """Delete events that are older than `before` (seconds since 1970), or not among the last `most`, of the `limit` oldest ones."""
         oldest = select(EventRow.id, EventRow.at).order_by(EventRow.id).limit(limit).subquery()

@@ -119,10 +119,10 @@ async def test_what_ended_long_ago_is_forgotten_and_what_lives_is_not(
     record.state = LeaseState.RELEASED
     await repository.end_lease(record)
     retention = Retention(repository, database, clock, days=1, events=0)
-    retention.tick()
+    await retention.tick()
     assert len(await repository.events(0, 10)) == 5, "it is too early"
     await clock.advance(DAY_S + 1)
-    retention.tick()
+    await retention.tick()
     (last,) = await repository.events(0, 10)
     assert last.kind == "lease_released", "the last event keeps the count"
     assert await repository.lease("lease_ended") is None
@@ -160,13 +160,13 @@ async def test_a_history_of_a_bounded_length_takes_with_it_what_ended_before(
         await clock.advance(10.0)
     retention = Retention(repository, database, clock, days=0, events=2)
     for _ in range(3):
-        retention.tick()
+        await retention.tick()
         await clock.advance(1.0)
     assert [event.lease_id for event in await repository.events(0, 10)] == ["lease_late", "lease_late"]
     assert await repository.lease("lease_early") is None
     assert await repository.lease("lease_late") is not None
     endless = Retention(repository, database, clock, days=0, events=0)
-    endless.tick()
+    await endless.tick()
     assert len(await repository.events(0, 10)) == 2
 
 
