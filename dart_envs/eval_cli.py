@@ -112,6 +112,8 @@ def evaluate(
     finally:
         if any(part.begun for part in parts):
             write_report(out, parts, tasks, title, settings)
+    if not any(part.trials for part in parts):
+        raise failed(f"no trial came to a verdict; the causes are above and in {out}.")
 
 
 def trial_shape(first: Task, image: str | None, resolution: str | None) -> DesktopShape:

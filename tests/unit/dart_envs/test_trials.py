@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from dart_envs import eval_cli
 from dart_envs.cli import app
-from dart_envs.errors import FarmError
+from dart_envs.errors import FarmError, SetupError
 from dart_envs.eval_cli import check_settings, choose, trial_shape
 from dart_envs.fake import FakeFarm
 from dart_envs.farm import AsyncFarm
@@ -289,6 +289,22 @@ def test_what_ctrl_c_stopped_goes_on_and_all_step_budgets_are_one_report(
     assert [(one["max_steps"], one["rows"][-1]["trials"]) for one in report["budgets"]] == [(2, 3), (4, 3)]
     assert (out / "steps-4" / "report.html").exists()
     assert all(lease.released for lease in farm.leases)
+
+
+def test_a_command_whose_trials_all_came_to_nothing_fails(
+    farm: FakeFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _farm_of(farm, monkeypatch)
+
+    async def lacks(self: Typed, desktop: Any) -> None:
+        raise SetupError("no editor here")
+
+    monkeypatch.setattr(Typed, "prepare", lacks)
+    result = CliRunner().invoke(app, ["eval", "toy", "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "SetupError: no editor here" in result.output
+    assert "no trial came to a verdict" in result.output
+    assert (tmp_path / "report.html").exists()
 
 
 def test_wilsons_interval() -> None:
