@@ -219,7 +219,10 @@ class Task(Model):
         """Run the set-up on a freshly booted desktop. Raises SetupError; TaskError where the task needs what is not
         there, or a larger screen.
         """
+        from dart_envs.tasks import needs
+
         self.check_runnable(desktop.resolution)
+        await needs.check_desktop(self, desktop)
         await run_steps(desktop, self.config, assets=self._assets, task_id=self.id)
 
     async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None, scorer: str | None = None) -> Outcome:

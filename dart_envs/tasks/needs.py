@@ -1,7 +1,8 @@
 """What a task needs before a desktop is worth taking: its files, its applications, a screen that is large enough.
 
-Role: `check_needs`. Rule: only what is known for certain refuses a task; an application that is not in the table, or an image that lies on
-another machine, is left to the set-up, which fails with its own sentence. Non-goals: reading a farm's images over the network.
+Role: `check_needs` before a desktop is leased, `check_desktop` before the set-up on one whose image may lie on another machine. Rule: only
+what is known for certain refuses a task; an application that is not in the table is left to the set-up, which fails with its own
+sentence. Non-goals: reading a farm's images over the network.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dart_server.wire import DesktopShape
 
 if TYPE_CHECKING:
     from dart_envs.tasks.model import Task
+    from dart_envs.types import Desktop
 
 APPLICATIONS: Mapping[str, tuple[str, ...]] = {
     "chrome": ("google-chrome", "google-chrome-stable", "chromium"),
@@ -36,9 +38,24 @@ APPLICATIONS: Mapping[str, tuple[str, ...]] = {
     "lxterminal": ("lxterminal",),
     "galculator": ("galculator",),
     "zenity": ("zenity",),
+    "eog": ("eog",),
+    "evince": ("evince",),
+    "xfce4mimesettings": ("xfce4-mime-settings",),
+    "xfdesktop": ("xfdesktop",),
+    "xfwm4": ("xfwm4",),
 }
 """Programs or packages of which an image needs one, by the application's name as OSWorld's tasks and ours write it, normalised."""
 PROGRAM_FOLDERS = ("usr/bin", "usr/local/bin", "usr/games", "usr/sbin", "bin")
+OFFICE = ("soffice", "libreoffice")
+"""Programs that may open the windows of any part of LibreOffice, wherever it was installed from."""
+WHICH = """PATH="$PATH:/usr/local/bin:/usr/games:/snap/bin"
+for one; do
+  for program in $(echo "${one#*=}" | tr , ' '); do command -v "$program" >/dev/null && continue 2; done
+  echo "${one%%=*}"
+done"""
+"""Says which of its arguments, application=program,program, are not there."""
+_FOUND: set[tuple[str, str]] = set()
+"""Digests of images and applications that were seen in desktops of them: asked for once in a process."""
 
 
 def normalised(app: str) -> str:
@@ -86,9 +103,34 @@ async def check_needs(task: Task, shape: DesktopShape, *, local_images: bool) ->
     task.check_runnable(shape.resolution)
     lacking = lacking_apps(task.related_apps, image_folder(shape.image)) if local_images else ()
     if lacking:
-        raise TaskError(
-            f"Task {task.id} needs {', '.join(lacking)}, which the image {shape.image} has not; choose another image "
-            "(`dart-farm images`), or build one that has it."
-        )
+        raise _lacking(task, lacking, shape.image)
     if assets.missing(task):
         await asyncio.to_thread(assets.fetch_all, task)
+
+
+async def check_desktop(task: Task, desktop: Desktop) -> None:
+    """Raise TaskError where a program that the task works with is certainly not in this desktop."""
+    digest = str(getattr(desktop, "image_digest", ""))
+    known = {app: APPLICATIONS[normalised(app)] for app in task.related_apps if normalised(app) in APPLICATIONS}
+    asked = {app: programs for app, programs in known.items() if (digest, app) not in _FOUND}
+    if not asked:
+        return
+    words = [f"{app}={','.join((*programs, *_office(app)))}" for app, programs in asked.items()]
+    reply = await desktop.exec(["sh", "-c", WHICH, "sh", *words])
+    lacking = tuple(reply.stdout.splitlines()) if reply.returncode == 0 else ()
+    if lacking:
+        raise _lacking(task, lacking, getattr(getattr(desktop, "shape", None), "image", ""))
+    if digest and reply.returncode == 0:
+        _FOUND.update((digest, app) for app in asked)
+
+
+def _office(app: str) -> tuple[str, ...]:
+    return OFFICE if normalised(app) in ("calc", "writer", "impress") else ()
+
+
+def _lacking(task: Task, apps: tuple[str, ...], image: str) -> TaskError:
+    choice = "another image (`dart-farm images list`)" if task.image == image else f"the image {task.image}"
+    place = f"the image {image}" if image else "this desktop"
+    return TaskError(
+        f"Task {task.id} needs {', '.join(apps)}, which {place} has not; choose {choice}, or build one that has it."
+    )

@@ -18,7 +18,7 @@ from guest_insides import holding, spelt
 from PIL import Image
 from served_farm import served_farm
 
-from dart_envs.errors import ActionError
+from dart_envs.errors import ActionError, TaskError
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.osworld import DesktopEnv
 
@@ -157,6 +157,12 @@ def test_an_agent_written_for_osworld_runs_unchanged(env: DesktopEnv, tmp_path: 
     assert answer["output"].strip() == "1024"
     assert env.controller.get_file("/home/user/note.txt") == b"first line\n"
     assert env.controller.get_file("/home/user/absent") is None
+
+
+def test_a_task_for_another_image_is_refused_by_the_application_it_lacks(events_env: DesktopEnv) -> None:
+    with pytest.raises(TaskError, match=r"needs chrome, which the image basic has not"):
+        events_env.reset(task_config={**LINES, "related_apps": ["chrome", "os"]})
+    assert events_env.reset(task_config={**LINES, "related_apps": ["mousepad", "os"]})["screenshot"]
 
 
 def nested(kind: str, **parameters: Any) -> dict[str, Any]:

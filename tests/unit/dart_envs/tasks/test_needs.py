@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,10 +12,10 @@ import pytest
 from dart_envs.core import AsyncDesktopEnv
 from dart_envs.errors import AssetError, TaskError
 from dart_envs.evaluate import GETTERS
-from dart_envs.fake import FakeFarm
-from dart_envs.tasks import Task, parse_task
-from dart_envs.tasks.needs import lacking_apps, normalised
-from dart_server.wire import DesktopShape
+from dart_envs.fake import FakeFarm, ScriptedDesktop
+from dart_envs.tasks import BUNDLED, Task, parse_task, suite
+from dart_envs.tasks.needs import APPLICATIONS, lacking_apps, normalised
+from dart_server.wire import DesktopShape, ExecReply
 
 SHAPE = DesktopShape(image="mine", resolution=(640, 400))
 
@@ -62,7 +63,12 @@ async def refusal(of: Task, shape: DesktopShape = SHAPE) -> TaskError:
 @pytest.mark.parametrize("app", ["VS Code", "vs_code", "vscode", "thunderbird", "libreoffice calc", "Writer"])
 async def test_an_image_without_the_application_is_refused_by_name(app: str) -> None:
     said = str(await refusal(task(related_apps=["gimp", app])))
-    assert f"needs {app}, which the image mine has not" in said
+    assert f"needs {app}, which the image mine has not; choose the image basic, or build" in said
+
+
+async def test_an_image_that_a_task_is_for_and_that_lacks_its_application_is_not_recommended() -> None:
+    said = str(await refusal(task(related_apps=["thunderbird"], image="mine")))
+    assert "which the image mine has not; choose another image" in said
 
 
 @pytest.mark.parametrize("app", ["gimp", "Chrome", "vlc", "os", "picard"])
@@ -71,9 +77,62 @@ async def test_what_is_there_or_not_known_is_no_hindrance(app: str) -> None:
         await env.reset(task(related_apps=[app]))
 
 
+@pytest.mark.parametrize("name", sorted(BUNDLED))
+def test_what_the_bundled_suites_work_with_can_be_known(name: str) -> None:
+    apps = {app for family in suite(name).families.values() for app in family.task(name, 0).related_apps}
+    assert apps
+    assert {app for app in apps if normalised(app) not in APPLICATIONS} == set()
+
+
 async def test_images_of_another_machine_are_not_judged_by_ours() -> None:
     async with AsyncDesktopEnv(FakeFarm(), shape=SHAPE) as env:
         await env.reset(task(related_apps=["thunderbird"]))
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the only programs that scripted desktops have beside the shell's own."""
+    monkeypatch.setattr("dart_envs.tasks.needs._FOUND", set())
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "echo").symlink_to("/bin/echo")
+    (folder / "tr").symlink_to("/usr/bin/tr")
+    return folder
+
+
+def shelled(programs: Path) -> FakeFarm:
+    def sh(_desktop: ScriptedDesktop, args: list[str], _stdin: str) -> ExecReply:
+        ran = subprocess.run(
+            ["/bin/sh", *args], env={"PATH": str(programs)}, capture_output=True, text=True, check=False
+        )
+        return ExecReply(returncode=ran.returncode, stdout=ran.stdout, stderr=ran.stderr)
+
+    return FakeFarm(programs={"sh": sh})
+
+
+def install(folder: Path, name: str) -> None:
+    (folder / name).write_text("")
+    (folder / name).chmod(0o755)
+
+
+async def test_a_desktop_of_another_machine_is_asked_for_the_application_before_the_set_up(programs: Path) -> None:
+    asks = task(
+        related_apps=["vscode", "libreoffice_calc", "os"], config=[{"type": "sleep", "parameters": {"seconds": 100}}]
+    )
+    farm = shelled(programs)
+    async with AsyncDesktopEnv(farm, shape=SHAPE) as env:
+        install(programs, "code")
+        with pytest.raises(
+            TaskError, match="needs libreoffice_calc, which the image mine has not; choose the image basic"
+        ):
+            await env.reset(asks)
+        assert len(farm.leases) == 1, "what is missing is not looked for on one desktop after another"
+        install(programs, "soffice")
+        found = task(related_apps=["vscode", "libreoffice_calc"], publish_setup=False)
+        await env.reset(found)
+        (programs / "code").unlink()
+        await env.reset(found)
+    assert [lease.calls.count("exec") for lease in farm.leases] == [1, 1], "the same image was asked again"
 
 
 def test_an_image_that_cannot_be_looked_into_is_not_judged(tmp_path: Path, image: Path) -> None:
