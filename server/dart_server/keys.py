@@ -114,7 +114,11 @@ class Keys:
         """From now on this key is refused, and all that stands on it has ended. Raises `not_found`, `invalid` (the last of scope admin)."""
         records = {record.key_id: record for record in await self._repository.keys()}
         if key_id not in records:
-            raise FarmError(ErrorCode.NOT_FOUND, f"there is no key {key_id[:ID_SHOWN]}")
+            raise FarmError(
+                ErrorCode.NOT_FOUND,
+                f"there is no key {key_id[:ID_SHOWN]}",
+                hint="`dart-farm keys` lists them by their id.",
+            )
         admins = {record.key_id for record in records.values() if record.scope == Scope.ADMIN and self._good(record)}
         if admins == {key_id}:
             hint = "Make another one first: POST /v1/keys, or `dart-farm key NAME --scope admin`."

@@ -2,13 +2,13 @@
 
 Role: list the images; hand `build`, `verify`, `rm` and `add` to the programs of `vm_images`, as processes; `verify` to the client's
 conformance suite, too.
-Rule: a builder's exit code is this command's: 2 for wrong input, before anything starts; 1 for a build that failed.
+Rule: a builder's exit code is this command's: 2 for wrong input, before anything starts; 1 for a build that failed. With `--json` its
+progress is not shown, and its last word is the document or the error.
 Non-goals: building; booting anything itself.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from dart_server.cli.session import ask, load_settings
-from dart_server.cli.terminal import Json, fail, show_rows
+from dart_server.cli.session import address, ask, load_settings
+from dart_server.cli.terminal import Json, fail, show, show_rows
 
 if TYPE_CHECKING:
     from dart_server.settings import FarmSettings
@@ -54,30 +54,38 @@ def build(
     name: Name,
     force: Annotated[bool, typer.Option("--force", help="From nothing, whatever is there.")] = False,
     artefact: Annotated[str, typer.Option(help="rootfs, docker or qcow2.")] = "rootfs",
+    as_json: Json = False,
 ) -> None:
     """Build an image of a recipe, or one more artefact of it; goes on where an interrupted build stopped."""
-    _run_builder(["build", name, "--artefact", artefact, *(["--force"] if force else [])])
+    arguments = ["build", name, "--artefact", artefact, *(["--force"] if force else [])]
+    _run_builder(arguments, {"built": name, "artefact": artefact}, as_json)
 
 
 @app.command()
-def rm(name: Name, digest: Annotated[str | None, typer.Argument(help="Only this build of it.")] = None) -> None:
+def rm(
+    name: Name,
+    digest: Annotated[str | None, typer.Argument(help="Only this build of it.")] = None,
+    as_json: Json = False,
+) -> None:
     """Remove an image."""
-    _run_builder(["rm", name, *([digest] if digest else [])])
+    _run_builder(["rm", name, *([digest] if digest else [])], {"removed": name}, as_json)
 
 
 @app.command()
 def add(
     name: Name,
     path: Annotated[Path, typer.Argument(help="A root file system (directory or tar) or a qcow2.")],
+    as_json: Json = False,
 ) -> None:
     """Install an image from elsewhere."""
-    _run_builder(["add", name, str(path.absolute())])
+    _run_builder(["add", name, str(path.absolute())], {"added": name}, as_json)
 
 
 @app.command()
 def verify(
     name: Name,
     start_limit_s: Annotated[float | None, typer.Option(help="Seconds an application may take to show.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Boot the image, run the conformance suite on it, and check what a person and a task need of it; starts a farm for that time when
     none runs."""
@@ -90,17 +98,29 @@ def verify(
             f"there is no image {name!r} (there is {', '.join(known) or 'none'}); build it: `dart-farm images build {name}`."
         )
     own = None if ask(settings, "/v1/farm") is not None else _start_farm(settings)
-    url = os.environ.get("DART_FARM_URL") or f"unix://{settings.uds or settings.socket_path}"
+    url = address(settings)
     look = [sys.executable, str(_program("verify.py")), name, "--farm", url]
     look += [] if start_limit_s is None else ["--start-limit-s", str(start_limit_s)]
     suite = [sys.executable, "-m", CONFORMANCE, name, "--farm", url]
     try:
-        code = max(subprocess.run(argv, check=False).returncode for argv in (suite, look))
+        ended = [
+            subprocess.run(argv, check=False, text=True, stdout=_kept(as_json), stderr=_kept(as_json))
+            for argv in (suite, look)
+        ]
     finally:
         if own is not None:
             own.terminate()
             own.wait()
+    code = max(one.returncode for one in ended)
+    if as_json:
+        found = [line for one in ended for line in (*one.stdout.splitlines(), *one.stderr.splitlines())]
+        show({"verified": name, "ok": code == 0, "found": found}, "", as_json)
     raise typer.Exit(code)
+
+
+def _kept(as_json: bool) -> int | None:
+    """Where what a program says goes: to this terminal, or into its result."""
+    return subprocess.PIPE if as_json else None
 
 
 def _start_farm(settings: FarmSettings) -> subprocess.Popen[bytes]:
@@ -133,13 +153,20 @@ def _program(name: str) -> Path:
     return path
 
 
-def _run_builder(arguments: list[str]) -> NoReturn:
-    """Run the builder with this terminal; ends with its exit code."""
+def _run_builder(arguments: list[str], done: dict[str, str], as_json: bool) -> NoReturn:
+    """Run the builder with this terminal, or with `--json` for its last word; ends with its exit code."""
     argv = [sys.executable, "-u", str(_program("build.py")), *arguments, "--home", str(load_settings().home)]
-    builder = subprocess.Popen(argv)
+    builder = subprocess.Popen(argv, text=True, stdout=_kept(as_json), stderr=_kept(as_json))
     while True:
         try:
-            raise typer.Exit(builder.wait())
+            _, complaint = builder.communicate()
+            break
         except KeyboardInterrupt:
             # The terminal interrupts the builder too, and it says what is left.
             continue
+    if as_json and builder.returncode == 0:
+        show(done, "", as_json)
+    elif as_json:
+        last = [line for line in complaint.splitlines() if line.strip()][-1:] or ["the builder ended without a word"]
+        fail(last[0].removeprefix("error: "), builder.returncode)
+    raise typer.Exit(builder.returncode)

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import typer
 
 from dart_server.cli.session import ask, load_settings, require
-from dart_server.cli.terminal import Json, fail, printable, show, show_rows
+from dart_server.cli.terminal import Json, fail, plain, printable, show, show_rows
 
 if TYPE_CHECKING:
     from dart_server.keys import Keys
@@ -28,6 +28,7 @@ COLUMNS = (
     *("max_leases", "max_waiting", "weight", "max_priority"),
 )
 DAY_S = 86_400.0
+HINTS = {"expires-at": "Write it with its zone, as 2030-01-31T12:00:00Z."}
 
 app = typer.Typer(help="The keys: list (the default), add, revoke.", invoke_without_command=True)
 alone = typer.Typer()
@@ -94,7 +95,7 @@ def add(
         option = str(problem["loc"][0]).replace("_", "-")
         if option == "name":
             fail("NAME: 1 to 64 characters are needed, none of them a control character.")
-        fail(f"--{option}: {printable(problem['msg'])}.")
+        fail(f"--{option}: {plain(problem['msg'])}.", hint=HINTS.get(option))
     settings = load_settings()
     body = request.model_dump(mode="json")
     made = None if offline else _online(settings, "/v1/keys", "POST", body)
@@ -108,9 +109,9 @@ def add(
 
 
 @alone.command("key")
-def key(name: Name, scope: ScopeOption = "lease") -> None:
+def key(name: Name, scope: ScopeOption = "lease", as_json: Json = False) -> None:
     """Make a bearer key and print it, once: `keys add` without its options."""
-    add(name, scope)
+    add(name, scope, as_json=as_json)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import typer
 
 from dart_server.cli.session import require
-from dart_server.cli.terminal import Json, fail, printable, show, show_fields, show_rows
+from dart_server.cli.terminal import Json, fail, plain, printable, show, show_fields, show_rows
 
 COLUMNS = ("name", "kind", "ready", "standby", "making", "leased", "hits", "misses", "held_back", "labels")
 Name = Annotated[str, typer.Argument(metavar="POOL")]
@@ -69,6 +69,7 @@ def set_pool(
 
     from dart_server.wire import PoolSpec
 
+    _checked(name)
     shape: dict[str, Any] = {} if image is None else {"image": image}
     if resolution is not None:
         shape["resolution"] = _size(resolution)
@@ -84,7 +85,7 @@ def set_pool(
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         option = ".".join(str(part) for part in problem["loc"])
-        fail(f"{option + ': ' if option else ''}{printable(problem['msg'])}.")
+        fail(f"{option + ': ' if option else ''}{plain(problem['msg'])}.")
     show_fields(require(_path(name), "PUT", body=spec.model_dump(mode="json")), as_json)
 
 
@@ -93,6 +94,17 @@ def remove_pool(name: Name, as_json: Json = False) -> None:
     """Remove a pool: what waits in it goes, what is leased stays with its leases."""
     require(_path(name), "DELETE")
     show({"removed": name}, f"removed {name}", as_json)
+
+
+def _checked(name: str) -> None:
+    from pydantic import TypeAdapter, ValidationError
+
+    from dart_server.wire.pools import PoolName
+
+    try:
+        TypeAdapter(PoolName).validate_python(name)
+    except ValidationError:
+        fail(f"POOL: {printable(name)!r} is no name of a pool; use up to 64 small letters, digits, dots, _ and -.")
 
 
 def _size(text: str) -> list[int]:

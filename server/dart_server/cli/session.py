@@ -73,6 +73,9 @@ def ask(
     except httpx.TimeoutException:
         fail(f"the farm at {address(settings)} did not answer within {ANSWER_TIMEOUT_S:g} s.", 1, error="timeout")
     except httpx.TransportError as error:
+        if "SSL" in str(error) and "WRONG_VERSION_NUMBER" in str(error):
+            hint = f"Use {url.replace('https://', 'http://', 1)}."
+            fail(f"who answers at {url} does not speak TLS.", 1, error="no_tls", hint=hint)
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             hint = "Name the certificate that signed it: SSL_CERT_FILE=PATH."
             fail(f"the certificate of the farm at {url} is not known here.", 1, error="untrusted", hint=hint)

@@ -28,7 +28,7 @@ def snapshots(
     if context.invoked_subcommand is not None:
         return
     if remove is not None:
-        require(_path(remove), "DELETE")
+        remove_snapshot(remove, as_json)
         return
     columns = ("reason", "place") if quarantined else ("pause_ms", "last_used_at", "description")
     show_table(
@@ -48,6 +48,7 @@ def show_snapshot(name: Name, as_json: Json = False) -> None:
 @app.command("rm")
 def remove_snapshot(name: Name, as_json: Json = False) -> None:
     """Delete a snapshot; desktops made from it live on."""
+    require(_path(name))  # the farm takes one that is not there for deleted: a person who mistyped wants to know
     require(_path(name), "DELETE")
     show({"removed": name}, f"removed {name}", as_json)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dart_server.cli.session import ask, load_settings, require
-from dart_server.cli.terminal import Json, print_table, printable, show, table
+from dart_server.cli.terminal import Json, print_table, printable, show, table, text_of
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -43,11 +43,15 @@ def status(as_json: Json = False) -> None:
 def _numbers(view: dict[str, Any]) -> list[str]:
     desktops = ", ".join(f"{count} {state}" for state, count in sorted(view["desktops"].items())) or "none"
     used, quota = view["snapshot_bytes"] / MB, view["snapshot_quota_bytes"] / MB
+    held_back = [f"held back  {text_of(reason)}" for reason in view.get("held_back") or ()]
     return [
         f"provider   {view['provider']}",
         f"desktops   {desktops} (at most {view['max_desktops']})",
         f"leases     {view['leases_active']}",
         f"snapshots  {view['snapshots']} ({used:.0f} of {quota:.0f} MB)",
+        *(["draining   no claim is granted until `dart-farm drain --undo`"] if view.get("draining") else []),
+        *([f"short of   {view['short_of']}"] if view.get("short_of") else []),
+        *held_back,
     ]
 
 

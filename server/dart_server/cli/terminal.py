@@ -84,6 +84,11 @@ def _refuse(error: str, detail: str, hint: str | None) -> None:
     typer.echo(json.dumps({"error": error, "detail": detail, "hint": hint}, ensure_ascii=False), err=True)
 
 
+def plain(message: str) -> str:
+    """A sentence about a wrong value without the name that the validator puts before it."""
+    return printable(message.removeprefix("Value error, "))
+
+
 def show(document: Any, text: str, as_json: bool) -> None:
     """The document for programs, the text for people."""
     typer.echo(json.dumps(document, ensure_ascii=False) if as_json else printable(text))

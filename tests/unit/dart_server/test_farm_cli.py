@@ -106,6 +106,13 @@ def test_the_status_is_for_people_and_for_programs(run: Run, answers: Answers) -
     answers.give("/v1/farm", FARM)
     assert "2 ready (at most 4)" in run("status").stdout
     assert json.loads(run("status", "--json").stdout) == {"running": True, **FARM}
+    answers.give(
+        "/v1/farm",
+        {**FARM, "draining": True, "short_of": "the host is short of memory", "held_back": ["pool calc: no"]},
+    )
+    told = run("status").stdout
+    for words in ("drain --undo", "short of   the host is short of memory", "held back  pool calc: no"):
+        assert words in told
     answers.away = True
     assert run("status").stdout.strip() == "no farm is running"
     assert json.loads(run("status", "--json").stdout) == {"running": False}
@@ -140,6 +147,7 @@ def test_lists_are_tables_and_documents(run: Run, answers: Answers, argv: list[s
         (["leases", "release", "lease_1"], "DELETE", "/v1/leases/lease_1"),
         (["claims", "cancel", "claim_1"], "DELETE", "/v1/claims/claim_1"),
         (["snapshots", "rm", "mine"], "DELETE", "/v1/snapshots/mine"),
+        (["snapshots", "--rm", "mine"], "DELETE", "/v1/snapshots/mine"),
         (["pools", "rm", "calc"], "DELETE", "/v1/pools/calc"),
         (["keys", "revoke", "key_1"], "DELETE", "/v1/keys/key_1"),
         (["desktops", "quarantine", "desk_1", "--reason", "odd"], "POST", "/v1/desktops/desk_1/quarantine"),
@@ -150,10 +158,27 @@ def test_lists_are_tables_and_documents(run: Run, answers: Answers, argv: list[s
 def test_deeds_ask_the_farm_and_say_what_they_did(
     run: Run, answers: Answers, argv: list[str], method: str, path: str
 ) -> None:
+    answers.give(path, {"id": "looked at first"})
     answers.give(path, method=method, status=204)
     assert run(*argv).stdout.strip()
     assert (answers.asked[-1].method, answers.asked[-1].url.path) == (method, path)
     assert json.loads(run(*argv, "--json").stdout)
+
+
+@pytest.mark.parametrize("argv", [["snapshots", "rm", "mien"], ["snapshots", "--rm", "mien"]])
+def test_a_snapshot_that_is_not_there_was_not_removed(run: Run, answers: Answers, argv: list[str]) -> None:
+    answers.give("/v1/snapshots/mien", method="DELETE", status=204)
+    assert "there is no" in run(*argv, code=1).stderr
+
+
+def test_who_speaks_no_tls_is_named(run: Run, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plain(_request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")
+
+    monkeypatch.setattr(httpx, "HTTPTransport", lambda **_options: httpx.MockTransport(plain))
+    monkeypatch.setenv("DART_FARM_URL", "https://127.0.0.1:8700")
+    told = json.loads(run("status", "--json", code=1).stderr)
+    assert (told["error"], told["hint"]) == ("no_tls", "Use http://127.0.0.1:8700.")
 
 
 def test_names_cannot_lead_to_other_routes(run: Run, answers: Answers) -> None:
@@ -221,6 +246,7 @@ def test_a_refusal_shows_detail_and_hint_as_a_sentence_or_as_json(run: Run, answ
         (["pools", "set", "x", "--label", "calc"], "NAME=VALUE"),
         (["pools", "set", "x", "--resolution", "big"], "1920x1080"),
         (["pools", "set", "x", "--warm", "3", "--max", "2"], "must fit into max"),
+        (["pools", "set", "../farm"], "is no name of a pool"),
         (["pools", "set", "x", "--snapshot", "a", "--setup-key", "0" * 64], "not of both"),
         (["events", "--limit", "0"], "--limit"),
         (["top", "--interval-s", "0"], "--interval-s"),

@@ -54,6 +54,17 @@ def test_the_builder_refuses_wrong_input_with_its_own_code(
     assert result.exit_code == 2
     assert said in capfd.readouterr().err
 
+    result = CliRunner().invoke(app, ["images", *arguments, "--json"])
+    told = json.loads(result.stderr)
+    assert (result.exit_code, result.stdout, told["error"]) == (2, "", "invalid")
+    assert said in told["detail"]
+
+
+def test_the_builders_deeds_are_documents_where_that_is_asked_for(home: Path) -> None:
+    result = CliRunner().invoke(app, ["images", "rm", "small", "--json"])
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout) == {"removed": "small"}
+
 
 def test_an_image_that_is_not_there_cannot_be_verified(home: Path) -> None:
     result = CliRunner().invoke(app, ["images", "verify", "nope"])
@@ -70,7 +81,7 @@ def test_an_image_is_verified_by_the_conformance_suite_and_a_look_at_its_program
 
     def run(argv: list[str], **_more: object) -> subprocess.CompletedProcess[str]:
         ran.append(argv[1:])
-        return subprocess.CompletedProcess(argv, codes[len(ran) - 1])
+        return subprocess.CompletedProcess(argv, codes[len(ran) - 1], "ok     boots\n", "")
 
     monkeypatch.setenv("DART_FARM_URL", "http://127.0.0.1:1")
     monkeypatch.setattr(images, "ask", lambda _settings, _path: {})
@@ -81,6 +92,10 @@ def test_an_image_is_verified_by_the_conformance_suite_and_a_look_at_its_program
     assert suite == ["-m", "dart_envs.conform", "small", "--farm", "http://127.0.0.1:1"]
     assert look[0].endswith("verify.py")
     assert look[1:] == ["small", "--farm", "http://127.0.0.1:1", "--start-limit-s", "9.0"]
+    ran.clear()
+    result = CliRunner().invoke(app, ["images", "verify", "small", "--json"])
+    assert result.exit_code == max(codes)
+    assert json.loads(result.stdout) == {"verified": "small", "ok": not max(codes), "found": ["ok     boots"] * 2}
 
 
 def test_without_a_source_checkout_the_cure_is_told(
