@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -26,6 +27,7 @@ from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.loop import LoopThread
+from dart_envs.judging import JudgeOn, desktop_to_judge
 from dart_envs.osworld.controllers import PythonController, SetupController
 from dart_envs.setup import run_steps
 from dart_envs.tasks.model import SetupStep, Task, parse_task
@@ -41,6 +43,8 @@ CODECS = {
 SERVER_PORT, CHROMIUM_PORT, VNC_PORT, VLC_PORT = 5000, 9222, 8006, 8080
 NO_LIMIT = 10**9
 EVALUATE_TIMEOUT_S = 600.0
+COPY_WAIT_S = 5.0
+"""How long a copy to judge is waited for where the farm has no free desktop."""
 _ENDS = ("DONE", "FAIL")
 
 
@@ -160,22 +164,30 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         return self._get_obs(), 0.0, False, dict(result.info)
 
     def evaluate(self) -> float:
-        """The task's verdict on the desktop as it is. Raises EvaluatorError where there is none."""
+        """The task's verdict on the desktop as it is: after DONE or FAIL on the desktop itself, before on a copy, so that the episode goes
+        on undisturbed; on itself, too, where there is no copy within some seconds. Raises EvaluatorError where there is no verdict."""
         return self.judge().reward
 
     def judge(self) -> Outcome:
-        """`evaluate`, with what it looked at."""
+        """`evaluate`, with what it looked at; `judged_on` in the details says where, if not on the desktop of an episode that is over."""
         if self._task is None:
             raise TaskError("There is no task to evaluate; give reset() a task_config.")
         if self._broke is not None:
             return Outcome(0.0, {"broke_desktop": self._broke})
-        failed = bool(self.action_history) and _word(self.action_history[-1]) == "FAIL"
-        return self._loop.run(self._judge(self._task, EndReason.FAIL if failed else EndReason.DONE))
+        last = _word(self.action_history[-1]) if self.action_history else None
+        on = JudgeOn.DESKTOP if last in _ENDS else JudgeOn.COPY
+        return self._loop.run(self._judge(self._task, EndReason.FAIL if last == "FAIL" else EndReason.DONE, on))
 
-    async def _judge(self, task: Task, end: EndReason) -> Outcome:
+    async def _judge(self, task: Task, end: EndReason, on: JudgeOn) -> Outcome:
         try:
             async with asyncio.timeout(EVALUATE_TIMEOUT_S):
-                return await task.evaluate(self._lease(), end=end)
+                async with desktop_to_judge(self._lease(), on, COPY_WAIT_S) as (desktop, judged_on):
+                    outcome = await task.evaluate(desktop, end=end)
+                return (
+                    outcome
+                    if on is JudgeOn.DESKTOP
+                    else replace(outcome, details={**outcome.details, "judged_on": judged_on})
+                )
         except TimeoutError:
             raise EvaluatorError(f"The evaluator took more than {EVALUATE_TIMEOUT_S:g} s.") from None
 

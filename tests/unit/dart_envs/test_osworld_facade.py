@@ -19,6 +19,11 @@ def typed(desktop: ScriptedDesktop, _args: list[str], _stdin: str) -> ExecReply:
     return ExecReply(returncode=0, stdout=desktop.state.typed, stderr="")
 
 
+def save(desktop: ScriptedDesktop, _args: list[str], _stdin: str) -> ExecReply:
+    desktop.state.files["saved"] = b""
+    return ExecReply(returncode=0, stdout="", stderr="")
+
+
 def task(**changes: Any) -> dict[str, Any]:
     return {
         "id": "30e3e107-1cfb-46ee-a755-2cd080d7ba6a",
@@ -72,6 +77,25 @@ def test_an_episode_has_osworlds_shape(env: DesktopEnv) -> None:
     env.reset(task_config=task())
     assert env.action_history == []
     assert env.evaluate() == 0.0, "the desktop of the last episode was used again"
+
+
+def test_a_verdict_in_the_middle_of_an_episode_is_made_on_a_copy(env: DesktopEnv, farm: FakeFarm) -> None:
+    saving = {"type": "execute", "parameters": {"command": ["save"]}}
+    farm.programs["save"] = save
+    spoiling = task(evaluator={**task()["evaluator"], "postconfig": [saving]})
+    env.reset(task_config=spoiling)
+    env.step({"action_type": "TYPING", "text": "word"})
+    outcome = env.judge()
+    assert (outcome.reward, outcome.details["judged_on"]) == (1.0, "copy")
+    desktop, copy = farm.leases
+    assert (copy.released, "saved" in desktop.state.files) == (True, False)
+    farm.max_desktops = 1
+    outcome = env.judge()
+    assert (outcome.reward, outcome.details["judged_on"]) == (1.0, "desktop, since there is no copy: no_capacity")
+    farm.max_desktops = 2
+    env.step("DONE")
+    assert "judged_on" not in env.judge().details
+    assert len(farm.leases) == 2
 
 
 @pytest.mark.parametrize("fail", ["FAIL", {"action_type": "FAIL"}])
