@@ -183,6 +183,9 @@ class Border:
             seen += len(part)
             if seen > limit:
                 raise too_large
+            visit = scope["state"].get("visit")
+            if part and guest and visit is not None:
+                self._limits.hold(visit, len(part))
             if part and not guest:
                 parts.append(part)
                 if not message.get("more_body", False):

@@ -82,6 +82,12 @@ async def access_of(connection: HTTPConnection, lease_id: str, *, fenced: bool =
     return access
 
 
+def holder_of(connection: HTTPConnection) -> Callable[[int], None]:
+    """Counts the bytes that this request keeps in the farm's memory. What it returns raises `too_many_requests`."""
+    limits, visit = farm_of(connection).limits, connection.scope["state"]["visit"]
+    return lambda nbytes: limits.hold(visit, nbytes)
+
+
 async def _fenced(connection: HTTPConnection, lease_id: str) -> Access:
     return await access_of(connection, lease_id)
 

@@ -78,6 +78,8 @@ class Farm:
             streams_per_key=settings.max_streams_per_key,
             streams=settings.max_streams,
             requests_per_s=settings.requests_per_s_per_key,
+            nbytes_per_key=settings.max_file_bytes_per_key,
+            nbytes=settings.max_file_bytes,
         )
         self.keys = Keys(self.repository, clock, self._key_ended)
         self.snapshots = Snapshots(

@@ -126,6 +126,10 @@ class FarmSettings(BaseSettings):
     json_body_limit_bytes: int = Field(default=1024**2, ge=1024)
     """Also of one message that a client sends on a WebSocket."""
     file_body_limit_bytes: int = Field(default=256 * 1024**2, ge=1024)
+    max_file_bytes_per_key: int = Field(default=GIB // 2, ge=1024)
+    """What requests of one key may hold in the farm's memory at the same time, of files on their way into its desktops and out."""
+    max_file_bytes: int = Field(default=2 * GIB, ge=1024)
+    """What all keys may hold."""
     log_format: Literal["text", "json"] = "text"
     traces: Literal["off", "otlp"] = "off"
     """OpenTelemetry traces (extra `otel`), sent where `OTEL_EXPORTER_OTLP_ENDPOINT` says."""
@@ -158,6 +162,14 @@ class FarmSettings(BaseSettings):
     def _egress_is_possible(self) -> FarmSettings:
         if self.egress and self.provider != "runc":
             raise ValueError(f"egress: desktops of the provider {self.provider} reach nothing outside; only runc's can")
+        return self
+
+    @model_validator(mode="after")
+    def _a_file_fits(self) -> FarmSettings:
+        if not self.file_body_limit_bytes <= self.max_file_bytes_per_key <= self.max_file_bytes:
+            raise ValueError(
+                "file_body_limit_bytes, max_file_bytes_per_key and max_file_bytes: each is at most the next"
+            )
         return self
 
     @model_validator(mode="after")

@@ -1,4 +1,5 @@
-"""How much one key may do at a time: requests under way, open WebSockets, requests per second; and how many WebSockets there are in all.
+"""How much one key may do at a time: requests under way, open WebSockets, requests per second, bytes of files in the farm's memory; and how
+many WebSockets and bytes there are in all.
 
 Rule: what is over a limit is refused at once with `too_many_requests` and Retry-After, before any work is done; keys of scope `admin`
 have no limit of their own. When a key ends, whatever runs under it ends (`cut`). Non-goals: leases and claims (their quotas are the key's).
@@ -25,6 +26,8 @@ class Visit:
     stream: bool
     task: asyncio.Task[object] | None
     cut: bool = False
+    unlimited: bool = False
+    nbytes: int = 0
 
 
 @dataclass(slots=True)
@@ -33,19 +36,31 @@ class _Use:
     counted_at_s: float
     visits: set[Visit] = field(default_factory=set)
     streams: int = 0
+    nbytes: int = 0
 
 
 class Limits:
     """Counts what runs, by key."""
 
     def __init__(
-        self, clock: Clock, *, requests_per_key: int, streams_per_key: int, streams: int, requests_per_s: float
+        self,
+        clock: Clock,
+        *,
+        requests_per_key: int,
+        streams_per_key: int,
+        streams: int,
+        requests_per_s: float,
+        nbytes_per_key: int,
+        nbytes: int,
     ) -> None:
         self._clock = clock
         self._requests_per_key = requests_per_key
         self._streams_per_key = streams_per_key
         self._streams = streams
         self._requests_per_s = requests_per_s
+        self._nbytes_per_key = nbytes_per_key
+        self._nbytes = nbytes
+        self.nbytes_held = 0
         self._uses: dict[str, _Use] = {}
         self.streams_open = 0
 
@@ -68,7 +83,7 @@ class Limits:
             if stream and self.streams_open >= self._streams:
                 raise _refused(f"the farm has {self._streams} WebSockets open")
             use.allowance -= 1
-        visit = Visit(key_id, stream, asyncio.current_task())
+        visit = Visit(key_id, stream, asyncio.current_task(), unlimited=unlimited)
         use.visits.add(visit)
         use.streams += stream
         self.streams_open += stream
@@ -79,7 +94,20 @@ class Limits:
         use = self._uses[visit.key_id]
         use.visits.discard(visit)
         use.streams -= visit.stream
+        use.nbytes -= visit.nbytes
         self.streams_open -= visit.stream
+        self.nbytes_held -= visit.nbytes
+
+    def hold(self, visit: Visit, nbytes: int) -> None:
+        """The request keeps so many bytes more in memory until its end. Raises `too_many_requests`."""
+        use = self._uses[visit.key_id]
+        if use.nbytes + nbytes > self._nbytes_per_key and not visit.unlimited:
+            raise _refused(f"this key has {use.nbytes} bytes of files under way, of {self._nbytes_per_key} at most")
+        if self.nbytes_held + nbytes > self._nbytes:
+            raise _refused(f"the farm has {self.nbytes_held} bytes of files under way, of {self._nbytes} at most")
+        visit.nbytes += nbytes
+        use.nbytes += nbytes
+        self.nbytes_held += nbytes
 
     def cut(self, key_id: str) -> int:
         """End what runs under a key; how many that were."""

@@ -133,11 +133,15 @@ class GuestClient:
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
         content: bytes | AsyncIterator[bytes] | None = None,
+        hold: Callable[[int], None] | None = None,
     ) -> GuestReply:
-        """One request with its whole answer. `target` is the path with its query, already quoted. Raises `GuestTooLarge`."""
+        """One request with its whole answer. `target` is the path with its query, already quoted; `hold` is told of bytes before they are
+        kept. Raises `GuestTooLarge`, and what `hold` raises."""
         async with self.stream(method, target, timeout_s=timeout_s, headers=headers, content=content) as reply:
             received = bytearray()
             async for chunk in reply.body:
+                if hold is not None:
+                    hold(len(chunk))
                 received += chunk
                 if len(received) > MESSAGE_LIMIT:
                     raise GuestTooLarge(f"the answer is larger than {MESSAGE_LIMIT} bytes")

@@ -6,16 +6,18 @@ import asyncio
 import json
 import re
 import time
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query, Request, Response, WebSocket, WebSocketDisconnect
+from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter, ValidationError
 
 from dart_server import wire
 from dart_server.border import refuse
-from dart_server.deps import Leased, LeasedUnfenced, access_of, farm_of
+from dart_server.deps import Leased, LeasedUnfenced, access_of, farm_of, holder_of
 from dart_server.errors import FarmError, from_provider
 from dart_server.guest.channel import StepChannel, step_timeout_s
 from dart_server.guest.client import DIAL_TIMEOUT_S
@@ -32,6 +34,7 @@ PASS_TIMEOUT_S = 150.0
 OPEN_V1 = frozenset({"v1/health", "v1/windows"})
 """Of the agent's own routes, those that may be passed through; the others have a route here or belong to the farm alone."""
 TUNNEL_CHUNK = 64 * 1024
+PART_NBYTES = 1024**2
 _ELEMENTS = TypeAdapter(list[dict[str, object]])
 _A11Y_FIELDS = frozenset(wire.A11yElement.model_fields)
 AbsolutePath = Annotated[str, Query(pattern=r"^/[^\x00]*$", max_length=4096)]
@@ -80,10 +83,10 @@ async def screenshot(lease_id: str, request: Request, access: Leased) -> Respons
 @router.get("/a11y", operation_id="a11y")
 async def a11y(lease_id: str, request: Request, access: Leased) -> list[wire.A11yElement]:
     """The showing elements of the accessibility tree."""
-    farm = farm_of(request)
+    farm, hold = farm_of(request), holder_of(request)
     target = f"/v1/a11y?format=json&timeout_s={A11Y_WALK_S:g}"
     reply = await farm.guests.run(
-        access, lambda guest: guest.request("GET", target, timeout_s=A11Y_WALK_S + EXEC_GRACE_S)
+        access, lambda guest: guest.request("GET", target, timeout_s=A11Y_WALK_S + EXEC_GRACE_S, hold=hold)
     )
     await farm.guests.checked(access, reply)
     try:
@@ -98,12 +101,15 @@ async def a11y(lease_id: str, request: Request, access: Leased) -> list[wire.A11
 @router.post("/execute", operation_id="execute")
 async def execute(lease_id: str, body: wire.ExecRequest, request: Request, access: Leased) -> wire.ExecReply:
     """Run a program inside the desktop."""
-    farm = farm_of(request)
+    farm, hold = farm_of(request), holder_of(request)
     headers = {"content-type": "application/json"}
     content = body.model_dump_json().encode()
     timeout_s = body.timeout_s + EXEC_GRACE_S
     reply = await farm.guests.run(
-        access, lambda guest: guest.request("POST", "/v1/exec", timeout_s=timeout_s, headers=headers, content=content)
+        access,
+        lambda guest: guest.request(
+            "POST", "/v1/exec", timeout_s=timeout_s, headers=headers, content=content, hold=hold
+        ),
     )
     await farm.guests.checked(access, reply)
     answer = json.loads(reply.content)
@@ -162,11 +168,13 @@ async def write_file(
 @router.get("/files", operation_id="read_file", response_class=Response)
 async def read_file(lease_id: str, path: AbsolutePath, request: Request, access: Leased) -> Response:
     """The bytes of a file inside the desktop."""
-    farm = farm_of(request)
+    farm, hold = farm_of(request), holder_of(request)
     target = "/v1/files?" + urlencode({"path": path})
-    reply = await farm.guests.run(access, lambda guest: guest.request("GET", target, timeout_s=CALL_TIMEOUT_S))
+    reply = await farm.guests.run(
+        access, lambda guest: guest.request("GET", target, timeout_s=CALL_TIMEOUT_S, hold=hold)
+    )
     await farm.guests.checked(access, reply)
-    return Response(reply.content, media_type="application/octet-stream")
+    return _in_parts(reply.content, 200, {"content-type": "application/octet-stream"})
 
 
 @router.get("/health", operation_id="desktop_health")
@@ -180,16 +188,31 @@ async def _pass_through(lease_id: str, path: str, request: Request, access: Acce
     parts = path.split("/")
     if "" in parts or ".." in parts or "." in parts or (parts[0] == "v1" and path not in OPEN_V1):
         raise FarmError(ErrorCode.NOT_FOUND, f"the guest route /{path} is not passed through")
-    farm = farm_of(request)
+    farm, hold = farm_of(request), holder_of(request)
     target = "/" + quote(path) + (f"?{request.url.query}" if request.url.query else "")
     headers = {"content-type": request.headers["content-type"]} if "content-type" in request.headers else {}
     content = await request.body()
     reply = await farm.guests.run(
         access,
-        lambda guest: guest.request(request.method, target, timeout_s=PASS_TIMEOUT_S, headers=headers, content=content),
+        lambda guest: guest.request(
+            request.method, target, timeout_s=PASS_TIMEOUT_S, headers=headers, content=content, hold=hold
+        ),
     )
     kept = {k: v for k, v in reply.headers.items() if k in ("content-type", "content-disposition")}
-    return Response(reply.content, status_code=reply.status, headers=kept)
+    return _in_parts(reply.content, reply.status, kept)
+
+
+def _in_parts(content: bytes, status: int, headers: dict[str, str]) -> Response:
+    """An answer that the connection takes as fast as its client reads: what waits is the request's, and counted, until then."""
+    if len(content) <= PART_NBYTES:
+        return Response(content, status_code=status, headers=headers)
+    view = memoryview(content)
+
+    async def parts() -> AsyncIterator[memoryview]:
+        for start in range(0, len(view), PART_NBYTES):
+            yield view[start : start + PART_NBYTES]
+
+    return StreamingResponse(parts(), status_code=status, headers={**headers, "content-length": str(len(view))})
 
 
 def _register_pass_through() -> None:

@@ -158,7 +158,8 @@ async def test_a_fence_is_a_number(api: Api, fence: str) -> None:
 
 
 def limits(clock: ManualClock, **given: float) -> Limits:
-    return Limits(clock, **{"requests_per_key": 2, "streams_per_key": 1, "streams": 2, "requests_per_s": 5, **given})  # type: ignore[arg-type]
+    usual = {"requests_per_key": 2, "streams_per_key": 1, "streams": 2, "requests_per_s": 5}
+    return Limits(clock, **{**usual, "nbytes_per_key": 10, "nbytes": 15, **given})  # type: ignore[arg-type]
 
 
 def refused(limits: Limits, key: str, *, stream: bool = False, unlimited: bool = False) -> bool:

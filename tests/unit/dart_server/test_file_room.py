@@ -1,0 +1,95 @@
+"""What files on their way take of the farm's memory: bounded for a key and in all, given back at the end; large answers go in parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from farm_harness import Api, MakeApi, until
+from pydantic import ValidationError
+
+from dart_server.guest.routes import PART_NBYTES
+from dart_server.keys import Scope
+from dart_server.settings import FarmSettings
+
+KIB = 1024
+SMALL = {"file_body_limit_bytes": 600 * KIB, "max_file_bytes_per_key": 1024 * KIB, "max_file_bytes": 1536 * KIB}
+
+
+async def put(api: Api, lease: dict[str, Any], content: bytes | AsyncIterator[bytes]) -> httpx.Response:
+    path = f"/v1/leases/{lease['lease_id']}/files"
+    return await api.call("PUT", path, lease=lease, params={"path": "/a"}, content=content)
+
+
+class Slowly:
+    """A body of which the last byte comes when it is told to."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self.end = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield bytes(self._nbytes - 1)
+        await self.end.wait()
+        yield b"."
+
+
+async def test_files_on_their_way_have_room_for_each_key_and_in_all(make_api: MakeApi) -> None:
+    api = await make_api(max_desktops=3, **SMALL)
+    one, other = [Api(api.farm, api.client, await api.farm.keys.add(name, Scope.LEASE)) for name in ("one", "other")]
+    lease, others = await one.claim(), await other.claim()
+    limits = api.farm.limits
+    slow = [Slowly(500 * KIB), Slowly(500 * KIB)]
+    under_way = [asyncio.ensure_future(put(one, lease, body)) for body in slow]
+    await until(lambda: limits.nbytes_held >= 1000 * KIB - 2)
+    refused = await put(one, lease, bytes(100 * KIB))
+    assert (refused.status_code, refused.json()["error"]) == (429, "too_many_requests")
+    assert "retry-after" in refused.headers
+    assert (await put(other, others, bytes(500 * KIB))).status_code == 204, "another's room is its own"
+    theirs = Slowly(500 * KIB)
+    under_way.append(asyncio.ensure_future(put(other, others, theirs)))
+    await until(lambda: limits.nbytes_held >= 1500 * KIB - 3)
+    full = await put(other, others, bytes(100 * KIB))
+    assert "the farm has" in full.json()["detail"]
+    for body in (*slow, theirs):
+        body.end.set()
+    assert [(await reply).status_code for reply in under_way] == [204] * 3
+    assert limits.nbytes_held == 0
+    assert (await put(one, lease, bytes(500 * KIB))).status_code == 204
+
+
+async def test_what_a_desktop_answers_with_is_counted_too(make_api: MakeApi) -> None:
+    api = await make_api(**SMALL)
+    tenant = Api(api.farm, api.client, await api.farm.keys.add("tenant", Scope.LEASE))
+    lease = await tenant.claim()
+    assert (await put(tenant, lease, bytes(600 * KIB))).status_code == 204
+    body = Slowly(500 * KIB)
+    under_way = asyncio.ensure_future(put(tenant, lease, body))
+    await until(lambda: api.farm.limits.nbytes_held > 400 * KIB)
+    read = f"/v1/leases/{lease['lease_id']}/files"
+    refused = await tenant.call("GET", read, lease=lease, params={"path": "/a"})
+    assert (refused.status_code, refused.json()["error"]) == (429, "too_many_requests")
+    body.end.set()
+    assert (await under_way).status_code == 204
+    assert api.farm.limits.nbytes_held == 0
+
+
+async def test_a_large_file_goes_out_in_parts_and_whole(api: Api) -> None:
+    lease = await api.claim()
+    content = bytes(range(256)) * (3 * PART_NBYTES // 256) + b"end"
+    assert (await put(api, lease, content)).status_code == 204
+    read = await api.call("GET", f"/v1/leases/{lease['lease_id']}/files", lease=lease, params={"path": "/a"})
+    assert read.content == content
+    assert (read.headers["content-length"], read.headers["content-type"]) == (
+        str(len(content)),
+        "application/octet-stream",
+    )
+    assert api.farm.limits.nbytes_held == 0
+
+
+def test_one_file_fits() -> None:
+    with pytest.raises(ValidationError, match="each is at most the next"):
+        FarmSettings(provider="sim", max_file_bytes_per_key=1024)
