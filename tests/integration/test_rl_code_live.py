@@ -1,4 +1,5 @@
-"""RL code that we did not write, unchanged, on live desktops for 200 steps: Stable-Baselines3's PPO, and a loop in CleanRL's manner."""
+"""RL code that we did not write, unchanged, on live desktops for 200 steps: Stable-Baselines3's PPO, and a loop in CleanRL's manner.
+What such code may ask for beside rewards: verdicts at any step, marks and tables of what can be clicked."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served_farm(tmp_path_factory.mktemp("farm"), max_desktops=DESKTOPS) as url:
+    with served_farm(tmp_path_factory.mktemp("farm"), max_desktops=DESKTOPS + 1) as url:
         yield url
 
 
@@ -95,3 +96,39 @@ def test_a_verdict_at_any_step_leaves_the_episode_alone(url: str) -> None:
         assert plain.evaluate().reward == 1.0
         _, reward, terminated, *_ = env.step({"type": "done"})
         assert (reward, terminated) == (1.0, True)
+
+
+def test_a_vector_sees_what_can_be_clicked_and_is_judged_at_any_step(url: str) -> None:
+    envs = DartVectorEnv(
+        DESKTOPS,
+        task="basics/press_nth/0000",
+        farm=url,
+        max_steps=9,
+        resolution=(640, 400),
+        action_space="normalized",
+        observation=("screenshot", "a11y_table", "marks"),
+    )
+    try:
+        observations, _ = envs.reset(seed=1)
+        assert observations["instruction"] == ("Press the first button.",) * DESKTOPS
+        rows = [line.split("\t") for line in observations["marks"][0].splitlines()]
+        assert rows[0] == ["mark", "role", "name", "text", "x", "y", "w", "h"]
+        buttons = [row for row in rows if row[1] == "push button"]
+        assert all("\t".join(row[1:]) in observations["a11y"][0] for row in buttons)
+        held = np.full((DESKTOPS, *envs.single_action_space.shape), -1.0)  # type: ignore[misc]
+        held[:, 5:7] = 0.0
+        for desktop in range(DESKTOPS):
+            x, y, width, height = map(int, buttons[desktop][4:8])
+            held[desktop, :3] = 2 * (x + width / 2) / 639 - 1, 2 * (y + height / 2) / 399 - 1, 1.0
+        envs.step(held)
+        assert envs.evaluate()[0].tolist() == [0.0] * DESKTOPS, "the button is still held down"
+        held[:, 2] = -1.0
+        envs.step(held)
+        rewards, infos = envs.evaluate()
+        assert rewards.tolist() == [1.0] + [0.0] * (DESKTOPS - 1), infos
+        held[:, -1] = 1.0
+        _, rewards, terminated, _, infos = envs.step(held)
+        assert rewards.tolist() == [1.0] + [0.0] * (DESKTOPS - 1)
+        assert terminated.all(), infos
+    finally:
+        envs.close()
