@@ -49,7 +49,7 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
     `options={"task": …}`. Or a sampler: a callable that gets the episode's `numpy.random.Generator` and answers with a task. split:
     `train`, `validation` or `test`, for suites and families. max_steps: overrides the tasks' own budget.
     resolution: (width, height), pixels. font_size: points; None keeps the image's. image: name of the desktop
-    image; None takes the one that the first task is made for, or that the sampler's attribute `image` names (`basic` without one).
+    image; None takes the one that the tasks are made for, or that the sampler's attribute `image` names (`basic` without one).
     farm: URL of a farm (default: `DART_FARM_URL`, else the embedded farm, started on demand), or an
     object with `FarmLike`'s methods. settle: how long the screen must be quiet before it is looked at, a
     `SettleSpec` or its fields. observation: names of parts (`screenshot`, and if wanted one of `a11y`, `a11y_xml`, `a11y_table`,

@@ -19,7 +19,7 @@ from dart_envs.action_spaces import make_codec
 from dart_envs.env import make_shape
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.evaluate import scorer_named
-from dart_envs.selection import select
+from dart_envs.selection import one_image, select
 from dart_envs.tasks import Task, load, shape_of
 from dart_envs.trials.page import Part, to_html
 from dart_envs.trials.policies import Policy
@@ -51,7 +51,7 @@ def evaluate(
         str | None, typer.Option(help="step budget instead of the tasks' own; several: 15,50,100")
     ] = None,
     action_space: Annotated[str, typer.Option(help="how the policy writes its actions")] = "canonical",
-    image: Annotated[str | None, typer.Option(help="desktop image; default: the first task's own")] = None,
+    image: Annotated[str | None, typer.Option(help="desktop image; default: the tasks' own")] = None,
     resolution: Annotated[str | None, typer.Option(help="screen size in pixels; default: the first task's own")] = None,
     seed: Annotated[int, typer.Option(help="of random policies")] = 0,
     scorer: Annotated[
@@ -70,6 +70,7 @@ def evaluate(
     try:
         budgets = read_budgets(max_steps)
         tasks = choose(targets, split, limit)
+        image = image or one_image(tasks)
         shape = trial_shape(tasks[0], image, resolution)
         if policy == "openai":
             if base_url is None or model is None:

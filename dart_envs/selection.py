@@ -58,8 +58,9 @@ class TaskPool:
 
     @property
     def image(self) -> str:
-        """The desktop image that the first task is made for."""
-        return str(getattr(load(self._entries[0]), "image", DEFAULT_IMAGE))
+        """The desktop image that the tasks are made for. Raises `TaskError` where it is not the same for all."""
+        one_of_each = {_family_of(entry): entry for entry in self._entries}
+        return one_image([load(entry) for entry in one_of_each.values()])
 
     def draw(self, rng: np.random.Generator) -> TaskLike:
         """One task, uniformly."""
@@ -85,6 +86,23 @@ class Sampled:
             raise
         except Exception as error:
             raise TaskError(f"The sampler of tasks failed: {type(error).__name__}: {error}") from error
+
+
+def one_image(tasks: Sequence[TaskLike]) -> str:
+    """The desktop image that all these tasks are made for. Raises `TaskError` naming the images where there are several."""
+    images = sorted({str(getattr(task, "image", DEFAULT_IMAGE)) for task in tasks})
+    if len(images) > 1:
+        raise TaskError(
+            f"The tasks are made for different images ({', '.join(images)}); play them apart, or name one image for all (`image=`, `--image`)."
+        )
+    return images[0]
+
+
+def _family_of(entry: str | TaskLike) -> str | int:
+    """The same for variations of one family, which are all for one image."""
+    if not isinstance(entry, str):
+        return id(entry)
+    return entry if entry.endswith(".json") else entry.rsplit("/", 1)[0]
 
 
 def load(entry: OneTask) -> TaskLike:

@@ -190,6 +190,14 @@ def test_what_a_sampler_gets_wrong_is_an_error_about_tasks(farm: FakeFarm) -> No
     assert farm.leases == []
 
 
+def test_tasks_of_different_images_need_one_that_is_named(farm: FakeFarm) -> None:
+    mixed = ["basics/press_nth/0000", "basics/press_nth/0001", "office/calc_enter/0001"]
+    with pytest.raises(TaskError, match=r"different images \(basic, desktop\)"):
+        DartOSWorldEnv(mixed, farm=farm)
+    assert DartOSWorldEnv(mixed, farm=farm, image="desktop").shape.image == "desktop"
+    assert DartOSWorldEnv(mixed[:2], farm=farm).shape.image == "basic"
+
+
 def test_a_task_may_be_the_content_of_its_file_or_a_folder_of_files(tmp_path: Path, farm: FakeFarm) -> None:
     content = {"id": "mine", "instruction": "Do it.", "evaluator": {"func": "infeasible"}}
     env = DartOSWorldEnv(content, resolution=(640, 400), farm=farm)

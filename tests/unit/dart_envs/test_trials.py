@@ -337,6 +337,7 @@ def test_osworlds_tasks_are_tried_on_osworlds_screen(tmp_path: Path) -> None:
         (["nothing-there"], "no suite"),
         (["basics", "--policy", "nobody"], "no policy 'nobody'"),
         (["basics", "--action-space", "mouse"], "no action space"),
+        (["basics", "office"], "different images (basic, desktop)"),
         (["basics", "--resolution", "big"], "1280x800"),
         (["basics", "--split", "dev"], "no split"),
         (["basics", "--max-steps", "15,many"], "number from 1 to 500"),
