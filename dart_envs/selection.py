@@ -93,7 +93,8 @@ def one_image(tasks: Sequence[TaskLike]) -> str:
     images = sorted({str(getattr(task, "image", DEFAULT_IMAGE)) for task in tasks})
     if len(images) > 1:
         raise TaskError(
-            f"The tasks are made for different images ({', '.join(images)}); play them apart, or name one image for all (`image=`, `--image`)."
+            f"The tasks are made for different images ({', '.join(images)}); play them apart, or name one image for all "
+            "(`image=`, `--image`)."
         )
     return images[0]
 
