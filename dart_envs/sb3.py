@@ -88,9 +88,11 @@ class StableBaselinesVecEnv(VecEnv):  # type: ignore[misc]
         )
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise AttributeError(
-            f"The desktops of a DartVectorEnv have no methods of their own, so {method_name!r} cannot be called."
-        )
+        """`evaluate`: the verdicts of now, a number for each desktop asked for, NaN where there is none. Raises AttributeError."""
+        if method_name != "evaluate":
+            raise AttributeError(f"The desktops of a DartVectorEnv have the method evaluate, and no {method_name!r}.")
+        rewards, _ = self.envs.evaluate(list(self._get_indices(indices)))
+        return list(rewards.tolist())
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
         return [False] * len(list(self._get_indices(indices)))

@@ -46,6 +46,21 @@ def test_ends_hand_out_the_last_observation_and_the_next_first(farm: FakeFarm) -
     assert all(lease.released for lease in farm.leases)
 
 
+def test_verdicts_can_be_asked_for_at_any_step(farm: FakeFarm) -> None:
+    from dart_envs.sb3 import StableBaselinesVecEnv
+
+    envs = StableBaselinesVecEnv(vector(farm))
+    envs.reset()
+    farm.leases[1].state.typed = "hello"
+    right = envs.envs._slots.index(next(slot for slot in envs.envs._slots if slot._core.lease is farm.leases[1]))
+    assert envs.env_method("evaluate")[right] == 1.0
+    assert sum(envs.env_method("evaluate")) == 1.0
+    assert envs.env_method("evaluate", indices=1 - right) == [0.0]
+    with pytest.raises(AttributeError, match="method evaluate, and no 'render'"):
+        envs.env_method("render")
+    envs.close()
+
+
 def test_what_it_cannot_take_is_refused_at_once(farm: FakeFarm) -> None:
     from dart_envs.sb3 import StableBaselinesVecEnv
 
