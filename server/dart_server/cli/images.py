@@ -9,11 +9,12 @@ Non-goals: building; booting anything itself.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -46,7 +47,21 @@ def list_images(as_json: Json = False) -> None:
     """The desktop images that are installed."""
     from dart_server.preflight import installed_images
 
-    show_rows(installed_images(load_settings()), ("name", "digest", "path"), as_json)
+    rows = [image | _described(Path(image["path"])) for image in installed_images(load_settings())]
+    show_rows(rows, ("name", "digest", "size_mib", "packages", "artefacts", "built_at", "path"), as_json)
+
+
+def _described(place: Path) -> dict[str, Any]:
+    """What an image's manifest tells of it: `size_mib`, the number of `packages`, its `artefacts`, `built_at`; None where it does not."""
+    told = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+    size, packages, made = told.get("size_bytes"), told.get("packages"), told.get("artefacts")
+    has = ["rootfs"] if (place / "rootfs").is_dir() else []
+    return {
+        "size_mib": size >> 20 if isinstance(size, int) else None,
+        "packages": len(packages) if isinstance(packages, dict) else None,
+        "artefacts": has + (sorted(made) if isinstance(made, dict) else []),
+        "built_at": told.get("built_at"),
+    }
 
 
 @app.command()

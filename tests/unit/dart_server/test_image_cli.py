@@ -19,8 +19,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     texts = {
         name: "-" for name in ("recipe_digest", "guest_digest", "guest_version", "suite", "architecture", "built_at")
     }
-    numbers = {"size_bytes": 1, "files": 1, "build_s": 1.0}
-    manifest = {"name": "small", "digest": "0123456789ab", **texts, **numbers}
+    numbers = {"size_bytes": 3 << 20, "files": 1, "build_s": 1.0}
+    more = {"packages": {"a": "1", "b": "2"}, "artefacts": {"qcow2": {}, "docker": {}}}
+    manifest = {"name": "small", "digest": "0123456789ab", **texts, **numbers, **more}
+    (image / "rootfs").mkdir()
     (image / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     (image.parent / "current").symlink_to(image.name)
     return tmp_path / "home"
@@ -35,7 +37,15 @@ def test_images_are_listed_with_and_without_the_verb(home: Path, arguments: list
 
 def test_the_list_is_a_table_for_people(home: Path) -> None:
     result = CliRunner().invoke(app, ["images"])
-    assert result.stdout.splitlines()[1].split()[:2] == ["small", "0123456789ab"]
+    told = ["small", "0123456789ab", "3", "2", "rootfs,docker,qcow2", "-"]
+    assert result.stdout.splitlines()[1].split()[: len(told)] == told
+
+
+@pytest.mark.parametrize("manifest", ["{}", '{"size_bytes": "large", "packages": [], "artefacts": null}'])
+def test_an_image_from_elsewhere_is_listed_with_what_it_tells(home: Path, manifest: str) -> None:
+    (home / "images/small/0123456789ab/manifest.json").write_text(manifest, encoding="utf-8")
+    (row,) = json.loads(CliRunner().invoke(app, ["images", "--json"]).stdout)
+    assert (row["size_mib"], row["packages"], row["artefacts"], row["built_at"]) == (None, None, ["rootfs"], None)
 
 
 @pytest.mark.parametrize(
