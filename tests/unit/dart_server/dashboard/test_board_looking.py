@@ -245,12 +245,12 @@ async def test_the_queue_shows_who_waits_to_those_who_may_see_it(api: Api, page:
     mine, theirs = await tenant(api, "mine"), await tenant(api, "theirs")
     for _ in range(api.farm.settings.max_desktops):
         await mine.claim(shape=SHAPE)
-    body = {"client_request_id": "waits-for-two", "shape": SHAPE, "count": 2, "priority": 3}
+    body = {"client_request_id": "waits-for-two", "shape": SHAPE, "count": 2, "priority": -3}
     assert (await mine.call("POST", "/v1/claims", json=body)).status_code == 202
     await page.log_in(mine.key)
     seen = (await page.get("/overview")).json()
     assert [(one["owner"], one["position"], one["wants"], one["priority"]) for one in seen["queue"]] == [
-        ("mine", 0, "2 × basic", 3)
+        ("mine", 0, "2 × basic", -3)
     ]
     await page.log_in(theirs.key)
     assert (await page.get("/overview")).json()["queue"] == []
