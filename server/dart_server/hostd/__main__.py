@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from dart_server.hostd import cgroups, doctor, kernel, leftovers, server, tools
+from dart_server.hostd import cgroups, doctor, inotify, kernel, leftovers, server, tools
 from dart_server.hostd.containers import Host
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.runc import Runc
@@ -98,6 +98,7 @@ def _run(layout: Layout, chosen: argparse.Namespace) -> int:
             "a CRIU that is new enough for this kernel is missing: run `python -m dart_server.hostd.tools install --home DIR`"
         )
     kernel.become_subreaper()
+    inotify.make_room()
     try:
         listener = server.listen(layout.socket, layout.owner_uid)
     except OSError as error:

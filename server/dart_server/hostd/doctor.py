@@ -13,15 +13,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dart_server.hostd import cgroups, rlimits, tools
+from dart_server.hostd import cgroups, inotify, rlimits, tools
 
 _SEARCH = os.pathsep.join(("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
 MIN_MEMORY_MIB = 4096
 MIN_DISK_MIB = 6144
 _MIN_KERNEL = (5, 13)
 _CAP_SYS_ADMIN = 21
-_INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
-_INSTANCES_PER_DESKTOP = 8
 _ACTIONS = Path("/proc/sys/kernel/seccomp/actions_avail")
 
 
@@ -133,10 +131,9 @@ def _cgroups() -> Check:
 
 
 def _watches() -> Check:
-    """The kernel counts inotify instances per user, and the user of all desktops is the same one."""
-    have = int(_INSTANCES.read_text(encoding="ascii"))
-    detail = f"{have} inotify instances, enough for about {have // _INSTANCES_PER_DESKTOP} desktops at once"
-    more = "; `sudo sysctl fs.inotify.max_user_instances=8192` gives room for more" if have < 8192 else ""
+    have = inotify.allowed()
+    detail = f"{have} inotify instances, enough for about {inotify.room()} desktops at once"
+    more = f"; the farm's helper raises them at its start, else `{inotify.CURE}`" if have < inotify.ENOUGH else ""
     return Check("file watches", True, detail + more)
 
 

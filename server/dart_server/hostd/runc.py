@@ -13,7 +13,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dart_server.hostd import rlimits, supervisor, syscall_filter
+from dart_server.hostd import inotify, rlimits, supervisor, syscall_filter
 from dart_server.hostd.faults import HostdError, HostFault, SnapshotBroken
 
 _log = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class Runc:
         """Bring the processes in `images` to life in a new container; returns the host pid of its init.
 
         CRIU keeps no log of a restore. One that fails is tried again with a log, which then says why; one that ran out of time is not.
+        Raises `SnapshotBroken`, and `HostFault` where the log says that the host is to blame.
         """
         pid_file = bundle / "init.pid"
         arguments = ["--image-path", str(images), "--work-path", str(work), "--bundle", str(bundle), "--detach"]
@@ -82,7 +83,15 @@ class Runc:
             settings.write_text(CRIU_SETTINGS, encoding="ascii")
             if isinstance(error.__cause__, subprocess.TimeoutExpired):
                 raise
-            self._call(command, work, SnapshotBroken, "restore.log", self.restore_timeout_s)
+            try:
+                self._call(command, work, SnapshotBroken, "restore.log", self.restore_timeout_s)
+            except SnapshotBroken as again:
+                if not inotify.used_up(work / "restore.log"):
+                    raise
+                detail = (
+                    f"the host has no inotify instances left for another desktop ({inotify.allowed()} for each user)"
+                )
+                raise HostFault(detail, hint=f"Run `{inotify.CURE}`.") from again
             _log.warning("The restore of %s succeeded at the second try; the first said: %s", name, error)
         else:
             settings.write_text(CRIU_SETTINGS, encoding="ascii")

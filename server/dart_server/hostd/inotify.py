@@ -1,0 +1,50 @@
+"""Inotify instances: the kernel counts them per user of the host, and all desktops' users are one.
+
+Role: how many there may be, and more of them. An idle desktop holds six, a busy one a dozen, and Debian allows 128: sixteen desktops use
+them up, and the next restore fails. Rule: the host's limit is raised and never lowered; that costs no memory until they are used, and
+another farm may rely on it, so it stays. Non-goals: watches, of which there are enough; a desktop that uses up the host's on purpose.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
+ENOUGH = 8192
+PER_DESKTOP = 12
+CURE = f"sudo sysctl fs.inotify.max_user_instances={ENOUGH}"
+_REFUSED = "Can't create inotify"
+
+
+def allowed() -> int:
+    """Instances that one user may have."""
+    return int(INSTANCES.read_text(encoding="ascii"))
+
+
+def make_room() -> None:
+    """Raise the limit to `ENOUGH`, as root. Where the host does not let us (a container's /proc/sys), the log says so with the cure."""
+    have = allowed()
+    if have >= ENOUGH:
+        return
+    try:
+        INSTANCES.write_text(f"{ENOUGH}\n", encoding="ascii")
+    except OSError as error:
+        log.warning("inotify instances stay at %d, enough for about %d desktops (%s): %s", have, room(), error, CURE)
+    else:
+        log.info("raised fs.inotify.max_user_instances from %d to %d", have, ENOUGH)
+
+
+def room() -> int:
+    """Desktops for which the instances are enough, about."""
+    return allowed() // PER_DESKTOP
+
+
+def used_up(criu_log: Path) -> bool:
+    """Whether a restore failed because there was none left, by CRIU's log of it."""
+    try:
+        with criu_log.open(encoding="utf-8", errors="replace") as lines:
+            return any(_REFUSED in line and "Too many open files" in line for line in lines)
+    except FileNotFoundError:
+        return False
