@@ -111,7 +111,7 @@ class FakeDesktop:
     async def exec(self, request: Request) -> Response:
         body = await request.json()
         if body["argv"] == ["sleep"]:
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(5)
         return JSONResponse(
             {"returncode": 0, "stdout": " ".join(body["argv"]), "stderr": "", "timed_out": False, "truncated": False}
         )
