@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dart_envs.osworld_proof.moves import Oracle, click, key, pause, triple_click, type_text
+from dart_envs.osworld_proof.moves import Oracle, appear, click, key, pause, triple_click, type_text
 from dart_envs.tasks.script import Move
 
 WRITTEN = pause(2)
@@ -59,7 +59,15 @@ ORACLES = {
     ),
     "3299584d-8f11-4457-bf4c-ce98f7600250": Oracle(
         SETTINGS,
-        (*_page("chrome://settings/onStartup"), click("radio button", "Open the New Tab page"), pause(12)),
+        (
+            # The page that is to go asks whether it may come without a secure connection; another tab is not held up by that.
+            appear("push button", "Continue to site"),
+            key("ctrl", "t"),
+            pause(2),
+            *_page("chrome://settings/onStartup"),
+            click("radio button", "Open the New Tab page"),
+            pause(12),
+        ),
     ),
     "93eabf48-6a27-4cb6-b963-7d5fe1e0d3a9": Oracle(
         SETTINGS,

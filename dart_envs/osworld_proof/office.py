@@ -8,8 +8,10 @@ ORACLES = {
     "2cd43775-7085-45d8-89fa-9e35c0a915cf": Oracle(
         "Options dialog",
         (
+            # The program asks for a template first.
+            click("push button", "Close", window="Select a Template"),
             appear("menu", "Tools"),
-            pause(5),
+            pause(2),
             key("alt", "f12"),
             pause(3),
             double_click("table cell", "Load/Save"),

@@ -18,6 +18,8 @@ _NUMBER_AFTER = r"{}:\s+(-?\d+)"
 
 TITLE_ALIAS = ("Chromium", "Google Chrome")
 """Chromium stands in for Google's browser, under whose name OSWorld's tasks look for its windows."""
+PROGRAMS = frozenset({"Terminal"})
+"""Programs' names that OSWorld's tasks take for titles: what runs in a terminal gives its window another one, so the class counts, too."""
 POLLS = 20
 MISSING = 127
 
@@ -94,7 +96,11 @@ def matches(window: Window, name: str, *, strict: bool, by_class: bool) -> bool:
     """Whether a window is the one that is meant; comparison ignores case unless `strict`."""
     held = window.wm_class if by_class else window.title
     titles = {held} if by_class else {held, held.replace(*TITLE_ALIAS)}
-    return name in titles if strict else any(name.lower() in title.lower() for title in titles)
+    if strict:
+        return name in titles
+    if name in PROGRAMS:
+        titles.add(window.wm_class)
+    return any(name.lower() in title.lower() for title in titles)
 
 
 def choose(listed: list[Window], name: str, *, strict: bool, by_class: bool) -> Window | None:

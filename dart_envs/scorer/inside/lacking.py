@@ -112,7 +112,8 @@ def check_play_and_exit(result: str | None, rule: Mapping[str, Any]) -> float:
 MODES = {"0": "system", "1": "light", "2": "dark"}
 READ_MODE = """() => {
     const below = root => [...root.querySelectorAll('*')].flatMap(one => [one, ...(one.shadowRoot ? below(one.shadowRoot) : [])]);
-    const menu = below(document).find(one => one.id === 'colorModeSelect' || one.getAttribute('pref-key') === 'browser.theme.color_scheme');
+    const menu = below(document).find(one => ['colorModeSelect', 'colorSchemeModeSelect'].includes(one.id)
+        || one.getAttribute('pref-key') === 'browser.theme.color_scheme');
     return menu ? String(menu.value) : null;
 }"""
 

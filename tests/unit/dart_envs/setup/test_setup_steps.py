@@ -9,7 +9,7 @@ from window_desk import BOTTOM, LEFT, RIGHT, TOP, Held, ManualClock, WindowDesk,
 from dart_envs.errors import DesktopGone, GuestError, SetupError
 from dart_envs.setup import STEP_PARAMETERS, check_parameters, run_steps
 from dart_envs.setup.interpreter import PERFORMERS
-from dart_envs.setup.windows import parse_list
+from dart_envs.setup.windows import choose, parse_list
 from dart_envs.tasks import SetupStep
 from dart_server.wire import A11yElement, FaultOwner
 
@@ -245,6 +245,20 @@ def test_window_list_lines_with_odd_titles() -> None:
         ("0x00600007", "zenity.Zenity", "Two  words"),
         ("0x1", "a b.C", ""),
     ]
+
+
+def test_a_terminal_is_found_by_its_program_whatever_runs_in_it() -> None:
+    text = (
+        "0x01  0 mousepad.Mousepad  desktop notes\n"
+        "0x02  0 xfce4-terminal.Xfce4-terminal  desktop user@desktop: ~\n"
+        "0x03  0 mousepad.Mousepad  desktop notes 2\n"
+    )
+    listed = parse_list(text)
+    found = choose(listed, "Terminal", strict=False, by_class=False)
+    assert found is not None
+    assert found.window_id == "0x02"
+    assert choose(listed, "Terminal", strict=True, by_class=False) is None
+    assert choose(listed, "Mousepad", strict=False, by_class=False) is None, "any other name is a title"
 
 
 async def test_wait_element_waits_for_the_element_and_then_for_rest() -> None:
