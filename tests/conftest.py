@@ -1,14 +1,23 @@
 """What all tests share: the one guard of tests that need more than Python (markers are kept by `live_host`, before any fixture starts
-something), and a ledger's database of either kind."""
+something), a ledger's database of either kind, and that no test uses the farm of whoever runs it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import live_host
 import pytest
 from ledger_database import fresh_database
+
+OF_A_FARM = ("DART_STATE_DIR", "DART_DB_URL", "DART_FARM_URL", "DART_API_KEY")
+"""Settings of a farm that a person works with. A test's own farm would write into its ledger, or look for its key there."""
+
+
+def pytest_configure() -> None:
+    for name in OF_A_FARM:
+        os.environ.pop(name, None)
 
 
 @pytest.hookimpl(tryfirst=True)
