@@ -62,7 +62,8 @@ def make_engine(url: str, *, sole: bool) -> Engine:
     if parsed.get_backend_name() == "postgresql":
         given["connect_args"] = {name: value for name, value in PATIENT.items() if name not in parsed.query}
     try:
-        engine = create_engine(parsed, **given)
+        # What a refused statement was given (labels, hashes of tokens) is in no error, and so in no log.
+        engine = create_engine(parsed, hide_parameters=True, **given)
     except (ArgumentError, ImportError) as error:
         raise ConfigError(f"DART_DB_URL: {parsed.render_as_string()} cannot be used: {error}.") from error
     if engine.dialect.name == "sqlite":

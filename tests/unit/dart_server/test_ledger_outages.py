@@ -152,6 +152,18 @@ async def test_refused_writes_are_found_by_halving(database: Database, monkeypat
     assert await repository.events(0, 1, kind="twice") == []
 
 
+async def test_what_a_refused_write_was_given_is_not_logged(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = {"id": 7, "at": 0.0, "kind": "test", "data": {"label": "of a tenant 5f0c"}}
+    statement = EventRow.__table__.insert().values(values)
+    await database.write(statement)
+    with caplog.at_level(logging.ERROR), pytest.raises(IntegrityError) as refused:
+        await database.committed(database.write(statement))
+    assert "a write to the ledger failed" in caplog.text
+    assert "5f0c" not in caplog.text + str(refused.value)
+
+
 async def test_a_grant_that_cannot_be_written_is_none_now_and_later(
     file_url: str, file_database: Database, repository: Repository
 ) -> None:
