@@ -155,7 +155,8 @@ class AsyncDesktopEnv:
 
         A desktop or lease that fails meanwhile is replaced, up to three times. `seed` is recorded in info:
         the desktop itself has no randomness of ours. Raises `TaskError` for a task that lacks something it needs, before a desktop
-        is leased, and `SetupError`, `FarmError`, `DesktopGone` or `LeaseLost` when no attempt came through.
+        is leased (where only the desktop can tell, before it is set up), and `SetupError`, `FarmError`, `DesktopGone` or `LeaseLost`
+        when no attempt came through.
         """
         self._over, self._task, self._steps, self._last = True, task, 0, None
         self.timings_s = {}

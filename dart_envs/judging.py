@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 
-from dart_envs.errors import DesktopGone, EvaluatorError, FarmError
+from dart_envs.errors import DesktopGone, EvaluatorError, FarmError, GuestError, HostFault
 from dart_envs.farm.base import LeaseLike
 from dart_envs.types import Outcome
 
@@ -58,9 +58,10 @@ async def desktop_to_judge(lease: LeaseLike, on: JudgeOn, wait_s: float) -> Asyn
         if on is JudgeOn.COPY:
             try:
                 desktop, said = await stack.enter_async_context(copy_of(lease, wait_s)), str(JudgeOn.COPY)
-            except FarmError as error:
+            except (FarmError, GuestError, HostFault) as error:
                 log.warning("The episode is judged on its own desktop: %s", error)
-                said = f"desktop, since there is no copy: {error.code}"
+                reason = error.cause if isinstance(error, HostFault) else error.code
+                said = f"desktop, since there is no copy: {reason}"
         try:
             yield desktop, said
         except Exception:  # raised again, unless the copy turns out to be dead

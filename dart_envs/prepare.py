@@ -47,7 +47,7 @@ class Preparer:
         """Leave `lease` on an untouched desktop in the task's prepared state. `fresh`: nobody has used this
         desktop yet. `share`: whether the state is worth a snapshot; None: as the task says.
 
-        Raises `SetupError`, `FarmError` and `DesktopError`s.
+        Raises `SetupError`, `FarmError` and `DesktopError`s, and `TaskError` for a desktop without a program that the task needs.
         """
         self._image_digest = lease.image_digest
         if not self._publishes(task, share):

@@ -44,6 +44,8 @@ WORK_S = 900.0
 """The same for a request that waits for a desktop or works in one."""
 STREAM_S = 3660.0
 """The same for Server-Sent Events, which end themselves before (`leases.claims.STREAM_S`)."""
+LARGE_NBYTES, LARGE_S = 64 * 1024, 60.0
+"""Each part of an answer that is as large as this has at least so long to be taken by its client, whenever the request's time ends."""
 HEADERS = 100
 SLOW = ("/v1/leases", "/v1/claims", "/v1/setups", "/v1/snapshots", "/v1/desktops", "/v1/pools")
 CUT_CODE = 4001
@@ -105,9 +107,12 @@ class Border:
     async def _http(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         started = time.perf_counter()
         status = 0
+        late = asyncio.timeout(limit_of(scope["path"]))
 
         async def answer(message: Message) -> None:
             nonlocal status
+            if len(message.get("body", b"")) >= LARGE_NBYTES and (ends_at := late.when()) is not None:
+                late.reschedule(max(ends_at, asyncio.get_running_loop().time() + LARGE_S))
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
@@ -120,7 +125,7 @@ class Border:
             if self._hosts.preflight(scope):
                 await Response(status_code=204)(scope, receive, answer)
             else:
-                async with asyncio.timeout(limit_s) as late:
+                async with late:
                     await self._app(scope, self._body(scope, receive, late, limit_s), answer)
         except TimeoutError:
             log.warning("a request was given up after %g s", limit_s)

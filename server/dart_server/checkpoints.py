@@ -20,6 +20,8 @@ EVERY_COMMITS = 64
 """Of a busy farm's commits these fill about 4 MiB of the log."""
 LONG_PAGES = 4096
 """The log is begun anew from here (16 MiB)."""
+LOST_PAGES = 16 * LONG_PAGES
+"""A log of this length (256 MiB) is carried over by the commit that finds it, should ours have failed for so long."""
 BUSY_S = 0.1
 """How long beginning anew waits for those who read, and so may hold writers up; it is tried again after more commits."""
 

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from dart_server.checkpoints import LOST_PAGES
 from dart_server.errors import ConfigError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -56,7 +57,7 @@ class LedgerTaken(Exception):
 
 def make_engine(url: str, *, sole: bool) -> Engine:
     """The engine of a database; `sole`: a PostgreSQL one is held for this process alone, and an SQLite one's commits make no checkpoints
-    (`checkpoints` does). Raises `ConfigError`."""
+    (`checkpoints` does) but for a log that was lost sight of. Raises `ConfigError`."""
     parsed = parse_url(url)
     given: dict[str, Any] = {}
     if parsed.get_backend_name() == "postgresql":
@@ -70,7 +71,7 @@ def make_engine(url: str, *, sole: bool) -> Engine:
         event.listen(engine, "connect", _sqlite_connected)
         event.listen(engine, "begin", _sqlite_begin)
         if sole:
-            event.listen(engine, "connect", _sqlite_without_checkpoints)
+            event.listen(engine, "connect", _sqlite_checkpoints_late)
     elif sole:
         event.listen(engine, "connect", _hold_postgres)
     return engine
@@ -142,8 +143,8 @@ def _sqlite_connected(connection: Any, _record: Any) -> None:
     cursor.close()
 
 
-def _sqlite_without_checkpoints(connection: Any, _record: Any) -> None:
-    connection.execute("PRAGMA wal_autocheckpoint=0")
+def _sqlite_checkpoints_late(connection: Any, _record: Any) -> None:
+    connection.execute(f"PRAGMA wal_autocheckpoint={LOST_PAGES}")
 
 
 def _sqlite_begin(connection: Connection) -> None:

@@ -13,7 +13,7 @@ from dart_server.repository import Repository
 
 EVERY_S = 1.0
 EVENTS, OTHERS = 3000, 500
-"""Rows of a piece. The fastest farm that was measured grants 276 leases a second, with some four events each."""
+"""Rows of a piece: more than the fastest farm that was measured writes in that time, with some four events for each lease."""
 SELDOM = 10
 """Snapshots and keys, which are made more slowly, have a piece of every so many."""
 BEHIND = 1000

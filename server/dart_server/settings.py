@@ -126,9 +126,13 @@ class FarmSettings(BaseSettings):
     json_body_limit_bytes: int = Field(default=1024**2, ge=1024)
     """Also of one message that a client sends on a WebSocket."""
     file_body_limit_bytes: int = Field(default=256 * 1024**2, ge=1024)
-    max_file_bytes_per_key: int = Field(default=GIB // 2, ge=1024)
+    max_file_bytes_per_key: int = Field(
+        default_factory=lambda given: max(GIB // 2, 2 * given.get("file_body_limit_bytes", 0)), ge=1024
+    )
     """What requests of one key may hold in the farm's memory at the same time, of files on their way into its desktops and out."""
-    max_file_bytes: int = Field(default=2 * GIB, ge=1024)
+    max_file_bytes: int = Field(
+        default_factory=lambda given: max(2 * GIB, 4 * given.get("max_file_bytes_per_key", 0)), ge=1024
+    )
     """What all keys may hold."""
     log_format: Literal["text", "json"] = "text"
     traces: Literal["off", "otlp"] = "off"
@@ -168,7 +172,8 @@ class FarmSettings(BaseSettings):
     def _a_file_fits(self) -> FarmSettings:
         if not self.file_body_limit_bytes <= self.max_file_bytes_per_key <= self.max_file_bytes:
             raise ValueError(
-                "file_body_limit_bytes, max_file_bytes_per_key and max_file_bytes: each is at most the next"
+                "DART_FILE_BODY_LIMIT_BYTES, DART_MAX_FILE_BYTES_PER_KEY and DART_MAX_FILE_BYTES: each is at most the next; "
+                "raise the later ones"
             )
         return self
 

@@ -126,7 +126,8 @@ def verify(
         if own is not None:
             own.terminate()
             own.wait()
-    code = max(one.returncode for one in ended)
+    # A program that a signal ended has a negative code.
+    code = max(one.returncode if one.returncode >= 0 else 1 for one in ended)
     if as_json:
         found = [line for one in ended for line in (*one.stdout.splitlines(), *one.stderr.splitlines())]
         show({"verified": name, "ok": code == 0, "found": found}, "", as_json)

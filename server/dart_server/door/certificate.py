@@ -2,7 +2,8 @@
 
 Role: holds the context that new connections are greeted with. Rule: a renewed certificate is taken up while the farm runs, and connections
 that are open go on under the old one; files that do not fit together, as while they are being written, leave the old one in use, which is
-logged. Non-goals: accepting (`door.tls`), what a certificate must be (`daemon.tls_context`), getting a new one.
+logged once, and they are tried again at every look. Non-goals: accepting (`door.tls`), what a certificate must be
+(`daemon.tls_context`), getting a new one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 30.0
 NOTICE_S = 86_400.0
 """How often a certificate that ends soon is logged."""
-State = tuple[tuple[int, int, int], ...]
+State = tuple[tuple[int, ...], ...]
 
 
 class Certificate:
@@ -31,13 +32,13 @@ class Certificate:
     def __init__(self, make: Callable[[], ssl.SSLContext], files: tuple[Path, ...]) -> None:
         self._make = make
         self._files = files
-        self._seen = self._state()
+        self._used = self._failed = self._state()
         self._noticed_at_s = float("-inf")
         self.context = make()
+        self.ends_at = self._end_in_file()
+        """When the certificate in use ends, None when that could not be read."""
 
-    @property
-    def ends_at(self) -> datetime | None:
-        """When the certificate in the file ends, None when that cannot be read now."""
+    def _end_in_file(self) -> datetime | None:
         try:
             return expiry_of(self._files[0].read_text(encoding="ascii", errors="replace"))
         except (OSError, ValueError):
@@ -46,14 +47,17 @@ class Certificate:
     def look(self) -> bool:
         """Take up files that have changed; whether they were."""
         now = self._state()
-        if now == self._seen:
+        if now == self._used:
             return False
-        self._seen = now
+        ends_at = self._end_in_file()
         try:
             self.context = self._make()
         except ConfigError as error:
-            log.warning("the certificate stays as it was: %s", error)
+            if now != self._failed:
+                log.warning("the certificate stays as it was: %s", error)
+            self._failed = now
             return False
+        self._used, self.ends_at = now, ends_at
         log.info("took up the certificate in %s, good until %s", self._files[0], self.ends_at)
         return True
 
@@ -62,8 +66,7 @@ class Certificate:
         loop = asyncio.get_running_loop()
         while True:
             self.look()
-            ends_at = self.ends_at
-            if ends_at is not None:
+            if (ends_at := self.ends_at) is not None:
                 when_known(ends_at.timestamp())
                 soon = ends_at - datetime.now(UTC) < EXPIRY_NOTICE
                 if soon and loop.time() - self._noticed_at_s >= NOTICE_S:
@@ -78,9 +81,9 @@ class Certificate:
         return tuple(_mark(path) for path in self._files)
 
 
-def _mark(path: Path) -> tuple[int, int, int]:
+def _mark(path: Path) -> tuple[int, ...]:
     try:
         found = path.stat()
     except OSError:
-        return (0, 0, 0)
+        return ()
     return (found.st_ino, found.st_size, found.st_mtime_ns)

@@ -99,8 +99,14 @@ class Limits:
         self.nbytes_held -= visit.nbytes
 
     def hold(self, visit: Visit, nbytes: int) -> None:
-        """The request keeps so many bytes more in memory until its end. Raises `too_many_requests`."""
+        """The request keeps so many bytes more in memory until its end. Raises `too_many_requests`; `invalid` where it alone is more than
+        there is room for, ever."""
         use = self._uses[visit.key_id]
+        room = self._nbytes if visit.unlimited else min(self._nbytes, self._nbytes_per_key)
+        if visit.nbytes + nbytes > room:
+            detail = f"this request would hold {visit.nbytes + nbytes} bytes, and there is room for {room}"
+            hint = "Move the file in parts, or through a tunnel."
+            raise FarmError(ErrorCode.INVALID, detail, hint=hint, status=413)
         if use.nbytes + nbytes > self._nbytes_per_key and not visit.unlimited:
             raise _refused(f"this key has {use.nbytes} bytes of files under way, of {self._nbytes_per_key} at most")
         if self.nbytes_held + nbytes > self._nbytes:

@@ -8,6 +8,7 @@ another farm may rely on it, so it stays. Non-goals: watches, of which there are
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -15,7 +16,10 @@ INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
 ENOUGH = 8192
 PER_DESKTOP = 12
 CURE = f"sudo sysctl fs.inotify.max_user_instances={ENOUGH}"
-_REFUSED = "Can't create inotify"
+_REFUSED = re.compile(
+    r"Error \(criu/fsnotify\.c:\d+\): fsnotify: Can't create inotify for 0x[0-9a-f]+: Too many open files$"
+)
+"""The whole of CRIU's line: a tenant's file names stand in other ones."""
 
 
 def allowed() -> int:
@@ -45,6 +49,6 @@ def used_up(criu_log: Path) -> bool:
     """Whether a restore failed because there was none left, by CRIU's log of it."""
     try:
         with criu_log.open(encoding="utf-8", errors="replace") as lines:
-            return any(_REFUSED in line and "Too many open files" in line for line in lines)
+            return any(_REFUSED.search(line) for line in lines)
     except FileNotFoundError:
         return False

@@ -9,7 +9,7 @@ from toy_task import ToyTask
 
 from dart_envs.actions import Action
 from dart_envs.core import AsyncDesktopEnv
-from dart_envs.errors import CapabilityMissing, EvaluatorError
+from dart_envs.errors import CapabilityMissing, EvaluatorError, GuestError, HostFault
 from dart_envs.fake import FakeFarm, FakeLease
 from dart_envs.types import ActionType, Desktop, EndReason, Outcome
 from dart_server.wire import DesktopShape, FaultOwner
@@ -45,14 +45,24 @@ async def test_a_copy_keeps_the_evaluator_off_the_desktop_and_is_given_back(farm
         assert (original.released, copy.released) == (False, True)
 
 
-async def test_without_a_copy_the_desktop_itself_is_judged_and_the_verdict_says_so(farm: FakeFarm) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (CapabilityMissing("no forks", code="capability_missing"), "capability_missing"),
+        (GuestError("its calls do not end", code="busy"), "busy"),
+        (HostFault("the dump failed", cause="host_fault"), "host_fault"),
+    ],
+)
+async def test_without_a_copy_the_desktop_itself_is_judged_and_the_verdict_says_so(
+    farm: FakeFarm, error: Exception, said: str
+) -> None:
     async with AsyncDesktopEnv(farm, shape=SHAPE, judge_on="copy") as env:
         await env.reset(ToyTask())
         await env.step(TYPE)
-        farm.leases[0].fail_next("fork", CapabilityMissing("no forks", code="capability_missing"))
+        farm.leases[0].fail_next("fork", error)
         result = await env.step(DONE)
     assert result.reward == 1.0
-    assert result.info["outcome"]["judged_on"] == "desktop, since there is no copy: capability_missing"
+    assert result.info["outcome"]["judged_on"] == f"desktop, since there is no copy: {said}"
 
 
 @pytest.mark.parametrize(

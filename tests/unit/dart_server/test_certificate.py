@@ -66,9 +66,11 @@ async def test_a_renewed_certificate_is_taken_up_and_open_connections_go_on(
 ) -> None:
     caplog.set_level(logging.INFO)
     cert, key = issue(tmp_path, "farm")
-    first, second = shown(cert), issue(tmp_path, "renewed")
+    first, second = shown(cert), issue(tmp_path, "renewed", days=30)
     certificate = certificate_of(FarmSettings(runtime_dir=tmp_path, provider="sim", tls_cert=cert, tls_key=key))
     assert certificate is not None
+    in_use = certificate.ends_at
+    assert in_use is not None
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         door = TlsDoor(listening, certificate, Echo, 10)
@@ -78,11 +80,15 @@ async def test_a_renewed_certificate_is_taken_up_and_open_connections_go_on(
         assert not certificate.look(), "nothing has changed"
         os.replace(second[0], cert)
         assert not certificate.look(), "the key is still the old one's"
-        assert "stays as it was" in caplog.text
+        assert certificate.ends_at == in_use, "what is told is the end of what connections are greeted with"
+        assert not certificate.look()
+        assert caplog.text.count("stays as it was") == 1
         between, seen = await knock(port)
         assert seen == first
         os.replace(second[1], key)
         assert certificate.look()
+        assert certificate.ends_at is not None
+        assert certificate.ends_at < in_use
         new, seen = await knock(port)
         assert seen == shown(cert) != first
         for connection in (old, between, new):

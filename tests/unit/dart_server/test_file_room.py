@@ -11,6 +11,7 @@ import pytest
 from farm_harness import Api, MakeApi, until
 from pydantic import ValidationError
 
+from dart_server.errors import FarmError
 from dart_server.guest.routes import PART_NBYTES
 from dart_server.keys import Scope
 from dart_server.settings import FarmSettings
@@ -88,6 +89,21 @@ async def test_a_large_file_goes_out_in_parts_and_whole(api: Api) -> None:
         "application/octet-stream",
     )
     assert api.farm.limits.nbytes_held == 0
+
+
+async def test_what_never_fits_is_not_to_be_tried_again(make_api: MakeApi) -> None:
+    api = await make_api(file_body_limit_bytes=600 * KIB, max_file_bytes_per_key=600 * KIB, max_file_bytes=1536 * KIB)
+    visit = api.farm.limits.enter("key_1", stream=False, unlimited=False)
+    with pytest.raises(FarmError, match="would hold 614401 bytes, and there is room for 614400") as refused:
+        api.farm.limits.hold(visit, 600 * KIB + 1)
+    assert refused.value.status == 413
+    api.farm.limits.leave(visit)
+
+
+def test_a_larger_file_makes_the_rooms_larger() -> None:
+    settings = FarmSettings(provider="sim", file_body_limit_bytes=3 * 1024**3)
+    assert settings.max_file_bytes_per_key == 6 * 1024**3
+    assert settings.max_file_bytes == 24 * 1024**3
 
 
 def test_one_file_fits() -> None:

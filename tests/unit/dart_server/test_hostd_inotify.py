@@ -16,7 +16,10 @@ FAILED_FOR_WANT_OF_ONE = """\
 (00.080359)     12: Error (criu/files.c:1221): Unable to open fd=11 id=0x12e
 (00.081824)      1: Error (criu/cr-restore.c:1265): 12 exited, status=1
 """
-FAILED_OTHERWISE = "(00.081824)      1: Error (criu/cr-restore.c:1265): 12 exited, status=1\n"
+FAILED_OTHERWISE = """\
+(00.070000)     12: Opening /home/user/Can't create inotify for 0x1: Too many open files
+(00.081824)      1: Error (criu/cr-restore.c:1265): 12 exited, status=1
+"""
 
 
 @pytest.fixture

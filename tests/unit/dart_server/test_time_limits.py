@@ -13,6 +13,7 @@ from dart_server import border, wire
 from dart_server.app import create_app
 from dart_server.border import QUICK_S, STREAM_S, WORK_S, limit_of
 from dart_server.guest.channel import STEP_MOST_S, step_timeout_s
+from dart_server.guest.routes import PART_NBYTES
 from dart_server.leases import claims
 from dart_server.leases.claim_routes import MOST_POLL_S
 
@@ -54,6 +55,45 @@ async def test_a_body_that_goes_on_coming_is_not_cut_short(api: Api, monkeypatch
     path = f"/v1/leases/{lease['lease_id']}/files?path=/home/user/x"
     reply = await api.call("PUT", path, lease=lease, content=slowly())
     assert reply.status_code == 204, reply.text
+
+
+async def test_an_answer_that_goes_on_being_taken_is_not_cut_short(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = await api.claim(ttl_s=3600)
+    content = bytes(3 * PART_NBYTES)
+    path = f"/v1/leases/{lease['lease_id']}/files?path=/home/user/x"
+    assert (await api.call("PUT", path, lease=lease, content=content)).status_code == 204
+    monkeypatch.setattr(border, "WORK_S", 0.2)
+    headers = [
+        (b"host", b"localhost"),
+        (b"authorization", f"Bearer {api.key}".encode()),
+        (wire.LEASE_TOKEN_HEADER.lower().encode(), lease["token"].encode()),
+        (wire.FENCE_HEADER.lower().encode(), str(lease["fence"]).encode()),
+    ]
+    taken = 0
+
+    async def send(message: Any) -> None:
+        nonlocal taken
+        taken += len(message.get("body", b""))
+        await asyncio.sleep(0.15)  # a slow client, whose whole answer takes longer than the request may
+
+    asked = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> Any:
+        if not asked:
+            await asyncio.Event().wait()
+        return asked.pop()
+
+    address, _, query = path.partition("?")
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": address,
+        "raw_path": address.encode(),
+        "query_string": query.encode(),
+    }
+    scope |= {"headers": headers, "scheme": "http", "server": ("localhost", 80), "http_version": "1.1"}
+    await create_app(api.farm)(scope, receive, send)
+    assert taken == len(content)
 
 
 async def test_a_stream_of_events_ends_before_it_is_cut(api: Api, clock: ManualClock) -> None:
