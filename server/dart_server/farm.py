@@ -189,7 +189,9 @@ class Farm:
         slot.busy, slot.exists = False, slot.desktop_id in owned.desktops
         slot.state = DesktopState.LEASED if cause is None else DesktopState.BROKEN
         if cause is None:
-            slot.guest = GuestClient(lambda port: self.provider.dial(slot.desktop_id, port))
+            slot.guest = GuestClient(
+                lambda port: self.provider.dial(slot.desktop_id, port), screen=slot.shape.resolution
+            )
         else:
             slot.failure = wire.DesktopHealthView(alive=False, cause=cause, fault_owner=FaultOwner.HOST)
         self.pool.adopt(slot, lease.owner)

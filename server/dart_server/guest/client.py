@@ -26,7 +26,9 @@ Dial = Callable[[DialPort], Awaitable[socket.socket]]
 DIAL_TIMEOUT_S = 10.0
 QUIET_TIMEOUT_S = 30.0
 MESSAGE_LIMIT = 256 * 1024**2
-"""Bytes of one frame or one whole answer: more than a raw 8K screen."""
+"""Bytes of one whole answer, and of one frame where the screen's size is not known: more than a raw 8K screen."""
+FRAME_ROOM, PIXEL_NBYTES = 16 * 1024**2, 4
+"""Bytes of a frame beside its pixels, and of one pixel."""
 DRAFT, HEADER_LENGTH_NBYTES = b'{"draft": true', 4
 _HOST = b"guest"
 
@@ -102,11 +104,12 @@ class CallGate:
 
 
 class GuestClient:
-    """All connections of the farm to one incarnation of one desktop."""
+    """All connections of the farm to one incarnation of one desktop. screen: its (width, height) in pixels, which bounds its frames."""
 
-    def __init__(self, dial: Dial) -> None:
+    def __init__(self, dial: Dial, *, screen: tuple[int, int] | None = None) -> None:
         self._dial = dial
         self._gate = CallGate()
+        self._frame_limit = MESSAGE_LIMIT if screen is None else frame_limit(screen)
         self._channels: set[GuestChannel] = set()
         self._connections: httpcore.AsyncConnectionPool | None = None
 
@@ -179,7 +182,7 @@ class GuestClient:
 
     def channel(self, *, early: bool = False) -> GuestChannel:
         """A stepping channel of its own; it dials when it is first used. `early`: pictures may come ahead of the answers."""
-        channel = GuestChannel(self._dial, self._gate, early=early)
+        channel = GuestChannel(self._dial, self._gate, early=early, frame_limit_nbytes=self._frame_limit)
         self._channels.add(channel)
         return channel
 
@@ -203,6 +206,12 @@ class GuestClient:
             await asyncio.gather(*(channel.hang_up() for channel in self._channels))
 
 
+def frame_limit(screen: tuple[int, int]) -> int:
+    """Bytes that a frame of a screen (width, height) in pixels can have; an agent that sends more is not ours."""
+    width, height = screen
+    return FRAME_ROOM + PIXEL_NBYTES * width * height
+
+
 class GuestChannel:
     """One WebSocket to the agent's `/v1/channel`: a text request in, a binary frame out, one at a time.
 
@@ -210,10 +219,13 @@ class GuestChannel:
     then says `early` and has none, unless the screen changed meanwhile.
     """
 
-    def __init__(self, dial: Dial, gate: CallGate, *, early: bool = False) -> None:
+    def __init__(
+        self, dial: Dial, gate: CallGate, *, early: bool = False, frame_limit_nbytes: int = MESSAGE_LIMIT
+    ) -> None:
         self._dial = dial
         self._gate = gate
         self._early = early
+        self._frame_limit = frame_limit_nbytes
         self._socket: MessageSocket | None = None
 
     async def step(
@@ -255,7 +267,7 @@ class GuestChannel:
             "guest",
             "/v1/channel?early=1" if self._early else "/v1/channel",
             timeout_s=DIAL_TIMEOUT_S,
-            message_limit_nbytes=MESSAGE_LIMIT,
+            message_limit_nbytes=self._frame_limit,
         )
         return self._socket
 

@@ -244,7 +244,7 @@ class Preparer:
     async def _settle_in(self, slot: Slot, snapshot: SnapshotRecord | None) -> None:
         slot.snapshot_id = snapshot.snapshot_id if snapshot else None
         slot.setup_key = snapshot.setup_key if snapshot else None
-        slot.guest = GuestClient(lambda port: self._provider.dial(slot.desktop_id, port))
+        slot.guest = GuestClient(lambda port: self._provider.dial(slot.desktop_id, port), screen=slot.shape.resolution)
         slot.failure = None
         await self._probe(slot)
 

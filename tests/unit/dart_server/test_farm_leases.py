@@ -204,11 +204,13 @@ async def test_a_desktop_on_its_way_is_waited_for_a_little_longer(
         asyncio.create_task(api.call("POST", "/v1/leases", json=body | {"client_request_id": f"impatient-{n}"}))
         for n in range(2)
     ]
-    await until(lambda: provider.log != [])
+    # Both stand in the queue, and the desktop is on its way, before the clock goes on.
+    async with asyncio.timeout(5):
+        while not provider.log or len((await api.call("GET", "/v1/claims")).json()) < len(claims):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
     await clock.advance(20)
     assert not any(claim.done() for claim in claims)
-    await clock.advance(2)
-    replies = await asyncio.gather(*claims)
+    replies = [await answered(clock, claim, 2) for claim in claims]
     assert [reply.json()["error"] for reply in replies] == ["no_capacity"] * 2
     provider.gate.set()
     await until(lambda: not api.farm.pool.slots)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from farm_fake import FakeDesktop
 
+from dart_server.guest import client
 from dart_server.guest.channel import frame_header
-from dart_server.guest.client import GuestChannel, GuestClient
+from dart_server.guest.client import GuestChannel, GuestClient, GuestUnreachable
 
 STEP = json.dumps({"seq": 7, "frame": {"encoding": "raw"}})
 
@@ -44,6 +45,23 @@ async def test_drafts_come_only_where_they_were_asked_for(desktop: FakeDesktop, 
     assert [frame_header(frame)["nbytes"] for frame in frames] == [6, 6]
     assert [(frame_header(draft)["seq"], draft[-5:]) for draft in drafts] == [(7, b"ahead")] * (2 if early else 0)
     await guest.hang_up()
+
+
+async def test_a_frame_that_no_screen_of_its_size_can_have_is_refused(
+    desktop: FakeDesktop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest = GuestClient(lambda port: dialled(desktop), screen=(2, 1))
+    assert frame_header(await guest.channel().step(STEP, 5.0))["nbytes"] == 6
+    monkeypatch.setattr(client, "FRAME_ROOM", 4)  # the answer's header alone is longer
+    guest = GuestClient(lambda port: dialled(desktop), screen=(2, 1))
+    with pytest.raises(GuestUnreachable, match="the channel to the guest agent broke"):
+        await guest.channel().step(STEP, 5.0)
+    await guest.hang_up()
+
+
+def test_a_raw_screen_fits_into_a_frame() -> None:
+    assert client.frame_limit((1920, 1080)) == 16 * 1024**2 + 4 * 1920 * 1080
+    assert client.frame_limit((7680, 4320)) < client.MESSAGE_LIMIT
 
 
 async def test_a_draft_that_nobody_takes_is_dropped(desktop: FakeDesktop) -> None:
