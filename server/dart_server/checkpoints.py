@@ -27,10 +27,10 @@ BUSY_S = 0.1
 
 
 class Checkpoints:
-    """Those of one database file, from `start` to `stop`."""
+    """Those of one database file, by its absolute path, from `start` to `stop`."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path.absolute()
+        self._path = path
         self._commits = 0
         self._wake = threading.Event()
         self._ended = False

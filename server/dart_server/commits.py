@@ -40,10 +40,8 @@ class Commits:
         self._clock = clock
         self._writer = FARM if sole else new_id("writer")
         self._number = 0
+        self._sole = sole
         self._checkpoints: Checkpoints | None = None
-        database = self._engine.url.database
-        if sole and self._engine.dialect.name == "sqlite" and database not in (None, "", ":memory:"):
-            self._checkpoints = Checkpoints(Path(str(database)))
         self.seen_at: float | None = None
         """When this writer's former life wrote last, None when it had none."""
 
@@ -67,7 +65,15 @@ class Commits:
                     f"the database {self._engine.url.render_as_string()} cannot be used: {reason}. Check DART_DB_URL."
                 ) from error
             time.sleep(START_POLL_S)
-        if self._checkpoints is not None:
+        if self._sole and self._engine.dialect.name == "sqlite":
+            self._begin_checkpoints()
+
+    def _begin_checkpoints(self) -> None:
+        with self._engine.connect() as connection:
+            # However the URL writes it; empty when the database is in memory.
+            file = connection.exec_driver_sql("SELECT file FROM pragma_database_list WHERE name = 'main'").scalar()
+        if file:
+            self._checkpoints = Checkpoints(Path(file))
             self._checkpoints.start()
 
     def _enter(self) -> None:

@@ -140,6 +140,25 @@ async def test_a_file_that_cannot_be_opened_is_told_once_and_tried_again(
     assert not (tmp_path / "none.db").exists()
 
 
+@pytest.mark.parametrize("url", ["sqlite:///file:{path}?uri=true", "sqlite:///{path}"])
+async def test_the_file_is_found_however_the_url_writes_it(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Path] = []
+    monkeypatch.setattr(Checkpoints, "start", lambda self: begun.append(self._path))
+    database = Database(url.format(path=tmp_path / "farm.db"), sole=True)
+    await database.start()
+    await database.aclose()
+    assert begun == [tmp_path / "farm.db"]
+
+
+async def test_a_database_in_memory_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Checkpoints, "start", lambda _: pytest.fail("there is no file"))
+    database = Database("sqlite://", sole=True)
+    await database.start()
+    await database.aclose()
+
+
 async def test_its_thread_ends_with_the_farm(path: Path) -> None:
     path.parent.mkdir()
     database = Database(f"sqlite:///{path}", sole=True)
