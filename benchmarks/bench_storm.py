@@ -23,8 +23,8 @@ import numpy as np
 from benchmarks.farm_load import SETTINGS
 from benchmarks.farm_process import own_farm
 from benchmarks.storm_farm import position_in
+from dart_envs.envs.vector import DartVectorEnv
 from dart_envs.types import Action, ActionType, Desktop, EndReason, Outcome
-from dart_envs.vector import DartVectorEnv
 from dart_server.wire import DesktopShape
 
 SIZE = (256, 64)

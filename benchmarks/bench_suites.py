@@ -1,6 +1,6 @@
 """The bundled suites proved on live desktops, repeats compared, and evaluations in parallel compared with serial ones.
 
-Role: proofs through `dart_envs.tasks.proof` with a book that goes on where it stopped (`--out`), then evaluations on forks. Rule: it asks
+Role: proofs through `dart_envs.validation.suites` with a book that goes on where it stopped (`--out`), then evaluations on forks. Rule: it asks
 the farm that `DART_FARM_URL` names, or this user's own, which needs room for the forks (`DART_MAX_DESKTOPS`). Non-goals: judging tasks.
 """
 
@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dart_envs.check_cli import choose, line_of
-from dart_envs.core import AsyncDesktopEnv
+from dart_envs.cli.check import choose, line_of
+from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError
 from dart_envs.farm import AsyncFarm
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.tasks import Suite, Task, suite
 from dart_envs.tasks.loader import BUNDLED
-from dart_envs.tasks.proof import jobs_of, prove_all
-from dart_envs.tasks.proof_book import ProofBook
 from dart_envs.types import ActionType, Gesture
+from dart_envs.validation.records import ProofBook
+from dart_envs.validation.suites import jobs_of, prove_all
 
 REPEATED_FAMILIES = 3
 """Of each suite so many families have one variation repeated, unless `--repeat-all`."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import vector_rates
 from dart_envs import tasks
-from dart_envs.core import AsyncDesktopEnv
+from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError
 from dart_envs.farm.client import AsyncFarm
 from dart_server.wire import DesktopShape

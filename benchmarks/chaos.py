@@ -33,7 +33,7 @@ from benchmarks.farm_http import ask_json
 from benchmarks.farm_load import say
 from benchmarks.farm_process import FarmProcess, own_farm, weigh
 from benchmarks.machine import commit, machine
-from dart_server.providers.hostd_client import LINGER_S
+from dart_server.providers.runc.hostd_client import LINGER_S
 
 END_LIMIT_S = 60.0
 LINGER_SLACK_S = 10.0

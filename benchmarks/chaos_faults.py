@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.chaos_clients import Clients
 from benchmarks.chaos_database import OwnDatabase
 from benchmarks.farm_process import FarmProcess
-from dart_server.hostd import cgroups
+from dart_server.hostd.linux import cgroups
 
 FULL_S = 3.0
 STOPPED_S = 2.5

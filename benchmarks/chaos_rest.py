@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dart_server.hostd import cgroups
 from dart_server.hostd.layout import Layout
+from dart_server.hostd.linux import cgroups
 
 DISK_MIB = 3072
 

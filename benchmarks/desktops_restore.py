@@ -24,7 +24,7 @@ from benchmarks.desktops_weight import pss_mib, written_mib
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.lease import AsyncLease
 from dart_server.providers.base import DesktopSpec
-from dart_server.providers.runc import RuncProvider
+from dart_server.providers.runc.provider import RuncProvider
 from dart_server.settings import FarmSettings
 from dart_server.wire import DesktopShape, FrameSpec
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.lease import AsyncLease
-from dart_server.providers import docker_engine
+from dart_server.providers.docker import engine
 from dart_server.wire import DesktopShape, SettleSpec
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -73,7 +73,7 @@ def pids_of(provider: str, desktop_id: str) -> set[int]:
 
 def _container(desktop_id: str, *, size: bool = False) -> dict[str, Any]:
     """The engine's entry of a desktop."""
-    client = docker_engine.connect()
+    client = engine.connect()
     try:
         (entry,) = client.api.containers(filters={"name": f"-{desktop_id}$"}, size=size)
     finally:

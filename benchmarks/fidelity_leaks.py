@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dart_server.hostd import cgroups
 from dart_server.hostd.layout import Layout
+from dart_server.hostd.linux import cgroups
 
 _NAMESPACES = ("mnt", "net", "pid", "ipc", "uts", "cgroup", "user")
 _PAGE_KIB = os.sysconf("SC_PAGE_SIZE") >> 10

@@ -15,8 +15,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from dart_server.providers import base, sim, sim_guest
-from dart_server.providers.guest_serving import Refusal
+from dart_server.providers import base
+from dart_server.providers.guest_server import Refusal
+from dart_server.providers.sim import guest as sim_guest
+from dart_server.providers.sim import provider as sim
 
 LATE_SHARE, LATE_MEAN_S = 0.05, 0.02
 LOST_SHARE, LOST_S = 0.002, 2.0

@@ -14,8 +14,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from dart_envs.envs.vector import DartVectorEnv
 from dart_envs.types import Action, ActionType, Gesture
-from dart_envs.vector import DartVectorEnv
 from dart_server.wire import SettleSpec, WaitEvent
 
 Seconds = Callable[[int], float]

@@ -61,7 +61,7 @@ class PlayPlan:
 
 async def play(plan: PlayPlan, addresses: Path | None, ended: Callable[[str, Trajectory], None]) -> dict[str, str]:
     """Play all; `ended` gets a line and the trajectory of each. Returns those that could never begin, with their causes."""
-    from dart_envs.core import AsyncDesktopEnv
+    from dart_envs.envs.core import AsyncDesktopEnv
     from dart_envs.farm.client import AsyncFarm
 
     spec = preset(plan.prompt)

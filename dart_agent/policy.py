@@ -17,7 +17,7 @@ import numpy as np
 from dart_agent.errors import ProviderError
 from dart_agent.types import Completion, Policy, PolicyRequest, StopReason
 from dart_envs.errors import DartEnvError
-from dart_envs.geometry import Coordinates, PointMap
+from dart_envs.observations.geometry import Coordinates, PointMap
 from dart_envs.types import Action, ActionType, Desktop, Gesture
 from dart_envs.uitars import format_action
 from dart_server.wire import A11yElement

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dart_agent.history import History, Turn
-from dart_envs.geometry import Coordinates, PointMap, to_model_image
+from dart_envs.observations.geometry import Coordinates, PointMap, to_model_image
 from dart_envs.types import Observation, RgbImage
 from dart_envs.uitars import SCROLL_CLICKS
 

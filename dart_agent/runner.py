@@ -30,7 +30,7 @@ from dart_envs.uitars import Parsed, ParseError, parse
 
 
 class EpisodeEnv(Protocol):
-    """What the loop needs of an environment: `dart_envs.core.AsyncDesktopEnv`, or a scripted one in tests."""
+    """What the loop needs of an environment: `dart_envs.envs.core.AsyncDesktopEnv`, or a scripted one in tests."""
 
     async def reset(
         self, task: TaskLike, seed: int | None = None, *, share_setup: bool | None = None

@@ -1,7 +1,7 @@
 """Annotated screens of demonstrations: the warm start's extra supervision.
 
 Role: `ScreenWriter` keeps the steps of demonstrations that a rollout worker plays. Rule: demonstrations only; rollouts and evaluation
-never come here. Non-goals: the form of the files (`dart_envs.screens`), reading them (`dart_train.warmup`).
+never come here. Non-goals: the form of the files (`dart_envs.observations.annotated_screens`), reading them (`dart_train.warmup`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from pathlib import Path
 
 from dart_agent.runner import Seen
-from dart_envs.screens import write_screen
+from dart_envs.observations.annotated_screens import write_screen
 
 
 class ScreenWriter:

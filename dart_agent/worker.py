@@ -28,7 +28,7 @@ from dart_agent.screens import ScreenWriter
 from dart_agent.types import Policy, WorkItem, WorkSource
 from dart_agent.worker_config import WorkerConfig, load_worker_config
 from dart_envs.errors import DartEnvError
-from dart_envs.geometry import Coordinates
+from dart_envs.observations.geometry import Coordinates
 from dart_envs.tasks import Task, load
 from dart_envs.types import Desktop
 
@@ -39,7 +39,7 @@ ABANDON_TIMEOUT_S = 5.0
 
 
 class WorkerEnv(EpisodeEnv, Protocol):
-    """An environment that a slot owns for its life: `dart_envs.core.AsyncDesktopEnv`."""
+    """An environment that a slot owns for its life: `dart_envs.envs.core.AsyncDesktopEnv`."""
 
     @property
     def lease(self) -> Desktop | None:
@@ -190,7 +190,7 @@ async def open_policies(
 async def run_worker(config: WorkerConfig) -> None:
     """The rollout worker of one configuration, until cancelled."""
     from dart_agent.store.client import DataClient
-    from dart_envs.core import AsyncDesktopEnv
+    from dart_envs.envs.core import AsyncDesktopEnv
     from dart_envs.farm.client import AsyncFarm
 
     spec = preset(config.prompt, images=config.history_images)

@@ -4,11 +4,12 @@
     env = gym.make("DartOSWorld-v0", task="basics", resolution=(640, 400))
 
 Importing registers `DartOSWorld-v0`. Light by rule: no torch, no vLLM, no FastAPI. For code without
-Gymnasium: `AsyncFarm` and `AsyncDesktopEnv` (async), `Farm` (sync). For tests: `dart_envs.fake`,
-`dart_envs.check`.
+Gymnasium: `AsyncFarm` and `AsyncDesktopEnv` (async), `Farm` (sync). For tests: `dart_envs.testing.fake_farm`,
+`dart_envs.testing.conformance`.
 """
 
-from dart_envs.core import AsyncDesktopEnv
+from dart_envs.envs.core import AsyncDesktopEnv
+from dart_envs.envs.registration import ENV_ID, register_envs
 from dart_envs.errors import (
     ActionError,
     DartEnvError,
@@ -25,7 +26,6 @@ from dart_envs.farm.client import AsyncFarm, AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.farm.sync import Farm, FarmClient
 from dart_envs.farm.sync_lease import Lease
-from dart_envs.registration import ENV_ID, register_envs
 from dart_envs.types import (
     Action,
     ActionType,

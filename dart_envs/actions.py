@@ -14,8 +14,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from dart_envs.errors import ActionError
-from dart_envs.keys import is_key
-from dart_envs.observation import scale_point
+from dart_envs.key_names import is_key
+from dart_envs.observations.transforms import scale_point
 from dart_envs.types import Action, ActionType, Gesture
 from dart_server.wire import (
     ButtonEvent,

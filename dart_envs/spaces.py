@@ -1,7 +1,7 @@
 """Gymnasium spaces of the desktop: any Unicode text, key chords, the canonical action, the observation.
 
 Role: spaces that can be sampled, checked and batched without losing a character. Rule: every sample of the
-action space is an action that can be performed. Non-goals: performing it (`dart_envs.actions`), observations (`dart_envs.views`).
+action space is an action that can be performed. Non-goals: performing it (`dart_envs.actions`), observations (`dart_envs.observations.views`).
 
 Why not `gymnasium.spaces.Text`: its alphabet is a finite set, and a vector env with shared memory silently
 returns "000…" for it; a space class of our own is refused there with a clear error instead.
@@ -24,7 +24,7 @@ from dart_envs.actions import (
     is_typeable,
 )
 from dart_envs.errors import ActionError
-from dart_envs.keys import MODIFIERS, NAMED_KEYS, format_chord, parse_chord
+from dart_envs.key_names import MODIFIERS, NAMED_KEYS, format_chord, parse_chord
 from dart_envs.types import Action, ActionType
 
 ACTION_TYPES: tuple[ActionType, ...] = tuple(ActionType)

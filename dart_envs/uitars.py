@@ -21,8 +21,8 @@ from enum import StrEnum
 
 from dart_envs.actions import check_action
 from dart_envs.errors import ActionError
-from dart_envs.geometry import PointMap
-from dart_envs.keys import is_key
+from dart_envs.key_names import is_key
+from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, ActionType
 
 SCROLL_CLICKS = 5

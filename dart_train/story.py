@@ -18,7 +18,7 @@ from dart_agent.store.wire import EpisodeResult, Stats
 from dart_agent.types import StepRecord, Trajectory
 from dart_envs import tasks
 from dart_envs.actions import action_from_dict
-from dart_envs.observation import scale_point
+from dart_envs.observations.transforms import scale_point
 from dart_train.config import Recipe
 from dart_train.paths import RunPaths
 from dart_train.report import Chart, Curve, Example, ExampleStep, MaskedShare, RunStory

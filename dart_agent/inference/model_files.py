@@ -16,7 +16,7 @@ from typing import Any
 
 from dart_agent.errors import ConfigError
 from dart_agent.prompt import PRESETS, PresetName, PromptSpec
-from dart_envs.geometry import model_size
+from dart_envs.observations.geometry import model_size
 
 PROMPT_KEY = "dart_prompt"
 """Names the prompt preset in the configuration of a model made here (`dart_train.init_model`)."""

@@ -10,7 +10,7 @@
 
 Role: `make_codec` by name. Rule: every sample of a codec's space can be performed, and every refusal is an `ActionError` before
 anything is. Users' own codecs come in by the entry point group `dart_envs.action_spaces`, or as an object. Non-goals: performing
-(`dart_envs.core`), model output around the action (`dart_agent`).
+(`dart_envs.envs.core`), model output around the action (`dart_agent`).
 """
 
 from __future__ import annotations

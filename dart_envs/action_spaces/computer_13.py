@@ -17,7 +17,7 @@ from gymnasium import Space, spaces
 from dart_envs.action_spaces.base import own_action, whole_number
 from dart_envs.actions import MAX_KEYS, MAX_TEXT_LENGTH, MAX_WHEEL_CLICKS, check_text, clicks, drag
 from dart_envs.errors import ActionError
-from dart_envs.keys import guest_key
+from dart_envs.key_names import guest_key
 from dart_envs.spaces import WHEEL_CLICKS, KeyChord, UnicodeText
 from dart_envs.types import ActionType, Gesture
 from dart_server.wire import ButtonEvent, InputEvent, KeyEvent, MoveEvent, ScrollEvent, TextEvent, WaitEvent

@@ -14,7 +14,7 @@ from typing import Any
 
 from dart_envs.actions import MAX_TEXT_LENGTH, MAX_WAIT_S, MAX_WHEEL_CLICKS, check_text, clicks, drag
 from dart_envs.errors import ActionError
-from dart_envs.keys import guest_key
+from dart_envs.key_names import guest_key
 from dart_server.wire import ButtonEvent, InputEvent, KeyEvent, MoveEvent, ScrollEvent, TextEvent, WaitEvent
 
 MAX_CODE_LENGTH = 4 * MAX_TEXT_LENGTH

@@ -14,7 +14,7 @@ from gymnasium import Space
 from dart_envs.action_spaces.base import ActionText, Stateless, own_action
 from dart_envs.actions import MAX_TEXT_LENGTH, to_gesture
 from dart_envs.errors import ActionError
-from dart_envs.geometry import PointMap
+from dart_envs.observations.geometry import PointMap
 from dart_envs.spaces import action_from_space, make_action_space, refuse_masks
 from dart_envs.types import Gesture
 from dart_envs.uitars import ParseError, format_action, parse

@@ -11,8 +11,8 @@ from typing import Literal
 
 from dart_envs.actions import to_gesture
 from dart_envs.clock import SYSTEM_CLOCK, Clock
-from dart_envs.core import AsyncDesktopEnv
 from dart_envs.demos.store import DemoWriter
+from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.tasks.model import Task
 from dart_envs.types import Action, ActionType, Gesture, Observation, StepResult
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from dart_envs.clock import SYSTEM_CLOCK, Clock
-from dart_envs.core import AsyncDesktopEnv
 from dart_envs.demos.store import Demonstration, DemonstrationError, DemoStep, picture_of
+from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.tasks.model import Task
 from dart_envs.types import Action, ActionType, RgbImage, StepResult
 from dart_server.wire import SettleSpec

@@ -2,7 +2,7 @@
 
     DIR/demonstration.json     the task (id, hash of its content, instruction), the desktop's shape, who did it, how it ended, the reward
         steps.jsonl            one line per action: the canonical action (the form of training records), its events, the screens around it
-        screens/<sha256>.png   full screens, by content; <sha256>.json beside one whose accessibility tree is known: `dart_envs.screens`
+        screens/<sha256>.png   full screens, by content; <sha256>.json beside one whose accessibility tree is known: `dart_envs.observations.annotated_screens`
 
 Role: `DemoWriter`, `read_demonstration`. Rule: what was done is on disk as soon as it is done; only a demonstration that came to its end
 has an `end`. Non-goals: recording (`person`, `oracle`), performing (`replay`).
@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dart_envs.actions import action_from_dict, action_to_dict
 from dart_envs.errors import ActionError, DartEnvError
-from dart_envs.screens import replace_file, write_picture, write_screen
+from dart_envs.observations.annotated_screens import replace_file, write_picture, write_screen
 from dart_envs.types import Action, Gesture, RgbImage
 from dart_server.wire import A11yElement, DesktopShape, InputEvent
 

@@ -1,6 +1,6 @@
 """What the rest of the package asks of a farm and of a lease.
 
-Role: the protocols behind which the real client (`client`, `lease`) and the scripted fake (`dart_envs.fake`)
+Role: the protocols behind which the real client (`client`, `lease`) and the scripted fake (`dart_envs.testing.fake_farm`)
 are interchangeable. Rule: no I/O here. Non-goals: the server's routes (`dart_server.wire`).
 """
 

@@ -3,7 +3,7 @@
 Role: `AsyncFarmClient`, the one async core under env, vector env and runner, and under `FarmClient`. Rule: whatever was claimed
 through it is given back by `aclose`, and a claim that was cancelled half-way gives its desktop back; a request that is repeated
 carries the client request id of the first one, so it can never give two desktops. Non-goals: retries of failed desktops
-(`dart_envs.core`), starting a farm (`embedded`).
+(`dart_envs.envs.core`), starting a farm (`embedded`).
 """
 
 from __future__ import annotations

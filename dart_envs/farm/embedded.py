@@ -20,7 +20,7 @@ import httpx
 
 from dart_envs.clock import SYSTEM_CLOCK, Clock
 from dart_envs.errors import FarmError
-from dart_server.wire import places
+from dart_server.wire import paths
 
 START_TIMEOUT_S = 120.0
 POLL_S = 0.1
@@ -35,7 +35,7 @@ _started: list[subprocess.Popen[bytes]] = []
 def runtime_dir() -> Path:
     """`DART_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/dart`, else `dart-<uid>` among the temporary files; made
     with mode 0700 when missing."""
-    path = places.runtime_dir()
+    path = paths.runtime_dir()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_uid != os.getuid():
         raise FarmError(

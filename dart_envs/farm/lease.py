@@ -2,7 +2,7 @@
 
 Role: `AsyncLease`, which implements `dart_envs.types.Desktop`. Rule: one method per route of the wire
 contract, typed answers. Non-goals: keeping the lease alive and naming the owners of failures (`held`), what
-runs on the desktop (tasks), when to take another one (`dart_envs.core`).
+runs on the desktop (tasks), when to take another one (`dart_envs.envs.core`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dart_envs.errors import DartEnvError, FarmError, GuestError, SnapshotBroken
 from dart_envs.farm.base import GuestReply
 from dart_envs.farm.channel import ChannelClosed
 from dart_envs.farm.frames import channel_error, decode_image, envelope_code, step_timeout_s
-from dart_envs.farm.held import HeldLease
+from dart_envs.farm.lease_base import HeldLease
 from dart_envs.farm.transport import REPLY_GRACE_S, Transport
 from dart_envs.farm.tunnel import open_tunnel
 from dart_envs.types import Frame

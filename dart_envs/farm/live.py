@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol, runtime_checkable
 
-from dart_envs.farm.held import HeldLease
+from dart_envs.farm.lease_base import HeldLease
 from dart_envs.farm.transport import REPLY_GRACE_S, Address
 from dart_server.wire import LiveViewTicket, PersonInputs
 

@@ -32,7 +32,7 @@ from dart_envs.errors import (
     Unreachable,
     with_cure,
 )
-from dart_server.wire import DesktopHealthView, ErrorBody, ErrorCode, FaultOwner, WireModel, places
+from dart_server.wire import DesktopHealthView, ErrorBody, ErrorCode, FaultOwner, WireModel, paths
 
 CONNECT_TIMEOUT_S = 10.0
 REPLY_GRACE_S = 30.0
@@ -89,9 +89,9 @@ def find_key(address: Address, api_key: str | None) -> str | None:
         return from_env
     if address.socket_path:
         beside = Path(address.socket_path).parent
-        for place in (places.state_dir(beside), beside):
+        for place in (paths.state_dir(beside), beside):
             with contextlib.suppress(OSError):
-                return (place / places.KEY_FILE).read_text(encoding="utf-8").strip() or None
+                return (place / paths.KEY_FILE).read_text(encoding="utf-8").strip() or None
     return None
 
 

@@ -21,13 +21,13 @@ import gymnasium as gym
 from PIL import Image
 
 from dart_envs.action_spaces import make_codec
-from dart_envs.core import AsyncDesktopEnv
-from dart_envs.env import make_shape
+from dart_envs.envs.core import AsyncDesktopEnv
+from dart_envs.envs.env import make_shape
+from dart_envs.envs.evaluation_target import JudgeOn, desktop_to_judge
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.loop import LoopThread
-from dart_envs.judging import JudgeOn, desktop_to_judge
 from dart_envs.osworld.controllers import PythonController, SetupController
 from dart_envs.setup import run_steps
 from dart_envs.tasks.model import SetupStep, Task, parse_task

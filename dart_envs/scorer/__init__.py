@@ -2,5 +2,5 @@
 
 Role: `dart-envs scorer install` makes the environment (`install`), `workers` run its processes, `official` judges a desktop with them, and
 `choice` says which scorer serves a task. Rule: nothing of that environment is imported here; its pins and licences stay out of ours; its
-processes get no secret. Non-goals: our own light metrics (`dart_envs.evaluate`).
+processes get no secret. Non-goals: our own light metrics (`dart_envs.evaluators`).
 """

@@ -2,7 +2,7 @@
 
 Role: names of the metrics and getters of release 1.0.2 and of the four that it lacks (`inside.lacking`), and which of them need a package
 that is not always installed, the internet, or run what they find. Rule: plain data, checked against the scorer itself by a test.
-Non-goals: what ours serve (`dart_envs.evaluate`).
+Non-goals: what ours serve (`dart_envs.evaluators`).
 """
 
 from __future__ import annotations
@@ -55,6 +55,6 @@ OFFICIAL_GETTERS = frozenset(_GETTERS.split())
 
 PACKAGES_OF_METRIC = {"compare_audios": ("librosa", "fastdtw"), "compare_image_text": ("easyocr",)}
 PACKAGES_OF_GETTER = {"googledrive_file": ("pydrive",)}
-"""Names on PyPI; `dart_envs.scorer.places.EXTRA_OF_PACKAGE` has the extra that brings each."""
+"""Names on PyPI; `dart_envs.scorer.paths.EXTRA_OF_PACKAGE` has the extra that brings each."""
 RUNNING_CODE = frozenset({"check_python_file_by_test_suite", "check_python_file_by_gold_file"})
 """Metrics that run a program of the desktop, which the policy wrote, in the scorer's process."""

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dart_envs.errors import DartEnvError
-from dart_envs.scorer import places
-from dart_envs.scorer.places import DISTRIBUTION, EXTRAS, Installed
+from dart_envs.scorer import paths
+from dart_envs.scorer.paths import DISTRIBUTION, EXTRAS, Installed
 from dart_envs.scorer.workers import Worker
 
 PYTHONS = ((3, 11), (3, 12))
@@ -65,9 +65,9 @@ def install(
 
 
 def _install(place: Path, extras: tuple[str, ...], python: str, say: Callable[[str], None]) -> Installed:
-    before = places.installed(place)
+    before = paths.installed(place)
     wanted = tuple(sorted({*extras, *(before.extras if before else ())}))
-    digest = places.pins_digest(wanted)
+    digest = paths.pins_digest(wanted)
     if before is not None and before.pins == digest:
         say(f"OSWorld's scorer {before.release} is in {place} ({', '.join(('base', *wanted))}); nothing to do.")
         return before
@@ -75,18 +75,18 @@ def _install(place: Path, extras: tuple[str, ...], python: str, say: Callable[[s
     if free_bytes < LEAST_FREE_BYTES:
         raise InstallError(
             f"{place} has {free_bytes / 1e9:.1f} GB free and the scorer needs {LEAST_FREE_BYTES / 1e9:.1f} GB;"
-            f" make room, or name another place with {places.DIRECTORY_VARIABLE}."
+            f" make room, or name another place with {paths.DIRECTORY_VARIABLE}."
         )
-    places.record_path(place).unlink(missing_ok=True)
+    paths.record_path(place).unlink(missing_ok=True)
     environment = place / "venv"
-    inner = places.interpreter(place)
+    inner = paths.interpreter(place)
     if not _works(inner):
         say(f"Making a Python environment in {environment}.")
         _run([python, "-m", "venv", "--clear", str(environment)], "the environment")
     pip = [str(inner), "-m", "pip", "install", "--no-deps", "--disable-pip-version-check", "--no-input"]
     say(f"Installing {DISTRIBUTION}.")
     _run([*pip, "--quiet", DISTRIBUTION], DISTRIBUTION)
-    for file in places.pin_files(wanted):
+    for file in paths.pin_files(wanted):
         say(f"Installing the packages of {file.stem}.")
         # An extra without pins of everything needs its dependencies too.
         options = [one for one in pip if one != "--no-deps"] if file.stem == "ocr" else pip
@@ -95,7 +95,7 @@ def _install(place: Path, extras: tuple[str, ...], python: str, say: Callable[[s
     with Worker(place) as worker:
         hello = worker.ask({"op": "hello"}, timeout_s=120.0)
     record = Installed(release=str(hello["release"]), python=str(hello["python"]), extras=wanted, pins=digest)
-    places.write_record(place, record)
+    paths.write_record(place, record)
     say(f"OSWorld's scorer {record.release} is in {place}.")
     return record
 

@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from dart_envs.errors import EvaluatorError
-from dart_envs.scorer import places
+from dart_envs.scorer import paths
 from dart_envs.scorer.inside.orphan import HOME_PREFIX
 
 START_TIMEOUT_S = 120.0
@@ -50,7 +50,7 @@ class Worker:
     """One process. Not for concurrent requests."""
 
     def __init__(self, place: Path) -> None:
-        python = places.interpreter(place)
+        python = paths.interpreter(place)
         self._home = Path(tempfile.mkdtemp(prefix=HOME_PREFIX))
         self._stderr: IO[bytes] = (self._home / "stderr").open("w+b")
         environment = {
@@ -63,7 +63,7 @@ class Worker:
         }
         try:
             self._process = subprocess.Popen(
-                [str(python), "-I", "-W", "ignore", str(places.INSIDE)],
+                [str(python), "-I", "-W", "ignore", str(paths.INSIDE)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
@@ -202,7 +202,7 @@ class Pool:
                 if worker.alive:
                     return worker
                 worker.close()
-        if places.installed(self.place) is None:
+        if paths.installed(self.place) is None:
             raise ScorerMissing(f"OSWorld's official scorer is not installed in {self.place}. {CURE}")
         return Worker(self.place)
 
@@ -222,7 +222,7 @@ _pools_lock = threading.Lock()
 
 def shared_pool() -> Pool:
     """This process's pool on the installation that the environment names; ended with the process."""
-    place = places.directory()
+    place = paths.directory()
     with _pools_lock:
         if place not in _pools:
             _pools[place] = Pool(place, worker_bound())

@@ -2,7 +2,7 @@
 
 Role: check steps when a task is loaded (`params`), perform them on a `dart_envs.types.Desktop` (`interpreter`,
 `perform`, `windows`). Rule: every step has a success condition and a time-out; a step that misses it raises
-`SetupError` with the cause. Non-goals: evaluation (`dart_envs.evaluate`), steps that need the internet.
+`SetupError` with the cause. Non-goals: evaluation (`dart_envs.evaluators`), steps that need the internet.
 """
 
 from __future__ import annotations

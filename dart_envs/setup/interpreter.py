@@ -2,7 +2,7 @@
 
 Role: parse, perform, retry, and say which step failed and why. Rule: a step is tried `ATTEMPTS` times, but only where
 trying again cannot do anything twice; errors of the desktop itself pass through unchanged, so that their owner stays
-known. Non-goals: what a step does (`dart_envs.setup.perform`), snapshots (`dart_envs.core`).
+known. Non-goals: what a step does (`dart_envs.setup.perform`), snapshots (`dart_envs.envs.core`).
 """
 
 from __future__ import annotations

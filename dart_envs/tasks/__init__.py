@@ -1,7 +1,7 @@
 """Tasks: definitions, suites, splits, and the bundled suite `basics`.
 
 Role: everything that says what is to be done and how it is judged. Rule: a loaded task is valid; bad ones raise
-`TaskError`. Non-goals: running episodes (`dart_envs.core`).
+`TaskError`. Non-goals: running episodes (`dart_envs.envs.core`).
 """
 
 from __future__ import annotations

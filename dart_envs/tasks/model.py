@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from dart_envs import evaluate as evaluation
+from dart_envs import evaluators as evaluation
 from dart_envs.errors import EvaluatorError, TaskError
 from dart_envs.setup import NETWORK_STEPS, check_parameters, run_steps
 from dart_envs.setup.params import UploadFileParameters
@@ -211,18 +211,18 @@ class Task(Model):
 
     async def check_needs(self, shape: DesktopShape, *, local_images: bool) -> None:
         """Raise TaskError or AssetError where a desktop of this shape would be leased in vain; fetches files that are missing."""
-        from dart_envs.tasks import needs
+        from dart_envs.tasks import requirements
 
-        await needs.check_needs(self, shape, local_images=local_images)
+        await requirements.check_needs(self, shape, local_images=local_images)
 
     async def prepare(self, desktop: Desktop) -> None:
         """Run the set-up on a freshly booted desktop. Raises SetupError; TaskError where the task needs what is not
         there, or a larger screen.
         """
-        from dart_envs.tasks import needs
+        from dart_envs.tasks import requirements
 
         self.check_runnable(desktop.resolution)
-        await needs.check_desktop(self, desktop)
+        await requirements.check_desktop(self, desktop)
         await run_steps(desktop, self.config, assets=self._assets, task_id=self.id)
 
     async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None, scorer: str | None = None) -> Outcome:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from dart_envs.geometry import PointMap
+from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, ActionType
 from dart_envs.uitars import format_action
 from dart_server.wire import A11yElement

@@ -21,23 +21,23 @@ from importlib.metadata import PackageNotFoundError, version
 from dart_server import wire
 from dart_server.clock import Clock, SystemClock
 from dart_server.dashboard.service import Dashboard
-from dart_server.db import Database
-from dart_server.door.hosts import Hosts
-from dart_server.door.limits import Limits
+from dart_server.database.repository import EventNote, Repository
+from dart_server.database.retention import Retention
+from dart_server.database.write_queue import Database
 from dart_server.errors import FarmError, LedgerAway, from_provider
 from dart_server.guest.access import GuestAccess
 from dart_server.guest.client import GuestClient
+from dart_server.http.ingress.hosts import Hosts
+from dart_server.http.ingress.limits import Limits
 from dart_server.keys import Keys, Principal, Scope, secret_file
 from dart_server.leases.claims import Claims
 from dart_server.leases.service import Access, Leases
-from dart_server.metrics import Gauges, Metrics
+from dart_server.observability.metrics import Gauges, Metrics
 from dart_server.pool.admission import Host
 from dart_server.pool.prepare import Preparer
 from dart_server.pool.service import Pool
 from dart_server.providers.base import Freezes, Owned, Provider, ProviderError
 from dart_server.records import LeaseRecord, Slot, SnapshotRecord
-from dart_server.repository import EventNote, Repository
-from dart_server.retention import Retention
 from dart_server.settings import FarmSettings
 from dart_server.setups.service import Setups
 from dart_server.snapshots.service import Living, Snapshots

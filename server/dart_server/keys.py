@@ -14,11 +14,11 @@ from pathlib import Path
 
 from dart_server import wire
 from dart_server.clock import Clock, SystemClock, utc
-from dart_server.db import Database
+from dart_server.database.repository import Repository
+from dart_server.database.write_queue import Database
 from dart_server.errors import ConfigError, FarmError
 from dart_server.ids import hash_secret, new_id, new_secret
 from dart_server.records import KeyRecord
-from dart_server.repository import Repository
 from dart_server.wire import ErrorCode
 
 NOTE_USE_S = 60.0

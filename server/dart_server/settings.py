@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dart_server.providers.egress import Destination
-from dart_server.wire.places import KEY_FILE, default_runtime_dir, default_state_dir
+from dart_server.wire.paths import KEY_FILE, default_runtime_dir, default_state_dir
 
 GIB = 1024**3
 

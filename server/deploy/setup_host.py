@@ -217,7 +217,10 @@ def install_cpu_torch(pip: list[str]) -> None:
 def criu(home: Path) -> None:
     """Install CRIU 4 as a host tool of ours."""
     say("CRIU")
-    run([str(VENV / "bin" / "python"), "-m", "dart_server.hostd.tools", "install", "--home", str(home)], quiet=False)
+    run(
+        [str(VENV / "bin" / "python"), "-m", "dart_server.hostd.runtime.criu", "install", "--home", str(home)],
+        quiet=False,
+    )
 
 
 def novnc(python: Path, home: Path) -> None:

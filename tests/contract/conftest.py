@@ -29,10 +29,10 @@ from provider_cases import (
 
 from dart_server.hostd.layout import Layout
 from dart_server.providers.base import Owned
-from dart_server.providers.docker import DockerProvider
-from dart_server.providers.libvirt import LibvirtProvider
-from dart_server.providers.runc import RuncProvider
-from dart_server.providers.sim import ECHO_PORT, SimProvider
+from dart_server.providers.docker.provider import DockerProvider
+from dart_server.providers.libvirt.provider import LibvirtProvider
+from dart_server.providers.runc.provider import RuncProvider
+from dart_server.providers.sim.provider import ECHO_PORT, SimProvider
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 from dart_server.guest.client import GuestClient, GuestReply
-from dart_server.hostd import cgroups
 from dart_server.hostd.layout import Layout
-from dart_server.providers import docker_container, docker_engine
+from dart_server.hostd.linux import cgroups
 from dart_server.providers.base import DesktopSpec, Provider
-from dart_server.providers.docker import DockerProvider
-from dart_server.providers.libvirt import LibvirtProvider
+from dart_server.providers.docker import container, engine
+from dart_server.providers.docker.provider import DockerProvider
+from dart_server.providers.libvirt.provider import LibvirtProvider
 from dart_server.settings import default_home
 
 SPEC = DesktopSpec("basic", (640, 400), memory_mib=768, pids=256, cpus=2.0, disk_mib=128)
@@ -116,9 +116,9 @@ def kill_init(layout: Layout, desktop_id: str) -> None:
 
 def host_pid(provider: DockerProvider, desktop_id: str) -> int:
     """The host's id of a container's process 1."""
-    client = docker_engine.connect()
+    client = engine.connect()
     try:
-        entry = client.api.inspect_container(docker_container.container_name(provider.farm, desktop_id))
+        entry = client.api.inspect_container(container.container_name(provider.farm, desktop_id))
     finally:
         client.close()
     return int(entry["State"]["Pid"])

@@ -17,7 +17,7 @@ from setup_host import as_root
 
 from dart_server.hostd.layout import Layout
 from dart_server.providers.base import ImageMissing
-from dart_server.providers.runc import RuncProvider
+from dart_server.providers.runc.provider import RuncProvider
 
 pytestmark = pytest.mark.desktop
 

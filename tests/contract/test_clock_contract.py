@@ -12,7 +12,7 @@ import pytest
 from clock_programs import LOOKS, RUNNING
 from provider_cases import Case, eventually
 
-from dart_server.providers import libvirt_machine
+from dart_server.providers.libvirt import vm
 
 pytestmark = pytest.mark.timeout(900)
 STARTS_AT = datetime(2024, 2, 28, 23, 50, tzinfo=UTC).timestamp()
@@ -34,7 +34,7 @@ class Ahead:
 @pytest.fixture
 def ahead(monkeypatch: pytest.MonkeyPatch) -> Ahead:
     found = Ahead()
-    monkeypatch.setattr(libvirt_machine, "time", SimpleNamespace(time=found.time))
+    monkeypatch.setattr(vm, "time", SimpleNamespace(time=found.time))
     return found
 
 

@@ -17,13 +17,13 @@ from gymnasium.utils.env_checker import check_env
 from PIL import Image
 from served_farm import served_farm
 
-from dart_envs.check import ConformanceError, check_desktop
-from dart_envs.core import AsyncDesktopEnv
-from dart_envs.env import DartOSWorldEnv
-from dart_envs.fake import ScriptedDesktop
+from dart_envs.envs.core import AsyncDesktopEnv
+from dart_envs.envs.env import DartOSWorldEnv
+from dart_envs.envs.vector import DartVectorEnv
 from dart_envs.farm.client import AsyncFarm
+from dart_envs.testing.conformance import ConformanceError, check_desktop
+from dart_envs.testing.fake_farm import ScriptedDesktop
 from dart_envs.types import Action, ActionType, Desktop, EndReason, Frame, Outcome, RgbImage
-from dart_envs.vector import DartVectorEnv
 from dart_server.wire import DesktopShape, FrameSpec, InputEvent, MoveEvent, SettleSpec
 
 SHAPE = DesktopShape(resolution=(640, 400))

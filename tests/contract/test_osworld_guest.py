@@ -21,7 +21,7 @@ import pytest
 from provider_cases import SPEC, Case, dart_farm, image_home, machine_left_over, no_port_here, not_here, well
 
 from dart_server.providers.base import OSWORLD_PORT, HealthCause, HostFault, ImageMissing
-from dart_server.providers.libvirt import LibvirtProvider
+from dart_server.providers.libvirt.provider import LibvirtProvider
 
 pytestmark = [pytest.mark.libvirt, pytest.mark.timeout(900)]
 REACHES = "import socket; socket.create_connection(('{}', {}), 3)"

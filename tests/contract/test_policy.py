@@ -8,7 +8,7 @@ import pytest
 
 from dart_agent.policy import BlankPolicy, OraclePolicy, RandomPolicy
 from dart_agent.types import Policy
-from dart_envs.fake import ScriptedDesktop
+from dart_envs.testing.fake_farm import ScriptedDesktop
 from dart_envs.types import Action, ActionType
 from tests.contract.policy_contract import check_policy, make_request
 from tests.unit.dart_agent.fakes import ScriptedPolicy

@@ -10,9 +10,11 @@ import pytest
 from provider_cases import SPEC, Case, host_pid
 
 from dart_server.hostd import images
-from dart_server.providers import docker_container, docker_engine, docker_images
 from dart_server.providers.base import DesktopSpec, HealthCause, ProviderError
-from dart_server.providers.docker import DockerProvider
+from dart_server.providers.docker import container
+from dart_server.providers.docker import engine as docker_engine
+from dart_server.providers.docker import images as docker_images
+from dart_server.providers.docker.provider import DockerProvider
 from dart_server.settings import default_home
 
 pytestmark = pytest.mark.docker
@@ -138,7 +140,7 @@ async def test_a_destroyed_desktop_leaves_nothing(docker_case: Case) -> None:
     assert isinstance(provider, DockerProvider)
     await provider.create("d1", SPEC)
     pid = await asyncio.to_thread(host_pid, provider, "d1")
-    group = docker_container.control_group(pid)
+    group = container.control_group(pid)
     assert len(traces(pid, group)) > 1
     assert len(namespaces_held()) == 1
     await provider.destroy("d1")

@@ -14,10 +14,10 @@ import pytest
 from provider_cases import SPEC, Case, eventually, machine_pid
 
 from dart_server.guest.client import GuestUnreachable
-from dart_server.providers import libvirt_kvm
 from dart_server.providers.base import OSWORLD_PORT, SELF_INFLICTED, DesktopSpec, HealthCause, ProviderError
-from dart_server.providers.libvirt import LibvirtProvider
-from dart_server.providers.libvirt_volumes import Volume, Volumes
+from dart_server.providers.libvirt import kvm
+from dart_server.providers.libvirt.provider import LibvirtProvider
+from dart_server.providers.libvirt.volumes import Volume, Volumes
 from dart_server.settings import default_home
 
 pytestmark = [pytest.mark.libvirt, pytest.mark.timeout(900)]
@@ -202,7 +202,7 @@ async def test_osworlds_door_has_no_control_behind_it(libvirt_case: Case) -> Non
 
 def test_a_machine_that_runs_comes_through_the_boot_sector() -> None:
     """Emulated: were the sector wrong, no KVM would ever count."""
-    assert libvirt_kvm.boot("qemu-system-x86_64", "tcg", 30.0) == libvirt_kvm.ANSWER
+    assert kvm.boot("qemu-system-x86_64", "tcg", 30.0) == kvm.ANSWER
 
 
 async def test_bad_ids_and_images_are_refused(libvirt_case: Case) -> None:

@@ -14,7 +14,7 @@ import pytest
 from provider_cases import SPEC, Case, eventually, left_over
 
 from dart_server.providers.base import CapabilityMissing, DesktopSpec, HostFault, ProviderError
-from dart_server.providers.runc import RuncProvider
+from dart_server.providers.runc.provider import RuncProvider
 
 pytestmark = pytest.mark.desktop
 
@@ -150,9 +150,9 @@ async def test_a_killed_farm_takes_its_helper_with_it(runc_case: Case, tmp_path:
     program = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
-        "from dart_server.providers import hostd_client\n"
+        "from dart_server.providers.runc import hostd_client\n"
         "from dart_server.providers.base import DesktopSpec\n"
-        "from dart_server.providers.runc import RuncProvider\n"
+        "from dart_server.providers.runc.provider import RuncProvider\n"
         "hostd_client.LINGER_S = 1.0\n"
         "async def main():\n"
         "    run = Path(sys.argv[1])\n"

@@ -31,7 +31,7 @@ def place(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 def _tasks(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "dart_envs.cli", "tasks", *arguments],
+        [sys.executable, "-m", "dart_envs.cli.main", "tasks", *arguments],
         env=environment,
         capture_output=True,
         text=True,

@@ -33,7 +33,7 @@ BROKEN = {
         "last word",
     ),
     "used desktops are handed on as they are": (
-        "from dart_server.pool.making import Making\n"
+        "from dart_server.pool.slot_lifecycle import Making\n"
         "make = Making.make\n"
         "async def lazy(self, slot, want):\n"
         "    if slot.exists and slot.guest is not None:\n"
@@ -48,7 +48,7 @@ BROKEN = {
         "bears the mark",
     ),
     "ends are not written down": (
-        "from dart_server.repository.leases import LeaseStatements\n"
+        "from dart_server.database.repository.leases import LeaseStatements\n"
         "end = LeaseStatements.end_lease\n"
         "def forgetful(self, lease):\n"
         "    return end(self, lease) if lease.lease_id[-1] in '02468ACEGJMPRTWY' else self._db.write()\n"

@@ -12,7 +12,7 @@ import pytest
 from clock_programs import LOOKS, RUNNING
 from served_farm import served_farm
 
-from dart_envs.core import AsyncDesktopEnv
+from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.tasks.model import parse_task

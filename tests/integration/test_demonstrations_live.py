@@ -54,7 +54,7 @@ def place(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def play(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "dart_envs.cli", "tasks", "play", *arguments]
+    return [sys.executable, "-m", "dart_envs.cli.main", "tasks", "play", *arguments]
 
 
 class Person:
@@ -124,7 +124,7 @@ async def person_at(address: str) -> AsyncIterator[Person]:
 
 
 async def settled(lease: AsyncLease) -> None:
-    from dart_envs.core import RESET_SETTLE
+    from dart_envs.envs.core import RESET_SETTLE
 
     await lease.step([], RESET_SETTLE)
 

@@ -13,7 +13,7 @@ import pytest
 from guest_insides import processes_of
 from served_farm import served_farm
 
-from dart_envs.core import AsyncDesktopEnv
+from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.lease import AsyncLease

@@ -8,7 +8,7 @@ import pytest
 from served_farm import served_farm
 
 from dart_envs.actions import Action
-from dart_envs.core import AsyncDesktopEnv
+from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.tasks.model import Task, parse_task
 from dart_envs.types import ActionType

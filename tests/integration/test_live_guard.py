@@ -11,7 +11,8 @@ from pathlib import Path
 import live_host
 import pytest
 
-from dart_server.providers import docker_engine, libvirt_engine
+from dart_server.providers.docker import engine as docker_engine
+from dart_server.providers.libvirt import engine as libvirt_engine
 
 ROOT = Path(__file__).resolve().parents[2]
 LIVE_TEST = "tests/integration/test_fault_owners.py"

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from served_farm import served_farm
 
-from dart_envs.env import DartOSWorldEnv
+from dart_envs.envs.env import DartOSWorldEnv
 from dart_envs.farm import live
 from dart_envs.tasks import parse_task
 

@@ -11,10 +11,10 @@ import pytest
 from served_farm import served_farm
 
 from dart_envs.errors import EvaluatorError
-from dart_envs.evaluate import evaluate
+from dart_envs.evaluators import evaluate
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.lease import AsyncLease
-from dart_envs.scorer import places
+from dart_envs.scorer import paths
 from dart_envs.tasks.model import Evaluator
 from dart_envs.types import Outcome
 from dart_server.wire import DesktopShape
@@ -22,7 +22,7 @@ from dart_server.wire import DesktopShape
 pytestmark = [
     pytest.mark.desktop,
     pytest.mark.skipif(
-        places.installed() is None, reason="OSWorld's scorer is not installed: `dart-envs scorer install`"
+        paths.installed() is None, reason="OSWorld's scorer is not installed: `dart-envs scorer install`"
     ),
 ]
 SHAPE = DesktopShape(resolution=(1024, 768))

@@ -11,12 +11,12 @@ import pytest
 from postgres_server import Cluster, find_programs, own_cluster
 from sqlalchemy import select
 
-from dart_server import commits, db
 from dart_server.clock import SystemClock
-from dart_server.db import Database
+from dart_server.database import transactions, write_queue
+from dart_server.database.models import EventRow
+from dart_server.database.repository import EventNote, Repository
+from dart_server.database.write_queue import Database
 from dart_server.errors import ConfigError, LedgerAway
-from dart_server.models import EventRow
-from dart_server.repository import EventNote, Repository
 
 pytestmark = pytest.mark.postgres
 LIMIT_S = 120.0
@@ -37,8 +37,8 @@ def url(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture
 async def database(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
-    monkeypatch.setattr(db, "PATIENCE_S", 0.5)
-    monkeypatch.setattr(db, "STALL_S", 1.0)
+    monkeypatch.setattr(write_queue, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(write_queue, "STALL_S", 1.0)
     database = Database(url, sole=True)
     await database.start()
     yield database
@@ -127,7 +127,7 @@ async def test_a_frozen_server_refuses_readers_and_keeps_writers(cluster: Cluste
 
 
 async def test_a_database_is_one_farms_alone(url: str, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits, "START_S", 0.5)
+    monkeypatch.setattr(transactions, "START_S", 0.5)
     second = Database(url, sole=True)
     with pytest.raises(ConfigError, match="another farm"):
         await second.start()

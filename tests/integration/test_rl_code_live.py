@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from served_farm import served_farm
 
-from dart_envs.vector import DartVectorEnv
+from dart_envs.envs.vector import DartVectorEnv
 
 pytestmark = [pytest.mark.desktop, pytest.mark.timeout(900)]
 DESKTOPS, STEPS = 2, 200
@@ -34,7 +34,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_ppo_of_stable_baselines(url: str) -> None:
     stable_baselines3 = pytest.importorskip("stable_baselines3", reason="needs the extra rl")
-    from dart_envs.sb3 import StableBaselinesVecEnv
+    from dart_envs.envs.sb3 import StableBaselinesVecEnv
 
     envs = StableBaselinesVecEnv(DartVectorEnv(DESKTOPS, farm=url, autoreset_mode="SAME_STEP", **OPTIONS))
     try:

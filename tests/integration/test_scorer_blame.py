@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from dart_envs.scorer import places
+from dart_envs.scorer import paths
 from dart_envs.scorer.workers import Worker
 
 pytestmark = pytest.mark.skipif(
-    places.installed() is None, reason="OSWorld's scorer is not installed: run `dart-envs scorer install`"
+    paths.installed() is None, reason="OSWorld's scorer is not installed: run `dart-envs scorer install`"
 )
 NOBODY = {"host": "127.0.0.1", "server_port": 9, "chromium_port": 9, "vlc_port": 9}
 SIMILAR = "check_file_exists_and_structure_sim"
@@ -21,7 +21,7 @@ SIMILAR = "check_file_exists_and_structure_sim"
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    with Worker(places.directory()) as worker:
+    with Worker(paths.directory()) as worker:
         yield worker
 
 

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 from osworld_cases import GENERATORS, Case, generated, profiles
 
-from dart_envs.evaluate.artefacts import GuestFile, Spoiled
-from dart_envs.evaluate.getters.chrome import READERS, read_profile
-from dart_envs.evaluate.metrics import OSWORLD
-from dart_envs.scorer import places
+from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.getters.chrome import READERS, read_profile
+from dart_envs.evaluators.metrics import OSWORLD
+from dart_envs.scorer import paths
 from dart_envs.scorer.catalogue import OFFICIAL_GETTERS, OFFICIAL_METRICS
 from dart_envs.scorer.workers import Worker
 
 pytestmark = pytest.mark.skipif(
-    places.installed() is None, reason="OSWorld's scorer is not installed: run `dart-envs scorer install`"
+    paths.installed() is None, reason="OSWorld's scorer is not installed: run `dart-envs scorer install`"
 )
 WITHOUT_RULES = frozenset({"is_utc_0"})
 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    with Worker(places.directory()) as worker:
+    with Worker(paths.directory()) as worker:
         yield worker
 
 

@@ -13,11 +13,11 @@ import pytest
 from guest_insides import hold_in_memory, holding, spelt
 from served_farm import served_farm
 
-from dart_envs.core import AsyncDesktopEnv
+from dart_envs.envs.core import AsyncDesktopEnv
+from dart_envs.envs.evaluation_target import copy_of
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.lease import AsyncLease
-from dart_envs.judging import copy_of
-from dart_envs.scorer import places
+from dart_envs.scorer import paths
 from dart_envs.tasks.model import Task, parse_task
 from dart_envs.types import Action, ActionType, EndReason
 from dart_server.wire import DesktopShape
@@ -83,7 +83,7 @@ async def seen_in(lease: AsyncLease) -> set[str]:
 
 
 async def test_what_a_task_knows_is_nowhere_in_its_desktop(url: str) -> None:
-    task, scorer = knowing_task(), "own" if places.installed() is None else "official"
+    task, scorer = knowing_task(), "own" if paths.installed() is None else "official"
     async with await AsyncFarm.connect(url) as farm, AsyncDesktopEnv(farm, shape=SHAPE, scorer=scorer) as env:
         await env.reset(task)
         lease = env.lease

@@ -13,7 +13,7 @@ import pytest
 from guest_insides import hold_in_memory, read_when_there, spelt
 from served_farm import served_farm
 
-from dart_envs.core import AsyncDesktopEnv
+from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import FarmError
 from dart_envs.farm.client import AsyncFarm
 from dart_envs.farm.lease import AsyncLease

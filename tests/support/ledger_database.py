@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from sqlalchemy import create_engine
 
-from dart_server.engine import parse_url
+from dart_server.database.engine import parse_url
 
 VARIABLE = "DART_TEST_POSTGRES_URL"
 

@@ -17,8 +17,10 @@ import pytest
 
 from dart_server.dashboard import novnc
 from dart_server.hostd import doctor
-from dart_server.providers import docker_engine, libvirt_engine, libvirt_images
 from dart_server.providers.base import ImageMissing
+from dart_server.providers.docker import engine as docker_engine
+from dart_server.providers.libvirt import engine as libvirt_engine
+from dart_server.providers.libvirt import images as libvirt_images
 from dart_server.settings import default_home
 
 

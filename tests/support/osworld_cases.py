@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dart_envs.evaluate.artefacts import GuestFile
+from dart_envs.evaluators.artifacts import GuestFile
 
 Case = tuple[str, Any, Any]
 LINES_OF_TIMEDATECTL = (

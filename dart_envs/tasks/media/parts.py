@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from dart_envs.evaluate.pictures import draw, encode_png
+from dart_envs.evaluators.pictures import draw, encode_png
 from dart_envs.tasks.basics.parts import Data, step
 from dart_envs.tasks.system.parts import names
 

@@ -10,7 +10,7 @@ import base64
 import hashlib
 from random import Random
 
-from dart_envs.evaluate.pictures import draw, encode_png
+from dart_envs.evaluators.pictures import draw, encode_png
 from dart_envs.tasks.basics.parts import DONE, Data, key, pause, step
 from dart_envs.tasks.media.parts import (
     COLOURS,

@@ -1,7 +1,7 @@
 """Documents that the office families start from, made in memory: OpenDocument spreadsheets, texts and presentations.
 
 Role: content in, the file's bytes as base64 out, for `write_binary` steps. Rule: the same content gives the same bytes on every machine.
-Non-goals: reading what an office suite saved (`dart_envs.evaluate.opendocument`).
+Non-goals: reading what an office suite saved (`dart_envs.evaluators.opendocument`).
 """
 
 from __future__ import annotations

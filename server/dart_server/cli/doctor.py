@@ -18,7 +18,7 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """What this host has and lacks for the farm, with the cures. Exit code 2 when something that is needed is missing."""
-    from dart_server import preflight
+    from dart_server.process import preflight
 
     checks = preflight.examine(load_settings(provider=provider))
     lines = [

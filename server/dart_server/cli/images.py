@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dart_server.settings import FarmSettings
 
 BUILDER_DIR = Path(__file__).resolve().parents[3] / "vm_images"
-CONFORMANCE = "dart_envs.conform"
+CONFORMANCE = "dart_envs.testing.image_conformance"
 """The program that asks a desktop of an image for its promises; a process like the others, for the farm's own code knows no client."""
 FARM_START_LIMIT_S = 60.0
 POLL_S = 0.1
@@ -45,7 +45,7 @@ def images(context: typer.Context, as_json: Json = False) -> None:
 @app.command("list")
 def list_images(as_json: Json = False) -> None:
     """The desktop images that are installed."""
-    from dart_server.preflight import installed_images
+    from dart_server.process.preflight import installed_images
 
     rows = [image | _described(Path(image["path"])) for image in installed_images(load_settings())]
     show_rows(rows, ("name", "digest", "size_mib", "packages", "artefacts", "built_at", "path"), as_json)
@@ -104,7 +104,7 @@ def verify(
 ) -> None:
     """Boot the image, run the conformance suite on it, and check what a person and a task need of it; starts a farm for that time when
     none runs."""
-    from dart_server.preflight import installed_images
+    from dart_server.process.preflight import installed_images
 
     settings = load_settings()
     known = [row["name"] for row in installed_images(settings)]

@@ -138,12 +138,12 @@ def _in_ledger(settings: FarmSettings, work: Callable[[Keys], Awaitable[T]]) -> 
     """Do it in the ledger. A farm that runs on it hears of it at its next look."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    from dart_server import daemon, state
     from dart_server.clock import SystemClock
-    from dart_server.db import Database
+    from dart_server.database.repository import Repository
+    from dart_server.database.write_queue import Database
     from dart_server.errors import ConfigError, FarmError
     from dart_server.keys import Keys, nothing_stands_on
-    from dart_server.repository import Repository
+    from dart_server.process import daemon, state_directory
 
     async def run() -> T:
         database = Database(settings.database_url)
@@ -155,9 +155,9 @@ def _in_ledger(settings: FarmSettings, work: Callable[[Keys], Awaitable[T]]) -> 
             await database.aclose()
 
     try:
-        state.make_directories(settings)
+        state_directory.make_directories(settings)
         if daemon.running_pid(settings) is None:
-            state.take_over_old_layout(settings)
+            state_directory.take_over_old_layout(settings)
         return asyncio.run(run())
     except ConfigError as error:
         fail(str(error))

@@ -47,8 +47,9 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Run the farm in the foreground until SIGINT or SIGTERM. With --json its pid, provider and url on one line once it serves."""
-    from dart_server import daemon, logs, preflight, state
     from dart_server.errors import ConfigError
+    from dart_server.observability import logs
+    from dart_server.process import daemon, preflight, state_directory
     from dart_server.providers.base import ProviderError
 
     if embedded and (uds or host or port):
@@ -72,9 +73,9 @@ def serve(
     logs.configure(settings.log_format, settings.log_level)
     os.umask(0o077)
     try:
-        state.make_directories(settings)
+        state_directory.make_directories(settings)
         with daemon.sole_farm(settings):
-            state.take_over_old_layout(settings)
+            state_directory.take_over_old_layout(settings)
             preflight.require(settings)
             idle_shutdown_s = settings.idle_shutdown_s if embedded else None
             daemon.run(
@@ -121,8 +122,8 @@ def stop(
     as_json: Json = False,
 ) -> None:
     """Stop the farm of this runtime directory: its desktops and snapshots go with it."""
-    from dart_server import daemon
     from dart_server.errors import ConfigError
+    from dart_server.process import daemon
 
     try:
         stopped = daemon.stop_running(load_settings(), timeout_s)

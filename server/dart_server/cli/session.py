@@ -36,7 +36,7 @@ def load_settings(**given: Any) -> FarmSettings:
 
 def address(settings: FarmSettings) -> str:
     """Where the farm is looked for, as clients take it."""
-    from dart_server import daemon
+    from dart_server.process import daemon
 
     given = os.environ.get("DART_FARM_URL")
     return given or daemon.running_url(settings) or f"unix://{settings.uds or settings.socket_path}"

@@ -58,8 +58,8 @@ def reap(
 
     Leases of clients that are gone are waited for until they expire; while a client renews its own, the farm is left alone.
     """
-    from dart_server import daemon, reaper
     from dart_server.errors import ConfigError
+    from dart_server.process import daemon, reaper
     from dart_server.providers.base import ProviderError
 
     settings = load_settings(provider=provider)

@@ -21,10 +21,10 @@ from dart_server.dashboard.replay import Replay
 from dart_server.dashboard.samples import INTERVAL_S, Samples, Timings, host_numbers
 from dart_server.dashboard.sessions import Sessions
 from dart_server.dashboard.tickets import Tickets
+from dart_server.database.repository import Repository
 from dart_server.keys import Keys
 from dart_server.leases.service import Leases
 from dart_server.pool.service import Pool
-from dart_server.repository import Repository
 from dart_server.settings import FarmSettings
 from dart_server.wire import DesktopState
 

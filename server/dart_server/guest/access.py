@@ -17,7 +17,7 @@ from dart_server.errors import FarmError
 from dart_server.guest.client import GuestClient, GuestReply, GuestTooLarge, GuestUnreachable
 from dart_server.guest.tally import StepTally
 from dart_server.leases.service import Access, Leases
-from dart_server.metrics import Metrics
+from dart_server.observability.metrics import Metrics
 from dart_server.pool.probes import health_view
 from dart_server.pool.service import Pool
 from dart_server.providers.base import Provider

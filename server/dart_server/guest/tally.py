@@ -7,8 +7,8 @@ Non-goals: what was done in a step (`dashboard.replay`), figures over all leases
 
 from __future__ import annotations
 
+from dart_server.database.repository import EventNote, Repository
 from dart_server.records import LeaseRecord
-from dart_server.repository import EventNote, Repository
 
 
 class StepTally:

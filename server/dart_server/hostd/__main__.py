@@ -16,10 +16,12 @@ import time
 from pathlib import Path
 from typing import IO
 
-from dart_server.hostd import cgroups, doctor, inotify, kernel, leftovers, server, tools
+from dart_server.hostd import doctor, leftovers, server
 from dart_server.hostd.containers import Host
 from dart_server.hostd.layout import Layout
-from dart_server.hostd.runc import Runc
+from dart_server.hostd.linux import cgroups, inotify, syscalls
+from dart_server.hostd.runtime import criu as tools
+from dart_server.hostd.runtime.runc import Runc
 from dart_server.hostd.storage import Storage, is_memory_backed
 
 ENDING_S = 30.0
@@ -95,9 +97,9 @@ def _run(layout: Layout, chosen: argparse.Namespace) -> int:
         raise CannotStart("runc is missing: install the package runc")
     if criu is None:
         raise CannotStart(
-            "a CRIU that is new enough for this kernel is missing: run `python -m dart_server.hostd.tools install --home DIR`"
+            "a CRIU that is new enough for this kernel is missing: run `python -m dart_server.hostd.runtime.criu install --home DIR`"
         )
-    kernel.become_subreaper()
+    syscalls.become_subreaper()
     inotify.make_room()
     try:
         listener = server.listen(layout.socket, layout.owner_uid)

@@ -23,11 +23,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dart_server.hostd import cgroups, images, kernel, netns, oci, reach, seal
-from dart_server.hostd.faults import DesktopGone, HostdError, HostFault, SnapshotBroken
+from dart_server.hostd import dial, images
+from dart_server.hostd.errors import DesktopGone, HostdError, HostFault, SnapshotBroken
 from dart_server.hostd.layout import Layout
-from dart_server.hostd.lives import Desktop, Snapshot
-from dart_server.hostd.runc import CRIU_SETTINGS, Runc, criu_config
+from dart_server.hostd.linux import cgroups, netns, syscalls
+from dart_server.hostd.process_records import Desktop, Snapshot
+from dart_server.hostd.runtime import hardening, oci
+from dart_server.hostd.runtime.runc import CRIU_SETTINGS, Runc, criu_config
 from dart_server.hostd.storage import Storage, file_sizes, tree_bytes
 from dart_server.hostd.verbs import Limits
 
@@ -89,7 +91,7 @@ class Host:
     def seal(self, desktop_id: str) -> dict[str, Any]:
         """Close what a desktop needed open only while it booted."""
         with self._one(desktop_id):
-            seal.close_proc(self._running(desktop_id).pidfd)
+            hardening.close_proc(self._running(desktop_id).pidfd)
         return {}
 
     def freeze(self, desktop_id: str) -> dict[str, Any]:
@@ -194,11 +196,11 @@ class Host:
 
     def dial(self, desktop_id: str, port: int | None) -> socket.socket:
         """A socket connected inside the desktop: the guest agent (None) or a loopback TCP port."""
-        return reach.dial(self._network(desktop_id), desktop_id, port)
+        return dial.dial(self._network(desktop_id), desktop_id, port)
 
     def listen(self, desktop_id: str, port: int) -> socket.socket:
         """A socket that listens on the desktop's loopback."""
-        return reach.listen(self._network(desktop_id), desktop_id, port)
+        return dial.listen(self._network(desktop_id), desktop_id, port)
 
     def health(self, desktop_id: str) -> dict[str, Any]:
         """What the host sees of a desktop; `state` is absent, running or ended."""
@@ -216,7 +218,7 @@ class Host:
             "state": "running" if desktop.ended is None else "ended",
             "ended": desktop.ended,
             "frozen": desktop.ended is None and cgroups.is_frozen(self._group(desktop.name)),
-            "doomed": desktop.ended is None and kernel.is_doomed(desktop.pidfd),
+            "doomed": desktop.ended is None and syscalls.is_doomed(desktop.pidfd),
             "memory_bytes": usage.memory_bytes,
             "memory_limit_bytes": usage.memory_limit_bytes,
             "oom_kills": usage.oom_kills,

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dart_server.hostd import cgroups, inotify, rlimits, tools
+from dart_server.hostd.linux import cgroups, inotify, rlimits
+from dart_server.hostd.runtime import criu
 
 _SEARCH = os.pathsep.join(("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
 MIN_MEMORY_MIB = 4096
@@ -100,11 +101,11 @@ def _program(name: str, cure: str) -> Check:
 
 
 def _criu(home: Path | None) -> Check:
-    found = tools.find_criu(home)
-    version = tools.criu_version(found) if found else None
-    wanted = ".".join(map(str, tools.needed()[0]))
+    found = criu.find_criu(home)
+    version = criu.criu_version(found) if found else None
+    wanted = ".".join(map(str, criu.needed()[0]))
     detail = f"{found}, version {version[0]}.{version[1]}" if version else f"no CRIU {wanted} or newer for this kernel"
-    cure = "run `python -m dart_server.hostd.tools install --home DIR` with DART's home directory"
+    cure = "run `python -m dart_server.hostd.runtime.criu install --home DIR` with DART's home directory"
     return _check("criu", version is not None, detail, cure)
 
 

@@ -14,7 +14,7 @@ import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dart_server.hostd.faults import ImageMissing
+from dart_server.hostd.errors import ImageMissing
 
 DEFAULT_INIT = ("/usr/sbin/dart-init",)
 

@@ -10,8 +10,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from dart_server.hostd import cgroups
 from dart_server.hostd.layout import Layout
+from dart_server.hostd.linux import cgroups
 
 
 def remove(layout: Layout) -> list[str]:

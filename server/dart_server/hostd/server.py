@@ -21,7 +21,7 @@ from typing import Any
 
 from dart_server.hostd import verbs
 from dart_server.hostd.containers import Host
-from dart_server.hostd.faults import BadRequest, HostdError, HostFault
+from dart_server.hostd.errors import BadRequest, HostdError, HostFault
 
 log = logging.getLogger("dart.hostd")
 

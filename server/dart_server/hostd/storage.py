@@ -14,9 +14,9 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from dart_server.hostd import kernel
-from dart_server.hostd.faults import HostFault
+from dart_server.hostd.errors import HostFault
 from dart_server.hostd.layout import Layout
+from dart_server.hostd.linux import syscalls
 
 OVERLAY_OPTIONS = "index=on,nfs_export=on"
 """File handles on the overlay: without them CRIU cannot save inotify watches."""
@@ -50,12 +50,12 @@ class Storage:
         live.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._on_disk:
             self._layout.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kernel.unshare(kernel.CLONE_NEWNS)
-        kernel.mount("none", Path("/"), None, kernel.MS_REC | kernel.MS_SLAVE)
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.mount("none", Path("/"), None, syscalls.MS_REC | syscalls.MS_SLAVE)
         _give_criu_its_own_tmp(self._layout, programs)
         options = f"mode=0700,size={self._size_mib}m"
-        kernel.mount(self._layout.prefix, live, "tmpfs", kernel.MS_NOSUID, options)
-        kernel.mount("none", live, None, kernel.MS_PRIVATE)
+        syscalls.mount(self._layout.prefix, live, "tmpfs", syscalls.MS_NOSUID, options)
+        syscalls.mount("none", live, None, syscalls.MS_PRIVATE)
         for part in ("d", "runc"):
             (live / part).mkdir(mode=0o700)
         for part in ("l", "s"):
@@ -64,14 +64,14 @@ class Storage:
                 backing = self._layout.disk / part
                 shutil.rmtree(backing, ignore_errors=True)
                 backing.mkdir(mode=0o700, parents=True)
-                kernel.mount(str(backing), live / part, None, kernel.MS_BIND)
+                syscalls.mount(str(backing), live / part, None, syscalls.MS_BIND)
         _give_desktops_a_null_of_their_own(live / "null")
         _give_criu_a_cache_place(self._layout)
 
     def close(self) -> None:
         """Remove what `open` and the desktops left; every desktop must have been torn down."""
         for mounted in sorted(_mounts_below(self._layout.live), reverse=True):
-            kernel.umount(mounted, kernel.MNT_DETACH)
+            syscalls.umount(mounted, syscalls.MNT_DETACH)
         if self._on_disk:
             shutil.rmtree(self._layout.disk, ignore_errors=True)
 
@@ -104,14 +104,14 @@ class Storage:
         if not self._on_disk:
             used = sum(tree_bytes(self.layer_dir(layer)) for layer in layers) >> 20
             room = max(_MIN_LAYER_MIB, disk_mib - used)
-            kernel.mount("layer", top, "tmpfs", kernel.MS_NODEV, f"mode=0755,size={room}m")
+            syscalls.mount("layer", top, "tmpfs", syscalls.MS_NODEV, f"mode=0755,size={room}m")
         else:
             backing = self._layout.disk / "d" / name
             backing.mkdir(mode=0o700, parents=True)
-            kernel.mount(str(backing), top, None, kernel.MS_BIND)
+            syscalls.mount(str(backing), top, None, syscalls.MS_BIND)
         (top / "u").mkdir(mode=0o755)
         (top / "w").mkdir(mode=0o700)
-        kernel.in_own_thread(lambda: _mount_overlay(place, base, layers))
+        syscalls.in_own_thread(lambda: _mount_overlay(place, base, layers))
         return root
 
     def freeze_layer(self, name: str, layer_id: str) -> None:
@@ -138,7 +138,7 @@ class Storage:
         """Undo `mount_root`, also when it was only half done."""
         place = self.desktop_dir(name)
         for mounted in sorted(_mounts_below(place), reverse=True):
-            kernel.umount(mounted, kernel.MNT_DETACH)
+            syscalls.umount(mounted, syscalls.MNT_DETACH)
         shutil.rmtree(place, ignore_errors=True)
         if self._on_disk:
             shutil.rmtree(self._layout.disk / "d" / name, ignore_errors=True)
@@ -148,20 +148,20 @@ def _mount_overlay(place: Path, base: Path, layers: tuple[str, ...]) -> None:
     """Mount `place/m`, naming every directory relative to `place`: a desktop reads these names in its own list of mounts."""
     lowest = place / "b"
     lowest.mkdir()
-    kernel.mount(str(base), lowest, None, kernel.MS_BIND)
+    syscalls.mount(str(base), lowest, None, syscalls.MS_BIND)
     try:
-        kernel.unshare(kernel.CLONE_FS)
+        syscalls.unshare(syscalls.CLONE_FS)
         os.chdir(place)
         lower = ":".join([*(f"../../l/{layer}" for layer in layers), "b"])
-        kernel.mount(
+        syscalls.mount(
             "overlay",
             Path("m"),
             "overlay",
-            kernel.MS_NODEV,
+            syscalls.MS_NODEV,
             f"lowerdir={lower},upperdir=t/u,workdir=t/w,{OVERLAY_OPTIONS}",
         )
     finally:
-        kernel.umount(lowest, kernel.MNT_DETACH)
+        syscalls.umount(lowest, syscalls.MNT_DETACH)
 
 
 def tree_bytes(top: Path) -> int:
@@ -212,12 +212,12 @@ def _give_desktops_a_null_of_their_own(place: Path) -> None:
     Root inside may change the attributes of a file that covers another: this one is on a file system that nobody can change.
     """
     place.mkdir(mode=0o755)
-    kernel.mount("null", place, "tmpfs", kernel.MS_NOSUID, "mode=0755,size=4k")
+    syscalls.mount("null", place, "tmpfs", syscalls.MS_NOSUID, "mode=0755,size=4k")
     device = place / "null"
     os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     device.chmod(0o666)
-    kernel.mount("null", place, "tmpfs", kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NOSUID)
-    kernel.mount(str(device), Path("/dev/null"), None, kernel.MS_BIND)
+    syscalls.mount("null", place, "tmpfs", syscalls.MS_REMOUNT | syscalls.MS_RDONLY | syscalls.MS_NOSUID)
+    syscalls.mount(str(device), Path("/dev/null"), None, syscalls.MS_BIND)
 
 
 def _give_criu_a_cache_place(layout: Layout) -> None:
@@ -225,7 +225,7 @@ def _give_criu_a_cache_place(layout: Layout) -> None:
     run = Path("/run")
     if os.path.ismount(run) or any(path.is_relative_to(run) for path in (layout.state_dir, layout.runtime_dir)):
         return
-    kernel.mount("dart-run", run, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755,size=4m")
+    syscalls.mount("dart-run", run, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=0755,size=4m")
 
 
 def _give_criu_its_own_tmp(layout: Layout, programs: Iterable[Path]) -> None:
@@ -239,8 +239,8 @@ def _give_criu_its_own_tmp(layout: Layout, programs: Iterable[Path]) -> None:
     needed = (layout.state_dir, layout.runtime_dir, layout.images_dir, layout.disk, *programs)
     tops = {tmp / path.relative_to(tmp).parts[0] for path in needed if path.is_relative_to(tmp)}
     held = {top: os.open(top, os.O_PATH | os.O_DIRECTORY) for top in tops if top.is_dir()}
-    kernel.mount("dart-tmp", tmp, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0700,size=4m")
+    syscalls.mount("dart-tmp", tmp, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=0700,size=4m")
     for top, descriptor in held.items():
         top.mkdir()
-        kernel.mount(f"/proc/self/fd/{descriptor}", top, None, kernel.MS_BIND | kernel.MS_REC)
+        syscalls.mount(f"/proc/self/fd/{descriptor}", top, None, syscalls.MS_BIND | syscalls.MS_REC)
         os.close(descriptor)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dart_server.hostd.faults import BadRequest
+from dart_server.hostd.errors import BadRequest
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 IMAGE_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")

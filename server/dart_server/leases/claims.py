@@ -15,20 +15,21 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
-from dart_server import tracing, wire
+from dart_server import wire
 from dart_server.clock import Clock, utc, within
+from dart_server.database.repository import EventNote, Repository
 from dart_server.errors import FarmError, from_provider
 from dart_server.ids import new_id
 from dart_server.keys import Principal
-from dart_server.leases.pace import Begun, Pace
+from dart_server.leases.admission_limiter import Begun, Pace
 from dart_server.leases.service import Leases, used_up
-from dart_server.metrics import Metrics
+from dart_server.observability import tracing
+from dart_server.observability.metrics import Metrics
+from dart_server.pool.claim_queue import Ticket
+from dart_server.pool.fair_queue import Share
 from dart_server.pool.service import Pool
-from dart_server.pool.serving import Ticket
-from dart_server.pool.turns import Share
 from dart_server.providers.base import Provider, ProviderError
 from dart_server.records import LeaseRecord
-from dart_server.repository import EventNote, Repository
 from dart_server.settings import FarmSettings
 from dart_server.snapshots.service import Want
 from dart_server.wire import ClaimState, ErrorCode, LeaseState

@@ -14,13 +14,13 @@ from sqlalchemy.exc import IntegrityError
 
 from dart_server import wire
 from dart_server.clock import Clock, utc
+from dart_server.database.repository import EventNote, Repository
 from dart_server.errors import FarmError
 from dart_server.ids import derive_token, hash_secret, new_id, same_secret
 from dart_server.keys import Principal
-from dart_server.metrics import Metrics
+from dart_server.observability.metrics import Metrics
 from dart_server.pool.service import Pool
 from dart_server.records import LeaseRecord, Slot
-from dart_server.repository import EventNote, Repository
 from dart_server.setups.service import Setups
 from dart_server.snapshots.service import Want
 from dart_server.wire import ErrorCode, LeaseState

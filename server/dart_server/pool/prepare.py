@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 
 from dart_server import wire
 from dart_server.clock import Clock
+from dart_server.database.repository import EventNote, Repository
 from dart_server.errors import FarmError, from_provider
 from dart_server.guest.client import GuestClient, GuestReply, GuestUnreachable
-from dart_server.metrics import Metrics
+from dart_server.observability.metrics import Metrics
 from dart_server.providers import base
 from dart_server.records import SHARED, Slot, SnapshotRecord
-from dart_server.repository import EventNote, Repository
 from dart_server.settings import FarmSettings
 from dart_server.snapshots.service import BaseOf, Snapshots, Want
 

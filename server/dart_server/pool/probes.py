@@ -12,14 +12,14 @@ import logging
 from collections import Counter
 
 from dart_server import wire
-from dart_server.metrics import Metrics
+from dart_server.database.repository import EventNote, Repository
+from dart_server.observability.metrics import Metrics
 from dart_server.pool.background import Background
-from dart_server.pool.making import Making
 from dart_server.pool.quarantine import Quarantine
+from dart_server.pool.slot_lifecycle import Making
 from dart_server.pool.slots import Slots
 from dart_server.providers.base import SELF_INFLICTED, DesktopHealth, HealthCause, Provider
 from dart_server.records import Slot
-from dart_server.repository import EventNote, Repository
 from dart_server.wire import DesktopState, FaultOwner
 
 log = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 
 from dart_server.clock import Clock
-from dart_server.pool.making import Making
+from dart_server.database.repository import EventNote, Repository
+from dart_server.pool.slot_lifecycle import Making
 from dart_server.pool.slots import Slots
 from dart_server.providers.base import ProviderError
 from dart_server.records import Slot
-from dart_server.repository import EventNote, Repository
 from dart_server.wire import DesktopState
 
 log = logging.getLogger(__name__)

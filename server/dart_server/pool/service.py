@@ -13,22 +13,22 @@ from dataclasses import replace
 
 from dart_server import wire
 from dart_server.clock import Clock
+from dart_server.database.repository import Repository
 from dart_server.errors import FarmError
-from dart_server.metrics import Metrics
+from dart_server.observability.metrics import Metrics
 from dart_server.pool.admission import MIB, Admission, Host, SystemHost
 from dart_server.pool.background import Background
-from dart_server.pool.making import Making
-from dart_server.pool.pools import Pools
+from dart_server.pool.claim_queue import Serving, Ticket
+from dart_server.pool.fair_queue import Turns
+from dart_server.pool.named_pools import Pools
 from dart_server.pool.prepare import Brought, Preparer
 from dart_server.pool.probes import Probes
 from dart_server.pool.quarantine import Quarantine
-from dart_server.pool.serving import Serving, Ticket
+from dart_server.pool.slot_lifecycle import Making
 from dart_server.pool.slots import Slots
 from dart_server.pool.standby import Standby
-from dart_server.pool.turns import Turns
 from dart_server.providers import base
 from dart_server.records import Slot
-from dart_server.repository import Repository
 from dart_server.settings import FarmSettings
 from dart_server.snapshots.service import Living, Snapshots, Want
 from dart_server.wire import ErrorCode

@@ -18,9 +18,9 @@ from dart_server.errors import FarmError
 from dart_server.pool.background import Background
 from dart_server.pool.backoff import Backoff
 from dart_server.pool.demand import Demand
-from dart_server.pool.making import Making
+from dart_server.pool.named_pools import Named, Pools
 from dart_server.pool.plan import Action, Copy, Freeze, Make, Phase, Remove, Target, Thaw, plan, share
-from dart_server.pool.pools import Named, Pools
+from dart_server.pool.slot_lifecycle import Making
 from dart_server.pool.slots import Kind, Slots
 from dart_server.providers.base import Provider, ProviderError
 from dart_server.records import SHARED, Slot

@@ -10,10 +10,10 @@ import asyncio
 from dataclasses import dataclass, field
 
 from dart_server.clock import Clock, within
+from dart_server.database.repository import Repository
 from dart_server.errors import FarmError
 from dart_server.ids import hash_secret, new_secret, same_secret
 from dart_server.records import LeaseRecord, SnapshotRecord
-from dart_server.repository import Repository
 from dart_server.snapshots.service import Snapshots
 from dart_server.wire import ErrorCode, SetupGrant
 

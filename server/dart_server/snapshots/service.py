@@ -19,12 +19,12 @@ from functools import lru_cache
 
 from dart_server import wire
 from dart_server.clock import Clock
+from dart_server.database.repository import Repository
 from dart_server.errors import FarmError, LedgerAway, from_provider
 from dart_server.guest.client import GuestBusy
 from dart_server.ids import new_id
 from dart_server.providers.base import KeepsBroken, Provider, ProviderError, SnapshotInfo
 from dart_server.records import SHARED, Slot, SnapshotKind, SnapshotRecord
-from dart_server.repository import Repository
 from dart_server.snapshots.ancestry import Ancestry
 
 LATELY_S = 86_400.0

@@ -128,6 +128,7 @@ from dart_server.wire.farm import (
     SnapshotState,
     SnapshotView,
 )
+from dart_server.wire.human_input import LiveViewTicket, PersonInput, PersonInputs
 from dart_server.wire.keys import KeyRequest, KeyScope, KeyView, NewKey
 from dart_server.wire.leases import (
     AttachRequest,
@@ -141,7 +142,6 @@ from dart_server.wire.leases import (
     ResetReply,
     ResetRequest,
 )
-from dart_server.wire.person import LiveViewTicket, PersonInput, PersonInputs
 from dart_server.wire.pools import DEFAULT_POOL, PoolName, PoolSpec, PoolView
 
 __all__ = [

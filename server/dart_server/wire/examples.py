@@ -1,7 +1,7 @@
 """One example of every request and answer, by operation, and of every error, by code: what the OpenAPI document shows.
 
 Rule: plain JSON values; each is valid for the model that it is an example of (a test sees to it). Non-goals: which route may answer with
-which error (`dart_server.apidoc`).
+which error (`dart_server.http.openapi`).
 """
 
 from __future__ import annotations

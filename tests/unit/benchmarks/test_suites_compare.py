@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from benchmarks.bench_suites import compare
-from dart_envs.fake import FakeFarm, ScriptedDesktop
 from dart_envs.tasks import Draft, Family, Suite
+from dart_envs.testing.fake_farm import FakeFarm, ScriptedDesktop
 from dart_server.wire import ExecReply
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dart_envs.fake import FakeFarm, ScriptedDesktop
 from dart_envs.farm import live
+from dart_envs.testing.fake_farm import FakeFarm, ScriptedDesktop
 from dart_server.wire import ExecReply
 
 

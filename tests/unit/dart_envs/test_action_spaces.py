@@ -15,11 +15,11 @@ from toy_task import ToyTask
 from dart_envs.action_spaces import CODECS, make_codec
 from dart_envs.action_spaces.discrete_grid import KEYS, DiscreteGridCodec
 from dart_envs.action_spaces.normalized import SIZE
-from dart_envs.env import DartOSWorldEnv
+from dart_envs.envs.env import DartOSWorldEnv
+from dart_envs.envs.vector import DartVectorEnv
 from dart_envs.errors import ActionError
-from dart_envs.fake import FakeFarm, ScriptedDesktop
+from dart_envs.testing.fake_farm import FakeFarm, ScriptedDesktop
 from dart_envs.types import Action, ActionType, Gesture
-from dart_envs.vector import DartVectorEnv
 from dart_server.wire import (
     ButtonEvent,
     ExecReply,

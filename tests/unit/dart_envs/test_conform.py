@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from dart_envs import conform
 from dart_envs.errors import FarmError
-from dart_envs.fake import ScriptedDesktop
 from dart_envs.farm.base import GuestReply
+from dart_envs.testing import image_conformance
+from dart_envs.testing.fake_farm import ScriptedDesktop
 
 SAID: dict[str, Any] = {
     "/platform": b"Linux",
-    "/screenshot": conform.PNG,
+    "/screenshot": image_conformance.PNG,
     "/accessibility": {"AT": "<desktop-frame/>"},
     "/terminal": {"output": None, "status": "success"},
     "/cursor_position": [1, 2],
@@ -60,12 +60,12 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     async def connect(_url: str | None) -> AbstractAsyncContextManager[Farm]:
         return nullcontext(Farm(Guest(wrong)))
 
-    monkeypatch.setattr("dart_envs.conform.AsyncFarm.connect", connect)
+    monkeypatch.setattr("dart_envs.testing.image_conformance.AsyncFarm.connect", connect)
     return wrong
 
 
 def test_every_promise_has_a_line(served: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert conform.main(["basic"]) == 0
+    assert image_conformance.main(["basic"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("ok     ") for line in lines)
     assert {f"ok     OSWorld's {path}" for path in SAID} <= set(lines)
@@ -87,7 +87,7 @@ def test_a_wrong_answer_is_told_and_fails(
     path: str, said: Any, served: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     served[path] = said
-    assert conform.main(["basic"]) == 1
+    assert image_conformance.main(["basic"]) == 1
     (failed,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAILED")]
     assert failed.startswith(f"FAILED OSWorld's {path}: answered 200 ")
 
@@ -95,5 +95,5 @@ def test_a_wrong_answer_is_told_and_fails(
 def test_without_such_a_desktop_there_is_one_sentence(
     served: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert conform.main(["nope"]) == 2
+    assert image_conformance.main(["nope"]) == 2
     assert capsys.readouterr().err == "error: there is no image 'nope'; build it\n"

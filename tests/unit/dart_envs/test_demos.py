@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dart_envs.cli import app
+from dart_envs.cli.main import app
 from dart_envs.demos import DemonstrationError, DemoWriter, read_demonstration
-from dart_envs.demos import person as person_module
-from dart_envs.demos.person import PersonRecorder
+from dart_envs.demos import human as person_module
+from dart_envs.demos.human import PersonRecorder
 from dart_envs.demos.replay import alike
 from dart_envs.demos.store import Demonstration, picture_of
-from dart_envs.fake import FakeFarm
+from dart_envs.testing.fake_farm import FakeFarm
 from dart_envs.types import Action, ActionType
 from dart_server.wire import (
     A11yElement,

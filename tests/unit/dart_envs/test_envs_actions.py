@@ -16,7 +16,7 @@ from dart_envs.actions import (
     to_input_events,
 )
 from dart_envs.errors import ActionError
-from dart_envs.keys import format_chord, is_key, parse_chord
+from dart_envs.key_names import format_chord, is_key, parse_chord
 from dart_envs.types import Action, ActionType
 from dart_server.wire import ButtonEvent, KeyEvent, MoveEvent, ScrollEvent, StepRequest, TextEvent, WaitEvent
 

@@ -15,9 +15,9 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 from toy_task import ToyTask
 
-from dart_envs.fake import FakeFarm, FakeLease
+from dart_envs.envs.vector import DartVectorEnv
+from dart_envs.testing.fake_farm import FakeFarm, FakeLease
 from dart_envs.types import Action, ActionType, Frame
-from dart_envs.vector import DartVectorEnv
 from dart_server.wire import A11yElement, FaultOwner, InputEvent, SettleSpec
 
 SMALL = (80, 64)

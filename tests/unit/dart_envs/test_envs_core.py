@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from toy_task import ToyTask
 
-from dart_envs.core import AsyncDesktopEnv
+from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import (
     ActionError,
     DartEnvError,
@@ -20,7 +20,7 @@ from dart_envs.errors import (
     LeaseLost,
     SetupError,
 )
-from dart_envs.fake import FakeFarm
+from dart_envs.testing.fake_farm import FakeFarm
 from dart_envs.types import Action, ActionType, Desktop, EndReason, Outcome
 from dart_server.wire import A11yElement, DesktopShape, FaultOwner
 

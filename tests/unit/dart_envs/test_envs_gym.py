@@ -20,12 +20,12 @@ from gymnasium.utils.env_checker import check_env
 from toy_task import ToyTask
 
 import dart_envs
-from dart_envs.env import DartOSWorldEnv
+from dart_envs.envs.env import DartOSWorldEnv
+from dart_envs.envs.vector import DartVectorEnv
 from dart_envs.errors import ActionError, DartEnvError, EvaluatorError, FarmError, TaskError
-from dart_envs.fake import FakeFarm
 from dart_envs.farm import live
+from dart_envs.testing.fake_farm import FakeFarm
 from dart_envs.types import Action, ActionType
-from dart_envs.vector import DartVectorEnv
 from dart_server.wire import FaultOwner
 
 SMALL = (80, 64)
@@ -298,7 +298,7 @@ def test_timings_are_beside_info(env: DartOSWorldEnv) -> None:
 
 def test_importing_is_light() -> None:
     heavy = ["torch", "vllm", "fastapi", "sqlalchemy", "transformers", "uvicorn"]
-    code = f"import dart_envs, dart_envs.env, dart_envs.fake, dart_envs.check, sys; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import dart_envs, dart_envs.envs.env, dart_envs.testing.fake_farm, dart_envs.testing.conformance, sys; print([m for m in {heavy} if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
 

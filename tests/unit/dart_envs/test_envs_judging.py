@@ -8,9 +8,9 @@ import pytest
 from toy_task import ToyTask
 
 from dart_envs.actions import Action
-from dart_envs.core import AsyncDesktopEnv
+from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import CapabilityMissing, EvaluatorError, GuestError, HostFault
-from dart_envs.fake import FakeFarm, FakeLease
+from dart_envs.testing.fake_farm import FakeFarm, FakeLease
 from dart_envs.types import ActionType, Desktop, EndReason, Outcome
 from dart_server.wire import DesktopShape, FaultOwner
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import pytest
 from toy_task import ToyTask
 
-from dart_envs.core import AsyncDesktopEnv
+from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import DesktopGone, FarmError, GuestError, SetupError
-from dart_envs.fake import FakeFarm, FakeLease
+from dart_envs.testing.fake_farm import FakeFarm, FakeLease
 from dart_envs.types import Desktop
 from dart_server.wire import DesktopShape, ErrorCode, FaultOwner, SnapshotView
 

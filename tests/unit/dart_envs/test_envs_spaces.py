@@ -12,7 +12,8 @@ import pytest
 
 from dart_envs.actions import to_input_events
 from dart_envs.errors import ActionError
-from dart_envs.observation import a11y_to_text, fit_size, resize_image, scale_point
+from dart_envs.observations.transforms import a11y_to_text, fit_size, resize_image, scale_point
+from dart_envs.observations.views import View, make_spec
 from dart_envs.spaces import (
     ACTION_TYPES,
     KeyChord,
@@ -22,7 +23,6 @@ from dart_envs.spaces import (
     make_action_space,
 )
 from dart_envs.types import Action, ActionType, Observation
-from dart_envs.views import View, make_spec
 from dart_server.wire import A11yElement
 
 SCREEN = (640, 400)

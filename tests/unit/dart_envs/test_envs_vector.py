@@ -14,10 +14,10 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError, ResetNeed
 from gymnasium.vector import AutoresetMode
 from toy_task import ToyTask
 
+from dart_envs.envs.vector import DartVectorEnv
 from dart_envs.errors import ActionError, FarmError
-from dart_envs.fake import FakeFarm
+from dart_envs.testing.fake_farm import FakeFarm
 from dart_envs.types import Action, ActionType, Frame
-from dart_envs.vector import DartVectorEnv
 from dart_server.wire import FaultOwner, InputEvent, SettleSpec
 
 SMALL = (80, 64)

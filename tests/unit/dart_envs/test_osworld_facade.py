@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dart_envs.errors import ActionError, DartEnvError, TaskError
-from dart_envs.fake import FakeFarm, ScriptedDesktop
 from dart_envs.osworld import DesktopEnv
+from dart_envs.testing.fake_farm import FakeFarm, ScriptedDesktop
 from dart_server.wire import ExecReply, FaultOwner
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from toy_task import ToyTask
 
-from dart_envs.fake import FakeFarm
-from dart_envs.vector import DartVectorEnv
+from dart_envs.envs.vector import DartVectorEnv
+from dart_envs.testing.fake_farm import FakeFarm
 
 pytest.importorskip("stable_baselines3", reason="needs the extra rl")
 SMALL = (80, 64)
@@ -22,7 +22,7 @@ def vector(farm: FakeFarm, **options: Any) -> DartVectorEnv:
 
 
 def test_ends_hand_out_the_last_observation_and_the_next_first(farm: FakeFarm) -> None:
-    from dart_envs.sb3 import StableBaselinesVecEnv
+    from dart_envs.envs.sb3 import StableBaselinesVecEnv
 
     envs = StableBaselinesVecEnv(vector(farm))
     envs.seed(3)
@@ -47,7 +47,7 @@ def test_ends_hand_out_the_last_observation_and_the_next_first(farm: FakeFarm) -
 
 
 def test_verdicts_can_be_asked_for_at_any_step(farm: FakeFarm) -> None:
-    from dart_envs.sb3 import StableBaselinesVecEnv
+    from dart_envs.envs.sb3 import StableBaselinesVecEnv
 
     envs = StableBaselinesVecEnv(vector(farm))
     envs.reset()
@@ -62,7 +62,7 @@ def test_verdicts_can_be_asked_for_at_any_step(farm: FakeFarm) -> None:
 
 
 def test_what_it_cannot_take_is_refused_at_once(farm: FakeFarm) -> None:
-    from dart_envs.sb3 import StableBaselinesVecEnv
+    from dart_envs.envs.sb3 import StableBaselinesVecEnv
 
     with pytest.raises(ValueError, match="SAME_STEP"):
         StableBaselinesVecEnv(vector(farm, autoreset_mode="NEXT_STEP"))

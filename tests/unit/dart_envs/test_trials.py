@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dart_envs import eval_cli
-from dart_envs.cli import app
+from dart_envs.cli import evaluate
+from dart_envs.cli.evaluate import check_settings, choose, trial_shape
+from dart_envs.cli.main import app
 from dart_envs.errors import FarmError, SetupError
-from dart_envs.eval_cli import check_settings, choose, trial_shape
-from dart_envs.fake import FakeFarm
+from dart_envs.evaluation import Part, Seen, Trial, make_policy, read_trials, run_trials, summarise, to_html, to_text
+from dart_envs.evaluation.report import ALL, INFEASIBLE, wilson
+from dart_envs.evaluation.run import append
 from dart_envs.farm import AsyncFarm
 from dart_envs.tasks import suite
 from dart_envs.tasks.model import Task, parse_task
-from dart_envs.trials import Part, Seen, Trial, make_policy, read_trials, run_trials, summarise, to_html, to_text
-from dart_envs.trials.report import ALL, INFEASIBLE, wilson
-from dart_envs.trials.run import append
+from dart_envs.testing.fake_farm import FakeFarm
 from dart_envs.types import Action, ActionType, EndReason, Outcome
 from dart_server.wire import DesktopShape, FaultOwner
 
@@ -244,8 +244,8 @@ def _farm_of(farm: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> None:
         return Connected()
 
     monkeypatch.setattr(AsyncFarm, "connect", connect)
-    monkeypatch.setattr(eval_cli, "choose", lambda targets, split, limit: TASKS)
-    monkeypatch.setattr(eval_cli, "trial_shape", lambda task, image, resolution: SHAPE)
+    monkeypatch.setattr(evaluate, "choose", lambda targets, split, limit: TASKS)
+    monkeypatch.setattr(evaluate, "trial_shape", lambda task, image, resolution: SHAPE)
 
 
 async def stops_once(seen: Seen) -> Action:

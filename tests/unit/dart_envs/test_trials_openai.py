@@ -14,12 +14,12 @@ from local_server import LocalHandler, LocalServer, serving
 from PIL import Image
 from typer.testing import CliRunner
 
-from dart_envs.cli import app
-from dart_envs.fake import FakeFarm, ScriptedDesktop
+from dart_envs.cli.main import app
+from dart_envs.evaluation import Trial, run_trials
+from dart_envs.evaluation.openai import Endpoint, openai_policy, read_answer
 from dart_envs.farm import AsyncFarm
 from dart_envs.tasks import Task, parse_task
-from dart_envs.trials import Trial, run_trials
-from dart_envs.trials.openai import Endpoint, openai_policy, read_answer
+from dart_envs.testing.fake_farm import FakeFarm, ScriptedDesktop
 from dart_server.wire import DesktopShape, ExecReply
 
 SHAPE = DesktopShape(resolution=(640, 400))

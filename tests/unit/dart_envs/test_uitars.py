@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from dart_envs.actions import MAX_WHEEL_CLICKS, check_action
 from dart_envs.errors import ActionError
-from dart_envs.geometry import PointMap
-from dart_envs.keys import NAMED_KEYS
+from dart_envs.key_names import NAMED_KEYS
+from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, ActionType
 from dart_envs.uitars import Parsed, ParseError, ParseFault, format_action, parse
 

@@ -13,11 +13,11 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import FrameStackObservation, RecordEpisodeStatistics, RecordVideo, TimeLimit
 from toy_task import ToyTask
 
-from dart_envs.env import DartOSWorldEnv
-from dart_envs.fake import FakeFarm, FakeLease
+from dart_envs.envs.env import DartOSWorldEnv
+from dart_envs.envs.vector import DartVectorEnv
+from dart_envs.observations.views import ObservationSpec, View, a11y_to_table, clickable, draw_marks, make_spec
+from dart_envs.testing.fake_farm import FakeFarm, FakeLease
 from dart_envs.types import Observation
-from dart_envs.vector import DartVectorEnv
-from dart_envs.views import ObservationSpec, View, a11y_to_table, clickable, draw_marks, make_spec
 from dart_server.wire import A11yElement
 
 SCREEN = (80, 64)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dart_envs.fake import ScriptedDesktop
 from dart_envs.setup import windows
+from dart_envs.testing.fake_farm import ScriptedDesktop
 from dart_server.wire import ExecReply
 
 LEFT, RIGHT, TOP, BOTTOM = 1, 1, 31, 5

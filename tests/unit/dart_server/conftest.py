@@ -13,9 +13,9 @@ import pytest
 from farm_fake import FakeProvider
 from farm_harness import Api, MakeApi, ManualClock
 
-from dart_server.app import create_app
-from dart_server.db import Database
+from dart_server.database.write_queue import Database
 from dart_server.farm import Farm
+from dart_server.http.app import create_app
 from dart_server.settings import FarmSettings
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dart_server.engine import parse_url
+from dart_server.database.engine import parse_url
 from dart_server.records import LeaseRecord, Slot
 from dart_server.wire import DesktopShape, DesktopState
 

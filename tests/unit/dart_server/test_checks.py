@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dart_server import checks, daemon
 from dart_server.cli import app
+from dart_server.process import checks, daemon
 from dart_server.settings import FarmSettings
 
 NAMES = [
@@ -150,8 +150,8 @@ def test_a_low_limit_of_open_files_is_told(place: Path, monkeypatch: pytest.Monk
 async def made_ledger(chosen: FarmSettings, at_s: float) -> None:
     """A real ledger with one event of a given time."""
     from dart_server.clock import SystemClock
-    from dart_server.db import Database
-    from dart_server.repository import EventNote, Repository
+    from dart_server.database.repository import EventNote, Repository
+    from dart_server.database.write_queue import Database
 
     class Then(SystemClock):
         def time(self) -> float:

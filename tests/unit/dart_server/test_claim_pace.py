@@ -8,7 +8,7 @@ import time
 from farm_harness import Api, MakeApi, until
 
 from dart_server.ids import new_id
-from dart_server.leases.pace import AT_ONCE, Begun, Pace
+from dart_server.leases.admission_limiter import AT_ONCE, Begun, Pace
 
 
 async def begin(pace: Pace, name: str, begun: dict[str, Begun]) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from dart_server.door import connections
-from dart_server.door.connections import guarded_protocol
+from dart_server.http.ingress import connections
+from dart_server.http.ingress.connections import guarded_protocol
 
 HEAD_S, GRACE_S, STALLED_S, LOOK_S = 0.3, 0.3, 0.3, 0.05
 PATIENCE_S = 10.0

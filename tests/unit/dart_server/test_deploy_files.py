@@ -13,7 +13,7 @@ import pytest
 import yaml
 from farm_harness import Api
 
-from dart_server.app import create_app
+from dart_server.http.app import create_app
 from dart_server.settings import FarmSettings
 
 DEPLOY = Path(__file__).parents[3] / "server" / "deploy"

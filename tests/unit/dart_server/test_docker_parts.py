@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from dart_server.hostd import oci
-from dart_server.providers import docker_container, docker_engine, docker_images
+from dart_server.hostd.runtime import oci
 from dart_server.providers.base import CapabilityMissing, DesktopSpec
-from dart_server.providers.docker import DockerProvider
-from dart_server.providers.docker_engine import EngineFacts
+from dart_server.providers.docker import container, engine, images
+from dart_server.providers.docker.engine import EngineFacts
+from dart_server.providers.docker.provider import DockerProvider
 
 pytest.importorskip("docker")
 
@@ -44,8 +44,8 @@ class ToldClient:
 
 
 def test_the_container_gets_named_capabilities_limits_and_no_network(tmp_path: Path) -> None:
-    call_filter = docker_container.system_call_filter(FACTS, tmp_path)
-    made = docker_container.options("dart-1-ab", "d1", SPEC, "sha256:1", ("/usr/sbin/dart-init",), FACTS, call_filter)
+    call_filter = container.system_call_filter(FACTS, tmp_path)
+    made = container.options("dart-1-ab", "d1", SPEC, "sha256:1", ("/usr/sbin/dart-init",), FACTS, call_filter)
     assert made["network_mode"] == "none"
     assert made["cap_drop"] == ["ALL"]
     assert {f"CAP_{name}" for name in made["cap_add"]} == set(oci.CAPABILITIES)
@@ -55,25 +55,25 @@ def test_the_container_gets_named_capabilities_limits_and_no_network(tmp_path: P
     assert (made["pids_limit"], made["nano_cpus"]) == (256, 1_500_000_000)
     assert made["environment"]["DART_RESOLUTION"] == "640x400"
     assert made["environment"]["DART_FONT_SIZE"] == "14"
-    assert made["labels"] == {docker_container.LABEL_FARM: "dart-1-ab", docker_container.LABEL_DESKTOP: "d1"}
+    assert made["labels"] == {container.LABEL_FARM: "dart-1-ab", container.LABEL_DESKTOP: "d1"}
     assert not {"privileged", "volumes", "mounts", "devices", "storage_opt"} & set(made)
 
 
 def test_podman_is_known_and_reads_its_filter_from_a_file(tmp_path: Path) -> None:
-    told = docker_engine.facts(ToldClient(INFO, components=("Podman Engine", "Conmon")))
+    told = engine.facts(ToldClient(INFO, components=("Podman Engine", "Conmon")))
     assert told.podman
-    assert not docker_engine.facts(ToldClient(INFO, components=("Engine", "containerd"))).podman
-    path = Path(docker_container.system_call_filter(told, tmp_path / "farm"))
+    assert not engine.facts(ToldClient(INFO, components=("Engine", "containerd"))).podman
+    path = Path(container.system_call_filter(told, tmp_path / "farm"))
     assert path.parent == tmp_path / "farm"
     assert json.loads(path.read_text())["syscalls"][0]["action"] == "SCMP_ACT_ERRNO"
-    made = docker_container.options("dart-1-ab", "d1", SPEC, "sha256:1", ("/init",), told, str(path))
+    made = container.options("dart-1-ab", "d1", SPEC, "sha256:1", ("/init",), told, str(path))
     assert made["security_opt"] == [f"seccomp={path}"]
     assert {limit.name for limit in made["ulimits"]} == {"nofile", "core", "nproc"}
 
 
 def test_the_disk_is_bounded_where_the_engine_can() -> None:
     facts = EngineFacts("20.10", "btrfs", True, True, FACTS.limits | {"disk"}, swap=False, podman=False)
-    made = docker_container.options("dart-1-ab", "d1", SPEC, "sha256:1", ("/init",), facts, "{}")
+    made = container.options("dart-1-ab", "d1", SPEC, "sha256:1", ("/init",), facts, "{}")
     assert made["storage_opt"] == {"size": "128M"}
     assert "memswap_limit" not in made
 
@@ -87,26 +87,24 @@ def test_the_disk_is_bounded_where_the_engine_can() -> None:
     ],
 )
 def test_the_engines_state_is_read(state: dict[str, Any], expected: str, ended: str | None) -> None:
-    seen = docker_container.seen(state, "")
+    seen = container.seen(state, "")
     assert (seen["state"], seen["ended"], seen["oom_kills"]) == (expected, ended, 0)
-    assert docker_container.seen({**state, "OOMKilled": True}, "")["oom_kills"] == 1
+    assert container.seen({**state, "OOMKilled": True}, "")["oom_kills"] == 1
 
 
 def test_limits_are_what_the_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert docker_engine.facts(ToldClient(INFO)).limits >= {"memory", "pids", "cpus"}
-    assert "disk" in docker_engine.facts(ToldClient({**INFO, "Driver": "zfs"})).limits
-    monkeypatch.setattr(docker_engine.rlimits, "has_capability", lambda _number: True)
-    monkeypatch.setattr(
-        docker_engine, "connect", lambda: ToldClient({**INFO, "PidsLimit": False}, "http://elsewhere:2375")
-    )
-    bad = {check.name: check for check in docker_engine.examine() if not check.ok}
+    assert engine.facts(ToldClient(INFO)).limits >= {"memory", "pids", "cpus"}
+    assert "disk" in engine.facts(ToldClient({**INFO, "Driver": "zfs"})).limits
+    monkeypatch.setattr(engine.rlimits, "has_capability", lambda _number: True)
+    monkeypatch.setattr(engine, "connect", lambda: ToldClient({**INFO, "PidsLimit": False}, "http://elsewhere:2375"))
+    bad = {check.name: check for check in engine.examine() if not check.ok}
     assert set(bad) == {"engine place", "system-call filter", "limits"}
     assert all(check.cure for check in bad.values())
 
 
 async def test_a_host_without_an_engine_is_told_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
-    monkeypatch.setattr(docker_engine.rlimits, "has_capability", lambda _number: True)
+    monkeypatch.setattr(engine.rlimits, "has_capability", lambda _number: True)
     provider = DockerProvider(home=tmp_path, runtime_dir=tmp_path)
     with pytest.raises(CapabilityMissing, match="no container engine answers") as caught:
         await provider.start()
@@ -123,7 +121,7 @@ def test_a_root_file_system_keeps_modes_links_and_exact_times_in_its_tar(tmp_pat
     os.link(tool, tmp_path / "bin" / "twin")
     (tmp_path / "link").symlink_to("bin/tool")
     os.utime(tmp_path / "bin", ns=(0, 1_700_000_000_123_456_789))
-    tar = tarfile.open(fileobj=io.BytesIO(b"".join(docker_images.tar_stream(tmp_path))))  # noqa: SIM115 - in memory
+    tar = tarfile.open(fileobj=io.BytesIO(b"".join(images.tar_stream(tmp_path))))  # noqa: SIM115 - in memory
     assert sorted(tar.getnames()) == ["bin", "bin/tool", "bin/twin", "link"]
     assert tar.getmember("bin/tool").mode == 0o4755
     assert {tar.getmember("bin/tool").type, tar.getmember("bin/twin").type} == {tarfile.REGTYPE, tarfile.LNKTYPE}
@@ -133,4 +131,4 @@ def test_a_root_file_system_keeps_modes_links_and_exact_times_in_its_tar(tmp_pat
 
 def test_a_root_file_system_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        list(docker_images.tar_stream(tmp_path / "nowhere"))
+        list(images.tar_stream(tmp_path / "nowhere"))

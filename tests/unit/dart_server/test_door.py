@@ -9,11 +9,11 @@ import httpx
 import pytest
 from farm_harness import Api, MakeApi, ManualClock, until
 
-from dart_server.app import create_app
-from dart_server.door.bodies import MAX_DEPTH, problem_in
-from dart_server.door.hosts import host_name
-from dart_server.door.limits import Limits
 from dart_server.errors import FarmError
+from dart_server.http.app import create_app
+from dart_server.http.ingress.bodies import MAX_DEPTH, problem_in
+from dart_server.http.ingress.hosts import host_name
+from dart_server.http.ingress.limits import Limits
 from dart_server.keys import Scope
 
 PAGE = "https://dashboard.example"

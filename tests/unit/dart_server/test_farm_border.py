@@ -10,7 +10,7 @@ import pytest
 from farm_harness import Api
 
 from dart_server.keys import Scope
-from dart_server.logs import JsonFormatter
+from dart_server.observability.logs import JsonFormatter
 from dart_server.wire import ErrorBody
 
 ROUTES = [

@@ -11,9 +11,9 @@ import httpx
 import pytest
 from farm_harness import Api, ManualClock
 
-from dart_server.app import create_app
 from dart_server.farm import Farm
-from dart_server.providers.sim import SimProvider
+from dart_server.http.app import create_app
+from dart_server.providers.sim.provider import SimProvider
 from dart_server.settings import FarmSettings
 
 NOON = datetime(2024, 2, 29, 12, tzinfo=UTC)

@@ -8,9 +8,9 @@ import pytest
 from farm_fake import FakeProvider
 from farm_harness import Api, MakeApi, ManualClock, until
 
+from dart_server.database.repository import EventNote
 from dart_server.farm import Farm
 from dart_server.providers.base import HealthCause
-from dart_server.repository import EventNote
 
 CAUSES = [
     (HealthCause.OOM, "policy"),

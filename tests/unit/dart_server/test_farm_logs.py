@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from farm_harness import Api
 
-from dart_server import logs
+from dart_server.observability import logs
 from dart_server.pool.background import Background
 
 log = logging.getLogger("dart_server.test")

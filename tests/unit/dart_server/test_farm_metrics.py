@@ -9,8 +9,8 @@ import pytest
 from farm_harness import Api
 from prometheus_client.parser import text_string_to_metric_families
 
-from dart_server import metrics as farm_metrics
-from dart_server.metrics import Gauges, Metrics
+from dart_server.observability import metrics as farm_metrics
+from dart_server.observability.metrics import Gauges, Metrics
 from dart_server.wire import DesktopState
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]

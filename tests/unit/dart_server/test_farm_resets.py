@@ -10,8 +10,8 @@ from farm_harness import Api, MakeApi, ManualClock, until
 from ledger_parts import locked
 from test_farm_failures import abandon
 
-from dart_server import db
-from dart_server.repository import EventNote
+from dart_server.database import write_queue
+from dart_server.database.repository import EventNote
 
 
 async def execute(api: Api, lease: dict[str, object]) -> tuple[int, str]:
@@ -56,7 +56,7 @@ async def test_a_farm_killed_in_a_reset_comes_back_with_its_fence(
 async def test_while_the_database_is_away_resets_and_takeovers_change_nothing(
     make_api: MakeApi, provider: FakeProvider, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(db, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(write_queue, "PATIENCE_S", 0.2)
     api = await make_api()
     lease = await api.claim()
     path = f"/v1/leases/{lease['lease_id']}"

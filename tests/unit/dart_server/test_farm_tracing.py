@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from dart_server import tracing
 from dart_server.errors import ConfigError
+from dart_server.observability import tracing
 from dart_server.providers.base import Provider
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -89,7 +89,7 @@ def test_an_error_is_told_by_its_class(exporter: InMemorySpanExporter) -> None:
 
 def test_while_it_is_off_nothing_is_traced_or_imported() -> None:
     code = (
-        "import sys; from dart_server import tracing; end = tracing.configure('off', version='0');"
+        "import sys; from dart_server.observability import tracing; end = tracing.configure('off', version='0');"
         "provider = object(); assert tracing.traced(provider) is provider and tracing.carried() is None\n"
         "with tracing.span('x'), tracing.request('GET', {}), tracing.resumed(None): tracing.answered('GET', '/', 200)\n"
         "end(); print([name for name in sys.modules if name.startswith('opentelemetry')])"

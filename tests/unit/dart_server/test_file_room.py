@@ -12,7 +12,7 @@ from farm_harness import Api, MakeApi, until
 from pydantic import ValidationError
 
 from dart_server.errors import FarmError
-from dart_server.guest.routes import PART_NBYTES
+from dart_server.http.routes.guest import PART_NBYTES
 from dart_server.keys import Scope
 from dart_server.settings import FarmSettings
 

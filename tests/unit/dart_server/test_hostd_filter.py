@@ -16,7 +16,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dart_server.hostd import rlimits, supervisor, syscall_filter
+from dart_server.hostd.linux import rlimits
+from dart_server.hostd.runtime import supervisor, syscall_filter
 
 KNOWN = syscall_filter.Filter(bytes(range(24)), 2)
 CONFINED = """

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dart_server.hostd import doctor, inotify
-from dart_server.hostd.faults import HostFault, SnapshotBroken
-from dart_server.hostd.runc import Runc
+from dart_server.hostd import doctor
+from dart_server.hostd.errors import HostFault, SnapshotBroken
+from dart_server.hostd.linux import inotify
+from dart_server.hostd.runtime.runc import Runc
 
 FAILED_FOR_WANT_OF_ONE = """\
 (00.080356)     12: Error (criu/fsnotify.c:664): fsnotify: Can't create inotify for 0x00012e: Too many open files

@@ -16,7 +16,7 @@ import pytest
 
 from dart_server.hostd import server
 from dart_server.hostd.containers import Host
-from dart_server.hostd.faults import DesktopGone
+from dart_server.hostd.errors import DesktopGone
 
 
 class PretendedHost:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dart_server.hostd import verbs
-from dart_server.hostd.faults import BadRequest
+from dart_server.hostd.errors import BadRequest
 
 CREATE = {
     "verb": "create",

@@ -101,7 +101,7 @@ def test_an_image_is_verified_by_the_conformance_suite_and_a_look_at_its_program
     result = CliRunner().invoke(app, ["images", "verify", "small", "--start-limit-s", "9"])
     assert result.exit_code == expected
     suite, look = ran
-    assert suite == ["-m", "dart_envs.conform", "small", "--farm", "http://127.0.0.1:1"]
+    assert suite == ["-m", "dart_envs.testing.image_conformance", "small", "--farm", "http://127.0.0.1:1"]
     assert look[0].endswith("verify.py")
     assert look[1:] == ["small", "--farm", "http://127.0.0.1:1", "--start-limit-s", "9.0"]
     ran.clear()

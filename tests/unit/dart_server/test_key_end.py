@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from farm_harness import Api, MakeApi, ManualClock, until
 
-from dart_server.app import create_app
-from dart_server.border import CUT_CODE
 from dart_server.errors import FarmError
+from dart_server.http.app import create_app
+from dart_server.http.middleware import CUT_CODE
 from dart_server.wire import LeaseState
 
 

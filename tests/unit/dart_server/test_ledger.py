@@ -11,10 +11,10 @@ from farm_harness import ManualClock
 from ledger_parts import SHAPE, lease, slot
 from sqlalchemy.exc import IntegrityError
 
-from dart_server.db import Database
+from dart_server.database.repository import EventNote, Repository
+from dart_server.database.retention import DAY_S, EVENTS, EVERY_S, OTHERS, Retention
+from dart_server.database.write_queue import Database
 from dart_server.records import PoolRecord, SnapshotRecord
-from dart_server.repository import EventNote, Repository
-from dart_server.retention import DAY_S, EVENTS, EVERY_S, OTHERS, Retention
 from dart_server.wire import DesktopState, LeaseState
 
 

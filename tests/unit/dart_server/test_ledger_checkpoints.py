@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from farm_harness import until
 
-from dart_server import checkpoints
-from dart_server.checkpoints import EVERY_COMMITS, Checkpoints
 from dart_server.clock import SystemClock
-from dart_server.db import Database
-from dart_server.repository import EventNote, Repository
+from dart_server.database import checkpoints
+from dart_server.database.checkpoints import EVERY_COMMITS, Checkpoints
+from dart_server.database.repository import EventNote, Repository
+from dart_server.database.write_queue import Database
 
 BIG = "x" * 8000
 """Two pages of the log, at least."""

@@ -15,20 +15,20 @@ from ledger_parts import lease, locked, slot
 from sqlalchemy import Executable, event, select
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from dart_server import db
 from dart_server.clock import SystemClock
-from dart_server.commits import Commits
-from dart_server.db import Database
+from dart_server.database import write_queue
+from dart_server.database.models import EventRow
+from dart_server.database.repository import EventNote, Repository
+from dart_server.database.transactions import Commits
+from dart_server.database.write_queue import Database
 from dart_server.errors import ConfigError, LedgerAway
-from dart_server.models import EventRow
-from dart_server.repository import EventNote, Repository
 
 
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dart_server.engine.BUSY_MS", 20)
-    monkeypatch.setattr(db, "PATIENCE_S", 0.2)
-    monkeypatch.setattr(db, "RETRY_MAX_S", 0.1)
+    monkeypatch.setattr("dart_server.database.engine.BUSY_MS", 20)
+    monkeypatch.setattr(write_queue, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(write_queue, "RETRY_MAX_S", 0.1)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ async def test_refused_writes_are_found_by_halving(database: Database, monkeypat
     monkeypatch.setattr(Commits, "commit", counted)
     faulty = {100, 101, 400}
     receipts = []
-    for number in range(db.BATCH_MAX):
+    for number in range(write_queue.BATCH_MAX):
         if number in faulty:
             receipts.append(database.write(EventRow.__table__.insert().values(id=7, at=0.0, kind="twice", data={})))
         else:
@@ -146,7 +146,7 @@ async def test_refused_writes_are_found_by_halving(database: Database, monkeypat
             receipts.append(database.write(EventRow.__table__.insert().values(values)))
     outcomes = await asyncio.gather(*receipts, return_exceptions=True)
     assert {number for number, outcome in enumerate(outcomes) if isinstance(outcome, IntegrityError)} == faulty
-    assert await numbers(database) == [-1, *(number for number in range(db.BATCH_MAX) if number not in faulty)]
+    assert await numbers(database) == [-1, *(number for number in range(write_queue.BATCH_MAX) if number not in faulty)]
     assert len(transactions) < 60, "not one by one"
     assert database.away is None
     assert await repository.events(0, 1, kind="twice") == []
@@ -224,7 +224,7 @@ async def test_of_heartbeats_that_wait_only_the_last_is_written(
 async def test_beyond_its_bound_history_is_left_out_and_that_is_told(
     file_url: str, file_database: Database, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(db, "QUEUE_MAX", 10)
+    monkeypatch.setattr(write_queue, "QUEUE_MAX", 10)
     told: list[tuple[float, int]] = []
     file_database.when_back = lambda away_s, left_out: told.append((away_s, left_out))
     with locked(file_url):
@@ -240,7 +240,7 @@ async def test_beyond_its_bound_history_is_left_out_and_that_is_told(
 
 
 async def test_a_stop_does_not_wait_for_ever(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(db, "CLOSE_S", 0.2)
+    monkeypatch.setattr(write_queue, "CLOSE_S", 0.2)
     database = Database(file_url)
     await database.start()
     with locked(file_url):

@@ -11,14 +11,14 @@ from ledger_parts import SHAPE, lease, slot
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import IntegrityError
 
-from dart_server import batches
-from dart_server.batches import Prepared, execute_all
-from dart_server.engine import make_engine, upgrade
-from dart_server.models import DesktopRow, EventRow, LeaseRow
+from dart_server.database import bulk_statements
+from dart_server.database.bulk_statements import Prepared, execute_all
+from dart_server.database.engine import make_engine, upgrade
+from dart_server.database.models import DesktopRow, EventRow, LeaseRow
+from dart_server.database.repository import EventNote, Repository
+from dart_server.database.repository.desktops import desktop_row
+from dart_server.database.repository.leases import _END, _EXTEND, _insert
 from dart_server.records import Slot
-from dart_server.repository import EventNote, Repository
-from dart_server.repository.desktops import desktop_row
-from dart_server.repository.leases import _END, _EXTEND, _insert
 from dart_server.wire import DesktopState
 
 
@@ -75,8 +75,8 @@ def tables(connection: Connection) -> list[Any]:
 @pytest.mark.parametrize("number", [1, 2, 7, 150])
 def test_together_is_as_one_after_the_other(engine: Engine, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     found = []
-    for oldest in (batches.UPDATES_FROM, (99, 0)):
-        monkeypatch.setattr(batches, "UPDATES_FROM", oldest)
+    for oldest in (bulk_statements.UPDATES_FROM, (99, 0)):
+        monkeypatch.setattr(bulk_statements, "UPDATES_FROM", oldest)
         with engine.connect() as connection, connection.begin() as all_of_it:
             execute_all(connection, some_life(number))
             found.append(tables(connection))

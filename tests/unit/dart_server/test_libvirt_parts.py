@@ -13,31 +13,25 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dart_server.providers import (
-    libvirt_domain,
-    libvirt_engine,
-    libvirt_firmware,
-    libvirt_images,
-    libvirt_kvm,
-    libvirt_machine,
-    osworld_inside,
-)
 from dart_server.providers.base import CapabilityMissing, DesktopSpec, ImageMissing
-from dart_server.providers.libvirt_engine import HostFacts
-from dart_server.providers.libvirt_volumes import AGENT, Saved, Volume, Volumes
-from dart_server.providers.osworld_guest import elements
+from dart_server.providers.libvirt import domain, engine, firmware, kvm, vm
+from dart_server.providers.libvirt import images as libvirt_images
+from dart_server.providers.libvirt.engine import HostFacts
+from dart_server.providers.libvirt.volumes import AGENT, Saved, Volume, Volumes
+from dart_server.providers.osworld import guest_programs
+from dart_server.providers.osworld.guest import elements
 
 SPEC = DesktopSpec("basic", (640, 400), font_size=14, memory_mib=768, cpus=2.5, disk_mib=128)
 EMULATED = HostFacts("9.0.0", "/usr/bin/qemu-system-x86_64", "tcg", "there is no /dev/kvm", privileged=True)
-PARTS = libvirt_domain.Parts(Path("/d"), Path("/p"), Path("/c"), Path("/k"), Path("/i"), closed_network=False)
+PARTS = domain.Parts(Path("/d"), Path("/p"), Path("/c"), Path("/k"), Path("/i"), closed_network=False)
 
 
-def domain(host: HostFacts, parts: libvirt_domain.Parts) -> ElementTree.Element:
-    return ElementTree.fromstring(libvirt_domain.xml("ours-d1", SPEC, parts, host))
+def domain_of(host: HostFacts, parts: domain.Parts) -> ElementTree.Element:
+    return ElementTree.fromstring(domain.xml("ours-d1", SPEC, parts, host))
 
 
 def test_a_machine_of_ours_has_no_network_and_its_limits() -> None:
-    made = domain(EMULATED, PARTS)
+    made = domain_of(EMULATED, PARTS)
     assert made.get("type") == "qemu"
     assert made.findtext("memory") == "768"
     assert made.findtext("vcpu") == "1", "an emulated machine has one processor"
@@ -49,27 +43,27 @@ def test_a_machine_of_ours_has_no_network_and_its_limits() -> None:
 
 
 def test_a_machine_with_kvm_has_whole_processors() -> None:
-    made = domain(replace(EMULATED, accelerator="kvm", privileged=False), PARTS)
+    made = domain_of(replace(EMULATED, accelerator="kvm", privileged=False), PARTS)
     assert (made.get("type"), made.findtext("vcpu")) == ("kvm", "3")
     assert made.find("seclabel") is None
 
 
 def test_a_guest_from_elsewhere_gets_a_network_that_leads_nowhere() -> None:
-    made = domain(EMULATED, replace(PARTS, kernel=None, initrd=None, closed_network=True))
+    made = domain_of(EMULATED, replace(PARTS, kernel=None, initrd=None, closed_network=True))
     assert made.find("os/kernel") is None
-    words = [word.get("value") or "" for word in made.iter(f"{{{libvirt_domain.QEMU_NAMESPACE}}}arg")]
-    assert words[:2] == ["-netdev", f"user,id={libvirt_domain.NETWORK},restrict=on"]
+    words = [word.get("value") or "" for word in made.iter(f"{{{domain.QEMU_NAMESPACE}}}arg")]
+    assert words[:2] == ["-netdev", f"user,id={domain.NETWORK},restrict=on"]
     assert not any("hostfwd" in word for word in words)
     assert made.find("os/loader") is None
     size, model = made.find("devices/video/model/resolution"), made.find("devices/video/model")
     assert size is not None
     assert model is not None
     assert (size.get("x"), size.get("y"), model.get("vram")) == ("640", "400", "16384")
-    assert libvirt_domain.screen_kib(3840, 2160) == 32768
+    assert domain.screen_kib(3840, 2160) == 32768
 
 
 def test_a_guest_that_starts_by_uefi_gets_it_without_a_file_for_its_variables() -> None:
-    made = domain(EMULATED, replace(PARTS, kernel=None, initrd=None, closed_network=True, uefi=Path("/u")))
+    made = domain_of(EMULATED, replace(PARTS, kernel=None, initrd=None, closed_network=True, uefi=Path("/u")))
     (loader,) = made.findall("os/loader")
     assert (loader.text, loader.get("type")) == ("/u", "rom")
     assert made.find("os/nvram") is None
@@ -91,9 +85,9 @@ DATA = UUID("0fc63daf-8483-4772-8e79-3d69d8477de4")
 @pytest.mark.parametrize(
     ("start", "uefi"),
     [
-        (table(0xEE, kinds=(libvirt_firmware.EFI_SYSTEM, DATA)), True),
-        (table(0xEE, code=b"jump", kinds=(DATA, libvirt_firmware.EFI_SYSTEM)), True),
-        (table(0xEE, kinds=(libvirt_firmware.BIOS_BOOT, libvirt_firmware.EFI_SYSTEM, DATA)), False),
+        (table(0xEE, kinds=(firmware.EFI_SYSTEM, DATA)), True),
+        (table(0xEE, code=b"jump", kinds=(DATA, firmware.EFI_SYSTEM)), True),
+        (table(0xEE, kinds=(firmware.BIOS_BOOT, firmware.EFI_SYSTEM, DATA)), False),
         (table(0xEE, code=b"jump", kinds=(DATA,)), False),
         (table(0xEF, 0x83), True),
         (table(0xEF, 0x83, code=b"jump"), False),
@@ -102,49 +96,49 @@ DATA = UUID("0fc63daf-8483-4772-8e79-3d69d8477de4")
     ],
 )
 def test_the_firmware_follows_the_disk(start: bytes, uefi: bool) -> None:
-    assert libvirt_firmware.needs_uefi(start) is uefi
+    assert firmware.needs_uefi(start) is uefi
 
 
 def test_a_host_without_uefi_is_told_so_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libvirt_firmware, "first_sectors", lambda _disk: table(0xEF))
-    monkeypatch.setattr(libvirt_firmware, "UEFI_PLACES", (tmp_path / "none", tmp_path / "there"))
+    monkeypatch.setattr(firmware, "first_sectors", lambda _disk: table(0xEF))
+    monkeypatch.setattr(firmware, "UEFI_PLACES", (tmp_path / "none", tmp_path / "there"))
     with pytest.raises(CapabilityMissing, match="UEFI") as caught:
-        libvirt_firmware.find(tmp_path)
+        firmware.find(tmp_path)
     assert "ovmf" in caught.value.hint
     (tmp_path / "there").touch()
-    assert libvirt_firmware.find(tmp_path) == tmp_path / "there"
+    assert firmware.find(tmp_path) == tmp_path / "there"
 
 
 def test_the_address_follows_the_setting_and_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert libvirt_engine.address("qemu+unix:///session?socket=/s") == "qemu+unix:///session?socket=/s"
-    monkeypatch.setattr(libvirt_engine.os, "geteuid", lambda: 1000)
-    assert libvirt_engine.address(None) == "qemu:///session"
-    monkeypatch.setattr(libvirt_engine.os, "geteuid", lambda: 0)
-    assert libvirt_engine.address(None) == "qemu:///system"
+    assert engine.address("qemu+unix:///session?socket=/s") == "qemu+unix:///session?socket=/s"
+    monkeypatch.setattr(engine.os, "geteuid", lambda: 1000)
+    assert engine.address(None) == "qemu:///session"
+    monkeypatch.setattr(engine.os, "geteuid", lambda: 0)
+    assert engine.address(None) == "qemu:///system"
 
 
 def test_a_libvirt_that_does_not_answer_is_told_with_its_cure(tmp_path: Path) -> None:
     pytest.importorskip("libvirt")
     with pytest.raises(CapabilityMissing, match="no libvirt answers") as caught:
-        libvirt_engine.connect(f"qemu+unix:///session?socket={tmp_path}/none")
+        engine.connect(f"qemu+unix:///session?socket={tmp_path}/none")
     assert "DART_LIBVIRT_URI" in caught.value.hint
 
 
 def test_kvm_counts_only_where_a_machine_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    libvirt_kvm.kvm_fault.cache_clear()
+    kvm.kvm_fault.cache_clear()
     device = tmp_path / "kvm"
-    monkeypatch.setattr(libvirt_kvm, "KVM", device)
-    assert libvirt_kvm.kvm_fault("/none") == "there is no /dev/kvm"
+    monkeypatch.setattr(kvm, "KVM", device)
+    assert kvm.kvm_fault("/none") == "there is no /dev/kvm"
     device.touch()
     for program, told in (("exit 33", ""), ("exit 35", "lacks"), ("sleep 5", "did not come through")):
-        libvirt_kvm.kvm_fault.cache_clear()
-        monkeypatch.setattr(libvirt_kvm, "KVM_LIMIT_S", 0.5)
+        kvm.kvm_fault.cache_clear()
+        monkeypatch.setattr(kvm, "KVM_LIMIT_S", 0.5)
         emulator = tmp_path / "pretended-qemu"
         emulator.write_text(f"#!/bin/sh\nexec sh -c '{program}'\n")
         emulator.chmod(0o755)
-        assert told in libvirt_kvm.kvm_fault(str(emulator))
-        assert bool(told) == bool(libvirt_kvm.kvm_fault(str(emulator)))
-    libvirt_kvm.kvm_fault.cache_clear()
+        assert told in kvm.kvm_fault(str(emulator))
+        assert bool(told) == bool(kvm.kvm_fault(str(emulator)))
+    kvm.kvm_fault.cache_clear()
 
 
 def put_image(images: Path, **manifest: object) -> None:
@@ -216,20 +210,20 @@ def test_forwarded_ports_are_read_from_the_monitor() -> None:
         "  TCP[HOST_FORWARD]  19       127.0.0.1 40001       10.0.2.15  5000     0     0\n"
         "  TCP[ESTABLISHED]   20       127.0.0.1 40001       10.0.2.15  5000     0     0\n"
     )
-    assert libvirt_machine.forwards(said) == {5000: 40001}
+    assert vm.forwards(said) == {5000: 40001}
 
 
 def test_events_for_osworlds_server_are_checked_first() -> None:
     events = [{"type": "move", "x": 900, "y": -3}, {"type": "text", "text": "ü"}, {"type": "down"}]
-    moved, typed, pressed = osworld_inside.checked(events, (640, 400))
+    moved, typed, pressed = guest_programs.checked(events, (640, 400))
     assert (moved["x"], moved["y"], typed["text"], pressed) == (639, 0, "ü", {"type": "down"})
     for wrong in ({"type": "release_all"}, {"type": "move", "x": "1", "y": 2}, {"type": "text", "text": 3}, "move"):
         with pytest.raises(ValueError, match="event 0"):
-            osworld_inside.checked([wrong], (640, 400))
-    body = osworld_inside.command(osworld_inside.EVENTS, [typed])
+            guest_programs.checked([wrong], (640, 400))
+    body = guest_programs.command(guest_programs.EVENTS, [typed])
     assert body["shell"] is False
     assert json.loads(body["command"][3]) == [typed]
-    for program in (osworld_inside.EVENTS, osworld_inside.EXEC):
+    for program in (guest_programs.EVENTS, guest_programs.EXEC):
         compile(program, "inside", "exec")
 
 
@@ -255,7 +249,7 @@ def test_what_the_guest_cannot_type_is_told_before_anything_is_performed(
 ) -> None:
     (tmp_path / "pyautogui.py").write_text(PRETENDED_PYAUTOGUI)
     events = [{"type": "key_down", "key": "a"}, event]
-    argv = [sys.executable, *osworld_inside.command(osworld_inside.EVENTS, events)["command"][1:]]
+    argv = [sys.executable, *guest_programs.command(guest_programs.EVENTS, events)["command"][1:]]
     only = {"PYTHONPATH": str(tmp_path), "PATH": str(tmp_path)}
     ended = subprocess.run(argv, env=only, capture_output=True, text=True, check=False)
     assert json.loads(ended.stdout) == answer, ended.stderr

@@ -9,10 +9,10 @@ from alembic.config import Config
 from farm_harness import ManualClock
 from sqlalchemy import create_engine, inspect, text
 
-from dart_server.db import Database
-from dart_server.engine import MIGRATIONS
-from dart_server.models import Base
-from dart_server.repository import Repository, shape_text
+from dart_server.database.engine import MIGRATIONS
+from dart_server.database.models import Base
+from dart_server.database.repository import Repository, shape_text
+from dart_server.database.write_queue import Database
 from dart_server.wire import DesktopShape, SnapshotState
 
 

@@ -13,8 +13,8 @@ from fastapi.routing import APIRoute
 from openapi_spec_validator import validate
 from pydantic import TypeAdapter
 
-from dart_server.apidoc import CONTENT, ERRORS
-from dart_server.app import create_app
+from dart_server.http.app import create_app
+from dart_server.http.openapi import CONTENT, ERRORS
 from dart_server.wire import ErrorBody, ErrorCode
 from dart_server.wire.examples import EXAMPLES, error_example
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dart_server.pieces import PIECE_NBYTES, PiecewiseTransport
+from dart_server.http.chunked_writes import PIECE_NBYTES, PiecewiseTransport
 
 
 class NarrowTransport:
@@ -66,7 +66,7 @@ async def test_a_served_websocket_gets_large_frames_whole(tmp_path: Any) -> None
     import uvicorn
     from websockets.asyncio.client import unix_connect
 
-    from dart_server.pieces import piecewise_protocol
+    from dart_server.http.chunked_writes import piecewise_protocol
 
     frames = [bytes([number]) * (2_000_000 + number) for number in range(5)]
 

@@ -11,7 +11,6 @@ import pytest
 from farm_fake import FakeProvider
 from farm_harness import MakeApi, ManualClock, answered, until
 
-from dart_server import preflight
 from dart_server.keys import Principal, Scope
 from dart_server.pool.admission import (
     FRESH_S,
@@ -23,6 +22,7 @@ from dart_server.pool.admission import (
     SystemHost,
     bearable,
 )
+from dart_server.process import preflight
 
 ROOMY = Readings(
     memory_available_bytes=8192 * MIB,

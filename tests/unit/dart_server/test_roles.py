@@ -15,7 +15,7 @@ import pytest
 from farm_harness import Api, MakeApi, ManualClock
 from fastapi import FastAPI
 
-from dart_server.app import create_app
+from dart_server.http.app import create_app
 from dart_server.keys import Scope
 from dart_server.wire import KeyRequest
 from dart_server.wire.examples import EXAMPLES

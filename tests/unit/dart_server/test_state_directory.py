@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dart_envs.farm.transport import Address, find_key
-from dart_server import daemon, state
 from dart_server.errors import ConfigError
+from dart_server.process import daemon, state_directory
 from dart_server.settings import FarmSettings
-from dart_server.wire import places
+from dart_server.wire import paths
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def test_a_farm_with_a_runtime_directory_of_its_own_shares_no_state(
     assert FarmSettings(runtime_dir=tmp_path / "other").state_dir == tmp_path / "other"
     monkeypatch.setenv("DART_STATE_DIR", str(tmp_path / "kept"))
     assert FarmSettings().state_dir == tmp_path / "kept"
-    monkeypatch.setenv("DART_RUNTIME_DIR", str(places.default_runtime_dir()))
+    monkeypatch.setenv("DART_RUNTIME_DIR", str(paths.default_runtime_dir()))
     monkeypatch.delenv("DART_STATE_DIR")
     assert FarmSettings().state_dir == tmp_path / "state" / "dart", "the default, said aloud, is the default"
 
@@ -47,7 +47,7 @@ def test_client_and_farm_agree_on_the_key(monkeypatch: pytest.MonkeyPatch, tmp_p
         for name, value in environment.items():
             monkeypatch.setenv(name, str(tmp_path / value))
         settings = FarmSettings()
-        state.make_directories(settings)
+        state_directory.make_directories(settings)
         settings.key_path.write_text(f"key of {environment}\n")
         assert find_key(Address("http://farm", str(settings.socket_path)), None) == f"key of {environment}"
     other = Address("http://farm", str(tmp_path / "elsewhere" / "farm.sock"))
@@ -56,17 +56,17 @@ def test_client_and_farm_agree_on_the_key(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_what_an_older_layout_left_is_moved_once(tmp_path: Path) -> None:
     settings = FarmSettings()
-    state.make_directories(settings)
+    state_directory.make_directories(settings)
     old = {"farm.db": b"ledger", "farm.db-wal": b"wal", "farm.key": b"key", "farm.secret": b"secret"}
     for name, content in old.items():
         (settings.runtime_dir / name).write_bytes(content)
         (settings.runtime_dir / name).chmod(0o600)
-    assert sorted(state.take_over_old_layout(settings)) == sorted(old)
+    assert sorted(state_directory.take_over_old_layout(settings)) == sorted(old)
     assert {path.name: path.read_bytes() for path in settings.state_dir.iterdir()} == old
     assert all(path.stat().st_mode & 0o077 == 0 for path in settings.state_dir.iterdir())
     assert not any(settings.runtime_dir.iterdir())
     (settings.runtime_dir / "farm.key").write_bytes(b"of another time")
-    assert state.take_over_old_layout(settings) == []
+    assert state_directory.take_over_old_layout(settings) == []
     assert settings.key_path.read_bytes() == b"key"
 
 
@@ -75,7 +75,7 @@ def test_two_farms_do_not_share_a_state_directory(tmp_path: Path) -> None:
     second = FarmSettings(runtime_dir=tmp_path / "b", state_dir=tmp_path / "kept")
     third = FarmSettings(runtime_dir=tmp_path / "kept")
     for settings in (first, second, third):
-        state.make_directories(settings)
+        state_directory.make_directories(settings)
     with daemon.sole_farm(first):
         with pytest.raises(ConfigError, match="DART_STATE_DIR"), daemon.sole_farm(second):
             pass
@@ -93,4 +93,4 @@ def test_a_state_directory_open_to_others_is_refused(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir(mode=0o755)
     (tmp_path / "kept").chmod(0o755)
     with pytest.raises(ConfigError, match="chmod 700"):
-        state.make_directories(settings)
+        state_directory.make_directories(settings)

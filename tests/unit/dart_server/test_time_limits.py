@@ -9,13 +9,14 @@ import pytest
 from farm_fake import FakeProvider
 from farm_harness import Api, ManualClock
 
-from dart_server import border, wire
-from dart_server.app import create_app
-from dart_server.border import QUICK_S, STREAM_S, WORK_S, limit_of
+from dart_server import wire
 from dart_server.guest.channel import STEP_MOST_S, step_timeout_s
-from dart_server.guest.routes import PART_NBYTES
+from dart_server.http import middleware
+from dart_server.http.app import create_app
+from dart_server.http.middleware import QUICK_S, STREAM_S, WORK_S, limit_of
+from dart_server.http.routes.claims import MOST_POLL_S
+from dart_server.http.routes.guest import PART_NBYTES
 from dart_server.leases import claims
-from dart_server.leases.claim_routes import MOST_POLL_S
 
 QUICK = {"farm", "keys", "events"}
 
@@ -33,7 +34,7 @@ async def test_a_request_that_hangs_is_given_up(
             given_up.set()
 
     monkeypatch.setattr(api.farm.leases, "reset", hangs)
-    monkeypatch.setattr(border, "WORK_S", 0.05)
+    monkeypatch.setattr(middleware, "WORK_S", 0.05)
     reply = await asyncio.wait_for(api.call("POST", f"/v1/leases/{lease['lease_id']}/reset", lease=lease, json={}), 5)
     assert (reply.status_code, reply.json()["error"]) == (504, "timed_out")
     assert given_up.is_set(), "its work has ended"
@@ -45,7 +46,7 @@ async def test_a_request_that_hangs_is_given_up(
 
 async def test_a_body_that_goes_on_coming_is_not_cut_short(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = await api.claim(ttl_s=3600)
-    monkeypatch.setattr(border, "WORK_S", 0.2)
+    monkeypatch.setattr(middleware, "WORK_S", 0.2)
 
     async def slowly():  # type: ignore[no-untyped-def]
         for _ in range(6):
@@ -62,7 +63,7 @@ async def test_an_answer_that_goes_on_being_taken_is_not_cut_short(api: Api, mon
     content = bytes(3 * PART_NBYTES)
     path = f"/v1/leases/{lease['lease_id']}/files?path=/home/user/x"
     assert (await api.call("PUT", path, lease=lease, content=content)).status_code == 204
-    monkeypatch.setattr(border, "WORK_S", 0.2)
+    monkeypatch.setattr(middleware, "WORK_S", 0.2)
     headers = [
         (b"host", b"localhost"),
         (b"authorization", f"Bearer {api.key}".encode()),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dart_server.pool.turns import GRANTS_PER_POINT, Share, Turn, Turns
+from dart_server.pool.fair_queue import GRANTS_PER_POINT, Share, Turn, Turns
 
 HOLD_S = 30.0
 AGEING_S = 60.0

@@ -13,7 +13,7 @@ from PIL import Image
 
 from dart_agent.prompt import PromptBuilder, preset
 from dart_envs import tasks
-from dart_envs.geometry import PointMap
+from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, ActionType
 from dart_envs.uitars import Parsed, parse
 from dart_server.wire import A11yElement

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from dart_guest import rights
 
-from dart_server.hostd import oci
+from dart_server.hostd.runtime import oci
 
 SHOWN = "from dart_guest import rights; rights.bound(); import subprocess; subprocess.run(['grep', 'CapBnd', '/proc/self/status'])"
 

@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 from window_desk import ManualClock, WindowDesk, reply
 
-from dart_envs.evaluate.artefacts import GuestFile, Spoiled
-from dart_envs.evaluate.getters import GETTERS, Probe
-from dart_envs.evaluate.metrics import METRICS
-from dart_envs.evaluate.pictures import CHANGES, MAX_PIXELS, Picture, changed, decode, draw, encode_png
+from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.getters import GETTERS, Probe
+from dart_envs.evaluators.metrics import METRICS
+from dart_envs.evaluators.pictures import CHANGES, MAX_PIXELS, Picture, changed, decode, draw, encode_png
 
 SCENE = {
     "size": [64, 48],

@@ -5,8 +5,8 @@ from typing import Any
 import osworld_cases
 import pytest
 
-from dart_envs.evaluate.artefacts import GuestFile, Spoiled
-from dart_envs.evaluate.metrics import METRICS, osworld, text
+from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.metrics import METRICS, osworld, text
 from dart_server.wire import A11yElement
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dart_envs.evaluate.artefacts import GuestFile, Spoiled
-from dart_envs.evaluate.metrics import METRICS
-from dart_envs.evaluate.metrics.office import place
+from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.metrics import METRICS
+from dart_envs.evaluators.metrics.office import place
 from dart_envs.tasks.office.documents import NAMESPACES, presentation, spreadsheet, text
 
 MORE = (

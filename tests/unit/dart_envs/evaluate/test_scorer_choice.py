@@ -8,8 +8,9 @@ import osworld_data
 import pytest
 
 from dart_envs.errors import EvaluatorError
-from dart_envs.evaluate import METRICS
-from dart_envs.evaluate.choice import (
+from dart_envs.evaluators import METRICS
+from dart_envs.evaluators.getters import GETTERS
+from dart_envs.evaluators.scorer_choice import (
     INFEASIBLE,
     SCORER_VARIABLE,
     Scorer,
@@ -20,10 +21,9 @@ from dart_envs.evaluate.choice import (
     unserved,
     unserved_by_official,
 )
-from dart_envs.evaluate.getters import GETTERS
-from dart_envs.scorer import places
+from dart_envs.scorer import paths
 from dart_envs.scorer.catalogue import OFFICIAL_GETTERS, OFFICIAL_METRICS
-from dart_envs.scorer.places import Installed
+from dart_envs.scorer.paths import Installed
 from dart_envs.setup import NETWORK_STEPS, STEP_PARAMETERS
 from dart_envs.tasks import Task, load_file
 from dart_envs.tasks.model import Evaluator
@@ -43,7 +43,7 @@ OFFICIAL = evaluator(func="compare_audios", result=FILE, expected=FILE)
 def record(monkeypatch: pytest.MonkeyPatch) -> Any:
     def say(*extras: str, there: bool = True) -> None:
         held = Installed("1.0.2", "3.11.9", extras, "pins") if there else None
-        monkeypatch.setattr(places, "installed", lambda: held)
+        monkeypatch.setattr(paths, "installed", lambda: held)
 
     return say
 

@@ -12,10 +12,10 @@ import pytest
 from window_desk import ManualClock, WindowDesk, reply
 
 from dart_envs.errors import EvaluatorError
-from dart_envs.evaluate.artefacts import GuestFile, Spoiled
-from dart_envs.evaluate.getters import GETTERS, Probe
-from dart_envs.evaluate.metrics import METRICS
-from dart_envs.evaluate.metrics import system as metrics
+from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.getters import GETTERS, Probe
+from dart_envs.evaluators.metrics import METRICS
+from dart_envs.evaluators.metrics import system as metrics
 
 
 def sha(text: str) -> str:

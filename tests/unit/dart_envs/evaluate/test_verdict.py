@@ -6,9 +6,9 @@ import pytest
 from window_desk import Held, ManualClock, WindowDesk, reply
 
 from dart_envs.errors import DesktopGone, EvaluatorError, GuestError
-from dart_envs.evaluate import evaluate
-from dart_envs.fake import ScriptedDesktop
+from dart_envs.evaluators import evaluate
 from dart_envs.tasks import Evaluator
+from dart_envs.testing.fake_farm import ScriptedDesktop
 from dart_envs.types import EndReason, Outcome
 from dart_server.wire import ExecReply, FaultOwner
 

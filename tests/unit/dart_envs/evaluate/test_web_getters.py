@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from dart_envs.clock import SYSTEM_CLOCK
-from dart_envs.evaluate.artefacts import Spoiled
-from dart_envs.evaluate.getters import GETTERS, Probe
-from dart_envs.evaluate.getters.web import BOOKMARKS
-from dart_envs.fake import ScriptedDesktop
+from dart_envs.evaluators.artifacts import Spoiled
+from dart_envs.evaluators.getters import GETTERS, Probe
+from dart_envs.evaluators.getters.web import BOOKMARKS
+from dart_envs.testing.fake_farm import ScriptedDesktop
 from dart_server.wire import ExecReply
 
 

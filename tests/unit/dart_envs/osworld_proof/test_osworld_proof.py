@@ -11,13 +11,13 @@ import osworld_data
 import pytest
 from typer.testing import CliRunner
 
-from dart_envs.cli import app
+from dart_envs.cli.main import app
 from dart_envs.errors import TaskError
-from dart_envs.evaluate.choice import INFEASIBLE, Scorer
-from dart_envs.osworld_proof.book import BEGIN, END, Book, accounted, proved, put_into, reason, to_markdown
-from dart_envs.osworld_proof.offline import OFFLINE
-from dart_envs.osworld_proof.oracles import ORACLES, reason_of
-from dart_envs.osworld_proof.prove import Case, Play, Result, cases
+from dart_envs.evaluators.scorer_choice import INFEASIBLE, Scorer
+from dart_envs.validation.osworld.offline import OFFLINE
+from dart_envs.validation.osworld.oracles import ORACLES, reason_of
+from dart_envs.validation.osworld.prove import Case, Play, Result, cases
+from dart_envs.validation.osworld.records import BEGIN, END, Book, accounted, proved, put_into, reason, to_markdown
 
 CAN = "e0df059f-28a6-4169-924f-b9623e7184cc"
 """An id that has a solution; the task below is ours."""

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import typer.testing
 
-from dart_envs.cli import app
-from dart_envs.scorer import install, places
+from dart_envs.cli.main import app
+from dart_envs.scorer import install, paths
 from dart_envs.scorer.inside import orphan
-from dart_envs.scorer.official import outcome_of
-from dart_envs.scorer.places import Installed
+from dart_envs.scorer.osworld import outcome_of
+from dart_envs.scorer.paths import Installed
 from dart_envs.scorer.workers import Pool, ScorerMissing, Worker, WorkerFailed, worker_bound
 
 ORPHAN = Path(orphan.__file__)
@@ -54,11 +54,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An installation whose scorer is `PROGRAM`."""
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
-    monkeypatch.setattr(places, "INSIDE", program)
-    python = places.interpreter(tmp_path / "scorer")
+    monkeypatch.setattr(paths, "INSIDE", program)
+    python = paths.interpreter(tmp_path / "scorer")
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
-    places.write_record(tmp_path / "scorer", Installed("1.0.2", "3.11.9", (), "pins"))
+    paths.write_record(tmp_path / "scorer", Installed("1.0.2", "3.11.9", (), "pins"))
     return tmp_path / "scorer"
 
 
@@ -100,9 +100,9 @@ def until(true: Callable[[], bool]) -> None:
 ASKER = """
 import sys
 from pathlib import Path
-from dart_envs.scorer import places
+from dart_envs.scorer import paths
 from dart_envs.scorer.workers import Worker
-places.INSIDE = Path(sys.argv[2])
+paths.INSIDE = Path(sys.argv[2])
 worker = Worker(Path(sys.argv[1]))
 said = worker.ask({"op": "hello"}, timeout_s=20.0)
 print(said["pid"], said["home"], flush=True)
@@ -114,7 +114,7 @@ def test_a_worker_whose_asker_was_killed_tidies_up_in_the_middle_of_a_request(pl
     ours, others = tmp_path / f"{orphan.FOLDER_PREFIX}1", tmp_path / "not-ours"
     for folder in (ours, others):
         folder.mkdir()
-    command = [sys.executable, "-c", ASKER, str(place), str(places.INSIDE), str(ours), str(others)]
+    command = [sys.executable, "-c", ASKER, str(place), str(paths.INSIDE), str(ours), str(others)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asker:
         assert asker.stdout is not None
         pid, home = asker.stdout.readline().split()
@@ -155,17 +155,17 @@ async def test_without_an_installation_the_cure_is_told(tmp_path: Path) -> None:
 
 
 def test_an_installation_counts_once_its_record_is_there(place: Path) -> None:
-    assert places.installed(place) == Installed("1.0.2", "3.11.9", (), "pins")
-    places.record_path(place).write_text("{half")
-    assert places.installed(place) is None
-    places.write_record(place, Installed("1.0.2", "3.11.9", ("audio",), "pins"))
-    places.interpreter(place).unlink()
-    assert places.installed(place) is None
+    assert paths.installed(place) == Installed("1.0.2", "3.11.9", (), "pins")
+    paths.record_path(place).write_text("{half")
+    assert paths.installed(place) is None
+    paths.write_record(place, Installed("1.0.2", "3.11.9", ("audio",), "pins"))
+    paths.interpreter(place).unlink()
+    assert paths.installed(place) is None
 
 
 def test_what_is_installed_already_is_left_alone(place: Path) -> None:
-    record = Installed("1.0.2", "3.11.9", ("audio",), places.pins_digest(("audio",)))
-    places.write_record(place, record)
+    record = Installed("1.0.2", "3.11.9", ("audio",), paths.pins_digest(("audio",)))
+    paths.write_record(place, record)
     said: list[str] = []
     assert install.install(place, ["audio"], say=said.append) == record
     assert "nothing to do" in said[0]
@@ -173,7 +173,7 @@ def test_what_is_installed_already_is_left_alone(place: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["--with", "speech"], ["--python", "/bin/false"]])
 def test_wrong_input_is_one_sentence(arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(places.DIRECTORY_VARIABLE, str(tmp_path / "nowhere"))
+    monkeypatch.setenv(paths.DIRECTORY_VARIABLE, str(tmp_path / "nowhere"))
     ended = typer.testing.CliRunner().invoke(app, ["scorer", "install", *arguments])
     assert ended.exit_code == 2
     assert not (tmp_path / "nowhere").exists()
@@ -182,8 +182,8 @@ def test_wrong_input_is_one_sentence(arguments: list[str], monkeypatch: pytest.M
 
 
 def test_every_pin_is_exact_but_for_torch() -> None:
-    for extra in (*places.EXTRAS, "base"):
-        for line in (places.PINS / f"{extra}.txt").read_text().splitlines():
+    for extra in (*paths.EXTRAS, "base"):
+        for line in (paths.PINS / f"{extra}.txt").read_text().splitlines():
             if line and not line.startswith("#") and extra != "ocr":
                 assert "==" in line, line
 

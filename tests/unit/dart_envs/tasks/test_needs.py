@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from dart_envs.core import AsyncDesktopEnv
+from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import AssetError, TaskError
-from dart_envs.evaluate import GETTERS
-from dart_envs.fake import FakeFarm, ScriptedDesktop
+from dart_envs.evaluators import GETTERS
 from dart_envs.tasks import BUNDLED, Task, parse_task, suite
-from dart_envs.tasks.needs import APPLICATIONS, lacking_apps, normalised
+from dart_envs.tasks.requirements import APPLICATIONS, lacking_apps, normalised
+from dart_envs.testing.fake_farm import FakeFarm, ScriptedDesktop
 from dart_server.wire import DesktopShape, ExecReply
 
 SHAPE = DesktopShape(image="mine", resolution=(640, 400))
@@ -92,7 +92,7 @@ async def test_images_of_another_machine_are_not_judged_by_ours() -> None:
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the only programs that scripted desktops have beside the shell's own."""
-    monkeypatch.setattr("dart_envs.tasks.needs._FOUND", set())
+    monkeypatch.setattr("dart_envs.tasks.requirements._FOUND", set())
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "echo").symlink_to("/bin/echo")

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from dart_envs.core import AsyncDesktopEnv
+from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import FarmError
-from dart_envs.fake import FakeFarm, ScriptedDesktop
 from dart_envs.tasks import Task, parse_task
-from dart_envs.tasks.proof import Job, Kind, Proof, jobs_of, prove, prove_all
-from dart_envs.tasks.proof_book import ProofBook, to_text
+from dart_envs.testing.fake_farm import FakeFarm, ScriptedDesktop
+from dart_envs.validation.records import ProofBook, to_text
+from dart_envs.validation.suites import Job, Kind, Proof, jobs_of, prove, prove_all
 from dart_server.wire import DesktopShape, ExecReply, FaultOwner, InputEvent
 
 SHAPE = DesktopShape(resolution=(640, 400))

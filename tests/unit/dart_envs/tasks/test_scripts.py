@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from dart_envs.errors import TaskError
-from dart_envs.fake import ScriptedDesktop
 from dart_envs.tasks import Task, parse_task
 from dart_envs.tasks.script import resolve
+from dart_envs.testing.fake_farm import ScriptedDesktop
 from dart_envs.types import Action, ActionType
 from dart_server.wire import A11yElement
 

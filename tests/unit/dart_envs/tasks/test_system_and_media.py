@@ -7,9 +7,9 @@ from base64 import b64decode
 
 import pytest
 
-from dart_envs.evaluate.artefacts import GuestFile
-from dart_envs.evaluate.metrics import METRICS
-from dart_envs.evaluate.pictures import decode, draw
+from dart_envs.evaluators.artifacts import GuestFile
+from dart_envs.evaluators.metrics import METRICS
+from dart_envs.evaluators.pictures import decode, draw
 from dart_envs.tasks import Task, suite
 from dart_envs.tasks.media.viewers import document
 

@@ -8,11 +8,11 @@ import osworld_data
 import pytest
 from typer.testing import CliRunner
 
-from dart_envs.cli import app
+from dart_envs.cli.main import app
+from dart_envs.envs.task_sources import select
 from dart_envs.errors import TaskError
-from dart_envs.fake import ScriptedDesktop
-from dart_envs.selection import select
 from dart_envs.tasks import Task, load, load_file, parse_task
+from dart_envs.testing.fake_farm import ScriptedDesktop
 from dart_server.wire import DesktopShape
 
 SHAPE = DesktopShape(resolution=(640, 400), font_size=16)

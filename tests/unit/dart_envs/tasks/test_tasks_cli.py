@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dart_envs.cli import app
+from dart_envs.cli.main import app
 from dart_envs.errors import FarmError
 from dart_envs.farm import AsyncFarm
 

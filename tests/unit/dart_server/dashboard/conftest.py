@@ -9,7 +9,7 @@ import pytest
 from dashboard_pages import ORIGIN, Page
 from farm_harness import Api, MakeApi, ManualClock
 
-from dart_server.providers.sim import SimProvider
+from dart_server.providers.sim.provider import SimProvider
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pytest
 from dashboard_pages import ORIGIN, Page
 from farm_harness import Api, ManualClock
 
-from dart_server.app import create_app
 from dart_server.dashboard.attempts import (
     ADDRESS_BURST,
     ADDRESS_EVERY_S,
@@ -17,6 +16,7 @@ from dart_server.dashboard.attempts import (
     network_of,
 )
 from dart_server.errors import FarmError
+from dart_server.http.app import create_app
 
 
 def refused(attempts: Attempts, host: str | None) -> float | None:

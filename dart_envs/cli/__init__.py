@@ -1,0 +1,1 @@
+"""The command line `dart-envs`: one module per group of commands."""

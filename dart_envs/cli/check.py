@@ -1,0 +1,209 @@
+"""`dart-envs tasks check`: are task files good, and do a suite's evaluators tell right from wrong?
+
+Role: arguments, files, output and exit codes: 0 all is well, 1 a proof fails or is missing, 2 wrong input, 130 interrupted. Non-goals:
+playing and judging (`dart_envs.validation.suites`), the table (`dart_envs.validation.records`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dart_envs.envs.env import make_shape
+from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
+from dart_envs.evaluators.scorer_choice import scorer_named
+from dart_envs.tasks import Suite, Task, load_file, suite
+from dart_server.wire import DesktopShape
+
+if TYPE_CHECKING:
+    from dart_envs.validation.records import ProofBook
+    from dart_envs.validation.suites import Job, Proof
+
+EXIT_FAILED = 1
+EXIT_WRONG_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+
+def check(
+    targets: Annotated[list[str] | None, typer.Argument(help="suites, or task files and folders of them")] = None,
+    families: Annotated[str | None, typer.Option("--families", "-f", help="comma-separated; default: all")] = None,
+    variations: Annotated[int, typer.Option("--variations", "-n", min=1, help="how many of each family")] = 1,
+    split: Annotated[str | None, typer.Option(help="take them from this split")] = None,
+    image: Annotated[str | None, typer.Option(help="desktop image; default: the suite's own")] = None,
+    resolution: Annotated[
+        str | None, typer.Option("--resolution", help="screen size in pixels; default: the suite's own")
+    ] = None,
+    font_size: Annotated[
+        int | None, typer.Option("--font-size", min=6, max=48, help="GUI font size in points; default: the suite's own")
+    ] = None,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, max=100, help="times that every play is done")] = 1,
+    parallel: Annotated[int, typer.Option("--parallel", "-p", min=1, max=64, help="desktops at a time")] = 2,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="folder of the proofs; the same command goes on where it stopped")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the record with every proof here")] = None,
+    scorer: Annotated[
+        str | None,
+        typer.Option(
+            help="who judges: auto, own or official; default: DART_SCORER, else auto; with --osworld: official"
+        ),
+    ] = None,
+    osworld: Annotated[
+        Path | None,
+        typer.Option(
+            "--osworld", help="folder of OSWorld's data: prove its tasks that need no network, officially scored"
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="with --osworld: a domain, or the beginning of an id; repeatable")
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option("--table", help="with --osworld: the Markdown page whose table is replaced")
+    ] = None,
+) -> None:
+    """Check task files, or prove suites on real desktops: the oracle scores 1; doing nothing, the near miss and cheats 0."""
+    from dart_envs.validation.records import RECORD_FILE, ProofBook, to_text
+    from dart_envs.validation.suites import jobs_of
+
+    if osworld is not None:
+        check_osworld(osworld, only or (), out, table, parallel, scorer)
+        return
+    if only or table is not None:
+        raise _stop(f"{'--only' if only else '--table'} goes with --osworld.", EXIT_WRONG_INPUT)
+    if not targets:
+        raise _stop("name a suite or task files, or OSWorld's data with --osworld.", EXIT_WRONG_INPUT)
+    paths = [Path(target) for target in targets]
+    if any(path.suffix == ".json" or path.exists() for path in paths):
+        check_files(paths)
+        return
+    names = None if families is None else [name.strip() for name in families.split(",") if name.strip()]
+    try:
+        judged_by = None if scorer is None else str(scorer_named(scorer))
+        wanted = [
+            (job, shape)
+            for chosen in map(suite, targets)
+            for shape in [chosen_shape(chosen, image, resolution, font_size)]
+            for job in jobs_of(choose(chosen, names, split, variations), repeats=repeats, scorer=judged_by)
+        ]
+        book = ProofBook(out)
+    except (TaskError, EvaluatorError, ValueError) as error:
+        raise _stop(str(error), EXIT_WRONG_INPUT) from None
+    code = 0
+    try:
+        asyncio.run(_prove(book, wanted, parallel))
+    except DartEnvError as error:
+        code = _say(str(error), EXIT_FAILED)
+    except KeyboardInterrupt:
+        code = _say("interrupted.", EXIT_INTERRUPTED)
+    if code and out is None:
+        raise typer.Exit(code)
+    record = {"targets": targets, "variations": variations, "repeats": repeats} | book.record(wanted)
+    if record["by_family"]:
+        print(to_text(record))
+    for place in (json_file, None if out is None else out / RECORD_FILE):
+        if place is not None:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    if code:
+        raise _stop(f"what was proved is in {out}; the same command goes on from there.", code)
+    if not record["all_hold"]:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def check_osworld(
+    folder: Path, only: Sequence[str], out: Path | None, page: Path | None, parallel: int, scorer: str | None
+) -> None:
+    """Prove OSWorld's offline tasks (`dart_envs.validation.osworld`)."""
+    from dart_envs.validation.osworld import command
+
+    try:
+        good = command.check(folder, only=only, out=out, page=page, parallel=parallel, scorer=scorer)
+    except (TaskError, EvaluatorError, ValueError, OSError) as error:
+        raise _stop(str(error), EXIT_WRONG_INPUT) from None
+    except DartEnvError as error:
+        raise _stop(str(error), EXIT_FAILED) from None
+    except KeyboardInterrupt:
+        raise _stop("interrupted; with --out the same command goes on from there.", EXIT_INTERRUPTED) from None
+    if not good:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def chosen_shape(chosen: Suite, image: str | None, resolution: str | None, font_size: int | None) -> DesktopShape:
+    """The suite's own desktop, but for what was asked for. Raises ValueError."""
+    size = chosen.shape.resolution
+    if resolution is not None:
+        width, _, height = resolution.partition("x")
+        if not (width.isdecimal() and height.isdecimal()):
+            raise ValueError(f"--resolution looks like 640x400, not {resolution!r}.")
+        size = int(width), int(height)
+    return make_shape(image or chosen.image, size, chosen.shape.font_size if font_size is None else font_size)
+
+
+def choose(chosen: Suite, families: Sequence[str] | None, split: str | None, variations: int) -> list[Task]:
+    """The first variations of each family. Raises TaskError."""
+    return [
+        chosen.load(task_id)
+        for family in families or chosen.families
+        for task_id in chosen.tasks(split, [family])[:variations]
+    ]
+
+
+def check_files(paths: Sequence[Path]) -> None:
+    """Load every file, and say the first thing that is wrong with each."""
+    files = [file for path in paths for file in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
+    wrong = 0
+    for file in files:
+        try:
+            task = load_file(file)
+        except TaskError as error:
+            wrong = _say(str(error), EXIT_WRONG_INPUT)
+            continue
+        missing = f" (cannot run here: no {', no '.join(task.unsupported)})" if task.unsupported else ""
+        print(f"{file}: good{missing}")
+    if wrong:
+        raise typer.Exit(wrong)
+
+
+async def _prove(book: ProofBook, wanted: Sequence[tuple[Job, DesktopShape]], parallel: int) -> None:
+    """Do what the book does not hold yet, shape by shape."""
+    from dart_envs.farm import AsyncFarm
+    from dart_envs.validation.suites import prove_all
+
+    todo: list[tuple[DesktopShape, list[Job]]] = []
+    for shape in dict.fromkeys(shape for _, shape in wanted):
+        own = [job for job, of in wanted if of == shape]
+        left = book.todo(own, shape)
+        if len(left) < len(own):
+            print(f"{len(own) - len(left)} of {len(own)} proofs stand already.", flush=True)
+        if left:
+            todo.append((shape, left))
+    if not todo:
+        return
+    async with await AsyncFarm.connect() as farm:
+        for shape, left in todo:
+            async for proof in prove_all(farm, left, shape=shape, parallel=parallel):
+                book.add(proof, shape)
+                print(line_of(proof), flush=True)
+
+
+def line_of(proof: Proof) -> str:
+    """One proof in one line."""
+    word = "ok  " if proof.holds else "FAIL"
+    times = f"set-up {proof.setup_s:5.2f} s, play {proof.play_s:5.2f} s"
+    again = "" if proof.attempts == 1 else f" ({proof.attempts} attempts)"
+    return f"{word} {proof.task_id:<28} {proof.kind:<10} {times}{again} {proof.cause or ''}".rstrip()
+
+
+def _say(message: str, code: int) -> int:
+    print(f"dart-envs: {message}", file=sys.stderr)
+    return code
+
+
+def _stop(message: str, code: int) -> typer.Exit:
+    return typer.Exit(_say(message, code))

@@ -1,0 +1,106 @@
+"""`dart-envs`: look at tasks, check them, play them, evaluate policies.
+
+Role: argument parsing, output and exit codes. Rule: wrong input is one sentence on standard error and exit code 2, a
+proof that fails or a farm that cannot be reached exits with 1. Non-goals: logic (`dart_envs.tasks`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from dart_envs.cli import assets, check, demos, evaluate, scorer
+from dart_envs.cli.check import EXIT_FAILED, EXIT_WRONG_INPUT
+from dart_envs.errors import TaskError
+from dart_envs.tasks import Split, Task, load, suite
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Desktops as environments.", pretty_exceptions_enable=False
+)
+tasks_app = typer.Typer(no_args_is_help=True, help="Tasks: list, show, check, play.")
+app.add_typer(tasks_app, name="tasks")
+app.add_typer(assets.app, name="assets")
+app.command(name="eval")(evaluate.evaluate)
+app.add_typer(scorer.app, name="scorer")
+tasks_app.command(name="check")(check.check)
+tasks_app.command(name="play")(demos.play)
+
+Families = Annotated[str | None, typer.Option("--families", "-f", help="comma-separated; default: all")]
+
+
+def wrong(message: str) -> typer.Exit:
+    """One sentence about wrong input; raise what is returned."""
+    print(f"dart-envs: {message}", file=sys.stderr)
+    return typer.Exit(EXIT_WRONG_INPUT)
+
+
+def failed(message: str) -> typer.Exit:
+    """One sentence about what did not work; raise what is returned."""
+    print(f"dart-envs: {message}", file=sys.stderr)
+    return typer.Exit(EXIT_FAILED)
+
+
+def _names(families: str | None) -> list[str] | None:
+    return None if families is None else [name.strip() for name in families.split(",") if name.strip()]
+
+
+@tasks_app.command("list")
+def list_tasks(
+    name: Annotated[str, typer.Argument(help="suite")] = "basics",
+    split: Annotated[str | None, typer.Option(help="train, validation or test")] = None,
+    families: Families = None,
+    ids: Annotated[bool, typer.Option("--ids", help="one task id per line")] = False,
+) -> None:
+    """List the families of a suite, or the ids of its tasks."""
+    try:
+        chosen = suite(name)
+        if ids:
+            for task_id in chosen.tasks(split, _names(families)):
+                print(task_id)
+            return
+        for family_name in _names(families) or chosen.families:
+            family = chosen.family(family_name)
+            counts = {part: len(chosen.tasks(part, [family_name])) for part in ([split] if split else list(Split))}
+            sizes = " ".join(f"{part}={count}" for part, count in counts.items())
+            marks = "".join(mark for mark, on in (("  [demo]", family.demo), ("  [held out]", family.held_out)) if on)
+            print(f"{family.name:<14} {family.app:<11} steps<={family.max_steps:<3} {sizes}  {family.about}{marks}")
+    except TaskError as error:
+        raise wrong(str(error)) from None
+
+
+@tasks_app.command()
+def show(
+    task: Annotated[str, typer.Argument(help="task id, or path of a JSON file")],
+    as_json: Annotated[bool, typer.Option("--json", help="the whole task in OSWorld's form")] = False,
+) -> None:
+    """Show one task."""
+    loaded = _load(task)
+    if as_json:
+        print(json.dumps(loaded.model_dump(mode="json", by_alias=True), indent=2, ensure_ascii=False))
+        return
+    print(f"{loaded.id}\n  {loaded.instruction}")
+    print(f"  split {loaded.split}, at most {loaded.max_steps} steps, content {loaded.content_hash[:12]}")
+    for step in loaded.config:
+        print(f"  set-up  {step.type} {json.dumps(dict(step.parameters), ensure_ascii=False)}")
+    print(f"  verdict {' '.join(loaded.evaluator.functions)}")
+    for missing in loaded.unsupported:
+        print(f"  cannot run: no {missing}")
+
+
+def _load(task: str) -> Task:
+    try:
+        return load(task)
+    except TaskError as error:
+        raise wrong(str(error)) from None
+
+
+def main() -> None:
+    """Entry point."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

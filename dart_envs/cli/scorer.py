@@ -1,0 +1,70 @@
+"""`dart-envs scorer`: the official scorer's installation.
+
+Role: arguments and words. Non-goals: installing (`dart_envs.scorer.install`).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from dart_envs.errors import DartEnvError
+from dart_envs.scorer import paths
+
+app = typer.Typer(no_args_is_help=True, help="OSWorld's own evaluators, in an environment of their own.")
+
+
+@app.command()
+def install(
+    extras: Annotated[
+        str,
+        typer.Option(
+            "--with", help="packages of rare metrics too, with commas between: audio, googledrive, ocr, or all"
+        ),
+    ] = "",
+    python: Annotated[str, typer.Option(help="the interpreter to make it with, Python 3.11 or 3.12")] = sys.executable,
+) -> None:
+    """Install desktop-env and what its evaluators need; about 800 MB. What is there already stays."""
+    from dart_envs.cli.main import failed, wrong
+    from dart_envs.scorer.install import InstallError, check
+    from dart_envs.scorer.install import install as make
+
+    chosen = [one.strip() for one in extras.split(",") if one.strip()]
+    chosen = list(paths.EXTRAS) if chosen == ["all"] else chosen
+    try:
+        check(chosen, python)
+    except InstallError as error:
+        raise wrong(str(error)) from None
+    try:
+        make(paths.directory(), chosen, python=python, say=lambda line: print(line, flush=True))
+    except DartEnvError as error:
+        raise failed(str(error)) from None
+
+
+@app.command()
+def status() -> None:
+    """Say what is installed, where, and whether it starts. Exit code 1 where it is not usable."""
+    from dart_envs.cli.main import failed
+    from dart_envs.scorer.workers import CURE, Worker
+
+    place = paths.directory()
+    record = paths.installed(place)
+    if record is None:
+        raise failed(f"OSWorld's official scorer is not installed in {place}. {CURE}")
+    try:
+        with Worker(place) as worker:
+            hello = worker.ask({"op": "hello"}, timeout_s=60.0)
+    except DartEnvError as error:
+        raise failed(f"{error} {CURE}") from None
+    print(f"{place}: desktop-env {hello['release']} on Python {hello['python']}")
+    print(
+        f"extras: {', '.join(record.extras) or 'none'}; {len(hello['metrics'])} metrics, {len(hello['getters'])} getters"
+    )
+    for package in hello["absent"]:
+        extra = paths.EXTRA_OF_PACKAGE.get(package)
+        cure = f"dart-envs scorer install --with {extra}" if extra else "no task needs it"
+        print(f"without {package}: {cure}")
+    if record.pins != paths.pins_digest(record.extras):
+        print(f"it was made from other pins than this version's; {CURE}")

@@ -1,0 +1,1 @@
+"""The environments: single, vectorised, their configuration, and what they share with the rollout worker."""

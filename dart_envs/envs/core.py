@@ -1,0 +1,379 @@
+"""One episode after another on leased desktops: the core under the Gymnasium env, the vector env and the
+rollout runner.
+
+Role: lease, prepare (set-up snapshots), step, judge once, and give every failure its owner. Rule: nothing
+here knows what a task does (`TaskLike`) or how a farm is reached (`FarmLike`); results are deterministic but
+for pixels, so timings live beside them. Non-goals: observation spaces and conversions of actions
+(`dart_envs.envs.env`), model calls (`dart_agent`).
+
+    reset:  lease ─► claim set-up ─► ready: restore a copy ──────────────────────────► settle ─► first observation
+                                 └─► build: boot, run the set-up, publish, restore ──┘
+    step:   action ─► events ─► frame ─► DONE, FAIL or last step? ─► health ─► evaluate ─► reward
+    faults: policy broke it: terminated, 0.0 · farm or host: truncated, masked, lease replaced · evaluator: truncated, masked
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dart_envs.actions import to_gesture
+from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.envs.evaluation_target import (
+    JudgeOn,
+    check_alive,
+    check_outcome,
+    copy_of,
+    desktop_to_judge,
+    judge_on_named,
+)
+from dart_envs.envs.prepare import Preparer
+from dart_envs.errors import (
+    ActionError,
+    DartEnvError,
+    DesktopGone,
+    EvaluatorError,
+    FarmError,
+    GuestError,
+    LeaseLost,
+    SetupError,
+)
+from dart_envs.evaluators.scorer_choice import scorer_named
+from dart_envs.farm.base import FarmLike, LeaseLike
+from dart_envs.farm.transport import FATAL_CODES
+from dart_envs.types import (
+    Action,
+    ActionType,
+    EndReason,
+    Frame,
+    Gesture,
+    KnowsNeeds,
+    Observation,
+    Outcome,
+    StepResult,
+    TaskLike,
+)
+from dart_server.wire import DesktopShape, FaultOwner, SettleSpec
+
+log = logging.getLogger(__name__)
+
+DEFAULT_SETTLE = SettleSpec(quiet_ms=100, cap_ms=2_000)
+RESET_SETTLE = SettleSpec(quiet_ms=200, cap_ms=3_000)
+RESET_ATTEMPTS = 3
+EVALUATE_TIMEOUT_S = 120.0
+REFUSED_EVENT_CODES = frozenset({"unknown_key", "bad_request"})
+CODE_TIMEOUT_S = 60.0
+CODE_HEAD = "import pyautogui; import time; pyautogui.FAILSAFE = False\n"
+"""What comes before an agent's own Python, as OSWorld's agents expect."""
+_FINAL = {ActionType.DONE: EndReason.DONE, ActionType.FAIL: EndReason.FAIL}
+
+
+class AsyncDesktopEnv:
+    """Episodes of tasks on one desktop at a time. Not for concurrent calls; close it with `aclose`.
+
+    farm: where desktops come from; it is not closed here. max_steps: overrides the task's own budget.
+    observation: which of `screenshot`, `a11y`, `a11y_xml`, `terminal` to fetch at every step. labels: shown in the farm's
+    lists of leases. judge_on: `desktop` or `copy`, what an episode's end is judged on (`dart_envs.envs.evaluation_target`). scorer: `auto`, `own` or
+    `official` is passed on to the task's `evaluate`; None leaves it to `DART_SCORER`.
+    """
+
+    def __init__(
+        self,
+        farm: FarmLike,
+        *,
+        shape: DesktopShape | None = None,
+        max_steps: int | None = None,
+        settle: SettleSpec = DEFAULT_SETTLE,
+        observation: Sequence[str] = ("screenshot",),
+        ttl_s: float = 60.0,
+        wait_s: float = 60.0,
+        setup_wait_s: float = 180.0,
+        evaluate_timeout_s: float = EVALUATE_TIMEOUT_S,
+        labels: Mapping[str, str] | None = None,
+        judge_on: JudgeOn | str = JudgeOn.DESKTOP,
+        scorer: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        unknown = set(observation) - {"screenshot", "a11y", "a11y_xml", "terminal"}
+        if unknown or "screenshot" not in observation:
+            raise ValueError(
+                f"observation must name screenshot, and may name a11y, a11y_xml and terminal; got {tuple(observation)}."
+            )
+        if max_steps is not None and max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, not {max_steps}.")
+        self.shape = shape or DesktopShape()
+        self._farm = farm
+        self._max_steps = max_steps
+        self._settle = settle
+        self._parts = frozenset(observation)
+        self._ttl_s, self._wait_s = ttl_s, wait_s
+        self._evaluate_timeout_s = evaluate_timeout_s
+        self._labels = dict(labels or {})
+        self._judge_on = judge_on_named(judge_on)
+        self._how: dict[str, Any] = {} if scorer is None else {"scorer": str(scorer_named(scorer))}
+        self._clock = clock
+        self._preparer = Preparer(farm, self.shape, clock=clock, wait_s=setup_wait_s)
+        self._lease: LeaseLike | None = None
+        self._unusable = False
+        self._task: TaskLike | None = None
+        self._over = True
+        self._steps = 0
+        self._last: Observation | None = None
+        self._pointer = (0, 0)
+        self.timings_s: dict[str, float] = {}
+        """How long the parts of the last `reset` or `step` took, seconds: lease, prepare, act, evaluate."""
+
+    @property
+    def lease(self) -> LeaseLike | None:
+        """The desktop now held, for set-up tools, oracles and debugging."""
+        return self._lease
+
+    @property
+    def task(self) -> TaskLike | None:
+        """The task of the running or last episode."""
+        return self._task
+
+    @property
+    def pointer(self) -> tuple[int, int]:
+        """Where the pointer was in the last frame, screen pixels; the origin before the first."""
+        return self._pointer
+
+    @property
+    def max_steps(self) -> int:
+        """Step budget of the episode."""
+        if self._max_steps is not None:
+            return self._max_steps
+        return self._task.max_steps if self._task is not None else 1
+
+    # Reset.
+
+    async def reset(
+        self, task: TaskLike, seed: int | None = None, *, share_setup: bool | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start an episode of `task` on a fresh copy of its prepared desktop; first observation and info.
+
+        share_setup: True when more episodes of this task follow, so that its prepared state is worth a snapshot; None: the task
+        says whether it is.
+
+        A desktop or lease that fails meanwhile is replaced, up to three times. `seed` is recorded in info:
+        the desktop itself has no randomness of ours. Raises `TaskError` for a task that lacks something it needs, before a desktop
+        is leased (where only the desktop can tell, before it is set up), and `SetupError`, `FarmError`, `DesktopGone` or `LeaseLost`
+        when no attempt came through.
+        """
+        self._over, self._task, self._steps, self._last = True, task, 0, None
+        self.timings_s = {}
+        if isinstance(task, KnowsNeeds):
+            await task.check_needs(self.shape, local_images=getattr(self._farm, "embedded", False))
+        for attempt in range(1, RESET_ATTEMPTS + 1):
+            try:
+                observation = await self._start(task, share_setup)
+            except (DesktopGone, LeaseLost, GuestError, FarmError, SetupError) as error:
+                self._unusable = True
+                if attempt == RESET_ATTEMPTS or not _worth_retrying(error):
+                    raise
+                log.warning("Attempt %d to start %s failed, trying another desktop: %s", attempt, task.id, error)
+            except BaseException:  # a cancelled set-up leaves a half-made desktop; raised again
+                self._unusable = True
+                raise
+            else:
+                self._over, self._last = False, observation
+                return observation, {"task_id": task.id, "max_steps": self.max_steps, "seed": seed}
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _start(self, task: TaskLike, share_setup: bool | None) -> Observation:
+        started_s = self._clock.monotonic()
+        if self._lease is not None and (self._unusable or self._lease.lost):
+            await self.drop_lease()
+        fresh = self._lease is None
+        if self._lease is None:
+            key = self._preparer.known_key(task, share_setup)
+            self._lease = await self._farm.lease(
+                self.shape, key, ttl_s=self._ttl_s, wait_s=self._wait_s, labels=self._labels
+            )
+            self._unusable = False
+        leased_s = self._clock.monotonic()
+        await self._preparer.prepare(self._lease, task, fresh=fresh, share=share_setup)
+        prepared_s = self._clock.monotonic()
+        observation = await self._observe(await self._lease.step([], RESET_SETTLE))
+        self.timings_s = {
+            "lease": leased_s - started_s,
+            "prepare": prepared_s - leased_s,
+            "act": self._clock.monotonic() - prepared_s,
+        }
+        return observation
+
+    # Step.
+
+    async def step(self, action: Action | Gesture) -> StepResult:
+        """Perform one action and observe; judge when the action ends the episode or uses up the budget.
+
+        A `Gesture` is performed as it is; one with code tells in `info["code"]` how the code ended.
+
+        Raises `ActionError` (nothing happened, the step does not count) and `DartEnvError` when no episode is
+        running. Faults of the farm and of the desktop never raise: they end the episode, and the result says
+        whose they were.
+        """
+        if self._over or self._lease is None or self._last is None:
+            raise DartEnvError("No episode is running; call reset() first.")
+        gesture = action if isinstance(action, Gesture) else to_gesture(action, self.shape.resolution)
+        said: dict[str, Any] = {}
+        started_s = self._clock.monotonic()
+        self.timings_s = {}
+        try:
+            if gesture.code is not None:
+                said = {"code": await self._run_code(self._lease, gesture.code)}
+            if gesture.end is None or gesture.events or gesture.code is not None:
+                self._last = await self._observe(await self._lease.step(list(gesture.events), self._settle))
+        except GuestError as error:
+            if error.code in REFUSED_EVENT_CODES:
+                raise ActionError(f"The desktop refused the action: {error}") from error
+            return self._faulted(error)
+        except (DesktopGone, LeaseLost, FarmError) as error:
+            return self._faulted(error)
+        except BaseException:  # of a cancelled action nobody knows the effect; raised again
+            self._over = self._unusable = True
+            raise
+        finally:
+            self.timings_s["act"] = self._clock.monotonic() - started_s
+        self._steps += 1
+        if gesture.end is None and self._steps < self.max_steps:
+            return StepResult(self._last, 0.0, terminated=False, truncated=False, end=None, info=self._info() | said)
+        result = await self._judge(EndReason.MAX_STEPS if gesture.end is None else _FINAL[gesture.end])
+        return replace(result, info={**result.info, **said})
+
+    async def _run_code(self, lease: LeaseLike, code: str) -> dict[str, Any]:
+        """Run Python inside the desktop as its user; how it ended is data, whatever it was."""
+        reply = await lease.exec(["python", "-c", CODE_HEAD + code], timeout_s=CODE_TIMEOUT_S)
+        return {"returncode": reply.returncode, "timed_out": reply.timed_out, "stderr": reply.stderr[-2_000:]}
+
+    async def evaluate(self) -> Outcome:
+        """Judge the desktop as it is now, on a copy: the episode feels a short pause and nothing else, and goes on.
+
+        The copy takes another desktop of the farm for that long. Raises `DartEnvError` when no episode is running, `EvaluatorError` where
+        there is no verdict, `DesktopError` or `FarmError` (no forks with this provider, no free desktop) where there is no copy.
+        """
+        if self._over or self._lease is None or self._task is None:
+            raise DartEnvError("No episode is running; call reset() first.")
+        async with copy_of(self._lease, self._wait_s) as copy:
+            try:
+                async with asyncio.timeout(self._evaluate_timeout_s):
+                    outcome = await self._task.evaluate(copy, **self._how)
+                check_outcome(outcome)
+                await check_alive(copy)
+            except TimeoutError:
+                raise EvaluatorError(f"The evaluator took more than {self._evaluate_timeout_s:g} s.") from None
+            except DartEnvError:
+                raise
+            except Exception as error:
+                raise EvaluatorError(f"{type(error).__name__}: {error}") from error
+        return outcome
+
+    async def _judge(self, end: EndReason) -> StepResult:
+        """The evaluator's one run of this episode. A desktop that was broken from inside scores 0 whatever it
+        holds; one that could not do what the evaluator asked may have passed for a solved one."""
+        assert self._lease is not None
+        assert self._task is not None
+        self._over = True
+        started_s = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(self._evaluate_timeout_s):
+                await check_alive(self._lease)
+                async with desktop_to_judge(self._lease, self._judge_on, self._wait_s) as (desktop, judged_on):
+                    outcome = await self._task.evaluate(desktop, end=end, **self._how)
+                    check_outcome(outcome)
+                    if outcome.reward > 0.0:
+                        await check_alive(desktop)
+        except (DesktopGone, LeaseLost, FarmError) as error:
+            return self._faulted(error)
+        except Exception as error:  # noqa: BLE001 - whatever an evaluator raises is its own failure, never a score
+            return await self._evaluator_failed(error)
+        except BaseException:  # a cancelled judgement may have changed the desktop; raised again
+            self._unusable = True
+            raise
+        finally:
+            self.timings_s["evaluate"] = self._clock.monotonic() - started_s
+        details = dict(outcome.details) | ({} if judged_on == JudgeOn.DESKTOP else {"judged_on": str(judged_on)})
+        return self._ended(end, reward=float(outcome.reward), details=details)
+
+    async def _evaluator_failed(self, error: Exception) -> StepResult:
+        """An evaluator that failed on a desktop that turns out to be dead did not fail by itself."""
+        assert self._lease is not None
+        try:
+            await check_alive(self._lease)
+        except (DesktopGone, LeaseLost, FarmError) as fault:
+            return self._faulted(fault)
+        what = str(error) if isinstance(error, EvaluatorError) else f"{type(error).__name__}: {error}"
+        log.warning("The evaluator of %s failed: %s", self._task.id if self._task else "?", what)
+        return self._ended(EndReason.EVALUATOR_ERROR, cause=f"evaluator: {what}")
+
+    # Ends.
+
+    def _faulted(self, error: DesktopGone | LeaseLost | FarmError | GuestError) -> StepResult:
+        self._over = self._unusable = True
+        if isinstance(error, DesktopGone) and error.fault_owner is FaultOwner.POLICY:
+            return self._ended(EndReason.BROKE_DESKTOP, cause=error.cause)
+        log.warning("The episode of %s ends by a fault of the farm: %s", self._task.id if self._task else "?", error)
+        code = error.cause if isinstance(error, DesktopGone) else getattr(error, "code", "lease_lost")
+        return self._ended(EndReason.FARM_FAULT, cause=f"{code}: {error}")
+
+    def _ended(
+        self, end: EndReason, *, reward: float = 0.0, cause: str | None = None, details: Mapping[str, Any] | None = None
+    ) -> StepResult:
+        assert self._last is not None
+        self._over = True
+        terminated = end in {EndReason.DONE, EndReason.FAIL, EndReason.BROKE_DESKTOP}
+        info = {**self._info(), "end": end.value, "masked": end.masked, "cause": cause}
+        if details is not None:
+            info["outcome"] = dict(details)
+        return StepResult(self._last, reward, terminated=terminated, truncated=not terminated, end=end, info=info)
+
+    def _info(self) -> dict[str, Any]:
+        return {"task_id": self._task.id if self._task else None, "steps": self._steps}
+
+    async def _observe(self, frame: Frame) -> Observation:
+        assert self._lease is not None
+        assert self._task is not None
+        self._pointer = frame.header.cursor
+        a11y = tuple(await self._lease.a11y()) if "a11y" in self._parts else None
+        terminal = await self._lease.terminal() if "terminal" in self._parts else None
+        xml = await _tree_xml(self._lease) if "a11y_xml" in self._parts else None
+        return Observation(frame.image, self._task.instruction, a11y, terminal, xml)
+
+    # The end.
+
+    async def drop_lease(self) -> None:
+        """Give the desktop back; the next reset takes another one. Ends the running episode. Idempotent."""
+        self._over = True
+        lease, self._lease = self._lease, None
+        self._unusable = False
+        if lease is not None:
+            await lease.release()
+
+    async def aclose(self) -> None:
+        """Give the desktop back. Idempotent."""
+        await self.drop_lease()
+
+    async def __aenter__(self) -> AsyncDesktopEnv:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        with contextlib.suppress(DartEnvError):
+            await self.aclose()
+
+
+async def _tree_xml(lease: LeaseLike) -> str:
+    """The accessibility tree in OSWorld's form. Raises `GuestError` for an answer that is none."""
+    reply = await lease.guest("GET", "/accessibility")
+    try:
+        return str(json.loads(reply.content)["AT"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise GuestError(f"The accessibility tree did not come (status {reply.status}).", code="bad_tree") from error
+
+
+def _worth_retrying(error: DartEnvError) -> bool:
+    return not (isinstance(error, FarmError) and (error.code in FATAL_CODES or error.code == "no_capacity"))

@@ -1,0 +1,368 @@
+"""Many desktops in one process: a Gymnasium vector environment over one farm connection and one event loop.
+
+Role: `DartVectorEnv` (`gym.make_vec("DartOSWorld-v0", num_envs=N)`), with `step_async`/`step_wait`, and
+`send`/`recv` that answer with whichever desktops are ready first. Rule: no desktop waits for another but
+where the caller asks for all; what goes wrong on one ends that one's episode and nothing else; a time-out
+loses nothing (wait again). Each action has a tag, and its answer carries it: no answer can be taken for another step's. Non-goals:
+processes, shared memory, policy calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import weakref
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from dart_envs.action_spaces import ActionSpaceChoice, make_codec
+from dart_envs.envs.env import (
+    OBSERVATION,
+    RESET_OPTIONS,
+    check_farm,
+    check_reset_options,
+    make_core_options,
+    make_shape,
+)
+from dart_envs.envs.evaluation_target import JudgeOn
+from dart_envs.envs.slot import Slot, SlotSpec, Transition
+from dart_envs.envs.task_sources import TaskChoice, select
+from dart_envs.errors import ActionError, DartEnvError
+from dart_envs.farm.base import FarmLike
+from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.loop import LoopThread
+from dart_envs.observations.views import ObservationChoice, View, make_spec
+from dart_envs.types import Gesture, Outcome, RgbImage
+from dart_server.wire import SettleSpec
+
+_T = TypeVar("_T")
+Batch = tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+
+
+class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
+    """`num_envs` desktops, each with its own episode. The other arguments are those of `DartOSWorldEnv`, one
+    set for all.
+
+    Observations are batched Dicts: `screenshot` uint8 [N, H, W, 3], texts as tuples of N. Actions: a batch of
+    `action_space`, or a sequence of N single actions (elements, `Action`s or JSON forms). All actions of a
+    call are checked before any is performed.
+
+    autoreset_mode: one of Gymnasium's three, by value or name (`dart_envs.envs.slot` says what each means). step_deadline_s, reset_deadline_s:
+    seconds after which one desktop's step (reset) is given up: its episode ends, masked, and the desktop is replaced; the others never
+    notice. `infos["tag"]` numbers the actions of this vector; `send` tells the tags of its own.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
+        "render_modes": ["rgb_array"],
+        "render_fps": 2,
+        "autoreset_mode": AutoresetMode.NEXT_STEP,
+    }
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        task: TaskChoice = None,
+        split: str = "train",
+        max_steps: int | None = None,
+        resolution: tuple[int, int] = (1920, 1080),
+        font_size: int | None = None,
+        image: str | None = None,
+        farm: str | FarmLike | None = None,
+        render_mode: str | None = None,
+        settle: SettleSpec | Mapping[str, int] | None = None,
+        observation: ObservationChoice = OBSERVATION,
+        labels: Mapping[str, str] | None = None,
+        action_space: ActionSpaceChoice = "canonical",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        step_deadline_s: float | None = None,
+        reset_deadline_s: float | None = None,
+        judge_on: JudgeOn | str = JudgeOn.DESKTOP,
+        scorer: str | None = None,
+    ) -> None:
+        if num_envs < 1:
+            raise ValueError(f"num_envs must be at least 1, not {num_envs}.")
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise ValueError(f"render_mode is None or rgb_array, not {render_mode!r}.")
+        if not all(limit_s is None or limit_s > 0 for limit_s in (step_deadline_s, reset_deadline_s)):
+            raise ValueError("step_deadline_s and reset_deadline_s are seconds above 0, or None.")
+        self.num_envs = num_envs
+        self.render_mode = render_mode
+        self.tasks = select(task, split)
+        self.shape = make_shape(image or self.tasks.image, resolution, font_size)
+        self._view = View(make_spec(observation), self.shape.resolution)
+        self._codecs = [make_codec(action_space, self.shape.resolution) for _ in range(num_envs)]
+        self.single_action_space = self._codecs[0].space
+        self.single_observation_space = self._view.space
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        core_options = make_core_options(self.shape, max_steps, settle, self._view.spec.parts, labels, judge_on, scorer)
+        mode = _mode(autoreset_mode)
+        self.metadata = {**self.metadata, "autoreset_mode": mode}  # type: ignore[misc]
+        self._spec = SlotSpec(self.tasks, self._view, core_options, mode, step_deadline_s, reset_deadline_s)
+        self._farm = check_farm(farm)
+        self._own_farm: AsyncFarm | None = None
+        self._loop = LoopThread.shared()
+        self._slots: list[Slot] = []
+        self._running: dict[int, asyncio.Task[Transition]] = {}
+        self._waiting_for: str | None = None
+        self._tags: dict[int, int] = {}
+        self._next_tag = 0
+        atexit.register(_close_if_alive, weakref.ref(self))
+
+    # Everybody together.
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start an episode everywhere. `seed` s gives desktop i the seed s+i. `options`: `task` for all
+        desktops; `reset_mask`, bool [N], resets only where it is true. Steps in flight are cancelled."""
+        check_reset_options(options, (*RESET_OPTIONS, "reset_mask"))
+        chosen = dict(options or {})
+        mask = np.asarray(chosen.pop("reset_mask", np.ones(self.num_envs, dtype=np.bool_)), dtype=np.bool_)
+        if mask.shape != (self.num_envs,):
+            raise ValueError(f"reset_mask has one entry per desktop ({self.num_envs}), not shape {mask.shape}.")
+        seeds = self._seeds(seed)
+        self._run(self._prepare_slots())
+        self._waiting_for = None
+        wanted = [index for index in range(self.num_envs) if mask[index] or self._slots[index].blank]
+        transitions = self._run(self._reset_all(wanted, seeds, chosen.get("task")))
+        failed = [transition.error for transition in transitions if transition.error is not None]
+        if failed and len(failed) == len(wanted):
+            raise failed[0]
+        observations, *_, infos = self._batch(transitions)
+        return observations, infos
+
+    def step(self, actions: Any) -> Batch:
+        """Perform one action everywhere and wait for all."""
+        self.step_async(actions)
+        return self.step_wait()
+
+    def step_async(self, actions: Any) -> None:
+        """Send one action to every desktop; `step_wait` brings the results. Raises `ActionError` before
+        anything is sent."""
+        self._check_idle("step_async")
+        canonical = self._actions(actions, range(self.num_envs))
+        self._run(self._start(dict(enumerate(canonical))))
+        self._waiting_for = "step"
+
+    def step_wait(self, timeout: float | None = None) -> Batch:
+        """Results of `step_async`, all desktops. After a `TimeoutError` nothing is lost: call it again for
+        the same results."""
+        if self._waiting_for != "step":
+            raise NoAsyncCallError("step_wait was called without step_async before it.", "step")
+        self._run(self._wait(self.num_envs, timeout))
+        self._waiting_for = None
+        return self._batch(self._run(self._collect(self.num_envs)))
+
+    # First come, first served.
+
+    def send(self, actions: Any, env_ids: Sequence[int]) -> NDArray[np.int64]:
+        """Send one action each to the desktops `env_ids`, none of which may be busy; `recv` brings the
+        results. Returns the actions' tags, int64 [k], which come back in the infos."""
+        self._check_idle("send", allow="recv")
+        busy = sorted(set(env_ids) & set(self._running))
+        if busy or len(set(env_ids)) != len(env_ids):
+            raise AlreadyPendingCallError(f"Desktops {busy or list(env_ids)} have an action in flight already.", "send")
+        canonical = self._actions(actions, env_ids)
+        self._run(self._start(dict(zip(env_ids, canonical, strict=True))))
+        self._waiting_for = "recv"
+        return np.array([self._tags[index] for index in env_ids], dtype=np.int64)
+
+    def recv(self, min_envs: int = 1, timeout: float | None = None) -> tuple[Any, ...]:
+        """The first `min_envs` results or more, as (observations, rewards, terminations, truncations, infos,
+        env_ids), batched over those k desktops; infos is a list of k dicts. After a `TimeoutError` nothing is
+        lost."""
+        if not 1 <= min_envs <= len(self._running):
+            raise NoAsyncCallError(f"{len(self._running)} desktops are busy; recv cannot wait for {min_envs}.", "recv")
+        self._run(self._wait(min_envs, timeout))
+        ready = self._run(self._collect(min_envs))
+        self._waiting_for = "recv" if self._running else None
+        observations, rewards, terminated, truncated = self._stack(ready)
+        ids = np.array([transition.index for transition in ready], dtype=np.int64)
+        return observations, rewards, terminated, truncated, [transition.info for transition in ready], ids
+
+    # The rest of the interface.
+
+    def evaluate(self, env_ids: Sequence[int] | None = None) -> tuple[NDArray[np.float64], list[dict[str, Any]]]:
+        """The evaluators' verdicts on the desktops `env_ids` (None: all) as they are now, at any step: dense rewards. Each is made on
+        a copy, for which the farm needs a free desktop; the episodes go on undisturbed.
+
+        Returns rewards float64 [k], NaN where there is no verdict, and k dicts with the `outcome`, or the `cause` of there being none.
+        Desktops with an action in flight are refused.
+        """
+        indices = list(range(self.num_envs)) if env_ids is None else [int(index) for index in env_ids]
+        if not self._slots:
+            raise gym.error.ResetNeeded("Call reset() before evaluate.")
+        if busy := sorted(set(indices) & set(self._running)):
+            raise AlreadyPendingCallError(f"Desktops {busy} have an action in flight.", "evaluate")
+        verdicts = self._run(self._evaluate(indices))
+        rewards = np.array([one.reward if isinstance(one, Outcome) else np.nan for one in verdicts], dtype=np.float64)
+        infos = [
+            {"outcome": dict(one.details)} if isinstance(one, Outcome) else {"cause": str(one)} for one in verdicts
+        ]
+        return rewards, infos
+
+    def render(self) -> tuple[RgbImage, ...] | None:
+        """The last screenshot of every desktop."""
+        if self.render_mode != "rgb_array":
+            return None
+        width, height = self.shape.resolution
+        blank = np.zeros((height, width, 3), dtype=np.uint8)
+        return tuple(slot.screen if slot.screen is not None else blank.copy() for slot in self._slots)
+
+    @property
+    def busy(self) -> tuple[int, ...]:
+        """Desktops with an action in flight."""
+        return tuple(sorted(self._running))
+
+    def close_extras(self, **_kwargs: Any) -> None:
+        """Cancel what is in flight, give all desktops back, disconnect."""
+        self._run(self._aclose())
+
+    # On the loop.
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return self._loop.run(work)
+
+    async def _prepare_slots(self) -> None:
+        await self._cancel()
+        if not self._slots:
+            farm = self._farm
+            if farm is None or isinstance(farm, str):
+                farm = self._own_farm = await AsyncFarm.connect(farm)
+            self._slots = [Slot(index, farm, self._spec, self._codecs[index]) for index in range(self.num_envs)]
+
+    async def _reset_all(self, wanted: Iterable[int], seeds: Sequence[int | None], task: Any) -> list[Transition]:
+        chosen = set(wanted)
+        return list(
+            await asyncio.gather(
+                *(
+                    slot.reset(seed=seeds[slot.index], task=task) if slot.index in chosen else slot.repeat()
+                    for slot in self._slots
+                )
+            )
+        )
+
+    async def _start(self, actions: Mapping[int, Gesture]) -> None:
+        for index, action in actions.items():
+            self._tags[index], self._next_tag = self._next_tag, self._next_tag + 1
+            self._running[index] = asyncio.create_task(self._slots[index].advance(action), name=f"dart-slot-{index}")
+
+    async def _wait(self, count: int, timeout_s: float | None) -> None:
+        async with asyncio.timeout(timeout_s):
+            while sum(task.done() for task in self._running.values()) < count:
+                pending = [task for task in self._running.values() if not task.done()]
+                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _collect(self, at_least: int) -> list[Transition]:
+        ready = [index for index, task in sorted(self._running.items()) if task.done()]
+        assert len(ready) >= at_least
+        answers = [self._running.pop(index).result() for index in ready]
+        return [replace(answer, info={**answer.info, "tag": self._tags[answer.index]}) for answer in answers]
+
+    async def _evaluate(self, indices: Sequence[int]) -> list[Outcome | DartEnvError]:
+        async def verdict(slot: Slot) -> Outcome | DartEnvError:
+            try:
+                return await slot.evaluate()
+            except DartEnvError as error:
+                return error
+
+        return list(await asyncio.gather(*(verdict(self._slots[index]) for index in indices)))
+
+    async def _cancel(self) -> None:
+        running, self._running = list(self._running.values()), {}
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _aclose(self) -> None:
+        await self._cancel()
+        slots, self._slots = self._slots, []
+        await asyncio.gather(*(slot.aclose() for slot in slots))
+        if self._own_farm is not None:
+            await self._own_farm.aclose()
+            self._own_farm = None
+
+    # Batches.
+
+    def _check_idle(self, call: str, *, allow: str | None = None) -> None:
+        if not self._slots:
+            raise gym.error.ResetNeeded(f"Call reset() before {call}.")
+        if self._waiting_for is not None and self._waiting_for != allow:
+            raise AlreadyPendingCallError(
+                f"{call} was called while a {self._waiting_for} is pending.", self._waiting_for
+            )
+
+    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
+        if seed is None:
+            return [None] * self.num_envs
+        if isinstance(seed, int | np.integer):
+            return [int(seed) + index for index in range(self.num_envs)]
+        if len(seed) != self.num_envs:
+            raise ValueError(f"There are {self.num_envs} desktops and {len(seed)} seeds.")
+        return list(seed)
+
+    def _actions(self, actions: Any, indices: Sequence[int]) -> list[Gesture]:
+        count = len(indices)
+        if isinstance(actions, Mapping):
+            short = [name for name, column in actions.items() if len(column) != count]
+            if short:
+                raise ActionError(f"The batch of actions needs {count} entries in {', '.join(short)}.")
+            singles: list[Any] = [{name: column[row] for name, column in actions.items()} for row in range(count)]
+        else:
+            singles = list(actions)
+            if len(singles) != count:
+                raise ActionError(f"{count} actions are needed, one per desktop, not {len(singles)}.")
+        ended = [index for index in indices if self._slots[index].over]
+        if ended and self._spec.autoreset is AutoresetMode.DISABLED:
+            raise gym.error.ResetNeeded(f"The episodes of desktops {ended} have ended; reset them with a reset_mask.")
+        gestures = [
+            self._codecs[index].decode(single, self._slots[index].pointer)
+            for index, single in zip(indices, singles, strict=True)
+        ]
+        for index in indices:
+            self._codecs[index].performed()
+        return gestures
+
+    def _stack(
+        self, ready: Sequence[Transition]
+    ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+        elements = [transition.element for transition in ready]
+        observations: dict[str, Any] = {name: tuple(element[name] for element in elements) for name in elements[0]}
+        observations["screenshot"] = np.stack(observations["screenshot"])
+        rewards = np.array([transition.reward for transition in ready], dtype=np.float64)
+        terminated = np.array([transition.terminated for transition in ready], dtype=np.bool_)
+        truncated = np.array([transition.truncated for transition in ready], dtype=np.bool_)
+        return observations, rewards, terminated, truncated
+
+    def _batch(self, transitions: Sequence[Transition]) -> Batch:
+        infos: dict[str, Any] = {}
+        for transition in transitions:
+            infos = self._add_info(infos, transition.info, transition.index)
+        return (*self._stack(transitions), infos)
+
+
+def _mode(given: AutoresetMode | str) -> AutoresetMode:
+    """By value or by name. Raises `ValueError`."""
+    if isinstance(given, AutoresetMode):
+        return given
+    found = [mode for mode in AutoresetMode if given in (mode.name, mode.value)]
+    if not found:
+        names = ", ".join(mode.name for mode in AutoresetMode)
+        raise ValueError(f"autoreset_mode is one of {names}, not {given!r}.")
+    return found[0]
+
+
+def _close_if_alive(reference: weakref.ref[DartVectorEnv]) -> None:
+    """At the interpreter's end, give back what was forgotten."""
+    vector = reference()
+    if vector is not None:
+        vector.close()

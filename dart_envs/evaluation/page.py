@@ -1,0 +1,231 @@
+"""The report as a web page of its own: what each step budget came to, side by side, and every trial.
+
+Role: `to_html`. Rule: one file without scripts or anything from elsewhere, readable on a narrow screen and in the dark; what has no verdict
+never looks like a 0. Non-goals: numbers (`report`).
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dart_envs.evaluation.report import ALL, INFEASIBLE, Row, Summary, summarise
+from dart_envs.evaluation.run import Trial
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --line: #d9dee5; --ground: #fff; --raised: #f5f7fa; --good: #1a7f37;
+  --bar: #2f6feb; --wide: #b6cdf8; --warn: #9a6700; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ee; --soft: #9aa4b0; --line: #343b45; --ground: #15181d; --raised: #1d2229;
+  --good: #4ac26b; --bar: #6ea0ff; --wide: #2c4475; --warn: #d4a72c; } }
+* { box-sizing: border-box; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 72rem; padding: 1.5rem 1rem 4rem; color: var(--ink);
+  background: var(--ground); }
+h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 .75rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin: 2.25rem 0 .5rem; }
+p { margin: .5rem 0; } .soft { color: var(--soft); }
+dl { display: flex; flex-wrap: wrap; gap: .35rem 1.5rem; margin: 0 0 1.5rem; }
+dl div { display: flex; gap: .4rem; } dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: .75rem; }
+.card { border: 1px solid var(--line); border-radius: .5rem; background: var(--raised); padding: .75rem 1rem; }
+.card b { font-size: 1.6rem; font-variant-numeric: tabular-nums; } .card p { margin: .15rem 0; }
+.bar { position: relative; height: .5rem; border-radius: .25rem; background: var(--line); margin: .4rem 0; min-width: 6rem; }
+.bar i { position: absolute; top: 0; bottom: 0; border-radius: .25rem; }
+.bar .range { background: var(--wide); } .bar .point { width: 3px; margin-left: -1.5px; background: var(--bar); top: -2px; bottom: -2px; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: .35rem .7rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+th { color: var(--soft); font-weight: 600; white-space: nowrap; }
+.n { text-align: right; white-space: nowrap; } td.id { overflow-wrap: anywhere; min-width: 12rem; }
+td.cause { overflow-wrap: anywhere; min-width: 14rem; color: var(--soft); font-size: .9em; }
+tr.all td { font-weight: 600; border-top: 2px solid var(--line); }
+.solved { color: var(--good); font-weight: 600; } .none { color: var(--warn); }
+details > summary { cursor: pointer; padding: .35rem 0; }
+@media (max-width: 40rem) { th, td { padding: .3rem .45rem; } body { padding-top: 1rem; } }
+"""
+
+NOTE = (
+    "Intervals are Wilson's, 95 %, of the share of trials with reward 1. A trial without a verdict (a fault of the farm, an evaluator "
+    "or an endpoint) counts nowhere, and is run again by the same command."
+)
+NUMBERS = frozenset({"trials", "no verdict", "solved", "mean reward", "budget", "steps", "seconds"})
+"""Columns of numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One step budget (None: each task's own) and its trials."""
+
+    budget: int | None
+    trials: Sequence[Trial]
+    planned: int
+    """How many tasks there are to be run."""
+
+    @property
+    def name(self) -> str:
+        return "the tasks' own budgets" if self.budget is None else f"{self.budget} steps"
+
+
+def to_html(parts: Sequence[Part], title: str, settings: Mapping[str, Any]) -> str:
+    """The whole page."""
+    told = [(part, summarise(part.trials)) for part in parts]
+    shown = {name: value for name, value in settings.items() if value is not None}
+    facts = "".join(
+        f"<div><dt>{html.escape(name.replace('_', ' '))}</dt><dd>{html.escape(_plain(value))}</dd></div>"
+        for name, value in shown.items()
+    )
+    body = [f"<h1>{html.escape(title)}</h1>", f"<dl>{facts}</dl>", _cards(told)]
+    if any(part.trials for part in parts):
+        body += [_domains(told), "<h2>Trials</h2>", _trials(parts)]
+    return (
+        "<!doctype html>\n"
+        '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style></head><body>\n"
+        + "\n".join(body)
+        + f'\n<p class="soft">{NOTE}</p>\n</body></html>\n'
+    )
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ("×" if all(isinstance(one, int) for one in value) else ", ").join(str(one) for one in value)
+    return str(value)
+
+
+def _cards(told: Sequence[tuple[Part, Summary]]) -> str:
+    return '<div class="cards">' + "".join(_card(part, summary.rows[-1]) for part, summary in told) + "</div>"
+
+
+def _card(part: Part, row: Row) -> str:
+    lines = [f'<p class="soft">{"At most " if part.budget else "With "}{html.escape(part.name)}</p>']
+    if row.trials:
+        lines += [
+            f"<p><b>{row.solved / row.trials:.1%}</b> solved, {row.solved} of {row.trials}</p>",
+            _bar(row),
+            f'<p class="soft">95 %: {_interval(row)} · mean reward {_told(row.mean_reward, 3)} · '
+            f"{_told(row.mean_steps, 1)} steps</p>",
+        ]
+    else:
+        lines.append("<p><b>–</b> no verdict yet</p>")
+    if row.unjudged:
+        lines.append(f'<p class="none">{row.unjudged} without a verdict</p>')
+    missing = part.planned - row.trials - row.unjudged
+    if missing > 0:
+        lines.append(f'<p class="none">{missing} of {part.planned} tasks not run yet</p>')
+    return f'<div class="card">{"".join(lines)}</div>'
+
+
+def _bar(row: Row) -> str:
+    """The interval as a stripe and the share as a mark in it."""
+    if row.share_low is None or row.share_high is None:
+        return ""
+    low, high, share = 100 * row.share_low, 100 * row.share_high, 100 * row.solved / row.trials
+    return (
+        f'<div class="bar" role="img" aria-label="{share:.0f} %, between {low:.0f} % and {high:.0f} %">'
+        f'<i class="range" style="left:{low:.2f}%;width:{high - low:.2f}%"></i>'
+        f'<i class="point" style="left:{share:.2f}%"></i></div>'
+    )
+
+
+def _interval(row: Row) -> str:
+    if row.share_low is None or row.share_high is None:
+        return "–"
+    return f"{row.share_low:.1%} to {row.share_high:.1%}"
+
+
+def _domains(told: Sequence[tuple[Part, Summary]]) -> str:
+    """A line for each domain; of several budgets their solved shares side by side, and each one's table below."""
+    if len(told) == 1:
+        return f"<h2>Domains</h2>{_table_of(told[0][1])}"
+    names = dict.fromkeys(row.domain for _, summary in told for row in summary.rows if row.domain != ALL)
+    names = dict.fromkeys(
+        [*sorted(name for name in names if name != INFEASIBLE), *(n for n in names if n == INFEASIBLE), ALL]
+    )
+    head = "".join(f'<th scope="col">{part.name}</th>' for part, _ in told)
+    lines = []
+    for name in names:
+        rows = [next((row for row in summary.rows if row.domain == name), None) for _, summary in told]
+        cells = "".join(f"<td>{_share(row)}</td>" for row in rows)
+        lines.append(f'<tr{_row_class(name)}><td class="id">{html.escape(_domain(name))}</td>{cells}</tr>')
+    each = "".join(f"<details><summary>{part.name}</summary>{_table_of(summary)}</details>" for part, summary in told)
+    table = f"<thead><tr><th scope='col'>domain</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
+    return f'<h2>Domains by step budget</h2><div class="wide"><table>{table}</table></div>{each}'
+
+
+def _domain(name: str) -> str:
+    return {ALL: "all", INFEASIBLE: "infeasible tasks"}.get(name, name)
+
+
+def _row_class(name: str) -> str:
+    return ' class="all"' if name == ALL else ""
+
+
+def _share(row: Row | None) -> str:
+    if row is None or not row.trials:
+        return '<span class="none">no verdict</span>' if row is not None and row.unjudged else "–"
+    return f'{row.solved / row.trials:.1%} <span class="soft">({row.solved}/{row.trials})</span>{_bar(row)}'
+
+
+def _table_of(summary: Summary) -> str:
+    names = ("domain", "trials", "no verdict", "solved", "95 % interval", "mean reward", "steps", "seconds")
+    head = "".join(f'<th scope="col"{_aligned(name)}>{name}</th>' for name in names)
+    lines = []
+    for row in summary.rows:
+        solved = f"{row.solved} ({row.solved / row.trials:.1%})" if row.trials else "–"
+        unjudged = f'<span class="none">{row.unjudged}</span>' if row.unjudged else "0"
+        numbers = (
+            str(row.trials), unjudged, solved, _interval(row) + _bar(row), _told(row.mean_reward, 3), _told(row.mean_steps, 1),
+            _told(row.mean_seconds, 1),
+        )  # fmt: skip
+        cells = "".join(f"<td{_aligned(name)}>{cell}</td>" for name, cell in zip(names[1:], numbers, strict=True))
+        lines.append(f'<tr{_row_class(row.domain)}><td class="id">{html.escape(_domain(row.domain))}</td>{cells}</tr>')
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+
+
+def _aligned(column: str) -> str:
+    """Numbers stand to the right, and so does the head over them."""
+    return ' class="n"' if column in NUMBERS else ""
+
+
+def _told(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _trials(parts: Sequence[Part]) -> str:
+    """Every task, with its trial in each budget; those that were not solved first."""
+    by_part = [{trial.task_id: trial for trial in part.trials} for part in parts]
+    tasks = sorted({task_id for trials in by_part for task_id in trials}, key=lambda one: (_merit(one, by_part), one))
+    several = len(parts) > 1
+    names = [*(["budget"] if several else []), "reward", "end", "steps", "seconds", "cause"]
+    head = "".join(f'<th scope="col"{_aligned(name)}>{name}</th>' for name in names)
+    lines = []
+    for task_id in tasks:
+        runs = [(part, trials[task_id]) for part, trials in zip(parts, by_part, strict=True) if task_id in trials]
+        for index, (part, trial) in enumerate(runs):
+            span = f' rowspan="{len(runs)}"' if len(runs) > 1 else ""
+            first = f'<td class="id"{span}>{html.escape(task_id)}</td>' if index == 0 else ""
+            budget = (
+                f"<td{_aligned('budget')}>{part.budget if part.budget is not None else 'own'}</td>" if several else ""
+            )
+            lines.append(f"<tr>{first}{budget}{_cells(trial)}</tr>")
+    table = f"<thead><tr><th scope='col'>task</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
+    return f'<p class="soft">What was not solved comes first.</p><div class="wide"><table>{table}</table></div>'
+
+
+def _merit(task_id: str, by_part: Iterable[Mapping[str, Trial]]) -> float:
+    rewards = [trials[task_id].reward for trials in by_part if task_id in trials]
+    return min(-1.0 if reward is None else reward for reward in rewards)
+
+
+def _cells(trial: Trial) -> str:
+    if trial.reward is None:
+        reward = '<span class="none">no verdict</span>'
+    else:
+        reward = f'<span class="solved">{trial.reward:g}</span>' if trial.reward == 1.0 else f"{trial.reward:g}"
+    refused = f", {trial.refused} refused" if trial.refused else ""
+    return (
+        f"<td>{reward}</td><td>{html.escape(trial.end)}{' (infeasible task)' if trial.infeasible else ''}</td>"
+        f"<td{_aligned('steps')}>{trial.steps}{refused}</td><td{_aligned('seconds')}>{trial.seconds:.1f}</td>"
+        f'<td class="cause">{html.escape(trial.cause or "")}</td>'
+    )

@@ -1,0 +1,121 @@
+"""Who acts in a trial: the oracle, nobody, a die, or a callable of the user's.
+
+    def act(seen: Seen) -> action        # or: async def; a class or factory without arguments gives a fresh one per episode
+
+Role: `make_policy` by name. Rule: an action is whatever the chosen action space takes; a policy never sees the task beyond its instruction.
+Only the oracle does, and is for checks. Policies of other packages come in by the entry point group `dart_envs.policies`.
+Non-goals: prompts and models (`dart_agent`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+import numpy as np
+
+from dart_envs.action_spaces import ActionCodec
+from dart_envs.envs.core import AsyncDesktopEnv
+from dart_envs.errors import DartEnvError
+from dart_envs.types import Action, ActionType, Observation
+
+ENTRY_POINT_GROUP = "dart_envs.policies"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a policy may know at a step. `steps`: actions taken so far; `budget`: how many there may be."""
+
+    observation: Observation
+    steps: int
+    budget: int
+
+
+Act = Callable[[Seen], Awaitable[Any]]
+"""One episode's policy: an action for what is seen. What it raises is its own failure, but for `DartEnvError`s."""
+
+Policy = Callable[[AsyncDesktopEnv, ActionCodec, np.random.Generator], Act]
+"""Makes the policy of an episode that has just been reset."""
+
+
+def _oracle(env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Act:
+    async def act(seen: Seen) -> Any:
+        if env.task is None or env.lease is None:
+            raise DartEnvError("The desktop was lost.")
+        actions = await env.task.oracle(env.lease, step=seen.steps)
+        return actions[0] if actions else Action(ActionType.DONE)
+
+    return act
+
+
+def _noop(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Act:
+    async def act(_seen: Seen) -> Any:
+        return Action(ActionType.DONE)
+
+    return act
+
+
+def _fail(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Act:
+    async def act(_seen: Seen) -> Any:
+        return Action(ActionType.FAIL)
+
+    return act
+
+
+def _random(_env: AsyncDesktopEnv, codec: ActionCodec, rng: np.random.Generator) -> Act:
+    codec.space.seed(int(rng.integers(2**31)))
+
+    async def act(_seen: Seen) -> Any:
+        return codec.space.sample()
+
+    return act
+
+
+class EndpointError(DartEnvError):
+    """The service that a policy asks gave no answer: no verdict about the policy."""
+
+
+BUILT_IN: dict[str, Policy] = {"oracle": _oracle, "noop": _noop, "fail": _fail, "random": _random}
+"""`noop` says DONE at once, `fail` says FAIL at once, `random` samples the action space."""
+
+
+def make_policy(name: str) -> Policy:
+    """A built-in policy, one of an entry point, or `module:attribute`. Raises `ValueError` with the cure."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    found = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    if name in found:
+        return _of_callable(found[name].load())
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        known = ", ".join([*BUILT_IN, *sorted(found)])
+        raise ValueError(f"there is no policy {name!r}; there are {known}, or write module:callable")
+    try:
+        made = importlib.import_module(module)
+        for part in attribute.split("."):
+            made = getattr(made, part)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{name} cannot be imported: {error}") from error
+    if not callable(made):
+        raise ValueError(f"{name} is not callable")
+    return _of_callable(made)
+
+
+def _of_callable(given: Any) -> Policy:
+    """A function of what is seen, or a class or factory that makes one for each episode."""
+
+    def make(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Act:
+        takes_nothing = inspect.isclass(given) or not inspect.signature(given).parameters
+        chosen = given() if takes_nothing else given
+
+        async def act(seen: Seen) -> Any:
+            answer = chosen(seen)
+            return await answer if inspect.isawaitable(answer) else answer
+
+        return act
+
+    return make

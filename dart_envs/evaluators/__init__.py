@@ -1,0 +1,15 @@
+"""Evaluators: what a desktop looks like at the end of an episode, turned into a reward.
+
+Role: getters read the desktop (I/O), metrics compare (pure), `verdict` puts them together in OSWorld's form. Rule:
+expected values never go into the guest; what the policy deleted or corrupted scores 0; an evaluator that fails by
+itself raises `EvaluatorError`, never a silent 0. Non-goals: set-up, deciding when an episode ends.
+"""
+
+from __future__ import annotations
+
+from dart_envs.evaluators.getters import GETTERS
+from dart_envs.evaluators.metrics import METRICS
+from dart_envs.evaluators.scorer_choice import INFEASIBLE, Scorer, decide, scorer_named, unserved
+from dart_envs.evaluators.verdict import evaluate
+
+__all__ = ["GETTERS", "INFEASIBLE", "METRICS", "Scorer", "decide", "evaluate", "scorer_named", "unserved"]

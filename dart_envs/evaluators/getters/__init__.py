@@ -1,0 +1,23 @@
+"""Getters: read the end state of a desktop.
+
+Role: `GETTERS[type](probe, config)` returns the value that a metric compares; one module per kind of thing read,
+each with a table of its own, put together here. Rule: two modules never serve the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dart_envs.evaluators.getters import apps, chrome, desktop, media, system, web
+from dart_envs.evaluators.getters.base import Getter, Probe
+
+__all__ = ["GETTERS", "Getter", "Probe"]
+
+GETTERS: Mapping[str, Getter] = {
+    **desktop.GETTERS,
+    **apps.GETTERS,
+    **chrome.GETTERS,
+    **media.GETTERS,
+    **system.GETTERS,
+    **web.GETTERS,
+}

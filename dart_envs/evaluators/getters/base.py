@@ -1,0 +1,61 @@
+"""What getters share. Role: the probe, reading a file, checked parameters. Rule: a getter only reads; `Spoiled` is for what the policy left
+missing or broken, `EvaluatorError` for a config that cannot be read. Non-goals: any one getter."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dart_envs.clock import Clock
+from dart_envs.errors import EvaluatorError, GuestError
+from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.setup.perform import command_argv
+from dart_envs.types import Desktop
+
+MAX_FILE_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What getters may use; `kept`: what the post-configuration's steps printed, by the name they gave it."""
+
+    desktop: Desktop
+    clock: Clock
+    kept: Mapping[str, str] = field(default_factory=dict)
+
+
+Config = Mapping[str, Any]
+
+
+def text_of(config: Config, key: str) -> str:
+    """A required text parameter. Raises EvaluatorError where it is missing."""
+    value = config.get(key)
+    if not isinstance(value, str) or not value:
+        raise EvaluatorError(f"Getter {config.get('type')!r} needs the text parameter {key!r}.")
+    return value
+
+
+async def read_guest_file(probe: Probe, path: str) -> GuestFile:
+    """One regular file of the desktop. Raises Spoiled when it is missing, too large, or not a regular file."""
+    path = command_argv((path,), shell=False, resolution=probe.desktop.resolution)[0]
+    stat = await probe.desktop.exec(["stat", "-L", "-c", "%s %F", path], timeout_s=10.0, user="root")
+    size, _, kind = stat.stdout.strip().partition(" ")
+    if stat.returncode != 0:
+        raise Spoiled(f"{path} does not exist")
+    if kind not in ("regular file", "regular empty file"):
+        raise Spoiled(f"{path} is a {kind}, not a file")
+    if int(size) > MAX_FILE_BYTES:
+        raise Spoiled(f"{path} has {size} bytes, more than any answer needs")
+    try:
+        content = await probe.desktop.read_file(path)
+    except GuestError as error:
+        if error.code in ("not_found", "not_regular_file"):
+            raise Spoiled(f"{path} cannot be read: {error}") from error
+        raise
+    if content is None:
+        raise Spoiled(f"{path} does not exist")
+    return GuestFile(path, content)
+
+
+Getter = Callable[[Probe, Config], Awaitable[Any]]

@@ -1,0 +1,89 @@
+"""Getters of what Chrome keeps in its profile.
+
+Role: `read_profile`, pure, and one getter per kind; `GETTERS` of this module. Names and answers are OSWorld's, odd ones for unreadable
+files included, which `tests/integration/test_scorers_agree.py` proves. Non-goals: what the browser shows (`dart_envs.setup.browser`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dart_envs.evaluators.artifacts import Spoiled
+from dart_envs.evaluators.getters.base import Config, Getter, Probe, read_guest_file
+
+PROFILE = "/home/user/.config/google-chrome/Default"
+FONT_SIZES = {"default_fixed_font_size": 13, "default_font_size": 16, "minimum_font_size": 13}
+
+
+def _search_engine(data: Any) -> Any:
+    return data.get("default_search_provider_data", {}).get("template_url_data", {}).get("short_name", "Google")
+
+
+def _told(good: Any) -> str:
+    return "true" if good else "false"
+
+
+def _safe(data: Any) -> str:
+    browsing = data.get("safebrowsing", {})
+    return _told(bool(browsing.get("enhanced", False)) or bool(browsing.get("enabled", False)))
+
+
+def _startup(data: Any) -> str:
+    if "session" not in data.keys():  # noqa: SIM118 - what is no object has no keys, and must fail here
+        return "true"
+    return _told(data.get("session", {}).get("restore_on_startup", {}) == 5)
+
+
+READERS: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
+    "default_search_engine": (_search_engine, "Google"),
+    "enable_do_not_track": (lambda data: _told(data.get("enable_do_not_track", {})), "false"),
+    "enable_safe_browsing": (_safe, "false"),
+    "profile_name": (lambda data: data.get("profile", {}).get("name", None), None),
+    "chrome_font_size": (
+        lambda data: data.get("webkit", {}).get("webprefs", FONT_SIZES),
+        {"default_fixed_font_size": 13, "default_font_size": 16},
+    ),
+    "new_startup_page": (_startup, "Google"),
+    "data_delete_automacally": (
+        lambda data: _told(data["profile"].get("default_content_setting_values", None) is not None),
+        "Google",
+    ),
+}
+"""By kind: what is read of Preferences, and what OSWorld answers where that cannot be read."""
+
+
+def read_profile(kind: str, content: bytes | None) -> Any:
+    """What a getter answers on a file of the profile, None where there is none. Raises Spoiled for bookmarks that cannot be read."""
+    if kind == "bookmarks":
+        if not content:
+            return []
+        try:
+            return json.loads(content).get("roots", {})
+        except (ValueError, AttributeError) as error:
+            raise Spoiled(f"the bookmarks cannot be read: {error}") from error
+    read, otherwise = READERS[kind]
+    if content is None:
+        return otherwise
+    try:
+        return read(json.loads(content))
+    except (ValueError, AttributeError, KeyError, TypeError):
+        return otherwise
+
+
+def _getter(kind: str, file: str) -> Getter:
+    async def getter(probe: Probe, config: Config) -> Any:
+        try:
+            content = (await read_guest_file(probe, f"{PROFILE}/{file}")).content
+        except Spoiled:
+            content = None
+        return read_profile(kind, content)
+
+    return getter
+
+
+GETTERS: Mapping[str, Getter] = {
+    **{kind: _getter(kind, "Preferences") for kind in READERS},
+    "bookmarks": _getter("bookmarks", "Bookmarks"),
+}

@@ -1,0 +1,73 @@
+"""Getters of what was done in the browser: the log of the suite `web`, and the browser's bookmarks.
+
+Role: one coroutine per getter, and `GETTERS` of this module; all names are ours. Rule: the set-up saw the log
+made, so that whoever took it away or damaged it was the policy: `Spoiled`, like everything else that is missing. Non-goals: comparing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dart_envs.evaluators.artifacts import Spoiled
+from dart_envs.evaluators.getters.base import Config, Getter, Probe, read_guest_file, text_of
+
+BOOKMARKS = "/home/user/.config/google-chrome/Default/Bookmarks"
+ROOTS = ("bookmark_bar", "other", "synced")
+MAX_DEPTH = 50
+
+
+async def web_log(probe: Probe, config: Config) -> Any:
+    """{path[, name, last]}: the doings that the suite's server logged, each {name, data}, in order; with `name` those of that name; with
+    `last` the last of them, None where there is none.
+    """
+    path = text_of(config, "path")
+    reply = await probe.desktop.exec(["cat", path], timeout_s=20.0, user="root")
+    if reply.returncode != 0:
+        raise Spoiled(f"the log of the site is gone: {reply.stderr.strip()[:200]}")
+    try:
+        doings = [json.loads(line) for line in reply.stdout.splitlines()]
+    except json.JSONDecodeError as error:
+        raise Spoiled(f"the log of the site is damaged: {error}") from error
+    name = config.get("name")
+    wanted = [doing for doing in doings if name is None or doing["name"] == name]
+    if config.get("last"):
+        return wanted[-1] if wanted else None
+    return wanted
+
+
+def _described(node: Mapping[str, Any]) -> bytes:
+    """What Chromium's checksum takes of one bookmark or folder."""
+    kind = node["type"]
+    title = str(node["name"]).encode("utf-16-le")
+    parts = [str(node["id"]).encode("ascii"), title, b"url" if kind == "url" else b"folder"]
+    return b"".join([*parts, str(node["url"]).encode("utf-8")] if kind == "url" else parts)
+
+
+def _walk(node: Mapping[str, Any], depth: int = 0) -> Iterator[Mapping[str, Any]]:
+    if depth > MAX_DEPTH:
+        raise Spoiled("bookmark folders are nested too deep")
+    yield node
+    for child in node.get("children", ()):
+        yield from _walk(child, depth + 1)
+
+
+async def chromium_bookmarks(probe: Probe, config: Config) -> list[list[str]]:
+    """{}: [title, address] of every bookmark that the browser saved, in its order. Raises Spoiled for a file that it did not write: its
+    checksum (MD5 over id, title, kind and address of every entry) does not fit.
+    """
+    file = await read_guest_file(probe, BOOKMARKS)
+    try:
+        held = json.loads(file.text)
+        nodes = [node for root in ROOTS for node in _walk(held["roots"][root])]
+        digest = hashlib.md5(b"".join(map(_described, nodes)), usedforsecurity=False).hexdigest()
+        if held.get("checksum") != digest:
+            raise Spoiled("the bookmarks are not as the browser saved them")
+        return [[str(node["name"]), str(node["url"])] for node in nodes if node["type"] == "url"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Spoiled(f"the bookmarks cannot be read: {error}") from error
+
+
+GETTERS: Mapping[str, Getter] = {"web_log": web_log, "chromium_bookmarks": chromium_bookmarks}

@@ -1,0 +1,42 @@
+"""What metrics share. Role: kinds of results, and how a verdict is written.
+
+Rule: pure; a result of the wrong kind raises `Spoiled` (the policy's doing) or TypeError/ValueError/KeyError (a wrong rule, which
+becomes an `EvaluatorError`). Non-goals: any one metric.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+
+Options = Mapping[str, Any]
+Metric = Callable[[Any, Any, Options], float]
+
+
+def as_text(result: Any) -> str:
+    """Text of a result: a file's content, a string, or lines of a list of strings."""
+    if isinstance(result, GuestFile):
+        return result.text
+    if isinstance(result, str):
+        return result
+    if isinstance(result, Sequence) and all(isinstance(line, str) for line in result):
+        return "\n".join(result)
+    raise TypeError(f"expected text, got {type(result).__name__}")
+
+
+def as_json(result: Any) -> Any:
+    """Parsed JSON of a result. Raises Spoiled where it is not JSON: the policy may have broken the file."""
+    if isinstance(result, Mapping | list) and not isinstance(result, str):
+        return result
+    try:
+        return json.loads(as_text(result))
+    except json.JSONDecodeError as error:
+        raise Spoiled(f"not JSON: {error}") from error
+
+
+def verdict(good: bool) -> float:
+    """1.0 or 0.0."""
+    return 1.0 if good else 0.0

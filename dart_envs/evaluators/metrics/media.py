@@ -1,0 +1,63 @@
+"""Metrics of pictures and playlists.
+
+Role: one function per metric, and `METRICS` of this module; all are ours. Rule: pictures are compared pixel by pixel within a
+tolerance; what cannot be decoded within limits is `Spoiled`. Non-goals: drawing (`dart_envs.evaluators.pictures`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from html import unescape
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+
+from dart_envs.evaluators.artifacts import GuestFile
+from dart_envs.evaluators.metrics.base import Metric, Options, as_text, verdict
+from dart_envs.evaluators.pictures import changed, decode, draw
+
+MEAN_TOLERANCE = 2.0
+"""Mean difference of all channel values, of 255, that two equal pictures may have."""
+FAR = 40
+"""A pixel is another one where a channel differs by more than this."""
+FAR_SHARE = 0.01
+"""Share of the pixels that may be other ones: edges that were scaled."""
+
+
+def picture_is(result: GuestFile, rules: Mapping[str, Any], options: Options) -> float:
+    """{scene, any_of: [changes, ...], format}: the picture of the description after one of these lists of changes, of exactly that
+    size and within a tolerance in colour (options `mean`, `far_share`), in a file of that format where one is given.
+    """
+    form, held = decode(result.content)
+    if rules.get("format") not in (None, form):
+        return 0.0
+    original = draw(rules["scene"])
+
+    def same(wanted: Any) -> bool:
+        if wanted.shape != held.shape:
+            return False
+        apart = np.abs(wanted.astype(int) - held)
+        far = (apart.max(axis=2) > FAR).mean()
+        return bool(apart.mean() <= options.get("mean", MEAN_TOLERANCE) and far <= options.get("far_share", FAR_SHARE))
+
+    return verdict(any(same(changed(original, changes)) for changes in rules["any_of"]))
+
+
+def playlist_is(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+    """{paths: [...]}: an M3U or XSPF playlist names exactly these local files in this order; names without a folder count from `folder`."""
+    text = as_text(result)
+    if "<playlist" in text:
+        named = [unescape(place) for place in re.findall(r"<location>\s*(.*?)\s*</location>", text, re.DOTALL)]
+    else:
+        named = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    places = [unquote(name.removeprefix("file://")) if name.startswith("file://") else name for name in named]
+    whole = [place if place.startswith("/") else f"{rules['folder']}/{place.removeprefix('./')}" for place in places]
+    return verdict(whole == list(rules["paths"]))
+
+
+METRICS: Mapping[str, Metric] = {
+    "picture_is": picture_is,
+    "playlist_is": playlist_is,
+}

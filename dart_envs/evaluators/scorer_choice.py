@@ -1,0 +1,140 @@
+"""Which scorer judges a task: our own light metrics or OSWorld's own evaluators.
+
+Role: `Scorer`, `decide`. Rule: decided by names alone, before a desktop is touched; what cannot be served is one sentence with the cure.
+Non-goals: judging (`dart_envs.evaluators.verdict`, `dart_envs.scorer.osworld`).
+"""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+
+from dart_envs.errors import EvaluatorError
+from dart_envs.evaluators.getters import GETTERS
+from dart_envs.evaluators.metrics import METRICS, OSWORLD, OSWORLD_GETTERS
+from dart_envs.scorer import paths
+from dart_envs.scorer.catalogue import (
+    OFFICIAL_GETTERS,
+    OFFICIAL_METRICS,
+    PACKAGES_OF_GETTER,
+    PACKAGES_OF_METRIC,
+    RUNNING_CODE,
+)
+from dart_envs.types import EvaluatorLike
+
+SCORER_VARIABLE = "DART_SCORER"
+RUN_CODE_VARIABLE = "DART_SCORER_RUNS_CODE"
+INFEASIBLE = "infeasible"
+"""The function of tasks that cannot be done: 1 exactly when the policy said so."""
+
+
+class Scorer(StrEnum):
+    """Who judges."""
+
+    AUTO = "auto"
+    """For tasks of ours: our own metrics, where they serve everything. For OSWorld's task files: our own where they are proven equal to
+    OSWorld's for every function and getter, else OSWorld's."""
+    OWN = "own"
+    OFFICIAL = "official"
+
+
+def scorer_named(name: str | None) -> Scorer:
+    """A scorer by name; None: what `DART_SCORER` says, else `auto`. Raises EvaluatorError."""
+    said = name or os.environ.get(SCORER_VARIABLE) or Scorer.AUTO
+    try:
+        return Scorer(said)
+    except ValueError:
+        source = "a scorer" if name else SCORER_VARIABLE
+        raise EvaluatorError(f"{source} is auto, own or official, not {said!r}.") from None
+
+
+def getters_of(evaluator: EvaluatorLike) -> set[str]:
+    """Every kind of getter that an evaluator names."""
+    return {str(config["type"]) for config in (*evaluator.results, *evaluator.expecteds) if config}
+
+
+def unserved_by_own(evaluator: EvaluatorLike) -> list[str]:
+    """What our own metrics and getters lack, in words."""
+    return _lacking(evaluator, set(METRICS), set(GETTERS))
+
+
+def unserved_by_official(evaluator: EvaluatorLike) -> list[str]:
+    """What the official scorer lacks, whatever is installed, in words."""
+    return _lacking(evaluator, OFFICIAL_METRICS, OFFICIAL_GETTERS)
+
+
+def _lacking(
+    evaluator: EvaluatorLike, metrics: set[str] | frozenset[str], getters: set[str] | frozenset[str]
+) -> list[str]:
+    funcs = set(evaluator.functions) - metrics - {INFEASIBLE}
+    kinds = getters_of(evaluator) - getters
+    return [f"metric {name!r}" for name in sorted(funcs)] + [f"getter {name!r}" for name in sorted(kinds)]
+
+
+def proven_equal(evaluator: EvaluatorLike) -> bool:
+    """Whether our own metrics judge all of an evaluator just as OSWorld's do; options make another metric of one."""
+    return (
+        set(evaluator.functions) <= set(OSWORLD)
+        and getters_of(evaluator) <= OSWORLD_GETTERS
+        and not any(evaluator.all_options)
+        and not any(config and config.get("multi") for config in (*evaluator.results, *evaluator.expecteds))
+    )
+
+
+def unserved(evaluator: EvaluatorLike) -> list[str]:
+    """What neither scorer has, in words; empty when one of them serves the whole evaluator."""
+    own, official = unserved_by_own(evaluator), unserved_by_official(evaluator)
+    if not own or not official:
+        return []
+    neither = [name for name in own if name in official]
+    return neither or [f"one scorer that has both {own[0]} and {official[0]}"]
+
+
+def packages_needed(evaluator: EvaluatorLike) -> set[str]:
+    """Names on PyPI of the rare packages that an evaluator needs of the official scorer."""
+    packages = {package for name in evaluator.functions for package in PACKAGES_OF_METRIC.get(name, ())}
+    return packages | {package for name in getters_of(evaluator) for package in PACKAGES_OF_GETTER.get(name, ())}
+
+
+def decide(evaluator: EvaluatorLike, scorer: Scorer, *, as_osworld: bool = False) -> Scorer:
+    """OWN or OFFICIAL. as_osworld: the task is OSWorld's, so that what counts is OSWorld's reading of every function.
+
+    Raises EvaluatorError, with the cure, where the one that is asked for cannot judge this evaluator.
+    """
+    own, official = unserved_by_own(evaluator), unserved_by_official(evaluator)
+    neither = unserved(evaluator)
+    if neither and scorer is Scorer.AUTO:
+        raise EvaluatorError(f"Neither our own metrics nor OSWorld's official scorer have {', '.join(neither)}.")
+    if scorer is Scorer.AUTO:
+        ours = not own and (not as_osworld or bool(official) or proven_equal(evaluator))
+        scorer = Scorer.OWN if ours else Scorer.OFFICIAL
+    if scorer is Scorer.OWN:
+        if own:
+            raise EvaluatorError(
+                f"Our own metrics have no {', no '.join(own)}; set {SCORER_VARIABLE}=auto or official."
+            )
+        return Scorer.OWN
+    if official:
+        raise EvaluatorError(f"OSWorld's official scorer has no {', no '.join(official)}.")
+    check_installed(evaluator)
+    return Scorer.OFFICIAL
+
+
+def check_installed(evaluator: EvaluatorLike) -> None:
+    """Raise EvaluatorError, with the command, where the official scorer, or a package that it needs for this, is not installed."""
+    record = paths.installed()
+    extras = {paths.EXTRA_OF_PACKAGE[package] for package in packages_needed(evaluator)}
+    lacking = sorted(extras - set(record.extras if record else ()))
+    if record is None or lacking:
+        option = f" --with {','.join(lacking)}" if lacking else ""
+        what = "the extra " + " and ".join(lacking) + " of it" if record else "it"
+        raise EvaluatorError(
+            f"This task is judged by OSWorld's official scorer, and {what} is not installed."
+            f" Run `dart-envs scorer install{option}`."
+        )
+    running = sorted(set(evaluator.functions) & RUNNING_CODE)
+    if running and os.environ.get(RUN_CODE_VARIABLE) != "1":
+        raise EvaluatorError(
+            f"The official metric {running[0]} runs a program that the policy wrote on this machine, with this user's rights;"
+            f" set {RUN_CODE_VARIABLE}=1 where that is acceptable."
+        )

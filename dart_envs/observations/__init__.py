@@ -1,0 +1,1 @@
+"""Observations: sizes, coordinate transforms, text forms of the accessibility tree, annotated screens."""

@@ -1,0 +1,193 @@
+"""What an environment hands out of an observation: size and form of the screenshot, which texts, marks on it.
+
+Role: `View`, the observation space and its elements for one `ObservationSpec`. Rule: pure functions of the observation; every element is
+inside the space and shares no memory with another. Actions are in screen pixels whatever the size of the picture. Non-goals: fetching the
+parts (`dart_envs.envs.core`), prompts (`dart_agent.prompt`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from dart_envs.observations.transforms import a11y_to_text, resize_image
+from dart_envs.spaces import INSTRUCTION_LENGTH, TREE_LENGTH, UnicodeText
+from dart_envs.types import Observation
+from dart_server.wire import A11yElement
+
+Tree = Literal["json", "xml", "table"]
+Form = Literal["rgb", "gray"]
+PARTS = ("screenshot", "a11y", "a11y_xml", "a11y_table", "terminal", "marks")
+MARKED_ROLES = frozenset(
+    [
+        "check box",
+        "check menu item",
+        "combo box",
+        "entry",
+        "icon",
+        "link",
+        "list item",
+        "menu",
+        "menu item",
+        "page tab",
+        "password text",
+        "push button",
+        "radio button",
+        "radio menu item",
+        "slider",
+        "spin button",
+        "table cell",
+        "text",
+        "toggle button",
+        "tree item",
+    ]
+)
+"""Roles that get a mark: what a person would click or type into."""
+_MARK_RGB, _LABEL_RGB = (220, 30, 30), (255, 255, 255)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationSpec:
+    """What is in an observation.
+
+    screenshot_wh: (width, height) that screenshots are scaled to; None keeps the screen's. form: `rgb` [H, W, 3] or `gray` [H, W, 1].
+    a11y: the accessibility tree as `json` (an element per line), OSWorld's `xml`, or a compact `table`. terminal: text of the focused
+    terminal. marks: numbered boxes around what can be clicked, on the screenshot, with their table. instruction: the task's words.
+    """
+
+    screenshot_wh: tuple[int, int] | None = None
+    form: Form = "rgb"
+    a11y: Tree | None = None
+    terminal: bool = False
+    marks: bool = False
+    instruction: bool = True
+
+    def __post_init__(self) -> None:
+        if self.screenshot_wh is not None and min(self.screenshot_wh) < 1:
+            raise ValueError(f"screenshot_wh is (width, height) of at least one pixel each, not {self.screenshot_wh}.")
+        if self.form not in get_args(Form) or self.a11y not in (None, *get_args(Tree)):
+            raise ValueError(
+                f"form is rgb or gray, a11y is json, xml, table or None; got {self.form!r} and {self.a11y!r}."
+            )
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What the core must fetch at every step."""
+        tree = self.a11y in ("json", "table") or self.marks
+        wanted = {"a11y": tree, "a11y_xml": self.a11y == "xml", "terminal": self.terminal}
+        return ("screenshot", *(name for name, is_wanted in wanted.items() if is_wanted))
+
+
+ObservationChoice = ObservationSpec | Mapping[str, Any] | Sequence[str]
+
+
+def make_spec(choice: ObservationChoice) -> ObservationSpec:
+    """A spec as it is, from its fields, or from the names of its parts. Raises `ValueError`."""
+    if isinstance(choice, ObservationSpec):
+        return choice
+    if isinstance(choice, Mapping):
+        unknown = sorted(set(choice) - {spec.name for spec in fields(ObservationSpec)})
+        if unknown:
+            raise ValueError(f"observation has no {', '.join(unknown)}; its fields are those of ObservationSpec.")
+        return ObservationSpec(**choice)
+    names = (choice,) if isinstance(choice, str) else tuple(choice)
+    trees = [name for name in names if name.startswith("a11y")]
+    if set(names) - set(PARTS) or "screenshot" not in names or len(trees) > 1:
+        raise ValueError(
+            f"observation must name screenshot, and may name one of a11y, a11y_xml and a11y_table, terminal and marks; got {names}."
+        )
+    forms: dict[str, Tree] = {"a11y": "json", "a11y_xml": "xml", "a11y_table": "table"}
+    return ObservationSpec(
+        a11y=forms[trees[0]] if trees else None, terminal="terminal" in names, marks="marks" in names
+    )
+
+
+class View:
+    """The observation space of one spec on a screen of `resolution` (width, height), and its elements."""
+
+    def __init__(self, spec: ObservationSpec, resolution: tuple[int, int]) -> None:
+        self.spec = spec
+        width, height = spec.screenshot_wh or resolution
+        self._picture_wh = (width, height)
+        channels = 3 if spec.form == "rgb" else 1
+        members: dict[str, Space[Any]] = {"screenshot": spaces.Box(0, 255, (height, width, channels), np.uint8)}
+        if spec.instruction:
+            members["instruction"] = UnicodeText(INSTRUCTION_LENGTH)
+        members |= {name: UnicodeText(TREE_LENGTH) for name in self._texts()}
+        self.space = spaces.Dict(members)
+
+    def _texts(self) -> list[str]:
+        wanted = {"a11y": self.spec.a11y is not None, "terminal": self.spec.terminal, "marks": self.spec.marks}
+        return [name for name, is_wanted in wanted.items() if is_wanted]
+
+    def element(self, observation: Observation) -> dict[str, Any]:
+        """A fresh element of the space."""
+        screenshot = observation.screenshot
+        element: dict[str, Any] = {}
+        if self.spec.marks:
+            marked = clickable(observation.a11y or ())
+            screenshot = draw_marks(screenshot, marked)
+            element["marks"] = _fitting(a11y_to_table(marked, numbered=True))
+        element["screenshot"] = self._picture(screenshot)
+        if self.spec.instruction:
+            element["instruction"] = observation.instruction[:INSTRUCTION_LENGTH]
+        if self.spec.a11y is not None:
+            element["a11y"] = _fitting(self._tree(observation))
+        if self.spec.terminal:
+            element["terminal"] = _fitting(observation.terminal or "")
+        return element
+
+    def _picture(self, screenshot: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        resized = resize_image(screenshot, self._picture_wh)
+        if self.spec.form == "rgb":
+            return resized
+        from PIL import Image
+
+        return np.array(Image.fromarray(resized).convert("L"), dtype=np.uint8)[:, :, None]
+
+    def _tree(self, observation: Observation) -> str:
+        if self.spec.a11y == "xml":
+            return observation.a11y_xml or ""
+        elements = observation.a11y or ()
+        return a11y_to_text(elements) if self.spec.a11y == "json" else a11y_to_table(elements)
+
+
+def _fitting(text: str) -> str:
+    """What a text space can hold of a text."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")[:TREE_LENGTH]
+
+
+def a11y_to_table(elements: Iterable[A11yElement], *, numbered: bool = False) -> str:
+    """One element per line, tab-separated, under a header: role, name, text, x, y, w, h (pixels); `numbered`: with its mark before."""
+    lines = ["\t".join((*(("mark",) if numbered else ()), "role", "name", "text", "x", "y", "w", "h"))]
+    for number, one in enumerate(elements, start=1):
+        cells = (*((number,) if numbered else ()), one.role, one.name, one.text, one.x, one.y, one.w, one.h)
+        lines.append("\t".join(" ".join(str(cell).split()) for cell in cells))
+    return "\n".join(lines)
+
+
+def clickable(elements: Iterable[A11yElement]) -> list[A11yElement]:
+    """The elements that get a mark, in the order of the tree."""
+    return [one for one in elements if one.role.replace("-", " ") in MARKED_ROLES and one.w > 0 and one.h > 0]
+
+
+def draw_marks(screenshot: NDArray[np.uint8], marked: Sequence[A11yElement]) -> NDArray[np.uint8]:
+    """A copy of the screenshot, uint8 [H, W, 3], with a box and its number, from 1, around each element."""
+    from PIL import Image, ImageDraw
+
+    image = Image.fromarray(screenshot)
+    draw = ImageDraw.Draw(image)
+    for number, one in enumerate(marked, start=1):
+        draw.rectangle((one.x, one.y, one.x + one.w - 1, one.y + one.h - 1), outline=_MARK_RGB)
+        left, top, right, bottom = draw.textbbox((0, 0), str(number))
+        label_wh = (right - left + 2, bottom - top + 2)
+        x = min(max(one.x, 0), max(0, image.width - label_wh[0]))
+        y = min(max(one.y, 0), max(0, image.height - label_wh[1]))
+        draw.rectangle((x, y, x + label_wh[0], y + label_wh[1]), fill=_MARK_RGB)
+        draw.text((x + 1 - left, y + 1 - top), str(number), fill=_LABEL_RGB)
+    return np.array(image, dtype=np.uint8)

@@ -1,0 +1,120 @@
+"""Judges a live desktop with OSWorld's own evaluators.
+
+Role: tunnels to the desktop's server, its browser's debugging port and VLC's, a cache folder of this evaluation's own with the files that
+the task expects and what the post-configuration printed, one request to a worker. Rule: expected values stay on this side; what a worker
+could not judge is an `EvaluatorError` that says why; the folder goes when the evaluation ends. Non-goals: post-configuration and
+infeasible tasks (`dart_envs.evaluators.verdict`), which scorer judges (`dart_envs.evaluators.scorer_choice`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from dart_envs.errors import EvaluatorError
+from dart_envs.scorer.inside.orphan import FOLDER_PREFIX
+from dart_envs.scorer.workers import CURE, Pool, ScorerMissing, shared_pool
+from dart_envs.setup.perform import CLIENT_PASSWORD
+from dart_envs.types import Desktop, EvaluatorLike, Outcome
+
+SERVER_PORT, CHROMIUM_PORT, VLC_PORT = 5000, 9222, 8080
+EVALUATION_TIMEOUT_S = 100.0
+"""Of one evaluation, below what an episode's end may take."""
+
+
+@runtime_checkable
+class HasTunnels(Protocol):
+    """A desktop whose ports can be reached from here: a lease."""
+
+    def tunnel(self, port: int) -> AbstractAsyncContextManager[tuple[str, int]]: ...
+
+
+async def judge(
+    desktop: Desktop,
+    evaluator: EvaluatorLike,
+    *,
+    kept: Mapping[str, str],
+    task_id: str = "",
+    pool: Pool | None = None,
+    timeout_s: float = EVALUATION_TIMEOUT_S,
+) -> Outcome:
+    """The official verdict on a desktop after its post-configuration. kept: files of the cache by name (what steps printed). task_id: whose
+    files the asset cache is asked for.
+
+    Raises EvaluatorError (ScorerMissing, WorkerFailed).
+    """
+    if not isinstance(desktop, HasTunnels):
+        raise EvaluatorError("The official scorer needs a leased desktop, whose ports it can reach.")
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+    try:
+        for name, text in kept.items():
+            _inside(folder, name).write_text(text, encoding="utf-8")
+        await asyncio.to_thread(bring_expected, folder, evaluator, task_id)
+        async with AsyncExitStack() as stack:
+            host, server_port = await stack.enter_async_context(desktop.tunnel(SERVER_PORT))
+            _, chromium_port = await stack.enter_async_context(desktop.tunnel(CHROMIUM_PORT))
+            _, vlc_port = await stack.enter_async_context(desktop.tunnel(VLC_PORT))
+            ports = {"server_port": server_port, "chromium_port": chromium_port, "vlc_port": vlc_port}
+            said = {"host": host, **ports, "screen": list(desktop.resolution), "password": CLIENT_PASSWORD}
+            request = {
+                "op": "evaluate",
+                "parts": parts_of(evaluator),
+                "conj": evaluator.conj,
+                "desktop": said,
+                "cache_dir": str(folder),
+            }
+            answer = await (pool or shared_pool()).ask(request, timeout_s=timeout_s)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    return outcome_of(answer)
+
+
+def parts_of(evaluator: EvaluatorLike) -> list[dict[str, Any]]:
+    """One plain object per function."""
+    listed = zip(evaluator.functions, evaluator.results, evaluator.expecteds, evaluator.all_options, strict=True)
+    return [
+        {"func": func, "result": result, "expected": expected, "options": dict(options)}
+        for func, result, expected, options in listed
+    ]
+
+
+def outcome_of(answer: Mapping[str, Any]) -> Outcome:
+    """The verdict that a worker's answer holds. Raises EvaluatorError, ScorerMissing."""
+    if "failed" in answer:
+        message = str(answer.get("message", "it did not say why"))
+        if answer["failed"] == "missing_package":
+            raise ScorerMissing(f"{message} {CURE}")
+        raise EvaluatorError(f"OSWorld's evaluator failed: {message}")
+    return Outcome(float(answer["score"]), {"scorer": "official", "parts": answer["parts"]})
+
+
+def bring_expected(folder: Path, evaluator: EvaluatorLike, task_id: str) -> None:
+    """Copy the `cloud_file`s of an evaluator from the asset cache, fetching what it has not. Raises AssetError where one cannot be had."""
+    for config in (*evaluator.results, *evaluator.expecteds):
+        if config is None or config.get("type") != "cloud_file":
+            continue
+        several = bool(config.get("multi"))
+        paths = config["path"] if several else [config["path"]]
+        names = config["dest"] if several else [config["dest"]]
+        for url, name in zip(paths, names, strict=True):
+            place = _inside(folder, str(name))
+            if not place.exists():
+                # Imported here: what knows a task's files knows tasks, which know evaluators.
+                from dart_envs.tasks import assets
+
+                source = assets.fetch_path(str(url), f"{task_id or 'tasks'}/{name}", needed_by=task_id)
+                shutil.copyfile(source, place)
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A place in the cache folder. Raises EvaluatorError for a name that leads out of it."""
+    place = (folder / name).resolve()
+    if not place.is_relative_to(folder.resolve()):
+        raise EvaluatorError(f"{name!r} is no name inside the evaluation's cache.")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place

@@ -1,0 +1,136 @@
+"""What a task needs before a desktop is worth taking: its files, its applications, a screen that is large enough.
+
+Role: `check_needs` before a desktop is leased, `check_desktop` before the set-up on one whose image may lie on another machine. Rule: only
+what is known for certain refuses a task; an application that is not in the table is left to the set-up, which fails with its own
+sentence. Non-goals: reading a farm's images over the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dart_envs.errors import TaskError
+from dart_envs.tasks import assets
+from dart_server.wire import DesktopShape
+
+if TYPE_CHECKING:
+    from dart_envs.tasks.model import Task
+    from dart_envs.types import Desktop
+
+APPLICATIONS: Mapping[str, tuple[str, ...]] = {
+    "chrome": ("google-chrome", "google-chrome-stable", "chromium"),
+    "browser": ("google-chrome", "google-chrome-stable", "chromium"),
+    "gimp": ("gimp",),
+    "vlc": ("vlc",),
+    "thunderbird": ("thunderbird",),
+    "vscode": ("code",),
+    "libreoffice": ("soffice", "libreoffice"),
+    "calc": ("localc", "libreoffice-calc"),
+    "writer": ("lowriter", "libreoffice-writer"),
+    "impress": ("loimpress", "libreoffice-impress"),
+    "mousepad": ("mousepad",),
+    "thunar": ("thunar",),
+    "lxterminal": ("lxterminal",),
+    "galculator": ("galculator",),
+    "zenity": ("zenity",),
+    "eog": ("eog",),
+    "evince": ("evince",),
+    "xfce4mimesettings": ("xfce4-mime-settings",),
+    "xfdesktop": ("xfdesktop",),
+    "xfwm4": ("xfwm4",),
+}
+"""Programs or packages of which an image needs one, by the application's name as OSWorld's tasks and ours write it, normalised."""
+PROGRAM_FOLDERS = ("usr/bin", "usr/local/bin", "usr/games", "usr/sbin", "bin")
+OFFICE = ("soffice", "libreoffice")
+"""Programs that may open the windows of any part of LibreOffice, wherever it was installed from."""
+WHICH = """PATH="$PATH:/usr/local/bin:/usr/games:/snap/bin"
+for one; do
+  for program in $(echo "${one#*=}" | tr , ' '); do command -v "$program" >/dev/null && continue 2; done
+  echo "${one%%=*}"
+done"""
+"""Says which of its arguments, application=program,program, are not there."""
+_FOUND: set[tuple[str, str]] = set()
+"""Digests of images and applications that were seen in desktops of them: asked for once in a process."""
+
+
+def normalised(app: str) -> str:
+    """`libreoffice_calc`, `libreoffice calc`, `Calc` are one application, and so are `vs_code`, `VS Code` and `vscode`."""
+    word = app.lower().replace("_", "").replace(" ", "").replace("-", "")
+    return word.removeprefix("libreoffice") or word
+
+
+def image_folder(image: str) -> Path:
+    """Where an image of this machine lies, installed or not."""
+    if home := os.environ.get("DART_HOME"):
+        return Path(home) / "images" / image / "current"
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "dart" / "images" / image / "current"
+
+
+def local_digest(image: str) -> str | None:
+    """The digest of an image of this machine, as leases tell it; None where there is none that can be read."""
+    try:
+        return f"sha256:{json.loads((image_folder(image) / 'manifest.json').read_text(encoding='utf-8'))['digest']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def lacking_apps(apps: Iterable[str], folder: Path) -> tuple[str, ...]:
+    """Those applications that the image in `folder` certainly has not; empty where the image cannot be looked into."""
+    try:
+        packages = set(json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["packages"])
+        programs = {name for place in PROGRAM_FOLDERS for name in _listed(folder / "rootfs" / place)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+    known = {app: APPLICATIONS[normalised(app)] for app in apps if normalised(app) in APPLICATIONS}
+    return tuple(app for app, any_of in known.items() if not (programs | packages) & set(any_of))
+
+
+def _listed(folder: Path) -> list[str]:
+    return os.listdir(folder) if folder.is_dir() else []
+
+
+async def check_needs(task: Task, shape: DesktopShape, *, local_images: bool) -> None:
+    """Raise TaskError, or AssetError, where a desktop would be taken in vain; fetches files that are missing.
+
+    local_images: the farm's desktops are made of this machine's images, so that their applications can be known.
+    """
+    task.check_runnable(shape.resolution)
+    lacking = lacking_apps(task.related_apps, image_folder(shape.image)) if local_images else ()
+    if lacking:
+        raise _lacking(task, lacking, shape.image)
+    if assets.missing(task):
+        await asyncio.to_thread(assets.fetch_all, task)
+
+
+async def check_desktop(task: Task, desktop: Desktop) -> None:
+    """Raise TaskError where a program that the task works with is certainly not in this desktop."""
+    digest = str(getattr(desktop, "image_digest", ""))
+    known = {app: APPLICATIONS[normalised(app)] for app in task.related_apps if normalised(app) in APPLICATIONS}
+    asked = {app: programs for app, programs in known.items() if (digest, app) not in _FOUND}
+    if not asked:
+        return
+    words = [f"{app}={','.join((*programs, *_office(app)))}" for app, programs in asked.items()]
+    reply = await desktop.exec(["sh", "-c", WHICH, "sh", *words])
+    lacking = tuple(reply.stdout.splitlines()) if reply.returncode == 0 else ()
+    if lacking:
+        raise _lacking(task, lacking, getattr(getattr(desktop, "shape", None), "image", ""))
+    if digest and reply.returncode == 0:
+        _FOUND.update((digest, app) for app in asked)
+
+
+def _office(app: str) -> tuple[str, ...]:
+    return OFFICE if normalised(app) in ("calc", "writer", "impress") else ()
+
+
+def _lacking(task: Task, apps: tuple[str, ...], image: str) -> TaskError:
+    choice = "another image (`dart-farm images list`)" if task.image == image else f"the image {task.image}"
+    place = f"the image {image}" if image else "this desktop"
+    return TaskError(
+        f"Task {task.id} needs {', '.join(apps)}, which {place} has not; choose {choice}, or build one that has it."
+    )

@@ -1,0 +1,1 @@
+"""Validation of tasks on live desktops: oracle, near miss, exploits, and their records."""

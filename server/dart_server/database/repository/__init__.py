@@ -1,0 +1,32 @@
+"""The ledger: the only place with SQL.
+
+Rule: what is written is what holds at the call; the returned receipt is awaited by those for whom it must be on disk first. Nothing here
+decides anything. Non-goals: live state (that is `records`, in memory), batches and connections (`db`).
+"""
+
+from __future__ import annotations
+
+from dart_server.database.repository.base import EventNote, shape_text
+from dart_server.database.repository.desktops import DesktopStatements
+from dart_server.database.repository.events import EventStatements
+from dart_server.database.repository.keys import KeyStatements
+from dart_server.database.repository.leases import LeaseStatements
+from dart_server.database.repository.pools import PoolStatements
+from dart_server.database.repository.retention import RetentionStatements
+from dart_server.database.repository.setups import SetupStatements
+from dart_server.database.repository.snapshots import SnapshotStatements
+
+__all__ = ["EventNote", "Repository", "shape_text"]
+
+
+class Repository(
+    DesktopStatements,
+    LeaseStatements,
+    SnapshotStatements,
+    SetupStatements,
+    KeyStatements,
+    PoolStatements,
+    EventStatements,
+    RetentionStatements,
+):
+    """Reads and writes of the ledger."""

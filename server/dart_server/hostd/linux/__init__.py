@@ -1,0 +1,1 @@
+"""System calls, control groups, namespaces and kernel limits, standard library only."""

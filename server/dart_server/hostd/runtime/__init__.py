@@ -1,0 +1,1 @@
+"""The container runtime: OCI configuration, runc, CRIU, the system-call filter."""

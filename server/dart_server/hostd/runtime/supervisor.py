@@ -1,0 +1,108 @@
+"""Answers for CRIU what the kernel refuses it on hosts whose root lacks CAP_SYS_RESOURCE.
+
+The checkpoint command is started (`launcher`) under a filter that hands its prlimit calls to this process: reading another process's
+limit is answered from /proc. A filtered process may not look at the filters of others, so what CRIU asks about the desktops' own filter is
+answered, too (`syscall_filter`). Every other call is let through unchanged. On hosts with the capability nothing of this is used, and
+restores never run under it, so no desktop inherits it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import select
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dart_server.hostd.linux import rlimits
+from dart_server.hostd.runtime import launcher, syscall_filter
+
+_MACHINES = {"x86_64": (0xC000003E, 302, 317, 101), "aarch64": (0xC00000B7, 261, 277, 117)}
+"""Machine -> (audit architecture, numbers of prlimit64, seccomp and ptrace)."""
+_RET_ALLOW, _RET_NOTIFY = 0x7FFF0000, 0x7FC00000
+_LOAD_WORD, _JUMP_IF_EQUAL, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x45, 0x06
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _FOURTH_ARGUMENT = 0, 4, 16, 40
+"""Where a filter finds what it looks at (of arguments the low words)."""
+_IOCTL_RECEIVE, _IOCTL_SEND = 0xC0502100, 0xC0182101
+_NOTICE = struct.Struct("=QIIiIQ6Q")
+_REPLY = struct.Struct("=QqiI")
+_CONTINUE = 1
+
+
+def instructions() -> bytes:
+    """The filter that CRIU runs under: notifies of the calls that are answered here, allows all others."""
+    architecture, prlimit, _, ptrace = _MACHINES[platform.machine()]
+    # Each jump names how many instructions it skips when it holds, and when it does not.
+    steps = [
+        (_LOAD_WORD, 0, 0, _ARCHITECTURE),
+        (_JUMP_IF_EQUAL, 0, 10, architecture),
+        (_LOAD_WORD, 0, 0, _NUMBER),
+        (_JUMP_IF_EQUAL, 7, 0, prlimit),
+        (_JUMP_IF_EQUAL, 0, 7, ptrace),
+        (_LOAD_WORD, 0, 0, _FIRST_ARGUMENT),
+        (_JUMP_IF_EQUAL, 4, 0, syscall_filter.GET_FILTER),
+        (_JUMP_IF_EQUAL, 3, 0, syscall_filter.GET_METADATA),
+        (_JUMP_IF_EQUAL, 0, 3, syscall_filter.SETOPTIONS),
+        (_LOAD_WORD, 0, 0, _FOURTH_ARGUMENT),
+        (_JUMP_IF_SET, 0, 1, syscall_filter.SUSPEND),
+        (_RETURN, 0, 0, _RET_NOTIFY),
+        (_RETURN, 0, 0, _RET_ALLOW),
+    ]
+    return b"".join(struct.pack("=HBBI", *step) for step in steps)
+
+
+@contextmanager
+def supervised(argv: list[str], known: syscall_filter.Filter | None) -> Iterator[tuple[list[str], int]]:
+    """Yield (argv to start instead, descriptor it must inherit); serves its calls until the block ends.
+
+    `known`: the filter that every desktop runs under."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    server = threading.Thread(target=_serve, args=(ours, known), name="supervisor", daemon=True)
+    server.start()
+    words = [str(theirs.fileno()), str(_MACHINES[platform.machine()][2]), instructions().hex()]
+    try:
+        yield [sys.executable, "-I", "-S", str(Path(launcher.__file__)), *words, *argv], theirs.fileno()
+    finally:
+        theirs.close()
+        server.join(timeout=5.0)
+        ours.close()
+
+
+def _serve(connection: socket.socket, known: syscall_filter.Filter | None) -> None:
+    """Receive the listener from the launcher, then answer until the last filtered process has ended."""
+    _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
+    if not descriptors:
+        return
+    listener = descriptors[0]
+    limits: rlimits.Known = {}
+    prlimit = _MACHINES[platform.machine()][1]
+    try:
+        poll = select.poll()
+        poll.register(listener, select.POLLIN)
+        while poll.poll()[0][1] & select.POLLIN:
+            notice = bytearray(_NOTICE.size)
+            try:
+                fcntl.ioctl(listener, _IOCTL_RECEIVE, notice)
+                number, caller, _, call, _, _, first, second, third, fourth, _, _ = _NOTICE.unpack(notice)
+                if call == prlimit:
+                    result = rlimits.answer(caller, first, second, third, fourth, limits)
+                else:
+                    result = syscall_filter.answer(caller, first, second, third, fourth, known) if known else None
+                fcntl.ioctl(listener, _IOCTL_SEND, bytearray(_reply(number, result)))
+            except FileNotFoundError:
+                continue
+    finally:
+        os.close(listener)
+
+
+def _reply(number: int, result: int | None) -> bytes:
+    """A call's result, negative for an error number; None lets the kernel perform the call."""
+    if result is None:
+        return _REPLY.pack(number, 0, 0, _CONTINUE)
+    return _REPLY.pack(number, max(result, 0), min(result, 0), 0)

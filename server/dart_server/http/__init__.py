@@ -1,0 +1,1 @@
+"""The HTTP application: middleware, dependencies, OpenAPI document, ingress, routes."""

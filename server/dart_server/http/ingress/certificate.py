@@ -1,0 +1,89 @@
+"""The certificate of a farm that speaks TLS: read at the start, and again whenever its files have changed.
+
+Role: holds the context that new connections are greeted with. Rule: a renewed certificate is taken up while the farm runs, and connections
+that are open go on under the old one; files that do not fit together, as while they are being written, leave the old one in use, which is
+logged once, and they are tried again at every look. Non-goals: accepting (`door.tls`), what a certificate must be
+(`daemon.tls_context`), getting a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dart_server.errors import ConfigError
+from dart_server.process.checks import EXPIRY_NOTICE, expiry_of
+
+log = logging.getLogger(__name__)
+LOOK_S = 30.0
+NOTICE_S = 86_400.0
+"""How often a certificate that ends soon is logged."""
+State = tuple[tuple[int, ...], ...]
+
+
+class Certificate:
+    """`make` reads the files into a new context and raises `ConfigError` when they cannot be used; `files` are the chain, then the key if
+    it is not with it."""
+
+    def __init__(self, make: Callable[[], ssl.SSLContext], files: tuple[Path, ...]) -> None:
+        self._make = make
+        self._files = files
+        self._used = self._failed = self._state()
+        self._noticed_at_s = float("-inf")
+        self.context = make()
+        self.ends_at = self._end_in_file()
+        """When the certificate in use ends, None when that could not be read."""
+
+    def _end_in_file(self) -> datetime | None:
+        try:
+            return expiry_of(self._files[0].read_text(encoding="ascii", errors="replace"))
+        except (OSError, ValueError):
+            return None
+
+    def look(self) -> bool:
+        """Take up files that have changed; whether they were."""
+        now = self._state()
+        if now == self._used:
+            return False
+        ends_at = self._end_in_file()
+        try:
+            self.context = self._make()
+        except ConfigError as error:
+            if now != self._failed:
+                log.warning("the certificate stays as it was: %s", error)
+            self._failed = now
+            return False
+        self._used, self.ends_at = now, ends_at
+        log.info("took up the certificate in %s, good until %s", self._files[0], self.ends_at)
+        return True
+
+    async def watch(self, when_known: Callable[[float], None]) -> None:
+        """Look for ever. `when_known` is told when the certificate ends, in seconds since 1970."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self.look()
+            if (ends_at := self.ends_at) is not None:
+                when_known(ends_at.timestamp())
+                soon = ends_at - datetime.now(UTC) < EXPIRY_NOTICE
+                if soon and loop.time() - self._noticed_at_s >= NOTICE_S:
+                    self._noticed_at_s = loop.time()
+                    log.warning(
+                        "the certificate in %s ends on %s; put a new one there, it is taken up", self._files[0], ends_at
+                    )
+            await asyncio.sleep(LOOK_S)
+
+    def _state(self) -> State:
+        """What changes when a file is written or replaced; links are followed."""
+        return tuple(_mark(path) for path in self._files)
+
+
+def _mark(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return (found.st_ino, found.st_size, found.st_mtime_ns)

@@ -1,0 +1,382 @@
+"""The dashboard over HTTP: the page, its log-in, what it is told, what it may do.
+
+Rule: the page's own routes are for the page (no part of the API, not in its description) and take its session cookie, never a bearer key;
+everything that changes something asks for the session's token and for the page's own origin. The page runs nothing but its own modules
+(Content-Security-Policy). Non-goals: what may be seen (`views`), pictures (`camera`), live views (`live`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response, WebSocket
+from fastapi.responses import JSONResponse, RedirectResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import HTTPConnection
+
+from dart_server.dashboard import views
+from dart_server.dashboard.camera import NoPicture, ViewOver
+from dart_server.dashboard.live import MOST_VIEWS, LiveView
+from dart_server.dashboard.novnc import CURE
+from dart_server.dashboard.sessions import COOKIE, CSRF_HEADER, SESSION_S, Session, check_csrf, check_origin
+from dart_server.errors import FarmError
+from dart_server.http.dependencies import farm_of
+from dart_server.http.middleware import refuse
+from dart_server.keys import Principal, Scope
+from dart_server.wire import ErrorCode
+
+router = APIRouter(prefix="/dashboard", include_in_schema=False)
+STATIC = Path(__file__).resolve().parents[2] / "dashboard" / "static"
+THUMBNAIL_OLDEST_S = 0.9
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob: data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+ViewId = Annotated[str, Query(pattern=r"^[A-Za-z0-9_-]{8,64}$")]
+
+
+class LogIn(BaseModel):
+    """A key."""
+
+    model_config = ConfigDict(extra="forbid")
+    key: str = Field(min_length=1, max_length=512)
+
+
+class TicketBody(BaseModel):
+    """A ticket, which stood in the page's address."""
+
+    model_config = ConfigDict(extra="forbid")
+    ticket: str = Field(min_length=1, max_length=512)
+
+
+class ControlBody(BaseModel):
+    """Which of the person's views takes or gives back the control."""
+
+    model_config = ConfigDict(extra="forbid")
+    view: str = Field(pattern=r"^[A-Za-z0-9_-]{8,64}$")
+
+
+async def session_of(connection: HTTPConnection) -> tuple[Session, Principal]:
+    """Who is logged in. Raises `unauthenticated`."""
+    return await farm_of(connection).dashboard.sessions.require(connection.cookies.get(COOKIE))
+
+
+async def _looking(connection: HTTPConnection) -> Principal:
+    return (await session_of(connection))[1]
+
+
+async def _changing(request: Request) -> Principal:
+    check_origin(request.headers)
+    session, principal = await session_of(request)
+    check_csrf(session, request.headers.get(CSRF_HEADER))
+    return principal
+
+
+Looking = Annotated[Principal, Depends(_looking)]
+Changing = Annotated[Principal, Depends(_changing)]
+
+
+def told(content: Any) -> JSONResponse:
+    """An answer that no cache keeps."""
+    return JSONResponse(content, headers={**HEADERS, "cache-control": "no-store"})
+
+
+# The page
+
+
+@cache
+def static_file(name: str) -> tuple[bytes, str, str] | None:
+    """(content, type, tag) of one of the page's own files; None when there is none of this name."""
+    known = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.is_file()}
+    if name not in known:
+        return None
+    content = known[name].read_bytes()
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    kind = "text/javascript" if name.endswith(".js") else kind
+    return content, kind, f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+
+
+def file_answer(request: Request, content: bytes, kind: str, tag: str) -> Response:
+    """A file that the browser asks for again, and gets again only when it changed."""
+    headers = {**HEADERS, "etag": tag, "cache-control": "no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    charset = "; charset=utf-8" if kind.startswith("text/") else ""
+    return Response(content, headers={**headers, "content-type": kind + charset})
+
+
+@router.get("")
+async def without_slash() -> Response:
+    """To the page."""
+    return RedirectResponse("/dashboard/", status_code=308, headers=HEADERS)
+
+
+@router.get("/")
+async def page(request: Request) -> Response:
+    """The page itself; what it shows it asks for."""
+    return await static("index.html", request)
+
+
+@router.get("/static/{name:path}")
+async def static(name: str, request: Request) -> Response:
+    """The page's modules, style and icon."""
+    found = static_file(name)
+    if found is None:
+        raise FarmError(ErrorCode.NOT_FOUND, f"the dashboard has no file {name}")
+    return file_answer(request, *found)
+
+
+@router.get("/novnc/{name:path}")
+async def novnc_file(name: str, request: Request) -> Response:
+    """The viewer's modules, as its package has them."""
+    directory = farm_of(request).dashboard.viewer
+    if directory is None:
+        raise FarmError(ErrorCode.NOT_FOUND, "the viewer is not installed", hint=f"Run `{CURE}` on the farm's host.")
+    path = (directory / name).resolve()
+    if path.suffix != ".js" or not path.is_relative_to(directory.resolve()) or not path.is_file():
+        raise FarmError(ErrorCode.NOT_FOUND, f"the viewer has no module {name}")
+    return file_answer(request, path.read_bytes(), "text/javascript", f'"{directory.name}"')
+
+
+# Log-in
+
+
+async def _session_view(request: Request, session: Session, principal: Principal) -> dict[str, Any]:
+    farm = farm_of(request)
+    record = await farm.repository.key(principal.key_id)
+    return {
+        "key_id": principal.key_id,
+        "name": record.name if record else principal.key_id,
+        "scope": principal.scope.value,
+        "csrf": session.csrf,
+        "left_s": round(session.until_s - farm.clock.monotonic()),
+        "viewer": farm.dashboard.viewer is not None,
+        "viewer_cure": CURE,
+    }
+
+
+@router.post("/api/login")
+async def log_in(body: LogIn, request: Request) -> Response:
+    """Trade a key for a session cookie, which no script can read and no other site can send."""
+    return await _enter(request, lambda: body.key)
+
+
+@router.post("/api/ticket")
+async def use_ticket(body: TicketBody, request: Request) -> Response:
+    """Trade a ticket for a session cookie."""
+    return await _enter(request, lambda: farm_of(request).dashboard.tickets.use(body.ticket))
+
+
+async def _enter(request: Request, key: Callable[[], str]) -> Response:
+    scheme = check_origin(request.headers)
+    board = farm_of(request).dashboard
+    payer = board.attempts.begin(request.client.host if request.client else None)
+    cookie, session, principal = await board.sessions.log_in(key())
+    board.attempts.succeeded(payer)
+    answer = told(await _session_view(request, session, principal))
+    answer.set_cookie(
+        COOKIE,
+        cookie,
+        max_age=int(SESSION_S),
+        path="/dashboard",
+        secure=scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+    return answer
+
+
+@router.post("/api/logout")
+async def log_out(request: Request) -> Response:
+    """End the session."""
+    check_origin(request.headers)
+    farm_of(request).dashboard.sessions.log_out(request.cookies.get(COOKIE))
+    answer = told({})
+    answer.delete_cookie(COOKIE, path="/dashboard", httponly=True, samesite="strict")
+    return answer
+
+
+@router.get("/api/session")
+async def session(request: Request) -> Response:
+    """Who is logged in; null when nobody is."""
+    try:
+        found = await session_of(request)
+    except FarmError as error:
+        if error.code is not ErrorCode.UNAUTHENTICATED:
+            raise
+        return told(None)
+    return told(await _session_view(request, *found))
+
+
+# Looking
+
+
+@router.get("/api/overview")
+async def overview(request: Request, principal: Looking) -> Response:
+    """Totals, desktops, leases, queue, pools."""
+    return told(await views.overview(farm_of(request), principal))
+
+
+@router.get("/api/samples")
+async def samples(request: Request, principal: Looking, since: int = 0) -> Response:
+    """The numbers of the charts."""
+    return told(farm_of(request).dashboard.samples.since(since))
+
+
+@router.get("/api/desktops/{desktop_id}")
+async def details(desktop_id: str, request: Request, principal: Looking) -> Response:
+    """One desktop, its lease, who controls it, its latest events."""
+    farm = farm_of(request)
+    return told(await views.details(farm, views.find_slot(farm, desktop_id, principal), principal))
+
+
+@router.get("/api/desktops/{desktop_id}/picture")
+async def picture(desktop_id: str, request: Request, principal: Looking) -> Response:
+    """A small picture of a leased desktop, not older than a second; 204 while there is none that the key may see."""
+    farm = farm_of(request)
+    slot = farm.pool.slots.get(desktop_id)
+    lease = views.visible_leases(farm, principal).get(slot.lease_id or "") if slot is not None else None
+    if lease is None:
+        return Response(status_code=204, headers=HEADERS)
+    try:
+        taken, small = await farm.dashboard.cameras.small(lease, THUMBNAIL_OLDEST_S)
+    except (NoPicture, ViewOver):
+        return Response(status_code=204, headers=HEADERS)
+    return file_answer(request, small, "image/jpeg", f'"{lease.lease_id}-{taken.number}"')
+
+
+@router.get("/api/desktops/{desktop_id}/steps")
+async def steps(desktop_id: str, request: Request, principal: Looking) -> Response:
+    """The last steps of a desktop."""
+    return told([views.step_row(step) for step in views.steps(farm_of(request), desktop_id, principal)])
+
+
+@router.get("/api/desktops/{desktop_id}/steps/{number}")
+async def step_picture(desktop_id: str, number: int, request: Request, principal: Looking) -> Response:
+    """The small picture of a step."""
+    for step in views.steps(farm_of(request), desktop_id, principal):
+        if step.number == number and step.picture is not None:
+            headers = {**HEADERS, "cache-control": "private, max-age=600"}
+            return Response(step.picture, media_type="image/jpeg", headers=headers)
+    raise FarmError(ErrorCode.NOT_FOUND, f"there is no picture of step {number}")
+
+
+@router.get("/api/leases/{lease_id}")
+async def lease(lease_id: str, request: Request, principal: Looking) -> Response:
+    """One active lease, with the desktop that is behind it now."""
+    farm = farm_of(request)
+    found = views.find_lease(farm, lease_id, principal)
+    return told(views.lease_row(farm, found, await views.key_names(farm)))
+
+
+@router.websocket("/api/leases/{lease_id}/live")
+async def live(socket: WebSocket, lease_id: str, view: ViewId) -> None:
+    """A live view of the lease's desktop, in the remote framebuffer protocol."""
+    farm = farm_of(socket)
+    board = farm.dashboard
+    try:
+        check_origin(socket.headers)
+        session, principal = await session_of(socket)
+        lease = views.find_lease(farm, lease_id, principal)
+        if len(board.views) >= MOST_VIEWS:
+            raise FarmError(ErrorCode.NO_CAPACITY, "too many live views are open", hint="Close some.")
+        if view in board.views:
+            raise FarmError(ErrorCode.INVALID, "a view of this id is open")
+    except FarmError as error:
+        await refuse(socket, error)
+        return
+
+    async def allowed() -> None:
+        _, now = await session_of(socket)
+        if not now.may_touch(lease.owner):
+            raise FarmError(ErrorCode.FORBIDDEN, "the key may not see this desktop any more")
+        control = board.controls.of(lease_id)
+        if control is not None and control.view_id == view and not views.may_control(now, lease):
+            raise FarmError(ErrorCode.FORBIDDEN, "the key may not control this desktop any more")
+
+    protocol = "binary" if "binary" in socket.scope.get("subprotocols", []) else None
+    await socket.accept(protocol)
+    board.views.add(view)
+    try:
+        await LiveView(lease, view, board.cameras.of(lease), board.controls, farm.clock, allowed, session.ended).serve(
+            socket
+        )
+    finally:
+        board.views.discard(view)
+
+
+# Doing
+
+
+@router.post("/api/leases/{lease_id}/control")
+async def take_control(lease_id: str, body: ControlBody, request: Request, principal: Changing) -> Response:
+    """Give mouse and keyboard to one of the person's open views."""
+    farm = farm_of(request)
+    lease = views.find_lease(farm, lease_id, principal)
+    if not views.may_control(principal, lease):
+        raise FarmError(ErrorCode.FORBIDDEN, "taking over needs the lease's own key, or an admin key")
+    if body.view not in farm.dashboard.views:
+        raise FarmError(ErrorCode.INVALID, "there is no open view of this id")
+    try:
+        farm.dashboard.controls.take(lease, body.view, principal.key_id)
+    except ViewOver as error:
+        raise FarmError(ErrorCode.LEASE_EXPIRED, str(error)) from error
+    return told({})
+
+
+@router.delete("/api/leases/{lease_id}/control")
+async def give_back(lease_id: str, body: ControlBody, request: Request, principal: Changing) -> Response:
+    """Give them back."""
+    farm = farm_of(request)
+    control = farm.dashboard.controls.of(lease_id)
+    if control is not None and control.key_id == principal.key_id:
+        await farm.dashboard.controls.let_go(lease_id, body.view)
+    return told({})
+
+
+@router.post("/api/leases/{lease_id}/release")
+async def release(lease_id: str, request: Request, principal: Changing) -> Response:
+    """End a lease: its desktop goes back to the pool."""
+    farm = farm_of(request)
+    lease = views.find_lease(farm, lease_id, principal)
+    if not views.may_control(principal, lease):
+        raise FarmError(ErrorCode.FORBIDDEN, "releasing needs the lease's own key, or an admin key")
+    await farm.leases.release(lease_id, principal)
+    return told({})
+
+
+@router.post("/api/desktops/{desktop_id}/quarantine")
+async def quarantine(desktop_id: str, request: Request, principal: Changing) -> Response:
+    """Keep a desktop from use, for a person to look at."""
+    principal.require(Scope.ADMIN)
+    await farm_of(request).quarantine(desktop_id, "asked for on the dashboard")
+    return told({})
+
+
+@router.post("/api/desktops/{desktop_id}/unquarantine")
+async def unquarantine(desktop_id: str, request: Request, principal: Changing) -> Response:
+    """Let a quarantined desktop go: something fresh takes its place."""
+    principal.require(Scope.ADMIN)
+    await farm_of(request).release(desktop_id, principal)
+    return told({})

@@ -1,0 +1,193 @@
+"""What happens to one slot: made ready, renewed under its lease, taken back, failed, removed.
+
+Rule: a used desktop is never handed on before it was made a fresh copy; one thing at a time happens to a slot (its lock). Whoever serves
+and keeps warm is told of every change through `changed`. Non-goals: how a desktop comes up (`pool.prepare`), who gets it (`pool.serving`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from dart_server import wire
+from dart_server.clock import Clock
+from dart_server.database.repository import EventNote, Repository
+from dart_server.errors import FarmError
+from dart_server.pool.background import Background
+from dart_server.pool.prepare import Brought, NotReady, Preparer
+from dart_server.pool.slots import Slots
+from dart_server.providers import base
+from dart_server.records import Slot
+from dart_server.snapshots.service import Want
+from dart_server.wire import DesktopState
+
+log = logging.getLogger(__name__)
+
+
+class Making:
+    """Changes slots of one farm. `retry_s`: a removal that failed may be tried again after this long."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        preparer: Preparer,
+        repository: Repository,
+        clock: Clock,
+        retry_s: float,
+        changed: Callable[[], None],
+    ) -> None:
+        self._slots = slots
+        self._preparer = preparer
+        self._repository = repository
+        self._clock = clock
+        self._retry_s = retry_s
+        self.changed = changed
+        self._ending = Background()
+
+    async def make(self, slot: Slot, want: Want, *, ahead: bool = False) -> None:
+        """Bring a slot that nobody uses to what is wanted, unless it is that already; `ahead` of need. Raises `FarmError`."""
+        async with slot.lock:
+            if self._slots.fresh(slot, want) and await self._awake(slot):
+                return
+            slot.clean = False
+            if not slot.exists:
+                slot.state = DesktopState.CREATING
+                self._repository.save_desktop(slot, EventNote("desktop_creating", slot.desktop_id))
+            await self._preparer.bring(slot, want, ahead=ahead)
+            slot.clean, slot.state = True, DesktopState.READY
+            self._repository.save_desktop(slot)
+
+    async def _awake(self, slot: Slot) -> bool:
+        """Whether an untouched desktop runs; a frozen one is thawed and asked."""
+        if not slot.frozen:
+            return True
+        try:
+            await self._preparer.wake(slot)
+        except NotReady as error:
+            log.warning("a standby did not wake: %s", error, extra={"desktop_id": slot.desktop_id})
+            return False
+        slot.state = DesktopState.READY
+        return True
+
+    async def freeze(self, slot: Slot) -> None:
+        """Let an untouched slot stand still. Raises `ProviderError`."""
+        async with slot.lock:
+            await self._preparer.freeze(slot)
+            slot.state = DesktopState.STANDBY
+            self._repository.save_desktop(slot)
+
+    async def stop(self, slot: Slot) -> None:
+        """Let whatever is left of a desktop stand still. Raises `ProviderError` where that is not possible."""
+        async with slot.lock:
+            await self._preparer.freeze(slot)
+
+    async def thaw(self, slot: Slot) -> bool:
+        """Let it run again; False when it does not."""
+        async with slot.lock:
+            return await self._awake(slot)
+
+    async def renew(self, slot: Slot, want: Want, *, waited: bool = False) -> Brought:
+        """Make a leased desktop a fresh copy of what is wanted; `waited` tells that it was not ready when it was asked for. Its fence, and
+        that this has begun, are written before it is touched: a farm that is killed meanwhile comes back to a desktop that no earlier
+        fence opens. Raises `FarmError`; the slot is broken then, and may be renewed again."""
+        async with slot.lock:
+            confirm = self._slots.fresh(slot, want)
+            slot.state, slot.clean = DesktopState.RESETTING, False
+            try:
+                await self._repository.committed(self._repository.save_desktop(slot))
+                if confirm:
+                    brought = await self._preparer.confirm(slot, want, waited=waited)
+                else:
+                    brought = await self._preparer.bring(slot, want)
+            except BaseException as error:  # cancelled, too, it is not left half made; raised again
+                cause = error.code.value if isinstance(error, FarmError) else "interrupted"
+                slot.state = DesktopState.BROKEN
+                slot.failure = wire.DesktopHealthView(alive=False, cause=cause, fault_owner=wire.FaultOwner.HOST)
+                self._repository.save_desktop(
+                    slot, EventNote("reset_failed", slot.desktop_id, slot.lease_id, slot.fence)
+                )
+                raise
+            slot.state = DesktopState.LEASED
+            data = {
+                "restored": brought.restored,
+                "standby": brought.standby,
+                "setup_key": slot.setup_key,
+                "snapshot_id": slot.snapshot_id,
+                "quarantined": list(brought.quarantined),
+                "duration_s": round(brought.duration_s, 4),
+            }
+            note = EventNote("desktop_reset", slot.desktop_id, slot.lease_id, slot.fence, data)
+            await self._repository.committed(self._repository.save_desktop(slot, note))
+            return brought
+
+    def release(self, slot: Slot) -> None:
+        """Take a desktop back from its lease, at once: its fence grows, so that every later call with the old one is refused."""
+        slot.fence += 1
+        slot.lease_id = None
+        slot.clean, slot.busy = False, True
+        slot.state = DesktopState.RESETTING
+        self._ending.start(self._recycle(slot))
+
+    async def _recycle(self, slot: Slot) -> None:
+        async with slot.lock:
+            slot.state = DesktopState.RESETTING
+            await self._preparer.hang_up(slot)
+            self._repository.save_desktop(slot)
+        slot.busy = False
+        self.changed()
+
+    async def fail(self, slot: Slot, health: wire.DesktopHealthView) -> None:
+        """Write down that a desktop died, and remove what is left of it. A leased one stays with its lease until it is renewed."""
+        if slot.failure is not None:
+            return
+        slot.failure = health
+        slot.state = DesktopState.BROKEN
+        data = {"cause": health.cause, "fault_owner": health.fault_owner.value}
+        self._repository.save_desktop(
+            slot, EventNote("desktop_failed", slot.desktop_id, slot.lease_id, slot.fence, data)
+        )
+        log.warning("desktop failed: %s", data, extra={"desktop_id": slot.desktop_id, "lease_id": slot.lease_id})
+        self._ending.start(self._clear(slot, health))
+
+    async def _clear(self, slot: Slot, health: wire.DesktopHealthView) -> None:
+        async with slot.lock:
+            if slot.failure is health:
+                await self._preparer.discard(slot)
+        self.changed()
+
+    def remove(self, slot: Slot) -> None:
+        """Let a slot go, at once for those who look; its desktop is destroyed meanwhile."""
+        slot.busy, slot.state = True, DesktopState.GONE
+        self._ending.start(self._destroy(slot))
+
+    async def _destroy(self, slot: Slot) -> None:
+        async with slot.lock:
+            try:
+                await self._preparer.discard(slot)
+            except base.ProviderError as error:
+                log.error("a desktop could not be removed: %s", error, extra={"desktop_id": slot.desktop_id})
+                self._repository.add_event(EventNote("destroy_failed", slot.desktop_id, data={"reason": str(error)}))
+                await self._clock.sleep(self._retry_s)
+                slot.state, slot.busy = DesktopState.BROKEN, False
+                return
+            self._gone(slot)
+        self.changed()
+
+    def _gone(self, slot: Slot) -> None:
+        self._repository.save_desktop(slot, EventNote("desktop_gone", slot.desktop_id))
+        self._slots.by_id.pop(slot.desktop_id, None)
+
+    async def end_all(self) -> None:
+        """Wait for what is under way, then destroy every desktop."""
+        await self._ending.ended()
+        await asyncio.gather(*(self._end(slot) for slot in list(self._slots.by_id.values())))
+
+    async def _end(self, slot: Slot) -> None:
+        slot.exists, slot.state = True, DesktopState.GONE
+        try:
+            await self._preparer.discard(slot)
+        except base.ProviderError as error:
+            log.error("a desktop could not be removed: %s", error, extra={"desktop_id": slot.desktop_id})
+            return
+        self._gone(slot)

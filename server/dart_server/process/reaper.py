@@ -1,0 +1,122 @@
+"""Cleaning up without a server: whatever the provider still owns on this host, and dead files in the runtime directory.
+
+Rule: only what carries our ownership prefix is touched (the provider sees to that), the ledger is told what is gone, and sockets and locks
+of a farm, sockets and worker directories of runs are removed where nobody answers on them any more.
+Non-goals: stopping a running farm (`daemon.stop_running`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import time
+from pathlib import Path
+
+from dart_server.clock import SystemClock
+from dart_server.database.repository import EventNote, Repository
+from dart_server.database.write_queue import Database
+from dart_server.process.daemon import sole_farm
+from dart_server.process.state_directory import make_directories, take_over_old_layout
+from dart_server.providers.factory import make_provider
+from dart_server.settings import FarmSettings
+from dart_server.wire import DesktopState, LeaseState
+
+HELPER_END_S = 20.0
+POLL_S = 0.1
+
+
+async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
+    """Names of what was (or would be) removed. Raises `AlreadyRunning`, `ConfigError`, `ProviderError`."""
+    make_directories(settings)
+    provider = make_provider(settings)
+    if dry_run:
+        await provider.start()
+        owned = await provider.owned()
+        await provider.aclose()
+        held = await _active_leases(settings)
+        return [*owned.desktops, *owned.snapshots, *held, *(str(path) for path in _dead_files(settings))]
+    with sole_farm(settings):
+        take_over_old_layout(settings)
+        await provider.start()
+        removed = list(await provider.reap(set()))
+        await provider.aclose()
+        await asyncio.to_thread(_wait_for_helper, settings.runtime_dir / "hostd.sock")
+        if _has_ledger(settings):
+            await _settle_ledger(settings, removed)
+        for path in _dead_files(settings):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+            removed.append(str(path))
+    return removed
+
+
+def _has_ledger(settings: FarmSettings) -> bool:
+    return settings.db_url is not None or (settings.state_dir / "farm.db").exists()
+
+
+async def _active_leases(settings: FarmSettings) -> list[str]:
+    """Leases that would be ended; as text, since the host has nothing of that name."""
+    if not _has_ledger(settings):
+        return []
+    database = Database(settings.database_url)
+    try:
+        await database.start()
+        return [f"lease {lease.lease_id}" for lease in await Repository(database, SystemClock()).active_leases()]
+    finally:
+        await database.aclose()
+
+
+def _dead_files(settings: FarmSettings) -> list[Path]:
+    """What a farm that does not run, and runs that do not run, have left in the runtime directory."""
+    place = settings.runtime_dir
+    farm = [settings.socket_path, settings.lock_path, place / "farm.start.lock"]
+    runs = {path.stem.removeprefix("data-") for path in place.glob("data-*.sock")}
+    runs |= {path.name.removeprefix("policy-") for path in place.glob("policy-*")}
+    found = [path for path in farm if path.exists()]
+    for run in sorted(runs):
+        ours = [path for path in (place / f"data-{run}.sock", place / f"policy-{run}") if path.exists()]
+        if not any(_answers(path) for top in ours for path in (top, *top.rglob("*")) if path.is_socket()):
+            found += ours
+    return found
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def _wait_for_helper(path: Path) -> None:
+    """Wait until the root helper, with nothing left to look after, has ended by itself."""
+    for _ in range(round(HELPER_END_S / POLL_S)):
+        if not path.exists():
+            return
+        time.sleep(POLL_S)
+    path.unlink(missing_ok=True)
+
+
+async def _settle_ledger(settings: FarmSettings, removed: list[str]) -> None:
+    """Write down that nothing lives any more."""
+    database = Database(settings.database_url, sole=True)
+    try:
+        await database.start()
+        repository = Repository(database, SystemClock())
+        for lease in await repository.active_leases():
+            lease.state = LeaseState.EXPIRED
+            repository.end_lease(lease)
+        for record in await repository.kept_snapshots():
+            repository.end_snapshot(record.snapshot_id, "deleted", "reaped")
+        repository.forget_unfinished_snapshots()
+        repository.abandon_all_setups("reaped")
+        for slot in await repository.living_desktops():
+            slot.state, slot.lease_id = DesktopState.GONE, None
+            repository.save_desktop(slot)
+        repository.add_event(EventNote("reaped", data={"removed": removed}))
+    finally:
+        await database.aclose()

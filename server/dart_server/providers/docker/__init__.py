@@ -1,0 +1,1 @@
+"""Provider `docker`: desktops as containers of Docker or Podman."""

@@ -1,0 +1,1 @@
+"""Provider `libvirt`: desktops as virtual machines."""

@@ -1,0 +1,1 @@
+"""Guests that have only OSWorld's own server, behind the guest protocol."""

@@ -1,0 +1,1 @@
+"""Provider `runc`: desktops as containers under the root helper, with live snapshots."""

@@ -1,0 +1,297 @@
+"""Provider `runc`: desktops as containers with live memory snapshots and forks, through the root helper dart-hostd.
+
+Flow: create → helper boots the container, the guest agent answers ready. snapshot → the agent is quiesced, our
+connections are closed, the helper saves processes and files, the desktop goes on. restore → the helper brings the copy
+to life, the agent is told that it is one, and answers ready.
+Non-goals: anything as root (the helper's), leases and quotas (the farm's).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dart_server.providers import guest_control
+from dart_server.providers.base import (
+    CONTROL,
+    Capabilities,
+    DesktopGone,
+    DesktopHealth,
+    DesktopSpec,
+    DialPort,
+    HealthCause,
+    HostFault,
+    ImageMissing,
+    Owned,
+    ProviderError,
+    SnapshotBroken,
+    SnapshotInfo,
+)
+from dart_server.providers.egress import PROXY_PORT, Destination, Gate
+from dart_server.providers.health import judge
+from dart_server.providers.runc.hostd_client import HostdClient, HostdPlaces
+
+BOOT_TIMEOUT_S = 60.0
+WAKE_TIMEOUT_S = 10.0
+QUIESCE_TIMEOUT_S = 5.0
+HEALTH_TIMEOUT_S = 3.0
+_VERB_TIMEOUT_S = 180.0
+_BOOT_POLL_S = 0.03
+_ZOMBIE_TRIES = 10
+_ZOMBIE_POLL_S = 0.05
+_SECOND_LOOKS, _SECOND_LOOK_S = 5, 0.1
+"""A desktop whose init was killed first stops to answer and is seen as ended a little later."""
+
+
+class RuncProvider:
+    """See `base.Provider`. One instance per farm; the helper is found by its socket in `runtime_dir`.
+
+    `wall_clock`: the time of day (seconds since 1970) that restored desktops follow unless a task declares another."""
+
+    name = "runc"
+
+    def __init__(
+        self,
+        *,
+        home: Path,
+        runtime_dir: Path,
+        snapshot_dir: Path,
+        wall_clock: Callable[[], float] = time.time,
+        egress: Sequence[str] = (),
+    ) -> None:
+        self._allowed = [Destination.parse(text) for text in egress]
+        self._gates: dict[str, Gate] = {}
+        self._wall_clock = wall_clock
+        self._images = home / "images"
+        places = HostdPlaces(
+            state=runtime_dir / "hostd", runtime=runtime_dir, images=self._images, home=home, store=snapshot_dir
+        )
+        self._hostd = HostdClient(places)
+        self._limits = frozenset({"memory", "pids", "cpus", "disk"})
+        self._dialled: dict[str, weakref.WeakSet[socket.socket]] = {}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything; the disk limit only while written files are kept in memory."""
+        return Capabilities(
+            memory_snapshot=True, fork=True, restore_in_place=True, tunnel=True, freeze=True, limits=self._limits
+        )
+
+    async def start(self) -> None:
+        """Find or start the helper. Raises CapabilityMissing with the cure when the host cannot run it."""
+        answer = await self._hostd.attach()
+        if not answer["disk_limit"]:
+            self._limits = self._limits - {"disk"}
+
+    async def aclose(self) -> None:
+        """Let the helper go; one that was started here removes all it made."""
+        for desktop_id in list(self._gates):
+            self._close_gate(desktop_id)
+        await self._hostd.detach()
+
+    async def image_digest(self, image: str) -> str:
+        """Digest from the image's manifest."""
+        manifest = self._images / image / "current" / "manifest.json"
+        try:
+            digest = json.loads(await asyncio.to_thread(manifest.read_text, encoding="utf-8"))["digest"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            hint = f"build it: `dart-farm images build {image}`"
+            raise ImageMissing(f"there is no image {image!r} in {self._images}", hint=hint) from error
+        return str(digest) if str(digest).startswith("sha256:") else f"sha256:{digest}"
+
+    async def create(self, desktop_id: str, spec: DesktopSpec) -> None:
+        """Boot from the image and wait for the agent."""
+        await self._ask(
+            "create",
+            desktop_id=desktop_id,
+            image=spec.image,
+            resolution=list(spec.resolution),
+            font_size=spec.font_size,
+            memory_mib=spec.memory_mib,
+            pids=spec.pids,
+            cpus=spec.cpus,
+            disk_mib=spec.disk_mib,
+            proxy_port=PROXY_PORT if self._allowed else None,
+        )
+        try:
+            await self._open_gate(desktop_id)
+            await self._booted(desktop_id)
+            await self._ask("seal", desktop_id=desktop_id)
+        except BaseException:  # cancelled, too, no desktop may stay; raised again
+            await asyncio.shield(self.destroy(desktop_id))
+            raise
+
+    async def snapshot(self, desktop_id: str, snapshot_id: str) -> SnapshotInfo:
+        """Quiesce, hang up, save; the desktop goes on."""
+        dial = partial(self.dial, desktop_id, CONTROL)
+        try:
+            for _ in range(_ZOMBIE_TRIES):
+                if not (await guest_control.quiesce(dial, QUIESCE_TIMEOUT_S)).get("zombies"):
+                    break
+                await asyncio.sleep(_ZOMBIE_POLL_S)
+        except guest_control.GuestBusy as error:
+            raise HostFault(f"the desktop {desktop_id} is busy: {error}", hint="snapshot between two calls") from error
+        except guest_control.GuestSilent as error:
+            if (await self._ask("health", desktop_id=desktop_id)).get("frozen"):
+                raise HostFault(f"the desktop {desktop_id} is frozen", hint="thaw it first") from error
+            raise DesktopGone(f"the desktop {desktop_id} does not answer: {error}") from error
+        self._hang_up(desktop_id)
+        if desktop_id in self._gates:
+            self._gates[desktop_id].hang_up()
+        saved = await self._ask("checkpoint", desktop_id=desktop_id, snapshot_id=snapshot_id)
+        return SnapshotInfo(
+            snapshot_id,
+            saved["bytes"],
+            saved["image_digest"],
+            files_bytes=saved["files_bytes"],
+            pause_s=saved["pause_s"],
+            processes=saved["processes"],
+        )
+
+    async def restore(self, desktop_id: str, snapshot_id: str) -> None:
+        """Bring a copy to life under this id and wait for its agent."""
+        self._hang_up(desktop_id)
+        self._close_gate(desktop_id)
+        await self._ask("restore", desktop_id=desktop_id, snapshot_id=snapshot_id)
+        try:
+            await self._open_gate(desktop_id)
+            reply = await self._woken(desktop_id)
+            if not reply.get("ready"):
+                raise guest_control.GuestSilent("its session is not ready")
+        except guest_control.GuestSilent as error:
+            await self.destroy(desktop_id)
+            raise SnapshotBroken(f"the copy of {snapshot_id} does not answer: {error}") from error
+        except BaseException:  # cancelled, too, no half-restored desktop may stay; raised again
+            await asyncio.shield(self.destroy(desktop_id))
+            raise
+
+    async def freeze(self, desktop_id: str) -> None:
+        """See `base.Freezes`."""
+        await self._ask("freeze", desktop_id=desktop_id)
+
+    async def thaw(self, desktop_id: str) -> None:
+        """See `base.Freezes`."""
+        await self._ask("thaw", desktop_id=desktop_id)
+
+    async def destroy(self, desktop_id: str) -> None:
+        """Remove the desktop; idempotent."""
+        self._hang_up(desktop_id)
+        self._close_gate(desktop_id)
+        await self._ask("destroy", desktop_id=desktop_id)
+
+    async def quarantine(self, snapshot_id: str) -> str | None:
+        """See `base.KeepsBroken`; the files are in the helper's own mounts, which root reaches through its /proc entry."""
+        place: str | None = (await self._ask("quarantine", snapshot_id=snapshot_id))["place"]
+        return place
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """Remove the snapshot; idempotent."""
+        await self._ask("delete_snapshot", snapshot_id=snapshot_id)
+
+    async def dial(self, desktop_id: str, port: DialPort) -> socket.socket:
+        """A connected socket from inside the desktop's network."""
+        connection = await self._ask("dial", desktop_id=desktop_id, port=port)
+        assert isinstance(connection, socket.socket)
+        connection.setblocking(False)
+        self._dialled.setdefault(desktop_id, weakref.WeakSet()).add(connection)
+        return connection
+
+    async def health(self, desktop_id: str) -> DesktopHealth:
+        """The host's view and, while the desktop runs, the agent's."""
+        try:
+            seen = await self._ask("health", desktop_id=desktop_id)
+        except ProviderError as error:
+            return DesktopHealth(False, HealthCause.UNKNOWN, str(error))
+        agent, silence = await self._asked(desktop_id) if _answers(seen) else (None, "")
+        for _ in range(_SECOND_LOOKS):
+            if agent is not None or not _answers(seen):
+                break
+            await asyncio.sleep(_SECOND_LOOK_S)
+            seen = await self._ask("health", desktop_id=desktop_id)
+        if seen["state"] == "absent":
+            return DesktopHealth(False, HealthCause.UNKNOWN, "no desktop of this id")
+        cause, detail = judge(seen, agent, silence)
+        return DesktopHealth(
+            alive=cause is HealthCause.OK,
+            cause=cause,
+            detail=detail,
+            memory_bytes=seen["memory_bytes"],
+            memory_limit_bytes=seen["memory_limit_bytes"],
+            pids=seen["pids"],
+            disk_bytes=seen["disk_bytes"],
+            oom_kills=seen["oom_kills"],
+        )
+
+    async def owned(self) -> Owned:
+        """Everything the helper has."""
+        seen = await self._ask("owned")
+        return Owned(tuple(seen["desktops"]), tuple(seen["snapshots"]))
+
+    async def reap(self, keep: set[str]) -> Sequence[str]:
+        """Remove what is not to be kept."""
+        removed: list[str] = (await self._ask("reap", keep=sorted(keep)))["removed"]
+        return removed
+
+    async def _ask(self, verb: str, **arguments: Any) -> Any:
+        return await self._hostd.request(verb, timeout_s=_VERB_TIMEOUT_S, **arguments)
+
+    async def _open_gate(self, desktop_id: str) -> None:
+        """Serve the named destinations to a desktop, if there are any."""
+        if not self._allowed:
+            return
+        listener = await self._ask("listen", desktop_id=desktop_id, port=PROXY_PORT)
+        gate = self._gates[desktop_id] = Gate(self._allowed)
+        await gate.open(listener)
+
+    def _close_gate(self, desktop_id: str) -> None:
+        gate = self._gates.pop(desktop_id, None)
+        if gate is not None:
+            gate.close()
+
+    def _hang_up(self, desktop_id: str) -> None:
+        """Shut every connection that was dialled into this desktop."""
+        for connection in self._dialled.pop(desktop_id, ()):
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+
+    async def _asked(self, desktop_id: str) -> tuple[dict[str, Any] | None, str]:
+        """The agent's health, or None and why it is silent."""
+        try:
+            return await guest_control.health(partial(self.dial, desktop_id, CONTROL), HEALTH_TIMEOUT_S), ""
+        except (guest_control.GuestSilent, ProviderError) as error:
+            return None, str(error)
+
+    async def _booted(self, desktop_id: str) -> None:
+        deadline = time.monotonic() + BOOT_TIMEOUT_S
+        words = "no answer"
+        while time.monotonic() < deadline:
+            try:
+                reply = await guest_control.health(partial(self.dial, desktop_id, CONTROL), HEALTH_TIMEOUT_S)
+                if reply.get("ready"):
+                    return
+                words = "its session is not up yet"
+            except guest_control.GuestSilent as error:
+                words = str(error)
+                seen = await self._ask("health", desktop_id=desktop_id)
+                if seen["state"] != "running":
+                    raise HostFault(f"the desktop {desktop_id} ended while booting ({seen.get('ended')})") from error
+            await asyncio.sleep(_BOOT_POLL_S)
+        raise HostFault(f"the desktop {desktop_id} was not ready in {BOOT_TIMEOUT_S:.0f} s: {words}")
+
+    async def _woken(self, desktop_id: str) -> dict[str, Any]:
+        """The agent's answer to `/v1/restored`; its socket answers as soon as the copy runs."""
+        return await guest_control.restored(partial(self.dial, desktop_id, CONTROL), self._wall_clock(), WAKE_TIMEOUT_S)
+
+
+def _answers(seen: dict[str, Any]) -> bool:
+    """Whether an agent can be expected to answer, from what the helper sees."""
+    return seen["state"] == "running" and not seen["frozen"]

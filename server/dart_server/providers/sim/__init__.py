@@ -1,0 +1,1 @@
+"""Provider `sim`: simulated desktops for tests and load measurements."""
