@@ -214,6 +214,16 @@ class KnowsNeeds(Protocol):
         ...
 
 
+class SetupStepLike(Protocol):
+    """A setup step as a task carries it; implemented by `dart_envs.tasks.model.SetupStep`."""
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+
+
 class EvaluatorLike(Protocol):
     """What judges a task, as parallel sequences, one entry per function; implemented by `dart_envs.tasks.model.Evaluator`."""
 
@@ -231,6 +241,11 @@ class EvaluatorLike(Protocol):
 
     @property
     def conj(self) -> str: ...
+
+    @property
+    def postconfig(self) -> Sequence[SetupStepLike]:
+        """What is done on the desktop before it is looked at."""
+        ...
 
 
 class TaskLike(Protocol):

@@ -1,6 +1,6 @@
 """`dart-envs assets`: have the files that tasks bring along before they are needed.
 
-Role: arguments, output and exit codes: 0 every file is there, 1 one is missing, 2 wrong input. Non-goals: the cache (`dart_envs.tasks.assets`).
+Role: arguments, output and exit codes: 0 every file is there, 1 one is missing, 2 wrong input. Non-goals: the cache (`dart_envs.assets`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Annotated
 
 import typer
 
+from dart_envs import assets
 from dart_envs.errors import AssetError, TaskError
-from dart_envs.tasks import Task, assets
+from dart_envs.tasks import Task
 
 app = typer.Typer(no_args_is_help=True, help="Files that tasks bring along: fetch, import, check.")
 

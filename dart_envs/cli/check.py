@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dart_envs.cli.exits import EXIT_FAILED, EXIT_WRONG_INPUT
 from dart_envs.envs.env import make_shape
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.evaluators.scorer_choice import scorer_named
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from dart_envs.validation.records import ProofBook
     from dart_envs.validation.suites import Job, Proof
 
-EXIT_FAILED = 1
-EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 

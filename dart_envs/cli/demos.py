@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dart_envs.cli.exits import failed, wrong
 from dart_envs.envs.env import make_shape
 from dart_envs.envs.evaluation_target import JudgeOn
 from dart_envs.errors import DartEnvError, TaskError
@@ -58,7 +59,6 @@ def play(
     ] = None,
 ) -> None:
     """Play a task on a live desktop: its own solution; or you, recorded (--record); or a demonstration again (--replay)."""
-    from dart_envs.cli.main import failed, wrong
     from dart_envs.demos.store import DemonstrationError, check_place, read_demonstration
 
     try:

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from dart_envs.action_spaces import make_codec
+from dart_envs.cli.exits import failed, wrong
 from dart_envs.envs.env import make_shape
 from dart_envs.envs.task_sources import one_image, select
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
@@ -63,7 +64,6 @@ def evaluate(
     history: Annotated[int, typer.Option(min=0, max=50, help="of openai: past turns that are sent again")] = 3,
 ) -> None:
     """Run a policy on tasks, resumably, and report by domain with confidence intervals."""
-    from dart_envs.cli.main import failed, wrong
     from dart_envs.evaluation import make_policy
     from dart_envs.evaluation.openai import Endpoint, openai_policy
 

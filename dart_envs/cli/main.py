@@ -7,13 +7,12 @@ proof that fails or a farm that cannot be reached exits with 1. Non-goals: logic
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 
 from dart_envs.cli import assets, check, demos, evaluate, scorer
-from dart_envs.cli.check import EXIT_FAILED, EXIT_WRONG_INPUT
+from dart_envs.cli.exits import wrong
 from dart_envs.errors import TaskError
 from dart_envs.tasks import Split, Task, load, suite
 
@@ -29,18 +28,6 @@ tasks_app.command(name="check")(check.check)
 tasks_app.command(name="play")(demos.play)
 
 Families = Annotated[str | None, typer.Option("--families", "-f", help="comma-separated; default: all")]
-
-
-def wrong(message: str) -> typer.Exit:
-    """One sentence about wrong input; raise what is returned."""
-    print(f"dart-envs: {message}", file=sys.stderr)
-    return typer.Exit(EXIT_WRONG_INPUT)
-
-
-def failed(message: str) -> typer.Exit:
-    """One sentence about what did not work; raise what is returned."""
-    print(f"dart-envs: {message}", file=sys.stderr)
-    return typer.Exit(EXIT_FAILED)
 
 
 def _names(families: str | None) -> list[str] | None:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from dart_envs.cli.exits import failed, wrong
 from dart_envs.errors import DartEnvError
 from dart_envs.scorer import paths
 
@@ -27,7 +28,6 @@ def install(
     python: Annotated[str, typer.Option(help="the interpreter to make it with, Python 3.11 or 3.12")] = sys.executable,
 ) -> None:
     """Install desktop-env and what its evaluators need; about 800 MB. What is there already stays."""
-    from dart_envs.cli.main import failed, wrong
     from dart_envs.scorer.install import InstallError, check
     from dart_envs.scorer.install import install as make
 
@@ -46,7 +46,6 @@ def install(
 @app.command()
 def status() -> None:
     """Say what is installed, where, and whether it starts. Exit code 1 where it is not usable."""
-    from dart_envs.cli.main import failed
     from dart_envs.scorer.workers import CURE, Worker
 
     place = paths.directory()

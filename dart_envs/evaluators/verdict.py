@@ -7,8 +7,8 @@ else is an `EvaluatorError`. Non-goals: when to evaluate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from dart_envs.clock import SYSTEM_CLOCK, Clock
 from dart_envs.errors import DesktopError, EvaluatorError, FarmError
@@ -18,20 +18,12 @@ from dart_envs.evaluators.metrics import METRICS, OSWORLD, Metric
 from dart_envs.evaluators.scorer_choice import INFEASIBLE, Scorer, decide, proven_equal, scorer_named
 from dart_envs.scorer import osworld
 from dart_envs.setup import run_steps
-from dart_envs.setup.interpreter import StepLike
 from dart_envs.types import Desktop, EndReason, EvaluatorLike, Outcome
-
-
-class Judging(EvaluatorLike, Protocol):
-    """An evaluator with what is done on the desktop before it is looked at."""
-
-    @property
-    def postconfig(self) -> Sequence[StepLike]: ...
 
 
 async def evaluate(
     desktop: Desktop,
-    evaluator: Judging,
+    evaluator: EvaluatorLike,
     *,
     end: EndReason | None = None,
     clock: Clock = SYSTEM_CLOCK,
@@ -65,7 +57,7 @@ async def evaluate(
     return Outcome(outcome.reward, {**outcome.details, "postconfig": list(notes)}) if notes else outcome
 
 
-async def _judge(probe: Probe, evaluator: Judging, metrics: Mapping[str, Metric]) -> Outcome:
+async def _judge(probe: Probe, evaluator: EvaluatorLike, metrics: Mapping[str, Metric]) -> Outcome:
     scores: list[float] = []
     parts: list[dict[str, Any]] = []
     any_is_enough = evaluator.conj == "or"

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -48,9 +48,6 @@ from dart_server.wire import (
     StepRequest,
 )
 
-if TYPE_CHECKING:
-    from dart_envs.farm.claims import AsyncClaim
-
 log = logging.getLogger(__name__)
 
 RESET_TIMEOUT_S = 120.0
@@ -59,6 +56,18 @@ A11Y_TIMEOUT_S = 30.0
 
 _ELEMENTS = TypeAdapter(list[A11yElement])
 _WINDOWS = TypeAdapter(dict[str, list[dict[str, Any]]])
+
+
+class PendingLeases(Protocol):
+    """Leases that were asked for and may still wait; implemented by `dart_envs.farm.claims.AsyncClaim`."""
+
+    async def wait(self) -> list[AsyncLease]:
+        """The leases, once they are granted."""
+        ...
+
+    async def cancel(self) -> object:
+        """Leave the queue, and give back what was granted."""
+        ...
 
 
 class ClaimMore(Protocol):
@@ -73,7 +82,7 @@ class ClaimMore(Protocol):
         ttl_s: float,
         deadline_s: float,
         labels: Mapping[str, str],
-    ) -> Coroutine[Any, Any, AsyncClaim]: ...
+    ) -> Coroutine[Any, Any, PendingLeases]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +309,7 @@ class AsyncLease(HeldLease):
                 await self._drop_snapshot(view.snapshot_id)
         return Fork(view, tuple(leases))
 
-    async def _unclaim(self, asked: asyncio.Task[AsyncClaim]) -> None:
+    async def _unclaim(self, asked: asyncio.Task[PendingLeases]) -> None:
         try:
             await (await asked).cancel()
         except DartEnvError as error:

@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from dart_envs import assets
 from dart_envs.errors import EvaluatorError
 from dart_envs.scorer.inside.orphan import FOLDER_PREFIX
 from dart_envs.scorer.workers import CURE, Pool, ScorerMissing, shared_pool
@@ -104,9 +105,6 @@ def bring_expected(folder: Path, evaluator: EvaluatorLike, task_id: str) -> None
         for url, name in zip(paths, names, strict=True):
             place = _inside(folder, str(name))
             if not place.exists():
-                # Imported here: what knows a task's files knows tasks, which know evaluators.
-                from dart_envs.tasks import assets
-
                 source = assets.fetch_path(str(url), f"{task_id or 'tasks'}/{name}", needed_by=task_id)
                 shutil.copyfile(source, place)
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 from dart_envs.clock import SYSTEM_CLOCK, Clock
 from dart_envs.errors import GuestError, SetupError
 from dart_envs.setup import perform, web
 from dart_envs.setup.params import NETWORK_CURE, NETWORK_STEPS, check_parameters
 from dart_envs.setup.perform import Performer, Stage, StepFailed
-from dart_envs.types import Desktop
+from dart_envs.types import Desktop, SetupStepLike
 
 PERFORMERS: Mapping[str, Performer] = {**perform.PERFORMERS, **web.PERFORMERS}
 ATTEMPTS = 2
@@ -34,19 +33,9 @@ REPEATABLE = frozenset(
 )
 
 
-class StepLike(Protocol):
-    """A set-up step as a task carries it."""
-
-    @property
-    def type(self) -> str: ...
-
-    @property
-    def parameters(self) -> Mapping[str, Any]: ...
-
-
 async def run_steps(
     desktop: Desktop,
-    steps: Sequence[StepLike],
+    steps: Sequence[SetupStepLike],
     *,
     clock: Clock = SYSTEM_CLOCK,
     assets: Path | None = None,
@@ -74,7 +63,7 @@ async def run_steps(
     return tuple(failures)
 
 
-async def run_step(stage: Stage, step: StepLike) -> None:
+async def run_step(stage: Stage, step: SetupStepLike) -> None:
     """Perform one step, a second time where that is harmless. Raises StepFailed, GuestError or SetupError."""
     if step.type in NETWORK_STEPS:
         raise SetupError(f"Set-up step {step.type!r} is not performed: {NETWORK_CURE}.")

@@ -1,7 +1,7 @@
 """Set-up steps about the browser, downloads and the look of the desktop.
 
 Role: one coroutine per step type, and `PERFORMERS` of this module. Rule: as in `dart_envs.setup.perform`. Non-goals: how the browser is
-spoken to (`dart_envs.setup.browser`), the asset cache (`dart_envs.tasks.assets`).
+spoken to (`dart_envs.setup.browser`), the asset cache (`dart_envs.assets`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from dart_envs import assets
 from dart_envs.setup import browser, params, windows
 from dart_envs.setup.perform import Performer, Stage, StepFailed, command_argv, write
 
 
 async def download(stage: Stage, step: params.DownloadParameters) -> None:
     """Put files from the asset cache, fetched first where it has them not, into the desktop."""
-    # Imported here: what knows a task's files knows tasks, which know set-up steps.
-    from dart_envs.tasks import assets
-
     for file in step.files:
         name = f"{stage.task_id or 'tasks'}/{assets.download_name(file.url, file.path)}"
         path = await asyncio.to_thread(assets.fetch_path, file.url, name, needed_by=stage.task_id)
@@ -67,8 +65,6 @@ async def update_browse_history(stage: Stage, step: params.HistoryParameters) ->
     """Give the browser a history of these visits and no others, in a file of its own making or else of OSWorld's."""
     base = await stage.desktop.read_file(browser.HISTORY)
     if base is None:
-        from dart_envs.tasks import assets
-
         path = await asyncio.to_thread(
             assets.fetch_path, browser.BASE_HISTORY_URL, browser.BASE_HISTORY_NAME, needed_by=stage.task_id
         )

@@ -22,6 +22,7 @@ from dart_envs import evaluators as evaluation
 from dart_envs.errors import EvaluatorError, TaskError
 from dart_envs.setup import NETWORK_STEPS, check_parameters, run_steps
 from dart_envs.setup.params import UploadFileParameters
+from dart_envs.tasks import requirements
 from dart_envs.tasks.script import TARGET_TIMEOUT_S, Move, Play, resolve
 from dart_envs.types import Action, Desktop, EndReason, Gesture, Outcome
 from dart_server.wire import EARLIEST_CLOCK, LATEST_CLOCK, DesktopShape
@@ -211,16 +212,12 @@ class Task(Model):
 
     async def check_needs(self, shape: DesktopShape, *, local_images: bool) -> None:
         """Raise TaskError or AssetError where a desktop of this shape would be leased in vain; fetches files that are missing."""
-        from dart_envs.tasks import requirements
-
         await requirements.check_needs(self, shape, local_images=local_images)
 
     async def prepare(self, desktop: Desktop) -> None:
         """Run the set-up on a freshly booted desktop. Raises SetupError; TaskError where the task needs what is not
         there, or a larger screen.
         """
-        from dart_envs.tasks import requirements
-
         self.check_runnable(desktop.resolution)
         await requirements.check_desktop(self, desktop)
         await run_steps(desktop, self.config, assets=self._assets, task_id=self.id)

@@ -10,17 +10,29 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from dart_envs import assets
 from dart_envs.errors import TaskError
-from dart_envs.tasks import assets
+from dart_envs.types import Desktop
 from dart_server.wire import DesktopShape
 
-if TYPE_CHECKING:
-    from dart_envs.tasks.model import Task
-    from dart_envs.types import Desktop
+
+class TaskWithRequirements(assets.TaskWithAssets, Protocol):
+    """The parts of a task that say what it needs; implemented by `dart_envs.tasks.Task`."""
+
+    @property
+    def image(self) -> str: ...
+
+    @property
+    def related_apps(self) -> Sequence[str]: ...
+
+    def check_runnable(self, resolution: tuple[int, int]) -> None:
+        """Raise TaskError where the task cannot run on such a screen (width, height in pixels)."""
+        ...
+
 
 APPLICATIONS: Mapping[str, tuple[str, ...]] = {
     "chrome": ("google-chrome", "google-chrome-stable", "chromium"),
@@ -95,7 +107,7 @@ def _listed(folder: Path) -> list[str]:
     return os.listdir(folder) if folder.is_dir() else []
 
 
-async def check_needs(task: Task, shape: DesktopShape, *, local_images: bool) -> None:
+async def check_needs(task: TaskWithRequirements, shape: DesktopShape, *, local_images: bool) -> None:
     """Raise TaskError, or AssetError, where a desktop would be taken in vain; fetches files that are missing.
 
     local_images: the farm's desktops are made of this machine's images, so that their applications can be known.
@@ -108,7 +120,7 @@ async def check_needs(task: Task, shape: DesktopShape, *, local_images: bool) ->
         await asyncio.to_thread(assets.fetch_all, task)
 
 
-async def check_desktop(task: Task, desktop: Desktop) -> None:
+async def check_desktop(task: TaskWithRequirements, desktop: Desktop) -> None:
     """Raise TaskError where a program that the task works with is certainly not in this desktop."""
     digest = str(getattr(desktop, "image_digest", ""))
     known = {app: APPLICATIONS[normalised(app)] for app in task.related_apps if normalised(app) in APPLICATIONS}
@@ -128,7 +140,7 @@ def _office(app: str) -> tuple[str, ...]:
     return OFFICE if normalised(app) in ("calc", "writer", "impress") else ()
 
 
-def _lacking(task: Task, apps: tuple[str, ...], image: str) -> TaskError:
+def _lacking(task: TaskWithRequirements, apps: tuple[str, ...], image: str) -> TaskError:
     choice = "another image (`dart-farm images list`)" if task.image == image else f"the image {task.image}"
     place = f"the image {image}" if image else "this desktop"
     return TaskError(

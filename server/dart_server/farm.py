@@ -37,10 +37,10 @@ from dart_server.pool.admission import Host
 from dart_server.pool.prepare import Preparer
 from dart_server.pool.service import Pool
 from dart_server.providers.base import Freezes, Owned, Provider, ProviderError
-from dart_server.records import LeaseRecord, Slot, SnapshotRecord
+from dart_server.records import LeaseRecord, Living, Slot, SnapshotRecord
 from dart_server.settings import FarmSettings
 from dart_server.setups.service import Setups
-from dart_server.snapshots.service import Living, Snapshots
+from dart_server.snapshots.service import Snapshots
 from dart_server.wire import DesktopState, ErrorCode, FaultOwner
 
 log = logging.getLogger(__name__)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from dart_server import wire
@@ -15,11 +16,45 @@ from dart_server.clock import utc
 
 if TYPE_CHECKING:
     from dart_server.guest.client import GuestClient
-    from dart_server.snapshots.service import Want
 
 SnapshotKind = Literal["booted", "setup", "user"]
 SHARED = "farm"
 """Owner of what belongs to no tenant: the booted bases."""
+BaseOf = tuple[wire.DesktopShape, str]
+"""(shape, image digest): what a booted base is the base of."""
+
+
+@lru_cache(maxsize=1024)
+def _same(shape: wire.DesktopShape) -> wire.DesktopShape:
+    """The first of all equal shapes."""
+    return shape
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What a desktop should be a copy of: exactly `snapshot_id`, else the owner's prepared state `setup_key`, else the booted base."""
+
+    shape: wire.DesktopShape
+    image_digest: str
+    owner: str
+    setup_key: str | None = None
+    snapshot_id: str | None = None
+
+    def __post_init__(self) -> None:
+        # Wants, desktops and snapshots of equal shapes share one object: they are compared all the time, and identity is quick.
+        object.__setattr__(self, "shape", _same(self.shape))
+
+    @property
+    def base_of(self) -> BaseOf:
+        return (self.shape, self.image_digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """What desktops exist or are being made: their bases, and the snapshots they are copies of."""
+
+    bases: frozenset[BaseOf]
+    snapshot_ids: frozenset[str]
 
 
 @dataclass(slots=True)

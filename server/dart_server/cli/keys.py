@@ -143,7 +143,7 @@ def _in_ledger(settings: FarmSettings, work: Callable[[Keys], Awaitable[T]]) -> 
     from dart_server.database.write_queue import Database
     from dart_server.errors import ConfigError, FarmError
     from dart_server.keys import Keys, nothing_stands_on
-    from dart_server.process import daemon, state_directory
+    from dart_server.process import instance, state_directory
 
     async def run() -> T:
         database = Database(settings.database_url)
@@ -156,7 +156,7 @@ def _in_ledger(settings: FarmSettings, work: Callable[[Keys], Awaitable[T]]) -> 
 
     try:
         state_directory.make_directories(settings)
-        if daemon.running_pid(settings) is None:
+        if instance.running_pid(settings) is None:
             state_directory.take_over_old_layout(settings)
         return asyncio.run(run())
     except ConfigError as error:

@@ -49,7 +49,7 @@ def serve(
     """Run the farm in the foreground until SIGINT or SIGTERM. With --json its pid, provider and url on one line once it serves."""
     from dart_server.errors import ConfigError
     from dart_server.observability import logs
-    from dart_server.process import daemon, preflight, state_directory
+    from dart_server.process import daemon, instance, preflight, state_directory
     from dart_server.providers.base import ProviderError
 
     if embedded and (uds or host or port):
@@ -74,7 +74,7 @@ def serve(
     os.umask(0o077)
     try:
         state_directory.make_directories(settings)
-        with daemon.sole_farm(settings):
+        with instance.sole_farm(settings):
             state_directory.take_over_old_layout(settings)
             preflight.require(settings)
             idle_shutdown_s = settings.idle_shutdown_s if embedded else None
@@ -84,7 +84,7 @@ def serve(
                 when_bound=None if embedded else first_key,
                 when_serving=tell if as_json else None,
             )
-    except daemon.AlreadyRunning as running:
+    except instance.AlreadyRunning as running:
         if not embedded:
             fail(
                 f"{running} in {settings.runtime_dir}; stop it with `dart-farm stop`, or set DART_RUNTIME_DIR to another directory."
@@ -123,10 +123,10 @@ def stop(
 ) -> None:
     """Stop the farm of this runtime directory: its desktops and snapshots go with it."""
     from dart_server.errors import ConfigError
-    from dart_server.process import daemon
+    from dart_server.process import instance
 
     try:
-        stopped = daemon.stop_running(load_settings(), timeout_s)
+        stopped = instance.stop_running(load_settings(), timeout_s)
     except ConfigError as error:
         fail(str(error), 1)
     show({"stopped": stopped}, "stopped" if stopped else "no farm is running", as_json)

@@ -36,10 +36,10 @@ def load_settings(**given: Any) -> FarmSettings:
 
 def address(settings: FarmSettings) -> str:
     """Where the farm is looked for, as clients take it."""
-    from dart_server.process import daemon
+    from dart_server.process import instance
 
     given = os.environ.get("DART_FARM_URL")
-    return given or daemon.running_url(settings) or f"unix://{settings.uds or settings.socket_path}"
+    return given or instance.running_url(settings) or f"unix://{settings.uds or settings.socket_path}"
 
 
 def ask(

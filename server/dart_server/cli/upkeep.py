@@ -59,11 +59,11 @@ def reap(
     Leases of clients that are gone are waited for until they expire; while a client renews its own, the farm is left alone.
     """
     from dart_server.errors import ConfigError
-    from dart_server.process import daemon, reaper
+    from dart_server.process import instance, reaper
     from dart_server.providers.base import ProviderError
 
     settings = load_settings(provider=provider)
-    if not force and not dry_run and daemon.running_pid(settings) is not None:
+    if not force and not dry_run and instance.running_pid(settings) is not None:
         leases_left = outwait_the_dead(settings)
         if leases_left:
             fail(
@@ -72,7 +72,7 @@ def reap(
             )
     try:
         if not dry_run:
-            daemon.stop_running(settings, STOP_TIMEOUT_S)
+            instance.stop_running(settings, STOP_TIMEOUT_S)
         removed = asyncio.run(reaper.reap(settings, dry_run=dry_run))
     except (ConfigError, ProviderError) as error:
         fail(f"{error} {getattr(error, 'hint', '')}".strip(), 1)

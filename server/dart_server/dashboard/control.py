@@ -21,8 +21,8 @@ from dart_server.dashboard.keysyms import MODIFIERS, key_name
 from dart_server.dashboard.rfb import KeyInput, PointerInput
 from dart_server.database.repository import EventNote, Repository
 from dart_server.errors import FarmError
-from dart_server.guest.channel import frame_header
 from dart_server.guest.client import GuestChannel, GuestClient, GuestUnreachable
+from dart_server.guest.frames import frame_header
 from dart_server.records import LeaseRecord
 from dart_server.wire import ErrorCode
 

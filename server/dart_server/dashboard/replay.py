@@ -19,7 +19,7 @@ from PIL import Image
 from dart_server import wire
 from dart_server.clock import Clock
 from dart_server.dashboard.camera import shrink, small_jpeg
-from dart_server.guest.channel import frame_header
+from dart_server.guest.frames import frame_header
 from dart_server.records import LeaseRecord
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from dart_server import wire
 from dart_server.errors import FarmError
@@ -21,10 +21,8 @@ from dart_server.observability.metrics import Metrics
 from dart_server.pool.probes import health_view
 from dart_server.pool.service import Pool
 from dart_server.providers.base import Provider
+from dart_server.records import LeaseRecord
 from dart_server.wire import ErrorCode
-
-if TYPE_CHECKING:
-    from dart_server.dashboard.replay import Replay
 
 T = TypeVar("T")
 SECOND_LOOK_S = 0.3
@@ -32,22 +30,40 @@ SECOND_LOOK_S = 0.3
 SESSION_DOWN = "session_down"
 
 
+class StepObserver(Protocol):
+    """Who sees every step of every desktop; implemented by `dart_server.dashboard.replay.Replay`."""
+
+    def note(
+        self,
+        lease: LeaseRecord,
+        desktop_id: str,
+        fence: int,
+        request: wire.StepRequest,
+        frame: bytes | bytearray,
+        duration_s: float,
+    ) -> None:
+        """A step was done; `frame` is the guest's binary answer."""
+        ...
+
+
 class GuestAccess:
     """Runs calls into desktops for the routes."""
 
-    def __init__(self, provider: Provider, pool: Pool, leases: Leases, metrics: Metrics, replay: Replay) -> None:
+    def __init__(
+        self, provider: Provider, pool: Pool, leases: Leases, metrics: Metrics, observer: StepObserver
+    ) -> None:
         self._provider = provider
         self._pool = pool
         self._leases = leases
         self._metrics = metrics
-        self._replay = replay
+        self._observer = observer
         self.tally = StepTally()
 
     def stepped(self, access: Access, request: wire.StepRequest, frame: bytes | bytearray, duration_s: float) -> None:
         """A step went well; `frame` is the guest's answer."""
         self._metrics.step(duration_s)
         self.tally.add(access.lease, access.slot.desktop_id, access.fence, duration_s)
-        self._replay.note(access.lease, access.slot.desktop_id, access.fence, request, frame, duration_s)
+        self._observer.note(access.lease, access.slot.desktop_id, access.fence, request, frame, duration_s)
 
     async def run(self, access: Access, call: Callable[[GuestClient], Awaitable[T]]) -> T:
         """The call's result. Raises `FarmError`: fenced, lease_expired, desktop_failed, guest_error."""

@@ -7,7 +7,6 @@ A client that opens the channel with `early=1` is sent a step's picture ahead of
 
 from __future__ import annotations
 
-import json
 import struct
 import time
 from contextlib import suppress
@@ -19,37 +18,13 @@ from dart_server import wire
 from dart_server.errors import FarmError
 from dart_server.guest.access import GuestAccess
 from dart_server.guest.client import GuestChannel, GuestClient, GuestUnreachable
+from dart_server.guest.frames import frame_header, step_timeout_s
 from dart_server.leases.service import Access
 from dart_server.wire import ErrorCode
 
-STEP_GRACE_S = 15.0
-"""What a step may take beyond its own waiting and settling."""
-EVENT_S = 0.05
-STEP_MOST_S = 900.0
-"""No step takes longer, whatever it waits for: over REST the border gives it up then, too."""
 CLOSE_AFTER = frozenset({ErrorCode.FENCED, ErrorCode.LEASE_EXPIRED, ErrorCode.DESKTOP_FAILED})
 CLOSE_CODE = 4000
 """The channel ended for the reason that the last frame tells."""
-
-
-def step_timeout_s(request: wire.StepRequest) -> float:
-    """An upper bound of how long the guest may take for a step."""
-    waits_ms = sum(event.ms for event in request.events if isinstance(event, wire.WaitEvent))
-    settle_ms = request.settle.cap_ms if request.settle else 0
-    characters = sum(len(event.text) for event in request.events if isinstance(event, wire.TextEvent))
-    needed_s = STEP_GRACE_S + (waits_ms + settle_ms) / 1000 + EVENT_S * (len(request.events) + characters)
-    return min(STEP_MOST_S, needed_s)
-
-
-def frame_header(frame: bytes | bytearray) -> dict[str, object]:
-    """The JSON header of a binary frame. Raises ValueError."""
-    if len(frame) < 4:
-        raise ValueError("a frame is shorter than its length field")
-    (length,) = struct.unpack_from(">I", frame)
-    header = json.loads(frame[4 : 4 + length])
-    if not isinstance(header, dict):
-        raise ValueError("a frame's header is not an object")
-    return header
 
 
 def error_frame(seq: int | None, error: FarmError) -> bytes:

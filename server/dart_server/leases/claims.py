@@ -29,9 +29,8 @@ from dart_server.pool.claim_queue import Ticket
 from dart_server.pool.fair_queue import Share
 from dart_server.pool.service import Pool
 from dart_server.providers.base import Provider, ProviderError
-from dart_server.records import LeaseRecord
+from dart_server.records import LeaseRecord, Want
 from dart_server.settings import FarmSettings
-from dart_server.snapshots.service import Want
 from dart_server.wire import ClaimState, ErrorCode, LeaseState
 
 log = logging.getLogger(__name__)

@@ -20,9 +20,8 @@ from dart_server.ids import derive_token, hash_secret, new_id, same_secret
 from dart_server.keys import Principal
 from dart_server.observability.metrics import Metrics
 from dart_server.pool.service import Pool
-from dart_server.records import LeaseRecord, Slot
+from dart_server.records import LeaseRecord, Slot, Want
 from dart_server.setups.service import Setups
-from dart_server.snapshots.service import Want
 from dart_server.wire import ErrorCode, LeaseState
 
 log = logging.getLogger(__name__)

@@ -22,9 +22,9 @@ from dart_server.pool.fair_queue import Turn, Turns
 from dart_server.pool.prepare import Preparer
 from dart_server.pool.slot_lifecycle import Making
 from dart_server.pool.slots import Slots
-from dart_server.records import Slot
+from dart_server.records import Slot, Want
 from dart_server.settings import FarmSettings
-from dart_server.snapshots.service import Want, did_not_restore
+from dart_server.snapshots.service import did_not_restore
 from dart_server.wire import ErrorCode
 
 if TYPE_CHECKING:

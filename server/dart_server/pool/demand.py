@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dart_server.clock import Clock
-from dart_server.snapshots.service import Want
+from dart_server.records import Want
 
 HALF_LIFE_S = 300.0
 FORGOTTEN_BELOW = 0.1

@@ -14,8 +14,7 @@ from dart_server.clock import Clock
 from dart_server.database.repository import Repository
 from dart_server.errors import FarmError, from_provider
 from dart_server.providers.base import Provider, ProviderError
-from dart_server.records import PoolRecord
-from dart_server.snapshots.service import Want
+from dart_server.records import PoolRecord, Want
 from dart_server.wire import ErrorCode
 
 

@@ -21,9 +21,9 @@ from dart_server.errors import FarmError, from_provider
 from dart_server.guest.client import GuestClient, GuestReply, GuestUnreachable
 from dart_server.observability.metrics import Metrics
 from dart_server.providers import base
-from dart_server.records import SHARED, Slot, SnapshotRecord
+from dart_server.records import SHARED, BaseOf, Slot, SnapshotRecord, Want
 from dart_server.settings import FarmSettings
-from dart_server.snapshots.service import BaseOf, Snapshots, Want
+from dart_server.snapshots.service import Snapshots
 
 PROBE_TIMEOUT_S = 5.0
 ATTEMPTS = 3

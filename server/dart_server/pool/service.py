@@ -28,9 +28,9 @@ from dart_server.pool.slot_lifecycle import Making
 from dart_server.pool.slots import Slots
 from dart_server.pool.standby import Standby
 from dart_server.providers import base
-from dart_server.records import Slot
+from dart_server.records import Living, Slot, Want
 from dart_server.settings import FarmSettings
-from dart_server.snapshots.service import Living, Snapshots, Want
+from dart_server.snapshots.service import Snapshots
 from dart_server.wire import ErrorCode
 
 

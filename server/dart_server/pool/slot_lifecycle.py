@@ -18,8 +18,7 @@ from dart_server.pool.background import Background
 from dart_server.pool.prepare import Brought, NotReady, Preparer
 from dart_server.pool.slots import Slots
 from dart_server.providers import base
-from dart_server.records import Slot
-from dart_server.snapshots.service import Want
+from dart_server.records import Slot, Want
 from dart_server.wire import DesktopState
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from dart_server.errors import FarmError
 from dart_server.ids import new_id
 from dart_server.pool.admission import Admission
 from dart_server.providers.base import Provider
-from dart_server.records import Slot
-from dart_server.snapshots.service import BaseOf, Living, Snapshots, Want
+from dart_server.records import BaseOf, Living, Slot, Want
+from dart_server.snapshots.service import Snapshots
 from dart_server.wire import DesktopHealthView, DesktopState, ErrorCode, FaultOwner
 
 Kind = tuple[BaseOf, str | None]

@@ -23,9 +23,8 @@ from dart_server.pool.plan import Action, Copy, Freeze, Make, Phase, Remove, Tar
 from dart_server.pool.slot_lifecycle import Making
 from dart_server.pool.slots import Kind, Slots
 from dart_server.providers.base import Provider, ProviderError
-from dart_server.records import SHARED, Slot
+from dart_server.records import SHARED, Slot, Want
 from dart_server.settings import FarmSettings
-from dart_server.snapshots.service import Want
 from dart_server.wire import DEFAULT_POOL, DesktopState
 
 log = logging.getLogger(__name__)

@@ -9,20 +9,19 @@ from __future__ import annotations
 import os
 import resource
 import socket
-import ssl
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from dart_server.errors import ConfigError
-from dart_server.process import daemon
+from dart_server.http.ingress.certificate import EXPIRY_NOTICE, expiry_of
+from dart_server.process import instance, listening
 from dart_server.settings import FarmSettings
 
 EARLIEST_S = datetime(2024, 1, 1, tzinfo=UTC).timestamp()
 CLOCK_SLACK_S = 5.0
 LOWEST_DESCRIPTORS = 1024
-EXPIRY_NOTICE = timedelta(days=14)
 CONNECT_TIMEOUT_S = 5
 
 
@@ -94,13 +93,13 @@ def file_system_of(path: Path) -> str:
 
 def _address(settings: FarmSettings) -> Check:
     name = "listening address"
-    running = daemon.running_pid(settings)
+    running = instance.running_pid(settings)
     if running is not None:
         return Check(name, True, f"the farm of process {running} listens already.")
     if settings.uds is not None:
         return _socket_path(name, settings.uds)
     try:
-        daemon.require_cover(settings)
+        listening.require_cover(settings)
     except ConfigError as error:
         return Check(name, False, str(error))
     where = f"{settings.host}, port {settings.port or 'of its choice'}"
@@ -121,7 +120,7 @@ def _address(settings: FarmSettings) -> Check:
 
 def _socket_path(name: str, path: Path) -> Check:
     cure = "Choose another with DART_UDS or --uds."
-    if len(os.fsencode(path)) > daemon.SOCKET_PATH_LIMIT:
+    if len(os.fsencode(path)) > listening.SOCKET_PATH_LIMIT:
         return Check(name, False, f"{path} is too long for a Unix socket.", cure)
     if path.exists() and not path.is_socket():
         return Check(name, False, f"{path} exists and is not a socket.", cure)
@@ -132,7 +131,7 @@ def _certificate(settings: FarmSettings) -> Check:
     if settings.tls_cert is None:
         return Check("certificate", True, "none: the farm speaks plain HTTP, on loopback or a socket.")
     try:
-        daemon.tls_context(settings)
+        listening.tls_context(settings)
         until = expiry_of(settings.tls_cert.read_text(encoding="ascii", errors="replace"))
     except (ConfigError, OSError, ValueError) as error:
         return Check("certificate", False, f"{error}", "Set DART_TLS_CERT and DART_TLS_KEY to a matching pair.")
@@ -143,42 +142,9 @@ def _certificate(settings: FarmSettings) -> Check:
     return Check("certificate", True, f"{settings.tls_cert}, good until {until:%Y-%m-%d}.{notice}")
 
 
-def expiry_of(pem: str) -> datetime:
-    """When the first certificate of a PEM text ends. Raises `ValueError`."""
-    begin = pem.find(ssl.PEM_HEADER)
-    end = pem.find(ssl.PEM_FOOTER, begin)
-    if begin < 0 or end < 0:
-        raise ValueError("it holds no certificate")
-    der = ssl.PEM_cert_to_DER_cert(pem[begin : end + len(ssl.PEM_FOOTER)])
-    _, certificate, _ = _element(der)
-    _, signed, _ = _element(certificate)
-    tag, _, rest = _element(signed)
-    # Version (only where there is one), serial number, algorithm, issuer; then the validity.
-    for _ in range(3 if tag == 0xA0 else 2):
-        _, _, rest = _element(rest)
-    _, validity, _ = _element(rest)
-    _, _, ends = _element(validity)
-    kind, text, _ = _element(ends)
-    form = "%y%m%d%H%M%SZ" if kind == 0x17 else "%Y%m%d%H%M%SZ"
-    return datetime.strptime(text.decode("ascii"), form).replace(tzinfo=UTC)
-
-
-def _element(der: bytes) -> tuple[int, bytes, bytes]:
-    """Tag, content and rest of DER data (ITU-T X.690, 8.1)."""
-    if len(der) < 2:
-        raise ValueError("the certificate is cut short")
-    length, start = der[1], 2
-    if length & 0x80:
-        start += length & 0x7F
-        length = int.from_bytes(der[2:start], "big")
-    if len(der) < start + length:
-        raise ValueError("the certificate is cut short")
-    return der[0], der[start : start + length], der[start + length :]
-
-
 def _descriptors(settings: FarmSettings) -> Check:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * settings.max_connections + daemon.SPARE_DESCRIPTORS
+    wanted = 2 * settings.max_connections + listening.SPARE_DESCRIPTORS
     unbounded = hard == resource.RLIM_INFINITY
     allowed = settings.max_connections if unbounded else min(settings.max_connections, (hard - 128) // 2)
     detail = f"{'no limit' if unbounded else hard}, enough for {allowed} of {settings.max_connections} connections."

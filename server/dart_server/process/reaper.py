@@ -16,7 +16,7 @@ from pathlib import Path
 from dart_server.clock import SystemClock
 from dart_server.database.repository import EventNote, Repository
 from dart_server.database.write_queue import Database
-from dart_server.process.daemon import sole_farm
+from dart_server.process.instance import sole_farm
 from dart_server.process.state_directory import make_directories, take_over_old_layout
 from dart_server.providers.factory import make_provider
 from dart_server.settings import FarmSettings

@@ -14,8 +14,7 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 
 from dart_server import wire
 from dart_server.clock import Clock
@@ -24,46 +23,11 @@ from dart_server.errors import FarmError, LedgerAway, from_provider
 from dart_server.guest.client import GuestBusy
 from dart_server.ids import new_id
 from dart_server.providers.base import KeepsBroken, Provider, ProviderError, SnapshotInfo
-from dart_server.records import SHARED, Slot, SnapshotKind, SnapshotRecord
+from dart_server.records import SHARED, Living, Slot, SnapshotKind, SnapshotRecord, Want
 from dart_server.snapshots.ancestry import Ancestry
 
 LATELY_S = 86_400.0
 """Bases that nobody used for this long make way for anybody's snapshots."""
-BaseOf = tuple[wire.DesktopShape, str]
-"""(shape, image digest): what a booted base is the base of."""
-
-
-@lru_cache(maxsize=1024)
-def _same(shape: wire.DesktopShape) -> wire.DesktopShape:
-    """The first of all equal shapes."""
-    return shape
-
-
-@dataclass(frozen=True, slots=True)
-class Want:
-    """What a desktop should be a copy of: exactly `snapshot_id`, else the owner's prepared state `setup_key`, else the booted base."""
-
-    shape: wire.DesktopShape
-    image_digest: str
-    owner: str
-    setup_key: str | None = None
-    snapshot_id: str | None = None
-
-    def __post_init__(self) -> None:
-        # Wants, desktops and snapshots of equal shapes share one object: they are compared all the time, and identity is quick.
-        object.__setattr__(self, "shape", _same(self.shape))
-
-    @property
-    def base_of(self) -> BaseOf:
-        return (self.shape, self.image_digest)
-
-
-@dataclass(frozen=True, slots=True)
-class Living:
-    """What desktops exist or are being made: their bases, and the snapshots they are copies of."""
-
-    bases: frozenset[BaseOf]
-    snapshot_ids: frozenset[str]
 
 
 class Snapshots:

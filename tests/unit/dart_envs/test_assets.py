@@ -13,9 +13,10 @@ import pytest
 from local_server import LocalHandler, LocalServer, serving
 from typer.testing import CliRunner
 
+from dart_envs import assets
 from dart_envs.cli.main import app
 from dart_envs.errors import AssetError, TaskError
-from dart_envs.tasks import Task, assets, load_file, parse_task
+from dart_envs.tasks import Task, load_file, parse_task
 
 CONTENT = bytes(range(256)) * 400
 

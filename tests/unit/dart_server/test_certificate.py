@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dart_server.http.ingress.tls import TlsDoor
-from dart_server.process.daemon import certificate_of
+from dart_server.process.listening import certificate_of
 from dart_server.settings import FarmSettings
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here to make certificates")

@@ -10,8 +10,8 @@ import pytest
 from farm_fake import FakeDesktop
 
 from dart_server.guest import client
-from dart_server.guest.channel import frame_header
 from dart_server.guest.client import GuestChannel, GuestClient, GuestUnreachable
+from dart_server.guest.frames import frame_header
 
 STEP = json.dumps({"seq": 7, "frame": {"encoding": "raw"}})
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dart_server import wire
 from dart_server.pool.demand import HALF_LIFE_S, Demand
 from dart_server.pool.plan import Action, Copy, Freeze, Make, Phase, Remove, Target, Thaw, plan, share
-from dart_server.snapshots.service import Want
+from dart_server.records import Want
 
 BASES = ("a", "b")
 KINDS = tuple((base, number) for base in BASES for number in range(2))

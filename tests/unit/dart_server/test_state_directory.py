@@ -8,7 +8,7 @@ import pytest
 
 from dart_envs.farm.transport import Address, find_key
 from dart_server.errors import ConfigError
-from dart_server.process import daemon, state_directory
+from dart_server.process import instance, state_directory
 from dart_server.settings import FarmSettings
 from dart_server.wire import paths
 
@@ -76,16 +76,16 @@ def test_two_farms_do_not_share_a_state_directory(tmp_path: Path) -> None:
     third = FarmSettings(runtime_dir=tmp_path / "kept")
     for settings in (first, second, third):
         state_directory.make_directories(settings)
-    with daemon.sole_farm(first):
-        with pytest.raises(ConfigError, match="DART_STATE_DIR"), daemon.sole_farm(second):
+    with instance.sole_farm(first):
+        with pytest.raises(ConfigError, match="DART_STATE_DIR"), instance.sole_farm(second):
             pass
-        with pytest.raises(daemon.AlreadyRunning), daemon.sole_farm(third):
+        with pytest.raises(instance.AlreadyRunning), instance.sole_farm(third):
             pass
-        with pytest.raises(daemon.AlreadyRunning), daemon.sole_farm(first):
+        with pytest.raises(instance.AlreadyRunning), instance.sole_farm(first):
             pass
-    with daemon.sole_farm(second):
-        assert daemon.running_pid(second) is not None
-    assert daemon.running_pid(second) is None
+    with instance.sole_farm(second):
+        assert instance.running_pid(second) is not None
+    assert instance.running_pid(second) is None
 
 
 def test_a_state_directory_open_to_others_is_refused(tmp_path: Path) -> None:

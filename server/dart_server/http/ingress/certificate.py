@@ -12,14 +12,14 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from dart_server.errors import ConfigError
-from dart_server.process.checks import EXPIRY_NOTICE, expiry_of
 
 log = logging.getLogger(__name__)
 LOOK_S = 30.0
+EXPIRY_NOTICE = timedelta(days=14)
 NOTICE_S = 86_400.0
 """How often a certificate that ends soon is logged."""
 State = tuple[tuple[int, ...], ...]
@@ -87,3 +87,36 @@ def _mark(path: Path) -> tuple[int, ...]:
     except OSError:
         return ()
     return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def expiry_of(pem: str) -> datetime:
+    """When the first certificate of a PEM text ends. Raises `ValueError`."""
+    begin = pem.find(ssl.PEM_HEADER)
+    end = pem.find(ssl.PEM_FOOTER, begin)
+    if begin < 0 or end < 0:
+        raise ValueError("it holds no certificate")
+    der = ssl.PEM_cert_to_DER_cert(pem[begin : end + len(ssl.PEM_FOOTER)])
+    _, certificate, _ = _element(der)
+    _, signed, _ = _element(certificate)
+    tag, _, rest = _element(signed)
+    # Version (only where there is one), serial number, algorithm, issuer; then the validity.
+    for _ in range(3 if tag == 0xA0 else 2):
+        _, _, rest = _element(rest)
+    _, validity, _ = _element(rest)
+    _, _, ends = _element(validity)
+    kind, text, _ = _element(ends)
+    form = "%y%m%d%H%M%SZ" if kind == 0x17 else "%Y%m%d%H%M%SZ"
+    return datetime.strptime(text.decode("ascii"), form).replace(tzinfo=UTC)
+
+
+def _element(der: bytes) -> tuple[int, bytes, bytes]:
+    """Tag, content and rest of DER data (ITU-T X.690, 8.1)."""
+    if len(der) < 2:
+        raise ValueError("the certificate is cut short")
+    length, start = der[1], 2
+    if length & 0x80:
+        start += length & 0x7F
+        length = int.from_bytes(der[2:start], "big")
+    if len(der) < start + length:
+        raise ValueError("the certificate is cut short")
+    return der[0], der[start : start + length], der[start + length :]

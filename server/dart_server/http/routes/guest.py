@@ -17,8 +17,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from dart_server import wire
 from dart_server.errors import FarmError, from_provider
-from dart_server.guest.channel import StepChannel, step_timeout_s
+from dart_server.guest.channel import StepChannel
 from dart_server.guest.client import DIAL_TIMEOUT_S
+from dart_server.guest.frames import step_timeout_s
 from dart_server.http.dependencies import Leased, LeasedUnfenced, access_of, farm_of, holder_of
 from dart_server.http.middleware import refuse
 from dart_server.leases.service import Access

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
+from dart_envs import assets
 from dart_envs.errors import AssetError, EvaluatorError
 from dart_envs.scorer.osworld import judge
 from dart_envs.scorer.workers import Pool
-from dart_envs.tasks import assets
 from dart_envs.tasks.model import Evaluator
 from dart_envs.testing.fake_farm import ScriptedDesktop
 

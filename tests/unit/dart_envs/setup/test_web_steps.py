@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from window_desk import ManualClock, WindowDesk
 
+from dart_envs import assets
 from dart_envs.errors import AssetError, SetupError
 from dart_envs.setup import run_steps
 from dart_envs.setup.browser import BrowserError, same_page, with_visits
-from dart_envs.tasks import SetupStep, assets
+from dart_envs.tasks import SetupStep
 
 URL = "https://files.invalid/some/data.bin"
 

@@ -15,19 +15,17 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
 import httpx
 
 from dart_envs.errors import AssetError, TaskError
-
-if TYPE_CHECKING:
-    from dart_envs.tasks.model import Task
+from dart_envs.types import EvaluatorLike, SetupStepLike
 
 OFFLINE_VARIABLE, PLACE_VARIABLE, LIMIT_VARIABLE = "DART_OFFLINE", "DART_ASSETS_DIR", "DART_ASSET_MAX_BYTES"
 MAX_BYTES = 4 * 2**30
@@ -39,6 +37,19 @@ PAUSE_S = 1.0
 """Before the second attempt; doubled for each further one."""
 TIMEOUT_S = 60.0
 HF = "https://huggingface.co"
+
+
+class TaskWithAssets(Protocol):
+    """The parts of a task that name files; implemented by `dart_envs.tasks.Task`."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def config(self) -> Sequence[SetupStepLike]: ...
+
+    @property
+    def evaluator(self) -> EvaluatorLike: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +72,7 @@ def download_name(url: str, path: str) -> str:
     return f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{PurePosixPath(path).name}"
 
 
-def assets_of(task: Task) -> tuple[Asset, ...]:
+def assets_of(task: TaskWithAssets) -> tuple[Asset, ...]:
     """Every file that set-up, post-configuration and evaluator of a task fetch, in order, each cache name once. Raises TaskError for a
     step or getter without the fields it needs.
     """
@@ -115,7 +126,7 @@ def path_of(cache_name: str, place: Path | None = None) -> Path:
     return (place or default_place()).joinpath(*parts)
 
 
-def missing(task: Task, place: Path | None = None) -> tuple[Asset, ...]:
+def missing(task: TaskWithAssets, place: Path | None = None) -> tuple[Asset, ...]:
     """The files of a task that the cache has not."""
     return tuple(asset for asset in assets_of(task) if not path_of(asset.cache_name, place).is_file())
 
@@ -155,7 +166,9 @@ def fetch_path(
     return path
 
 
-def fetch_all(task: Task, *, place: Path | None = None, client: httpx.Client | None = None) -> tuple[Path, ...]:
+def fetch_all(
+    task: TaskWithAssets, *, place: Path | None = None, client: httpx.Client | None = None
+) -> tuple[Path, ...]:
     """All files of a task. Raises as `fetch_path`."""
     return tuple(
         fetch_path(asset.url, asset.cache_name, needed_by=task.id, place=place, client=client)
@@ -163,7 +176,7 @@ def fetch_all(task: Task, *, place: Path | None = None, client: httpx.Client | N
     )
 
 
-def import_from(folder: Path, task: Task, *, place: Path | None = None) -> tuple[Asset, ...]:
+def import_from(folder: Path, task: TaskWithAssets, *, place: Path | None = None) -> tuple[Asset, ...]:
     """Copy what a task lacks from a folder: OSWorld's cache (`<task id>/<name>`, also under `cache/`), or a copy of the dataset that its
     addresses point into. Returns what was taken. Raises AssetError where a file cannot be copied.
     """

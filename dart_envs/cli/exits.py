@@ -1,0 +1,22 @@
+"""Exit codes of `dart-envs`, and the one sentence that goes with each. Non-goals: tracebacks, which are defects."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+EXIT_FAILED = 1
+EXIT_WRONG_INPUT = 2
+
+
+def wrong(message: str) -> typer.Exit:
+    """One sentence about wrong input; raise what is returned."""
+    print(f"dart-envs: {message}", file=sys.stderr)
+    return typer.Exit(EXIT_WRONG_INPUT)
+
+
+def failed(message: str) -> typer.Exit:
+    """One sentence about what did not work; raise what is returned."""
+    print(f"dart-envs: {message}", file=sys.stderr)
+    return typer.Exit(EXIT_FAILED)
