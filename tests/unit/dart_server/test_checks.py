@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_server.cli import app
-from dart_server.process import checks, daemon
+from dart_server.process import checks, instance
 from dart_server.settings import FarmSettings
 
 NAMES = [
@@ -94,7 +94,7 @@ def test_socket_paths_that_cannot_be_used_are_told(place: Path) -> None:
 
 def test_a_running_farm_is_no_fault(place: Path) -> None:
     chosen = settings(place)
-    with daemon.sole_farm(chosen):
+    with instance.sole_farm(chosen):
         check = look(chosen)["listening address"]
     assert check.ok
     assert str(os.getpid()) in check.detail

@@ -10,8 +10,7 @@ from farm_fake import FakeProvider
 from farm_harness import Api, ManualClock
 
 from dart_server import wire
-from dart_server.guest.channel import STEP_MOST_S
-from dart_server.guest.frames import step_timeout_s
+from dart_server.guest.frames import STEP_MOST_S, step_timeout_s
 from dart_server.http import middleware
 from dart_server.http.app import create_app
 from dart_server.http.middleware import QUICK_S, STREAM_S, WORK_S, limit_of
