@@ -87,7 +87,7 @@ def run(args: argparse.Namespace, name: str, overrides: list[str]) -> dict[str, 
         code = subprocess.run(command, check=False).returncode
     page = args.runs_dir / name / "report" / "result.json"
     result = json.loads(page.read_text(encoding="utf-8")) if page.exists() else {}
-    verdict = result.get("verdict")
+    verdict = result.get("paired_evaluation")
     overall = verdict["overall"] if verdict else {}
     return {
         "commit": commit(),

@@ -23,17 +23,17 @@ from dart_envs.errors import DartEnvError, TaskError
 
 if TYPE_CHECKING:
     from dart_agent.inference.config import InferenceConfig
-    from dart_agent.play import PlayPlan
+    from dart_agent.play import RolloutPlan
     from dart_agent.prompt import PresetName
     from dart_agent.types import Trajectory
 
-TEXT_TOKENS = 2048
+PROMPT_TEXT_TOKENS = 2048
 """Room for what a prompt says besides its pictures: rules, instruction, past answers."""
 
 app = typer.Typer(help="Policies that act in desktops.", no_args_is_help=True, pretty_exceptions_enable=False)
 
 
-class Kind(StrEnum):
+class PolicyOption(StrEnum):
     """Who plays."""
 
     VLLM = "vllm"
@@ -42,7 +42,7 @@ class Kind(StrEnum):
     BLANK = "blank"
 
 
-class Preset(StrEnum):
+class PromptOption(StrEnum):
     """Prompt presets."""
 
     TINY = "tiny"
@@ -75,7 +75,7 @@ def serve(
     """Serve MODEL on local workers until Ctrl-C."""
     from dart_agent.inference.component import run_inference, run_until_signal
 
-    with _sentences():
+    with _exit_on_error():
         settings = _settings(model, threads, dtype, max_model_len, kv_cache_mib, max_images)
         config = _inference(settings, workers, addresses, logs)
         typer.echo(
@@ -87,13 +87,13 @@ def serve(
 @app.command()
 def rollout(
     tasks: Annotated[list[str], typer.Argument(help="task ids such as basics/press_button/0003, or task files")],
-    policy: Kind = Kind.ORACLE,
+    policy: PolicyOption = PolicyOption.ORACLE,
     model: Annotated[str | None, typer.Option(help="serve this checkpoint on one worker for the time being")] = None,
     addresses: Annotated[Path | None, typer.Option(help="workers that `dart-agent serve` has started")] = None,
     episodes: Annotated[int, typer.Option(min=1, help="per task")] = 1,
     desktops: Annotated[int, typer.Option(min=1, help="live at once")] = 1,
     max_steps: Annotated[int, typer.Option(min=1)] = 15,
-    prompt: Annotated[Preset | None, typer.Option(help="default: the model's own; tiny without --model")] = None,
+    prompt: Annotated[PromptOption | None, typer.Option(help="default: the model's own; tiny without --model")] = None,
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
     max_tokens: Annotated[int, typer.Option(min=1)] = 64,
     resolution: Annotated[str, typer.Option(help="WIDTHxHEIGHT")] = "640x400",
@@ -104,13 +104,13 @@ def rollout(
 ) -> None:
     """Play episodes of TASKS and print one line per episode."""
     from dart_agent.inference.component import run_until_signal
-    from dart_agent.play import PlayPlan, play
+    from dart_agent.play import RolloutPlan, run_rollouts
 
     logging.basicConfig(level=logging.WARNING)
-    with _sentences():
-        if policy in (Kind.VLLM, Kind.BLANK) and (model is None) == (addresses is None):
+    with _exit_on_error():
+        if policy in (PolicyOption.VLLM, PolicyOption.BLANK) and (model is None) == (addresses is None):
             raise ConfigError(f"policy {policy} needs either --model or --addresses")
-        plan = PlayPlan(
+        plan = RolloutPlan(
             tasks=tuple(tasks),
             policy=policy.value,
             episodes=episodes,
@@ -126,12 +126,12 @@ def rollout(
         )
         plan.check()
         settings = None
-        if model is not None and policy in (Kind.VLLM, Kind.BLANK):
+        if model is not None and policy in (PolicyOption.VLLM, PolicyOption.BLANK):
             settings = _settings_for(plan, model, dtype)
-        raise typer.Exit(asyncio.run(run_until_signal(_rollout(plan, settings, addresses, play))))
+        raise typer.Exit(asyncio.run(run_until_signal(_rollout(plan, settings, addresses, run_rollouts))))
 
 
-async def _rollout(plan: Any, settings: Any, addresses: Path | None, play: Any) -> None:
+async def _rollout(plan: Any, settings: Any, addresses: Path | None, run_rollouts: Any) -> None:
     rewards: list[float | None] = []
 
     def ended(line: str, trajectory: Trajectory) -> None:
@@ -139,14 +139,14 @@ async def _rollout(plan: Any, settings: Any, addresses: Path | None, play: Any) 
         typer.echo(line)
 
     async with _workers_for(settings, addresses) as places:
-        given_up = await play(plan, places, ended)
-    for rollout_id, cause in given_up.items():
+        failed = await run_rollouts(plan, places, ended)
+    for rollout_id, cause in failed.items():
         typer.echo(f"  -   {rollout_id} never began: {cause}", err=True)
     judged = [reward for reward in rewards if reward is not None]
     mean = f", mean reward {sum(judged) / len(judged):.2f}" if judged else ""
     typer.echo(f"{len(rewards)} episodes, {len(rewards) - len(judged)} without a verdict{mean}")
-    if given_up:
-        raise AgentError(f"{len(given_up)} episodes never began")
+    if failed:
+        raise AgentError(f"{len(failed)} episodes never began")
 
 
 @contextlib.asynccontextmanager
@@ -168,22 +168,22 @@ async def _workers_for(settings: Any, addresses: Path | None) -> AsyncIterator[P
             await asyncio.gather(serving, return_exceptions=True)
 
 
-def _prompt(wanted: Preset | None, model: str | None) -> PresetName:
-    from dart_agent.inference.model_files import find_model, read_facts
+def _prompt(wanted: PromptOption | None, model: str | None) -> PresetName:
+    from dart_agent.inference.model_files import read_checkpoint_info, resolve_checkpoint
 
     if wanted is not None:
         return wanted.value
-    return "tiny" if model is None else read_facts(find_model(model)).prompt
+    return "tiny" if model is None else read_checkpoint_info(resolve_checkpoint(model)).prompt
 
 
-def _settings_for(plan: PlayPlan, model: str, dtype: Dtype) -> Any:
+def _settings_for(plan: RolloutPlan, model: str, dtype: Dtype) -> Any:
     """A worker that takes the plan's prompts: as many pictures as they show, and room for the text."""
-    from dart_agent.inference.model_files import find_model, read_facts
+    from dart_agent.inference.model_files import read_checkpoint_info, resolve_checkpoint
     from dart_agent.prompt import preset
 
     spec = preset(plan.prompt)
-    pictures = spec.images * read_facts(find_model(model)).picture_tokens(spec, plan.resolution)
-    return _settings(model, 1, dtype, max(2048, pictures + TEXT_TOKENS + plan.max_tokens), 96, spec.images)
+    pictures = spec.images * read_checkpoint_info(resolve_checkpoint(model)).count_image_tokens(spec, plan.resolution)
+    return _settings(model, 1, dtype, max(2048, pictures + PROMPT_TEXT_TOKENS + plan.max_tokens), 96, spec.images)
 
 
 def _settings(model: str, threads: int, dtype: Dtype, max_model_len: int, kv_cache_mib: int, max_images: int) -> Any:
@@ -227,7 +227,7 @@ def _resolution(text: str) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _sentences() -> Any:
+def _exit_on_error() -> Any:
     """Errors of ours as one sentence: exit code 2 for mistakes in what was asked, 1 for what went wrong."""
     try:
         yield

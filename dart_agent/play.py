@@ -1,6 +1,6 @@
 """Episodes of some tasks, without store or trainer: what `dart-agent rollout` does.
 
-Role: `play` runs a plan on a farm and tells about each episode. Rule: the same worker and loop as in training. Non-goals: keeping results.
+Role: `run_rollouts` runs a plan on a farm and tells about each episode. Rule: the same worker and loop as in training. Non-goals: keeping results.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pathlib import Path
 
 from dart_agent.prompt import PresetName, PromptBuilder, preset
 from dart_agent.runner import Episode
-from dart_agent.sources import ListSource
-from dart_agent.types import Purpose, Sampling, Trajectory, WorkItem
-from dart_agent.worker import RolloutWorker, episode_line, open_policies
+from dart_agent.sources import InMemoryWorkSource
+from dart_agent.types import Purpose, SamplingParams, Trajectory, WorkItem
+from dart_agent.worker import RolloutWorker, format_episode, open_policy_factory
 from dart_agent.worker_config import PolicyKind
 from dart_envs.tasks import load
 from dart_server.wire import DesktopShape
 
 
 @dataclass(frozen=True, slots=True)
-class PlayPlan:
+class RolloutPlan:
     """Which episodes to play, by whom, on which desktops. `episodes`: per task."""
 
     tasks: tuple[str, ...]
@@ -42,9 +42,9 @@ class PlayPlan:
         for task_id in self.tasks:
             load(task_id)
 
-    def items(self) -> list[WorkItem]:
+    def work_items(self) -> list[WorkItem]:
         """The rollouts, task after task."""
-        sampling = Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
+        sampling = SamplingParams(temperature=self.temperature, max_tokens=self.max_tokens)
         return [
             WorkItem(
                 rollout_id=f"roll_{number}_{repeat}",
@@ -59,28 +59,30 @@ class PlayPlan:
         ]
 
 
-async def play(plan: PlayPlan, addresses: Path | None, ended: Callable[[str, Trajectory], None]) -> dict[str, str]:
+async def run_rollouts(
+    plan: RolloutPlan, addresses: Path | None, ended: Callable[[str, Trajectory], None]
+) -> dict[str, str]:
     """Play all; `ended` gets a line and the trajectory of each. Returns those that could never begin, with their causes."""
     from dart_envs.envs.core import AsyncDesktopEnv
     from dart_envs.farm.client import AsyncFarm
 
     spec = preset(plan.prompt)
-    source = ListSource(plan.items())
+    source = InMemoryWorkSource(plan.work_items())
     shape = DesktopShape(image=plan.image, resolution=plan.resolution, font_size=plan.font_size)
 
     def finished(episode: Episode) -> None:
-        ended(episode_line(episode), episode.trajectory)
+        ended(format_episode(episode), episode.trajectory)
 
     async with (
-        open_policies(plan.policy, spec.coordinates, addresses) as policy_for,
+        open_policy_factory(plan.policy, spec.coordinates, addresses) as make_policy,
         await AsyncFarm.connect(plan.farm_url) as farm,
     ):
         worker = RolloutWorker(
             "dart-agent",
             source,
-            desktops=min(plan.desktops, len(plan.items())),
+            desktops=min(plan.desktops, len(plan.work_items())),
             make_env=lambda: AsyncDesktopEnv(farm, shape=shape, labels={"worker": "dart-agent"}),
-            policy_for=policy_for,
+            make_policy=make_policy,
             builder=PromptBuilder(spec),
             on_episode=finished,
         )
@@ -94,4 +96,4 @@ async def play(plan: PlayPlan, addresses: Path | None, ended: Callable[[str, Tra
             for task in (running, all_ended):
                 task.cancel()
             await asyncio.gather(running, all_ended, return_exceptions=True)
-    return source.given_up
+    return source.failed

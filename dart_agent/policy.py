@@ -1,6 +1,6 @@
 """Policies that are not a model: the oracle, chance, and a model that may not look.
 
-Role: `OraclePolicy` plays a task's own solution (demonstrations), `RandomPolicy` and `BlankPolicy` are the floors that a trained policy is
+Role: `OraclePolicy` plays a task's own solution (demonstrations), `RandomPolicy` and `BlankScreenshotPolicy` are the floors that a trained policy is
 compared with. Rule: they answer in the same language as the model, through the same episode loop; none reports token ids it has not
 sampled. Non-goals: the model itself (`dart_agent.inference.pool.VllmPool`).
 """
@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from dart_agent.errors import ProviderError
-from dart_agent.types import Completion, Policy, PolicyRequest, StopReason
+from dart_agent.types import Completion, FinishReason, Policy, PolicyRequest
 from dart_envs.errors import DartEnvError
 from dart_envs.observations.geometry import Coordinates, PointMap
 from dart_envs.types import Action, ActionType, Desktop, Gesture
@@ -25,7 +25,7 @@ from dart_server.wire import A11yElement
 GREY = 128
 
 
-class PlayLike(Protocol):
+class SolutionStepLike(Protocol):
     """One move of a solution: `dart_envs.tasks.Play`."""
 
     @property
@@ -39,10 +39,10 @@ class PlayLike(Protocol):
         ...
 
 
-class Playable(Protocol):
+class SolvableTask(Protocol):
     """A task that knows its solution: `dart_envs.tasks.Task`."""
 
-    async def play(self, desktop: Desktop, *, step: int = 0) -> Sequence[PlayLike]:
+    async def play(self, desktop: Desktop, *, step: int = 0) -> Sequence[SolutionStepLike]:
         """Moves from the `step`-th on, as far as the screen shows their targets; empty past the end."""
         ...
 
@@ -50,7 +50,7 @@ class Playable(Protocol):
 class OraclePolicy:
     """Plays one episode of a task's solution and says that it is done. The thought names what the action is about."""
 
-    def __init__(self, task: Playable, desktop: Callable[[], Desktop | None], coordinates: Coordinates) -> None:
+    def __init__(self, task: SolvableTask, desktop: Callable[[], Desktop | None], coordinates: Coordinates) -> None:
         self._task = task
         self._desktop = desktop
         self._coordinates = coordinates
@@ -77,23 +77,23 @@ class OraclePolicy:
 class RandomPolicy:
     """Clicks anywhere, and now and then says that it is done. The same request always gets the same answer."""
 
-    def __init__(self, coordinates: Coordinates, *, seed: int = 0, done_share: float = 0.2) -> None:
+    def __init__(self, coordinates: Coordinates, *, seed: int = 0, done_probability: float = 0.2) -> None:
         self._coordinates = coordinates
         self._seed = seed
-        self._done_share = done_share
+        self._done_probability = done_probability
 
     async def complete(self, request: PolicyRequest) -> Completion:
         """One uniformly random click in the picture, or `finished`."""
         chance = random.Random(f"{self._seed}/{request.request_id}")
         model_wh = _model_wh(request)
-        if chance.random() < self._done_share:
+        if chance.random() < self._done_probability:
             action = Action(ActionType.DONE)
         else:
             action = Action(ActionType.CLICK, x=chance.randrange(model_wh[0]), y=chance.randrange(model_wh[1]))
         return _answer(format_action(action, _points(request, model_wh, self._coordinates)))
 
 
-class BlankPolicy:
+class BlankScreenshotPolicy:
     """A model that sees a grey rectangle instead of the screen."""
 
     def __init__(self, inner: Policy) -> None:
@@ -115,4 +115,6 @@ def _points(request: PolicyRequest, screen_wh: tuple[int, int], coordinates: Coo
 
 
 def _answer(text: str) -> Completion:
-    return Completion(text=text, prompt_ids_P=(), token_ids_T=(), logprobs_T=(), version_spans=(), stop=StopReason.STOP)
+    return Completion(
+        text=text, prompt_ids_P=(), token_ids_T=(), logprobs_T=(), version_spans=(), finish_reason=FinishReason.STOP
+    )

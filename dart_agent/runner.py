@@ -21,7 +21,16 @@ from typing import Any, Protocol
 from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import ProviderError
 from dart_agent.prompt import Prompt, PromptBuilder
-from dart_agent.types import Completion, Policy, PolicyRequest, Purpose, Sampling, StepRecord, Trajectory, WorkItem
+from dart_agent.types import (
+    Completion,
+    Policy,
+    PolicyRequest,
+    Purpose,
+    SamplingParams,
+    StepRecord,
+    Trajectory,
+    WorkItem,
+)
 from dart_envs.actions import action_to_dict
 from dart_envs.errors import ActionError
 from dart_envs.hashing import image_sha256
@@ -43,7 +52,7 @@ class EpisodeEnv(Protocol):
         ...
 
 
-class Unparsed(StrEnum):
+class OnParseError(StrEnum):
     """What an answer that is no action does: nothing (but it counts as a step), or give up the episode."""
 
     NO_ACTION = "no_action"
@@ -51,7 +60,7 @@ class Unparsed(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedStep:
     """One step as a teacher sees it: the full screen before the action, and the action."""
 
     index: int
@@ -67,7 +76,7 @@ class Episode:
     images: Mapping[str, RgbImage]
 
 
-_NOTHING = Action(ActionType.WAIT, duration_s=0.0)
+_NO_OP = Action(ActionType.WAIT, duration_s=0.0)
 _GIVE_UP = Action(ActionType.FAIL)
 
 
@@ -79,15 +88,15 @@ async def run_episode(
     builder: PromptBuilder,
     *,
     clock: Clock | None = None,
-    unparsed: Unparsed = Unparsed.NO_ACTION,
-    on_step: Callable[[Seen], Awaitable[None]] | None = None,
+    on_parse_error: OnParseError = OnParseError.NO_ACTION,
+    on_step: Callable[[ObservedStep], Awaitable[None]] | None = None,
 ) -> Episode:
     """Play one episode of `task` to its end.
 
     Raises `dart_envs.errors.DartEnvError` when it could not begin. A policy that cannot answer any more ends the episode like a fault of
     the farm: masked, with its cause.
     """
-    episode = _Running(item, builder, clock or SystemClock())
+    episode = _EpisodeRecorder(item, builder, clock or SystemClock())
     share_setup = True if item.purpose is Purpose.TRAIN else None
     observation, _ = await env.reset(task, item.sampling.seed, share_setup=share_setup)
     episode.reset_s = episode.clock.monotonic() - episode.began_s
@@ -103,8 +112,8 @@ async def run_episode(
         parsed = parse(completion.text, prompt.points)
         action = parsed.action if isinstance(parsed, Parsed) else None
         if on_step is not None:
-            await on_step(Seen(len(episode.steps), observation, action))
-        result, refusal = await _perform(env, parsed, unparsed)
+            await on_step(ObservedStep(len(episode.steps), observation, action))
+        result, refusal = await _perform(env, parsed, on_parse_error)
         episode.record(
             prompt, request.sampling, completion, action if refusal is None else None, refusal,
             model_s=answered_s - asked_s, env_s=episode.clock.monotonic() - answered_s,
@@ -114,9 +123,11 @@ async def run_episode(
         observation = result.observation
 
 
-async def _perform(env: EpisodeEnv, parsed: Parsed | ParseError, unparsed: Unparsed) -> tuple[StepResult, str | None]:
+async def _perform(
+    env: EpisodeEnv, parsed: Parsed | ParseError, on_parse_error: OnParseError
+) -> tuple[StepResult, str | None]:
     """The transition, and why the answer was no action (None when it was one)."""
-    instead = _GIVE_UP if unparsed is Unparsed.FAIL else _NOTHING
+    instead = _GIVE_UP if on_parse_error is OnParseError.FAIL else _NO_OP
     if isinstance(parsed, ParseError):
         return await env.step(instead), str(parsed)
     try:
@@ -125,7 +136,7 @@ async def _perform(env: EpisodeEnv, parsed: Parsed | ParseError, unparsed: Unpar
         return await env.step(instead), f"content: {refused}"
 
 
-class _Running:
+class _EpisodeRecorder:
     """What a running episode has gathered."""
 
     def __init__(self, item: WorkItem, builder: PromptBuilder, clock: Clock) -> None:
@@ -148,7 +159,7 @@ class _Running:
     def record(
         self,
         prompt: Prompt,
-        sampling: Sampling,
+        sampling: SamplingParams,
         completion: Completion,
         action: Action | None,
         error: str | None,
@@ -173,7 +184,7 @@ class _Running:
                 action=None if action is None else action_to_dict(action),
                 parse_error=error,
                 sampling=sampling,
-                stop=completion.stop,
+                finish_reason=completion.finish_reason,
                 model_s=model_s,
                 env_s=env_s,
             )

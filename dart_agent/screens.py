@@ -1,6 +1,6 @@
 """Annotated screens of demonstrations: the warm start's extra supervision.
 
-Role: `ScreenWriter` keeps the steps of demonstrations that a rollout worker plays. Rule: demonstrations only; rollouts and evaluation
+Role: `AnnotatedScreenWriter` keeps the steps of demonstrations that a rollout worker plays. Rule: demonstrations only; rollouts and evaluation
 never come here. Non-goals: the form of the files (`dart_envs.observations.annotated_screens`), reading them (`dart_train.warmup`).
 """
 
@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from dart_agent.runner import Seen
+from dart_agent.runner import ObservedStep
 from dart_envs.observations.annotated_screens import write_screen
 
 
-class ScreenWriter:
+class AnnotatedScreenWriter:
     """Writes `<sha256>.png` (the screen before the step) and `<sha256>.json` beside it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
 
-    async def write(self, task_id: str, seen: Seen) -> None:
+    async def write(self, task_id: str, seen: ObservedStep) -> None:
         """Keep one step. Raises ValueError when the observation carries no accessibility tree."""
         observation = seen.observation
         if observation.a11y is None:

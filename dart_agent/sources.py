@@ -1,6 +1,6 @@
 """Work without a data manager: a fixed list of rollouts.
 
-Role: `ListSource` is a `WorkSource` for the command line and for small scripts. Rule: every item ends exactly once: reported, or given up
+Role: `InMemoryWorkSource` is a `WorkSource` for the command line and for small scripts. Rule: every item ends exactly once: reported, or given up
 after a few tries. Non-goals: storing anything.
 """
 
@@ -14,25 +14,25 @@ from dart_agent.errors import StoreError
 from dart_agent.types import Trajectory, WorkItem
 from dart_envs.types import RgbImage
 
-MAX_TRIES = 3
+MAX_ATTEMPTS = 3
 
 
-class ListSource:
-    """Hands out items in order. `finished`: every one has ended; `given_up`: those without a trajectory, with their causes."""
+class InMemoryWorkSource:
+    """Hands out items in order. `finished`: every one has ended; `failed`: those without a trajectory, with their causes."""
 
     def __init__(
         self, items: Iterable[WorkItem], on_report: Callable[[Trajectory, Mapping[str, RgbImage]], None] | None = None
     ) -> None:
         self._queue = deque(items)
         self._held: dict[str, WorkItem] = {}
-        self._tries: Counter[str] = Counter()
-        self._over: set[str] = set()
+        self._attempts: Counter[str] = Counter()
+        self._finished_ids: set[str] = set()
         self._left = len(self._queue)
         self._on_report = on_report
-        self.given_up: dict[str, str] = {}
+        self.failed: dict[str, str] = {}
         self.finished = asyncio.Event()
 
-    async def claim(self, worker_id: str) -> WorkItem | None:
+    async def acquire(self, worker_id: str) -> WorkItem | None:
         """Next item, None when all are handed out."""
         if not self._queue:
             return None
@@ -43,7 +43,7 @@ class ListSource:
     async def report(self, trajectory: Trajectory, images: Mapping[str, RgbImage]) -> None:
         """The item has ended. Raises StoreError for one that was never handed out."""
         if self._held.pop(trajectory.rollout_id, None) is None:
-            if trajectory.rollout_id not in self._over:
+            if trajectory.rollout_id not in self._finished_ids:
                 raise StoreError(f"{trajectory.rollout_id} was never handed out")
             return
         if self._on_report is not None:
@@ -51,19 +51,19 @@ class ListSource:
         self._ended(trajectory.rollout_id)
 
     async def abandon(self, rollout_id: str, cause: str) -> None:
-        """Back to the end of the list, or given up after `MAX_TRIES`."""
+        """Back to the end of the list, or given up after `MAX_ATTEMPTS`."""
         item = self._held.pop(rollout_id, None)
         if item is None:
             return
-        self._tries[rollout_id] += 1
-        if self._tries[rollout_id] < MAX_TRIES:
+        self._attempts[rollout_id] += 1
+        if self._attempts[rollout_id] < MAX_ATTEMPTS:
             self._queue.append(item)
             return
-        self.given_up[rollout_id] = cause
+        self.failed[rollout_id] = cause
         self._ended(rollout_id)
 
     def _ended(self, rollout_id: str) -> None:
-        self._over.add(rollout_id)
+        self._finished_ids.add(rollout_id)
         self._left -= 1
         if self._left == 0:
             self.finished.set()

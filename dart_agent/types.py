@@ -18,7 +18,7 @@ PolicyVersion = int
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class SamplingParams:
     """How tokens are drawn. `temperature` 0 is greedy."""
 
     temperature: float = 1.0
@@ -36,7 +36,7 @@ class VersionSpan:
     end: int
 
 
-class StopReason(StrEnum):
+class FinishReason(StrEnum):
     """Why the engine stopped writing one response."""
 
     STOP = "stop"
@@ -53,7 +53,7 @@ class PolicyRequest:
 
     messages: tuple[Mapping[str, Any], ...]
     images: tuple[RgbImage, ...]
-    sampling: Sampling
+    sampling: SamplingParams
     request_id: str
 
 
@@ -70,7 +70,7 @@ class Completion:
     token_ids_T: tuple[int, ...]
     logprobs_T: tuple[float, ...]
     version_spans: tuple[VersionSpan, ...]
-    stop: StopReason
+    finish_reason: FinishReason
     worker: str = ""
 
 
@@ -100,8 +100,8 @@ class StepRecord:
     text: str
     action: Mapping[str, Any] | None
     parse_error: str | None
-    sampling: Sampling
-    stop: StopReason
+    sampling: SamplingParams
+    finish_reason: FinishReason
     model_s: float
     env_s: float
 
@@ -125,7 +125,7 @@ class WorkItem:
     group_id: str
     task_id: str
     purpose: Purpose
-    sampling: Sampling
+    sampling: SamplingParams
     max_steps: int
     phase: str = ""
 
@@ -151,7 +151,7 @@ class Trajectory:
 class WorkSource(Protocol):
     """Where a rollout worker gets its work and leaves its results: the data manager's client, or a list in tests."""
 
-    async def claim(self, worker_id: str) -> WorkItem | None:
+    async def acquire(self, worker_id: str) -> WorkItem | None:
         """Next rollout, None when there is nothing to do right now."""
         ...
 

@@ -1,6 +1,6 @@
 """The rollout worker: N desktops, each playing one episode after the other.
 
-Role: `RolloutWorker` claims work, plays it, reports it; `python -m dart_agent.worker --config FILE` is its process. Rule: the moment a
+Role: `RolloutWorker` claims work, plays it, reports it; `python -m dart_agent.rollouts.worker --config FILE` is its process. Rule: the moment a
 desktop is free the next episode starts; no episode waits for another. What was claimed is either reported or given back, also when the
 worker is stopped. Non-goals: deciding what to play (the data manager), the loop of one episode (`dart_agent.runner`).
 """
@@ -21,10 +21,10 @@ from typing import Protocol
 
 from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import ConfigError, StoreError
-from dart_agent.policy import BlankPolicy, OraclePolicy, RandomPolicy
+from dart_agent.policy import BlankScreenshotPolicy, OraclePolicy, RandomPolicy
 from dart_agent.prompt import PromptBuilder, preset
-from dart_agent.runner import Episode, EpisodeEnv, Seen, Unparsed, run_episode
-from dart_agent.screens import ScreenWriter
+from dart_agent.runner import Episode, EpisodeEnv, ObservedStep, OnParseError, run_episode
+from dart_agent.screens import AnnotatedScreenWriter
 from dart_agent.types import Policy, WorkItem, WorkSource
 from dart_agent.worker_config import WorkerConfig, load_worker_config
 from dart_envs.errors import DartEnvError
@@ -34,7 +34,7 @@ from dart_envs.types import Desktop
 
 logger = logging.getLogger(__name__)
 
-FAILED_START_PAUSE_S = 1.0
+FAILED_START_DELAY_S = 1.0
 ABANDON_TIMEOUT_S = 5.0
 
 
@@ -51,14 +51,14 @@ class WorkerEnv(EpisodeEnv, Protocol):
         ...
 
 
-PolicyFor = Callable[[Task, WorkerEnv], Policy]
+PolicyFactory = Callable[[Task, WorkerEnv], Policy]
 """The policy of one episode."""
 
 
 class RolloutWorker:
     """Plays episodes on `desktops` environments until it is cancelled.
 
-    make_env: called once per slot. policy_for: called once per episode. on_episode: told about every finished episode. watch: called with
+    make_env: called once per slot. make_policy: called once per episode. on_episode: told about every finished episode. on_step: called with
     the task's id and each step, before its action is performed.
     """
 
@@ -69,27 +69,27 @@ class RolloutWorker:
         *,
         desktops: int,
         make_env: Callable[[], WorkerEnv],
-        policy_for: PolicyFor,
+        make_policy: PolicyFactory,
         builder: PromptBuilder,
         load_task: Callable[[str], Task] = load,
         clock: Clock | None = None,
-        unparsed: Unparsed = Unparsed.NO_ACTION,
+        on_parse_error: OnParseError = OnParseError.NO_ACTION,
         idle_poll_s: float = 0.2,
         on_episode: Callable[[Episode], None] | None = None,
-        watch: Callable[[str, Seen], Awaitable[None]] | None = None,
+        on_step: Callable[[str, ObservedStep], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
         self._source = source
         self._desktops = desktops
         self._make_env = make_env
-        self._policy_for = policy_for
+        self._make_policy = make_policy
         self._builder = builder
         self._load_task = load_task
         self._clock = clock or SystemClock()
-        self._unparsed = unparsed
+        self._on_parse_error = on_parse_error
         self._idle_poll_s = idle_poll_s
         self._on_episode = on_episode
-        self._watch = watch
+        self._on_step = on_step
 
     async def run(self) -> None:
         """Play until cancelled. Raises what is a defect, or a StoreError when the data manager stays away."""
@@ -108,7 +108,7 @@ class RolloutWorker:
         env = self._make_env()
         try:
             while True:
-                item = await self._source.claim(self.name)
+                item = await self._source.acquire(self.name)
                 if item is None:
                     await self._clock.sleep(self._idle_poll_s)
                 else:
@@ -124,10 +124,10 @@ class RolloutWorker:
         except DartEnvError as error:
             logger.warning("%s (%s) could not start: %s", item.rollout_id, item.task_id, error)
             await self._source.abandon(item.rollout_id, f"{type(error).__name__}: {error}")
-            await self._clock.sleep(FAILED_START_PAUSE_S)
+            await self._clock.sleep(FAILED_START_DELAY_S)
             return
         except BaseException as error:
-            await self._give_back(item, error)
+            await self._abandon(item, error)
             raise
         # Shielded: a finished episode is stored even when the worker is stopped just now.
         await asyncio.shield(asyncio.ensure_future(self._source.report(episode.trajectory, episode.images)))
@@ -138,19 +138,19 @@ class RolloutWorker:
         task = self._load_task(item.task_id)
         if item.max_steps < task.max_steps:
             task = task.model_copy(update={"max_steps": item.max_steps})
-        on_step = None if self._watch is None else functools.partial(self._watch, item.task_id)
+        on_step = None if self._on_step is None else functools.partial(self._on_step, item.task_id)
         return await run_episode(
             env,
-            self._policy_for(task, env),
+            self._make_policy(task, env),
             task,
             item,
             self._builder,
             clock=self._clock,
-            unparsed=self._unparsed,
+            on_parse_error=self._on_parse_error,
             on_step=on_step,
         )
 
-    async def _give_back(self, item: WorkItem, error: BaseException) -> None:
+    async def _abandon(self, item: WorkItem, error: BaseException) -> None:
         cause = (
             "the worker is stopping"
             if isinstance(error, asyncio.CancelledError)
@@ -161,9 +161,9 @@ class RolloutWorker:
 
 
 @contextlib.asynccontextmanager
-async def open_policies(
+async def open_policy_factory(
     kind: str, coordinates: Coordinates, addresses: Path | None, *, seed: int = 0, clock: Clock | None = None
-) -> AsyncIterator[PolicyFor]:
+) -> AsyncIterator[PolicyFactory]:
     """The policy of each episode, by kind; the pool of inference workers is connected for as long as the context lasts.
 
     Raises ProviderError when the inference workers' addresses do not appear.
@@ -183,22 +183,22 @@ async def open_policies(
     assert addresses is not None, "checked by WorkerConfig"
     places = await wait_for_addresses(addresses, clock)
     async with VllmPool([WorkerClient(place.name, place.directory) for place in places], clock=clock) as pool:
-        policy: Policy = BlankPolicy(pool) if kind == "blank" else pool
+        policy: Policy = BlankScreenshotPolicy(pool) if kind == "blank" else pool
         yield lambda task, env: policy
 
 
 async def run_worker(config: WorkerConfig) -> None:
     """The rollout worker of one configuration, until cancelled."""
-    from dart_agent.store.client import DataClient
+    from dart_agent.store.client import DataManagerClient
     from dart_envs.envs.core import AsyncDesktopEnv
     from dart_envs.farm.client import AsyncFarm
 
     spec = preset(config.prompt, images=config.history_images)
-    screens = None if config.screens is None else ScreenWriter(config.screens)
+    screens = None if config.screens is None else AnnotatedScreenWriter(config.screens)
     parts = ("screenshot",) if screens is None else ("screenshot", "a11y")
     async with (
-        DataClient(config.socket, config.images) as data,
-        open_policies(config.policy, spec.coordinates, config.addresses, seed=config.seed) as policy_for,
+        DataManagerClient(config.socket, config.images) as data,
+        open_policy_factory(config.policy, spec.coordinates, config.addresses, seed=config.seed) as make_policy,
         await AsyncFarm.connect(config.farm_url) as farm,
     ):
         await data.release_worker(config.name)
@@ -213,12 +213,12 @@ async def run_worker(config: WorkerConfig) -> None:
                 observation=parts,
                 labels={"worker": config.name},
             ),
-            policy_for=policy_for,
+            make_policy=make_policy,
             builder=PromptBuilder(spec),
-            unparsed=config.unparsed,
+            on_parse_error=config.on_parse_error,
             idle_poll_s=config.idle_poll_s,
             on_episode=functools.partial(_record, config.metrics),
-            watch=None if screens is None else screens.write,
+            on_step=None if screens is None else screens.write,
         )
         beat = asyncio.create_task(_heartbeat(data.heartbeat, config), name="heartbeat")
         try:
@@ -240,7 +240,7 @@ async def _heartbeat(beat: Callable[[str], Awaitable[int]], config: WorkerConfig
 def _record(metrics: Path | None, episode: Episode) -> None:
     """Log a line per episode, and append one to the metrics."""
     trajectory = episode.trajectory
-    logger.info("%s", episode_line(episode))
+    logger.info("%s", format_episode(episode))
     if metrics is None:
         return
     steps = trajectory.steps_S
@@ -252,7 +252,7 @@ def _record(metrics: Path | None, episode: Episode) -> None:
         "reward": trajectory.reward,
         "end": trajectory.end.value,
         "steps": len(steps),
-        "unparsed": sum(step.parse_error is not None for step in steps),
+        "parse_errors": sum(step.parse_error is not None for step in steps),
         "duration_s": round(trajectory.duration_s, 4),
         "reset_s": round(float(trajectory.info["reset_s"]), 4),
         "model_s": round(sum(step.model_s for step in steps), 4),
@@ -262,7 +262,7 @@ def _record(metrics: Path | None, episode: Episode) -> None:
         stream.write(json.dumps(line) + "\n")
 
 
-def episode_line(episode: Episode) -> str:
+def format_episode(episode: Episode) -> str:
     """One episode in one line, for people."""
     trajectory = episode.trajectory
     verdict = "  -  " if trajectory.reward is None else f"{trajectory.reward:5.2f}"

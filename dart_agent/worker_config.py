@@ -1,4 +1,4 @@
-"""Configuration file of a rollout worker: `python -m dart_agent.worker --config FILE`.
+"""Configuration file of a rollout worker: `python -m dart_agent.rollouts.worker --config FILE`.
 
 Role: one schema, shared with whoever writes the file. Rule: unknown keys and settings that disagree are errors before anything starts;
 imports no heavy library. Non-goals: what to run (the data manager hands out work).
@@ -12,9 +12,9 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dart_agent.errors import ConfigError
-from dart_agent.inference.config import describe
+from dart_agent.inference.config import format_validation_error
 from dart_agent.prompt import PresetName
-from dart_agent.runner import Unparsed
+from dart_agent.runner import OnParseError
 from dart_server.wire import DesktopShape, SettleSpec
 
 PolicyKind = Literal["vllm", "oracle", "random", "blank"]
@@ -26,7 +26,7 @@ class WorkerConfig(BaseModel):
     name: stable across restarts; what an earlier worker of this name still held is handed out again at once.
     addresses: file with the inference workers' places (policies `vllm` and `blank`). socket, images: the data manager and its image store.
     screens: where annotated screens of demonstrations go (policy `oracle` only). farm_url: None: DART_FARM_URL or the embedded farm.
-    unparsed: what an answer that is no action does.
+    on_parse_error: what an answer that is no action does.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,7 +44,7 @@ class WorkerConfig(BaseModel):
     addresses: Path | None = None
     screens: Path | None = None
     metrics: Path | None = None
-    unparsed: Unparsed = Unparsed.NO_ACTION
+    on_parse_error: OnParseError = OnParseError.NO_ACTION
     seed: int = 0
     idle_poll_s: float = Field(default=0.2, gt=0)
     heartbeat_s: float = Field(default=10.0, gt=0)
@@ -67,4 +67,4 @@ def load_worker_config(path: Path) -> WorkerConfig:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        raise ConfigError(f"{path}: {describe(error)}") from error
+        raise ConfigError(f"{path}: {format_validation_error(error)}") from error

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dart_agent.store.blobs import Storage
-from dart_train.rows import Row
+from dart_agent.store.blobs import BlobStorage
+from dart_train.rows import TrainRow
 from dart_train.types import TokenBatch, TrainBatch
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ImageTokens:
     pad_id: int
 
     @classmethod
-    def of(cls, model: Any, processor: Any) -> ImageTokens:
+    def from_model(cls, model: Any, processor: Any) -> ImageTokens:
         """Of a loaded model and its processor."""
         pad_id = processor.tokenizer.pad_token_id
         return cls(
@@ -46,7 +46,7 @@ class ImageTokens:
         )
 
 
-def make_batch(rows: Sequence[Row], images: Storage, processor: Any, image_tokens: ImageTokens) -> TrainBatch:
+def make_batch(rows: Sequence[TrainRow], images: BlobStorage, processor: Any, image_tokens: ImageTokens) -> TrainBatch:
     """Tensors of some rows, on the CPU.
 
     Raises BatchError when rows were sampled at different temperatures, lack log-probs, or do not fit their images.
@@ -92,12 +92,12 @@ def make_batch(rows: Sequence[Row], images: Storage, processor: Any, image_token
 
 
 def _patches(
-    rows: Sequence[Row], images: Storage, processor: Any, image_tokens: ImageTokens
+    rows: Sequence[TrainRow], images: BlobStorage, processor: Any, image_tokens: ImageTokens
 ) -> tuple[Tensor | None, Tensor | None]:
     from dart_train.model import pixel_inputs
 
     pictures = []
-    owners: list[Row] = []
+    owners: list[TrainRow] = []
     for row in rows:
         for sha256, hw in zip(row.step.image_sha256, row.step.image_hw, strict=True):
             picture = images.get(sha256)

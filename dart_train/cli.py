@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from dart_train.config import Recipe, RecipeError, load_recipe, stored_recipe
+from dart_train.config import Recipe, RecipeError, load_recipe, load_resolved_recipe
 from dart_train.paths import RunPaths
 
 EXIT_FAILED = 1
@@ -58,10 +58,10 @@ def run(
     checked = _recipe(recipe, overrides)
     paths = RunPaths(runs_dir.resolve() / checked.run.name)
     from dart_train.orchestrator import Interrupted, RunFailed, run_recipe
-    from dart_train.preflight import check
+    from dart_train.preflight import check_recipe
 
     try:
-        check(checked, paths)
+        check_recipe(checked, paths)
         if dry_run:
             print(checked.model_dump_json(indent=2))
             return
@@ -113,10 +113,10 @@ def report(
 ) -> None:
     """Write the report of a finished or interrupted run again."""
     paths = RunPaths(run_dir.resolve())
-    from dart_train.orchestrator import RunFailed, report_only
+    from dart_train.orchestrator import RunFailed, rewrite_report
 
     try:
-        page = asyncio.run(report_only(stored_recipe(paths.resolved), paths))
+        page = asyncio.run(rewrite_report(load_resolved_recipe(paths.resolved_recipe), paths))
     except RecipeError as error:
         raise _fail(str(error)) from None
     except RunFailed as error:

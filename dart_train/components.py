@@ -22,14 +22,14 @@ from dart_agent.types import PolicyVersion
 from dart_agent.worker_config import PolicyKind, WorkerConfig
 from dart_server.wire import SettleSpec
 from dart_train.config import Recipe
+from dart_train.curation.experience_pool import ExperiencePoolSettings
 from dart_train.curation.length_budget import LengthBudgetSettings
 from dart_train.curation.rollout_budget import RolloutBudgetSettings
-from dart_train.curation.success_pool import SuccessPoolSettings
 from dart_train.curation.task_sampler import TaskSamplerSettings
 from dart_train.data_manager.config import BatchSettings, CurationSettings, DataManagerConfig
 from dart_train.launcher import ComponentSpec
 from dart_train.paths import RunPaths
-from dart_train.policy import cold_model, prompt_of
+from dart_train.policy import initial_policy, recipe_prompt
 from dart_train.trainer_config import LossSettings, OptimizerSettings, TrainerConfig
 from dart_train.warmup.config import WarmupConfig
 
@@ -39,7 +39,7 @@ READY_GROUPS_PER_BATCH = 2
 
 def start_model(recipe: Recipe, paths: RunPaths) -> Path:
     """Directory of policy version 0."""
-    return paths.warm_model if recipe.warmup.enabled else cold_model(recipe, paths)
+    return paths.warm_start_model if recipe.warmup.enabled else initial_policy(recipe, paths)
 
 
 def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
@@ -63,7 +63,7 @@ def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
                 enabled=curation.dynamic_rollout_number, threshold=curation.dynamic_rollout_threshold
             ),
             length_budget=LengthBudgetSettings(enabled=curation.dynamic_trajectory_length),
-            success_pool=SuccessPoolSettings(enabled=curation.success_pool),
+            experience_pool=ExperiencePoolSettings(enabled=curation.experience_pool),
         ),
     )
     return _python_module("data-manager", "dart_train.data_manager", config, paths, restarts=5)
@@ -89,10 +89,10 @@ def trainer(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         epochs=train.epochs,
         minibatches=train.minibatches,
         advantage=train.advantage,
-        step_fraction=recipe.curation.high_entropy_step_fraction,
+        high_entropy_step_fraction=recipe.curation.high_entropy_step_fraction,
         optimizer=OptimizerSettings(
             learning_rate=train.learning_rate,
-            warmup_updates=train.warmup_updates,
+            lr_warmup_updates=train.lr_warmup_updates,
             beta2=train.beta2,
             weight_decay=train.weight_decay,
             grad_clip=train.grad_clip,
@@ -130,7 +130,7 @@ def inference(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         socket=paths.data_socket,
         metrics=paths.metrics,
     )
-    return _python_module("inference", "dart_agent.inference.supervisor", config, paths, restarts=2)
+    return _python_module("inference", "dart_agent.inference", config, paths, restarts=2)
 
 
 def rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind) -> ComponentSpec:
@@ -139,7 +139,7 @@ def rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind) -> Compo
     config = WorkerConfig(
         name=f"rollout-{policy}",
         policy=policy,
-        prompt=prompt_of(recipe),
+        prompt=recipe_prompt(recipe),
         history_images=recipe.model.history_images,
         desktops=desktops.count,
         shape=desktops.shape,
@@ -151,10 +151,10 @@ def rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind) -> Compo
         metrics=paths.metrics,
         seed=recipe.run.seed,
     )
-    return _python_module(f"rollout-{policy}", "dart_agent.worker", config, paths, restarts=5)
+    return _python_module(f"rollout-{policy}", "dart_agent.rollouts.worker", config, paths, restarts=5)
 
 
-async def versions_served(paths: RunPaths) -> list[PolicyVersion]:
+async def served_versions(paths: RunPaths) -> list[PolicyVersion]:
     """The policy version of every inference worker. Raises WorkerError while one of them does not answer."""
     found = []
     for address in read_addresses(paths.addresses):
@@ -167,19 +167,19 @@ def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
     """The supervised start: makes version 0."""
     section = recipe.warmup
     config = WarmupConfig(
-        start_model=str(cold_model(recipe, paths)),
+        start_model=str(initial_policy(recipe, paths)),
         screens=paths.screens,
-        out_dir=paths.warm_model,
+        out_dir=paths.warm_start_model,
         metrics=paths.metrics,
-        prompt=prompt_of(recipe),
+        prompt=recipe_prompt(recipe),
         device=recipe.train.device,
         bfloat16=recipe.train.dtype != "float32",
         seed=recipe.run.seed,
         threads=section.threads,
-        procedure_families=section.procedure_families,
-        procedure_demos_per_family=section.procedure_demos_per_family,
-        ordered=section.ordered,
-        procedure_share=section.procedure_share,
+        imitated_families=section.imitated_families,
+        imitated_demos_per_family=section.imitated_demos_per_family,
+        imitate_order=section.imitate_order,
+        imitation_fraction=section.imitation_fraction,
         images=section.images,
         queries_per_image=section.queries_per_image,
         batch_size=section.batch_size,
@@ -189,7 +189,7 @@ def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
     return _python_module("warm-start", "dart_train.warmup", config, paths, threads=section.threads)
 
 
-def model_maker(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
+def init_model_component(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
     """Makes the preset's random model, once."""
     assert recipe.model.preset is not None
     argv = (
@@ -236,11 +236,11 @@ class MetricsTail:
         self._offset += len(complete)
         lines = [json.loads(line) for line in complete.splitlines()]
         chosen = [line for line in lines if line.get("kind") == self._kind]
-        return _in_words(chosen[-1]) if chosen else None
+        return _format_metrics(chosen[-1]) if chosen else None
 
 
-def _in_words(line: dict[str, Any]) -> str:
-    shown = ("version", "images", "reward_mean", "loss", "entropy", "staleness_mean", "accuracy")
+def _format_metrics(line: dict[str, Any]) -> str:
+    shown = ("version", "images", "reward_mean", "loss", "entropy", "staleness_mean", "grounding_accuracy")
     return ", ".join(
         f"{key} {line[key]:.3g}" if isinstance(line[key], float) else f"{key} {line[key]}"
         for key in shown

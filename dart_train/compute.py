@@ -1,6 +1,6 @@
 """Where a policy is trained and in which number format.
 
-Role: `Compute.choose` turns a recipe's wish into a device and a format. Rule: weights, gradients and optimiser are float32 on every device,
+Role: `ComputeDevice.resolve` turns a recipe's wish into a device and a format. Rule: weights, gradients and optimiser are float32 on every device,
 because the steps of reinforcement learning are too small for bfloat16 weights; `bfloat16` means that matrix products are computed in it
 (autocast). Non-goals: more than one device, the format that vLLM serves in (`inference.dtype`).
 """
@@ -15,14 +15,14 @@ DtypeChoice = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
-class Compute:
+class ComputeDevice:
     """A device that is there, and whether forward passes run in bfloat16."""
 
     device: Literal["cpu", "cuda"]
     bfloat16: bool
 
     @classmethod
-    def choose(cls, device: DeviceChoice, dtype: DtypeChoice) -> Compute:
+    def resolve(cls, device: DeviceChoice, dtype: DtypeChoice) -> ComputeDevice:
         """auto: a GPU where torch finds one, and bfloat16 there; else the CPU, and float32."""
         import torch
 

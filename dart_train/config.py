@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from dart_agent.types import Sampling
+from dart_agent.types import SamplingParams
 from dart_server.wire import DesktopShape, ImageName, Resolution
 
 
@@ -85,18 +85,18 @@ class WarmupSection(Section):
     """Supervised warm start on the demonstrations and on the accessibility trees of their screens. `enabled = false` skips it."""
 
     enabled: bool = True
-    procedure_families: tuple[str, ...] | None = Field(
+    imitated_families: tuple[str, ...] | None = Field(
         default=None,
         description="families whose demonstrated actions are imitated; None = all. Screens of all families are used.",
     )
-    procedure_demos_per_family: int = Field(
+    imitated_demos_per_family: int = Field(
         default=16, ge=0, description="how many demonstrations per family are imitated"
     )
-    ordered: bool = Field(
+    imitate_order: bool = Field(
         default=True,
         description="false: imitate any part that the instruction names, so that their order is not taught",
     )
-    procedure_share: float = Field(
+    imitation_fraction: float = Field(
         default=0.5, ge=0, le=1, description="how often an imitated action is asked about, where a screen has one"
     )
     images: int = Field(default=24_000, ge=1, description="training images in all, repeats included")
@@ -138,9 +138,9 @@ class RolloutSection(Section):
         return top_p
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> SamplingParams:
         """The same as the agent's carrier."""
-        return Sampling(temperature=self.temperature, top_p=self.top_p, max_tokens=self.max_tokens)
+        return SamplingParams(temperature=self.temperature, top_p=self.top_p, max_tokens=self.max_tokens)
 
 
 class CurationSection(Section):
@@ -153,7 +153,7 @@ class CurationSection(Section):
     dynamic_rollout_threshold: float = Field(default=0.6, gt=0, le=1)
     dynamic_trajectory_length: bool = False
     high_entropy_step_fraction: float = Field(default=1.0, gt=0, le=1, description="share of steps kept; 1 keeps all")
-    success_pool: bool = False
+    experience_pool: bool = False
     max_staleness: int = Field(default=4, ge=0, description="trainer version minus the version that wrote a token")
 
 
@@ -166,7 +166,7 @@ class TrainSection(Section):
     epochs: int = Field(default=1, ge=1)
     minibatches: int = Field(default=1, ge=1)
     learning_rate: float = Field(default=1e-4, ge=0)
-    warmup_updates: int = Field(default=5, ge=0, description="updates over which the rate rises")
+    lr_warmup_updates: int = Field(default=5, ge=0, description="updates over which the rate rises")
     beta2: float = Field(default=0.99, ge=0, lt=1, description="AdamW's memory of squared gradients")
     weight_decay: float = Field(default=0.0, ge=0)
     grad_clip: float = Field(default=1.0, gt=0)
@@ -228,10 +228,10 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Recipe:
-        chosen = set(self.warmup.procedure_families or ())
+        chosen = set(self.warmup.imitated_families or ())
         unknown = sorted(chosen - set(self.tasks.families))
         if unknown:
-            raise ValueError(f"warmup.procedure_families names {unknown}, which are not in tasks.families")
+            raise ValueError(f"warmup.imitated_families names {unknown}, which are not in tasks.families")
         if self.warmup.enabled and self.demos.per_family == 0:
             raise ValueError(
                 "warmup.enabled needs demonstrations: set demos.per_family above 0 or warmup.enabled = false"
@@ -240,8 +240,8 @@ class Recipe(Section):
             raise ValueError(
                 "a preset starts from random weights and cannot act: set warmup.enabled = true or give model.path"
             )
-        if self.warmup.procedure_demos_per_family > self.demos.per_family:
-            raise ValueError("warmup.procedure_demos_per_family is larger than demos.per_family")
+        if self.warmup.imitated_demos_per_family > self.demos.per_family:
+            raise ValueError("warmup.imitated_demos_per_family is larger than demos.per_family")
         return self
 
 
@@ -271,10 +271,10 @@ def load_recipe(path: Path, overrides: tuple[Override, ...] = ()) -> Recipe:
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
-        raise RecipeError(f"recipe {path}: {_sentences(error)}") from None
+        raise RecipeError(f"recipe {path}: {_format_errors(error)}") from None
 
 
-def stored_recipe(path: Path) -> Recipe:
+def load_resolved_recipe(path: Path) -> Recipe:
     """The recipe that a run keeps, every default written out.
 
     Raises:
@@ -285,7 +285,7 @@ def stored_recipe(path: Path) -> Recipe:
     except FileNotFoundError:
         raise RecipeError(f"{path.parent} is not a run directory (no {path.name}): give one below runs/") from None
     except (ValidationError, UnicodeDecodeError) as error:
-        why = _sentences(error) if isinstance(error, ValidationError) else str(error)
+        why = _format_errors(error) if isinstance(error, ValidationError) else str(error)
         raise RecipeError(
             f"{path} is not a recipe of this version of DART ({why}): use the version that made the run"
         ) from None
@@ -308,11 +308,11 @@ def _apply(data: dict[str, Any], override: str) -> None:
     target[last] = parsed
 
 
-def _sentences(error: ValidationError) -> str:
-    return "; ".join(_sentence(item) for item in error.errors())
+def _format_errors(error: ValidationError) -> str:
+    return "; ".join(_format_error(item) for item in error.errors())
 
 
-def _sentence(item: Any) -> str:
+def _format_error(item: Any) -> str:
     path = ".".join(str(part) for part in item["loc"]) or "the recipe"
     if item["type"] == "extra_forbidden":
         return f"unknown key `{path}`"

@@ -25,12 +25,12 @@ from dart_train.config import Recipe
 
 URL = "DART_FARM_URL"
 COMMAND_TIMEOUT_S = 120.0
-LEASES_END_S = 90.0
+LEASE_EXPIRY_TIMEOUT_S = 90.0
 """Longer than the TTL of a rollout worker's leases (60 s)."""
 POLL_S = 0.5
 
 
-class FarmUnusable(Exception):
+class FarmUnusableError(Exception):
     """The farm cannot be reached or cannot give what the recipe asks for; one sentence with the cure."""
 
 
@@ -38,29 +38,29 @@ def problems(recipe: Recipe) -> list[str]:
     """What keeps the farm from serving the recipe, one sentence each; no farm is started."""
     if url := os.environ.get(URL):
         try:
-            return _misfits(recipe, asyncio.run(_view(url)))
+            return _mismatches(recipe, asyncio.run(_view(url)))
         except FarmError as error:
             return [f"{URL}: {error}"]
     view = asyncio.run(_running_farm())
-    found = _host_problems(recipe) if view is None else _misfits(recipe, view)
+    found = _host_problems(recipe) if view is None else _mismatches(recipe, view)
     return found or _image_problems(recipe)
 
 
 @asynccontextmanager
-async def farm_for(recipe: Recipe, note: Callable[[str], None]) -> AsyncIterator[None]:
+async def farm_session(recipe: Recipe, note: Callable[[str], None]) -> AsyncIterator[None]:
     """Have a farm that fits the recipe for as long as the context lasts.
 
     Raises:
-        FarmUnusable: no farm, another provider, or fewer desktops than asked for.
+        FarmUnusableError: no farm, another provider, or fewer desktops than asked for.
     """
     was_running = URL in os.environ or await _running_farm() is not None
     os.environ.update(_environment(recipe))
     try:
         view = await _view(None)
     except FarmError as error:
-        raise FarmUnusable(str(error)) from error
-    for problem in _misfits(recipe, view):
-        raise FarmUnusable(problem)
+        raise FarmUnusableError(str(error)) from error
+    for problem in _mismatches(recipe, view):
+        raise FarmUnusableError(problem)
     note(f"farm: {view.provider}, up to {view.max_desktops} desktops{', found running' if was_running else ''}")
     try:
         yield
@@ -82,7 +82,7 @@ async def _running_farm() -> FarmView | None:
         return None
 
 
-def _misfits(recipe: Recipe, view: FarmView) -> list[str]:
+def _mismatches(recipe: Recipe, view: FarmView) -> list[str]:
     desktops = recipe.desktops
     cure = f"give {URL} of another farm" if URL in os.environ else "stop it with dart-farm stop and run again"
     found = []
@@ -140,7 +140,7 @@ def _ask_farm_command(recipe: Recipe, verb: str) -> Any:
 
 async def _stop_if_unused(note: Callable[[str], None]) -> None:
     """Stop the farm once nobody leases from it; a component that was killed leaves a lease, which ends by its TTL."""
-    give_up_s = time.monotonic() + LEASES_END_S
+    give_up_s = time.monotonic() + LEASE_EXPIRY_TIMEOUT_S
     try:
         async with await AsyncFarm.connect() as farm:
             while (active := (await farm.view()).leases_active) and time.monotonic() < give_up_s:  # noqa: ASYNC110 - the farm has no event for it

@@ -1,6 +1,6 @@
 """The vision tower's arithmetic, rearranged for training on CPUs.
 
-Role: `rearrange_vision(model)` replaces two forward methods of a Qwen3-VL vision tower by equal ones: the patch embedding as one matrix
+Role: `optimize_vision_for_cpu(model)` replaces two forward methods of a Qwen3-VL vision tower by equal ones: the patch embedding as one matrix
 product instead of a three-dimensional convolution, and attention over all pictures of a batch at once where they have the same size.
 Rule: same results up to rounding; other architectures are left alone. Non-goals: other speed-ups, GPUs (flash attention does it there).
 """
@@ -11,7 +11,7 @@ import types
 from typing import Any
 
 
-def rearrange_vision(model: Any) -> bool:
+def optimize_vision_for_cpu(model: Any) -> bool:
     """Returns True where the model was changed."""
     from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 

@@ -26,12 +26,12 @@ def init_model(preset: str | ModelPreset, out_dir: Path, seed: int = 0) -> Path:
 
     Raises ValueError for an unknown preset and FileExistsError when `out_dir` holds files.
     """
-    from dart_agent.inference.torch_extras import mend_torch_extras
+    from dart_agent.inference.torch_extras import patch_torch_extras
 
     spec = _resolve(preset)
     if out_dir.exists() and any(out_dir.iterdir()):
         raise FileExistsError(f"{out_dir} is not empty: choose another directory, or remove it first")
-    mend_torch_extras()
+    patch_torch_extras()
     import torch
     from transformers import GenerationConfig, Qwen3VLForConditionalGeneration
 

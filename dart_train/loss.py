@@ -46,7 +46,7 @@ def log_ratio(numerator_BT: Tensor, denominator_BT: Tensor) -> Tensor:
     return (numerator_BT - denominator_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
-def importance_weight(old_BT: Tensor, rollout_BT: Tensor, cap: float | None) -> Tensor:
+def truncated_importance_weight(old_BT: Tensor, rollout_BT: Tensor, cap: float | None) -> Tensor:
     """min(pi_old / mu, cap) per token, without gradient; 1 everywhere when `cap` is None."""
     if cap is None:
         return torch.ones_like(old_BT)
@@ -96,7 +96,7 @@ def policy_loss(
     """Loss of one micro-batch. All log-probs are of the sampled tokens; only `new_BT` and `entropy_BT` carry gradient."""
     old_BT = old_BT.detach()
     ratio_BT = log_ratio(new_BT, old_BT).exp()
-    weight_BT = importance_weight(old_BT, rollout_BT, settings.tis_cap)
+    weight_BT = truncated_importance_weight(old_BT, rollout_BT, settings.tis_cap)
     surrogate_BT = clipped_surrogate(ratio_BT, advantages_B, settings.clip_low, settings.clip_high, settings.dual_clip)
     loss_BT = -weight_BT * surrogate_BT
     kl_BT = torch.zeros_like(new_BT) if reference_BT is None else kl_k3(new_BT, reference_BT.detach())

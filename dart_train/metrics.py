@@ -1,6 +1,6 @@
 """Metrics of training: one JSON object per line.
 
-Role: `summary` turns the sums of a round into means under stable names; `append` writes a line. Rule: a line is written with one call, so
+Role: `summarize_step` turns the sums of a round into means under stable names; `append_metrics` writes a line. Rule: a line is written with one call, so
 that readers never see half of one from a living writer. Non-goals: charts (`dart_train.report`).
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from dart_agent.store.wire import Batch
 
 
-def summary(batch: Batch, totals: Mapping[str, float], grad_norms: Sequence[float]) -> dict[str, float]:
+def summarize_step(batch: Batch, totals: Mapping[str, float], grad_norms: Sequence[float]) -> dict[str, float]:
     """Metrics of one optimiser round.
 
     totals: sums over trained tokens, with their number under `tokens`. grad_norms: before clipping, one per optimiser step.
@@ -40,11 +40,11 @@ def summary(batch: Batch, totals: Mapping[str, float], grad_norms: Sequence[floa
         **{f"reward/{family}": sum(values) / len(values) for family, values in sorted(by_family.items())},
         "staleness_mean": batch.staleness_mean,
         "staleness_max": float(batch.staleness_max),
-        "steps_withheld": float(sum(batch.withheld.values())),
+        "steps_excluded": float(sum(batch.excluded_steps.values())),
     }
 
 
-def append(path: Path, line: Mapping[str, Any]) -> None:
+def append_metrics(path: Path, line: Mapping[str, Any]) -> None:
     """Add one line to a metrics file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = (json.dumps(line, separators=(",", ":")) + "\n").encode()

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dart_agent.errors import ConfigError
-from dart_agent.inference.model_files import find_model
-from dart_agent.inference.old_names import know_old_names
-from dart_agent.inference.torch_extras import mend_torch_extras
-from dart_agent.tokens import unwritable_ids
+from dart_agent.inference.model_files import resolve_checkpoint
+from dart_agent.inference.old_names import register_legacy_processors
+from dart_agent.inference.torch_extras import patch_torch_extras
+from dart_agent.tokens import suppressed_token_ids
 from dart_train.types import TokenBatch
 
-UNWRITABLE_LOGIT = -1e4
+SUPPRESSED_LOGIT = -1e4
 """Low enough for probability 0, finite so that p log p stays 0."""
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ def load_model(name_or_path: str | Path, device: str = "cpu") -> LoadedModel:
     Raises ModelNotFoundError when nothing loadable is there.
     """
     try:
-        directory = find_model(name_or_path)
+        directory = resolve_checkpoint(name_or_path)
     except ConfigError as error:
         raise ModelNotFoundError(str(error)) from None
-    mend_torch_extras()
+    patch_torch_extras()
     import torch
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    know_old_names()
+    register_legacy_processors()
     try:
         model = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
         processor = AutoProcessor.from_pretrained(directory)
@@ -100,8 +100,8 @@ def token_logprobs(model: Any, batch: TokenBatch, temperature: float = 1.0) -> t
     ).last_hidden_state
     predicts_BT = mask_BT[:, 1:]
     logits_MV = model.lm_head(hidden_BTD[:, :-1][predicts_BT]).float() / temperature
-    unwritable = torch.tensor(unwritable_ids(model.config), dtype=torch.long, device=logits_MV.device)
-    logits_MV = logits_MV.index_fill(-1, unwritable, UNWRITABLE_LOGIT)
+    suppressed = torch.tensor(suppressed_token_ids(model.config), dtype=torch.long, device=logits_MV.device)
+    logits_MV = logits_MV.index_fill(-1, suppressed, SUPPRESSED_LOGIT)
     log_probs_MV = logits_MV.log_softmax(dim=-1)
     chosen_M = log_probs_MV.gather(-1, batch.input_ids_BT[:, 1:][predicts_BT].unsqueeze(-1)).squeeze(-1)
     entropy_M = -(log_probs_MV.exp() * log_probs_MV).sum(dim=-1)

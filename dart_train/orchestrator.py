@@ -30,21 +30,21 @@ from pathlib import Path
 from rich.console import Console
 
 from dart_agent.errors import StoreError, WorkerError
-from dart_agent.store.client import DataClient
-from dart_agent.store.wire import PhaseSpec, PhaseView, VersionRecord
+from dart_agent.store.client import DataManagerClient
+from dart_agent.store.wire import PhaseSpec, PhaseStatus, VersionRecord
 from dart_agent.types import Purpose
 from dart_agent.worker_config import PolicyKind
 from dart_train import components, phases
 from dart_train.config import Recipe
-from dart_train.farm import FarmUnusable, farm_for
-from dart_train.faults import FaultWatch, TooManyFaults, in_words
+from dart_train.farm import FarmUnusableError, farm_session
+from dart_train.faults import MaskedEpisodeGuard, TooManyMaskedEpisodes, format_masked_fractions
 from dart_train.launcher import Component, ComponentFailed, Launcher, LocalLauncher
 from dart_train.paths import RunPaths
 from dart_train.progress import Progress
-from dart_train.report import RunStory, write_report
-from dart_train.state import RunState, hold_lock, open_run
-from dart_train.story import tell
-from dart_train.verdict import Verdict
+from dart_train.report import RunReport, write_report
+from dart_train.state import RunState, open_run_directory, run_lock
+from dart_train.story import build_report
+from dart_train.verdict import PairedEvaluation
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Interrupted(Exception):
     """The run was stopped from outside; what is stored is kept."""
 
 
-async def run_recipe(recipe: Recipe, paths: RunPaths, progress: Progress | None = None) -> Verdict | None:
+async def run_recipe(recipe: Recipe, paths: RunPaths, progress: Progress | None = None) -> PairedEvaluation | None:
     """Run or continue a recipe to its end.
 
     Returns the verdict, None where no evaluation item got one both before and after training.
@@ -69,14 +69,14 @@ async def run_recipe(recipe: Recipe, paths: RunPaths, progress: Progress | None 
         RunFailed: a component ended and could not be replaced, or too many episodes were masked.
         Interrupted: SIGINT or SIGTERM; everything was stopped.
     """
-    with hold_lock(paths):
-        run = Run(recipe, paths, open_run(recipe, paths), progress or Progress())
-        task = asyncio.create_task(run.to_the_end())
+    with run_lock(paths):
+        run = Run(recipe, paths, open_run_directory(recipe, paths), progress or Progress())
+        task = asyncio.create_task(run.run_stages())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, task.cancel)
         try:
-            with _failures_named():
+            with _as_run_failed():
                 return await task
         except asyncio.CancelledError:
             raise Interrupted from None
@@ -86,25 +86,25 @@ async def run_recipe(recipe: Recipe, paths: RunPaths, progress: Progress | None 
 
 
 @contextlib.contextmanager
-def _failures_named() -> Iterator[None]:
+def _as_run_failed() -> Iterator[None]:
     """What ends a run from within becomes RunFailed."""
     try:
         yield
-    except (ComponentFailed, FarmUnusable, StoreError, TooManyFaults) as error:
+    except (ComponentFailed, FarmUnusableError, StoreError, TooManyMaskedEpisodes) as error:
         raise RunFailed(str(error)) from error
 
 
-async def report_only(recipe: Recipe, paths: RunPaths) -> Path:
+async def rewrite_report(recipe: Recipe, paths: RunPaths) -> Path:
     """Write the report of a run as it stands; only the data manager is started.
 
     Raises:
         RecipeError: the run is going on.
         RunFailed: the store cannot be read.
     """
-    with hold_lock(paths), _failures_named():
+    with run_lock(paths), _as_run_failed():
         run = Run(recipe, paths, RunState.load(paths.state), Progress(Console(stderr=True, highlight=False)))
         async with run.data_manager():
-            return (await run.write_story())[1]
+            return (await run.write_report())[1]
 
 
 class Run:
@@ -117,20 +117,20 @@ class Run:
         state: RunState,
         progress: Progress,
         launcher: Launcher | None = None,
-        client: DataClient | None = None,
+        client: DataManagerClient | None = None,
     ) -> None:
         self.recipe = recipe
         self.paths = paths
         self.state = state
         self.progress = progress
         self.launcher = launcher or LocalLauncher(on_restart=self._on_restart)
-        self.client = client or DataClient(paths.data_socket, paths.images)
-        self.faults = FaultWatch(self.client, recipe.desktops.count)
+        self.client = client or DataManagerClient(paths.data_socket, paths.images)
+        self.faults = MaskedEpisodeGuard(self.client, recipe.desktops.count)
 
-    async def to_the_end(self) -> Verdict | None:
+    async def run_stages(self) -> PairedEvaluation | None:
         """Every stage that is not done yet, in order."""
-        async with self.data_manager(), farm_for(self.recipe, self.progress.note):
-            await self.faults.begin()
+        async with self.data_manager(), farm_session(self.recipe, self.progress.note):
+            await self.faults.start()
             if self.recipe.demos.per_family:
                 await self._stage("demos", self._demos)
             await self._stage("warm-start", self._warm_start)
@@ -141,10 +141,10 @@ class Run:
                     await self._stage("eval-after", lambda: self._evaluate("eval-after"))
             if self.recipe.eval.baseline_episodes:
                 await self._stage("baselines", self._baselines)
-            story, page = await self.write_story()
-        self.progress.note(story.conclusion)
+            report, page = await self.write_report()
+        self.progress.note(report.conclusion)
         self.progress.note(f"report: {page}")
-        return story.verdict
+        return report.paired_evaluation
 
     # Components
 
@@ -153,7 +153,7 @@ class Run:
         """The data manager and the client to it; stops every component at the end."""
         try:
             await self.launcher.start(components.data_manager(self.recipe, self.paths))
-            await self._watched(self.client.release_worker(None))
+            await self._run_watched(self.client.release_worker(None))
             yield
         finally:
             await self.client.aclose()
@@ -193,11 +193,11 @@ class Run:
             return
         began_s = time.monotonic()
         with self.progress.stage(name):
-            await self._watched(body())
+            await self._run_watched(body())
         self.state.stages_s[name] = round(time.monotonic() - began_s, 1)
         self.state.save(self.paths.state)
 
-    async def _watched(self, body: Awaitable[object]) -> None:
+    async def _run_watched(self, body: Awaitable[object]) -> None:
         """Wait for something; a component that fails for good ends it."""
         task = asyncio.ensure_future(body)
         try:
@@ -209,30 +209,30 @@ class Run:
 
     async def _demos(self) -> None:
         async with self._policy("oracle"):
-            view = await self._phase(phases.demo(self.recipe))
+            view = await self._run_phase(phases.demo(self.recipe))
         if view.mean_reward is None or view.mean_reward < 1.0:
             self.progress.note(f"demonstrations: mean reward {view.mean_reward}, only those with reward 1 are imitated")
 
     async def _warm_start(self) -> None:
         if self.recipe.model.preset is not None and not (self.paths.initial_model / "config.json").exists():
-            maker = await self.launcher.start(components.model_maker(self.recipe, self.paths))
+            maker = await self.launcher.start(components.init_model_component(self.recipe, self.paths))
             await maker.wait()
-        if self.recipe.warmup.enabled and not self.paths.warm_model.exists():  # what is there is complete
+        if self.recipe.warmup.enabled and not self.paths.warm_start_model.exists():  # what is there is complete
             component = await self.launcher.start(components.warm_start(self.recipe, self.paths))
-            await self._follow(component, "warmup")
+            await self._show_progress_until_done(component, "warmup")
 
     async def _evaluate(self, name: str) -> None:
-        await self._newest_version_served()
-        view = await self._phase(phases.evaluation(self.recipe, name))
+        await self._wait_for_newest_version()
+        view = await self._run_phase(phases.evaluation(self.recipe, name))
         self.progress.note(f"{name}: {100 * (view.mean_reward or 0.0):.1f} % of {view.done} episodes")
-        self.progress.note(in_words(await self.client.stats()))
+        self.progress.note(format_masked_fractions(await self.client.stats()))
 
-    async def _newest_version_served(self) -> None:
+    async def _wait_for_newest_version(self) -> None:
         """Wait until every inference worker has the newest version, so that an evaluation judges one policy."""
         newest = await self.client.latest_version()
         while newest is not None:
             try:
-                if set(await components.versions_served(self.paths)) == {newest.version}:
+                if set(await components.served_versions(self.paths)) == {newest.version}:
                     return
             except (WorkerError, FileNotFoundError) as error:
                 self.progress.update(f"waiting for the inference workers ({error})")
@@ -243,16 +243,16 @@ class Run:
             return
         await self.client.start_phase(phases.training(self.recipe))
         trainer = await self.launcher.start(components.trainer(self.recipe, self.paths))
-        await self._follow(trainer, "update")
+        await self._show_progress_until_done(trainer, "update")
         await self.client.stop_phase(phases.TRAIN)
-        self.progress.note(in_words(await self.client.stats()))
+        self.progress.note(format_masked_fractions(await self.client.stats()))
 
     async def _baselines(self) -> None:
         for kind in ("random", "blank"):
             async with self._policy(kind):
-                await self._phase(phases.evaluation(self.recipe, f"eval-{kind}"))
+                await self._run_phase(phases.evaluation(self.recipe, f"eval-{kind}"))
 
-    async def _phase(self, spec: PhaseSpec) -> PhaseView:
+    async def _run_phase(self, spec: PhaseSpec) -> PhaseStatus:
         """Start a phase and wait until every item has a verdict."""
         await self.client.start_phase(spec)
         while True:
@@ -262,21 +262,21 @@ class Run:
             self.progress.update(f"{view.done} of {view.total}{rate}{masked}")
             if view.state != "active":
                 break
-            await self.faults.check_now_and_then()
+            await self.faults.check_if_due()
             await asyncio.sleep(POLL_S)
         await self.faults.check()
         if view.failed and spec.purpose is not Purpose.DEMO:
             self.progress.note(f"{spec.name}: {view.failed} of {view.total} items never got a verdict")
         return view
 
-    async def _follow(self, component: Component, kind: str) -> None:
+    async def _show_progress_until_done(self, component: Component, kind: str) -> None:
         """Wait for a component that ends by itself, showing the newest line of its metrics."""
         waiter = asyncio.ensure_future(component.wait())
         tail = components.MetricsTail(self.paths.metrics, kind)
         try:
             while not waiter.done():
                 await asyncio.wait({waiter}, timeout=POLL_S)
-                await self.faults.check_now_and_then()
+                await self.faults.check_if_due()
                 text = tail.newest()
                 if text is not None:
                     self.progress.update(text)
@@ -286,7 +286,7 @@ class Run:
 
     # The end
 
-    async def write_story(self) -> tuple[RunStory, Path]:
+    async def write_report(self) -> tuple[RunReport, Path]:
         """Write the report; returns what it tells, and the page."""
-        story = await tell(self.client, self.recipe, self.paths, self.state, phases.reported(self.state))
-        return story, write_report(story, self.paths.report)
+        report = await build_report(self.client, self.recipe, self.paths, self.state, phases.report_phases(self.state))
+        return report, write_report(report, self.paths.report)

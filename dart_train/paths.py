@@ -24,7 +24,7 @@ class RunPaths:
             folder.mkdir(parents=True, exist_ok=True)
 
     @property
-    def resolved(self) -> Path:
+    def resolved_recipe(self) -> Path:
         """The whole recipe with every default written out."""
         return self.root / "resolved.json"
 
@@ -78,7 +78,7 @@ class RunPaths:
         return self.root / "model"
 
     @property
-    def warm_model(self) -> Path:
+    def warm_start_model(self) -> Path:
         """The warm-started policy: version 0."""
         return self.root / "warm"
 

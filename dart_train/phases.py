@@ -6,7 +6,7 @@ run are the same list. Non-goals: no scheduling (the data manager's curation).
 
 from __future__ import annotations
 
-from dart_agent.store.rows import SamplingSpec
+from dart_agent.store.rows import SamplingPayload
 from dart_agent.store.wire import PhaseSpec, TaskSelection
 from dart_agent.types import Purpose
 from dart_train.config import Recipe
@@ -43,7 +43,7 @@ def evaluation(recipe: Recipe, name: str) -> PhaseSpec:
         select=TaskSelection(
             suite=recipe.tasks.suite, split="validation", families=list(recipe.tasks.families), count=episodes
         ),
-        sampling=SamplingSpec(temperature=0.0, max_tokens=recipe.rollout.max_tokens),
+        sampling=SamplingPayload(temperature=0.0, max_tokens=recipe.rollout.max_tokens),
         max_steps=recipe.tasks.max_steps,
     )
 
@@ -55,13 +55,13 @@ def training(recipe: Recipe) -> PhaseSpec:
         purpose=Purpose.TRAIN,
         select=TaskSelection(suite=recipe.tasks.suite, split="train", families=list(recipe.tasks.families)),
         rollouts_per_task=recipe.rollout.group_size,
-        sampling=SamplingSpec.of(recipe.rollout.sampling),
+        sampling=SamplingPayload.from_value(recipe.rollout.sampling),
         max_steps=recipe.tasks.max_steps,
         endless=True,
     )
 
 
-def reported(state: RunState) -> dict[str, str]:
+def report_phases(state: RunState) -> dict[str, str]:
     """Phases that the report reads, by role; only those of finished stages."""
     found = {}
     if EVAL_BEFORE in state.stages_s:

@@ -1,6 +1,6 @@
 """The policy that a recipe starts from: which checkpoint, asked in which prompts, and whether the recipe suits it.
 
-Role: `cold_model` and `prompt_of` for those who write the components' configurations; `problems` for the checks before a run. Rule: reads
+Role: `initial_policy` and `recipe_prompt` for those who write the components' configurations; `problems` for the checks before a run. Rule: reads
 the checkpoint's files only. Non-goals: loading it (`dart_train.model`), making one (`dart_train.init_model`).
 """
 
@@ -10,22 +10,22 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dart_agent.errors import ConfigError
-from dart_agent.inference.model_files import ModelFacts, find_model, read_facts
+from dart_agent.inference.model_files import CheckpointInfo, read_checkpoint_info, resolve_checkpoint
 from dart_agent.prompt import PresetName, preset
 from dart_train.config import Recipe
 from dart_train.paths import RunPaths
 
 
-def cold_model(recipe: Recipe, paths: RunPaths) -> Path:
+def initial_policy(recipe: Recipe, paths: RunPaths) -> Path:
     """Directory of the policy before the warm start. Raises ConfigError when `model.path` is not there."""
-    return paths.initial_model if recipe.model.path is None else find_model(recipe.model.path)
+    return paths.initial_model if recipe.model.path is None else resolve_checkpoint(recipe.model.path)
 
 
-def prompt_of(recipe: Recipe) -> PresetName:
+def recipe_prompt(recipe: Recipe) -> PresetName:
     """The recipe's prompt, else the one that the policy is made for. Raises ConfigError when `model.path` is not there."""
     if recipe.model.prompt is not None:
         return recipe.model.prompt
-    return "tiny" if recipe.model.path is None else read_facts(find_model(recipe.model.path)).prompt
+    return "tiny" if recipe.model.path is None else read_checkpoint_info(resolve_checkpoint(recipe.model.path)).prompt
 
 
 def problems(recipe: Recipe) -> list[str]:
@@ -34,17 +34,17 @@ def problems(recipe: Recipe) -> list[str]:
     if recipe.model.path is None:
         return found
     try:
-        facts = read_facts(find_model(recipe.model.path))
+        facts = read_checkpoint_info(resolve_checkpoint(recipe.model.path))
     except ConfigError as error:
         return [*found, f"model.path: {error}"]
     return [*found, *_prompt_problems(recipe, facts)]
 
 
-def _prompt_problems(recipe: Recipe, facts: ModelFacts) -> list[str]:
+def _prompt_problems(recipe: Recipe, facts: CheckpointInfo) -> list[str]:
     found = []
     spec = preset(recipe.model.prompt or facts.prompt, images=recipe.model.history_images)
     try:
-        needed = spec.images * facts.picture_tokens(spec, recipe.desktops.resolution) + recipe.rollout.max_tokens
+        needed = spec.images * facts.count_image_tokens(spec, recipe.desktops.resolution) + recipe.rollout.max_tokens
     except ConfigError as error:
         found.append(f"desktops.resolution: {error}")
     else:

@@ -21,7 +21,7 @@ from dart_train.paths import RunPaths
 GIB = 2**30
 
 
-def check(recipe: Recipe, paths: RunPaths) -> None:
+def check_recipe(recipe: Recipe, paths: RunPaths) -> None:
     """Refuse a run that cannot work.
 
     Raises:
@@ -31,7 +31,7 @@ def check(recipe: Recipe, paths: RunPaths) -> None:
         *policy.problems(recipe),
         *_package_problems(),
         *_task_problems(recipe),
-        *_room_problems(recipe, paths),
+        *_resource_problems(recipe, paths),
     ] or farm.problems(recipe)
     if problems:
         raise RecipeError("\n".join(problems))
@@ -87,7 +87,7 @@ def _count_problems(recipe: Recipe, suite: Suite) -> list[str]:
     return problems
 
 
-def _room_problems(recipe: Recipe, paths: RunPaths) -> list[str]:
+def _resource_problems(recipe: Recipe, paths: RunPaths) -> list[str]:
     problems = []
     existing = next(folder for folder in (paths.root, *paths.root.resolve().parents) if folder.exists())
     free_disk_gib = shutil.disk_usage(existing).free / GIB

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.status import Status
 
-LOG_EVERY_S = 15.0
+LOG_INTERVAL_S = 15.0
 
 
 class Progress:
@@ -53,7 +53,7 @@ class Progress:
         """How far the present stage is."""
         if self._status is not None:
             self._status.update(f"{self._clock()} {self._stage}: {text}")
-        elif self._monotonic() - self._last_line_s >= LOG_EVERY_S:
+        elif self._monotonic() - self._last_line_s >= LOG_INTERVAL_S:
             self._last_line_s = self._monotonic()
             self.note(f"{self._stage}: {text}")
 

@@ -1,6 +1,6 @@
 """The report of a run: one HTML file that opens anywhere, with curves, tables and example trajectories.
 
-Role: turns a `RunStory` (plain data that the orchestrator gathered) into `report/index.html` and `report/result.json`. Rule: pictures are
+Role: turns a `RunReport` (plain data that the orchestrator gathered) into `report/index.html` and `report/result.json`. Rule: pictures are
 inlined, nothing is loaded from elsewhere, every number shown is also in the JSON. Non-goals: no database access, no statistics
 (`dart_train.verdict`).
 """
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dart_train.verdict import Verdict
+from dart_train.verdict import PairedEvaluation
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class MaskedShare:
+class MaskedCount:
     """Of how many episodes (all, one family's, one policy version's) how many have no verdict, in numbers and in percent."""
 
     what: str
@@ -68,7 +68,7 @@ class MaskedShare:
 
 
 @dataclass(frozen=True, slots=True)
-class RunStory:
+class RunReport:
     """Everything a reader of a run wants to know.
 
     baselines: success in percent of the random and blank-screenshot policies, by name. stages_s: seconds per stage.
@@ -76,12 +76,12 @@ class RunStory:
 
     name: str
     recipe: Mapping[str, Any]
-    verdict: Verdict | None
+    paired_evaluation: PairedEvaluation | None
     conclusion: str
     baselines: Mapping[str, float]
     stages_s: Mapping[str, float]
     counts: Mapping[str, int]
-    masked: Sequence[MaskedShare] = ()
+    masked: Sequence[MaskedCount] = ()
     charts: Sequence[Chart] = ()
     examples: Sequence[Example] = ()
     incidents: Sequence[str] = field(default_factory=tuple)
@@ -91,7 +91,7 @@ class RunStory:
         return {
             "name": self.name,
             "conclusion": self.conclusion,
-            "verdict": None if self.verdict is None else self.verdict.as_dict(),
+            "paired_evaluation": None if self.paired_evaluation is None else self.paired_evaluation.as_dict(),
             "baselines_percent": dict(self.baselines),
             "stages_s": dict(self.stages_s),
             "counts": dict(self.counts),
@@ -101,7 +101,7 @@ class RunStory:
         }
 
 
-def write_report(story: RunStory, folder: Path) -> Path:
+def write_report(report: RunReport, folder: Path) -> Path:
     """Write `index.html` and `result.json` below `folder`; returns the path of the page."""
     from jinja2 import Environment, PackageLoader, select_autoescape
 
@@ -109,12 +109,12 @@ def write_report(story: RunStory, folder: Path) -> Path:
     environment = Environment(loader=PackageLoader("dart_train"), autoescape=select_autoescape(default=True))
     environment.filters["png_uri"] = lambda png: "data:image/png;base64," + base64.b64encode(png).decode()
     page = environment.get_template("report.html.j2").render(
-        story=story,
-        charts=[_svg(chart) for chart in story.charts if any(len(curve.x) > 0 for curve in chart.curves)],
-        examples=[(example, [_marked(step) for step in example.steps_S]) for example in story.examples],
-        recipe_json=json.dumps(story.recipe, indent=2),
+        report=report,
+        charts=[_svg(chart) for chart in report.charts if any(len(curve.x) > 0 for curve in chart.curves)],
+        examples=[(example, [_marked(step) for step in example.steps_S]) for example in report.examples],
+        recipe_json=json.dumps(report.recipe, indent=2),
     )
-    (folder / "result.json").write_text(json.dumps(story.figures(), indent=2) + "\n", encoding="utf-8")
+    (folder / "result.json").write_text(json.dumps(report.figures(), indent=2) + "\n", encoding="utf-8")
     target = folder / "index.html"
     target.write_text(page, encoding="utf-8")
     return target

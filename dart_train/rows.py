@@ -13,7 +13,7 @@ from itertools import pairwise
 from dart_agent.store.wire import Batch
 from dart_agent.types import StepRecord
 from dart_train.advantage import group_advantages
-from dart_train.curation.step_filter import keep_undecided
+from dart_train.curation.step_filter import select_high_entropy
 from dart_train.trainer_config import AdvantageKind
 
 StepKey = tuple[str, str, int]
@@ -21,7 +21,7 @@ StepKey = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrainRow:
     """One step to train on. trainable: token ranges that passed the staleness gate."""
 
     rollout_id: str
@@ -46,7 +46,7 @@ class Row:
         return sum(end - start for start, end in self.trainable)
 
 
-def rows_of(batch: Batch, kind: AdvantageKind) -> list[Row]:
+def build_rows(batch: Batch, kind: AdvantageKind) -> list[TrainRow]:
     """The batch's rows; each has the advantage of its rollout within its group, over all members of the group."""
     advantages: dict[tuple[str, str], float] = {}
     for group in batch.groups:
@@ -54,10 +54,10 @@ def rows_of(batch: Batch, kind: AdvantageKind) -> list[Row]:
         for member, value in zip(group.members, values_G, strict=True):
             advantages[(group.group_id, member.rollout_id)] = float(value)
     return [
-        Row(
+        TrainRow(
             rollout_id=row.rollout_id,
             group_id=row.group_id,
-            step=row.step.value(),
+            step=row.step.to_value(),
             trainable=tuple(row.trainable),
             advantage=advantages[(row.group_id, row.rollout_id)],
         )
@@ -66,22 +66,22 @@ def rows_of(batch: Batch, kind: AdvantageKind) -> list[Row]:
 
 
 def select_steps(
-    rows: Sequence[Row], entropies: Mapping[StepKey, float], fraction: float
-) -> tuple[list[Row], list[Row]]:
+    rows: Sequence[TrainRow], entropies: Mapping[StepKey, float], fraction: float
+) -> tuple[list[TrainRow], list[TrainRow]]:
     """Split rows into those to train on and those left out, by entropy within each group."""
-    by_group: dict[str, list[Row]] = defaultdict(list)
+    by_group: dict[str, list[TrainRow]] = defaultdict(list)
     for row in rows:
         by_group[row.group_id].append(row)
-    used: list[Row] = []
-    unused: list[Row] = []
+    used: list[TrainRow] = []
+    unused: list[TrainRow] = []
     for members in by_group.values():
-        keep = keep_undecided([entropies[row.key] for row in members], fraction)
+        keep = select_high_entropy([entropies[row.key] for row in members], fraction)
         for row, kept in zip(members, keep, strict=True):
             (used if kept else unused).append(row)
     return used, unused
 
 
-def split(rows: Sequence[Row], parts: int) -> list[list[Row]]:
+def split_minibatches(rows: Sequence[TrainRow], parts: int) -> list[list[TrainRow]]:
     """Up to `parts` runs of rows whose sizes differ by at most one; never an empty one."""
     parts = min(parts, len(rows))
     bounds = [len(rows) * part // parts for part in range(parts + 1)] if parts else [0]

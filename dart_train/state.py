@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from dart_train.config import Recipe, RecipeError, stored_recipe
+from dart_train.config import Recipe, RecipeError, load_resolved_recipe
 from dart_train.paths import RunPaths
 
 
@@ -42,26 +42,26 @@ class RunState:
             ) from None
 
 
-def open_run(recipe: Recipe, paths: RunPaths) -> RunState:
+def open_run_directory(recipe: Recipe, paths: RunPaths) -> RunState:
     """Create the run directory, or continue the one made from the same recipe.
 
     Raises:
         RecipeError: the directory belongs to a run with another recipe, or of another version of DART.
     """
-    known = paths.resolved.exists()
-    if known and stored_recipe(paths.resolved) != recipe:
+    known = paths.resolved_recipe.exists()
+    if known and load_resolved_recipe(paths.resolved_recipe) != recipe:
         raise RecipeError(
             f"{paths.root} holds a run with other settings: continue it with its own recipe, choose another run.name, "
             "or remove the directory"
         )
     paths.make()
     if not known:
-        _replace(paths.resolved, recipe.model_dump_json(indent=2) + "\n")
+        _replace(paths.resolved_recipe, recipe.model_dump_json(indent=2) + "\n")
     return RunState.load(paths.state)
 
 
 @contextmanager
-def hold_lock(paths: RunPaths) -> Iterator[None]:
+def run_lock(paths: RunPaths) -> Iterator[None]:
     """Refuse a second launcher in the same run directory.
 
     Raises:

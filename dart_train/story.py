@@ -1,4 +1,4 @@
-"""Gathering what the report tells: from the store's answers and the metrics file to a `RunStory`.
+"""Gathering what the report tells: from the store's answers and the metrics file to a `RunReport`.
 
 Role: the only reader of a finished (or interrupted) run for people. Rule: reads through the data manager's client and the metrics file,
 never the database. Non-goals: no statistics, no drawing.
@@ -13,28 +13,28 @@ from typing import Any
 
 from PIL import Image
 
-from dart_agent.store.client import DataClient
-from dart_agent.store.wire import EpisodeResult, Stats
+from dart_agent.store.client import DataManagerClient
+from dart_agent.store.wire import DataManagerStats, EpisodeResult
 from dart_agent.types import StepRecord, Trajectory
 from dart_envs import tasks
 from dart_envs.actions import action_from_dict
 from dart_envs.observations.transforms import scale_point
 from dart_train.config import Recipe
 from dart_train.paths import RunPaths
-from dart_train.report import Chart, Curve, Example, ExampleStep, MaskedShare, RunStory
+from dart_train.report import Chart, Curve, Example, ExampleStep, MaskedCount, RunReport
 from dart_train.state import RunState
-from dart_train.verdict import EvalItem, Verdict, compare, family_of
+from dart_train.verdict import EvalItem, PairedEvaluation, compare_evaluations, task_family
 
 EXAMPLES_PER_PHASE = 4
 SMOOTHING = 5
 
 
-def rewards(results: Sequence[EpisodeResult]) -> dict[EvalItem, float | None]:
+def rewards_by_item(results: Sequence[EpisodeResult]) -> dict[EvalItem, float | None]:
     """Evaluation results by item."""
     return {(result.task_id, result.repeat): result.reward for result in results}
 
 
-def conclusion(verdict: Verdict | None, min_gain_points: float, *, evaluated: bool) -> str:
+def conclusion(verdict: PairedEvaluation | None, min_gain_points: float, *, evaluated: bool) -> str:
     """The one sentence on top of the report. evaluated: whether the evaluation after training is over."""
     if verdict is None and not evaluated:
         return "The run has no paired evaluation yet."
@@ -50,13 +50,13 @@ def conclusion(verdict: Verdict | None, min_gain_points: float, *, evaluated: bo
     return f"The policy did not learn: {numbers}."
 
 
-async def tell(
-    client: DataClient,
+async def build_report(
+    client: DataManagerClient,
     recipe: Recipe,
     paths: RunPaths,
     state: RunState,
     phases: Mapping[str, str],
-) -> RunStory:
+) -> RunReport:
     """Gather the story of a run.
 
     Args:
@@ -64,22 +64,22 @@ async def tell(
     """
     results = {role: await client.results(name) for role, name in phases.items()}
     before, after = results.pop("before", []), results.pop("after", [])
-    verdict = compare(rewards(before), rewards(after))
+    verdict = compare_evaluations(rewards_by_item(before), rewards_by_item(after))
     metrics = read_metrics(paths)
     stats = await client.stats()
     examples = []
     for role in ("before", "after"):
         if role in phases:
             examples += await _examples(client, phases[role], f"{role} training", recipe.desktops.resolution)
-    return RunStory(
+    return RunReport(
         name=recipe.run.name,
         recipe=recipe.model_dump(mode="json"),
-        verdict=verdict,
+        paired_evaluation=verdict,
         conclusion=conclusion(verdict, recipe.eval.min_gain_points, evaluated="after" in phases),
         baselines={name: _mean_percent(episodes) for name, episodes in results.items() if episodes},
         stages_s=state.stages_s,
         counts=_counts(stats),
-        masked=masked_shares(stats),
+        masked=masked_counts(stats),
         charts=_charts(metrics),
         examples=examples,
         incidents=tuple(state.incidents),
@@ -99,23 +99,24 @@ def read_metrics(paths: RunPaths) -> list[dict[str, Any]]:
     return found
 
 
-def masked_shares(stats: Stats) -> list[MaskedShare]:
+def masked_counts(stats: DataManagerStats) -> list[MaskedCount]:
     """Of all episodes, then by family, then by policy version."""
     tallies = {
-        "all episodes": stats.played,
-        **{family: tally for family, tally in sorted(stats.played_by_family.items())},
-        **{f"policy version {version}": tally for version, tally in sorted(stats.played_by_version.items())},
+        "all episodes": stats.episode_counts,
+        **{family: tally for family, tally in sorted(stats.episode_counts_by_family.items())},
+        **{f"policy version {version}": tally for version, tally in sorted(stats.episode_counts_by_version.items())},
     }
     return [
-        MaskedShare(what, tally.episodes, tally.masked, round(100 * tally.share, 2)) for what, tally in tallies.items()
+        MaskedCount(what, tally.episodes, tally.masked, round(100 * tally.masked_fraction, 2))
+        for what, tally in tallies.items()
     ]
 
 
-def _counts(stats: Stats) -> dict[str, int]:
+def _counts(stats: DataManagerStats) -> dict[str, int]:
     return {
         "trajectories stored": stats.trajectories,
         "steps stored": stats.steps,
-        "episodes at once, at most": stats.most_at_once,
+        "concurrent episodes at most": stats.max_concurrent_episodes,
         "training rows used": stats.rows_used,
         "batches": sum(stats.batches.values()),
         "policy version at the end": stats.latest_version or 0,
@@ -156,10 +157,10 @@ def _trailing_mean(values: Sequence[float], index: int, width: int) -> float:
     return sum(window) / len(window)
 
 
-async def _examples(client: DataClient, phase: str, label: str, screen_wh: tuple[int, int]) -> list[Example]:
+async def _examples(client: DataManagerClient, phase: str, label: str, screen_wh: tuple[int, int]) -> list[Example]:
     chosen: dict[str, Trajectory] = {}
     async for trajectory in client.trajectories(phase):
-        chosen.setdefault(family_of(trajectory.task_id), trajectory)
+        chosen.setdefault(task_family(trajectory.task_id), trajectory)
         if len(chosen) >= EXAMPLES_PER_PHASE:
             break
     return [
@@ -167,7 +168,7 @@ async def _examples(client: DataClient, phase: str, label: str, screen_wh: tuple
     ]
 
 
-def _example(client: DataClient, trajectory: Trajectory, title: str, screen_wh: tuple[int, int]) -> Example:
+def _example(client: DataManagerClient, trajectory: Trajectory, title: str, screen_wh: tuple[int, int]) -> Example:
     steps = []
     for step in trajectory.steps_S:
         if not step.image_sha256:

@@ -21,14 +21,14 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from dart_agent.errors import ConfigError
-from dart_agent.inference.torch_extras import mend_torch_extras
-from dart_agent.store.blobs import Storage
+from dart_agent.inference.torch_extras import patch_torch_extras
+from dart_agent.store.blobs import BlobStorage
 from dart_agent.store.wire import Batch, UnusedStep
 from dart_train.batch import ImageTokens, make_batch, to_device
 from dart_train.checkpoint import TrainerState
-from dart_train.compute import Compute
-from dart_train.metrics import summary
-from dart_train.rows import Row, StepKey, rows_of, select_steps, split
+from dart_train.compute import ComputeDevice
+from dart_train.metrics import summarize_step
+from dart_train.rows import StepKey, TrainRow, build_rows, select_steps, split_minibatches
 from dart_train.trainer_config import TrainerConfig, read_trainer_config
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from dart_train.types import TrainBatch
 
-LOW_ENTROPY = "low_entropy"
+LOW_ENTROPY_REASON = "low_entropy"
 EXIT_BAD_CONFIG = 2
 
 
@@ -45,7 +45,7 @@ class TrainingDiverged(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class TrainStep:
     """What one optimiser round did."""
 
     version: int
@@ -59,7 +59,9 @@ class Trainer:
     Set by `setup`: model, processor, optimizer. `version` and `updates` grow by one per round.
     """
 
-    def __init__(self, config: TrainerConfig, images: Storage, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, config: TrainerConfig, images: BlobStorage, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self.config = config
         self.images = images
         self.version = 0
@@ -69,7 +71,7 @@ class Trainer:
         self._reference: Any = None
         self._optimizer: Any = None
         self._image_tokens: ImageTokens | None = None
-        self._compute: Compute | None = None
+        self._compute: ComputeDevice | None = None
 
     def setup(self, start_model: str, version: int, state: TrainerState | None) -> None:
         """Load the policy: a saved state where there is one, else the model at `start_model`, which is policy `version`."""
@@ -79,10 +81,10 @@ class Trainer:
 
         config, optimizer = self.config, self.config.optimizer
         torch.manual_seed(config.seed)
-        self._compute = Compute.choose(config.device, config.dtype)
+        self._compute = ComputeDevice.resolve(config.device, config.dtype)
         self._loaded = load_model(start_model, self._compute.device)
         self._loaded.model.eval()  # no dropout: the ratio of old and new policy must be 1 before the first step
-        self._image_tokens = ImageTokens.of(self._loaded.model, self._loaded.processor)
+        self._image_tokens = ImageTokens.from_model(self._loaded.model, self._loaded.processor)
         self._optimizer = torch.optim.AdamW(
             self._loaded.model.parameters(),
             lr=optimizer.learning_rate,
@@ -99,34 +101,38 @@ class Trainer:
             torch.set_rng_state(state.torch_rng)
             self.version, self.updates = state.version, state.updates
 
-    def step(self, batch: Batch) -> Round:
+    def step(self, batch: Batch) -> TrainStep:
         """One optimiser round on a batch. Raises BatchError for a row that cannot be trained on as it was sampled."""
         began_s = self._monotonic()
-        rows = rows_of(batch, self.config.advantage)
+        rows = build_rows(batch, self.config.advantage)
         random = Random(f"{self.config.seed}/{self.updates}")
         rounds = self.config.epochs * self.config.minibatches
-        unused: list[Row] = []
+        unused: list[TrainRow] = []
         old: dict[StepKey, Tensor] = {}
-        if rounds > 1 or self.config.step_fraction < 1:
-            old, entropies = self._look(rows)
-            rows, unused = select_steps(rows, entropies, self.config.step_fraction)
+        if rounds > 1 or self.config.high_entropy_step_fraction < 1:
+            old, entropies = self._score_rows(rows)
+            rows, unused = select_steps(rows, entropies, self.config.high_entropy_step_fraction)
         totals: Counter[str] = Counter()
         norms = []
         for _ in range(self.config.epochs):
             random.shuffle(rows)
-            for minibatch in split(rows, self.config.minibatches):
+            for minibatch in split_minibatches(rows, self.config.minibatches):
                 sums, norm = self._minibatch_step(minibatch, old)
                 totals.update(sums)
                 norms.append(norm)
         self.version += 1
         self.updates += 1
         seconds = self._monotonic() - began_s
-        return Round(
+        return TrainStep(
             version=self.version,
-            metrics=summary(batch, totals, norms)
-            | {"step_s": seconds, "rows_trained": float(len(rows)), "learning_rate": self._rate(self.updates - 1)},
+            metrics=summarize_step(batch, totals, norms)
+            | {
+                "step_s": seconds,
+                "rows_trained": float(len(rows)),
+                "learning_rate": self._learning_rate(self.updates - 1),
+            },
             unused=tuple(
-                UnusedStep(rollout_id=row.rollout_id, index=row.step.index, reason=LOW_ENTROPY) for row in unused
+                UnusedStep(rollout_id=row.rollout_id, index=row.step.index, reason=LOW_ENTROPY_REASON) for row in unused
             ),
         )
 
@@ -134,7 +140,7 @@ class Trainer:
         """Write the policy as a complete model directory."""
         self._loaded.save(directory)
 
-    def state(self, last: Round, batch_id: str, trained_s: float) -> TrainerState:
+    def state(self, last: TrainStep, batch_id: str, trained_s: float) -> TrainerState:
         """Everything the next round depends on, and what is still to be told about the last one."""
         import torch
 
@@ -150,7 +156,7 @@ class Trainer:
             trained_s=trained_s,
         )
 
-    def _minibatch_step(self, rows: Sequence[Row], old: dict[StepKey, Tensor]) -> tuple[dict[str, float], float]:
+    def _minibatch_step(self, rows: Sequence[TrainRow], old: dict[StepKey, Tensor]) -> tuple[dict[str, float], float]:
         """Gradients over micro-batches, then one AdamW step. Returns metric sums and the gradient norm before clipping."""
         import torch
 
@@ -184,11 +190,11 @@ class Trainer:
                 f"the gradient of update {self.updates + 1} is not finite: lower the learning rate or tis_cap"
             )
         for group in self._optimizer.param_groups:
-            group["lr"] = self._rate(self.updates)
+            group["lr"] = self._learning_rate(self.updates)
         self._optimizer.step()
         return dict(sums), float(norm)
 
-    def _look(self, rows: Sequence[Row]) -> tuple[dict[StepKey, Tensor], dict[StepKey, float]]:
+    def _score_rows(self, rows: Sequence[TrainRow]) -> tuple[dict[StepKey, Tensor], dict[StepKey, float]]:
         """Log-probs [T] and mean token entropy of every row, under the policy before the update."""
         import torch
 
@@ -205,9 +211,9 @@ class Trainer:
                     entropies[row.key] = float(means_B[index])
         return old, entropies
 
-    def _micro_batches(self, rows: Sequence[Row]) -> Iterator[tuple[list[Row], TrainBatch]]:
+    def _micro_batches(self, rows: Sequence[TrainRow]) -> Iterator[tuple[list[TrainRow], TrainBatch]]:
         assert self._image_tokens is not None
-        by_temperature: dict[float, list[Row]] = defaultdict(list)
+        by_temperature: dict[float, list[TrainRow]] = defaultdict(list)
         for row in rows:
             by_temperature[row.step.sampling.temperature].append(row)
         for alike in by_temperature.values():
@@ -222,12 +228,12 @@ class Trainer:
         with self._compute.autocast():
             return token_logprobs(model, to_device(tensors.tokens, self._compute.device), tensors.temperature)
 
-    def _rate(self, update: int) -> float:
-        warmup = self.config.optimizer.warmup_updates
+    def _learning_rate(self, update: int) -> float:
+        warmup = self.config.optimizer.lr_warmup_updates
         return self.config.optimizer.learning_rate * min(1.0, (update + 1) / warmup if warmup else 1.0)
 
 
-def old_logprobs(rows: Sequence[Row], old: dict[StepKey, Tensor], new_BT: Tensor) -> Tensor:
+def old_logprobs(rows: Sequence[TrainRow], old: dict[StepKey, Tensor], new_BT: Tensor) -> Tensor:
     """Log-probs before the update, [B, T] like `new_BT`; `new_BT` itself, without gradient, where nothing has been updated yet."""
     import torch
 
@@ -251,7 +257,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BAD_CONFIG
     # Idle threads must sleep, not spin: other processes need the cores. Read when the OpenMP runtime is loaded, with torch.
     os.environ.update({"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "OMP_NUM_THREADS": str(config.threads)})
-    mend_torch_extras()
+    patch_torch_extras()
     import torch
     from transformers.utils.logging import disable_progress_bar
 

@@ -42,7 +42,7 @@ class OptimizerSettings(Section):
     """AdamW. `learning_rate = 0` runs the same path and changes nothing (the control)."""
 
     learning_rate: float = Field(default=1e-4, ge=0)
-    warmup_updates: int = Field(default=0, ge=0, description="updates over which the rate rises linearly")
+    lr_warmup_updates: int = Field(default=0, ge=0, description="updates over which the rate rises linearly")
     weight_decay: float = Field(default=0.0, ge=0)
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.999, ge=0, lt=1)
@@ -53,7 +53,7 @@ class TrainerConfig(Section):
     """Everything the process needs.
 
     start_model: policy version 0. reference_model: of the KL term; None: the start model.
-    step_fraction: share of a group's steps, by entropy, that is trained on.
+    high_entropy_step_fraction: share of a group's steps, by entropy, that is trained on.
     """
 
     socket: Path
@@ -73,7 +73,7 @@ class TrainerConfig(Section):
     minibatches: int = Field(default=1, ge=1)
     micro_batch_rows: int = Field(default=32, ge=1)
     advantage: AdvantageKind = "grpo"
-    step_fraction: float = Field(default=1.0, gt=0, le=1)
+    high_entropy_step_fraction: float = Field(default=1.0, gt=0, le=1)
     optimizer: OptimizerSettings = OptimizerSettings()
     loss: LossSettings = LossSettings()
     keep_weights: int = Field(default=4, ge=2)

@@ -13,13 +13,13 @@ import signal
 import time
 from collections.abc import Callable
 
-from dart_agent.store.client import DataClient
+from dart_agent.store.client import DataManagerClient
 from dart_agent.store.wire import Batch, BatchReport, UnusedStep, VersionRecord
 from dart_train.checkpoint import CheckpointStore, TrainerState
-from dart_train.metrics import append
-from dart_train.trainer import Round, Trainer
+from dart_train.metrics import append_metrics
+from dart_train.trainer import Trainer, TrainStep
 from dart_train.trainer_config import TrainerConfig
-from dart_train.weights import WeightStore
+from dart_train.weights import PolicyVersionStore
 
 WAIT_FOR_BATCH_S = 20.0
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class TrainerProcess:
     def __init__(
         self,
         config: TrainerConfig,
-        client: DataClient,
+        client: DataManagerClient,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -39,12 +39,12 @@ class TrainerProcess:
         self.stopping = asyncio.Event()
         self._config = config
         self._client = client
-        self._weights = WeightStore(config.weights, config.keep_weights)
+        self._weights = PolicyVersionStore(config.weights, config.keep_weights)
         self._checkpoints = CheckpointStore(config.checkpoints, config.keep_checkpoints)
         self._monotonic = monotonic
         self._now = now
         self._began_s = 0.0
-        self._before_s = 0.0
+        self._trained_before_s = 0.0
         self._unsaved: TrainerState | None = None
 
     async def run(self) -> None:
@@ -61,8 +61,8 @@ class TrainerProcess:
                     break
                 reply = asking.result()
                 if reply.batch is not None:
-                    await self.round(reply.batch, waited_s=self._monotonic() - asked_s)
-                elif not reply.training:
+                    await self.train_step(reply.batch, waited_s=self._monotonic() - asked_s)
+                elif not reply.training_active:
                     break
         finally:
             waiting.cancel()
@@ -70,7 +70,7 @@ class TrainerProcess:
 
     async def resume(self) -> None:
         """Load the policy and finish what an earlier process began."""
-        self._weights.sweep()
+        self._weights.remove_partial()
         state = self._checkpoints.latest()
         latest = await self._client.latest_version()
         newest = latest or VersionRecord(version=0, path=self._config.start_model)
@@ -81,14 +81,14 @@ class TrainerProcess:
                 await self._client.publish_version(newest)
         elif state.version >= newest.version:
             await self._publish()
-            await self._tell(state)
+            await self._report_batch(state)
         else:
             log.warning("checkpoint has version %d, published is %d: going on above it", state.version, newest.version)
             self.trainer.version = newest.version
         self._began_s = self._monotonic()
-        self._before_s = 0.0 if state is None else state.trained_s
+        self._trained_before_s = 0.0 if state is None else state.trained_s
 
-    async def round(self, batch: Batch, waited_s: float) -> Round:
+    async def train_step(self, batch: Batch, waited_s: float) -> TrainStep:
         """One optimiser round and everything that makes it last."""
         done = await asyncio.to_thread(self.trainer.step, batch)
         save_began_s = self._monotonic()
@@ -97,13 +97,13 @@ class TrainerProcess:
             await asyncio.to_thread(self._save_now)
         await self._publish()
         times = {"wait_s": waited_s, "publish_s": self._monotonic() - save_began_s}
-        append(
+        append_metrics(
             self._config.metrics,
             {"kind": "update", "time_s": self._now(), "version": done.version, "update": self.trainer.updates}
             | done.metrics
             | times,
         )
-        await self._tell(state)
+        await self._report_batch(state)
         return done
 
     async def _publish(self) -> None:
@@ -111,7 +111,7 @@ class TrainerProcess:
         path = await asyncio.to_thread(self._weights.publish, version, self.trainer.save)
         await self._client.publish_version(VersionRecord(version=version, path=str(path)))
 
-    async def _tell(self, state: TrainerState) -> None:
+    async def _report_batch(self, state: TrainerState) -> None:
         if state.last_batch is None:
             return
         unused = [UnusedStep(rollout_id=rollout, index=index, reason=reason) for rollout, index, reason in state.unused]
@@ -125,7 +125,7 @@ class TrainerProcess:
         return config.max_minutes is not None and self._trained_s() >= 60 * config.max_minutes
 
     def _trained_s(self) -> float:
-        return self._before_s + self._monotonic() - self._began_s
+        return self._trained_before_s + self._monotonic() - self._began_s
 
     def _save_now(self) -> None:
         if self._unsaved is not None:
@@ -135,7 +135,7 @@ class TrainerProcess:
 
 async def run_trainer(config: TrainerConfig) -> None:
     """Run the process until its end, SIGTERM or SIGINT."""
-    async with DataClient(config.socket, config.images) as client:
+    async with DataManagerClient(config.socket, config.images) as client:
         process = TrainerProcess(config, client)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -33,7 +33,7 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PairedEvaluation:
     """The whole comparison. `unpaired` items had no verdict on one side."""
 
     overall: Gain
@@ -49,12 +49,14 @@ class Verdict:
         return asdict(self)
 
 
-def family_of(task_id: str) -> str:
+def task_family(task_id: str) -> str:
     """The family part of `suite/family/variation`."""
     return task_id.split("/")[-2]
 
 
-def compare(before: Mapping[EvalItem, float | None], after: Mapping[EvalItem, float | None]) -> Verdict | None:
+def compare_evaluations(
+    before: Mapping[EvalItem, float | None], after: Mapping[EvalItem, float | None]
+) -> PairedEvaluation | None:
     """Pair two evaluations of the same items; None when no item has a verdict on both sides."""
     items = sorted(set(before) | set(after))
     pairs: dict[EvalItem, tuple[float, float]] = {}
@@ -64,11 +66,11 @@ def compare(before: Mapping[EvalItem, float | None], after: Mapping[EvalItem, fl
             pairs[item] = (first, second)
     if not pairs:
         return None
-    families = sorted({family_of(task_id) for task_id, _ in pairs})
-    return Verdict(
+    families = sorted({task_family(task_id) for task_id, _ in pairs})
+    return PairedEvaluation(
         overall=gain(list(pairs.values())),
         families={
-            name: gain([pair for (task_id, _), pair in pairs.items() if family_of(task_id) == name])
+            name: gain([pair for (task_id, _), pair in pairs.items() if task_family(task_id) == name])
             for name in families
         },
         unpaired=len(items) - len(pairs),

@@ -17,7 +17,7 @@ from pathlib import Path
 _NAME = re.compile(r"v(\d+)")
 
 
-class WeightStore:
+class PolicyVersionStore:
     """Versions below one directory; the `keep` newest stay."""
 
     def __init__(self, root: Path, keep: int) -> None:
@@ -40,11 +40,11 @@ class WeightStore:
         target = self.path(version)
         if target.exists():
             return target
-        write_whole(target, save)
+        write_directory_atomically(target, save)
         self._prune()
         return target
 
-    def sweep(self) -> None:
+    def remove_partial(self) -> None:
         """Remove what a killed trainer left half-written."""
         if self.root.exists():
             for leftover in self.root.glob(".v*-*"):
@@ -55,7 +55,7 @@ class WeightStore:
             shutil.rmtree(self.path(version))
 
 
-def write_whole(target: Path, save: Callable[[Path], None]) -> None:
+def write_directory_atomically(target: Path, save: Callable[[Path], None]) -> None:
     """Make the directory `target` by calling `save` with an empty one; what a killed writer of the same left is removed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     for leftover in target.parent.glob(f".{target.name}-*"):

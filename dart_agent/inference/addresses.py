@@ -17,14 +17,14 @@ from dart_agent.errors import ConfigError, ProviderError
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class WorkerAddress:
     """A worker's name and the directory that holds its socket and key."""
 
     name: str
     directory: Path
 
 
-def write_addresses(path: Path, addresses: Sequence[Address]) -> None:
+def write_addresses(path: Path, addresses: Sequence[WorkerAddress]) -> None:
     """Replace the file."""
     workers = [{"name": address.name, "directory": str(address.directory)} for address in addresses]
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -32,16 +32,16 @@ def write_addresses(path: Path, addresses: Sequence[Address]) -> None:
     temporary.replace(path)
 
 
-def read_addresses(path: Path) -> list[Address]:
+def read_addresses(path: Path) -> list[WorkerAddress]:
     """Raises ConfigError when the file is malformed, FileNotFoundError when there is none (yet)."""
     text = path.read_text(encoding="utf-8")
     try:
-        return [Address(str(worker["name"]), Path(worker["directory"])) for worker in json.loads(text)["workers"]]
+        return [WorkerAddress(str(worker["name"]), Path(worker["directory"])) for worker in json.loads(text)["workers"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} is not a file of worker addresses: {error}") from error
 
 
-async def wait_for_addresses(path: Path, clock: Clock, *, timeout_s: float = 60.0) -> list[Address]:
+async def wait_for_addresses(path: Path, clock: Clock, *, timeout_s: float = 60.0) -> list[WorkerAddress]:
     """The addresses, as soon as they are written. Raises ProviderError when they are not in time."""
     deadline_s = clock.monotonic() + timeout_s
     while True:

@@ -21,7 +21,7 @@ from dart_agent.types import Completion, PolicyRequest, PolicyVersion
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class WorkerHealth:
     """What a worker says about itself."""
 
     version: PolicyVersion
@@ -30,7 +30,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateTimes:
+class WeightUpdateTimes:
     """How long one worker was paused for new weights: until it stood still, and for the load itself."""
 
     pause_s: float
@@ -63,10 +63,10 @@ class WorkerClient:
         """Close the connections."""
         await self._http.aclose()
 
-    async def health(self, *, timeout_s: float = 10.0) -> Health:
+    async def health(self, *, timeout_s: float = 10.0) -> WorkerHealth:
         """Raises WorkerError when the worker does not answer or is broken."""
         reply = await self._call("GET", wire.HEALTH_PATH, timeout_s=timeout_s)
-        return Health(version=int(reply["version"]), in_flight=int(reply["in_flight"]), pid=int(reply["pid"]))
+        return WorkerHealth(version=int(reply["version"]), in_flight=int(reply["in_flight"]), pid=int(reply["pid"]))
 
     async def complete(self, request: PolicyRequest) -> Completion:
         """Sample one response on this worker. Raises RequestRejected or WorkerError."""
@@ -78,12 +78,12 @@ class WorkerClient:
         except (KeyError, TypeError, ValueError) as error:
             raise WorkerError(f"{self.name} answered nonsense: {error}") from error
 
-    async def load(self, path: Path, version: PolicyVersion) -> UpdateTimes:
+    async def load(self, path: Path, version: PolicyVersion) -> WeightUpdateTimes:
         """Swap the worker's weights. Raises WeightUpdateError when they are refused (the old ones serve), else WorkerError."""
         reply = await self._call(
             "POST", wire.WEIGHTS_PATH, json={"path": str(path), "version": version}, timeout_s=self._request_timeout_s
         )
-        return UpdateTimes(pause_s=float(reply["pause_s"]), load_s=float(reply["load_s"]))
+        return WeightUpdateTimes(pause_s=float(reply["pause_s"]), load_s=float(reply["load_s"]))
 
     async def _call(self, method: str, path: str, *, timeout_s: float, **content: Any) -> dict[str, Any]:
         try:

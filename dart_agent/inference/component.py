@@ -1,6 +1,6 @@
 """The inference component of a run: workers started, kept alive, and kept at the newest policy version.
 
-Role: ties supervisor, pool and updater together for `python -m dart_agent.inference.supervisor --config FILE`. Rule: it ends with SIGTERM
+Role: ties supervisor, pool and updater together for `python -m dart_agent.inference --config FILE`. Rule: it ends with SIGTERM
 (exit code 0, everything gone) or when a worker cannot be kept alive (exit code 1, so that its launcher knows). Non-goals: requests:
 rollout workers speak to the inference workers themselves.
 """
@@ -17,37 +17,37 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from dart_agent.errors import AgentError
-from dart_agent.inference.addresses import Address, write_addresses
+from dart_agent.inference import Supervisor, local_workers
+from dart_agent.inference.addresses import WorkerAddress, write_addresses
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.config import InferenceConfig
 from dart_agent.inference.launch import WorkerProcess
 from dart_agent.inference.pool import VllmPool
-from dart_agent.inference.settings import Published
-from dart_agent.inference.supervisor import Supervisor, local_workers
-from dart_agent.inference.updater import RollReport, follow
-from dart_agent.store.client import DataClient
+from dart_agent.inference.settings import PublishedWeights
+from dart_agent.inference.updater import RollingUpdateReport, follow_versions
+from dart_agent.store.client import DataManagerClient
 from dart_envs.errors import DartEnvError
 
 logger = logging.getLogger(__name__)
-Latest = Callable[[], Awaitable[Published | None]]
+LatestVersion = Callable[[], Awaitable[PublishedWeights | None]]
 
 
 async def run_inference(config: InferenceConfig) -> None:
     """Run until cancelled. Raises AgentError when a worker cannot be kept alive or refuses new weights."""
     workers = local_workers(config.worker, config.workers, directory=config.directory, log_dir=config.logs)
-    write_addresses(config.addresses, [Address(worker.name, worker.directory) for worker in workers])
+    write_addresses(config.addresses, [WorkerAddress(worker.name, worker.directory) for worker in workers])
     try:
         if config.socket is None:
             await _serve(config, workers, None)
         else:
-            async with DataClient(config.socket, config.logs) as data:
-                await _serve(config, workers, latest_of(data))
+            async with DataManagerClient(config.socket, config.logs) as data:
+                await _serve(config, workers, latest_version_reader(data))
     finally:
         with contextlib.suppress(OSError):
             config.directory.rmdir()
 
 
-async def _serve(config: InferenceConfig, workers: list[WorkerProcess], latest: Latest | None) -> None:
+async def _serve(config: InferenceConfig, workers: list[WorkerProcess], latest: LatestVersion | None) -> None:
     published = await latest() if latest is not None else None
     for worker in workers:
         worker.published = published
@@ -57,16 +57,18 @@ async def _serve(config: InferenceConfig, workers: list[WorkerProcess], latest: 
     ):
         logger.info("%d workers serve version %d", len(workers), 0 if published is None else published.version)
         pool.target = published
-        tasks = [asyncio.create_task(supervisor.failed(), name="keep-alive")]
+        tasks = [asyncio.create_task(supervisor.wait_for_failure(), name="keep-alive")]
         if latest is not None:
 
-            def rolled(report: RollReport) -> None:
+            def rolled(report: RollingUpdateReport) -> None:
                 for worker in workers:
                     worker.published = pool.target
                 _record(config.metrics, report)
 
             tasks.append(
-                asyncio.create_task(follow(pool, latest, poll_s=config.poll_s, on_roll=rolled), name="follow-versions")
+                asyncio.create_task(
+                    follow_versions(pool, latest, poll_s=config.poll_s, on_update=rolled), name="follow-versions"
+                )
             )
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -78,17 +80,17 @@ async def _serve(config: InferenceConfig, workers: list[WorkerProcess], latest: 
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def latest_of(data: DataClient) -> Latest:
+def latest_version_reader(data: DataManagerClient) -> LatestVersion:
     """Asks the data manager for the newest version. Version 0 is the model that the workers start with."""
 
-    async def latest() -> Published | None:
+    async def latest() -> PublishedWeights | None:
         record = await data.latest_version()
-        return None if record is None or record.version == 0 else Published(record.version, Path(record.path))
+        return None if record is None or record.version == 0 else PublishedWeights(record.version, Path(record.path))
 
     return latest
 
 
-def _record(metrics: Path | None, report: RollReport) -> None:
+def _record(metrics: Path | None, report: RollingUpdateReport) -> None:
     if metrics is None:
         return
     line = {

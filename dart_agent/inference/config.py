@@ -1,4 +1,4 @@
-"""Configuration file of the inference component: `python -m dart_agent.inference.supervisor --config FILE`.
+"""Configuration file of the inference component: `python -m dart_agent.inference --config FILE`.
 
 Role: one schema, shared with whoever writes the file. Rule: unknown keys are errors; imports neither torch nor vLLM.
 """
@@ -40,10 +40,10 @@ def load_inference_config(path: Path) -> InferenceConfig:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        raise ConfigError(f"{path}: {describe(error)}") from error
+        raise ConfigError(f"{path}: {format_validation_error(error)}") from error
 
 
-def describe(error: ValidationError) -> str:
+def format_validation_error(error: ValidationError) -> str:
     """A validation error in one sentence: each key with what is wrong."""
     parts = (f"`{'.'.join(str(part) for part in item['loc'])}`: {item['msg']}" for item in error.errors())
     return "; ".join(parts)

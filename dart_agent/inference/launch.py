@@ -20,7 +20,7 @@ from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import ConfigError, WorkerError
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.process_group import group_members, kill_members
-from dart_agent.inference.settings import KEY_NAME, Published, WorkerSettings
+from dart_agent.inference.settings import KEY_NAME, PublishedWeights, WorkerSettings
 
 _MAX_DIRECTORY_CHARS = 64
 """A Unix socket's path may have 107 bytes, and vLLM appends its own names of up to 40."""
@@ -49,7 +49,7 @@ class WorkerProcess:
         self.settings = settings
         self.directory = directory
         self.log_path = log_path
-        self.published: Published | None = None
+        self.published: PublishedWeights | None = None
         """What the next start serves; None: the weights of `settings.model`, as version 0."""
         self._clock = clock or SystemClock()
         self._process: asyncio.subprocess.Process | None = None
@@ -60,7 +60,7 @@ class WorkerProcess:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Start the process; `ready` waits for it."""
+        """Start the process; `wait_until_ready` waits for it."""
         await self.stop()
         temporary = self.directory / "tmp"
         temporary.mkdir(mode=0o700, parents=True)
@@ -73,7 +73,7 @@ class WorkerProcess:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "dart_agent.inference.server",
+                "dart_agent.inference.engine.server",
                 "--settings",
                 self.settings.model_dump_json(),
                 "--directory",
@@ -88,7 +88,7 @@ class WorkerProcess:
                 start_new_session=True,
             )
 
-    async def ready(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Wait until the worker answers. Raises WorkerError when it ends or does not answer in `start_timeout_s`."""
         assert self._process is not None, "start() first"
         deadline_s = self._clock.monotonic() + self.settings.start_timeout_s

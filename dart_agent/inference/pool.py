@@ -17,19 +17,19 @@ from typing import Protocol, Self
 
 from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import ProviderError, WeightUpdateError, WorkerError
-from dart_agent.inference.client import Health, UpdateTimes
-from dart_agent.inference.settings import Published
+from dart_agent.inference.client import WeightUpdateTimes, WorkerHealth
+from dart_agent.inference.settings import PublishedWeights
 from dart_agent.types import Completion, PolicyRequest, PolicyVersion
 
 logger = logging.getLogger(__name__)
 
 
-class WorkerLike(Protocol):
+class PolicyWorker(Protocol):
     """What the pool needs of a worker: `WorkerClient`, or a fake in tests."""
 
     name: str
 
-    async def health(self, *, timeout_s: float = 10.0) -> Health:
+    async def health(self, *, timeout_s: float = 10.0) -> WorkerHealth:
         """Raises WorkerError when the worker cannot serve."""
         ...
 
@@ -37,7 +37,7 @@ class WorkerLike(Protocol):
         """Raises RequestRejected or WorkerError."""
         ...
 
-    async def load(self, path: Path, version: PolicyVersion) -> UpdateTimes:
+    async def load(self, path: Path, version: PolicyVersion) -> WeightUpdateTimes:
         """Raises WeightUpdateError or WorkerError."""
         ...
 
@@ -46,10 +46,10 @@ class WorkerLike(Protocol):
         ...
 
 
-class Member:
+class PoolMember:
     """One worker as the pool sees it."""
 
-    def __init__(self, client: WorkerLike) -> None:
+    def __init__(self, client: PolicyWorker) -> None:
         self.client = client
         self.ready = False
         self.updating = False
@@ -63,7 +63,7 @@ class VllmPool:
 
     def __init__(
         self,
-        clients: Sequence[WorkerLike],
+        clients: Sequence[PolicyWorker],
         *,
         clock: Clock | None = None,
         max_attempts: int = 5,
@@ -74,8 +74,8 @@ class VllmPool:
         """wait_for_worker_s: how long a request waits while no worker is up. probe_*_s: pause between two health checks of a worker."""
         if not clients:
             raise ValueError("a pool needs at least one worker")
-        self.members = tuple(Member(client) for client in clients)
-        self.target: Published | None = None
+        self.members = tuple(PoolMember(client) for client in clients)
+        self.target: PublishedWeights | None = None
         self.retries = 0
         self._clock = clock or SystemClock()
         self._max_attempts = max_attempts
@@ -83,7 +83,7 @@ class VllmPool:
         self._probe_ready_s = probe_ready_s
         self._probe_down_s = probe_down_s
         self._changed = asyncio.Event()
-        self._one_at_a_time = asyncio.Lock()
+        self._update_lock = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -100,7 +100,7 @@ class VllmPool:
             await member.client.aclose()
 
     @property
-    def ready(self) -> tuple[Member, ...]:
+    def ready(self) -> tuple[PoolMember, ...]:
         """The workers that serve."""
         return tuple(member for member in self.members if member.ready)
 
@@ -124,12 +124,12 @@ class VllmPool:
             return completion
         raise ProviderError(f"{self._max_attempts} workers failed on one request; the last one: {last}")
 
-    async def update(self, member: Member) -> UpdateTimes | None:
+    async def update(self, member: PoolMember) -> WeightUpdateTimes | None:
         """Bring one worker to the target version; None when it is there. Raises WeightUpdateError or WorkerError."""
         target = self.target
         if target is None or member.version == target.version:
             return None
-        async with self._one_at_a_time:
+        async with self._update_lock:
             member.updating = True
             try:
                 times = await member.client.load(target.path, target.version)
@@ -143,7 +143,7 @@ class VllmPool:
         member.version = target.version
         return times
 
-    async def _pick(self, last: WorkerError | None) -> Member:
+    async def _pick(self, last: WorkerError | None) -> PoolMember:
         """The ready worker with the least in flight; one that is taking new weights only when there is no other."""
         deadline_s = self._clock.monotonic() + self._wait_for_worker_s
         while not self.ready:
@@ -166,7 +166,7 @@ class VllmPool:
             for waiter in waiters:
                 waiter.cancel()
 
-    def _set_ready(self, member: Member, ready: bool, why: str) -> None:
+    def _set_ready(self, member: PoolMember, ready: bool, why: str) -> None:
         if member.ready == ready:
             return
         logger.info("%s %s: %s", member.client.name, "serves" if ready else "is taken out", why)
@@ -174,7 +174,7 @@ class VllmPool:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _watch(self, member: Member) -> None:
+    async def _watch(self, member: PoolMember) -> None:
         """Take a worker out when it stops answering, and in again when it answers with the current weights."""
         while True:
             try:
@@ -183,7 +183,7 @@ class VllmPool:
                 if not member.ready:
                     await self.update(member)
             except WeightUpdateError as error:
-                # Whoever set the target hears of it too (`roll`). A worker that serves goes on with what it has.
+                # Whoever set the target hears of it too (`rolling_update`). A worker that serves goes on with what it has.
                 logger.warning("%s stays with version %d: %s", member.client.name, member.version, error)
             except WorkerError as error:
                 self._set_ready(member, False, str(error))

@@ -14,22 +14,22 @@ import signal
 from collections.abc import Collection
 from pathlib import Path
 
-LEADER_VARIABLE = "DART_WORKER_PID"
+LEADER_PID_VARIABLE = "DART_WORKER_PID"
 """Set by a worker for its children: its process id."""
 _PR_SET_PDEATHSIG = 1
 
 
-def lead() -> None:
+def mark_group_leader() -> None:
     """Called by a worker before it starts processes: they are told whom to end with."""
-    os.environ[LEADER_VARIABLE] = str(os.getpid())
+    os.environ[LEADER_PID_VARIABLE] = str(os.getpid())
 
 
-def end_with_leader() -> None:
+def exit_with_leader() -> None:
     """Called in every process of a worker: a child is killed when its parent ends, and ends at once when the worker is gone already.
 
     So one that was started while its group was being killed does not stay. Does nothing in the worker itself, and outside a worker.
     """
-    leader = os.environ.get(LEADER_VARIABLE)
+    leader = os.environ.get(LEADER_PID_VARIABLE)
     if leader is None or int(leader) == os.getpid():
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

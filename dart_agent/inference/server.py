@@ -1,6 +1,6 @@
 """The process of one inference worker: a vLLM engine behind four routes on a Unix socket.
 
-Role: `python -m dart_agent.inference.server --settings JSON --directory DIR --parent PID`. Chat messages and raw pixels in; token ids,
+Role: `python -m dart_agent.inference.engine.server --settings JSON --directory DIR --parent PID`. Chat messages and raw pixels in; token ids,
 log-probs of the sampled distribution, policy versions and text out. Rule: the prompt is expanded once, by the engine, and its ids go
 back to the caller; weights change only between two tokens, with every cache cleared, so that each token's log-prob can be
 computed again from the weights of its version. The engine may not outlive its parent: a thread ends the whole process group.
@@ -28,19 +28,19 @@ from typing import Any
 from dart_agent.chat import chat_template, render_chat
 from dart_agent.errors import RequestRejected, WeightUpdateError
 from dart_agent.inference import wire
-from dart_agent.inference.model_files import find_model, read_facts
-from dart_agent.inference.process_group import kill_members, lead
-from dart_agent.inference.settings import KEY_NAME, SOCKET_NAME, Published, WorkerSettings
-from dart_agent.inference.torch_extras import mend_torch_extras
-from dart_agent.inference.weight_files import check_fits, tensor_shapes
-from dart_agent.tokens import unwritable_ids
-from dart_agent.types import Completion, PolicyRequest, StopReason, VersionSpan
+from dart_agent.inference.model_files import read_checkpoint_info, resolve_checkpoint
+from dart_agent.inference.process_group import kill_members, mark_group_leader
+from dart_agent.inference.settings import KEY_NAME, SOCKET_NAME, PublishedWeights, WorkerSettings
+from dart_agent.inference.torch_extras import patch_torch_extras
+from dart_agent.inference.weight_files import check_weights_match, tensor_shapes
+from dart_agent.tokens import suppressed_token_ids
+from dart_agent.types import Completion, FinishReason, PolicyRequest, VersionSpan
 
 # vLLM spawns its engine, and the spawned process imports this module before it imports vLLM: mend here, for both.
-mend_torch_extras()
+patch_torch_extras()
 
 
-class Engine:
+class InferenceEngine:
     """One AsyncLLM with integer policy versions."""
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -49,8 +49,8 @@ class Engine:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._pil_image = Image
-        model = find_model(settings.model)
-        _inspect_in_this_process(model)
+        model = resolve_checkpoint(settings.model)
+        _register_model_class(model)
         self._llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs(
                 model=str(model),
@@ -74,9 +74,9 @@ class Engine:
         self._tokenizer = self._llm.get_tokenizer()
         self._processor = self._llm.renderer.get_mm_processor().info.get_hf_processor()
         chat_template(self._processor)
-        self._unwritable = dict.fromkeys(unwritable_ids(self._llm.model_config.hf_config), -100.0)
+        self._suppressed_logit_bias = dict.fromkeys(suppressed_token_ids(self._llm.model_config.hf_config), -100.0)
         self._shapes = tensor_shapes(model)
-        self._tied = read_facts(model).tied
+        self._tied = read_checkpoint_info(model).tied
         self._swap = asyncio.Lock()
         self.broken = ""
         self.in_flight = 0
@@ -103,7 +103,7 @@ class Engine:
                 max_tokens=sampling.max_tokens,
                 seed=sampling.seed,
                 logprobs=0,
-                logit_bias=self._unwritable or None,
+                logit_bias=self._suppressed_logit_bias or None,
             )
             final = None
             async for output in self._llm.generate(prompt, params, request.request_id):
@@ -134,7 +134,7 @@ class Engine:
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        check_fits(path, self._shapes, tied=self._tied)
+        check_weights_match(path, self._shapes, tied=self._tied)
         async with self._swap:
             if version == self.version:
                 return {"pause_s": 0.0, "load_s": 0.0}
@@ -176,11 +176,11 @@ def _completion(output: Any) -> Completion:
         token_ids_T=ids,
         logprobs_T=logprobs,
         version_spans=spans,
-        stop=StopReason(answer.finish_reason or "abort"),
+        finish_reason=FinishReason(answer.finish_reason or "abort"),
     )
 
 
-def _inspect_in_this_process(model: Path) -> None:
+def _register_model_class(model: Path) -> None:
     """Resolve the model's class here. vLLM would start a Python process for it: slower, and without the mended extras."""
     import json
 
@@ -192,7 +192,7 @@ def _inspect_in_this_process(model: Path) -> None:
             ModelRegistry.register_model(name, entry.load_model_cls())
 
 
-def build_app(engine: Engine, key: str) -> Any:
+def build_app(engine: InferenceEngine, key: str) -> Any:
     """The ASGI application."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse
@@ -263,9 +263,9 @@ async def _unless_disconnected(request: Any, task: asyncio.Future[Completion]) -
 
 
 @contextlib.asynccontextmanager
-async def running(settings: WorkerSettings) -> AsyncIterator[Engine]:
+async def engine_context(settings: WorkerSettings) -> AsyncIterator[InferenceEngine]:
     """An engine that is ready, closed at the end."""
-    engine = Engine(settings)
+    engine = InferenceEngine(settings)
     try:
         await engine.start()
         yield engine
@@ -273,25 +273,25 @@ async def running(settings: WorkerSettings) -> AsyncIterator[Engine]:
         engine.close()
 
 
-async def serve(settings: WorkerSettings, socket_path: Path, key: str, published: Published | None) -> None:
+async def serve(settings: WorkerSettings, socket_path: Path, key: str, published: PublishedWeights | None) -> None:
     """Serve until SIGTERM or SIGINT; the socket appears once the weights of `published` are in."""
     import uvicorn
 
-    async with running(settings) as engine:
+    async with engine_context(settings) as engine:
         if published is not None:
             await engine.load(published.path, published.version)
         config = uvicorn.Config(
             build_app(engine, key), uds=str(socket_path), log_level="warning", access_log=False, lifespan="off"
         )
         server = uvicorn.Server(config)
-        watcher = asyncio.ensure_future(_leave_when_broken(engine, server))
+        watcher = asyncio.ensure_future(_exit_when_broken(engine, server))
         await server.serve()
         watcher.cancel()
         if server.should_exit and engine.broken:
             raise SystemExit(f"this worker ends: {engine.broken}")
 
 
-async def _leave_when_broken(engine: Engine, server: Any, poll_s: float = 1.0) -> None:
+async def _exit_when_broken(engine: InferenceEngine, server: Any, poll_s: float = 1.0) -> None:
     """A worker that cannot answer any more ends itself; its supervisor starts a new one."""
     while True:
         await asyncio.sleep(poll_s)
@@ -303,7 +303,7 @@ async def _leave_when_broken(engine: Engine, server: Any, poll_s: float = 1.0) -
             return
 
 
-def follow_parent(parent: int, directory: Path, key: str, poll_s: float = 0.5) -> None:
+def exit_with_parent(parent: int, directory: Path, key: str, poll_s: float = 0.5) -> None:
     """End this process group as soon as the process `parent` that started it is gone, however it went; `directory` is removed too.
 
     A directory that holds another key belongs to a successor already and is left alone.
@@ -334,11 +334,11 @@ def main() -> None:
     arguments = parser.parse_args()
     directory: Path = arguments.directory
     key = (directory / KEY_NAME).read_text().strip()
-    follow_parent(arguments.parent, directory, key)
-    lead()
+    exit_with_parent(arguments.parent, directory, key)
+    mark_group_leader()
     os.umask(0o077)
     settings = WorkerSettings.model_validate_json(arguments.settings)
-    published = None if arguments.weights is None else Published(arguments.version, arguments.weights)
+    published = None if arguments.weights is None else PublishedWeights(arguments.version, arguments.weights)
     asyncio.run(serve(settings, directory / SOCKET_NAME, key, published))
 
 

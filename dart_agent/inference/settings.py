@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dart_agent.inference.model_files import find_model, read_facts
+from dart_agent.inference.model_files import read_checkpoint_info, resolve_checkpoint
 from dart_agent.types import PolicyVersion
 
 SOCKET_NAME = "worker.sock"
@@ -20,7 +20,7 @@ KEY_NAME = "key"
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedWeights:
     """A policy version and the directory of its weights."""
 
     version: PolicyVersion
@@ -55,4 +55,4 @@ class WorkerSettings(BaseModel):
 
     def check(self) -> None:
         """Raise ConfigError for what can be known to be wrong before a process is started."""
-        read_facts(find_model(self.model))
+        read_checkpoint_info(resolve_checkpoint(self.model))

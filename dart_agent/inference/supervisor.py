@@ -23,7 +23,7 @@ from dart_agent.inference.settings import WorkerSettings
 logger = logging.getLogger(__name__)
 
 
-class Launchable(Protocol):
+class SupervisedWorker(Protocol):
     """What is supervised: a `WorkerProcess`, or a fake in tests."""
 
     name: str
@@ -32,7 +32,7 @@ class Launchable(Protocol):
         """Start it."""
         ...
 
-    async def ready(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Return when it serves; raises WorkerError when it never will."""
         ...
 
@@ -50,7 +50,7 @@ class Supervisor:
 
     def __init__(
         self,
-        workers: Sequence[Launchable],
+        workers: Sequence[SupervisedWorker],
         *,
         clock: Clock | None = None,
         max_failed_starts: int = 3,
@@ -67,13 +67,13 @@ class Supervisor:
         """Start all workers at once; returns when every one serves. Raises WorkerError (and stops them) when one cannot."""
         try:
             await asyncio.gather(*(worker.start() for worker in self.workers))
-            await asyncio.gather(*(worker.ready() for worker in self.workers))
+            await asyncio.gather(*(worker.wait_until_ready() for worker in self.workers))
         except BaseException:  # cancelled, too, no worker may stay; raised again
             await self.stop()
             raise
         self._tasks = [asyncio.create_task(self._keep_alive(worker), name=worker.name) for worker in self.workers]
 
-    async def failed(self) -> None:
+    async def wait_for_failure(self) -> None:
         """Wait until a worker could not be restarted; raises its WorkerError. Cancel it when the run ends."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
@@ -94,7 +94,7 @@ class Supervisor:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def _keep_alive(self, worker: Launchable) -> None:
+    async def _keep_alive(self, worker: SupervisedWorker) -> None:
         while True:
             code = await worker.wait()
             logger.warning("%s ended with code %s, starting it again", worker.name, code)
@@ -102,7 +102,7 @@ class Supervisor:
             for attempt in range(1, self._max_failed_starts + 1):
                 try:
                     await worker.start()
-                    await worker.ready()
+                    await worker.wait_until_ready()
                     break
                 except WorkerError as error:
                     logger.warning("start %d of %s failed: %s", attempt, worker.name, error)
@@ -128,7 +128,7 @@ def local_workers(
 
 
 def main() -> None:
-    """Entry point: `python -m dart_agent.inference.supervisor --config FILE`."""
+    """Entry point: `python -m dart_agent.inference --config FILE`."""
     parser = argparse.ArgumentParser(description="Inference workers of one run: started, kept alive, kept up to date.")
     parser.add_argument("--config", required=True, type=Path, help="JSON file (dart_agent.inference.config)")
     path: Path = parser.parse_args().config

@@ -1,6 +1,6 @@
 """Make transformers and vLLM importable beside torchvision, torchaudio and torchcodec wheels built for another torch.
 
-Role: `mend_torch_extras()` is called before the first import of transformers or vLLM in a process (dart_train's model
+Role: `patch_torch_extras()` is called before the first import of transformers or vLLM in a process (dart_train's model
 loader does; vLLM's processes do through the general plugin). A wheel built for another torch cannot load its operator
 library. For torchvision it is enough to declare the schemas its import looks up: resizing and normalising images use
 none of them. torchaudio and torchcodec are not used at all, so they are hidden: importers then see them as not installed.
@@ -25,7 +25,7 @@ _HIDDEN_IF_BROKEN = {"torchaudio": "lib/_torchaudio*.so", "torchcodec": "libtorc
 _declared: list[Any] = []
 
 
-def mend_torch_extras() -> None:
+def patch_torch_extras() -> None:
     """Declare torchvision's operators, hide torchaudio and torchcodec, where their own libraries do not load; idempotent."""
     if "torchvision" not in sys.modules and not _declared and _library_is_broken("torchvision", "_C*.so"):
         from torch.library import Library

@@ -1,6 +1,6 @@
 """Rolling weight updates: one worker after the other takes the new policy, the others serve on.
 
-Role: `roll` brings a pool to a published version; `follow` does so whenever a newer one appears. Rule: at most one worker is
+Role: `rolling_update` brings a pool to a published version; `follow_versions` does so whenever a newer one appears. Rule: at most one worker is
 paused at a time; versions that appear while a roll is under way are skipped in favour of the newest; a worker that is down takes the
 version when it comes back (the pool sees to it). Non-goals: publishing (`dart_train.weights`).
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import StoreError, WeightUpdateError, WorkerError
 from dart_agent.inference.pool import VllmPool
-from dart_agent.inference.settings import Published
+from dart_agent.inference.settings import PublishedWeights
 from dart_agent.types import PolicyVersion
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ MAX_REFUSALS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class RollReport:
+class RollingUpdateReport:
     """What one rolling update cost. `paused_s`: per updated worker, how long its requests stood still."""
 
     version: PolicyVersion
@@ -32,7 +32,9 @@ class RollReport:
     total_s: float
 
 
-async def roll(pool: VllmPool, published: Published, *, clock: Clock | None = None) -> RollReport:
+async def rolling_update(
+    pool: VllmPool, published: PublishedWeights, *, clock: Clock | None = None
+) -> RollingUpdateReport:
     """Bring every worker that serves to `published`, one at a time.
 
     Raises WeightUpdateError when the weights are refused; the pool then stays with the version it had.
@@ -56,16 +58,16 @@ async def roll(pool: VllmPool, published: Published, *, clock: Clock | None = No
         if times is not None:
             names.append(member.client.name)
             paused_s.append(times.pause_s + times.load_s)
-    return RollReport(published.version, tuple(names), tuple(paused_s), clock.monotonic() - began_s)
+    return RollingUpdateReport(published.version, tuple(names), tuple(paused_s), clock.monotonic() - began_s)
 
 
-async def follow(
+async def follow_versions(
     pool: VllmPool,
-    latest: Callable[[], Awaitable[Published | None]],
+    latest: Callable[[], Awaitable[PublishedWeights | None]],
     *,
     clock: Clock | None = None,
     poll_s: float = 0.5,
-    on_roll: Callable[[RollReport], None] | None = None,
+    on_update: Callable[[RollingUpdateReport], None] | None = None,
 ) -> None:
     """Roll to whatever `latest` returns, for ever; cancel it to stop.
 
@@ -82,7 +84,7 @@ async def follow(
             published = None
         if published is not None and (pool.target is None or published.version > pool.target.version):
             try:
-                report = await roll(pool, published, clock=clock)
+                report = await rolling_update(pool, published, clock=clock)
             except WeightUpdateError:
                 refusals += 1
                 if refusals == MAX_REFUSALS:
@@ -90,6 +92,6 @@ async def follow(
             else:
                 refusals = 0
                 logger.info("version %d on %s in %.2f s", report.version, ", ".join(report.updated), report.total_s)
-                if on_roll is not None:
-                    on_roll(report)
+                if on_update is not None:
+                    on_update(report)
         await clock.sleep(poll_s)

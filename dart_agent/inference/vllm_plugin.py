@@ -2,26 +2,26 @@
 
 Role: `register()` ties the process to its worker's life, mends broken torch extras, and makes old class names and the weight backend
 `dart_file` known. Rule: idempotent, cheap, and harmless in a vLLM that is not ours. Non-goals: settings of an engine
-(`dart_agent.inference.server`).
+(`dart_agent.inference.engine.server`).
 """
 
 from __future__ import annotations
 
-from dart_agent.inference.old_names import know_old_names
-from dart_agent.inference.process_group import end_with_leader
-from dart_agent.inference.torch_extras import mend_torch_extras
+from dart_agent.inference.old_names import register_legacy_processors
+from dart_agent.inference.process_group import exit_with_leader
+from dart_agent.inference.torch_extras import patch_torch_extras
 
 WEIGHT_BACKEND = "dart_file"
 
 
 def register() -> None:
     """Called by vLLM in the server, engine and worker processes."""
-    end_with_leader()
-    mend_torch_extras()
-    know_old_names()
+    exit_with_leader()
+    patch_torch_extras()
+    register_legacy_processors()
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
     if WEIGHT_BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(
-            WEIGHT_BACKEND, "dart_agent.inference.weight_engine", "FileWeightEngine"
+            WEIGHT_BACKEND, "dart_agent.inference.engine.weight_transfer", "FileWeightEngine"
         )

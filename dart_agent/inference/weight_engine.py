@@ -53,7 +53,7 @@ class FileWeightEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):  # t
         """The bracket opens in `receive_weights`."""
 
     def receive_weights(self, update_info: FileUpdateInfo) -> None:
-        """Load the files, bracketed. Whoever calls checks them before (`weight_files.check_fits`): a failure here is final."""
+        """Load the files, bracketed. Whoever calls checks them before (`weight_files.check_weights_match`): a failure here is final."""
         with torch.device(self.device):
             initialize_layerwise_reload(self.model)
             self.model.load_weights(_tensors(Path(update_info.path)))

@@ -46,7 +46,7 @@ def tensor_shapes(directory: Path) -> Shapes:
     return shapes
 
 
-def check_fits(directory: Path, expected: Shapes, *, tied: bool = False) -> None:
+def check_weights_match(directory: Path, expected: Shapes, *, tied: bool = False) -> None:
     """Raise WeightUpdateError unless the version has exactly the tensors of the served model.
 
     tied: the model's output embedding is its input embedding; some checkpoints store it twice all the same, so it does not count.

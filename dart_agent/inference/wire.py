@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dart_agent.types import Completion, PolicyRequest, Sampling, StopReason, VersionSpan
+from dart_agent.types import Completion, FinishReason, PolicyRequest, SamplingParams, VersionSpan
 
 HEALTH_PATH = "/health"
 GENERATE_PATH = "/generate"
@@ -55,7 +55,7 @@ def decode_request(body: bytes) -> PolicyRequest:
     offset = _LENGTH.size + length
     try:
         header = json.loads(body[_LENGTH.size : offset])
-        sampling = Sampling(**header["sampling"])
+        sampling = SamplingParams(**header["sampling"])
         sizes = [(int(height), int(width)) for height, width in header["images_hw"]]
         messages, request_id = tuple(header["messages"]), str(header["request_id"])
     except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -80,7 +80,7 @@ def encode_completion(completion: Completion) -> dict[str, Any]:
         "token_ids": list(completion.token_ids_T),
         "logprobs": list(completion.logprobs_T),
         "version_spans": [[span.version, span.start, span.end] for span in completion.version_spans],
-        "stop": completion.stop.value,
+        "finish_reason": completion.finish_reason.value,
     }
 
 
@@ -92,7 +92,7 @@ def decode_completion(reply: Mapping[str, Any], *, worker: str) -> Completion:
         token_ids_T=tuple(reply["token_ids"]),
         logprobs_T=tuple(reply["logprobs"]),
         version_spans=tuple(VersionSpan(*span) for span in reply["version_spans"]),
-        stop=StopReason(reply["stop"]),
+        finish_reason=FinishReason(reply["finish_reason"]),
         worker=worker,
     )
     tokens = len(completion.token_ids_T)

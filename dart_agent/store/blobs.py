@@ -30,7 +30,7 @@ class BlobError(StoreError):
     """A blob is missing or does not hold what its name says."""
 
 
-class Storage(Protocol):
+class BlobStorage(Protocol):
     """Where image blobs live: a shared directory now, any object store later."""
 
     def put(self, image: RgbImage) -> str:
@@ -47,7 +47,7 @@ class Storage(Protocol):
 
 
 class ImageStore:
-    """`Storage` in a local directory."""
+    """`BlobStorage` in a local directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

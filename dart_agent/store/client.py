@@ -2,7 +2,7 @@
 
 Role: implements `dart_agent.types.WorkSource` for rollout workers, and what launcher and trainer need.
 Rule: every call may be repeated safely (claims carry a request id, reports go by rollout id), so while the data manager restarts the
-client waits and repeats for `patience_s`; a refusal by the data manager is raised at once and never repeated.
+client waits and repeats for `retry_timeout_s`; a refusal by the data manager is raised at once and never repeated.
 Non-goals: no caching, no decisions. Imports without SQLAlchemy, FastAPI or torch.
 """
 
@@ -20,23 +20,23 @@ import httpx
 from pydantic import BaseModel, TypeAdapter
 
 from dart_agent.errors import StoreError
-from dart_agent.store.blobs import ImageStore, Storage
-from dart_agent.store.rows import TrajectoryRow
+from dart_agent.store.blobs import BlobStorage, ImageStore
+from dart_agent.store.rows import TrajectoryPayload
 from dart_agent.store.wire import (
     AbandonRequest,
+    AssignmentReply,
+    AssignmentRequest,
     BatchReply,
     BatchReport,
     BatchRequest,
-    ClaimReply,
-    ClaimRequest,
-    Count,
+    CountReply,
+    DataManagerStats,
     EpisodeResult,
-    Heartbeat,
+    HeartbeatRequest,
     PhaseSpec,
-    PhaseView,
+    PhaseStatus,
     ReleaseRequest,
-    Stats,
-    StoredReply,
+    StoreTrajectoryReply,
     TrajectoryPage,
     VersionRecord,
     VersionReply,
@@ -46,8 +46,8 @@ from dart_envs.types import RgbImage
 
 _Reply = TypeVar("_Reply", bound=BaseModel)
 _RESULTS = TypeAdapter(list[EpisodeResult])
-FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 2.0
+INITIAL_BACKOFF_S = 0.05
+MAX_BACKOFF_S = 2.0
 REQUEST_TIMEOUT_S = 60.0
 
 
@@ -59,24 +59,24 @@ class DataManagerError(StoreError):
         self.status = status
 
 
-class DataClient:
+class DataManagerClient:
     """Async client. Use as a context manager, or call `aclose()`."""
 
     def __init__(
         self,
         socket: Path,
-        images: Storage | Path,
+        images: BlobStorage | Path,
         *,
-        patience_s: float = 60.0,
-        claim_wait_s: float = 2.0,
+        retry_timeout_s: float = 60.0,
+        assignment_wait_s: float = 2.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         monotonic: Callable[[], float] = time.monotonic,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.socket = socket
-        self.images: Storage = ImageStore(images) if isinstance(images, Path) else images
-        self._patience_s = patience_s
-        self._claim_wait_s = claim_wait_s
+        self.images: BlobStorage = ImageStore(images) if isinstance(images, Path) else images
+        self._retry_timeout_s = retry_timeout_s
+        self._assignment_wait_s = assignment_wait_s
         self._sleep = sleep
         self._monotonic = monotonic
         self._http = httpx.AsyncClient(
@@ -97,40 +97,40 @@ class DataClient:
         """Close the connections."""
         await self._http.aclose()
 
-    async def claim(self, worker_id: str) -> WorkItem | None:
-        """Next rollout; None when there was nothing to do for `claim_wait_s`. Waiting there costs less than asking often."""
-        request = ClaimRequest(worker_id=worker_id, request_id=uuid.uuid4().hex, wait_s=self._claim_wait_s)
-        reply = await self._post("/work/claim", request, ClaimReply)
-        return None if reply.item is None else reply.item.value()
+    async def acquire(self, worker_id: str) -> WorkItem | None:
+        """Next rollout; None when there was nothing to do for `assignment_wait_s`. Waiting there costs less than asking often."""
+        request = AssignmentRequest(worker_id=worker_id, request_id=uuid.uuid4().hex, wait_s=self._assignment_wait_s)
+        reply = await self._post("/work/assign", request, AssignmentReply)
+        return None if reply.item is None else reply.item.to_value()
 
     async def heartbeat(self, worker_id: str) -> int:
         """Extend the deadlines of everything `worker_id` holds; returns how many rollouts that is."""
-        return (await self._post("/work/heartbeat", Heartbeat(worker_id=worker_id), Count)).count
+        return (await self._post("/work/heartbeat", HeartbeatRequest(worker_id=worker_id), CountReply)).count
 
     async def report(self, trajectory: Trajectory, images: Mapping[str, RgbImage]) -> None:
         """Store images, then the trajectory. Idempotent. Raises DataManagerError when a hash does not fit its image."""
         await asyncio.to_thread(self._put_images, images)
-        await self._post("/trajectories", TrajectoryRow.of(trajectory), StoredReply)
+        await self._post("/trajectories", TrajectoryPayload.from_value(trajectory), StoreTrajectoryReply)
 
     async def abandon(self, rollout_id: str, cause: str) -> None:
         """Give a claimed rollout back; it is handed out again."""
-        await self._post("/work/abandon", AbandonRequest(rollout_id=rollout_id, cause=cause[:500]), Count)
+        await self._post("/work/abandon", AbandonRequest(rollout_id=rollout_id, cause=cause[:500]), CountReply)
 
     async def release_worker(self, worker_id: str | None) -> int:
         """A worker (None: every worker) is gone: its rollouts are handed out again at once."""
-        return (await self._post("/work/release", ReleaseRequest(worker_id=worker_id), Count)).count
+        return (await self._post("/work/release", ReleaseRequest(worker_id=worker_id), CountReply)).count
 
-    async def start_phase(self, spec: PhaseSpec) -> PhaseView:
+    async def start_phase(self, spec: PhaseSpec) -> PhaseStatus:
         """Start a phase, or look at it when it exists with the same specification."""
-        return await self._post("/phases", spec, PhaseView)
+        return await self._post("/phases", spec, PhaseStatus)
 
-    async def phase(self, name: str) -> PhaseView:
+    async def phase(self, name: str) -> PhaseStatus:
         """Progress of a phase."""
-        return PhaseView.model_validate_json(await self._call("GET", f"/phases/{name}"))
+        return PhaseStatus.model_validate_json(await self._call("GET", f"/phases/{name}"))
 
-    async def stop_phase(self, name: str) -> PhaseView:
+    async def stop_phase(self, name: str) -> PhaseStatus:
         """Hand out no more work of this phase; what runs now is still stored."""
-        return PhaseView.model_validate_json(await self._call("POST", f"/phases/{name}/stop"))
+        return PhaseStatus.model_validate_json(await self._call("POST", f"/phases/{name}/stop"))
 
     async def results(self, phase: str) -> list[EpisodeResult]:
         """Verdict of every (task, repeat) item of a phase so far, ordered by task and repeat."""
@@ -143,7 +143,7 @@ class DataClient:
             query = {"phase": phase, "after": after, "limit": page}
             reply = TrajectoryPage.model_validate_json(await self._call("GET", "/trajectories", params=query))
             for row in reply.trajectories:
-                yield row.value()
+                yield row.to_value()
             after = reply.next_after
 
     async def next_batch(self, trainer_version: int, wait_s: float = 30.0) -> BatchReply:
@@ -153,7 +153,7 @@ class DataClient:
 
     async def batch_done(self, batch_id: str, report: BatchReport) -> None:
         """The batch was trained on. Idempotent."""
-        await self._post(f"/batches/{batch_id}/done", report, Count)
+        await self._post(f"/batches/{batch_id}/done", report, CountReply)
 
     async def publish_version(self, record: VersionRecord) -> None:
         """Register a published policy. Idempotent by number and path."""
@@ -163,9 +163,9 @@ class DataClient:
         """The newest published policy."""
         return VersionReply.model_validate_json(await self._call("GET", "/versions/latest")).latest
 
-    async def stats(self) -> Stats:
+    async def stats(self) -> DataManagerStats:
         """The data manager in numbers."""
-        return Stats.model_validate_json(await self._call("GET", "/stats"))
+        return DataManagerStats.model_validate_json(await self._call("GET", "/stats"))
 
     def _put_images(self, images: Mapping[str, RgbImage]) -> None:
         for sha256, image in images.items():
@@ -188,8 +188,8 @@ class DataClient:
         params: Mapping[str, Any] | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> bytes:
-        give_up_at_s = self._monotonic() + self._patience_s
-        pause_s = FIRST_PAUSE_S
+        give_up_at_s = self._monotonic() + self._retry_timeout_s
+        pause_s = INITIAL_BACKOFF_S
         headers = {"content-type": "application/json"} if content is not None else None
         while True:
             try:
@@ -202,7 +202,7 @@ class DataClient:
                         f"the data manager does not answer on {self.socket} ({type(error).__name__}): is it running?"
                     ) from error
                 await self._sleep(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, MAX_BACKOFF_S)
                 continue
             if reply.is_success:
                 return reply.content

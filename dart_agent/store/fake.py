@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 
-from dart_agent.types import StepRecord, StopReason, Trajectory, VersionSpan, WorkItem
+from dart_agent.types import FinishReason, StepRecord, Trajectory, VersionSpan, WorkItem
 from dart_envs.hashing import image_sha256
 from dart_envs.types import EndReason, RgbImage
 
@@ -55,7 +55,7 @@ def fake_trajectory(
             action=None,
             parse_error="fake",
             sampling=item.sampling,
-            stop=StopReason.STOP,
+            finish_reason=FinishReason.STOP,
             model_s=0.0,
             env_s=0.0,
         )

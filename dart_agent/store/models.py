@@ -20,7 +20,7 @@ class Base(DeclarativeBase):
     type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012 - SQLAlchemy reads this class attribute
 
 
-class TaskRow(Base):
+class TaskTable(Base):
     """A task that was ever run, with the split it belonged to when it was first seen."""
 
     __tablename__ = "tasks"
@@ -29,7 +29,7 @@ class TaskRow(Base):
     split: Mapped[str]
 
 
-class PhaseRow(Base):
+class PhaseTable(Base):
     """What was asked for; `state` is active, stopped or done. The list of tasks can be long: it is read only when asked for."""
 
     __tablename__ = "phases"
@@ -43,7 +43,7 @@ class PhaseRow(Base):
     n_tasks: Mapped[int]
 
 
-class GroupRow(Base):
+class GroupTable(Base):
     """Rollouts of one task that are compared with each other.
 
     state: open (rollouts outstanding), ready (all ended, may train), dropped (cannot train, see `reason`), issued (the trainer
@@ -68,7 +68,7 @@ class GroupRow(Base):
     )
 
 
-class RolloutRow(Base):
+class RolloutTable(Base):
     """A work item. state: queued, claimed, done (verdict), masked (ended without one), failed (attempts used up), cancelled."""
 
     __tablename__ = "rollouts"
@@ -137,7 +137,7 @@ class StepTable(Base):
     action: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     parse_error: Mapped[str | None]
     sampling: Mapped[dict[str, Any]]
-    stop: Mapped[str]
+    finish_reason: Mapped[str]
     model_s: Mapped[float]
     env_s: Mapped[float]
 

@@ -1,7 +1,7 @@
 """The agent's carriers on the data manager's wire: `Row` models that convert from and to `dart_agent.types`.
 
 Role: what a trajectory, a step and a work item look like as JSON. Rule: unknown fields are errors; arrays travel as base64 of
-little-endian bytes (ids int32, log-probs float32); `X.of(value).value() == value` up to float32. Non-goals: requests and replies
+little-endian bytes (ids int32, log-probs float32); `X.from_value(value).to_value() == value` up to float32. Non-goals: requests and replies
 (`dart_agent.store.wire`).
 """
 
@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dart_agent.types import Purpose, Sampling, StepRecord, StopReason, Trajectory, VersionSpan, WorkItem
+from dart_agent.types import FinishReason, Purpose, SamplingParams, StepRecord, Trajectory, VersionSpan, WorkItem
 from dart_envs.types import EndReason
 
 
-class DataModel(BaseModel):
+class DataManagerModel(BaseModel):
     """Base of every model on this wire: unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -39,8 +39,8 @@ def unpack_logprobs(packed: str) -> tuple[float, ...]:
     return tuple(np.frombuffer(base64.b64decode(packed), dtype="<f4").tolist())
 
 
-class SamplingSpec(DataModel):
-    """`dart_agent.types.Sampling` on the wire."""
+class SamplingPayload(DataManagerModel):
+    """`dart_agent.types.SamplingParams` on the wire."""
 
     temperature: float = Field(default=1.0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -48,7 +48,7 @@ class SamplingSpec(DataModel):
     seed: int | None = None
 
     @classmethod
-    def of(cls, sampling: Sampling) -> SamplingSpec:
+    def from_value(cls, sampling: SamplingParams) -> SamplingPayload:
         """From the agent's carrier."""
         return cls(
             temperature=sampling.temperature,
@@ -57,12 +57,12 @@ class SamplingSpec(DataModel):
             seed=sampling.seed,
         )
 
-    def value(self) -> Sampling:
+    def to_value(self) -> SamplingParams:
         """To the agent's carrier."""
-        return Sampling(self.temperature, self.top_p, self.max_tokens, self.seed)
+        return SamplingParams(self.temperature, self.top_p, self.max_tokens, self.seed)
 
 
-class StepRow(DataModel):
+class StepPayload(DataManagerModel):
     """`dart_agent.types.StepRecord` on the wire: ids as packed int32, log-probs as packed float32."""
 
     index: int = Field(ge=0)
@@ -75,13 +75,13 @@ class StepRow(DataModel):
     text: str
     action: dict[str, Any] | None
     parse_error: str | None
-    sampling: SamplingSpec
-    stop: StopReason
+    sampling: SamplingPayload
+    finish_reason: FinishReason
     model_s: float
     env_s: float
 
     @classmethod
-    def of(cls, step: StepRecord) -> StepRow:
+    def from_value(cls, step: StepRecord) -> StepPayload:
         """From the agent's carrier."""
         return cls(
             index=step.index,
@@ -94,13 +94,13 @@ class StepRow(DataModel):
             text=step.text,
             action=None if step.action is None else dict(step.action),
             parse_error=step.parse_error,
-            sampling=SamplingSpec.of(step.sampling),
-            stop=step.stop,
+            sampling=SamplingPayload.from_value(step.sampling),
+            finish_reason=step.finish_reason,
             model_s=step.model_s,
             env_s=step.env_s,
         )
 
-    def value(self) -> StepRecord:
+    def to_value(self) -> StepRecord:
         """To the agent's carrier."""
         return StepRecord(
             index=self.index,
@@ -113,14 +113,14 @@ class StepRow(DataModel):
             text=self.text,
             action=self.action,
             parse_error=self.parse_error,
-            sampling=self.sampling.value(),
-            stop=self.stop,
+            sampling=self.sampling.to_value(),
+            finish_reason=self.finish_reason,
             model_s=self.model_s,
             env_s=self.env_s,
         )
 
 
-class TrajectoryRow(DataModel):
+class TrajectoryPayload(DataManagerModel):
     """`dart_agent.types.Trajectory` on the wire."""
 
     rollout_id: str
@@ -128,7 +128,7 @@ class TrajectoryRow(DataModel):
     task_id: str
     purpose: Purpose
     phase: str
-    steps: list[StepRow]
+    steps: list[StepPayload]
     reward: float | None = Field(ge=0, le=1)
     end: EndReason
     cause: str | None
@@ -137,7 +137,7 @@ class TrajectoryRow(DataModel):
     info: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _verdict_agrees_with_the_end(self) -> TrajectoryRow:
+    def _verdict_agrees_with_the_end(self) -> TrajectoryPayload:
         if self.end.masked != (self.reward is None):
             raise ValueError(f"an episode that ended as {self.end.value} has {'no' if self.end.masked else 'a'} reward")
         if [step.index for step in self.steps] != list(range(len(self.steps))):
@@ -145,7 +145,7 @@ class TrajectoryRow(DataModel):
         return self
 
     @classmethod
-    def of(cls, trajectory: Trajectory) -> TrajectoryRow:
+    def from_value(cls, trajectory: Trajectory) -> TrajectoryPayload:
         """From the agent's carrier."""
         return cls(
             rollout_id=trajectory.rollout_id,
@@ -153,7 +153,7 @@ class TrajectoryRow(DataModel):
             task_id=trajectory.task_id,
             purpose=trajectory.purpose,
             phase=trajectory.phase,
-            steps=[StepRow.of(step) for step in trajectory.steps_S],
+            steps=[StepPayload.from_value(step) for step in trajectory.steps_S],
             reward=trajectory.reward,
             end=trajectory.end,
             cause=trajectory.cause,
@@ -162,7 +162,7 @@ class TrajectoryRow(DataModel):
             info=dict(trajectory.info),
         )
 
-    def value(self) -> Trajectory:
+    def to_value(self) -> Trajectory:
         """To the agent's carrier."""
         return Trajectory(
             rollout_id=self.rollout_id,
@@ -170,7 +170,7 @@ class TrajectoryRow(DataModel):
             task_id=self.task_id,
             purpose=self.purpose,
             phase=self.phase,
-            steps_S=tuple(step.value() for step in self.steps),
+            steps_S=tuple(step.to_value() for step in self.steps),
             reward=self.reward,
             end=self.end,
             cause=self.cause,
@@ -180,25 +180,25 @@ class TrajectoryRow(DataModel):
         )
 
 
-class WorkItemRow(DataModel):
+class WorkItemPayload(DataManagerModel):
     """`dart_agent.types.WorkItem` on the wire."""
 
     rollout_id: str
     group_id: str
     task_id: str
     purpose: Purpose
-    sampling: SamplingSpec
+    sampling: SamplingPayload
     max_steps: int
     phase: str
 
-    def value(self) -> WorkItem:
+    def to_value(self) -> WorkItem:
         """To the agent's carrier."""
         return WorkItem(
             rollout_id=self.rollout_id,
             group_id=self.group_id,
             task_id=self.task_id,
             purpose=self.purpose,
-            sampling=self.sampling.value(),
+            sampling=self.sampling.to_value(),
             max_steps=self.max_steps,
             phase=self.phase,
         )

@@ -1,6 +1,6 @@
 """The typed trajectory store: what was run, and the training rows it left.
 
-Role: `Store` opens transactions and owns the rules of what may enter; `add_trajectory` and the readers work inside one transaction.
+Role: `TrajectoryStore` opens transactions and owns the rules of what may enter; `add_trajectory` and the readers work inside one transaction.
 Rule: trajectories and steps are only added, once per rollout id; only tasks of the train split enter as `train` or `demo`, a task whose
 split is not known does not enter at all, and a trajectory must be what its rollout was handed out as.
 Non-goals: what to run next and what to train on (`dart_train`); scheduling state (`dart_agent.store.work`).
@@ -20,19 +20,19 @@ from sqlalchemy.orm import Session
 
 from dart_agent.errors import StoreError
 from dart_agent.store.database import open_engine
-from dart_agent.store.models import EventTable, RolloutRow, StepTable, TaskRow, TrajectoryTable
-from dart_agent.store.rows import SamplingSpec, TrajectoryRow
-from dart_agent.types import Purpose, StepRecord, StopReason, Trajectory, VersionSpan
+from dart_agent.store.models import EventTable, RolloutTable, StepTable, TaskTable, TrajectoryTable
+from dart_agent.store.rows import SamplingPayload, TrajectoryPayload
+from dart_agent.types import FinishReason, Purpose, StepRecord, Trajectory, VersionSpan
 from dart_envs.types import EndReason
 
 SplitOf = Callable[[str], str]
 """task id -> "train", "validation" or "test"; raises for an unknown task."""
 
-TEACHING_SPLIT = "train"
-TEACHING_PURPOSES = frozenset({Purpose.TRAIN, Purpose.DEMO})
+TRAINING_SPLIT = "train"
+TRAINING_PURPOSES = frozenset({Purpose.TRAIN, Purpose.DEMO})
 
 
-def family_of(task_id: str) -> str:
+def task_family(task_id: str) -> str:
     """Family of a task id `suite/family/variation`. Raises StoreError for any other form."""
     parts = task_id.split("/")
     if len(parts) != 3 or not all(parts):
@@ -40,7 +40,7 @@ def family_of(task_id: str) -> str:
     return parts[1]
 
 
-class Store:
+class TrajectoryStore:
     """Transactions on the database, and the gate of the splits."""
 
     def __init__(self, engine: Engine, split_of: SplitOf, now: Callable[[], float] = time.time) -> None:
@@ -49,7 +49,7 @@ class Store:
         self._split_of = split_of
 
     @classmethod
-    def open(cls, path: Path, split_of: SplitOf, now: Callable[[], float] = time.time) -> Store:
+    def open(cls, path: Path, split_of: SplitOf, now: Callable[[], float] = time.time) -> TrajectoryStore:
         """Open (create, migrate) the store at `path` for writing. One process writes; any number may read."""
         return cls(open_engine(path), split_of, now)
 
@@ -68,37 +68,37 @@ class Store:
 
         Raises StoreError when the task is unknown, or when it is not of the train split and would teach the policy.
         """
-        family_of(task_id)
+        task_family(task_id)
         try:
             split = self._split_of(task_id)
         except Exception as error:
             raise StoreError(f"task {task_id} is refused: its split is not known ({error})") from error
-        if purpose in TEACHING_PURPOSES and split != TEACHING_SPLIT:
+        if purpose in TRAINING_PURPOSES and split != TRAINING_SPLIT:
             raise StoreError(
                 f"task {task_id} is of the {split} split: it must not be run for {purpose.value}, only for eval"
             )
         return split
 
-    def admit_task(self, session: Session, task_id: str, purpose: Purpose) -> TaskRow:
+    def register_task(self, session: Session, task_id: str, purpose: Purpose) -> TaskTable:
         """Check and register a task. Raises StoreError as `check_task`, or when its split is not what it was at first."""
         split = self.check_task(task_id, purpose)
-        row = session.get(TaskRow, task_id)
+        row = session.get(TaskTable, task_id)
         if row is None:
-            row = TaskRow(task_id=task_id, family=family_of(task_id), split=split)
+            row = TaskTable(task_id=task_id, family=task_family(task_id), split=split)
             session.add(row)
             session.flush()
         elif row.split != split:
             raise StoreError(f"task {task_id} was of the {row.split} split when it was first run and is of {split} now")
         return row
 
-    def add_trajectory(self, session: Session, row: TrajectoryRow) -> bool:
+    def add_trajectory(self, session: Session, row: TrajectoryPayload) -> bool:
         """Append a trajectory with its steps; False when this rollout has one already.
 
         Raises StoreError when the rollout was never handed out, or was handed out as something else, or its task may not enter.
         """
         if session.scalar(select(TrajectoryTable.seq).where(TrajectoryTable.rollout_id == row.rollout_id)) is not None:
             return False
-        rollout = session.scalar(select(RolloutRow).where(RolloutRow.rollout_id == row.rollout_id))
+        rollout = session.scalar(select(RolloutTable).where(RolloutTable.rollout_id == row.rollout_id))
         if rollout is None:
             raise StoreError(f"rollout {row.rollout_id} was never handed out")
         for name in ("group_id", "task_id", "purpose", "phase"):
@@ -106,7 +106,7 @@ class Store:
                 raise StoreError(
                     f"rollout {row.rollout_id} was handed out with {name} {getattr(rollout, name)!r}, not {getattr(row, name)!r}"
                 )
-        task = self.admit_task(session, row.task_id, row.purpose)
+        task = self.register_task(session, row.task_id, row.purpose)
         versions = [span[0] for step in row.steps for span in step.version_spans]
         session.add(
             TrajectoryTable(
@@ -129,10 +129,10 @@ class Store:
             )
         )
         session.flush()
-        session.add_all(_step_table(row.rollout_id, step.value()) for step in row.steps)
+        session.add_all(_step_table(row.rollout_id, step.to_value()) for step in row.steps)
         return True
 
-    def log(self, session: Session, kind: str, **data: Any) -> None:
+    def record_event(self, session: Session, kind: str, **data: Any) -> None:
         """Append an event."""
         session.add(EventTable(at_s=self.now(), kind=kind, data=data))
 
@@ -161,13 +161,13 @@ def read_trajectory(session: Session, row: TrajectoryTable) -> Trajectory:
     )
 
 
-def page_of_trajectories(
+def list_trajectories(
     session: Session, phase: str, after: int, limit: int
-) -> tuple[list[TrajectoryRow], int | None]:
+) -> tuple[list[TrajectoryPayload], int | None]:
     """Up to `limit` trajectories of a phase stored after sequence number `after`, and the number to go on from."""
     query = select(TrajectoryTable).where(TrajectoryTable.phase == phase, TrajectoryTable.seq > after)
     found: Sequence[TrajectoryTable] = session.scalars(query.order_by(TrajectoryTable.seq).limit(limit)).all()
-    rows = [TrajectoryRow.of(read_trajectory(session, row)) for row in found]
+    rows = [TrajectoryPayload.from_value(read_trajectory(session, row)) for row in found]
     return rows, found[-1].seq if len(found) == limit else None
 
 
@@ -185,8 +185,8 @@ def _step_table(rollout_id: str, step: StepRecord) -> StepTable:
         text=step.text,
         action=None if step.action is None else dict(step.action),
         parse_error=step.parse_error,
-        sampling=SamplingSpec.of(step.sampling).model_dump(),
-        stop=step.stop.value,
+        sampling=SamplingPayload.from_value(step.sampling).model_dump(),
+        finish_reason=step.finish_reason.value,
         model_s=step.model_s,
         env_s=step.env_s,
     )
@@ -223,8 +223,8 @@ def _step_record(row: StepTable) -> StepRecord:
         text=row.text,
         action=row.action,
         parse_error=row.parse_error,
-        sampling=SamplingSpec(**row.sampling).value(),
-        stop=StopReason(row.stop),
+        sampling=SamplingPayload(**row.sampling).to_value(),
+        finish_reason=FinishReason(row.finish_reason),
         model_s=row.model_s,
         env_s=row.env_s,
     )

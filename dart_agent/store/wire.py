@@ -5,21 +5,21 @@ Rule: pydantic only; unknown fields are errors. Rows are in `dart_agent.store.ro
 they are blobs by content hash in a directory that all processes share.
 Non-goals: no behaviour.
 
-    POST /work/claim            ClaimRequest -> ClaimReply   waits up to `wait_s`
-    POST /work/heartbeat        Heartbeat                    extends the deadlines of what a worker holds
+    POST /work/assign            AssignmentRequest -> AssignmentReply   waits up to `wait_s`
+    POST /work/heartbeat        HeartbeatRequest                    extends the deadlines of what a worker holds
     POST /work/abandon          AbandonRequest
-    POST /work/release          ReleaseRequest -> Count      a worker is gone: hand its rollouts out again at once
-    POST /trajectories          TrajectoryRow -> StoredReply  idempotent by rollout id
+    POST /work/release          ReleaseRequest -> CountReply      a worker is gone: hand its rollouts out again at once
+    POST /trajectories          TrajectoryPayload -> StoreTrajectoryReply  idempotent by rollout id
     GET  /trajectories          ?phase=&after=&limit= -> TrajectoryPage
-    POST /phases                PhaseSpec -> PhaseView       idempotent by name
-    GET  /phases/{name}         -> PhaseView
-    POST /phases/{name}/stop    -> PhaseView
+    POST /phases                PhaseSpec -> PhaseStatus       idempotent by name
+    GET  /phases/{name}         -> PhaseStatus
+    POST /phases/{name}/stop    -> PhaseStatus
     GET  /phases/{name}/results -> list[EpisodeResult]
     POST /batches/next          BatchRequest -> BatchReply   waits up to `wait_s`
     POST /batches/{id}/done     BatchReport
     POST /versions              VersionRecord                idempotent by number
     GET  /versions/latest       -> VersionReply
-    GET  /stats                 -> Stats
+    GET  /stats                 -> DataManagerStats
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from dart_agent.store.rows import DataModel, SamplingSpec, StepRow, TrajectoryRow, WorkItemRow
+from dart_agent.store.rows import DataManagerModel, SamplingPayload, StepPayload, TrajectoryPayload, WorkItemPayload
 from dart_agent.types import Purpose
 from dart_envs.types import EndReason
 
@@ -36,7 +36,7 @@ Split = Literal["train", "validation", "test"]
 PhaseState = Literal["active", "stopped", "done"]
 
 
-class ClaimRequest(DataModel):
+class AssignmentRequest(DataManagerModel):
     """Repeating a request with the same `request_id` returns the same rollout (a lost reply costs nothing)."""
 
     worker_id: str = Field(min_length=1, max_length=128)
@@ -44,52 +44,52 @@ class ClaimRequest(DataModel):
     wait_s: float = Field(default=0.0, ge=0, le=30, description="how long to wait for work before the answer is None")
 
 
-class ClaimReply(DataModel):
+class AssignmentReply(DataManagerModel):
     """`item` is None when there is nothing to do right now."""
 
-    item: WorkItemRow | None
+    item: WorkItemPayload | None
     deadline_s: float | None = Field(description="seconds until the claim lapses without a heartbeat")
 
 
-class Heartbeat(DataModel):
+class HeartbeatRequest(DataManagerModel):
     """The worker is alive and still runs what it claimed."""
 
     worker_id: str
 
 
-class AbandonRequest(DataModel):
+class AbandonRequest(DataManagerModel):
     """Give one rollout back."""
 
     rollout_id: str
     cause: str = Field(max_length=500)
 
 
-class ReleaseRequest(DataModel):
+class ReleaseRequest(DataManagerModel):
     """Give back everything that `worker_id` holds; None: everything that anyone holds (all workers are gone)."""
 
     worker_id: str | None
 
 
-class Count(DataModel):
+class CountReply(DataManagerModel):
     """How many rows were touched."""
 
     count: int
 
 
-class StoredReply(DataModel):
+class StoreTrajectoryReply(DataManagerModel):
     """`stored` is False when this rollout had a trajectory already: the first one counts."""
 
     stored: bool
 
 
-class TrajectoryPage(DataModel):
+class TrajectoryPage(DataManagerModel):
     """Trajectories in the order they were stored; pass `next_after` to go on, None at the end."""
 
-    trajectories: list[TrajectoryRow]
+    trajectories: list[TrajectoryPayload]
     next_after: int | None
 
 
-class TaskSelection(DataModel):
+class TaskSelection(DataManagerModel):
     """Tasks of a suite by split: `count` in all, spread evenly over the families; None takes all of them."""
 
     suite: str = "basics"
@@ -98,7 +98,7 @@ class TaskSelection(DataModel):
     count: int | None = Field(default=None, ge=1)
 
 
-class PhaseSpec(DataModel):
+class PhaseSpec(DataManagerModel):
     """What to run. Give either `task_ids` or `select`.
 
     A phase with `endless` false is a fixed list of (task, repeat) items and is done when each has a verdict; masked ones are retried.
@@ -110,7 +110,7 @@ class PhaseSpec(DataModel):
     task_ids: list[str] | None = None
     select: TaskSelection | None = None
     rollouts_per_task: int = Field(default=1, ge=1, le=256)
-    sampling: SamplingSpec = SamplingSpec()
+    sampling: SamplingPayload = SamplingPayload()
     max_steps: int = Field(ge=1)
     endless: bool = False
     max_attempts: int = Field(default=5, ge=1, description="tries per item before it counts as failed")
@@ -130,14 +130,14 @@ class PhaseSpec(DataModel):
         return self
 
 
-class FamilyTally(DataModel):
+class FamilyResult(DataManagerModel):
     """Verdicts of one task family."""
 
     episodes: int
     mean_reward: float
 
 
-class PhaseView(DataModel):
+class PhaseStatus(DataManagerModel):
     """Progress of a phase. `total` is None when endless; `failed` items used up their attempts without a verdict."""
 
     name: str
@@ -150,10 +150,10 @@ class PhaseView(DataModel):
     in_flight: int
     queued: int
     mean_reward: float | None
-    families: dict[str, FamilyTally]
+    families: dict[str, FamilyResult]
 
 
-class EpisodeResult(DataModel):
+class EpisodeResult(DataManagerModel):
     """Verdict of one (task, repeat) item of a phase."""
 
     task_id: str
@@ -166,14 +166,14 @@ class EpisodeResult(DataModel):
     duration_s: float
 
 
-class BatchRequest(DataModel):
+class BatchRequest(DataManagerModel):
     """Ask for the next training batch at the trainer's version."""
 
     trainer_version: int = Field(ge=0)
     wait_s: float = Field(default=30.0, ge=0, le=300)
 
 
-class BatchMember(DataModel):
+class BatchMember(DataManagerModel):
     """One trajectory of a group; all of them make the baseline, also those whose tokens are withheld."""
 
     rollout_id: str
@@ -182,7 +182,7 @@ class BatchMember(DataModel):
     source: Literal["fresh", "pool"]
 
 
-class BatchGroup(DataModel):
+class BatchGroup(DataManagerModel):
     """The members of one GRPO group."""
 
     group_id: str
@@ -191,17 +191,17 @@ class BatchGroup(DataModel):
     members: list[BatchMember]
 
 
-class BatchRow(DataModel):
+class BatchRow(DataManagerModel):
     """One training row by reference to its images; `trainable` are the token ranges that passed the staleness gate."""
 
     group_id: str
     rollout_id: str
-    step: StepRow
+    step: StepPayload
     trainable: list[tuple[int, int]]
 
 
-class Batch(DataModel):
-    """What one optimiser round trains on. `withheld` counts steps that were left out, by reason."""
+class Batch(DataManagerModel):
+    """What one optimiser round trains on. `excluded_steps` counts steps that were left out, by reason."""
 
     batch_id: str
     trainer_version: int
@@ -209,17 +209,17 @@ class Batch(DataModel):
     rows: list[BatchRow]
     staleness_mean: float
     staleness_max: int
-    withheld: dict[str, int]
+    excluded_steps: dict[str, int]
 
 
-class BatchReply(DataModel):
-    """`batch` is None when there was not enough; `training` is False when no training phase can deliver any more."""
+class BatchReply(DataManagerModel):
+    """`batch` is None when there was not enough; `training_active` is False when no training phase can deliver any more."""
 
     batch: Batch | None
-    training: bool
+    training_active: bool
 
 
-class UnusedStep(DataModel):
+class UnusedStep(DataManagerModel):
     """A step the trainer left out, and why."""
 
     rollout_id: str
@@ -227,7 +227,7 @@ class UnusedStep(DataModel):
     reason: str
 
 
-class BatchReport(DataModel):
+class BatchReport(DataManagerModel):
     """The trainer is done with a batch: it became policy `version`."""
 
     version: int
@@ -235,50 +235,50 @@ class BatchReport(DataModel):
     unused: list[UnusedStep] = Field(default_factory=list)
 
 
-class VersionRecord(DataModel):
+class VersionRecord(DataManagerModel):
     """A published policy: a complete model directory."""
 
     version: int = Field(ge=0)
     path: str
 
 
-class VersionReply(DataModel):
+class VersionReply(DataManagerModel):
     """The newest published policy, None before the first."""
 
     latest: VersionRecord | None
 
 
-class FaultTally(DataModel):
+class EpisodeCounts(DataManagerModel):
     """Episodes that were played, and those of them without a verdict through a fault that is not the policy's."""
 
     episodes: int
     masked: int
 
     @property
-    def share(self) -> float:
+    def masked_fraction(self) -> float:
         """Masked episodes among all, 0 where none was played."""
         return self.masked / self.episodes if self.episodes else 0.0
 
 
-class Stats(DataModel):
+class DataManagerStats(DataManagerModel):
     """The data manager in numbers.
 
-    played: without demonstrations; by the newest version that wrote in an episode, where one did. last_fault: the newest cause of masking.
-    most_at_once: the most episodes, each on a desktop of its own, that ran at the same moment.
+    episode_counts: without demonstrations; by the newest version that wrote in an episode, where one did. last_masked_cause: the newest cause of masking.
+    max_concurrent_episodes: the most episodes, each on a desktop of its own, that ran at the same moment.
     """
 
     trajectories: int
     steps: int
-    played: FaultTally
-    played_by_version: dict[int, FaultTally]
-    played_by_family: dict[str, FaultTally]
-    last_fault: str | None
-    most_at_once: int
+    episode_counts: EpisodeCounts
+    episode_counts_by_version: dict[int, EpisodeCounts]
+    episode_counts_by_family: dict[str, EpisodeCounts]
+    last_masked_cause: str | None
+    max_concurrent_episodes: int
     groups: dict[str, int]
     dropped_groups: dict[str, int]
     rollouts: dict[str, int]
     batches: dict[str, int]
     rows_used: int
-    rows_withheld: dict[str, int]
+    rows_excluded: dict[str, int]
     latest_version: int | None
     success_rate: dict[str, float] = Field(description="over the latest training rollouts, per family")

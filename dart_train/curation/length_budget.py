@@ -18,7 +18,7 @@ class LengthBudgetSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool = False
-    margin: int = Field(default=1, ge=0, description="steps on top of the longest success")
+    margin_steps: int = Field(default=1, ge=0, description="steps on top of the longest success")
     min_successes: int = Field(default=8, ge=1)
 
 
@@ -26,4 +26,4 @@ def length_budget(limit: int, success_lengths: Sequence[int], settings: LengthBu
     """Steps allowed. success_lengths: steps of each success so far."""
     if not settings.enabled or len(success_lengths) < settings.min_successes:
         return limit
-    return min(limit, max(success_lengths) + settings.margin)
+    return min(limit, max(success_lengths) + settings.margin_steps)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def keep_undecided(entropies: Sequence[float], fraction: float) -> list[bool]:
+def select_high_entropy(entropies: Sequence[float], fraction: float) -> list[bool]:
     """Which steps of one group to keep. fraction: in (0, 1]; 1 keeps all."""
     if not 0 < fraction <= 1:
         raise ValueError(f"the kept fraction of steps is in (0, 1], not {fraction}")

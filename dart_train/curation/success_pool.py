@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class SuccessPoolSettings(BaseModel):
+class ExperiencePoolSettings(BaseModel):
     """Off by default: all-failure groups are then dropped."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -24,7 +24,7 @@ class SuccessPoolSettings(BaseModel):
     )
 
 
-def pick_success(ages: Sequence[int], settings: SuccessPoolSettings) -> int | None:
+def select_success(ages: Sequence[int], settings: ExperiencePoolSettings) -> int | None:
     """Index of the stored success to use, None when there is none young enough.
 
     ages: of the stored successes of the task, newest first.

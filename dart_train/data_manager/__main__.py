@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from dart_agent.errors import ConfigError, StoreError
 from dart_agent.store.blobs import ImageStore
-from dart_agent.store.trajectories import Store
+from dart_agent.store.trajectories import TrajectoryStore
 from dart_train.data_manager.catalog import SuiteCatalog, TaskCatalog
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.service import DataManager
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None, catalog: TaskCatalog | None = None) 
     parser.add_argument("--config", type=Path, required=True, help="JSON file (dart_train.data_manager.config)")
     try:
         config = read_config(parser.parse_args(argv).config)
-        with sole_writer(config.database), listening(config.socket) as listener:
+        with writer_lock(config.database), unix_listener(config.socket) as listener:
             asyncio.run(serve(config, listener, catalog or SuiteCatalog()))
     except (ConfigError, StoreError) as error:
         print(f"data manager: {error}", file=sys.stderr)
@@ -62,7 +62,7 @@ async def serve(config: DataManagerConfig, listener: socket.socket, catalog: Tas
 
     from dart_train.data_manager.app import create_app
 
-    store = Store.open(config.database, catalog.split_of)
+    store = TrajectoryStore.open(config.database, catalog.split_of)
     try:
         manager = DataManager(store, ImageStore(config.images), catalog, config)
         settings = uvicorn.Config(
@@ -85,7 +85,7 @@ async def serve(config: DataManagerConfig, listener: socket.socket, catalog: Tas
 
 
 @contextmanager
-def sole_writer(database: Path) -> Iterator[None]:
+def writer_lock(database: Path) -> Iterator[None]:
     """Hold the store's lock. Raises ConfigError when another data manager has it."""
     database.parent.mkdir(parents=True, exist_ok=True)
     with database.with_suffix(".lock").open("w", encoding="utf-8") as handle:
@@ -97,7 +97,7 @@ def sole_writer(database: Path) -> Iterator[None]:
 
 
 @contextmanager
-def listening(path: Path) -> Iterator[socket.socket]:
+def unix_listener(path: Path) -> Iterator[socket.socket]:
     """A listening Unix socket, mode 0600; the lock was taken before, so an old socket file is a leftover."""
     if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         raise ConfigError(

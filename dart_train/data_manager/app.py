@@ -18,22 +18,22 @@ from fastapi.responses import JSONResponse
 
 from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import StoreError
-from dart_agent.store.rows import TrajectoryRow
+from dart_agent.store.rows import TrajectoryPayload
 from dart_agent.store.wire import (
     AbandonRequest,
+    AssignmentReply,
+    AssignmentRequest,
     BatchReply,
     BatchReport,
     BatchRequest,
-    ClaimReply,
-    ClaimRequest,
-    Count,
+    CountReply,
+    DataManagerStats,
     EpisodeResult,
-    Heartbeat,
+    HeartbeatRequest,
     PhaseSpec,
-    PhaseView,
+    PhaseStatus,
     ReleaseRequest,
-    Stats,
-    StoredReply,
+    StoreTrajectoryReply,
     TrajectoryPage,
     VersionRecord,
     VersionReply,
@@ -47,7 +47,7 @@ BATCH_RECHECK_S = 5.0
 """A waiting trainer looks again this often even if nothing was reported: a lapsed claim can complete a group."""
 
 
-class _Writer:
+class _SerialExecutor:
     """Runs verbs on one thread, and tells those who wait when something changed."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ def create_app(manager: DataManager, clock: Clock | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.writer = _Writer()
+        app.state.writer = _SerialExecutor()
         yield
         app.state.writer.close()
 
@@ -92,12 +92,12 @@ def create_app(manager: DataManager, clock: Clock | None = None) -> FastAPI:
     app.add_exception_handler(StoreError, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
 
-    @app.post("/work/claim")
-    async def claim(body: ClaimRequest, request: Request) -> ClaimReply:
+    @app.post("/work/assign")
+    async def assign(body: AssignmentRequest, request: Request) -> AssignmentReply:
         give_up_at_s = time.monotonic() + body.wait_s
         while True:
             seen = _writer(request).changes
-            reply = await _writer(request).run(manager.claim, body.worker_id, body.request_id)
+            reply = await _writer(request).run(manager.assign, body.worker_id, body.request_id)
             left_s = give_up_at_s - time.monotonic()
             if reply.item is not None or left_s <= 0:
                 return reply
@@ -106,26 +106,26 @@ def create_app(manager: DataManager, clock: Clock | None = None) -> FastAPI:
                 return reply
 
     @app.post("/work/heartbeat")
-    async def heartbeat(body: Heartbeat, request: Request) -> Count:
-        return Count(count=await _writer(request).run(manager.heartbeat, body.worker_id))
+    async def heartbeat(body: HeartbeatRequest, request: Request) -> CountReply:
+        return CountReply(count=await _writer(request).run(manager.heartbeat, body.worker_id))
 
     @app.post("/work/abandon")
-    async def abandon(body: AbandonRequest, request: Request) -> Count:
+    async def abandon(body: AbandonRequest, request: Request) -> CountReply:
         await _writer(request).run(manager.abandon, body.rollout_id, body.cause)
         await _writer(request).notify()
-        return Count(count=1)
+        return CountReply(count=1)
 
     @app.post("/work/release")
-    async def release(body: ReleaseRequest, request: Request) -> Count:
+    async def release(body: ReleaseRequest, request: Request) -> CountReply:
         count = await _writer(request).run(manager.release, body.worker_id)
         await _writer(request).notify()
-        return Count(count=count)
+        return CountReply(count=count)
 
     @app.post("/trajectories")
-    async def report(body: TrajectoryRow, request: Request) -> StoredReply:
+    async def report(body: TrajectoryPayload, request: Request) -> StoreTrajectoryReply:
         stored = await _writer(request).run(manager.report, body)
         await _writer(request).notify()
-        return StoredReply(stored=stored)
+        return StoreTrajectoryReply(stored=stored)
 
     @app.get("/trajectories")
     async def trajectories(
@@ -134,17 +134,17 @@ def create_app(manager: DataManager, clock: Clock | None = None) -> FastAPI:
         return await _writer(request).run(manager.trajectories, phase, after, limit)
 
     @app.post("/phases")
-    async def start_phase(body: PhaseSpec, request: Request) -> PhaseView:
+    async def start_phase(body: PhaseSpec, request: Request) -> PhaseStatus:
         view = await _writer(request).run(manager.start_phase, body)
         await _writer(request).notify()
         return view
 
     @app.get("/phases/{name}")
-    async def phase(name: str, request: Request) -> PhaseView:
+    async def phase(name: str, request: Request) -> PhaseStatus:
         return await _writer(request).run(manager.phase, name)
 
     @app.post("/phases/{name}/stop")
-    async def stop_phase(name: str, request: Request) -> PhaseView:
+    async def stop_phase(name: str, request: Request) -> PhaseStatus:
         view = await _writer(request).run(manager.stop_phase, name)
         await _writer(request).notify()
         return view
@@ -162,13 +162,13 @@ def create_app(manager: DataManager, clock: Clock | None = None) -> FastAPI:
             left_s = give_up_at_s - time.monotonic()
             if reply.batch is not None:
                 await _writer(request).notify()
-            if reply.batch is not None or not reply.training or left_s <= 0:
+            if reply.batch is not None or not reply.training_active or left_s <= 0:
                 return reply
             await _writer(request).wait(seen, min(left_s, BATCH_RECHECK_S))
 
     @app.post("/batches/{batch_id}/done")
-    async def batch_done(batch_id: str, body: BatchReport, request: Request) -> Count:
-        return Count(count=await _writer(request).run(manager.batch_done, batch_id, body))
+    async def batch_done(batch_id: str, body: BatchReport, request: Request) -> CountReply:
+        return CountReply(count=await _writer(request).run(manager.batch_done, batch_id, body))
 
     @app.post("/versions")
     async def publish(body: VersionRecord, request: Request) -> VersionReply:
@@ -179,14 +179,14 @@ def create_app(manager: DataManager, clock: Clock | None = None) -> FastAPI:
         return await _writer(request).run(manager.latest)
 
     @app.get("/stats")
-    async def stats(request: Request) -> Stats:
+    async def stats(request: Request) -> DataManagerStats:
         return await _writer(request).run(manager.stats)
 
     return app
 
 
-def _writer(request: Request) -> _Writer:
-    writer: _Writer = request.app.state.writer
+def _writer(request: Request) -> _SerialExecutor:
+    writer: _SerialExecutor = request.app.state.writer
     return writer
 
 

@@ -17,14 +17,14 @@ from sqlalchemy.orm import Session
 
 from dart_agent.errors import StoreError
 from dart_agent.store import work
-from dart_agent.store.models import BatchMemberTable, BatchTable, GroupRow, TrajectoryTable
-from dart_agent.store.rows import StepRow
-from dart_agent.store.trajectories import Store, family_of, read_steps
+from dart_agent.store.models import BatchMemberTable, BatchTable, GroupTable, TrajectoryTable
+from dart_agent.store.rows import StepPayload
+from dart_agent.store.trajectories import TrajectoryStore, read_steps, task_family
 from dart_agent.store.wire import Batch, BatchGroup, BatchMember, BatchReport, BatchRow
 from dart_agent.types import Purpose, StepRecord
-from dart_train.curation.informative import why_uninformative
+from dart_train.curation.experience_pool import select_success
+from dart_train.curation.informative import uninformative_reason
 from dart_train.curation.staleness import Span, token_staleness, trainable_ranges
-from dart_train.curation.success_pool import pick_success
 from dart_train.data_manager import history
 from dart_train.data_manager.config import DataManagerConfig
 
@@ -38,15 +38,15 @@ NO_STEP = -1
 class _Candidate:
     """A group that can train: its members, and the token ranges of every step."""
 
-    group: GroupRow
+    group: GroupTable
     members: tuple[tuple[TrajectoryTable, Source], ...]
     trainable: dict[tuple[str, int], list[tuple[int, int]]]
 
 
-class BatchMaker:
+class BatchBuilder:
     """Forms batches. Holds no state."""
 
-    def __init__(self, store: Store, config: DataManagerConfig) -> None:
+    def __init__(self, store: TrajectoryStore, config: DataManagerConfig) -> None:
         self._store = store
         self._config = config
 
@@ -76,31 +76,31 @@ class BatchMaker:
         for row in members:
             row.reason = row.reason or reasons.get((row.rollout_id, row.index))
         for group_id in {row.group_id for row in members}:
-            session.scalars(select(GroupRow).where(GroupRow.group_id == group_id)).one().state = "used"
-        self._store.log(session, "batch_done", batch_id=batch_id, version=report.version)
+            session.scalars(select(GroupTable).where(GroupTable.group_id == group_id)).one().state = "used"
+        self._store.record_event(session, "batch_done", batch_id=batch_id, version=report.version)
         return 1
 
     def _candidates(self, session: Session, trainer_version: int) -> list[_Candidate]:
         """The oldest groups that can train, as many as a batch takes; those that cannot are dropped on the way."""
-        query = select(GroupRow).where(GroupRow.purpose == Purpose.TRAIN.value, GroupRow.state == "ready")
+        query = select(GroupTable).where(GroupTable.purpose == Purpose.TRAIN.value, GroupTable.state == "ready")
         found: list[_Candidate] = []
-        for group in session.scalars(query.order_by(GroupRow.seq)):
+        for group in session.scalars(query.order_by(GroupTable.seq)):
             if len(found) == self._config.batch.max_groups:
                 break
-            candidate = self._examine(session, group, trainer_version)
+            candidate = self._as_candidate(session, group, trainer_version)
             if isinstance(candidate, _Candidate):
                 found.append(candidate)
             else:
                 group.state, group.reason = "dropped", candidate
-                self._store.log(session, "group_dropped", group_id=group.group_id, reason=candidate)
+                self._store.record_event(session, "group_dropped", group_id=group.group_id, reason=candidate)
         return found
 
-    def _examine(self, session: Session, group: GroupRow, trainer_version: int) -> _Candidate | str:
+    def _as_candidate(self, session: Session, group: GroupTable, trainer_version: int) -> _Candidate | str:
         """The group as a candidate, or why it cannot train."""
         members: list[tuple[TrajectoryTable, Source]] = [
-            (row, "fresh") for row in history.verdicts(session, group.group_id)
+            (row, "fresh") for row in history.rewarded_trajectories(session, group.group_id)
         ]
-        reason = why_uninformative([_reward(row) for row, _ in members], self._config.batch.min_members)
+        reason = uninformative_reason([_reward(row) for row, _ in members], self._config.batch.min_members)
         if reason == "all_failed":
             rescue = self._from_pool(session, group.task_id, trainer_version)
             if rescue is None:
@@ -109,7 +109,7 @@ class BatchMaker:
         elif reason is not None:
             return reason
         trainable = {
-            (row.rollout_id, step.index): self._gate(step, trainer_version, source)
+            (row.rollout_id, step.index): self._fresh_ranges(step, trainer_version, source)
             for row, source in members
             for step in read_steps(session, row.rollout_id)
         }
@@ -120,13 +120,13 @@ class BatchMaker:
     def _from_pool(self, session: Session, task_id: str, trainer_version: int) -> TrajectoryTable | None:
         successes = history.stored_successes(session, task_id)
         ages = [trainer_version - (row.version_min or 0) for row in successes]
-        chosen = pick_success(ages, self._config.curation.success_pool)
+        chosen = select_success(ages, self._config.curation.experience_pool)
         return None if chosen is None else successes[chosen]
 
-    def _gate(self, step: StepRecord, trainer_version: int, source: Source) -> list[tuple[int, int]]:
+    def _fresh_ranges(self, step: StepRecord, trainer_version: int, source: Source) -> list[tuple[int, int]]:
         if not step.logprobs_T:
             return []
-        bound = self._config.curation.success_pool.max_age if source == "pool" else self._config.batch.max_staleness
+        bound = self._config.curation.experience_pool.max_age if source == "pool" else self._config.batch.max_staleness
         return trainable_ranges(_spans(step), trainer_version, bound)
 
     def _issue(self, session: Session, trainer_version: int, candidates: Sequence[_Candidate]) -> Batch:
@@ -156,14 +156,14 @@ class BatchMaker:
                         )
                     )
         session.flush()
-        self._store.log(session, "batch_issued", batch_id=batch.batch_id, groups=len(candidates))
+        self._store.record_event(session, "batch_issued", batch_id=batch.batch_id, groups=len(candidates))
         return self._read(session, batch)
 
     def _read(self, session: Session, batch: BatchTable) -> Batch:
         groups: dict[str, BatchGroup] = {}
         rows: list[BatchRow] = []
         staleness: list[int] = []
-        withheld: Counter[str] = Counter()
+        excluded_steps: Counter[str] = Counter()
         steps: dict[tuple[str, str], dict[int, StepRecord]] = {}
         for member in self._members(session, batch.batch_id):
             key = (member.group_id, member.rollout_id)
@@ -171,7 +171,7 @@ class BatchMaker:
                 steps[key] = {step.index: step for step in read_steps(session, member.rollout_id)}
                 self._add_member(session, groups, member)
             if member.reason is not None:
-                withheld[member.reason] += 1
+                excluded_steps[member.reason] += 1
                 continue
             step = steps[key][member.index]
             ranges = [(item[0], item[1]) for item in member.trainable]
@@ -179,7 +179,10 @@ class BatchMaker:
             staleness += [by_token[position] for start, end in ranges for position in range(start, end)]
             rows.append(
                 BatchRow(
-                    group_id=member.group_id, rollout_id=member.rollout_id, step=StepRow.of(step), trainable=ranges
+                    group_id=member.group_id,
+                    rollout_id=member.rollout_id,
+                    step=StepPayload.from_value(step),
+                    trainable=ranges,
                 )
             )
         return Batch(
@@ -189,14 +192,14 @@ class BatchMaker:
             rows=rows,
             staleness_mean=sum(staleness) / len(staleness) if staleness else 0.0,
             staleness_max=max(staleness, default=0),
-            withheld=dict(withheld),
+            excluded_steps=dict(excluded_steps),
         )
 
     def _add_member(self, session: Session, groups: dict[str, BatchGroup], member: BatchMemberTable) -> None:
         group = groups.get(member.group_id)
         if group is None:
-            row = session.scalars(select(GroupRow).where(GroupRow.group_id == member.group_id)).one()
-            group = BatchGroup(group_id=row.group_id, task_id=row.task_id, family=family_of(row.task_id), members=[])
+            row = session.scalars(select(GroupTable).where(GroupTable.group_id == member.group_id)).one()
+            group = BatchGroup(group_id=row.group_id, task_id=row.task_id, family=task_family(row.task_id), members=[])
             groups[row.group_id] = group
         found = session.scalars(select(TrajectoryTable).where(TrajectoryTable.rollout_id == member.rollout_id)).one()
         source: Source = "pool" if member.source == "pool" else "fresh"

@@ -55,10 +55,10 @@ class SuiteCatalog:
             ids = [list(suite.tasks(split=selection.split, families=[family])) for family in families]
         except (TaskError, KeyError) as error:
             raise StoreError(f"cannot select tasks: {error}") from error
-        return spread(ids, selection.count)
+        return interleave_families(ids, selection.count)
 
 
-def spread(ids_by_family: Sequence[Sequence[str]], count: int | None) -> list[str]:
+def interleave_families(ids_by_family: Sequence[Sequence[str]], count: int | None) -> list[str]:
     """The first `count` ids (None: all), taken in turn from each family. Raises StoreError when there are fewer."""
     turns = [task_id for task_id in chain.from_iterable(zip_longest(*ids_by_family)) if task_id is not None]
     if count is not None and len(turns) < count:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from dart_train.curation.experience_pool import ExperiencePoolSettings
 from dart_train.curation.length_budget import LengthBudgetSettings
 from dart_train.curation.rollout_budget import RolloutBudgetSettings
-from dart_train.curation.success_pool import SuccessPoolSettings
 from dart_train.curation.task_sampler import TaskSamplerSettings
 
 
@@ -28,7 +28,7 @@ class CurationSettings(Section):
     task_sampler: TaskSamplerSettings = TaskSamplerSettings()
     rollout_budget: RolloutBudgetSettings = RolloutBudgetSettings()
     length_budget: LengthBudgetSettings = LengthBudgetSettings()
-    success_pool: SuccessPoolSettings = SuccessPoolSettings()
+    experience_pool: ExperiencePoolSettings = ExperiencePoolSettings()
 
 
 class BatchSettings(Section):
@@ -55,7 +55,7 @@ class BatchSettings(Section):
 class DataManagerConfig(Section):
     """Everything the process needs.
 
-    claim_timeout_s: a claim without heartbeat or report lapses after it. parallel_groups: training groups that are worked on at the same
+    assignment_timeout_s: a claim without heartbeat or report lapses after it. parallel_groups: training groups that are worked on at the same
     time before workers share one; as many as there are desktops lets no desktop wait while another prepares a task.
     """
 
@@ -63,7 +63,7 @@ class DataManagerConfig(Section):
     images: Path
     socket: Path
     seed: int = 0
-    claim_timeout_s: float = Field(default=300.0, gt=0)
+    assignment_timeout_s: float = Field(default=300.0, gt=0)
     parallel_groups: int = Field(default=1, ge=1)
     batch: BatchSettings = BatchSettings()
     curation: CurationSettings = CurationSettings()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from dart_agent.store.models import GroupRow, TrajectoryTable
+from dart_agent.store.models import GroupTable, TrajectoryTable
 from dart_agent.types import Purpose
 
 SUCCESS_WINDOW = 256
@@ -59,20 +59,20 @@ def success_lengths(session: Session, family: str) -> list[int]:
 
 def groups_opened(session: Session, phase: str) -> dict[str, int]:
     """How many groups a phase has opened, per task."""
-    query = select(GroupRow.task_id, func.count()).where(GroupRow.phase == phase).group_by(GroupRow.task_id)
+    query = select(GroupTable.task_id, func.count()).where(GroupTable.phase == phase).group_by(GroupTable.task_id)
     return {task_id: count for task_id, count in session.execute(query)}
 
 
 def ready_groups(session: Session, phase: str | None = None) -> int:
     """How many training groups wait for the trainer."""
-    query = select(func.count()).select_from(GroupRow)
-    query = query.where(GroupRow.purpose == Purpose.TRAIN.value, GroupRow.state == "ready")
+    query = select(func.count()).select_from(GroupTable)
+    query = query.where(GroupTable.purpose == Purpose.TRAIN.value, GroupTable.state == "ready")
     if phase is not None:
-        query = query.where(GroupRow.phase == phase)
+        query = query.where(GroupTable.phase == phase)
     return session.scalar(query) or 0
 
 
-def verdicts(session: Session, group_id: str) -> Sequence[TrajectoryTable]:
+def rewarded_trajectories(session: Session, group_id: str) -> Sequence[TrajectoryTable]:
     """Trajectories of a group that have a reward, oldest first."""
     query = select(TrajectoryTable).where(TrajectoryTable.group_id == group_id, TrajectoryTable.reward.is_not(None))
     return session.scalars(query.order_by(TrajectoryTable.seq)).all()

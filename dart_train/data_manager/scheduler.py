@@ -14,10 +14,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dart_agent.store import work
-from dart_agent.store.models import GroupRow, PhaseRow, RolloutRow
-from dart_agent.store.trajectories import Store, family_of
+from dart_agent.store.models import GroupTable, PhaseTable, RolloutTable
+from dart_agent.store.trajectories import TrajectoryStore, task_family
 from dart_agent.types import Purpose
-from dart_train.curation.informative import why_uninformative
+from dart_train.curation.informative import uninformative_reason
 from dart_train.curation.length_budget import length_budget
 from dart_train.curation.pace import may_open_group
 from dart_train.curation.rollout_budget import rollout_budget
@@ -29,74 +29,76 @@ from dart_train.data_manager.config import DataManagerConfig
 class Scheduler:
     """Decides on work. Everything that changes is in the store, so a restart changes nothing; only task lists are kept here."""
 
-    def __init__(self, store: Store, config: DataManagerConfig) -> None:
+    def __init__(self, store: TrajectoryStore, config: DataManagerConfig) -> None:
         self._store = store
         self._config = config
         self._tasks: dict[str, dict[str, list[str]]] = {}
 
-    def claim(self, session: Session, worker_id: str, request_id: str) -> RolloutRow | None:
+    def assign(self, session: Session, worker_id: str, request_id: str) -> RolloutTable | None:
         """The next rollout for a worker; the same one again for a repeated request."""
         self.expire(session)
-        again = work.claimed_before(session, worker_id, request_id)
+        again = work.previous_assignment(session, worker_id, request_id)
         if again is not None:
             return again
-        deadline_s = self._store.now() + self._config.claim_timeout_s
-        active = session.scalars(select(PhaseRow).where(PhaseRow.state == "active").order_by(PhaseRow.seq)).all()
+        deadline_s = self._store.now() + self._config.assignment_timeout_s
+        active = session.scalars(select(PhaseTable).where(PhaseTable.state == "active").order_by(PhaseTable.seq)).all()
         for phase in sorted(active, key=lambda row: work.phase_spec(row).endless):
             if work.phase_spec(phase).endless:
-                rollout = self._claim_of_groups(session, phase, worker_id, request_id, deadline_s)
+                rollout = self._assign_from_groups(session, phase, worker_id, request_id, deadline_s)
             else:
-                rollout = work.claim_queued(session, phase.name, worker_id, request_id, deadline_s)
+                rollout = work.assign_oldest(session, phase.name, worker_id, request_id, deadline_s)
             if rollout is not None:
                 return rollout
         return None
 
-    def _claim_of_groups(
-        self, session: Session, phase: PhaseRow, worker_id: str, request_id: str, deadline_s: float
-    ) -> RolloutRow | None:
+    def _assign_from_groups(
+        self, session: Session, phase: PhaseTable, worker_id: str, request_id: str, deadline_s: float
+    ) -> RolloutTable | None:
         """A group of its own for each worker up to `parallel_groups`: then no worker waits while another prepares a desktop."""
 
-        def claim(*, may_share: bool) -> RolloutRow | None:
-            return work.claim_spread(session, phase.name, worker_id, request_id, deadline_s, may_share=may_share)
+        def assign(*, may_share: bool) -> RolloutTable | None:
+            return work.assign_from_least_busy_group(
+                session, phase.name, worker_id, request_id, deadline_s, may_share=may_share
+            )
 
-        rollout = claim(may_share=False)
-        if rollout is None and work.groups_under_way(session, phase.name) < self._config.parallel_groups:
+        rollout = assign(may_share=False)
+        if rollout is None and work.count_active_groups(session, phase.name) < self._config.parallel_groups:
             self._open_next_group(session, phase)
-            rollout = claim(may_share=False)
+            rollout = assign(may_share=False)
         if rollout is None:
-            rollout = claim(may_share=True)
+            rollout = assign(may_share=True)
         if rollout is None and self._open_next_group(session, phase):
-            rollout = claim(may_share=True)
+            rollout = assign(may_share=True)
         return rollout
 
     def expire(self, session: Session) -> None:
         """Put rollouts whose deadline has passed back into the queue."""
-        for rollout in work.lapsed_claims(session, self._store.now()):
-            self.hand_back(session, rollout, "claim lapsed", counts=True)
+        for rollout in work.expired_assignments(session, self._store.now()):
+            self.requeue(session, rollout, "assignment expired", uses_attempt=True)
 
-    def hand_back(self, session: Session, rollout: RolloutRow, cause: str, *, counts: bool) -> None:
+    def requeue(self, session: Session, rollout: RolloutTable, cause: str, *, uses_attempt: bool) -> None:
         """A claimed rollout will not be reported by its worker."""
-        work.hand_back(self._store, session, rollout, cause, counts=counts)
+        work.requeue(self._store, session, rollout, cause, uses_attempt=uses_attempt)
         session.flush()
-        if rollout.state not in work.OUTSTANDING:
-            self._after_end(session, rollout.group_id)
+        if rollout.state not in work.UNFINISHED_STATES:
+            self._close_if_finished(session, rollout.group_id)
 
-    def settle(self, session: Session, rollout_id: str, *, masked: bool) -> None:
+    def complete_rollout(self, session: Session, rollout_id: str, *, masked: bool) -> None:
         """A trajectory was stored."""
         rollout = work.find_rollout(session, rollout_id)
-        work.settle(self._store, session, rollout, masked=masked)
-        self._after_end(session, rollout.group_id)
+        work.complete_rollout(self._store, session, rollout, masked=masked)
+        self._close_if_finished(session, rollout.group_id)
 
-    def stop_phase(self, session: Session, phase: PhaseRow) -> None:
+    def stop_phase(self, session: Session, phase: PhaseTable) -> None:
         """Hand out nothing more of a phase; what runs may still report."""
         if phase.state != "active":
             return
         phase.state = "stopped"
         for group_id in work.cancel_queued(session, phase.name):
-            self._after_end(session, group_id)
-        self._store.log(session, "phase_stopped", name=phase.name)
+            self._close_if_finished(session, group_id)
+        self._store.record_event(session, "phase_stopped", name=phase.name)
 
-    def _open_next_group(self, session: Session, phase: PhaseRow) -> bool:
+    def _open_next_group(self, session: Session, phase: PhaseTable) -> bool:
         spec = work.phase_spec(phase)
         if not spec.endless:
             return False
@@ -108,7 +110,7 @@ class Scheduler:
         rates = history.success_rates(session, list(by_family), curation.task_sampler.window)
         random = Random(f"{self._config.seed}/{phase.name}/{sum(runs.values())}")
         task_id = choose_task(by_family, runs, rates, curation.task_sampler, random)
-        family = family_of(task_id)
+        family = task_family(task_id)
         size = rollout_budget(
             spec.rollouts_per_task,
             history.recent_rewards(session, family, spec.rollouts_per_task),
@@ -118,35 +120,37 @@ class Scheduler:
         work.open_group(self._store, session, spec, task_id, size=size, max_steps=max_steps)
         return True
 
-    def _tasks_by_family(self, phase: PhaseRow) -> dict[str, list[str]]:
+    def _tasks_by_family(self, phase: PhaseTable) -> dict[str, list[str]]:
         """The tasks of a phase; they never change, and may be many."""
         if phase.name not in self._tasks:
             by_family: dict[str, list[str]] = defaultdict(list)
             for task_id in phase.task_ids:
-                by_family[family_of(task_id)].append(task_id)
+                by_family[task_family(task_id)].append(task_id)
             self._tasks[phase.name] = by_family
         return self._tasks[phase.name]
 
-    def _after_end(self, session: Session, group_id: str) -> None:
+    def _close_if_finished(self, session: Session, group_id: str) -> None:
         """Close the group, and its phase, when nothing of them is outstanding."""
-        group = session.scalars(select(GroupRow).where(GroupRow.group_id == group_id)).one()
-        if group.state == "open" and not work.outstanding(session, group_id=group_id):
+        group = session.scalars(select(GroupTable).where(GroupTable.group_id == group_id)).one()
+        if group.state == "open" and not work.count_unfinished(session, group_id=group_id):
             self._close_group(session, group)
         phase = work.find_phase(session, group.phase)
         fixed_and_active = phase.state == "active" and not work.phase_spec(phase).endless
-        if fixed_and_active and not work.outstanding(session, phase=phase.name):
+        if fixed_and_active and not work.count_unfinished(session, phase=phase.name):
             phase.state = "done"
-            self._store.log(session, "phase_done", name=phase.name)
+            self._store.record_event(session, "phase_done", name=phase.name)
 
-    def _close_group(self, session: Session, group: GroupRow) -> None:
+    def _close_group(self, session: Session, group: GroupTable) -> None:
         group.closed_s = self._store.now()
         if group.purpose != Purpose.TRAIN.value:
             group.state = "done"
             return
-        rewards = [row.reward for row in history.verdicts(session, group.group_id) if row.reward is not None]
-        reason = why_uninformative(rewards, self._config.batch.min_members)
-        rescuable = reason == "all_failed" and self._config.curation.success_pool.enabled
+        rewards = [
+            row.reward for row in history.rewarded_trajectories(session, group.group_id) if row.reward is not None
+        ]
+        reason = uninformative_reason(rewards, self._config.batch.min_members)
+        rescuable = reason == "all_failed" and self._config.curation.experience_pool.enabled
         group.state = "ready" if reason is None or rescuable else "dropped"
         group.reason = None if group.state == "ready" else reason
         if reason is not None and not rescuable:
-            self._store.log(session, "group_dropped", group_id=group.group_id, reason=reason)
+            self._store.record_event(session, "group_dropped", group_id=group.group_id, reason=reason)

@@ -16,14 +16,14 @@ from dart_agent.store import work
 from dart_agent.store.models import (
     BatchMemberTable,
     BatchTable,
-    GroupRow,
-    PhaseRow,
-    RolloutRow,
+    GroupTable,
+    PhaseTable,
+    RolloutTable,
     StepTable,
     TrajectoryTable,
     VersionTable,
 )
-from dart_agent.store.wire import EpisodeResult, FamilyTally, FaultTally, PhaseView, Stats
+from dart_agent.store.wire import DataManagerStats, EpisodeCounts, EpisodeResult, FamilyResult, PhaseStatus
 from dart_agent.types import Purpose
 from dart_envs.types import EndReason
 from dart_train.data_manager import history
@@ -31,10 +31,12 @@ from dart_train.data_manager import history
 PHASE_STATES = ("active", "stopped", "done")
 
 
-def phase_view(session: Session, phase: PhaseRow) -> PhaseView:
+def phase_status(session: Session, phase: PhaseTable) -> PhaseStatus:
     """Progress of a phase."""
     spec = work.phase_spec(phase)
-    counted = select(RolloutRow.state, func.count()).where(RolloutRow.phase == phase.name).group_by(RolloutRow.state)
+    counted = (
+        select(RolloutTable.state, func.count()).where(RolloutTable.phase == phase.name).group_by(RolloutTable.state)
+    )
     states = {state: count for state, count in session.execute(counted)}
     tallied = (
         select(TrajectoryTable.family, func.count(), func.avg(TrajectoryTable.reward))
@@ -42,11 +44,11 @@ def phase_view(session: Session, phase: PhaseRow) -> PhaseView:
         .group_by(TrajectoryTable.family)
     )
     families = {
-        family: FamilyTally(episodes=count, mean_reward=mean) for family, count, mean in session.execute(tallied)
+        family: FamilyResult(episodes=count, mean_reward=mean) for family, count, mean in session.execute(tallied)
     }
     episodes = sum(tally.episodes for tally in families.values())
     rewards = sum(tally.episodes * tally.mean_reward for tally in families.values())
-    return PhaseView(
+    return PhaseStatus(
         name=phase.name,
         purpose=spec.purpose,
         state=next(state for state in PHASE_STATES if state == phase.state),
@@ -54,7 +56,7 @@ def phase_view(session: Session, phase: PhaseRow) -> PhaseView:
         done=states.get("done", 0),
         failed=states.get("failed", 0),
         masked=states.get("masked", 0),
-        in_flight=states.get("claimed", 0),
+        in_flight=states.get("assigned", 0),
         queued=states.get("queued", 0),
         mean_reward=rewards / episodes if episodes else None,
         families=families,
@@ -64,10 +66,10 @@ def phase_view(session: Session, phase: PhaseRow) -> PhaseView:
 def results(session: Session, phase: str) -> list[EpisodeResult]:
     """Verdicts of a phase, ordered by task and repeat."""
     query = (
-        select(RolloutRow.repeat, TrajectoryTable)
-        .join(TrajectoryTable, TrajectoryTable.rollout_id == RolloutRow.rollout_id)
-        .where(RolloutRow.phase == phase, TrajectoryTable.reward.is_not(None))
-        .order_by(RolloutRow.task_id, RolloutRow.repeat)
+        select(RolloutTable.repeat, TrajectoryTable)
+        .join(TrajectoryTable, TrajectoryTable.rollout_id == RolloutTable.rollout_id)
+        .where(RolloutTable.phase == phase, TrajectoryTable.reward.is_not(None))
+        .order_by(RolloutTable.task_id, RolloutTable.repeat)
     )
     return [
         EpisodeResult(
@@ -86,53 +88,53 @@ def results(session: Session, phase: str) -> list[EpisodeResult]:
 
 def training(session: Session) -> bool:
     """Whether a training batch may still come: work outstanding, or a batch issued."""
-    active = select(func.count()).select_from(PhaseRow)
-    active = active.where(PhaseRow.purpose == Purpose.TRAIN.value, PhaseRow.state == "active")
-    running = select(func.count()).select_from(RolloutRow)
-    running = running.where(RolloutRow.purpose == Purpose.TRAIN.value, RolloutRow.state.in_(work.OUTSTANDING))
+    active = select(func.count()).select_from(PhaseTable)
+    active = active.where(PhaseTable.purpose == Purpose.TRAIN.value, PhaseTable.state == "active")
+    running = select(func.count()).select_from(RolloutTable)
+    running = running.where(RolloutTable.purpose == Purpose.TRAIN.value, RolloutTable.state.in_(work.UNFINISHED_STATES))
     issued = select(func.count()).select_from(BatchTable).where(BatchTable.state == "issued")
     return any(session.scalar(query) for query in (active, running, issued))
 
 
-def stats(session: Session, window: int) -> Stats:
+def stats(session: Session, window: int) -> DataManagerStats:
     """The data manager in numbers; `window` is how many latest training rollouts a family's success rate is taken over."""
     families = list(session.scalars(select(TrajectoryTable.family).distinct()))
-    by_family = _played(session, TrajectoryTable.family)
+    by_family = _episode_counts_by(session, TrajectoryTable.family)
     used = select(func.count()).select_from(BatchMemberTable).where(BatchMemberTable.reason.is_(None))
-    return Stats(
+    return DataManagerStats(
         trajectories=_count(session, TrajectoryTable),
         steps=_count(session, StepTable),
-        played=FaultTally(
+        episode_counts=EpisodeCounts(
             episodes=sum(tally.episodes for tally in by_family.values()),
             masked=sum(tally.masked for tally in by_family.values()),
         ),
-        played_by_version=_played(session, TrajectoryTable.version_max),
-        played_by_family=by_family,
-        last_fault=_last_fault(session),
-        most_at_once=_most_at_once(session),
-        groups=_tally(session, GroupRow.state),
-        dropped_groups=_tally(session, GroupRow.reason),
-        rollouts=_tally(session, RolloutRow.state),
+        episode_counts_by_version=_episode_counts_by(session, TrajectoryTable.version_max),
+        episode_counts_by_family=by_family,
+        last_masked_cause=_last_masked_cause(session),
+        max_concurrent_episodes=_max_concurrent_episodes(session),
+        groups=_tally(session, GroupTable.state),
+        dropped_groups=_tally(session, GroupTable.reason),
+        rollouts=_tally(session, RolloutTable.state),
         batches=_tally(session, BatchTable.state),
         rows_used=session.scalar(used) or 0,
-        rows_withheld=_tally(session, BatchMemberTable.reason),
+        rows_excluded=_tally(session, BatchMemberTable.reason),
         latest_version=session.scalar(select(func.max(VersionTable.version))),
         success_rate=history.success_rates(session, families, window),
     )
 
 
-def _played(session: Session, key: Any) -> dict[Any, FaultTally]:
+def _episode_counts_by(session: Session, key: Any) -> dict[Any, EpisodeCounts]:
     """Episodes that are no demonstrations, by a column; those where it is null are left out."""
     masked = func.sum(case((TrajectoryTable.reward.is_(None), 1), else_=0))
     query = select(key, func.count(), masked).where(TrajectoryTable.purpose != Purpose.DEMO.value).group_by(key)
     return {
-        value: FaultTally(episodes=episodes, masked=hit)
+        value: EpisodeCounts(episodes=episodes, masked=hit)
         for value, episodes, hit in session.execute(query)
         if value is not None
     }
 
 
-def _last_fault(session: Session) -> str | None:
+def _last_masked_cause(session: Session) -> str | None:
     query = select(TrajectoryTable.end, TrajectoryTable.cause).where(
         TrajectoryTable.purpose != Purpose.DEMO.value, TrajectoryTable.reward.is_(None)
     )
@@ -140,7 +142,7 @@ def _last_fault(session: Session) -> str | None:
     return None if newest is None else f"{newest.end} ({newest.cause})"
 
 
-def _most_at_once(session: Session) -> int:
+def _max_concurrent_episodes(session: Session) -> int:
     """An episode that ends when another starts does not overlap it."""
     query = select(TrajectoryTable.started_at_s, TrajectoryTable.duration_s)
     changes = [

@@ -45,9 +45,11 @@ class ModelPreset:
     words: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        cell_px = self.patch_size * self.merge_size
-        if self.input_wh[0] % cell_px or self.input_wh[1] % cell_px:
-            raise ValueError(f"preset {self.name}: input_wh {self.input_wh} is not a multiple of {cell_px} pixels")
+        image_token_px = self.patch_size * self.merge_size
+        if self.input_wh[0] % image_token_px or self.input_wh[1] % image_token_px:
+            raise ValueError(
+                f"preset {self.name}: input_wh {self.input_wh} is not a multiple of {image_token_px} pixels"
+            )
         if min(self.head_dim, self.vision_hidden_size // self.vision_heads) < MIN_HEAD_SIZE:
             raise ValueError(f"preset {self.name}: attention heads below {MIN_HEAD_SIZE} do not run in vLLM")
         if sum(self.mrope_section) * 2 != self.head_dim:

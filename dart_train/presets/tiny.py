@@ -16,7 +16,7 @@ INTERFACE = (
     "Reset Clear Done Quit Tick Untick Choose Press Click Find Type Enter Write Word Name Row Box Button List Menu Item "
     "Task Previous Step Steps Text Screen Window Dialog Red Green Blue Yellow Black White"
 )
-GLUE = (
+FUNCTION_WORDS = (
     "the a an and then in on at to of with is it from for named called word button row box list entry field item menu "
     "confirm press click choose select tick type write open close dialog shown window whose label labelled done nothing "
     "first second third fourth fifth sixth seventh eighth "
@@ -51,5 +51,5 @@ TINY = ModelPreset(
     pixel_mean=0.85,
     pixel_std=0.2,
     initializer_range=0.02,
-    words=_unique(f"{NOUNS} {INTERFACE} {GLUE}"),
+    words=_unique(f"{NOUNS} {INTERFACE} {FUNCTION_WORDS}"),
 )

@@ -21,7 +21,7 @@ import torch
 
 import dart_envs.tasks
 from dart_agent.prompt import PromptBuilder, preset
-from dart_agent.tokens import unwritable_ids
+from dart_agent.tokens import suppressed_token_ids
 from dart_envs.types import Action, ActionType, Observation, RgbImage
 from dart_envs.uitars import Parsed, parse
 from dart_train.advantage import group_advantages
@@ -111,7 +111,7 @@ def answer(policy: LoadedModel, messages: Any, image: RgbImage, temperature: flo
         temperature=temperature,
         top_k=0,
         top_p=1.0,
-        suppress_tokens=list(unwritable_ids(policy.model.config)),
+        suppress_tokens=list(suppressed_token_ids(policy.model.config)),
     )[0]
     prompt_ids = inputs["input_ids"][0].tolist()
     answer_ids = written[len(prompt_ids) :].tolist()

@@ -22,34 +22,34 @@ import numpy as np
 
 from dart_agent.prompt import PromptBuilder, preset
 from dart_envs.types import RgbImage
-from dart_train.compute import Compute
-from dart_train.fast_vision import rearrange_vision
-from dart_train.metrics import append
+from dart_train.compute import ComputeDevice
+from dart_train.fast_vision import optimize_vision_for_cpu
+from dart_train.metrics import append_metrics
 from dart_train.model import LoadedModel, load_model, pixel_inputs
 from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
-from dart_train.warmup.queries import Asker, Query
-from dart_train.warmup.screens import Screen, ScreenError, pixels_of, read_screens, translated
-from dart_train.weights import write_whole
+from dart_train.warmup.queries import Query, QueryBuilder
+from dart_train.warmup.screens import AnnotatedScreen, ScreenError, load_pixels, read_screens, shift_windows
+from dart_train.weights import write_directory_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MEASURED_SCREENS = 64
-POOLED_PICTURES = 4_000
+MAX_EVAL_SCREENS = 64
+MAX_CACHED_IMAGES = 4_000
 """Moved pictures kept in memory (0.12 MB each at 256x160); resizing a screenshot costs as much as a third of learning from it."""
-NO_WEIGHT_DECAY_BELOW_DIMENSIONS = 2
+MIN_WEIGHT_DECAY_NDIM = 2
 
 
 @dataclass(frozen=True, slots=True)
 class WarmupResult:
-    """place_accuracy, procedure_accuracy: share of right clicks on held-out tasks, greedily; NaN where nothing was asked."""
+    """grounding_accuracy, imitation_accuracy: share of right clicks on held-out tasks, greedily; NaN where nothing was asked."""
 
     images: int
     seconds: float
     loss: float
-    place_accuracy: float
-    procedure_accuracy: float
+    grounding_accuracy: float
+    imitation_accuracy: float
 
 
 def warm_start(config: WarmupConfig, on_progress: Callable[[Mapping[str, Any]], None] | None = None) -> WarmupResult:
@@ -64,12 +64,12 @@ def warm_start(config: WarmupConfig, on_progress: Callable[[Mapping[str, Any]], 
     torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
     loaded = load_model(config.start_model)
-    result = _Fit(config, loaded, on_progress or (lambda line: None)).run()
-    write_whole(config.out_dir, loaded.save)
+    result = _WarmStartTrainer(config, loaded, on_progress or (lambda line: None)).run()
+    write_directory_atomically(config.out_dir, loaded.save)
     return result
 
 
-def held_out_tasks(screens: Sequence[Screen], share: float) -> set[str]:
+def held_out_tasks(screens: Sequence[AnnotatedScreen], share: float) -> set[str]:
     """Tasks whose screens are only measured on: those with the smallest hashes, at least one."""
     task_ids = sorted(
         {screen.task_id for screen in screens}, key=lambda task_id: hashlib.sha256(task_id.encode()).digest()
@@ -77,20 +77,20 @@ def held_out_tasks(screens: Sequence[Screen], share: float) -> set[str]:
     return set(task_ids[: math.ceil(share * len(task_ids))])
 
 
-def imitated_screens(screens: Sequence[Screen], config: WarmupConfig) -> set[Path]:
+def imitated_screens(screens: Sequence[AnnotatedScreen], config: WarmupConfig) -> set[Path]:
     """Pictures of the screens whose demonstrated action is imitated: the first so many demonstrations per family, in a seeded order."""
     by_family: dict[str, list[str]] = defaultdict(list)
     for task_id in sorted({screen.task_id for screen in screens}):
         by_family[task_id.split("/")[1]].append(task_id)
     imitated: set[str] = set()
     for family, task_ids in sorted(by_family.items()):
-        if config.procedure_families is None or family in config.procedure_families:
+        if config.imitated_families is None or family in config.imitated_families:
             Random(f"{config.seed}/{family}").shuffle(task_ids)
-            imitated.update(task_ids[: config.procedure_demos_per_family])
+            imitated.update(task_ids[: config.imitated_demos_per_family])
     return {screen.picture for screen in screens if screen.task_id in imitated}
 
 
-class _Variant(NamedTuple):
+class _AugmentedScreen(NamedTuple):
     """A screen at one place: the model's picture, and what can be asked about it."""
 
     image: RgbImage
@@ -99,33 +99,33 @@ class _Variant(NamedTuple):
     procedures: list[Query]
 
 
-class _Fit:
+class _WarmStartTrainer:
     def __init__(self, config: WarmupConfig, loaded: LoadedModel, report: Callable[[Mapping[str, Any]], None]) -> None:
         import torch
 
         self.config = config
         self.loaded = loaded
-        self.compute = Compute.choose(config.device, "bfloat16" if config.bfloat16 else "float32")
+        self.compute = ComputeDevice.resolve(config.device, "bfloat16" if config.bfloat16 else "float32")
         self.model = loaded.model.to(self.compute.device).train()
         self.report = report
         self.random = Random(config.seed)
         self.builder = PromptBuilder(preset(config.prompt, images=1))
         everything = read_screens(config.screens)
-        kept_back = held_out_tasks(everything, config.held_out_share)
+        kept_back = held_out_tasks(everything, config.held_out_fraction)
         measured = [screen for screen in everything if screen.task_id in kept_back]
-        self.measured = Random(config.seed).sample(measured, min(len(measured), MEASURED_SCREENS))
+        self.measured = Random(config.seed).sample(measured, min(len(measured), MAX_EVAL_SCREENS))
         self.screens = [screen for screen in everything if screen.task_id not in kept_back]
         if not self.screens:
             raise ScreenError(f"too few demonstrations in {config.screens}: some must be left over to measure on")
         self.imitated = imitated_screens(self.screens, config)
-        self.pixels = {screen.picture: pixels_of(screen) for screen in everything}
-        self.pool: dict[Path, list[_Variant]] = defaultdict(list)
+        self.pixels = {screen.picture: load_pixels(screen) for screen in everything}
+        self.pool: dict[Path, list[_AugmentedScreen]] = defaultdict(list)
         if self.compute.device == "cpu":
-            rearrange_vision(self.model)
+            optimize_vision_for_cpu(self.model)
         _, grid = pixel_inputs(loaded.processor, [self.builder.model_image(next(iter(self.pixels.values())))])
         self.packer = Packer(self.model, loaded.processor, self.builder, tuple(grid[0].tolist()))
-        plain = [p for p in self.model.parameters() if p.ndim < NO_WEIGHT_DECAY_BELOW_DIMENSIONS]
-        decayed = [p for p in self.model.parameters() if p.ndim >= NO_WEIGHT_DECAY_BELOW_DIMENSIONS]
+        plain = [p for p in self.model.parameters() if p.ndim < MIN_WEIGHT_DECAY_NDIM]
+        decayed = [p for p in self.model.parameters() if p.ndim >= MIN_WEIGHT_DECAY_NDIM]
         self.optimizer = torch.optim.AdamW(
             [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}],
             lr=config.learning_rate,
@@ -143,13 +143,13 @@ class _Fit:
             mean_loss = loss if math.isnan(mean_loss) else 0.95 * mean_loss + 0.05 * loss
             if seen >= next_report:
                 next_report += config.report_every_images
-                self._tell(seen, mean_loss, time.monotonic() - began_s)
-        place, procedure = self._tell(seen, mean_loss, time.monotonic() - began_s)
+                self._report_progress(seen, mean_loss, time.monotonic() - began_s)
+        place, procedure = self._report_progress(seen, mean_loss, time.monotonic() - began_s)
         return WarmupResult(seen, time.monotonic() - began_s, mean_loss, place, procedure)
 
     def _set_rate(self, update: int, share: float) -> None:
-        rise = min(1.0, (update + 1) / self.config.warmup_updates)
-        fall = min(1.0, max(0.05, (1.0 - share) / self.config.decay_share))
+        rise = min(1.0, (update + 1) / self.config.lr_warmup_updates)
+        fall = min(1.0, max(0.05, (1.0 - share) / self.config.lr_decay_fraction))
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.learning_rate * rise * fall
 
@@ -171,39 +171,46 @@ class _Fit:
         self.optimizer.step()
         return float(loss.detach())
 
-    def _example(self, screen: Screen) -> tuple[RgbImage, list[Query]]:
-        variant = self._variant(screen)
+    def _example(self, screen: AnnotatedScreen) -> tuple[RgbImage, list[Query]]:
+        variant = self._augmented_screen(screen)
         queries: list[Query] = []
-        if variant.procedures and self.random.random() < self.config.procedure_share:
+        if variant.procedures and self.random.random() < self.config.imitation_fraction:
             queries.append(self.random.choice(variant.procedures))
         if variant.place:
             while len(queries) < self.config.queries_per_image:
-                guided = self.random.random() < self.config.guided_share
+                guided = self.random.random() < self.config.thought_given_fraction
                 queries.append(self.random.choice(variant.guided if guided else variant.place))
         return variant.image, queries
 
-    def _variant(self, screen: Screen) -> _Variant:
+    def _augmented_screen(self, screen: AnnotatedScreen) -> _AugmentedScreen:
         """One of the screen's moved pictures, drawn anew until the pool has its share of them."""
         pool = self.pool[screen.picture]
-        if len(pool) >= max(1, POOLED_PICTURES // len(self.screens)):
+        if len(pool) >= max(1, MAX_CACHED_IMAGES // len(self.screens)):
             return self.random.choice(pool)
         pixels = self.pixels[screen.picture]
-        if self.config.translate:
-            pixels, screen = translated(pixels, screen, self.random)
-        image, asker = self._seen(pixels)
-        procedures = self._procedures(asker, screen) if screen.picture in self.imitated else []
-        pool.append(_Variant(image, asker.place_queries(screen), asker.guided_queries(screen, self.random), procedures))
+        if self.config.translate_windows:
+            pixels, screen = shift_windows(pixels, screen, self.random)
+        image, query_builder = self._model_view(pixels)
+        procedures = self._procedures(query_builder, screen) if screen.picture in self.imitated else []
+        pool.append(
+            _AugmentedScreen(
+                image,
+                query_builder.grounding_queries(screen),
+                query_builder.thought_given_queries(screen, self.random),
+                procedures,
+            )
+        )
         return pool[-1]
 
-    def _seen(self, pixels: RgbImage) -> tuple[RgbImage, Asker]:
+    def _model_view(self, pixels: RgbImage) -> tuple[RgbImage, QueryBuilder]:
         """The model's picture of a screenshot, and what asks about it."""
         image = self.builder.model_image(pixels)
-        return image, Asker(self.builder.points(pixels, image), self.config.coordinate_step_px)
+        return image, QueryBuilder(self.builder.points(pixels, image), self.config.coordinate_step_px)
 
-    def _procedures(self, asker: Asker, screen: Screen) -> list[Query]:
-        if not self.config.ordered:
-            return asker.said_queries(screen)
-        demonstrated = asker.procedure_query(screen)
+    def _procedures(self, query_builder: QueryBuilder, screen: AnnotatedScreen) -> list[Query]:
+        if not self.config.imitate_order:
+            return query_builder.unordered_queries(screen)
+        demonstrated = query_builder.demonstration_query(screen)
         return [] if demonstrated is None else [demonstrated]
 
     def _forward(self, images: Sequence[RgbImage], batch: PackedBatch) -> tuple[Tensor, Tensor]:
@@ -212,7 +219,7 @@ class _Fit:
         with self.compute.autocast():
             hidden_BTD = self.model.model(
                 input_ids=batch.input_ids_BT.to(device),
-                attention_mask=batch.may_see_B1TT.to(device),
+                attention_mask=batch.attention_mask_B1TT.to(device),
                 position_ids=batch.position_ids_3BT.to(device),
                 pixel_values=pixels.to(device),
                 image_grid_thw=grid.to(device),
@@ -223,17 +230,17 @@ class _Fit:
             logits_MV = self.model.lm_head(hidden_BTD[:, :-1][asked_BT]).float()
         return logits_MV, labels_BT[asked_BT]
 
-    def _tell(self, seen: int, loss: float, elapsed_s: float) -> tuple[float, float]:
+    def _report_progress(self, seen: int, loss: float, elapsed_s: float) -> tuple[float, float]:
         place, procedure = self._measure()
         line = {
             "kind": "warmup",
             "images": seen,
             "loss": round(loss, 4),
-            "accuracy": round(place, 4),
-            "procedure_accuracy": None if math.isnan(procedure) else round(procedure, 4),
+            "grounding_accuracy": round(place, 4),
+            "imitation_accuracy": None if math.isnan(procedure) else round(procedure, 4),
             "elapsed_s": round(elapsed_s, 1),
         }
-        append(self.config.metrics, line)
+        append_metrics(self.config.metrics, line)
         self.report(line)
         return place, procedure
 
@@ -243,8 +250,8 @@ class _Fit:
 
         images, asked, kinds = [], [], []
         for screen in self.measured:
-            image, asker = self._seen(self.pixels[screen.picture])
-            place, procedure = asker.place_queries(screen), asker.procedure_query(screen)
+            image, query_builder = self._model_view(self.pixels[screen.picture])
+            place, procedure = query_builder.grounding_queries(screen), query_builder.demonstration_query(screen)
             queries = [*place, *([procedure] if procedure is not None and procedure.box is not None else [])]
             if queries:
                 images.append(image)
@@ -258,15 +265,15 @@ class _Fit:
         guesses = logits_MV.argmax(dim=-1).tolist()
         position = 0
         for kind, query in zip(kinds, (q for queries in asked for q in queries), strict=True):
-            length = len(self.packer.learnt_ids(query))
-            hits[kind].append(_right(query, self.loaded.tokenizer.decode(guesses[position : position + length])))
+            length = len(self.packer.target_ids(query))
+            hits[kind].append(_is_correct(query, self.loaded.tokenizer.decode(guesses[position : position + length])))
             position += length
         if position != len(guesses):
             raise RuntimeError("the answers of the measured screens do not line up with the model's outputs")
         return _share(hits["place"]), _share(hits["procedure"])
 
 
-def _right(query: Query, text: str) -> bool:
+def _is_correct(query: Query, text: str) -> bool:
     """Whether the thought in `text` is the wanted one and the click after it hits the box."""
     thought, _, action = text.partition("Action:")
     numbers = [int(number) for number in re.findall(r"\d+", action)]

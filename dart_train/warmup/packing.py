@@ -29,12 +29,12 @@ _IMAGE = "<|image_pad|>"
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
     """labels_BT: the token to predict from the position before it, NO_LABEL elsewhere. position_ids_3BT: time, height, width.
-    may_see_B1TT: True where a token may attend."""
+    attention_mask_B1TT: True where a token may attend."""
 
     input_ids_BT: Tensor
     labels_BT: Tensor
     position_ids_3BT: Tensor
-    may_see_B1TT: Tensor
+    attention_mask_B1TT: Tensor
 
 
 class Packer:
@@ -53,11 +53,11 @@ class Packer:
         self._prefix_positions_3P = _positions(model, self._prefix, grid_thw)
         self._suffixes: dict[tuple[str, tuple[str, ...]], list[int]] = {}
 
-    def pack(self, asked_B: Sequence[Sequence[Query]]) -> PackedBatch:
+    def pack(self, queries_B: Sequence[Sequence[Query]]) -> PackedBatch:
         """Sequences of the pictures with their questions, right-padded."""
         import torch
 
-        rows = [self._row(queries) for queries in asked_B]
+        rows = [self._row(queries) for queries in queries_B]
         width = max(len(ids) for ids, *_ in rows)
         ids_BT = np.zeros((len(rows), width), np.int64)
         labels_BT = np.full((len(rows), width), NO_LABEL, np.int64)
@@ -80,7 +80,7 @@ class Packer:
         given, learnt = query.answer[: query.given], query.answer[query.given :]
         return self._encode(given) + self._encode(learnt) + self._end
 
-    def learnt_ids(self, query: Query) -> list[int]:
+    def target_ids(self, query: Query) -> list[int]:
         """Tokens of the part of the answer that is learnt, the end of turn included."""
         return self._encode(query.answer[query.given :]) + self._end
 

@@ -2,10 +2,10 @@
 
 Role: names the parts of a screen by their place ("second row", "last button above", "OK") and makes four kinds of queries of them:
 
-    place_queries     "Choose the second row."                         thought and click are both learnt
-    guided_queries    the task's own instruction, thought given        only the click is learnt: where a thought leads, not which to have
-    procedure_query   the task's own instruction and demonstration     thought and click of the demonstration are learnt
-    said_queries      the task's own instruction                       thought and click of any part it names, in no order
+    grounding_queries     "Choose the second row."                         thought and click are both learnt
+    thought_given_queries    the task's own instruction, thought given        only the click is learnt: where a thought leads, not which to have
+    demonstration_query   the task's own instruction and demonstration     thought and click of the demonstration are learnt
+    unordered_queries      the task's own instruction                       thought and click of any part it names, in no order
 
 Rule: answers are in the words of `dart_envs.uitars`; a click goes to the middle of an element, on the model's coordinate grid and still
 inside it. Non-goals: choosing which to ask (`dart_train.warmup.fit`).
@@ -22,15 +22,15 @@ from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, ActionType
 from dart_envs.uitars import format_action
 from dart_server.wire import A11yElement
-from dart_train.warmup.screens import WINDOW_ROLES, Screen
+from dart_train.warmup.screens import WINDOW_ROLES, AnnotatedScreen
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 VERBS = {"button": "Press", "row": "Choose", "box": "Tick"}
-COMMITTING = frozenset({"OK", "Cancel", "Close", "Apply", "Save", "Open", "Yes", "No"})
+DIALOG_BUTTONS = frozenset({"OK", "Cancel", "Close", "Apply", "Save", "Open", "Yes", "No"})
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NamedElement:
     """A part of the screen: its name ("last button above") and the sentence that asks for it."""
 
     name: str
@@ -54,22 +54,22 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class QueryBuilder:
     """Makes queries for one size of screens and model-input images; clicks lie on a grid of `step_px` model-input pixels."""
 
     points: PointMap
     step_px: int
 
-    def place_queries(self, screen: Screen) -> list[Query]:
+    def grounding_queries(self, screen: AnnotatedScreen) -> list[Query]:
         """Every part of the screen, by every name it has."""
         return [
             Query(part.sentence, (), self._click(part.element, part.name), self._box(part.element))
-            for part in named_parts(screen)
+            for part in named_elements(screen)
         ]
 
-    def guided_queries(self, screen: Screen, random: Random) -> list[Query]:
+    def thought_given_queries(self, screen: AnnotatedScreen, random: Random) -> list[Query]:
         """Every part under the task's instruction, after no click or one somewhere on the screen."""
-        parts = named_parts(screen)
+        parts = named_elements(screen)
         queries = []
         for part in parts:
             past = (self._click(random.choice(parts).element, ""),) if random.random() < 0.5 else ()
@@ -79,12 +79,12 @@ class Asker:
             )
         return queries
 
-    def procedure_query(self, screen: Screen) -> Query | None:
+    def demonstration_query(self, screen: AnnotatedScreen) -> Query | None:
         """What the demonstration did here; None where it did nothing."""
         if screen.action is None:
             return None
         past = () if screen.previous is None else (self._answer(screen.previous, None, ""),)
-        aimed = _under(screen.elements, screen.action)
+        aimed = _element_at(screen.elements, screen.action)
         thought = "" if aimed is None else _thought(screen, aimed)
         return Query(
             screen.instruction,
@@ -93,7 +93,7 @@ class Asker:
             None if aimed is None else self._box(aimed),
         )
 
-    def said_queries(self, screen: Screen) -> list[Query]:
+    def unordered_queries(self, screen: AnnotatedScreen) -> list[Query]:
         """Every part that the task's instruction names and the screen shows, after what the demonstration had done.
 
         Where the instruction names none as it stands now (the last of two windows has no side any more): the demonstrated part.
@@ -101,10 +101,10 @@ class Asker:
         past = () if screen.previous is None else (self._answer(screen.previous, None, ""),)
         queries = [
             Query(screen.instruction, past, self._click(part.element, part.name), self._box(part.element))
-            for part in named_parts(screen)
-            if _is_said(part.name, screen.instruction)
+            for part in named_elements(screen)
+            if _is_mentioned(part.name, screen.instruction)
         ]
-        demonstrated = self.procedure_query(screen)
+        demonstrated = self.demonstration_query(screen)
         return queries or ([] if demonstrated is None else [demonstrated])
 
     def _click(self, element: A11yElement, thought: str) -> str:
@@ -121,7 +121,7 @@ class Asker:
             x0, y0, x1, y1 = self._box(element)
             x, y = int((x0 + x1) / 2), int((y0 + y1) / 2)
         width, height = self.points.written_wh
-        screen = self.points.to_screen(_to_grid(x, self.step_px, width), _to_grid(y, self.step_px, height))
+        screen = self.points.to_screen(_snap_to_grid(x, self.step_px, width), _snap_to_grid(y, self.step_px, height))
         if screen is not None:
             action = Action(ActionType.CLICK, x=screen[0], y=screen[1])
         return format_action(action, self.points, thought=thought)
@@ -134,45 +134,47 @@ class Asker:
         return element.x * across, element.y * down, right * across, bottom * down
 
 
-def named_parts(screen: Screen) -> list[Part]:
+def named_elements(screen: AnnotatedScreen) -> list[NamedElement]:
     """Buttons, rows and boxes by their place in their window, and the buttons that commit or cancel by their label."""
     windows = sorted((e for e in screen.elements if e.role in WINDOW_ROLES), key=lambda e: e.y)
     sides = [""] if len(windows) < 2 else [" above", *([""] * (len(windows) - 2)), " below"]
-    parts: list[Part] = []
+    parts: list[NamedElement] = []
     for window, side in zip(windows, sides, strict=False):
         inside = [e for e in screen.elements if e is not window and _within(e, window)]
-        for noun, members in _alike(inside):
+        for noun, members in _group_elements(inside):
             for index, member in enumerate(members):
                 names = {ORDINALS[index]} if index < len(ORDINALS) else set()
                 if index == len(members) - 1:
                     names.add("last")
                 for name in sorted(names):
-                    parts.append(Part(f"{name} {noun}{side}", f"{VERBS[noun]} the {name} {noun}{side}.", member))
+                    parts.append(
+                        NamedElement(f"{name} {noun}{side}", f"{VERBS[noun]} the {name} {noun}{side}.", member)
+                    )
         for element in inside:
-            if element.role == "push button" and element.name in COMMITTING:
-                parts.append(Part(f"{element.name}{side}", f"Press {element.name}{side}.", element))
+            if element.role == "push button" and element.name in DIALOG_BUTTONS:
+                parts.append(NamedElement(f"{element.name}{side}", f"Press {element.name}{side}.", element))
     return parts
 
 
-def _thought(screen: Screen, aimed: A11yElement) -> str:
+def _thought(screen: AnnotatedScreen, aimed: A11yElement) -> str:
     """The aimed part's name: the one that the instruction uses where it does."""
-    names = [part.name for part in named_parts(screen) if part.element == aimed]
+    names = [part.name for part in named_elements(screen) if part.element == aimed]
     said = [name for name in names if name in screen.instruction]
     return next(iter(said or names), "")
 
 
-def _is_said(name: str, instruction: str) -> bool:
+def _is_mentioned(name: str, instruction: str) -> bool:
     """Whether the instruction means the part so named: "first button" is not meant by "the first button above"."""
     return re.search(rf"\b{re.escape(name)}\b(?! (?:above|below)\b)", instruction) is not None
 
 
-def _to_grid(value: int, step_px: int, limit: int) -> int:
+def _snap_to_grid(value: int, step_px: int, limit: int) -> int:
     return min(max(value, 0), limit - 1) // step_px * step_px + step_px // 2
 
 
-def _alike(inside: Sequence[A11yElement]) -> list[tuple[str, list[A11yElement]]]:
+def _group_elements(inside: Sequence[A11yElement]) -> list[tuple[str, list[A11yElement]]]:
     """Buttons from left to right, rows and boxes from top to bottom."""
-    buttons = [e for e in inside if e.role == "push button" and e.name not in COMMITTING]
+    buttons = [e for e in inside if e.role == "push button" and e.name not in DIALOG_BUTTONS]
     cells = [e for e in inside if e.role == "table cell"]
     boxes = [e for e in cells if not e.name] + [e for e in inside if e.role == "check box"]
     rows = [] if boxes else cells
@@ -193,7 +195,7 @@ def _within(element: A11yElement, window: A11yElement) -> bool:
     )
 
 
-def _under(elements: Sequence[A11yElement], action: Action) -> A11yElement | None:
+def _element_at(elements: Sequence[A11yElement], action: Action) -> A11yElement | None:
     """The smallest element that a click hits."""
     if action.type is not ActionType.CLICK or action.x is None or action.y is None:
         return None

@@ -1,7 +1,7 @@
 """Annotated screens of demonstrations, read back and moved about.
 
 Role: `read_screens` gives the screens of a directory written by `dart_agent.screens`, each with the action that came before it in its
-demonstration; `translated` moves the windows of a screen. Rule: a screen that cannot be read, or whose task is not for training, is an
+demonstration; `shift_windows` moves the windows of a screen. Rule: a screen that cannot be read, or whose task is not for training, is an
 error that names its file.
 Non-goals: questions (`dart_train.warmup.queries`), pixels for the model (`dart_train.warmup.fit`).
 """
@@ -18,7 +18,7 @@ from random import Random
 import numpy as np
 
 from dart_agent.errors import StoreError
-from dart_agent.store.trajectories import TEACHING_SPLIT
+from dart_agent.store.trajectories import TRAINING_SPLIT
 from dart_envs.actions import action_from_dict
 from dart_envs.errors import ActionError, DartEnvError
 from dart_envs.types import Action, RgbImage
@@ -33,7 +33,7 @@ class ScreenError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Screen:
+class AnnotatedScreen:
     """One step of a demonstration as a teacher sees it.
 
     picture: file of the full screenshot. previous: the demonstrated action before this screen, None on the first one.
@@ -73,17 +73,17 @@ class Shift:
         return replace(action, x=action.x + self.dx, y=action.y + self.dy)
 
 
-def read_screens(directory: Path) -> list[Screen]:
+def read_screens(directory: Path) -> list[AnnotatedScreen]:
     """All screens of a directory, tasks in order of their id, steps in order. Raises ScreenError."""
     catalog = SuiteCatalog()
-    by_task: dict[str, list[Screen]] = defaultdict(list)
+    by_task: dict[str, list[AnnotatedScreen]] = defaultdict(list)
     for path in sorted(directory.glob("*.json")):
         screen = _read(path)
         _check_split(path, screen.task_id, catalog)
         by_task[screen.task_id].append(screen)
     if not by_task:
         raise ScreenError(f"no annotated screens in {directory}: collect demonstrations first")
-    ordered: list[Screen] = []
+    ordered: list[AnnotatedScreen] = []
     for task_id in sorted(by_task):
         steps = {screen.step: screen for screen in by_task[task_id]}
         parts = tuple(screen.action for _, screen in sorted(steps.items()) if screen.action is not None)
@@ -95,10 +95,10 @@ def read_screens(directory: Path) -> list[Screen]:
     return ordered
 
 
-def _read(path: Path) -> Screen:
+def _read(path: Path) -> AnnotatedScreen:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        return Screen(
+        return AnnotatedScreen(
             picture=path.with_suffix(".png"),
             task_id=record["task_id"],
             instruction=record["instruction"],
@@ -115,11 +115,11 @@ def _check_split(path: Path, task_id: str, catalog: TaskCatalog) -> None:
         split = catalog.split_of(task_id)
     except (DartEnvError, StoreError) as error:
         raise ScreenError(f"{path} is refused: the split of its task is not known ({error})") from error
-    if split != TEACHING_SPLIT:
+    if split != TRAINING_SPLIT:
         raise ScreenError(f"{path} shows task {task_id} of the {split} split, which must not teach: remove the file")
 
 
-def pixels_of(screen: Screen) -> RgbImage:
+def load_pixels(screen: AnnotatedScreen) -> RgbImage:
     """The full screenshot, uint8 [H, W, 3]."""
     from PIL import Image
 
@@ -127,7 +127,7 @@ def pixels_of(screen: Screen) -> RgbImage:
         return np.asarray(picture.convert("RGB"))
 
 
-def translated(pixels: RgbImage, screen: Screen, random: Random) -> tuple[RgbImage, Screen]:
+def shift_windows(pixels: RgbImage, screen: AnnotatedScreen, random: Random) -> tuple[RgbImage, AnnotatedScreen]:
     """The screen with all its windows moved by one random shift that keeps them visible; unchanged where there are none."""
     windows = [
         element for element in screen.elements if element.role in WINDOW_ROLES and element.w > 0 and element.h > 0

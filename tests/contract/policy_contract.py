@@ -10,7 +10,7 @@ import asyncio
 import numpy as np
 
 from dart_agent.prompt import PromptBuilder, preset
-from dart_agent.types import Completion, Policy, PolicyRequest, Sampling, StopReason
+from dart_agent.types import Completion, FinishReason, Policy, PolicyRequest, SamplingParams
 from dart_envs.types import Observation
 from dart_envs.uitars import Parsed, ParseError, parse
 
@@ -20,7 +20,7 @@ def make_request(request_id: str, *, temperature: float = 1.0, max_tokens: int =
     builder = PromptBuilder(preset("tiny"))
     prompt = builder.build(Observation(np.full((400, 640, 3), grey, np.uint8), "Click OK"), builder.new_history())
     return PolicyRequest(
-        prompt.messages, prompt.images, Sampling(temperature=temperature, max_tokens=max_tokens), request_id
+        prompt.messages, prompt.images, SamplingParams(temperature=temperature, max_tokens=max_tokens), request_id
     )
 
 
@@ -38,7 +38,9 @@ def check_completion(completion: Completion, *, samples_tokens: bool, max_tokens
         return
     assert 1 <= tokens <= max_tokens
     assert completion.prompt_ids_P
-    assert completion.stop is StopReason.STOP or (completion.stop is StopReason.LENGTH and tokens == max_tokens)
+    assert completion.finish_reason is FinishReason.STOP or (
+        completion.finish_reason is FinishReason.LENGTH and tokens == max_tokens
+    )
     versions = [span.version for span in completion.version_spans]
     assert versions == sorted(set(versions))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dart_agent.policy import BlankPolicy, OraclePolicy, RandomPolicy
+from dart_agent.policy import BlankScreenshotPolicy, OraclePolicy, RandomPolicy
 from dart_agent.types import Policy
 from dart_envs.testing.fake_farm import ScriptedDesktop
 from dart_envs.types import Action, ActionType
@@ -29,7 +29,7 @@ class _Move:
 
 MAKERS: dict[str, tuple[bool, Callable[[], Policy]]] = {
     "scripted": (True, lambda: ScriptedPolicy(["Action: wait()"] * 11)),
-    "blank": (True, lambda: BlankPolicy(ScriptedPolicy(["Action: wait()"] * 11))),
+    "blank": (True, lambda: BlankScreenshotPolicy(ScriptedPolicy(["Action: wait()"] * 11))),
     "random": (False, lambda: RandomPolicy("pixels")),
     "oracle": (False, lambda: OraclePolicy(_TwoMoves(), lambda: ScriptedDesktop((640, 400)), "pixels")),
 }
@@ -49,12 +49,12 @@ async def test_the_oracle_plays_its_moves_in_order_and_then_says_that_it_is_done
 
 async def test_the_blank_policy_shows_no_pixel_of_the_screen() -> None:
     inner = ScriptedPolicy(["Action: wait()"])
-    await BlankPolicy(inner).complete(make_request("r0", grey=7))
+    await BlankScreenshotPolicy(inner).complete(make_request("r0", grey=7))
     assert {int(value) for image in inner.requests[0].images for value in image.ravel()} == {128}
 
 
 async def test_chance_repeats_itself_for_the_same_request_only() -> None:
-    policy = RandomPolicy("pixels", done_share=0.0)
+    policy = RandomPolicy("pixels", done_probability=0.0)
     first = [(await policy.complete(make_request(f"r{index}"))).text for index in range(20)]
     again = [(await policy.complete(make_request(f"r{index}"))).text for index in range(20)]
     assert first == again

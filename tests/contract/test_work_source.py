@@ -15,13 +15,13 @@ import httpx
 import pytest
 
 from dart_agent.errors import StoreError
-from dart_agent.sources import ListSource
+from dart_agent.sources import InMemoryWorkSource
 from dart_agent.store.blobs import ImageStore
-from dart_agent.store.client import DataClient
+from dart_agent.store.client import DataManagerClient
 from dart_agent.store.fake import fake_image, fake_trajectory
-from dart_agent.store.trajectories import Store
+from dart_agent.store.trajectories import TrajectoryStore
 from dart_agent.store.wire import PhaseSpec, TaskSelection
-from dart_agent.types import Purpose, Sampling, WorkItem, WorkSource
+from dart_agent.types import Purpose, SamplingParams, WorkItem, WorkSource
 from dart_envs.hashing import image_sha256
 from dart_train.data_manager.app import create_app
 from dart_train.data_manager.config import DataManagerConfig
@@ -41,14 +41,14 @@ class OneSplit:
 
 
 @asynccontextmanager
-async def data_manager_client(root: Path) -> AsyncIterator[DataClient]:
+async def data_manager_client(root: Path) -> AsyncIterator[DataManagerClient]:
     config = DataManagerConfig(database=root / "data.db", images=root / "images", socket=root / "data.sock")
-    store = Store.open(config.database, OneSplit().split_of)
+    store = TrajectoryStore.open(config.database, OneSplit().split_of)
     app = create_app(DataManager(store, ImageStore(config.images), OneSplit(), config))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app)
-        async with DataClient(
-            config.socket, config.images, transport=transport, patience_s=0, claim_wait_s=0
+        async with DataManagerClient(
+            config.socket, config.images, transport=transport, retry_timeout_s=0, assignment_wait_s=0
         ) as client:
             spec = PhaseSpec(name="eval", purpose=Purpose.EVAL, task_ids=TASKS, rollouts_per_task=2, max_steps=3)
             await client.start_phase(spec)
@@ -57,9 +57,9 @@ async def data_manager_client(root: Path) -> AsyncIterator[DataClient]:
 
 
 @asynccontextmanager
-async def list_source(root: Path) -> AsyncIterator[ListSource]:
-    yield ListSource(
-        WorkItem(f"roll_{number}_{repeat}", f"grp_{number}", task, Purpose.EVAL, Sampling(), 3, "eval")
+async def list_source(root: Path) -> AsyncIterator[InMemoryWorkSource]:
+    yield InMemoryWorkSource(
+        WorkItem(f"roll_{number}_{repeat}", f"grp_{number}", task, Purpose.EVAL, SamplingParams(), 3, "eval")
         for number, task in enumerate(TASKS)
         for repeat in range(2)
     )
@@ -79,33 +79,33 @@ async def source(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 async def test_every_rollout_is_handed_out_once(source: WorkSource) -> None:
-    items = await asyncio.gather(*(source.claim(f"w{index}") for index in range(8)))
+    items = await asyncio.gather(*(source.acquire(f"w{index}") for index in range(8)))
     assert len({item.rollout_id for item in items if item is not None}) == 8
-    assert await source.claim("w") is None
+    assert await source.acquire("w") is None
 
 
 async def test_what_is_given_back_is_handed_out_again(source: WorkSource) -> None:
-    item = await source.claim("w1")
+    item = await source.acquire("w1")
     assert item is not None
     await source.abandon(item.rollout_id, "no desktop")
-    assert item in [await source.claim("w2") for _ in range(8)]
+    assert item in [await source.acquire("w2") for _ in range(8)]
 
 
 async def test_a_report_may_be_repeated(source: WorkSource) -> None:
-    item = await source.claim("w1")
+    item = await source.acquire("w1")
     assert item is not None
     image = fake_image(1)
     trajectory, images = fake_trajectory(item, image=image)
     await source.report(trajectory, images)
     await source.report(trajectory, images)
     await source.abandon(item.rollout_id, "too late")
-    rest = [await source.claim("w2") for _ in range(8)]
+    rest = [await source.acquire("w2") for _ in range(8)]
     assert item.rollout_id not in {other.rollout_id for other in rest if other is not None}
 
 
 @pytest.mark.parametrize("source", sorted(KEEPS_IMAGES), indirect=True)
 async def test_images_must_be_what_they_are_called(source: WorkSource) -> None:
-    item = await source.claim("w1")
+    item = await source.acquire("w1")
     assert item is not None
     trajectory, _ = fake_trajectory(item, image=fake_image(1))
     with pytest.raises(StoreError):
@@ -115,7 +115,7 @@ async def test_images_must_be_what_they_are_called(source: WorkSource) -> None:
 
 
 async def test_a_trajectory_of_a_rollout_that_was_never_handed_out_is_refused(source: WorkSource) -> None:
-    item = await source.claim("w1")
+    item = await source.acquire("w1")
     assert item is not None
     trajectory, images = fake_trajectory(replace(item, rollout_id="roll_made_up"))
     with pytest.raises(StoreError):

@@ -1,6 +1,6 @@
 """What a farm or a run could leave behind on a host, found by its ownership marks.
 
-Role: `leftovers(runtime_dir)` lists processes, mounts, and files of the runtime directory, `cgroups_of_desktops` its farm's. Network
+Role: `leaked_resources(runtime_dir)` lists processes, mounts, and files of the runtime directory, `cgroups_of_desktops` its farm's. Network
 namespaces carry no mark: those of its desktops are noted while they live; shared memory is compared with what was there before.
 Rule: looks, never removes.
 """
@@ -29,7 +29,7 @@ KEPT = (
 """What may stay in the runtime directory: the ledger, its keys, empty locks, and logs; no socket and no secret of a run."""
 
 
-def leftovers(runtime_dir: Path, run_dir: Path | None = None) -> list[str]:
+def leaked_resources(runtime_dir: Path, run_dir: Path | None = None) -> list[str]:
     """One line per thing that is still there."""
     needles = [str(runtime_dir)] + ([str(run_dir)] if run_dir is not None else [])
     return [

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from leftovers import (
+from leaked_resources import (
     cgroups_of_desktops,
-    leftovers,
+    leaked_resources,
     network_namespaces,
     networks_of_desktops,
     orphaned_shared_memory,
@@ -43,7 +43,7 @@ preset = "tiny"
 [demos]
 per_family = {demos}
 [warmup]
-procedure_demos_per_family = {demos}
+imitated_demos_per_family = {demos}
 images = {images}
 [inference]
 workers = 2
@@ -92,7 +92,7 @@ class SmallRun:
             time.sleep(0.2)  # another process's progress: there is nothing to be notified by
 
     def assert_nothing_left(self, shared_before: set[str]) -> None:
-        assert leftovers(self.runtime_dir, self.run_dir) == []
+        assert leaked_resources(self.runtime_dir, self.run_dir) == []
         assert cgroups_of_desktops(self.runtime_dir) == set()
         assert self.networks
         # The kernel gives a namespace's number to a later one, so another farm's desktops may have those of this run.
@@ -109,7 +109,7 @@ class SmallRun:
         path = self.run_dir / "state.json"
         return set(json.loads(path.read_text())["stages_s"]) if path.exists() else set()
 
-    def asked(self, query: str) -> int:
+    def query_count(self, query: str) -> int:
         """The one number that a query of the run's store gives."""
         with contextlib.closing(sqlite3.connect(f"file:{self.run_dir / 'data.db'}?mode=ro", uri=True)) as store:
             (number,) = store.execute(query).fetchone()
@@ -170,18 +170,18 @@ def test_a_small_run_survives_kills_and_reports(runtime_dir: Path, small_run: Ma
     run = small_run(demos=40, images=6_400)  # enough that some rollouts of a group succeed
     process = run.start()
     run.wait_for(lambda: "eval-before" in run.stages())
-    workers = children_named(f"dart_agent.inference.server.*{runtime_dir}")
+    workers = children_named(f"dart_agent.inference.engine.server.*{runtime_dir}")
     assert workers
     os.kill(workers[0], signal.SIGKILL)
     run.wait_for(lambda: kill_a_desktop(cgroups_of_desktops(runtime_dir)))
     output, _ = process.communicate(timeout=600)
     assert process.returncode in (0, 1), output
     result = json.loads((run.run_dir / "report" / "result.json").read_text())
-    assert result["verdict"]["overall"]["episodes"] == 8
+    assert result["paired_evaluation"]["overall"]["episodes"] == 8
     assert result["counts"]["policy version at the end"] == 2
     assert {int(str(line["version"])) for line in run.lines("update")} == {1, 2}
-    masked = run.asked("select count(*) from trajectories where reward is null")
-    repeated = run.asked("select coalesce(sum(attempt - 1), 0) from rollouts")
+    masked = run.query_count("select count(*) from trajectories where reward is null")
+    repeated = run.query_count("select coalesce(sum(attempt - 1), 0) from rollouts")
     assert masked + repeated <= 1 + DESKTOPS  # what the desktop was on, and at most all that the worker was on
     assert "<svg" in (run.run_dir / "report" / "index.html").read_text(encoding="utf-8")
     run.assert_nothing_left(shared_before)
@@ -199,15 +199,15 @@ def test_ctrl_c_and_a_killed_launcher_leave_nothing_and_the_run_goes_on(runtime_
 
     process = run.start()
     run.wait_for(lambda: "eval-before" in run.stages())
-    run.wait_for(lambda: run.asked("select count(*) from trajectories where phase = 'train'") > 0)
+    run.wait_for(lambda: run.query_count("select count(*) from trajectories where phase = 'train'") > 0)
     assert leases_held() > 0
     process.kill()
     process.communicate(timeout=60)
     reap = farm_cli("reap")
     assert reap.returncode == 0, reap.stdout + reap.stderr
     give_up_s = time.monotonic() + 30
-    while leftovers(runtime_dir, run.run_dir) and time.monotonic() < give_up_s:
+    while leaked_resources(runtime_dir, run.run_dir) and time.monotonic() < give_up_s:
         time.sleep(0.2)  # components end by their parent-death signal, each in its own time
     run.assert_nothing_left(shared_before)
-    stored = run.asked("select count(distinct task_id) from trajectories where phase = 'demo'")
+    stored = run.query_count("select count(distinct task_id) from trajectories where phase = 'demo'")
     assert stored == 6  # each demonstration once, whatever was interrupted

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from dart_agent.store.client import DataClient
+from dart_agent.store.client import DataManagerClient
 from dart_agent.store.database import open_engine
 from dart_agent.store.fake import fake_image, fake_trajectory
-from dart_agent.store.models import BatchTable, GroupRow
-from dart_agent.store.trajectories import Store
+from dart_agent.store.models import BatchTable, GroupTable
+from dart_agent.store.trajectories import TrajectoryStore
 from dart_agent.store.wire import BatchReport, PhaseSpec, TaskSelection
 from dart_agent.types import Purpose, WorkItem
 from dart_train.init_model import init_model
@@ -42,7 +42,9 @@ class Run:
         self.paths.make()
         init_model("tiny", self.paths.initial_model, seed=1)
         self.image_token = load_model(self.paths.initial_model).model.config.image_token_id
-        self.client = DataClient(self.paths.data_socket, self.paths.images, patience_s=START_S, claim_wait_s=0)
+        self.client = DataManagerClient(
+            self.paths.data_socket, self.paths.images, retry_timeout_s=START_S, assignment_wait_s=0
+        )
         self.reported = 0
 
     def write(self, name: str, config: dict[str, Any]) -> Path:
@@ -107,7 +109,7 @@ class Run:
         """Play one whole group in which one rollout succeeds; None when there is nothing to do right now."""
         group_id = None
         for index in range(GROUP_SIZE):
-            item = await self.client.claim("fake worker")
+            item = await self.client.acquire("fake worker")
             if item is None:
                 await asyncio.sleep(0.05)
                 return None
@@ -134,7 +136,7 @@ class Run:
 
     def batches(self) -> list[tuple[str, int | None]]:
         """State and resulting version of every batch, read while the others work."""
-        reader = Store(open_engine(self.paths.database, read_only=True), lambda task_id: "train")
+        reader = TrajectoryStore(open_engine(self.paths.database, read_only=True), lambda task_id: "train")
         with reader.begin() as session:
             rows = session.scalars(select(BatchTable).order_by(BatchTable.seq)).all()
             found = [(row.state, row.version) for row in rows]
@@ -143,9 +145,9 @@ class Run:
 
     def groups(self, ids: list[str | None]) -> set[tuple[str, str | None]]:
         """States and reasons of some groups."""
-        reader = Store(open_engine(self.paths.database, read_only=True), lambda task_id: "train")
+        reader = TrajectoryStore(open_engine(self.paths.database, read_only=True), lambda task_id: "train")
         with reader.begin() as session:
-            rows = session.scalars(select(GroupRow).where(GroupRow.group_id.in_(ids))).all()
+            rows = session.scalars(select(GroupTable).where(GroupTable.group_id.in_(ids))).all()
             found = {(row.state, row.reason) for row in rows}
         reader.close()
         return found
@@ -187,7 +189,7 @@ async def test_a_killed_data_manager_loses_nothing_it_stored(run: Run) -> None:
     async with ended(first):
         await run.begin()
         await run.group(0)
-        held = await run.client.claim("fake worker")
+        held = await run.client.acquire("fake worker")
         assert held is not None
         before = await run.client.stats()
         trainer = await run.trainer(updates=2)

@@ -18,21 +18,21 @@ from published_checkpoints import KINDS, write_checkpoint
 
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.launch import WorkerProcess
-from dart_agent.inference.model_files import read_facts
+from dart_agent.inference.model_files import read_checkpoint_info
 from dart_agent.inference.settings import WorkerSettings
 from dart_agent.prompt import PromptBuilder, preset
 from dart_agent.store.blobs import ImageStore
-from dart_agent.store.rows import StepRow
+from dart_agent.store.rows import StepPayload
 from dart_agent.store.wire import Batch, BatchGroup, BatchMember, BatchRow
-from dart_agent.types import PolicyRequest, Sampling, StepRecord
+from dart_agent.types import PolicyRequest, SamplingParams, StepRecord
 from dart_envs.types import Observation, RgbImage
 from dart_envs.uitars import Parsed, ParseError, parse
 from dart_train.batch import ImageTokens, make_batch
 from dart_train.model import load_model, token_logprobs
-from dart_train.rows import Row
+from dart_train.rows import TrainRow
 from dart_train.trainer import Trainer
 from dart_train.trainer_config import TrainerConfig
-from dart_train.weights import WeightStore
+from dart_train.weights import PolicyVersionStore
 
 pytestmark = [
     pytest.mark.vllm,
@@ -84,12 +84,12 @@ def seen(number: int) -> RgbImage:
 
 async def play(served: Served, episode: int) -> list[StepRecord]:
     """Steps of one episode on noise, in the checkpoint's own prompts; every answer is read as an action or refused, never an error."""
-    builder = PromptBuilder(preset(read_facts(served.checkpoint).prompt, images=IMAGES))
+    builder = PromptBuilder(preset(read_checkpoint_info(served.checkpoint).prompt, images=IMAGES))
     history = builder.new_history()
     records = []
     for index in range(STEPS):
         prompt = builder.build(Observation(seen(100 * episode + index), "Click OK"), history)
-        sampling = Sampling(temperature=TEMPERATURE, max_tokens=MAX_TOKENS, seed=100 * episode + index)
+        sampling = SamplingParams(temperature=TEMPERATURE, max_tokens=MAX_TOKENS, seed=100 * episode + index)
         completion = await served.client.complete(
             PolicyRequest(prompt.messages, prompt.images, sampling, f"r{episode}.{index}")
         )
@@ -107,7 +107,7 @@ async def play(served: Served, episode: int) -> list[StepRecord]:
                 action=None,
                 parse_error=None,
                 sampling=sampling,
-                stop=completion.stop,
+                finish_reason=completion.finish_reason,
                 model_s=0.0,
                 env_s=0.0,
             )
@@ -122,8 +122,8 @@ def largest_error(served: Served, model: Path, records: list[StepRecord]) -> flo
 
     loaded = load_model(model)
     loaded.model.eval()
-    rows = [Row("r", "g", record, (), 0.0) for record in records]
-    tokens = ImageTokens.of(loaded.model, loaded.processor)
+    rows = [TrainRow("r", "g", record, (), 0.0) for record in records]
+    tokens = ImageTokens.from_model(loaded.model, loaded.processor)
     batch = make_batch(
         rows, served.images, loaded.processor, tokens
     )  # raises unless the worker expanded the same place holders
@@ -139,7 +139,7 @@ def batch_of(episodes: list[list[StepRecord]]) -> Batch:
         BatchRow(
             group_id="g",
             rollout_id=f"r{number}",
-            step=StepRow.of(record),
+            step=StepPayload.from_value(record),
             trainable=[(0, len(record.token_ids_T))],
         )
         for number, records in enumerate(episodes)
@@ -151,7 +151,13 @@ def batch_of(episodes: list[list[StepRecord]]) -> Batch:
     ]
     group = BatchGroup(group_id="g", task_id="s/press/0", family="press", members=members)
     return Batch(
-        batch_id="b", trainer_version=0, groups=[group], rows=rows, staleness_mean=0.0, staleness_max=0, withheld={}
+        batch_id="b",
+        trainer_version=0,
+        groups=[group],
+        rows=rows,
+        staleness_mean=0.0,
+        staleness_max=0,
+        excluded_steps={},
     )
 
 
@@ -176,7 +182,7 @@ async def test_worker_and_trainer_agree_before_and_after_new_weights(served: Ser
     trainer.setup(str(served.checkpoint), 0, None)
     done = trainer.step(batch_of(episodes))
     assert done.metrics["grad_norm"] > 0
-    path = WeightStore(served.root / "weights", keep=2).publish(1, trainer.save)
+    path = PolicyVersionStore(served.root / "weights", keep=2).publish(1, trainer.save)
     times = await served.client.load(path, 1)
     (late,) = [await play(served, 7)]
     assert {span.version for record in late for span in record.version_spans} == {1}

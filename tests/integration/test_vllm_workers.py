@@ -23,17 +23,17 @@ import pytest
 import pytest_asyncio
 
 from dart_agent.errors import RequestRejected, WeightUpdateError, WorkerError
+from dart_agent.inference import Supervisor, local_workers
 from dart_agent.inference.addresses import read_addresses
 from dart_agent.inference.client import Health, WorkerClient
 from dart_agent.inference.config import InferenceConfig
 from dart_agent.inference.launch import WorkerProcess
 from dart_agent.inference.pool import VllmPool
 from dart_agent.inference.process_group import group_members
-from dart_agent.inference.settings import Published, WorkerSettings
-from dart_agent.inference.supervisor import Supervisor, local_workers
-from dart_agent.inference.updater import roll
-from dart_agent.tokens import unwritable_ids
-from dart_agent.types import Completion, PolicyRequest, Sampling
+from dart_agent.inference.settings import PublishedWeights, WorkerSettings
+from dart_agent.inference.updater import rolling_update
+from dart_agent.tokens import suppressed_token_ids
+from dart_agent.types import Completion, PolicyRequest, SamplingParams
 from tests.contract.policy_contract import check_policy, make_request
 
 pytestmark = [
@@ -60,7 +60,7 @@ class Fleet:
     shared_before: set[str]
     """What others had in shared memory when it was started."""
 
-    def publish(self, version: int) -> Published:
+    def publish(self, version: int) -> PublishedWeights:
         """A new version: every tensor of the last one moved a little."""
         import torch
         from safetensors.torch import load_file, save_file
@@ -75,7 +75,7 @@ class Fleet:
         }
         save_file(tensors, target / "model.safetensors")
         self.references[version] = reference(target)
-        return Published(version, target)
+        return PublishedWeights(version, target)
 
 
 def reference(path: Path) -> Any:
@@ -100,7 +100,7 @@ def reference_logprobs(loaded: Any, request: PolicyRequest, completion: Completi
             **features,
         ).logits[0]
     prompt = len(completion.prompt_ids_P)
-    logits[:, list(unwritable_ids(loaded.model.config))] = -1e4
+    logits[:, list(suppressed_token_ids(loaded.model.config))] = -1e4
     logprobs = torch.log_softmax(logits[prompt - 1 : -1].float() / (request.sampling.temperature or 1.0), -1)
     return logprobs[range(len(completion.token_ids_T)), list(completion.token_ids_T)].numpy()
 
@@ -137,7 +137,7 @@ async def first_health(client: WorkerClient) -> Health:
 def noisy_request(request_id: str, picture: int, **sampling: Any) -> PolicyRequest:
     image = np.random.default_rng(picture).integers(0, 256, (160, 256, 3), dtype=np.uint8)
     made = make_request(request_id)
-    return replace(made, images=(image,), sampling=replace(Sampling(max_tokens=12), **sampling))
+    return replace(made, images=(image,), sampling=replace(SamplingParams(max_tokens=12), **sampling))
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ async def test_image_place_holders_come_back_expanded_once(fleet: Fleet) -> None
 
 
 async def test_image_place_holders_are_never_sampled(fleet: Fleet) -> None:
-    forbidden = set(unwritable_ids(fleet.references[0].model.config))
+    forbidden = set(suppressed_token_ids(fleet.references[0].model.config))
     assert len(forbidden) == 4
     requests = [noisy_request(f"never{index}", index, max_tokens=200, temperature=2.0) for index in range(8)]
     completions = await asyncio.gather(*(fleet.pool.complete(request) for request in requests))
@@ -206,7 +206,7 @@ async def test_new_weights_while_requests_run(fleet: Fleet) -> None:
     published = fleet.publish(1)
     await eventually(lambda: all(member.in_flight for member in fleet.pool.members), 30)
     await asyncio.sleep(0.2)
-    report = await roll(fleet.pool, published)
+    report = await rolling_update(fleet.pool, published)
     completions = await asyncio.gather(*running)
     print(f"rolling update: paused {[round(1000 * s) for s in report.paused_s]} ms, {report.total_s:.2f} s in all")
     assert set(report.updated) == {"policy-0", "policy-1"}
@@ -227,7 +227,7 @@ async def test_weights_of_another_model_are_refused_and_the_old_ones_serve(fleet
     (place / "bad").mkdir()
     save_file(tensors, place / "bad/model.safetensors")
     with pytest.raises(WeightUpdateError, match="1 missing"):
-        await roll(fleet.pool, Published(9, place / "bad"))
+        await rolling_update(fleet.pool, PublishedWeights(9, place / "bad"))
     request = noisy_request("still", 4)
     completion = await fleet.pool.complete(request)
     assert [span.version for span in completion.version_spans] == [1]
@@ -268,7 +268,7 @@ async def test_a_killed_supervisor_takes_its_workers_along(fleet: Fleet, place: 
     )
     file = place / "inference.json"
     file.write_text(config.model_dump_json())
-    command = [sys.executable, "-m", "dart_agent.inference.supervisor", "--config", str(file)]
+    command = [sys.executable, "-m", "dart_agent.inference", "--config", str(file)]
     supervisor = await asyncio.create_subprocess_exec(*command, start_new_session=True)
     try:
         await eventually(config.addresses.exists, 60)

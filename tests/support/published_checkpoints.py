@@ -17,7 +17,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from dart_agent.inference.torch_extras import mend_torch_extras
+from dart_agent.inference.torch_extras import patch_torch_extras
 
 Kind = Literal["qwen2_5_vl", "qwen3_vl"]
 KINDS: tuple[Kind, ...] = ("qwen2_5_vl", "qwen3_vl")
@@ -271,7 +271,7 @@ def _qwen3_vl(tokens: dict[str, int]) -> dict[str, Any]:
 
 def _write_weights(kind: Kind, directory: Path, seed: int) -> None:
     """Random tensors under the published names, in bfloat16, in two shards with their index."""
-    mend_torch_extras()
+    patch_torch_extras()
     import torch
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForImageTextToText

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from dart_agent.errors import WeightUpdateError, WorkerError
-from dart_agent.inference.client import Health, UpdateTimes
+from dart_agent.inference.client import WeightUpdateTimes, WorkerHealth
 from dart_agent.types import (
     Completion,
+    FinishReason,
     PolicyRequest,
     PolicyVersion,
     Purpose,
-    Sampling,
-    StopReason,
+    SamplingParams,
     Trajectory,
     VersionSpan,
     WorkItem,
@@ -51,11 +51,11 @@ class FakeClock:
 def request(request_id: str = "r0", image: RgbImage | None = None) -> PolicyRequest:
     picture = np.zeros((64, 64, 3), np.uint8) if image is None else image
     message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Click OK"}]}
-    return PolicyRequest((message,), (picture,), Sampling(), request_id)
+    return PolicyRequest((message,), (picture,), SamplingParams(), request_id)
 
 
 def completion(text: str, version: PolicyVersion = 0, worker: str = "fake") -> Completion:
-    return Completion(text, (1, 2), (3, 4), (-0.5, -0.25), (VersionSpan(version, 0, 2),), StopReason.STOP, worker)
+    return Completion(text, (1, 2), (3, 4), (-0.5, -0.25), (VersionSpan(version, 0, 2),), FinishReason.STOP, worker)
 
 
 class ScriptedPolicy:
@@ -80,7 +80,7 @@ def task(max_steps: int = 5) -> Task:
 
 
 def item(rollout_id: str = "roll_0", *, max_steps: int = 5, seed: int | None = None) -> WorkItem:
-    return WorkItem(rollout_id, "grp_0", "toy/click/0000", Purpose.TRAIN, Sampling(seed=seed), max_steps, "train")
+    return WorkItem(rollout_id, "grp_0", "toy/click/0000", Purpose.TRAIN, SamplingParams(seed=seed), max_steps, "train")
 
 
 class ScriptedEnv:
@@ -139,7 +139,7 @@ class ScriptedEnv:
         return Observation(np.full((SCREEN_WH[1], SCREEN_WH[0], 3), grey, np.uint8), "Click OK")
 
 
-class ListWorkSource:
+class FakeWorkSource:
     """Hands out the items of a list; remembers what came back. `empty`: the list ran out; `all_back`: everything was ended."""
 
     def __init__(self, items: Sequence[WorkItem]) -> None:
@@ -155,7 +155,7 @@ class ListWorkSource:
         if not self._left:
             self.all_back.set()
 
-    async def claim(self, worker_id: str) -> WorkItem | None:
+    async def acquire(self, worker_id: str) -> WorkItem | None:
         if not self.items:
             self.empty.set()
             return None
@@ -185,9 +185,9 @@ class FakeWorkerClient:
         self.most_loading = 0
         self.closed = False
 
-    async def health(self, *, timeout_s: float = 10.0) -> Health:
+    async def health(self, *, timeout_s: float = 10.0) -> WorkerHealth:
         self._check()
-        return Health(version=self.version, in_flight=0, pid=1)
+        return WorkerHealth(version=self.version, in_flight=0, pid=1)
 
     async def complete(self, request: PolicyRequest) -> Completion:
         self._check()
@@ -197,7 +197,7 @@ class FakeWorkerClient:
         self.served.append(request.request_id)
         return completion("Action: wait()", self.version, self.name)
 
-    async def load(self, path: Path, version: PolicyVersion) -> UpdateTimes:
+    async def load(self, path: Path, version: PolicyVersion) -> WeightUpdateTimes:
         self._check()
         if self.refuses:
             raise WeightUpdateError(f"{self.name}: these weights do not fit")
@@ -207,7 +207,7 @@ class FakeWorkerClient:
         FakeWorkerClient.now_loading -= 1
         self.version = version
         self.loads.append(version)
-        return UpdateTimes(0.02, 0.05)
+        return WeightUpdateTimes(0.02, 0.05)
 
     async def aclose(self) -> None:
         self.closed = True

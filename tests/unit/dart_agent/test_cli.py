@@ -12,9 +12,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from dart_agent.cli import app
-from dart_agent.runner import Seen
-from dart_agent.screens import ScreenWriter
-from dart_agent.sources import MAX_TRIES, ListSource
+from dart_agent.runner import ObservedStep
+from dart_agent.screens import AnnotatedScreenWriter
+from dart_agent.sources import MAX_ATTEMPTS, InMemoryWorkSource
 from dart_envs.hashing import image_sha256
 from dart_envs.types import Action, ActionType, Observation
 from dart_server.wire import A11yElement
@@ -43,21 +43,21 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(arguments: list[str], words: 
 
 
 async def test_a_rollout_that_never_begins_is_given_up_after_a_few_tries() -> None:
-    source = ListSource([item("roll_0")])
-    for _ in range(MAX_TRIES):
+    source = InMemoryWorkSource([item("roll_0")])
+    for _ in range(MAX_ATTEMPTS):
         assert not source.finished.is_set()
-        claimed = await source.claim("w")
+        claimed = await source.acquire("w")
         assert claimed is not None
         await source.abandon(claimed.rollout_id, "no desktop")
     assert source.finished.is_set()
-    assert source.given_up == {"roll_0": "no desktop"}
+    assert source.failed == {"roll_0": "no desktop"}
 
 
 def test_annotated_screens_carry_the_screen_the_elements_and_the_action(tmp_path: Path) -> None:
     screen = np.random.default_rng(0).integers(0, 255, (40, 64, 3), dtype=np.uint8)
     elements = (A11yElement(role="push button", name="OK", text="", x=1, y=2, w=3, h=4),)
-    seen = Seen(1, Observation(screen, "Click OK", elements), Action(ActionType.CLICK, x=2, y=3))
-    asyncio.run(ScreenWriter(tmp_path).write("toy/click/0000", seen))
+    seen = ObservedStep(1, Observation(screen, "Click OK", elements), Action(ActionType.CLICK, x=2, y=3))
+    asyncio.run(AnnotatedScreenWriter(tmp_path).write("toy/click/0000", seen))
     sha256 = image_sha256(screen)
     assert {path.name for path in tmp_path.iterdir()} == {f"{sha256}.png", f"{sha256}.json"}
     with Image.open(tmp_path / f"{sha256}.png") as picture:
@@ -70,6 +70,6 @@ def test_annotated_screens_carry_the_screen_the_elements_and_the_action(tmp_path
 
 
 async def test_a_screen_without_its_elements_is_a_defect(tmp_path: Path) -> None:
-    seen = Seen(0, Observation(np.zeros((4, 4, 3), np.uint8), "Click OK"), None)
+    seen = ObservedStep(0, Observation(np.zeros((4, 4, 3), np.uint8), "Click OK"), None)
     with pytest.raises(ValueError, match="accessibility tree"):
-        await ScreenWriter(tmp_path).write("toy/click/0000", seen)
+        await AnnotatedScreenWriter(tmp_path).write("toy/click/0000", seen)

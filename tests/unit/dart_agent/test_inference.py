@@ -12,11 +12,11 @@ import pytest
 
 from dart_agent.errors import ConfigError, ProviderError, WeightUpdateError, WorkerError
 from dart_agent.inference import wire
-from dart_agent.inference.addresses import Address, read_addresses, wait_for_addresses, write_addresses
+from dart_agent.inference.addresses import WorkerAddress, read_addresses, wait_for_addresses, write_addresses
 from dart_agent.inference.launch import WorkerProcess
 from dart_agent.inference.settings import WorkerSettings
 from dart_agent.inference.supervisor import Supervisor
-from dart_agent.inference.weight_files import check_fits, tensor_shapes
+from dart_agent.inference.weight_files import check_weights_match, tensor_shapes
 from tests.unit.dart_agent.fakes import FakeClock, completion, request
 
 
@@ -61,7 +61,7 @@ def test_weights_must_have_exactly_the_tensors_of_the_model(tmp_path: Path) -> N
     expected: dict[str, tuple[int, ...]] = {"a": (2, 3), "b": (4,)}
     write_tensors(tmp_path / "v1/model.safetensors", expected)
     assert tensor_shapes(tmp_path / "v1") == expected
-    check_fits(tmp_path / "v1", expected)
+    check_weights_match(tmp_path / "v1", expected)
     wrong: list[tuple[str, dict[str, tuple[int, ...]], str]] = [
         ("missing", {"a": (2, 3)}, "1 missing"),
         ("unknown", {**expected, "c": (1,)}, "1 unknown"),
@@ -70,7 +70,7 @@ def test_weights_must_have_exactly_the_tensors_of_the_model(tmp_path: Path) -> N
     for name, shapes, words in wrong:
         write_tensors(tmp_path / name / "model.safetensors", shapes)
         with pytest.raises(WeightUpdateError, match=words):
-            check_fits(tmp_path / name, expected)
+            check_weights_match(tmp_path / name, expected)
 
 
 def test_a_tied_output_embedding_may_be_stored_or_not(tmp_path: Path) -> None:
@@ -78,10 +78,10 @@ def test_a_tied_output_embedding_may_be_stored_or_not(tmp_path: Path) -> None:
     twice = once | {"lm_head.weight": (8, 4)}
     write_tensors(tmp_path / "once/model.safetensors", once)
     write_tensors(tmp_path / "twice/model.safetensors", twice)
-    check_fits(tmp_path / "once", twice, tied=True)
-    check_fits(tmp_path / "twice", once, tied=True)
+    check_weights_match(tmp_path / "once", twice, tied=True)
+    check_weights_match(tmp_path / "twice", once, tied=True)
     with pytest.raises(WeightUpdateError, match="1 missing"):
-        check_fits(tmp_path / "once", twice)
+        check_weights_match(tmp_path / "once", twice)
 
 
 def test_a_cut_off_or_missing_weight_file_is_refused(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_cut_off_or_missing_weight_file_is_refused(tmp_path: Path) -> None:
             tensor_shapes(tmp_path)
 
 
-class FakeLaunchable:
+class FakeSupervisedWorker:
     """A worker process in memory: the test ends it with `end`."""
 
     def __init__(self, name: str, failing_starts: int = 0) -> None:
@@ -110,7 +110,7 @@ class FakeLaunchable:
         self.starts += 1
         self._ended = asyncio.Event()
 
-    async def ready(self) -> None:
+    async def wait_until_ready(self) -> None:
         if self.starts > 1 and self.failing_starts:
             self.failing_starts -= 1
             raise WorkerError(f"{self.name} did not start")
@@ -127,7 +127,7 @@ class FakeLaunchable:
 
 
 async def test_a_worker_that_ends_is_started_again_and_no_other_is_touched() -> None:
-    first, second = FakeLaunchable("a", failing_starts=2), FakeLaunchable("b")
+    first, second = FakeSupervisedWorker("a", failing_starts=2), FakeSupervisedWorker("b")
     async with Supervisor([first, second], clock=FakeClock()) as supervisor:
         first.end()
         for _ in range(50):
@@ -138,18 +138,18 @@ async def test_a_worker_that_ends_is_started_again_and_no_other_is_touched() -> 
 
 
 async def test_a_worker_that_cannot_be_started_again_is_an_error_of_the_run() -> None:
-    worker = FakeLaunchable("a", failing_starts=3)
+    worker = FakeSupervisedWorker("a", failing_starts=3)
     async with Supervisor([worker], clock=FakeClock()) as supervisor:
         worker.end()
         with pytest.raises(WorkerError, match="a did not start"):
-            await supervisor.failed()
+            await supervisor.wait_for_failure()
 
 
 async def test_addresses_are_read_as_written_and_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "addresses.json"
     with pytest.raises(ProviderError, match="did not appear within 2 s"):
         await wait_for_addresses(path, FakeClock(), timeout_s=2.0)
-    addresses = [Address("policy-0", tmp_path / "0"), Address("policy-1", tmp_path / "1")]
+    addresses = [WorkerAddress("policy-0", tmp_path / "0"), WorkerAddress("policy-1", tmp_path / "1")]
     write_addresses(path, addresses)
     assert read_addresses(path) == addresses
     assert await wait_for_addresses(path, FakeClock()) == addresses

@@ -9,12 +9,12 @@ import pytest
 
 from dart_agent.errors import ProviderError, WeightUpdateError
 from dart_agent.inference.pool import VllmPool
-from dart_agent.inference.settings import Published
-from dart_agent.inference.updater import RollReport, follow, roll
+from dart_agent.inference.settings import PublishedWeights
+from dart_agent.inference.updater import RollingUpdateReport, follow_versions, rolling_update
 from tests.unit.dart_agent.fakes import FakeClock, FakeWorkerClient, request
 
-V1 = Published(1, Path("/weights/v1"))
-V2 = Published(2, Path("/weights/v2"))
+V1 = PublishedWeights(1, Path("/weights/v1"))
+V2 = PublishedWeights(2, Path("/weights/v2"))
 
 
 def pool_of(*workers: FakeWorkerClient, clock: FakeClock | None = None) -> VllmPool:
@@ -81,7 +81,7 @@ async def test_a_worker_that_comes_back_gets_the_current_weights_before_any_requ
     first, second = FakeWorkerClient("a"), FakeWorkerClient("b")
     async with pool_of(first, second) as pool:
         await until(lambda: len(pool.ready) == 2)
-        await roll(pool, V1)
+        await rolling_update(pool, V1)
         first.die()
         assert (await pool.complete(request("x"))).worker in {"a", "b"}
         for index in range(4):
@@ -99,10 +99,10 @@ async def test_rolling_touches_one_worker_at_a_time_and_is_idempotent() -> None:
     workers = [FakeWorkerClient(name) for name in "abc"]
     async with pool_of(*workers) as pool:
         await until(lambda: len(pool.ready) == 3)
-        report = await roll(pool, V1)
+        report = await rolling_update(pool, V1)
         assert (report.updated, report.version) == (("a", "b", "c"), 1)
         assert report.paused_s == pytest.approx((0.07, 0.07, 0.07))
-        assert (await roll(pool, V1)).updated == ()
+        assert (await rolling_update(pool, V1)).updated == ()
     assert FakeWorkerClient.peak_loading == 1
     assert [worker.loads for worker in workers] == [[1]] * 3
 
@@ -111,29 +111,29 @@ async def test_refused_weights_leave_the_pool_as_it_was() -> None:
     worker = FakeWorkerClient("a")
     async with pool_of(worker) as pool:
         await until(lambda: len(pool.ready) == 1)
-        await roll(pool, V1)
+        await rolling_update(pool, V1)
         worker.refuses = True
         with pytest.raises(WeightUpdateError):
-            await roll(pool, V2)
+            await rolling_update(pool, V2)
         assert pool.target == V1
         assert (await pool.complete(request())).version_spans[0].version == 1
 
 
 async def test_following_skips_to_the_newest_version_and_gives_up_on_one_that_is_refused_again_and_again() -> None:
     worker = FakeWorkerClient("a")
-    versions: list[Published | None] = [None, V1, V1, V2]
-    reports: list[RollReport] = []
+    versions: list[PublishedWeights | None] = [None, V1, V1, V2]
+    reports: list[RollingUpdateReport] = []
 
-    async def latest() -> Published | None:
+    async def latest() -> PublishedWeights | None:
         return versions.pop(0) if len(versions) > 1 else versions[0]
 
     clock = FakeClock()
     async with pool_of(worker, clock=clock) as pool:
         await until(lambda: len(pool.ready) == 1)
-        following = asyncio.create_task(follow(pool, latest, clock=clock, on_roll=reports.append))
+        following = asyncio.create_task(follow_versions(pool, latest, clock=clock, on_update=reports.append))
         await until(lambda: len(reports) == 2)
         assert worker.loads == [1, 2]
         worker.refuses = True
-        versions[:] = [Published(3, Path("/weights/v3"))]
+        versions[:] = [PublishedWeights(3, Path("/weights/v3"))]
         with pytest.raises(WeightUpdateError):
             await following

@@ -6,19 +6,19 @@ import subprocess
 import sys
 import time
 
-from dart_agent.inference.process_group import LEADER_VARIABLE
+from dart_agent.inference.process_group import LEADER_PID_VARIABLE
 
 FOLLOWER = """
 import time
-from dart_agent.inference.process_group import end_with_leader
-end_with_leader()
+from dart_agent.inference.process_group import exit_with_leader
+exit_with_leader()
 print("on", flush=True)
 time.sleep(60)
 """
 LEADER = f"""
 import subprocess, sys, time
-from dart_agent.inference.process_group import lead
-lead()
+from dart_agent.inference.process_group import mark_group_leader
+mark_group_leader()
 child = subprocess.Popen([sys.executable, "-c", {FOLLOWER!r}], stdout=subprocess.PIPE, text=True)
 child.stdout.readline()
 print(child.pid, flush=True)
@@ -52,7 +52,7 @@ def test_a_child_that_comes_too_late_ends_at_once() -> None:
     dead.wait()
     late = subprocess.run(
         [sys.executable, "-c", FOLLOWER],
-        env={**os.environ, LEADER_VARIABLE: str(dead.pid)},
+        env={**os.environ, LEADER_PID_VARIABLE: str(dead.pid)},
         capture_output=True,
         check=False,
     )

@@ -8,7 +8,7 @@ import pytest
 
 from dart_agent.errors import ProviderError
 from dart_agent.prompt import PromptBuilder, preset
-from dart_agent.runner import Episode, Seen, Unparsed, run_episode
+from dart_agent.runner import Episode, ObservedStep, OnParseError, run_episode
 from dart_agent.types import Completion, PolicyRequest
 from dart_envs.errors import FarmError
 from dart_envs.hashing import image_sha256
@@ -65,7 +65,7 @@ async def test_an_answer_that_is_no_action_counts_as_a_step_and_does_nothing() -
 
 
 async def test_an_answer_that_is_no_action_can_end_the_episode() -> None:
-    episode = await play(ScriptedEnv(), ScriptedPolicy(["hello"]), unparsed=Unparsed.FAIL)
+    episode = await play(ScriptedEnv(), ScriptedPolicy(["hello"]), on_parse_error=OnParseError.FAIL)
     assert (episode.trajectory.end, episode.trajectory.reward) == (EndReason.FAIL, 0.0)
 
 
@@ -98,7 +98,7 @@ async def test_an_episode_that_cannot_begin_raises() -> None:
 async def test_each_step_is_watched_before_its_action_is_performed() -> None:
     env, seen = ScriptedEnv(), list[tuple[int, int, bool]]()
 
-    async def watch(step: Seen) -> None:
+    async def watch(step: ObservedStep) -> None:
         seen.append((step.index, len(env.actions), step.action is not None))
 
     await play(env, ScriptedPolicy([CLICK, "nothing", DONE]), on_step=watch)

@@ -11,18 +11,18 @@ import pytest
 from dart_agent.errors import ConfigError
 from dart_agent.prompt import PromptBuilder, preset
 from dart_agent.types import Completion, Policy, PolicyRequest
-from dart_agent.worker import RolloutWorker, episode_line
+from dart_agent.worker import RolloutWorker, format_episode
 from dart_agent.worker_config import load_worker_config
 from dart_envs.errors import FarmError
 from dart_envs.types import EndReason
-from tests.unit.dart_agent.fakes import FakeClock, ListWorkSource, ScriptedEnv, ScriptedPolicy, completion, item, task
+from tests.unit.dart_agent.fakes import FakeClock, FakeWorkSource, ScriptedEnv, ScriptedPolicy, completion, item, task
 
 CLICK = "Action: click(start_box='(10,20)')"
 DONE = "Action: finished(content='')"
 
 
 def worker(
-    source: ListWorkSource, envs: list[ScriptedEnv], policy: Callable[[], Policy], *, max_steps: int = 5
+    source: FakeWorkSource, envs: list[ScriptedEnv], policy: Callable[[], Policy], *, max_steps: int = 5
 ) -> RolloutWorker:
     waiting = list(envs)
     return RolloutWorker(
@@ -30,14 +30,14 @@ def worker(
         source,
         desktops=len(envs),
         make_env=lambda: waiting.pop(0),
-        policy_for=lambda task, env: policy(),
+        make_policy=lambda task, env: policy(),
         builder=PromptBuilder(preset("tiny")),
         load_task=lambda task_id: task(max_steps),
         clock=FakeClock(),
     )
 
 
-async def run_until_empty(running: RolloutWorker, source: ListWorkSource) -> None:
+async def run_until_empty(running: RolloutWorker, source: FakeWorkSource) -> None:
     loop = asyncio.create_task(running.run())
     await asyncio.wait({loop, asyncio.create_task(source.all_back.wait())}, return_when=asyncio.FIRST_COMPLETED)
     loop.cancel()
@@ -45,7 +45,7 @@ async def run_until_empty(running: RolloutWorker, source: ListWorkSource) -> Non
 
 
 async def test_all_claimed_work_is_reported_and_desktops_are_given_back() -> None:
-    source = ListWorkSource([item(f"roll_{index}") for index in range(7)])
+    source = FakeWorkSource([item(f"roll_{index}") for index in range(7)])
     envs = [ScriptedEnv(), ScriptedEnv()]
     await run_until_empty(worker(source, envs, lambda: ScriptedPolicy([CLICK, DONE])), source)
     ended = {trajectory.rollout_id for trajectory, _ in source.reported} | {rollout for rollout, _ in source.abandoned}
@@ -63,7 +63,7 @@ async def test_a_slow_episode_holds_up_no_other_desktop() -> None:
                 await release.wait()
             return completion(DONE)
 
-    source = ListWorkSource([item(f"roll_{index}") for index in range(6)])
+    source = FakeWorkSource([item(f"roll_{index}") for index in range(6)])
     running = asyncio.create_task(worker(source, [ScriptedEnv(), ScriptedEnv()], Slow).run())
     await source.empty.wait()
     assert {trajectory.rollout_id for trajectory, _ in source.reported} == {f"roll_{index}" for index in range(1, 6)}
@@ -79,7 +79,7 @@ async def test_what_runs_when_the_worker_is_stopped_is_given_back() -> None:
             await asyncio.Event().wait()
             raise AssertionError("never reached")
 
-    source = ListWorkSource([item("roll_0"), item("roll_1")])
+    source = FakeWorkSource([item("roll_0"), item("roll_1")])
     env = ScriptedEnv()
     running = asyncio.create_task(worker(source, [env], Never).run())
     await env.started.wait()
@@ -91,21 +91,21 @@ async def test_what_runs_when_the_worker_is_stopped_is_given_back() -> None:
 
 async def test_an_episode_that_cannot_begin_is_given_back_with_its_cause_and_the_next_is_played() -> None:
     env = ScriptedEnv(reset_error=FarmError("no desktop is free.", code="no_capacity"))
-    source = ListWorkSource([item("roll_0")])
+    source = FakeWorkSource([item("roll_0")])
     await run_until_empty(worker(source, [env], lambda: ScriptedPolicy([])), source)
     assert source.abandoned == [("roll_0", "FarmError: no desktop is free.")]
     assert not source.reported
 
 
 async def test_a_defect_ends_the_worker_and_gives_the_work_back() -> None:
-    source = ListWorkSource([item("roll_0")])
+    source = FakeWorkSource([item("roll_0")])
     with pytest.raises(IndexError):
         await worker(source, [ScriptedEnv()], lambda: ScriptedPolicy([])).run()
     assert source.abandoned[0][0] == "roll_0"
 
 
 async def test_the_smaller_of_both_step_budgets_holds() -> None:
-    source = ListWorkSource([item("roll_0", max_steps=2)])
+    source = FakeWorkSource([item("roll_0", max_steps=2)])
     await run_until_empty(worker(source, [ScriptedEnv()], lambda: ScriptedPolicy([CLICK] * 5)), source)
     ((trajectory, _),) = source.reported
     assert (trajectory.end, len(trajectory.steps_S)) == (EndReason.MAX_STEPS, 2)
@@ -113,9 +113,9 @@ async def test_the_smaller_of_both_step_budgets_holds() -> None:
 
 async def test_an_episode_in_one_line() -> None:
     lines: list[str] = []
-    source = ListWorkSource([item("roll_0")])
+    source = FakeWorkSource([item("roll_0")])
     running = worker(source, [ScriptedEnv()], lambda: ScriptedPolicy([CLICK, "hm", DONE]))
-    running._on_episode = lambda episode: lines.append(episode_line(episode))
+    running._on_episode = lambda episode: lines.append(format_episode(episode))
     await run_until_empty(running, source)
     assert lines[0].startswith(" 1.00 toy/click/0000 done, 3 steps in ")
     assert lines[0].endswith("click, ?, done")

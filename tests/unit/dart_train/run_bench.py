@@ -16,9 +16,9 @@ import pytest
 from rich.console import Console
 
 from dart_agent.store.blobs import ImageStore
-from dart_agent.store.client import DataClient
+from dart_agent.store.client import DataManagerClient
 from dart_agent.store.fake import fake_image, fake_trajectory
-from dart_agent.store.trajectories import Store
+from dart_agent.store.trajectories import TrajectoryStore
 from dart_agent.store.wire import VersionRecord
 from dart_agent.types import Purpose, WorkItem
 from dart_train import components, orchestrator
@@ -31,15 +31,15 @@ from dart_train.launcher import Component, ComponentFailed, ComponentSpec
 from dart_train.orchestrator import Run
 from dart_train.paths import RunPaths
 from dart_train.progress import Progress
-from dart_train.state import RunState, open_run
-from dart_train.verdict import Verdict
+from dart_train.state import RunState, open_run_directory
+from dart_train.verdict import PairedEvaluation
 
 RECIPE: dict[str, Any] = {
     "run": {"name": "small"},
     "tasks": {"families": ["press_nth", "tick_nth"], "max_steps": 2},
     "model": {"preset": "tiny"},
     "demos": {"per_family": 2},
-    "warmup": {"procedure_demos_per_family": 2},
+    "warmup": {"imitated_demos_per_family": 2},
     "train": {"updates": 2},
     "eval": {"episodes": 6, "baseline_episodes": 2},
 }
@@ -48,7 +48,7 @@ PICTURE = fake_image(0, 160, 256)
 STAGES = ("demos", "warm-start", "eval-before", "train", "eval-after", "baselines")
 
 
-class Died(Exception):
+class SimulatedCrash(Exception):
     """The launcher's end, at a moment that a test chose."""
 
 
@@ -77,13 +77,13 @@ class FakeComponent:
 class FakeLauncher:
     """Does in this process, by made-up means, what each component would have left on disk and in the store."""
 
-    def __init__(self, bench: RunBench, client: DataClient) -> None:
-        self.bench = bench
+    def __init__(self, harness: RunHarness, client: DataManagerClient) -> None:
+        self.harness = harness
         self.client = client
         self.started: list[FakeComponent] = []
 
     async def start(self, spec: ComponentSpec) -> Component:
-        self.bench.starts[spec.name] += 1
+        self.harness.starts[spec.name] += 1
         work = self.rollouts if spec.name.startswith("rollout-") else getattr(self, spec.name.replace("-", "_"))
         self.started.append(FakeComponent(spec.name, asyncio.create_task(work())))
         return self.started[-1]
@@ -105,29 +105,29 @@ class FakeLauncher:
         await asyncio.Event().wait()
 
     async def init_model(self) -> None:
-        model_at(self.bench.paths.initial_model)
+        model_at(self.harness.paths.initial_model)
 
     async def warm_start(self) -> None:
-        if self.bench.paths.warm_model.exists():
+        if self.harness.paths.warm_start_model.exists():
             raise ComponentFailed("the warm start never writes over a model")
-        model_at(self.bench.paths.warm_model)
+        model_at(self.harness.paths.warm_start_model)
 
     async def trainer(self) -> None:
-        for version in range(1, self.bench.recipe.train.updates + 1):
-            path = self.bench.paths.weights / f"v{version}"
+        for version in range(1, self.harness.recipe.train.updates + 1):
+            path = self.harness.paths.weights / f"v{version}"
             if not path.exists():
-                self.bench.updates += 1
+                self.harness.updates += 1
                 model_at(path)
             await self.client.publish_version(VersionRecord(version=version, path=str(path)))
 
     async def rollouts(self) -> None:
         while True:
-            item = await self.client.claim("fake worker")
+            item = await self.client.acquire("fake worker")
             if item is None or item.phase == "train":  # an endless phase would go on as long as anyone plays
                 await asyncio.sleep(0.01)
                 continue
-            trajectory, images = fake_trajectory(item, reward=self.bench.reward(item), image=PICTURE)
-            steps = tuple(replace(step, action=self.bench.action) for step in trajectory.steps_S)
+            trajectory, images = fake_trajectory(item, reward=self.harness.reward(item), image=PICTURE)
+            steps = tuple(replace(step, action=self.harness.action) for step in trajectory.steps_S)
             await self.client.report(replace(trajectory, steps_S=steps), images)
 
 
@@ -136,7 +136,7 @@ def model_at(path: Path) -> None:
     (path / "config.json").write_text("{}")
 
 
-class RunBench:
+class RunHarness:
     """A run directory, and launchers that work on it one after the other."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, **sections: Any) -> None:
@@ -149,21 +149,21 @@ class RunBench:
         self.printed = io.StringIO()
         self._monkeypatch = monkeypatch
         monkeypatch.setattr(orchestrator, "POLL_S", 0.01)
-        monkeypatch.setattr(orchestrator, "farm_for", lambda recipe, note: contextlib.nullcontext())
+        monkeypatch.setattr(orchestrator, "farm_session", lambda recipe, note: contextlib.nullcontext())
 
     @contextlib.asynccontextmanager
     async def launcher(self) -> AsyncIterator[Run]:
         """One launcher's life."""
-        state = open_run(self.recipe, self.paths)
+        state = open_run_directory(self.recipe, self.paths)
         config = DataManagerConfig(
             database=self.paths.database, images=self.paths.images, socket=self.paths.data_socket
         )
         catalog = SuiteCatalog()
-        store = Store.open(config.database, catalog.split_of)
+        store = TrajectoryStore.open(config.database, catalog.split_of)
         app = create_app(DataManager(store, ImageStore(config.images), catalog, config))
         async with app.router.lifespan_context(app):
-            client = DataClient(
-                config.socket, config.images, transport=httpx.ASGITransport(app), patience_s=0, claim_wait_s=0
+            client = DataManagerClient(
+                config.socket, config.images, transport=httpx.ASGITransport(app), retry_timeout_s=0, assignment_wait_s=0
             )
             progress = Progress(Console(file=self.printed, highlight=False, width=400))
             run = Run(self.recipe, self.paths, state, progress, FakeLauncher(self, client), client)
@@ -172,20 +172,20 @@ class RunBench:
                 newest = await client.latest_version()
                 return [] if newest is None else [newest.version]
 
-            self._monkeypatch.setattr(components, "versions_served", served)
+            self._monkeypatch.setattr(components, "served_versions", served)
             yield run
         store.close()
 
-    async def run(self, *, dies_before_marking: str | None = None) -> Verdict | None:
+    async def run(self, *, crashes_before_marking: str | None = None) -> PairedEvaluation | None:
         """The whole run, or up to where the launcher dies."""
         save = RunState.save
 
         def save_or_die(state: RunState, path: Path) -> None:
-            if dies_before_marking in state.stages_s:
-                raise Died
+            if crashes_before_marking in state.stages_s:
+                raise SimulatedCrash
             save(state, path)
 
         with self._monkeypatch.context() as patched:
             patched.setattr(RunState, "save", save_or_die)
             async with self.launcher() as run:
-                return await run.to_the_end()
+                return await run.run_stages()

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from run_bench import RunBench, untrained_then_trained
+from run_harness import RunHarness, untrained_then_trained
 from typer.testing import CliRunner
 
 from dart_train import orchestrator, preflight
 from dart_train.cli import app
-from dart_train.verdict import Verdict, compare
+from dart_train.verdict import PairedEvaluation, compare_evaluations
 
 RECIPE = '[run]\nname = "small"\n[tasks]\nfamilies = ["press_nth"]\n[model]\npreset = "tiny"\n'
 NO_CHANGE = {(f"basics/a/{number}", 0): float(number % 2) for number in range(20)}
 ALL_RIGHT = dict.fromkeys(NO_CHANGE, 1.0)
 
 
-def run_that_ends_with(verdict: Verdict | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
-    async def ended(*_: object) -> Verdict | None:
+def run_that_ends_with(verdict: PairedEvaluation | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+    async def ended(*_: object) -> PairedEvaluation | None:
         return verdict
 
-    monkeypatch.setattr(preflight, "check", lambda recipe, paths: None)
+    monkeypatch.setattr(preflight, "check_recipe", lambda recipe, paths: None)
     monkeypatch.setattr(orchestrator, "run_recipe", ended)
     monkeypatch.chdir(folder)
     Path("recipe.toml").write_text(RECIPE, encoding="utf-8")
@@ -35,8 +35,8 @@ def sentences(text: str) -> list[str]:
 
 
 def test_only_a_policy_that_learned_ends_with_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_that_ends_with(compare(NO_CHANGE, ALL_RIGHT), tmp_path, monkeypatch).exit_code == 0
-    assert run_that_ends_with(compare(NO_CHANGE, NO_CHANGE), tmp_path, monkeypatch).exit_code == 1
+    assert run_that_ends_with(compare_evaluations(NO_CHANGE, ALL_RIGHT), tmp_path, monkeypatch).exit_code == 0
+    assert run_that_ends_with(compare_evaluations(NO_CHANGE, NO_CHANGE), tmp_path, monkeypatch).exit_code == 1
 
 
 def test_a_run_without_a_verdict_has_not_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,9 +50,9 @@ def test_a_run_without_a_verdict_has_not_learned(tmp_path: Path, monkeypatch: py
 async def test_an_evaluation_whose_every_episode_fails_gives_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = RunBench(tmp_path, monkeypatch, eval={"episodes": 2})
-    bench.reward = lambda item: None if item.phase == "eval-after" else untrained_then_trained(item)
-    assert await bench.run() is None
-    result = json.loads((bench.paths.report / "result.json").read_text())
-    assert result["verdict"] is None
+    harness = RunHarness(tmp_path, monkeypatch, eval={"episodes": 2})
+    harness.reward = lambda item: None if item.phase == "eval-after" else untrained_then_trained(item)
+    assert await harness.run() is None
+    result = json.loads((harness.paths.report / "result.json").read_text())
+    assert result["paired_evaluation"] is None
     assert result["conclusion"] == "No evaluation item has a verdict both before and after training."

@@ -12,9 +12,9 @@ from dart_train.loss import (
     Denominators,
     aggregate,
     clipped_surrogate,
-    importance_weight,
     kl_k3,
     policy_loss,
+    truncated_importance_weight,
 )
 from dart_train.trainer_config import LossSettings
 
@@ -37,10 +37,10 @@ def test_dual_clip_bounds_negative_advantages_only() -> None:
 
 def test_importance_weight_is_truncated_and_has_no_gradient() -> None:
     old_BT = log([[0.5, 0.1, 0.4]]).requires_grad_()
-    weight_BT = importance_weight(old_BT, log([[0.25, 0.2, 0.1]]), cap=2.0)
+    weight_BT = truncated_importance_weight(old_BT, log([[0.25, 0.2, 0.1]]), cap=2.0)
     assert weight_BT.tolist() == [[pytest.approx(2.0), pytest.approx(0.5), pytest.approx(2.0)]]
     assert not weight_BT.requires_grad
-    assert importance_weight(old_BT, log([[0.25, 0.2, 0.1]]), cap=None).tolist() == [[1.0, 1.0, 1.0]]
+    assert truncated_importance_weight(old_BT, log([[0.25, 0.2, 0.1]]), cap=None).tolist() == [[1.0, 1.0, 1.0]]
 
 
 def test_k3_by_hand() -> None:

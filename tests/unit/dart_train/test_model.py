@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dart_agent.tokens import unwritable_ids
+from dart_agent.tokens import suppressed_token_ids
 from dart_train.init_model import init_model
 from dart_train.model import LoadedModel, ModelNotFoundError, load_model, pixel_inputs, token_logprobs
 from dart_train.types import TokenBatch
@@ -72,7 +72,7 @@ def test_token_logprobs_equal_unpadded_forward_passes(loaded: LoadedModel) -> No
                 image_grid_thw=inputs["image_grid_thw"],
                 mm_token_type_ids=(ids == loaded.model.config.image_token_id).int(),
             ).logits[0]
-        logits[:, list(unwritable_ids(loaded.model.config))] = -torch.inf
+        logits[:, list(suppressed_token_ids(loaded.model.config))] = -torch.inf
         scaled = (logits[len(prompt_ids) - 1 : -1] / 0.7).log_softmax(-1)
         wanted.append(scaled.gather(-1, torch.tensor(answer_ids).unsqueeze(-1)).squeeze(-1))
     width = max(len(prompt) + len(answer) for prompt, answer in rows)

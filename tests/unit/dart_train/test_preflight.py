@@ -16,7 +16,7 @@ from dart_envs import tasks
 from dart_train import farm
 from dart_train.config import Recipe, RecipeError
 from dart_train.paths import RunPaths
-from dart_train.preflight import check
+from dart_train.preflight import check_recipe
 
 BASICS = tasks.suite("basics")
 
@@ -35,7 +35,7 @@ def recipe(**sections: Any) -> Recipe:
 def complaints(checked: Recipe, folder: Path) -> list[str]:
     """The sentences of the preflight; none where the recipe passes."""
     try:
-        check(checked, RunPaths(folder / "r"))
+        check_recipe(checked, RunPaths(folder / "r"))
     except RecipeError as error:
         return str(error).splitlines()
     return []
@@ -143,7 +143,7 @@ async def test_an_embedded_farm_is_stopped_at_the_end_also_where_a_killed_one_le
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(place / "farm.sock"))
     notes: list[str] = []
-    async with farm.farm_for(recipe(), notes.append):
+    async with farm.farm_session(recipe(), notes.append):
         assert await farm._running_farm() is not None
     assert await farm._running_farm() is None
     assert "found running" not in notes[0]

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 import torch
 from published_checkpoints import KINDS, write_checkpoint
-from trainer_bench import config_of, screen
+from trainer_harness import config_of, screen
 
 from dart_agent.chat import chat_template, render_chat
 from dart_agent.errors import ConfigError
-from dart_agent.inference.model_files import find_model, read_facts
-from dart_agent.inference.weight_files import check_fits, tensor_shapes
+from dart_agent.inference.model_files import read_checkpoint_info, resolve_checkpoint
+from dart_agent.inference.weight_files import check_weights_match, tensor_shapes
 from dart_agent.prompt import Prompt, PromptBuilder, preset
 from dart_agent.store.blobs import ImageStore
-from dart_agent.store.rows import StepRow
+from dart_agent.store.rows import StepPayload
 from dart_agent.store.wire import Batch, BatchGroup, BatchMember, BatchRow
-from dart_agent.types import Sampling, StepRecord, StopReason, VersionSpan
+from dart_agent.types import FinishReason, SamplingParams, StepRecord, VersionSpan
 from dart_envs.types import ActionType, Observation
 from dart_envs.uitars import Parsed, format_action, parse
 from dart_train.init_model import init_model
@@ -50,7 +50,7 @@ def loaded(checkpoint: Path) -> LoadedModel:
 
 def prompt_of(checkpoint: Path, images: int = 3, steps: int = 4) -> Prompt:
     """The prompt after some steps of an episode, as the checkpoint's own preset words it."""
-    builder = PromptBuilder(preset(read_facts(checkpoint).prompt, images=images))
+    builder = PromptBuilder(preset(read_checkpoint_info(checkpoint).prompt, images=images))
     history = builder.new_history()
     for step in range(steps):
         seen = Observation(screen(step, SCREEN_WH[1], SCREEN_WH[0]), "Click OK")
@@ -84,13 +84,15 @@ def batch_of(loaded: LoadedModel, checkpoint: Path, images: ImageStore, members:
             text=ANSWER,
             action=None,
             parse_error=None,
-            sampling=Sampling(),
-            stop=StopReason.STOP,
+            sampling=SamplingParams(),
+            finish_reason=FinishReason.STOP,
             model_s=0.0,
             env_s=0.0,
         )
         rows.append(
-            BatchRow(group_id="g", rollout_id=f"r{member}", step=StepRow.of(step), trainable=[(0, len(answer))])
+            BatchRow(
+                group_id="g", rollout_id=f"r{member}", step=StepPayload.from_value(step), trainable=[(0, len(answer))]
+            )
         )
     scored = [
         BatchMember(rollout_id=row.rollout_id, reward=float(index == 0), steps=1, source="fresh")
@@ -98,7 +100,13 @@ def batch_of(loaded: LoadedModel, checkpoint: Path, images: ImageStore, members:
     ]
     group = BatchGroup(group_id="g", task_id="s/press/0", family="press", members=scored)
     return Batch(
-        batch_id="b", trainer_version=0, groups=[group], rows=rows, staleness_mean=0.0, staleness_max=0, withheld={}
+        batch_id="b",
+        trainer_version=0,
+        groups=[group],
+        rows=rows,
+        staleness_mean=0.0,
+        staleness_max=0,
+        excluded_steps={},
     )
 
 
@@ -114,13 +122,13 @@ def test_a_name_in_the_local_cache_is_found_and_loads(
     shutil.copytree(checkpoint, snapshot)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("0123abc")
-    assert find_model("Org/Some-VL") == snapshot
+    assert resolve_checkpoint("Org/Some-VL") == snapshot
     assert type(load_model("Org/Some-VL").model) is type(load_model(checkpoint).model)
     (snapshot / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(
         ConfigError, match=r"model-00002-of-00002\.safetensors is missing: run `hf download Org/Some-VL`"
     ):
-        find_model("Org/Some-VL")
+        resolve_checkpoint("Org/Some-VL")
 
 
 @pytest.mark.parametrize("name", ["models/foo", "Org/Some-VL", "not a name/at all"])
@@ -130,20 +138,20 @@ def test_what_is_neither_a_folder_nor_cached_is_refused_without_a_network(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=f"neither a folder {name} nor .* `hf download {name}`"):
-        find_model(name)
+        resolve_checkpoint(name)
 
 
 @pytest.mark.parametrize("path", ["./nothing", "/nowhere/model", "~/no-such-model", "a/b/c", "model"])
 def test_a_path_that_is_not_there_is_refused(path: str) -> None:
     with pytest.raises(ConfigError, match="there is no folder"):
-        find_model(path)
+        resolve_checkpoint(path)
     with pytest.raises(ModelNotFoundError, match="there is no folder"):
         load_model(path)
 
 
 def test_the_home_directory_is_expanded(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(checkpoint.parent))
-    assert find_model(f"~/{checkpoint.name}") == checkpoint
+    assert resolve_checkpoint(f"~/{checkpoint.name}") == checkpoint
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "preprocessor_config.json"])
@@ -151,17 +159,17 @@ def test_a_folder_that_is_no_model_names_what_is_missing(checkpoint: Path, name:
     copy = tmp_path / "copy"
     shutil.copytree(checkpoint, copy, ignore=shutil.ignore_patterns(name, "vocab.json"))
     with pytest.raises(ConfigError, match=rf"no complete model, .*{name}.* is missing"):
-        find_model(copy)
+        resolve_checkpoint(copy)
 
 
 # What the files say
 
 
 def test_the_prompt_is_chosen_by_architecture(checkpoint: Path, tmp_path: Path) -> None:
-    assert read_facts(checkpoint).prompt == {"qwen2_5_vl": "uitars", "qwen3_vl": "qwen"}[checkpoint.name]
+    assert read_checkpoint_info(checkpoint).prompt == {"qwen2_5_vl": "uitars", "qwen3_vl": "qwen"}[checkpoint.name]
     made_here = load_model(init_model("tiny", tmp_path / "tiny"))
     made_here.save(tmp_path / "saved")
-    assert read_facts(tmp_path / "tiny").prompt == read_facts(tmp_path / "saved").prompt == "tiny"
+    assert read_checkpoint_info(tmp_path / "tiny").prompt == read_checkpoint_info(tmp_path / "saved").prompt == "tiny"
 
 
 def test_another_architecture_is_refused(checkpoint: Path, tmp_path: Path) -> None:
@@ -170,7 +178,7 @@ def test_another_architecture_is_refused(checkpoint: Path, tmp_path: Path) -> No
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"model_type": "llava"}))
     with pytest.raises(ConfigError, match=r"type 'llava': give a Qwen2\.5-VL"):
-        read_facts(copy)
+        read_checkpoint_info(copy)
 
 
 def test_picture_tokens_are_those_that_the_processor_makes(
@@ -178,21 +186,21 @@ def test_picture_tokens_are_those_that_the_processor_makes(
 ) -> None:
     loaded.save(tmp_path / "saved")
     for directory in (checkpoint, tmp_path / "saved"):
-        facts = read_facts(directory)
+        facts = read_checkpoint_info(directory)
         builder = PromptBuilder(preset(facts.prompt))
         for wh in (SCREEN_WH, (640, 400), (1000, 700)):
             picture = builder.model_image(np.zeros((wh[1], wh[0], 3), np.uint8))
             _, grid = pixel_inputs(loaded.processor, [picture])
-            assert facts.picture_tokens(builder.spec, wh) == int(grid[0].prod()) // 4
+            assert facts.count_image_tokens(builder.spec, wh) == int(grid[0].prod()) // 4
 
 
 def test_a_picture_that_the_processor_would_resize_again_is_refused(checkpoint: Path) -> None:
-    facts = read_facts(checkpoint)
+    facts = read_checkpoint_info(checkpoint)
     with pytest.raises(ConfigError, match="choose another resolution or prompt"):
-        facts.picture_tokens(preset(facts.prompt), (50, 40))
+        facts.count_image_tokens(preset(facts.prompt), (50, 40))
     other = preset("qwen" if facts.prompt == "uitars" else "uitars")
-    with pytest.raises(ConfigError, match=f"takes multiples of {facts.cell_px}"):
-        facts.picture_tokens(other, (1280, 720))
+    with pytest.raises(ConfigError, match=f"takes multiples of {facts.image_token_px}"):
+        facts.count_image_tokens(other, (1280, 720))
 
 
 # Prompts and answers
@@ -222,7 +230,9 @@ def test_several_pictures_stand_where_the_layout_puts_them(checkpoint: Path, loa
         assert turns[1][1].startswith(picture * 3)
     assert text.count("Click OK") == 1
     assert text.endswith("<|im_start|>assistant\n")
-    tokens = read_facts(checkpoint).picture_tokens(preset(read_facts(checkpoint).prompt), SCREEN_WH)
+    tokens = read_checkpoint_info(checkpoint).count_image_tokens(
+        preset(read_checkpoint_info(checkpoint).prompt), SCREEN_WH
+    )
     assert prompt_ids(loaded, prompt).count(loaded.model.config.image_token_id) == 3 * tokens
 
 
@@ -296,14 +306,14 @@ def test_a_round_trains_every_part_and_saves_what_a_worker_takes(
     trainer.save(tmp_path / "v1")
     tied = bool(loaded.model.config.tie_word_embeddings)
     assert tied is (checkpoint.name == "qwen3_vl")
-    check_fits(tmp_path / "v1", tensor_shapes(checkpoint), tied=tied)
+    check_weights_match(tmp_path / "v1", tensor_shapes(checkpoint), tied=tied)
     again = load_model(tmp_path / "v1")
     assert all(torch.equal(after[name], value) for name, value in again.model.named_parameters())
     assert chat_template(again.processor) == chat_template(loaded.processor)
 
 
 def test_the_warm_start_packs_only_prompts_that_begin_with_the_picture(checkpoint: Path, loaded: LoadedModel) -> None:
-    builder = PromptBuilder(preset(read_facts(checkpoint).prompt, images=1))
+    builder = PromptBuilder(preset(read_checkpoint_info(checkpoint).prompt, images=1))
     picture = builder.model_image(screen(0, SCREEN_WH[1], SCREEN_WH[0]))
     _, grid = pixel_inputs(loaded.processor, [picture])
     packer = Packer(loaded.model, loaded.processor, builder, tuple(grid[0].tolist()))

@@ -15,7 +15,7 @@ import torch
 from published_checkpoints import KINDS, write_checkpoint
 
 from dart_agent import cli
-from dart_agent.play import PlayPlan
+from dart_agent.play import RolloutPlan
 from dart_agent.prompt import preset
 from dart_agent.worker_config import load_worker_config
 from dart_train import components, policy
@@ -42,12 +42,12 @@ def recipe_of(path: str | Path, **sections: dict[str, Any]) -> Recipe:
 
 def test_a_played_checkpoint_is_served_for_its_own_prompts(checkpoint: Path) -> None:
     own = cli._prompt(None, str(checkpoint))
-    plan = PlayPlan(tasks=(), policy="vllm", prompt=own, resolution=(1280, 720))
+    plan = RolloutPlan(tasks=(), policy="vllm", prompt=own, resolution=(1280, 720))
     settings = cli._settings_for(plan, str(checkpoint), cli.Dtype.AUTO)
     tokens = {"uitars": 45 * 25, "qwen": 40 * 22}[own]
     assert settings.max_images == preset(own).images
-    assert settings.max_model_len == max(2048, settings.max_images * tokens + cli.TEXT_TOKENS + plan.max_tokens)
-    assert cli._prompt(cli.Preset.TINY, str(checkpoint)) == cli._prompt(None, None) == "tiny"
+    assert settings.max_model_len == max(2048, settings.max_images * tokens + cli.PROMPT_TEXT_TOKENS + plan.max_tokens)
+    assert cli._prompt(cli.PromptOption.TINY, str(checkpoint)) == cli._prompt(None, None) == "tiny"
 
 
 def test_a_recipe_takes_the_prompt_of_its_checkpoint_or_its_own(checkpoint: Path, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_recipe_takes_the_prompt_of_its_checkpoint_or_its_own(checkpoint: Path
         spec = components.rollout_worker(recipe_of(checkpoint, model=section), paths, "vllm")
         assert load_worker_config(Path(spec.argv[-1])).prompt == wanted
     assert (
-        policy.prompt_of(recipe_of(checkpoint, model={"path": None, "preset": "tiny"}, warmup={"enabled": True}))
+        policy.recipe_prompt(recipe_of(checkpoint, model={"path": None, "preset": "tiny"}, warmup={"enabled": True}))
         == "tiny"
     )
 

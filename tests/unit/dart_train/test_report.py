@@ -1,4 +1,4 @@
-"""The report shows what the story holds, and nothing in it is taken as markup."""
+"""The report shows what the report holds, and nothing in it is taken as markup."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dart_train.report import Chart, Curve, Example, ExampleStep, RunStory, write_report
-from dart_train.verdict import compare
+from dart_train.report import Chart, Curve, Example, ExampleStep, RunReport, write_report
+from dart_train.verdict import compare_evaluations
 
 
 def png() -> bytes:
@@ -22,10 +22,10 @@ def png() -> bytes:
 def test_report_shows_the_verdict_curves_and_examples(tmp_path: Path) -> None:
     before = {(f"basics/a/{i}", 0): float(i % 4 == 0) for i in range(40)}
     after = {(f"basics/a/{i}", 0): float(i % 4 != 1) for i in range(40)}
-    story = RunStory(
+    report = RunReport(
         name="demo",
         recipe={"run": {"name": "demo"}},
-        verdict=compare(before, after),
+        paired_evaluation=compare_evaluations(before, after),
         conclusion="It learned.",
         baselines={"random policy": 1.5},
         stages_s={"demos": 12.0},
@@ -34,7 +34,7 @@ def test_report_shows_the_verdict_curves_and_examples(tmp_path: Path) -> None:
         examples=[Example("after", "Press <Lemon>", 1.0, "done", [ExampleStep(png(), "Action: click", (10, 10))])],
         incidents=["vllm-1 restarted"],
     )
-    page = write_report(story, tmp_path).read_text(encoding="utf-8")
+    page = write_report(report, tmp_path).read_text(encoding="utf-8")
     assert "25.0 %" in page
     assert "75.0 %" in page
     assert "+50.0" in page
@@ -45,5 +45,5 @@ def test_report_shows_the_verdict_curves_and_examples(tmp_path: Path) -> None:
         "http://creativecommons.org", ""
     )
     figures = json.loads((tmp_path / "result.json").read_text())
-    assert figures["verdict"]["overall"]["gain_points"] == 50.0
+    assert figures["paired_evaluation"]["overall"]["gain_points"] == 50.0
     assert figures["baselines_percent"] == {"random policy": 1.5}

@@ -9,7 +9,7 @@ import pytest
 
 from dart_train.config import Recipe, RecipeError
 from dart_train.paths import RunPaths
-from dart_train.state import RunState, hold_lock, open_run
+from dart_train.state import RunState, open_run_directory, run_lock
 
 
 def recipe(**run: object) -> Recipe:
@@ -20,22 +20,22 @@ def recipe(**run: object) -> Recipe:
 
 def test_the_same_recipe_continues(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "r")
-    state = open_run(recipe(), paths)
+    state = open_run_directory(recipe(), paths)
     state.stages_s["demos"] = 3.0
     state.save(paths.state)
-    assert open_run(recipe(), paths).stages_s == {"demos": 3.0}
+    assert open_run_directory(recipe(), paths).stages_s == {"demos": 3.0}
 
 
 def test_another_recipe_is_refused_with_the_ways_out(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "r")
-    open_run(recipe(), paths)
+    open_run_directory(recipe(), paths)
     with pytest.raises(RecipeError, match=r"choose another run\.name"):
-        open_run(recipe(seed=1), paths)
+        open_run_directory(recipe(seed=1), paths)
 
 
 def test_a_second_launcher_is_refused(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "r")
-    with hold_lock(paths), pytest.raises(RecipeError, match="another dart-train"), hold_lock(paths):
+    with run_lock(paths), pytest.raises(RecipeError, match="another dart-train"), run_lock(paths):
         pass
 
 

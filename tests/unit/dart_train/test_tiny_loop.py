@@ -12,7 +12,7 @@ from dart_train.model import load_model, token_logprobs
 torch = pytest.importorskip("torch")
 
 
-class BlankDesk:
+class FakeDesktopEnv:
     """Stands for a desktop: blank screens, over after two actions, the second of which is rewarded."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ def tiny_loop() -> Any:
 def test_a_rewarded_answer_becomes_likelier(tiny_loop: Any, tmp_path: Path) -> None:
     torch.manual_seed(1)
     policy = load_model(init_model("tiny", tmp_path / "model", seed=5))
-    desk = BlankDesk()
+    desk = FakeDesktopEnv()
     reward, samples = tiny_loop.rollout(desk, policy, "basics/press_nth/0001", 1.0)
     assert (reward, len(samples), desk.tasks) == (1.0, 2, ["basics/press_nth/0001"])
     assert all(1 <= len(sample.answer_ids) <= tiny_loop.MAX_TOKENS for sample in samples)

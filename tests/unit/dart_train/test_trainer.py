@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from trainer_bench import RESPONSE_TOKENS, batch_of, config_of, screen, step_of, tiny_model
+from trainer_harness import RESPONSE_TOKENS, batch_of, config_of, screen, step_of, tiny_model
 
 from dart_agent.store.blobs import BlobError, ImageStore
 from dart_agent.store.wire import Batch
 from dart_train.batch import BatchError, ImageTokens, make_batch, placeholder_runs
 from dart_train.checkpoint import CheckpointStore
-from dart_train.compute import Compute
-from dart_train.metrics import append
+from dart_train.compute import ComputeDevice
+from dart_train.metrics import append_metrics
 from dart_train.model import LoadedModel, load_model, token_logprobs
-from dart_train.rows import Row, rows_of, select_steps, split
-from dart_train.trainer import Round, Trainer
-from dart_train.weights import WeightStore
+from dart_train.rows import TrainRow, build_rows, select_steps, split_minibatches
+from dart_train.trainer import Trainer, TrainStep
+from dart_train.weights import PolicyVersionStore
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def trainer_on(root: Path, model_dir: Path, images: ImageStore, **changes: Any) 
 
 
 def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in trainer.state(Round(0, {}, ()), "b", 0.0).model.items()}
+    return {name: value.clone() for name, value in trainer.state(TrainStep(0, {}, ()), "b", 0.0).model.items()}
 
 
 def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
@@ -67,8 +67,8 @@ def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
 
 
 def test_rows_keep_their_tokens_and_their_log_probs(loaded: LoadedModel, images: ImageStore) -> None:
-    tokens = ImageTokens.of(loaded.model, loaded.processor)
-    rows = [Row("a", "g", step_of(loaded, images, seed), ((1, 3),), 0.5) for seed in (0, 1, 2)]
+    tokens = ImageTokens.from_model(loaded.model, loaded.processor)
+    rows = [TrainRow("a", "g", step_of(loaded, images, seed), ((1, 3),), 0.5) for seed in (0, 1, 2)]
     made = make_batch(rows, images, loaded.processor, tokens)
     for index, row in enumerate(rows):
         ids = row.step.prompt_ids_P + row.step.token_ids_T
@@ -84,31 +84,31 @@ def test_rows_keep_their_tokens_and_their_log_probs(loaded: LoadedModel, images:
 
 
 def test_an_image_that_expands_otherwise_is_an_error_naming_the_row(loaded: LoadedModel, images: ImageStore) -> None:
-    tokens = ImageTokens.of(loaded.model, loaded.processor)
+    tokens = ImageTokens.from_model(loaded.model, loaded.processor)
     step = step_of(loaded, images, 0)
     wrong = images.put(screen(5, 64, 96))
     grown = replace(step, image_sha256=(wrong,), image_hw=((64, 96),))
     with pytest.raises(BatchError, match=r"step 0 of rollout roll_x.*runs of \[4\].*makes \[6\]"):
-        make_batch([Row("roll_x", "g", grown, ((0, 1),), 0.0)], images, loaded.processor, tokens)
+        make_batch([TrainRow("roll_x", "g", grown, ((0, 1),), 0.0)], images, loaded.processor, tokens)
     unlisted = replace(step, image_sha256=(), image_hw=())
     with pytest.raises(BatchError, match=r"makes \[\]"):
-        make_batch([Row("roll_x", "g", unlisted, ((0, 1),), 0.0)], images, loaded.processor, tokens)
+        make_batch([TrainRow("roll_x", "g", unlisted, ((0, 1),), 0.0)], images, loaded.processor, tokens)
     lied = replace(step, image_hw=((64, 96),))
     with pytest.raises(BatchError, match="recorded as"):
-        make_batch([Row("roll_x", "g", lied, ((0, 1),), 0.0)], images, loaded.processor, tokens)
+        make_batch([TrainRow("roll_x", "g", lied, ((0, 1),), 0.0)], images, loaded.processor, tokens)
     lost = replace(step, image_sha256=("0" * 64,))
     with pytest.raises(BlobError, match="is not in"):
-        make_batch([Row("roll_x", "g", lost, ((0, 1),), 0.0)], images, loaded.processor, tokens)
+        make_batch([TrainRow("roll_x", "g", lost, ((0, 1),), 0.0)], images, loaded.processor, tokens)
 
 
 def test_rows_without_log_probs_or_with_mixed_temperatures_are_errors(loaded: LoadedModel, images: ImageStore) -> None:
-    tokens = ImageTokens.of(loaded.model, loaded.processor)
+    tokens = ImageTokens.from_model(loaded.model, loaded.processor)
     step = step_of(loaded, images, 0)
     with pytest.raises(BatchError, match="0 log-probs"):
-        make_batch([Row("r", "g", replace(step, logprobs_T=()), ((0, 1),), 0.0)], images, loaded.processor, tokens)
+        make_batch([TrainRow("r", "g", replace(step, logprobs_T=()), ((0, 1),), 0.0)], images, loaded.processor, tokens)
     warm = replace(step, sampling=replace(step.sampling, temperature=0.5))
     with pytest.raises(BatchError, match="temperatures"):
-        make_batch([Row("r", "g", s, ((0, 1),), 0.0) for s in (step, warm)], images, loaded.processor, tokens)
+        make_batch([TrainRow("r", "g", s, ((0, 1),), 0.0) for s in (step, warm)], images, loaded.processor, tokens)
 
 
 def test_placeholder_runs() -> None:
@@ -117,20 +117,20 @@ def test_placeholder_runs() -> None:
 
 
 def test_rows_take_the_advantage_of_their_rollout(batch: Batch) -> None:
-    rows = rows_of(batch, "no_std")
+    rows = build_rows(batch, "no_std")
     assert len(rows) == 12
     for row in rows:
         assert row.advantage == pytest.approx(2 / 3 if row.rollout_id.endswith("_0") else -1 / 3)
 
 
 def test_steps_are_selected_within_their_group(batch: Batch) -> None:
-    rows = rows_of(batch, "grpo")
+    rows = build_rows(batch, "grpo")
     entropies = {row.key: float(index) for index, row in enumerate(rows)}
     used, unused = select_steps(rows, entropies, 0.5)
     assert {row.key for row in unused} == {row.key for row in rows[:3] + rows[6:9]}
     assert len(used) == 6
-    assert [len(part) for part in split(rows, 5)] == [2, 2, 3, 2, 3]
-    assert split(rows[:1], 3) == [rows[:1]]
+    assert [len(part) for part in split_minibatches(rows, 5)] == [2, 2, 3, 2, 3]
+    assert split_minibatches(rows[:1], 3) == [rows[:1]]
 
 
 # Rounds
@@ -184,7 +184,7 @@ def test_several_minibatches_measure_the_ratio_against_the_policy_before(
 
 
 def test_step_filter_names_what_it_left_out(root: Path, model_dir: Path, images: ImageStore, batch: Batch) -> None:
-    trainer = trainer_on(root, model_dir, images, step_fraction=0.5)
+    trainer = trainer_on(root, model_dir, images, high_entropy_step_fraction=0.5)
     done = trainer.step(batch)
     assert done.metrics["rows_trained"] == 6
     assert {step.reason for step in done.unused} == {"low_entropy"}
@@ -223,7 +223,7 @@ def test_device_and_format_are_chosen_by_what_is_there(
     gpu: bool, device: Any, dtype: Any, wanted: tuple[str, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    chosen = Compute.choose(device, dtype)
+    chosen = ComputeDevice.resolve(device, dtype)
     assert (chosen.device, chosen.bfloat16) == wanted
 
 
@@ -265,7 +265,7 @@ def test_published_versions_load_and_old_ones_go(
     root: Path, model_dir: Path, images: ImageStore, batch: Batch, tmp_path: Path
 ) -> None:
     trainer = trainer_on(root, model_dir, images, optimizer={"learning_rate": 1e-3})
-    store = WeightStore(tmp_path, keep=2)
+    store = PolicyVersionStore(tmp_path, keep=2)
     for _ in range(3):
         trainer.step(batch)
         path = store.publish(trainer.version, trainer.save)
@@ -275,7 +275,7 @@ def test_published_versions_load_and_old_ones_go(
 
 
 def test_a_failed_publication_leaves_nothing_and_a_version_is_written_once(tmp_path: Path) -> None:
-    store = WeightStore(tmp_path, keep=2)
+    store = PolicyVersionStore(tmp_path, keep=2)
 
     def fail(directory: Path) -> None:
         (directory / "half").write_text("written")
@@ -285,7 +285,7 @@ def test_a_failed_publication_leaves_nothing_and_a_version_is_written_once(tmp_p
         store.publish(1, fail)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / ".v1-leftover").mkdir()
-    store.sweep()
+    store.remove_partial()
     assert list(tmp_path.iterdir()) == []
     store.publish(1, lambda directory: (directory / "w").write_text("first") and None)
     store.publish(1, fail)
@@ -294,6 +294,6 @@ def test_a_failed_publication_leaves_nothing_and_a_version_is_written_once(tmp_p
 
 def test_metrics_are_lines_of_json(tmp_path: Path) -> None:
     for value in (1, 2):
-        append(tmp_path / "logs" / "metrics.jsonl", {"kind": "update", "value": value})
+        append_metrics(tmp_path / "logs" / "metrics.jsonl", {"kind": "update", "value": value})
     lines = (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["value"] for line in lines] == [1, 2]

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from trainer_bench import batch_of, config_of, tiny_model
+from trainer_harness import batch_of, config_of, tiny_model
 
 from dart_agent.store.blobs import ImageStore
-from dart_agent.store.client import DataClient
+from dart_agent.store.client import DataManagerClient
 from dart_agent.store.wire import Batch, BatchReply, BatchReport, VersionRecord
 from dart_train.trainer import main
 from dart_train.trainer_process import TrainerProcess
 
 
-class Killed(BaseException):
+class SimulatedKill(BaseException):
     """Stands for a SIGKILL at this very call."""
 
 
@@ -33,7 +33,7 @@ class RecordingClient:
 
     def _call(self, name: str) -> None:
         if self.die_at == name:
-            raise Killed
+            raise SimulatedKill
         self.calls.append(name)
 
     async def latest_version(self) -> VersionRecord | None:
@@ -46,14 +46,14 @@ class RecordingClient:
 
     async def next_batch(self, version: int, wait_s: float) -> BatchReply:
         left = [batch for batch in self.batches if batch.batch_id not in self.done]
-        return BatchReply(batch=left[0] if left else None, training=bool(left))
+        return BatchReply(batch=left[0] if left else None, training_active=bool(left))
 
     async def batch_done(self, batch_id: str, report: BatchReport) -> None:
         self._call(f"done {report.version}")
         self.done.setdefault(batch_id, report.version)
 
 
-class Bench:
+class TrainerHarness:
     """One run directory in which trainers come and go."""
 
     def __init__(self, root: Path, model_root: Path) -> None:
@@ -64,73 +64,73 @@ class Bench:
         self.client = RecordingClient(self.images, batches)
 
     async def run(self, **changes: Any) -> TrainerProcess:
-        process = TrainerProcess(self.config.model_copy(update=changes), cast(DataClient, self.client))
+        process = TrainerProcess(self.config.model_copy(update=changes), cast(DataManagerClient, self.client))
         await process.run()
         return process
 
     async def killed(self, at: str) -> None:
         self.client.die_at = at
-        with pytest.raises(Killed):
+        with pytest.raises(SimulatedKill):
             await self.run()
         self.client.die_at = None
         self.client.calls.clear()
 
 
 @pytest.fixture
-def bench(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    return Bench(tmp_path, tmp_path_factory.getbasetemp())
+def harness(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainerHarness:
+    return TrainerHarness(tmp_path, tmp_path_factory.getbasetemp())
 
 
-async def test_a_round_is_saved_then_published_then_told(bench: Bench) -> None:
-    process = await bench.run()
-    assert bench.client.calls == ["publish 0", *(f"{what} {n}" for n in (1, 2, 3) for what in ("publish", "done"))]
-    assert bench.client.done == {"b0": 1, "b1": 2, "b2": 3}
+async def test_a_round_is_saved_then_published_then_told(harness: TrainerHarness) -> None:
+    process = await harness.run()
+    assert harness.client.calls == ["publish 0", *(f"{what} {n}" for n in (1, 2, 3) for what in ("publish", "done"))]
+    assert harness.client.done == {"b0": 1, "b1": 2, "b2": 3}
     assert process.trainer.version == 3
-    lines = [json.loads(line) for line in bench.config.metrics.read_text().splitlines()]
+    lines = [json.loads(line) for line in harness.config.metrics.read_text().splitlines()]
     assert [(line["kind"], line["version"], line["update"]) for line in lines] == [("update", n, n) for n in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("moment", ["publish 2", "done 2"])
-async def test_what_was_not_reached_is_done_first_after_a_kill(bench: Bench, moment: str) -> None:
-    await bench.killed(at=moment)
-    await bench.run()
-    assert bench.client.calls[:2] == ["publish 2", "done 2"]
-    assert bench.client.done == {"b0": 1, "b1": 2, "b2": 3}
+async def test_what_was_not_reached_is_done_first_after_a_kill(harness: TrainerHarness, moment: str) -> None:
+    await harness.killed(at=moment)
+    await harness.run()
+    assert harness.client.calls[:2] == ["publish 2", "done 2"]
+    assert harness.client.done == {"b0": 1, "b1": 2, "b2": 3}
 
 
 async def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(
-    bench: Bench, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    harness: TrainerHarness, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    other = Bench(tmp_path / "other", tmp_path_factory.getbasetemp())
+    other = TrainerHarness(tmp_path / "other", tmp_path_factory.getbasetemp())
     await other.run()
-    await bench.killed(at="done 1")
-    await bench.run()
-    weights = [each.config.weights / "v3" / "model.safetensors" for each in (bench, other)]
+    await harness.killed(at="done 1")
+    await harness.run()
+    weights = [each.config.weights / "v3" / "model.safetensors" for each in (harness, other)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
-async def test_versions_above_an_older_checkpoint_are_never_used_again(bench: Bench) -> None:
-    await bench.run(max_updates=1)
-    bench.client.latest = VersionRecord(version=7, path=str(bench.config.weights / "v7"))
-    process = await bench.run(max_updates=2)
+async def test_versions_above_an_older_checkpoint_are_never_used_again(harness: TrainerHarness) -> None:
+    await harness.run(max_updates=1)
+    harness.client.latest = VersionRecord(version=7, path=str(harness.config.weights / "v7"))
+    process = await harness.run(max_updates=2)
     assert process.trainer.version == 8
     assert process.trainer.updates == 2
 
 
-async def test_without_a_checkpoint_training_goes_on_from_what_was_published(bench: Bench) -> None:
-    await bench.run(max_updates=2)
-    for path in bench.config.checkpoints.iterdir():
+async def test_without_a_checkpoint_training_goes_on_from_what_was_published(harness: TrainerHarness) -> None:
+    await harness.run(max_updates=2)
+    for path in harness.config.checkpoints.iterdir():
         path.unlink()
-    process = await bench.run()
+    process = await harness.run()
     assert process.trainer.version == 3
 
 
-async def test_rare_checkpoints_still_save_the_last_round(bench: Bench) -> None:
-    await bench.run(checkpoint_every=10)
-    assert [path.name for path in bench.config.checkpoints.iterdir()] == ["update00000003.pt"]
+async def test_rare_checkpoints_still_save_the_last_round(harness: TrainerHarness) -> None:
+    await harness.run(checkpoint_every=10)
+    assert [path.name for path in harness.config.checkpoints.iterdir()] == ["update00000003.pt"]
 
 
-async def test_the_time_limit_counts_over_restarts(bench: Bench) -> None:
+async def test_the_time_limit_counts_over_restarts(harness: TrainerHarness) -> None:
     time_s = 0.0
 
     def monotonic() -> float:
@@ -138,10 +138,10 @@ async def test_the_time_limit_counts_over_restarts(bench: Bench) -> None:
         time_s += 10.0
         return time_s
 
-    config = bench.config.model_copy(update={"max_minutes": 3.0})
+    config = harness.config.model_copy(update={"max_minutes": 3.0})
     updates = []
     for _ in range(2):
-        process = TrainerProcess(config, cast(DataClient, bench.client), monotonic=monotonic)
+        process = TrainerProcess(config, cast(DataManagerClient, harness.client), monotonic=monotonic)
         await process.run()
         updates.append(process.trainer.updates)
     assert updates[0] >= 1

@@ -17,20 +17,20 @@ from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, ActionType
 from dart_envs.uitars import Parsed, parse
 from dart_server.wire import A11yElement
-from dart_train.fast_vision import rearrange_vision
+from dart_train.fast_vision import optimize_vision_for_cpu
 from dart_train.init_model import init_model
 from dart_train.model import LoadedModel, load_model, pixel_inputs
 from dart_train.warmup import WarmupConfig, warm_start
 from dart_train.warmup.__main__ import main
-from dart_train.warmup.fit import _Fit, held_out_tasks, imitated_screens
+from dart_train.warmup.fit import _WarmStartTrainer, held_out_tasks, imitated_screens
 from dart_train.warmup.packing import NO_LABEL, Packer
-from dart_train.warmup.queries import Asker, Query
-from dart_train.warmup.screens import Screen, ScreenError, read_screens, translated
+from dart_train.warmup.queries import Query, QueryBuilder
+from dart_train.warmup.screens import AnnotatedScreen, ScreenError, read_screens, shift_windows
 
 torch = pytest.importorskip("torch")
 
 POINTS = PointMap((256, 160), (640, 400))
-ASKER = Asker(POINTS, step_px=8)
+QUERY_BUILDER = QueryBuilder(POINTS, step_px=8)
 TO_TRAIN_ON, TO_JUDGE = (tasks.suite("basics").tasks(split, ["choose_nth"]) for split in ("train", "validation"))
 
 
@@ -50,7 +50,7 @@ def _list_dialog(x: int = 100, y: int = 60) -> tuple[A11yElement, ...]:
     return (_element("dialog", "List", x, y, 250, 200), *rows, *buttons)
 
 
-def _screen(**changes: Any) -> Screen:
+def _screen(**changes: Any) -> AnnotatedScreen:
     values: dict[str, Any] = {
         "picture": Path("none.png"),
         "task_id": "basics/choose_nth/0001",
@@ -60,7 +60,7 @@ def _screen(**changes: Any) -> Screen:
         "action": Action(ActionType.CLICK, x=240, y=225),
         "previous": Action(ActionType.CLICK, x=215, y=179),
     }
-    return Screen(**(values | changes))
+    return AnnotatedScreen(**(values | changes))
 
 
 def _clicked(answer: str) -> tuple[int, int]:
@@ -73,7 +73,7 @@ def _clicked(answer: str) -> tuple[int, int]:
 
 
 def test_places_are_named_in_order_and_answers_hit_their_element() -> None:
-    asked = {query.instruction: _clicked(query.answer) for query in ASKER.place_queries(_screen())}
+    asked = {query.instruction: _clicked(query.answer) for query in QUERY_BUILDER.grounding_queries(_screen())}
     elements = {element.name: element for element in _list_dialog()}
     wanted = {
         "Choose the first row.": "Moon",
@@ -94,14 +94,15 @@ def test_two_windows_are_told_apart_by_side() -> None:
     lower = (_element("dialog", "Second", 80, 300, 300, 80), _element("push button", "Yarn", 90, 330, 100, 36))
     upper = (_element("dialog", "First", 90, 20, 300, 80), _element("push button", "Kite", 95, 50, 100, 36))
     asked = {
-        query.instruction: _clicked(query.answer)[1] for query in ASKER.place_queries(_screen(elements=lower + upper))
+        query.instruction: _clicked(query.answer)[1]
+        for query in QUERY_BUILDER.grounding_queries(_screen(elements=lower + upper))
     }
     assert asked["Press the first button above."] < 100 < 300 < asked["Press the last button below."]
 
 
 def test_boxes_are_asked_for_instead_of_the_rows_they_stand_in() -> None:
     cells = [_element("table cell", name, x, y, 60, 30) for y in (100, 132) for name, x in (("", 110), ("Word", 180))]
-    queries = ASKER.place_queries(_screen(elements=(_element("dialog", "Tick", 100, 60, 250, 200), *cells)))
+    queries = QUERY_BUILDER.grounding_queries(_screen(elements=(_element("dialog", "Tick", 100, 60, 250, 200), *cells)))
     assert {query.instruction for query in queries} == {
         "Tick the first box.",
         "Tick the second box.",
@@ -110,7 +111,7 @@ def test_boxes_are_asked_for_instead_of_the_rows_they_stand_in() -> None:
 
 
 def test_a_guided_query_gives_the_thought_and_asks_for_the_click() -> None:
-    queries = ASKER.guided_queries(_screen(), Random(0))
+    queries = QUERY_BUILDER.thought_given_queries(_screen(), Random(0))
     assert {query.instruction for query in queries} == {"Choose the last row, then press OK."}
     assert {query.answer[: query.given] for query in queries} == {
         f"Thought: {name}" for name in ("first row", "second row", "third row", "last row", "OK", "Cancel")
@@ -126,7 +127,7 @@ def _thoughts(queries: list[Query]) -> list[str]:
 def test_said_parts_come_in_no_order() -> None:
     before = _screen(step=0, action=Action(ActionType.CLICK, x=200, y=230), previous=None)
     for screen in (before, _screen()):
-        queries = ASKER.said_queries(screen)
+        queries = QUERY_BUILDER.unordered_queries(screen)
         assert _thoughts(queries) == ["OK", "last row"]
         assert all(query.given == 0 for query in queries)
 
@@ -144,8 +145,8 @@ def test_a_part_that_lost_its_side_is_not_confused_with_the_other_windows() -> N
     both = _screen(
         instruction=instruction, elements=upper + lower, action=Action(ActionType.CLICK, x=100, y=60), previous=None
     )
-    assert _thoughts(ASKER.said_queries(both)) == ["first button above", "last button below"]
-    alone = ASKER.said_queries(
+    assert _thoughts(QUERY_BUILDER.unordered_queries(both)) == ["first button above", "last button below"]
+    alone = QUERY_BUILDER.unordered_queries(
         _screen(instruction=instruction, elements=lower, action=Action(ActionType.CLICK, x=230, y=250))
     )
     assert _thoughts(alone) == ["last button"]
@@ -155,27 +156,27 @@ def test_a_part_that_lost_its_side_is_not_confused_with_the_other_windows() -> N
 def test_whether_order_is_taught_decides_what_is_imitated(tmp_path: Path, loaded: LoadedModel) -> None:
     loaded.save(tmp_path / "start")
     _store(tmp_path / "screens", 4)
-    for ordered, wanted in ((True, {"first row"}), (False, {"first row", "OK"})):
-        config = _config(tmp_path, tmp_path / "start", ordered=ordered, procedure_share=1.0)
-        fit = _Fit(config, load_model(config.start_model), lambda line: None)
+    for imitate_order, wanted in ((True, {"first row"}), (False, {"first row", "OK"})):
+        config = _config(tmp_path, tmp_path / "start", imitate_order=imitate_order, imitation_fraction=1.0)
+        fit = _WarmStartTrainer(config, load_model(config.start_model), lambda line: None)
         asked = [fit._example(fit.screens[0])[1][0] for _ in range(40)]
         assert {query.answer.partition("\n")[0].removeprefix("Thought: ") for query in asked} == wanted
 
 
 def test_the_procedure_says_what_was_done_and_what_came_before() -> None:
-    query = ASKER.procedure_query(_screen())
+    query = QUERY_BUILDER.demonstration_query(_screen())
     assert query is not None
     assert query.instruction == "Choose the last row, then press OK."
     assert len(query.past_answers) == 1
     assert query.answer.startswith("Thought: OK\n")
     aimed = _screen(step=0, action=Action(ActionType.CLICK, x=200, y=175), previous=None)
-    first = ASKER.procedure_query(aimed)
+    first = QUERY_BUILDER.demonstration_query(aimed)
     assert first is not None
     assert first.answer.startswith("Thought: last row\n")
     x, y = _clicked(query.answer)
     assert 227 <= x < 342
     assert 210 <= y < 246
-    assert ASKER.procedure_query(_screen(action=None)) is None
+    assert QUERY_BUILDER.demonstration_query(_screen(action=None)) is None
 
 
 def test_translation_moves_pixels_labels_and_actions_together() -> None:
@@ -183,7 +184,7 @@ def test_translation_moves_pixels_labels_and_actions_together() -> None:
     pixels[60:260, 100:350] = 246
     pixels[210:246, 227:342] = (10, 20, 30)
     for seed in range(20):
-        moved, screen = translated(pixels, _screen(), Random(seed))
+        moved, screen = shift_windows(pixels, _screen(), Random(seed))
         ok = next(element for element in screen.elements if element.name == "OK")
         assert (moved[ok.y : ok.y + ok.h, ok.x : ok.x + ok.w] == (10, 20, 30)).all()
         assert (moved == (10, 20, 30)).all(axis=-1).sum() == 36 * 115
@@ -218,7 +219,7 @@ def test_a_packed_answer_scores_as_it_would_alone(loaded: LoadedModel) -> None:
         batch = packer.pack([asked])
         with torch.no_grad():
             hidden = loaded.model.model(
-                input_ids=batch.input_ids_BT, attention_mask=batch.may_see_B1TT, position_ids=batch.position_ids_3BT,
+                input_ids=batch.input_ids_BT, attention_mask=batch.attention_mask_B1TT, position_ids=batch.position_ids_3BT,
                 pixel_values=pixels, image_grid_thw=grid, use_cache=False,
             ).last_hidden_state  # fmt: skip
         wanted = batch.labels_BT[:, 1:] != NO_LABEL
@@ -250,7 +251,7 @@ def test_what_is_given_is_not_learnt(loaded: LoadedModel) -> None:
     given = Query("Press OK.", (), "Thought: OK\nAction: wait()", None, given=len("Thought: OK"))
     batch = packer.pack([[given]])
     learnt = batch.labels_BT[batch.labels_BT != NO_LABEL].tolist()
-    assert learnt == packer.learnt_ids(given)
+    assert learnt == packer.target_ids(given)
     assert loaded.tokenizer.decode(learnt) == "\nAction: wait()<|im_end|>"
     assert loaded.tokenizer.decode(packer.answer_ids(given)) == "Thought: OK\nAction: wait()<|im_end|>"
 
@@ -258,7 +259,7 @@ def test_what_is_given_is_not_learnt(loaded: LoadedModel) -> None:
 def test_rearranged_vision_gives_the_same_features(loaded: LoadedModel, tmp_path: Path) -> None:
     loaded.save(tmp_path / "copy")
     other = load_model(tmp_path / "copy")
-    assert rearrange_vision(other.model)
+    assert optimize_vision_for_cpu(other.model)
     rng = np.random.default_rng(1)
     images = [rng.integers(0, 256, (height, 256, 3), dtype=np.uint8) for height in (160, 160, 96)]
     pixels, grid = _inputs(loaded, images)
@@ -292,7 +293,7 @@ def _config(root: Path, model_dir: Path, **changes: Any) -> WarmupConfig:
     values: dict[str, Any] = {
         "start_model": str(model_dir), "screens": root / "screens", "out_dir": root / "warm",
         "metrics": root / "metrics.jsonl", "threads": 1,
-        "images": 24, "batch_size": 4, "report_every_images": 8, "held_out_share": 0.3, "learning_rate": 3e-3, "warmup_updates": 1,
+        "images": 24, "batch_size": 4, "report_every_images": 8, "held_out_fraction": 0.3, "learning_rate": 3e-3, "lr_warmup_updates": 1,
     }  # fmt: skip
     return WarmupConfig(**(values | changes))
 
@@ -303,7 +304,7 @@ def test_warm_start_learns_reports_and_writes_a_loadable_model(tmp_path: Path, l
     result = warm_start(_config(tmp_path, tmp_path / "start"))
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["images"] for line in lines] == [8, 16, 24, 24]
-    assert all(line["kind"] == "warmup" and 0 <= line["accuracy"] <= 1 for line in lines)
+    assert all(line["kind"] == "warmup" and 0 <= line["grounding_accuracy"] <= 1 for line in lines)
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.2
     assert result.images == 24
     before, after = loaded.model.state_dict(), load_model(tmp_path / "warm").model.state_dict()
@@ -325,10 +326,10 @@ def test_the_knobs_choose_what_is_imitated(tmp_path: Path) -> None:
         assert imitated == imitated_screens(list(reversed(screens)), _config(tmp_path, tmp_path, **knobs))
         return {str(picture) for picture in imitated}
 
-    few = chosen(procedure_families=("b",), procedure_demos_per_family=2)
+    few = chosen(imitated_families=("b",), imitated_demos_per_family=2)
     assert len(few) == 4
     assert all(picture.startswith("b/") for picture in few)
-    assert chosen(procedure_demos_per_family=0) == set()
+    assert chosen(imitated_demos_per_family=0) == set()
 
 
 def test_held_out_tasks_depend_on_ids_alone() -> None:

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 
 from dart_agent.store.blobs import ImageStore
-from dart_agent.store.rows import StepRow
+from dart_agent.store.rows import StepPayload
 from dart_agent.store.wire import Batch, BatchGroup, BatchMember, BatchRow
-from dart_agent.types import Sampling, StepRecord, StopReason, VersionSpan
+from dart_agent.types import FinishReason, SamplingParams, StepRecord, VersionSpan
 from dart_envs.hashing import image_sha256
 from dart_envs.types import RgbImage
 from dart_train.batch import ImageTokens, make_batch
 from dart_train.init_model import init_model
 from dart_train.model import LoadedModel, load_model, token_logprobs
-from dart_train.rows import Row
+from dart_train.rows import TrainRow
 from dart_train.trainer_config import TrainerConfig
 
 RESPONSE_TOKENS = 5
@@ -42,7 +42,7 @@ def step_of(
     """A step with one image whose log-probs are those of the model itself."""
     image = screen(seed)
     sha256 = images.put(image)
-    tokens = ImageTokens.of(loaded.model, loaded.processor)
+    tokens = ImageTokens.from_model(loaded.model, loaded.processor)
     generator = np.random.default_rng(seed)
     words = generator.integers(300, 900, 8 + seed % 3).tolist()
     prompt = [words[0], *[tokens.token_id] * 4, *words[1:]]
@@ -57,12 +57,12 @@ def step_of(
         text="fake",
         action=None,
         parse_error=None,
-        sampling=Sampling(temperature=temperature),
-        stop=StopReason.STOP,
+        sampling=SamplingParams(temperature=temperature),
+        finish_reason=FinishReason.STOP,
         model_s=0.0,
         env_s=0.0,
     )
-    row = Row("r", "g", record, ((0, RESPONSE_TOKENS),), 0.0)
+    row = TrainRow("r", "g", record, ((0, RESPONSE_TOKENS),), 0.0)
     batch = make_batch([row], images, loaded.processor, tokens)
     with torch.no_grad():
         logprobs_BT, _ = token_logprobs(loaded.model, batch.tokens, temperature)
@@ -91,7 +91,7 @@ def batch_of(
                     BatchRow(
                         group_id=group_id,
                         rollout_id=rollout_id,
-                        step=StepRow.of(step),
+                        step=StepPayload.from_value(step),
                         trainable=[(0, RESPONSE_TOKENS)],
                     )
                 )
@@ -107,7 +107,13 @@ def batch_of(
             )
         )
     return Batch(
-        batch_id=batch_id, trainer_version=0, groups=made, rows=rows, staleness_mean=0.0, staleness_max=0, withheld={}
+        batch_id=batch_id,
+        trainer_version=0,
+        groups=made,
+        rows=rows,
+        staleness_mean=0.0,
+        staleness_max=0,
+        excluded_steps={},
     )
 
 

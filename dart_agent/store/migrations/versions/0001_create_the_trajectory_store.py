@@ -187,7 +187,7 @@ def upgrade() -> None:
         sa.Column("action", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("parse_error", sa.String(), nullable=True),
         sa.Column("sampling", sa.JSON(), nullable=False),
-        sa.Column("stop", sa.String(), nullable=False),
+        sa.Column("finish_reason", sa.String(), nullable=False),
         sa.Column("model_s", sa.Double(), nullable=False),
         sa.Column("env_s", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(

@@ -6,19 +6,19 @@ import pytest
 from pydantic import ValidationError
 
 from dart_agent.store.fake import fake_image, fake_trajectory
-from dart_agent.store.rows import SamplingSpec, TrajectoryRow
+from dart_agent.store.rows import SamplingPayload, TrajectoryPayload
 from dart_agent.store.wire import PhaseSpec, TaskSelection
-from dart_agent.types import Purpose, Sampling, VersionSpan, WorkItem
+from dart_agent.types import Purpose, SamplingParams, VersionSpan, WorkItem
 from dart_envs.types import EndReason
 
-ITEM = WorkItem("roll_1", "grp_1", "basics/tick/0001", Purpose.TRAIN, Sampling(seed=3), 5, "train")
+ITEM = WorkItem("roll_1", "grp_1", "basics/tick/0001", Purpose.TRAIN, SamplingParams(seed=3), 5, "train")
 
 
 def test_trajectory_round_trip_through_json() -> None:
     spans = (VersionSpan(3, 0, 1), VersionSpan(4, 1, 4))
     trajectory, _ = fake_trajectory(ITEM, spans=spans, image=fake_image(0), reward=0.5)
-    row = TrajectoryRow.model_validate_json(TrajectoryRow.of(trajectory).model_dump_json())
-    assert row.value() == trajectory
+    row = TrajectoryPayload.model_validate_json(TrajectoryPayload.from_value(trajectory).model_dump_json())
+    assert row.to_value() == trajectory
 
 
 @pytest.mark.parametrize(
@@ -27,15 +27,15 @@ def test_trajectory_round_trip_through_json() -> None:
 def test_a_verdict_that_contradicts_the_end_is_refused(reward: float | None, end: EndReason) -> None:
     trajectory, _ = fake_trajectory(ITEM, reward=reward, end=end)
     with pytest.raises(ValidationError, match="reward"):
-        TrajectoryRow.of(trajectory)
+        TrajectoryPayload.from_value(trajectory)
 
 
 def test_steps_out_of_order_are_refused() -> None:
     trajectory, _ = fake_trajectory(ITEM, steps=2)
-    body = TrajectoryRow.of(trajectory).model_dump()
+    body = TrajectoryPayload.from_value(trajectory).model_dump()
     body["steps"].reverse()
     with pytest.raises(ValidationError, match="numbered"):
-        TrajectoryRow.model_validate(body)
+        TrajectoryPayload.model_validate(body)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_steps_out_of_order_are_refused() -> None:
     [
         ({"task_ids": None}, "either"),
         ({"select": TaskSelection(split="train")}, "either"),
-        ({"sampling": SamplingSpec(temperature=0)}, "temperature"),
-        ({"sampling": SamplingSpec(top_p=0.9)}, "top_p"),
+        ({"sampling": SamplingPayload(temperature=0)}, "temperature"),
+        ({"sampling": SamplingPayload(top_p=0.9)}, "top_p"),
         ({"rollouts_per_task": 1}, "two rollouts"),
         ({"purpose": Purpose.EVAL, "endless": True}, "endless"),
     ],

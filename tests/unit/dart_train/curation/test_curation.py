@@ -6,14 +6,14 @@ from collections import Counter
 from random import Random
 
 import pytest
+from dart_train.curation.experience_pool import ExperiencePoolSettings, select_success
 
-from dart_train.curation.informative import why_uninformative
+from dart_train.curation.informative import uninformative_reason
 from dart_train.curation.length_budget import LengthBudgetSettings, length_budget
 from dart_train.curation.pace import may_open_group
 from dart_train.curation.rollout_budget import RolloutBudgetSettings, rollout_budget
 from dart_train.curation.staleness import token_staleness, trainable_ranges
-from dart_train.curation.step_filter import keep_undecided
-from dart_train.curation.success_pool import SuccessPoolSettings, pick_success
+from dart_train.curation.step_filter import select_high_entropy
 from dart_train.curation.task_sampler import TaskSamplerSettings, choose_task, family_weights
 
 
@@ -50,7 +50,7 @@ def test_staleness_zero_is_strictly_on_policy() -> None:
     ],
 )
 def test_groups_without_variance_are_named(rewards: list[float], reason: str | None) -> None:
-    assert why_uninformative(rewards, 2) == reason
+    assert uninformative_reason(rewards, 2) == reason
 
 
 @pytest.mark.parametrize(("successes", "expected"), [(0, 8), (59, 8), (60, 8), (70, 5), (80, 4), (90, 3), (100, 2)])
@@ -67,7 +67,7 @@ def test_rollout_budget_needs_evidence_and_its_switch() -> None:
 
 
 def test_length_budget() -> None:
-    settings = LengthBudgetSettings(enabled=True, margin=2, min_successes=3)
+    settings = LengthBudgetSettings(enabled=True, margin_steps=2, min_successes=3)
     assert length_budget(30, [3, 9, 4], settings) == 11
     assert length_budget(10, [3, 9, 4], settings) == 10
     assert length_budget(30, [3, 9], settings) == 30
@@ -75,18 +75,18 @@ def test_length_budget() -> None:
 
 
 def test_success_pool_takes_the_newest_that_is_young_enough() -> None:
-    settings = SuccessPoolSettings(enabled=True, max_age=5)
-    assert pick_success([7, 5, 2], settings) == 1
-    assert pick_success([-1, 6], settings) is None
-    assert pick_success([0], SuccessPoolSettings()) is None
+    settings = ExperiencePoolSettings(enabled=True, max_age=5)
+    assert select_success([7, 5, 2], settings) == 1
+    assert select_success([-1, 6], settings) is None
+    assert select_success([0], ExperiencePoolSettings()) is None
 
 
 def test_step_filter_keeps_the_undecided_share() -> None:
-    assert keep_undecided([0.1, 0.2, 0.3, 0.4, 0.5], 0.8) == [False, True, True, True, True]
-    assert keep_undecided([0.3, 0.3], 0.5) == [True, True]
-    assert keep_undecided([0.3, 0.1], 1.0) == [True, True]
+    assert select_high_entropy([0.1, 0.2, 0.3, 0.4, 0.5], 0.8) == [False, True, True, True, True]
+    assert select_high_entropy([0.3, 0.3], 0.5) == [True, True]
+    assert select_high_entropy([0.3, 0.1], 1.0) == [True, True]
     with pytest.raises(ValueError, match="fraction"):
-        keep_undecided([0.3], 0.0)
+        select_high_entropy([0.3], 0.0)
 
 
 def test_pace() -> None:

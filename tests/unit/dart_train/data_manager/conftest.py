@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dm_bench import Bench
+from data_manager_harness import DataManagerHarness
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path, batch={"min_groups": 2, "max_groups": 3, "max_staleness": 2})
+def harness(tmp_path: Path) -> Iterator[DataManagerHarness]:
+    made = DataManagerHarness(tmp_path, batch={"min_groups": 2, "max_groups": 3, "max_staleness": 2})
     yield made
     made.store.close()

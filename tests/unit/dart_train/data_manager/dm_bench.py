@@ -10,12 +10,12 @@ from sqlalchemy import select
 from dart_agent.errors import StoreError
 from dart_agent.store.blobs import ImageStore
 from dart_agent.store.fake import fake_image, fake_trajectory
-from dart_agent.store.models import GroupRow
-from dart_agent.store.rows import SamplingSpec, TrajectoryRow
-from dart_agent.store.trajectories import Store
+from dart_agent.store.models import GroupTable
+from dart_agent.store.rows import SamplingPayload, TrajectoryPayload
+from dart_agent.store.trajectories import TrajectoryStore
 from dart_agent.store.wire import Batch, PhaseSpec, TaskSelection
 from dart_agent.types import Purpose, VersionSpan, WorkItem
-from dart_train.data_manager.catalog import spread
+from dart_train.data_manager.catalog import interleave_families
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.service import DataManager
 
@@ -27,7 +27,7 @@ SPLITS = {
 }
 
 
-class MadeUpTasks:
+class FakeTaskCatalog:
     """A catalog over `SPLITS`."""
 
     def split_of(self, task_id: str) -> str:
@@ -38,10 +38,10 @@ class MadeUpTasks:
     def select(self, selection: TaskSelection) -> list[str]:
         families = selection.families or FAMILIES
         ids = [[i for i, split in SPLITS.items() if split == selection.split and f"/{name}/" in i] for name in families]
-        return spread(ids, selection.count)
+        return interleave_families(ids, selection.count)
 
 
-class Bench:
+class DataManagerHarness:
     """A data manager with the moves that tests make."""
 
     def __init__(self, root: Path, **settings: Any) -> None:
@@ -55,8 +55,8 @@ class Bench:
         self.open()
 
     def open(self) -> None:
-        self.store = Store.open(self.config.database, MadeUpTasks().split_of, now=lambda: self.now_s)
-        self.manager = DataManager(self.store, self.images, MadeUpTasks(), self.config)
+        self.store = TrajectoryStore.open(self.config.database, FakeTaskCatalog().split_of, now=lambda: self.now_s)
+        self.manager = DataManager(self.store, self.images, FakeTaskCatalog(), self.config)
 
     def restart(self) -> None:
         self.store.close()
@@ -68,30 +68,32 @@ class Bench:
             "purpose": Purpose.TRAIN,
             "select": TaskSelection(suite="s", split="train"),
             "rollouts_per_task": 4,
-            "sampling": SamplingSpec(max_tokens=8),
+            "sampling": SamplingPayload(max_tokens=8),
             "max_steps": 10,
             "endless": True,
         }
         self.manager.start_phase(PhaseSpec.model_validate(spec | changes))
 
-    def claim(self, worker: str = "w1", request: str | None = None) -> WorkItem | None:
+    def acquire(self, worker: str = "w1", request: str | None = None) -> WorkItem | None:
         self.requests += 1
-        reply = self.manager.claim(worker, request or f"request-{self.requests}")
-        return None if reply.item is None else reply.item.value()
+        reply = self.manager.assign(worker, request or f"request-{self.requests}")
+        return None if reply.item is None else reply.item.to_value()
 
-    def must_claim(self, worker: str = "w1") -> WorkItem:
-        item = self.claim(worker)
+    def must_acquire(self, worker: str = "w1") -> WorkItem:
+        item = self.acquire(worker)
         assert item is not None
         return item
 
     def report(self, item: WorkItem, reward: float | None = 1.0, **options: Any) -> bool:
         image = fake_image(self.requests)
         self.images.put(image)
-        return self.manager.report(TrajectoryRow.of(fake_trajectory(item, reward=reward, image=image, **options)[0]))
+        return self.manager.report(
+            TrajectoryPayload.from_value(fake_trajectory(item, reward=reward, image=image, **options)[0])
+        )
 
     def group(self, rewards: list[float | None], **options: Any) -> str:
         """Claim and report one whole group; returns its id."""
-        items = [self.must_claim() for _ in rewards]
+        items = [self.must_acquire() for _ in rewards]
         assert len({item.group_id for item in items}) == 1
         for item, reward in zip(items, rewards, strict=True):
             self.report(item, reward, **options)
@@ -99,7 +101,7 @@ class Bench:
 
     def state_of(self, group_id: str) -> tuple[str, str | None]:
         with self.store.begin() as session:
-            group = session.scalars(select(GroupRow).where(GroupRow.group_id == group_id)).one()
+            group = session.scalars(select(GroupTable).where(GroupTable.group_id == group_id)).one()
             return group.state, group.reason
 
     def batch(self, version: int = 0) -> Batch | None:

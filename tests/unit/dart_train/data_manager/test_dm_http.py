@@ -9,9 +9,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from dm_bench import Bench
+from data_manager_harness import DataManagerHarness
 
-from dart_agent.store.client import DataClient, DataManagerError
+from dart_agent.store.client import DataManagerClient, DataManagerError
 from dart_agent.store.fake import fake_trajectory
 from dart_agent.store.wire import PhaseSpec, TaskSelection, VersionRecord
 from dart_agent.types import Purpose
@@ -29,22 +29,22 @@ TRAIN = PhaseSpec(
 
 
 @asynccontextmanager
-async def client_of(bench: Bench) -> AsyncIterator[DataClient]:
-    app = create_app(bench.manager)
-    client = DataClient(bench.config.socket, bench.images, transport=httpx.ASGITransport(app))
+async def client_of(harness: DataManagerHarness) -> AsyncIterator[DataManagerClient]:
+    app = create_app(harness.manager)
+    client = DataManagerClient(harness.config.socket, harness.images, transport=httpx.ASGITransport(app))
     async with app.router.lifespan_context(app), client:
         yield client
 
 
-async def play_group(client: DataClient) -> None:
+async def play_group(client: DataManagerClient) -> None:
     for reward in (1.0, 0.0):
-        item = await client.claim("w1")
+        item = await client.acquire("w1")
         assert item is not None
         await client.report(*fake_trajectory(item, reward=reward))
 
 
-async def test_refusals_arrive_as_sentences(bench: Bench) -> None:
-    async with client_of(bench) as client:
+async def test_refusals_arrive_as_sentences(harness: DataManagerHarness) -> None:
+    async with client_of(harness) as client:
         with pytest.raises(DataManagerError, match="there is no phase 'nope'") as refused:
             await client.phase("nope")
         assert refused.value.status == 409
@@ -55,8 +55,8 @@ async def test_refusals_arrive_as_sentences(bench: Bench) -> None:
         assert invalid.value.status == 422
 
 
-async def test_a_waiting_trainer_wakes_when_the_last_rollout_is_reported(bench: Bench) -> None:
-    async with client_of(bench) as client:
+async def test_a_waiting_trainer_wakes_when_the_last_rollout_is_reported(harness: DataManagerHarness) -> None:
+    async with client_of(harness) as client:
         await client.start_phase(TRAIN)
         await play_group(client)
         waiting = asyncio.create_task(client.next_batch(0, wait_s=30.0))
@@ -67,19 +67,19 @@ async def test_a_waiting_trainer_wakes_when_the_last_rollout_is_reported(bench: 
         assert len(reply.batch.rows) == 8
 
 
-async def test_a_waiting_trainer_is_let_go_when_training_is_over(bench: Bench) -> None:
-    async with client_of(bench) as client:
+async def test_a_waiting_trainer_is_let_go_when_training_is_over(harness: DataManagerHarness) -> None:
+    async with client_of(harness) as client:
         await client.start_phase(TRAIN)
         waiting = asyncio.create_task(client.next_batch(0, wait_s=30.0))
         await asyncio.sleep(0)
         await client.stop_phase("train")
         reply = await asyncio.wait_for(waiting, 4.0)
-        assert (reply.batch, reply.training) == (None, False)
+        assert (reply.batch, reply.training_active) == (None, False)
 
 
-async def test_a_waiting_worker_gets_work_the_moment_there_is_some(bench: Bench) -> None:
-    async with client_of(bench) as client:
-        waiting = asyncio.create_task(client.claim("w1"))
+async def test_a_waiting_worker_gets_work_the_moment_there_is_some(harness: DataManagerHarness) -> None:
+    async with client_of(harness) as client:
+        waiting = asyncio.create_task(client.acquire("w1"))
         await asyncio.sleep(0)
         await client.start_phase(TRAIN)
         item = await asyncio.wait_for(waiting, 1.5)
@@ -87,8 +87,8 @@ async def test_a_waiting_worker_gets_work_the_moment_there_is_some(bench: Bench)
         assert item.phase == "train"
 
 
-async def test_versions_are_kept_by_number(bench: Bench) -> None:
-    async with client_of(bench) as client:
+async def test_versions_are_kept_by_number(harness: DataManagerHarness) -> None:
+    async with client_of(harness) as client:
         assert await client.latest_version() is None
         for version in (0, 2, 1, 1):
             await client.publish_version(VersionRecord(version=version, path=f"/weights/v{version}"))
@@ -97,8 +97,8 @@ async def test_versions_are_kept_by_number(bench: Bench) -> None:
             await client.publish_version(VersionRecord(version=2, path="/elsewhere"))
 
 
-async def test_trajectories_are_paged_through(bench: Bench) -> None:
-    async with client_of(bench) as client:
+async def test_trajectories_are_paged_through(harness: DataManagerHarness) -> None:
+    async with client_of(harness) as client:
         await client.start_phase(TRAIN)
         for _ in range(3):
             await play_group(client)
@@ -106,7 +106,7 @@ async def test_trajectories_are_paged_through(bench: Bench) -> None:
         assert len({trajectory.rollout_id for trajectory in found}) == 6
 
 
-class Absent(httpx.AsyncBaseTransport):
+class UnreachableTransport(httpx.AsyncBaseTransport):
     """Refuses `times` connections, then passes on."""
 
     def __init__(self, times: int, then: httpx.AsyncBaseTransport) -> None:
@@ -120,19 +120,19 @@ class Absent(httpx.AsyncBaseTransport):
         return await self.then.handle_async_request(request)
 
 
-async def test_the_client_waits_for_an_absent_data_manager_and_then_gives_up(bench: Bench) -> None:
+async def test_the_client_waits_for_an_absent_data_manager_and_then_gives_up(harness: DataManagerHarness) -> None:
     time_s = 0.0
 
     async def sleep(seconds: float) -> None:
         nonlocal time_s
         time_s += seconds
 
-    app = create_app(bench.manager)
+    app = create_app(harness.manager)
     async with app.router.lifespan_context(app):
-        for times, patience_s in ((5, 10.0), (10**6, 10.0)):
-            transport = Absent(times, httpx.ASGITransport(app))
-            client = DataClient(
-                Path("data.sock"), bench.images, transport=transport, patience_s=patience_s, sleep=sleep,
+        for times, retry_timeout_s in ((5, 10.0), (10**6, 10.0)):
+            transport = UnreachableTransport(times, httpx.ASGITransport(app))
+            client = DataManagerClient(
+                Path("data.sock"), harness.images, transport=transport, retry_timeout_s=retry_timeout_s, sleep=sleep,
                 monotonic=lambda: time_s,
             )  # fmt: skip
             async with client:
