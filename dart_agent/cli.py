@@ -23,8 +23,8 @@ from dart_envs.errors import DartEnvError, TaskError
 
 if TYPE_CHECKING:
     from dart_agent.inference.config import InferenceConfig
-    from dart_agent.play import RolloutPlan
-    from dart_agent.prompt import PresetName
+    from dart_agent.prompts.builder import PresetName
+    from dart_agent.rollouts.local import RolloutPlan
     from dart_agent.types import Trajectory
 
 PROMPT_TEXT_TOKENS = 2048
@@ -73,7 +73,8 @@ def serve(
     logs: Annotated[Path, typer.Option(help="directory of the workers' logs")] = Path("logs"),
 ) -> None:
     """Serve MODEL on local workers until Ctrl-C."""
-    from dart_agent.inference.component import run_inference, run_until_signal
+    from dart_agent.component_process import run_until_signal
+    from dart_agent.inference.component import run_inference
 
     with _exit_on_error():
         settings = _settings(model, threads, dtype, max_model_len, kv_cache_mib, max_images)
@@ -103,8 +104,8 @@ def rollout(
     dtype: Dtype = Dtype.AUTO,
 ) -> None:
     """Play episodes of TASKS and print one line per episode."""
-    from dart_agent.inference.component import run_until_signal
-    from dart_agent.play import RolloutPlan, run_rollouts
+    from dart_agent.component_process import run_until_signal
+    from dart_agent.rollouts.local import RolloutPlan, run_rollouts
 
     logging.basicConfig(level=logging.WARNING)
     with _exit_on_error():
@@ -169,7 +170,7 @@ async def _workers_for(settings: Any, addresses: Path | None) -> AsyncIterator[P
 
 
 def _prompt(wanted: PromptOption | None, model: str | None) -> PresetName:
-    from dart_agent.inference.model_files import read_checkpoint_info, resolve_checkpoint
+    from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
 
     if wanted is not None:
         return wanted.value
@@ -178,8 +179,8 @@ def _prompt(wanted: PromptOption | None, model: str | None) -> PresetName:
 
 def _settings_for(plan: RolloutPlan, model: str, dtype: Dtype) -> Any:
     """A worker that takes the plan's prompts: as many pictures as they show, and room for the text."""
-    from dart_agent.inference.model_files import read_checkpoint_info, resolve_checkpoint
-    from dart_agent.prompt import preset
+    from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
+    from dart_agent.prompts.builder import preset
 
     spec = preset(plan.prompt)
     pictures = spec.images * read_checkpoint_info(resolve_checkpoint(model)).count_image_tokens(spec, plan.resolution)

@@ -48,7 +48,7 @@ class FinishReason(StrEnum):
 class PolicyRequest:
     """One model call: chat messages (text, with `{"type": "image"}` place holders) and the images they refer to, in order.
 
-    images: model-input images, uint8 [H, W, 3], already resized (`dart_agent.prompt`).
+    images: model-input images, uint8 [H, W, 3], already resized (`dart_agent.prompts.builder`).
     """
 
     messages: tuple[Mapping[str, Any], ...]

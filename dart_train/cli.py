@@ -2,7 +2,7 @@
 
 Role: argument parsing and exit codes. Rule: heavy imports happen after the arguments are known to be good; wrong input is one sentence on
 standard error and exit code 2; what failed, and a run that did not learn or cannot say whether it did, exits with 1. Non-goals: no
-logic of the loop (`dart_train.orchestrator`).
+logic of the loop (`dart_train.run.orchestrator`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from dart_train.config import Recipe, RecipeError, load_recipe, load_resolved_recipe
-from dart_train.paths import RunPaths
+from dart_train.run.paths import RunPaths
 
 EXIT_FAILED = 1
 EXIT_WRONG_INPUT = 2
@@ -57,8 +57,8 @@ def run(
     """Run the whole loop: demonstrations, warm start, evaluation, GRPO, evaluation, report. The same command resumes."""
     checked = _recipe(recipe, overrides)
     paths = RunPaths(runs_dir.resolve() / checked.run.name)
-    from dart_train.orchestrator import Interrupted, RunFailed, run_recipe
-    from dart_train.preflight import check_recipe
+    from dart_train.run.orchestrator import Interrupted, RunFailed, run_recipe
+    from dart_train.run.preflight import check_recipe
 
     try:
         check_recipe(checked, paths)
@@ -95,7 +95,7 @@ def init_model_command(
     seed: Annotated[int, typer.Option("--seed", help="seed of the random weights")] = 0,
 ) -> None:
     """Make a small random policy with its own tokenizer; nothing is downloaded."""
-    from dart_train.init_model import init_model
+    from dart_train.model.init_model import init_model
 
     if out.exists() and any(out.iterdir()):
         raise _fail(f"{out} is not empty: choose another folder")
@@ -113,7 +113,7 @@ def report(
 ) -> None:
     """Write the report of a finished or interrupted run again."""
     paths = RunPaths(run_dir.resolve())
-    from dart_train.orchestrator import RunFailed, rewrite_report
+    from dart_train.run.orchestrator import RunFailed, rewrite_report
 
     try:
         page = asyncio.run(rewrite_report(load_resolved_recipe(paths.resolved_recipe), paths))

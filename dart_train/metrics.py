@@ -1,7 +1,7 @@
 """Metrics of training: one JSON object per line.
 
 Role: `summarize_step` turns the sums of a round into means under stable names; `append_metrics` writes a line. Rule: a line is written with one call, so
-that readers never see half of one from a living writer. Non-goals: charts (`dart_train.report`).
+that readers never see half of one from a living writer. Non-goals: charts (`dart_train.report.page`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dart_agent.store.wire import Batch
+from dart_agent.data_client.wire import Batch
 
 
 def summarize_step(batch: Batch, totals: Mapping[str, float], grad_norms: Sequence[float]) -> dict[str, float]:

@@ -11,22 +11,19 @@ import asyncio
 import contextlib
 import json
 import logging
-import signal
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from dart_agent.errors import AgentError
-from dart_agent.inference import Supervisor, local_workers
+from dart_agent.data_client.client import DataManagerClient
 from dart_agent.inference.addresses import WorkerAddress, write_addresses
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.config import InferenceConfig
-from dart_agent.inference.launch import WorkerProcess
 from dart_agent.inference.pool import VllmPool
+from dart_agent.inference.rolling_update import RollingUpdateReport, follow_versions
 from dart_agent.inference.settings import PublishedWeights
-from dart_agent.inference.updater import RollingUpdateReport, follow_versions
-from dart_agent.store.client import DataManagerClient
-from dart_envs.errors import DartEnvError
+from dart_agent.inference.supervisor import Supervisor, local_workers
+from dart_agent.inference.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
 LatestVersion = Callable[[], Awaitable[PublishedWeights | None]]
@@ -103,22 +100,3 @@ def _record(metrics: Path | None, report: RollingUpdateReport) -> None:
     }
     with metrics.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(line) + "\n")
-
-
-async def run_until_signal(body: Awaitable[None]) -> int:
-    """Run a component's body until it ends, or SIGTERM or SIGINT cancels it.
-
-    Returns the exit code: 0, or 1 (and one sentence in the log) for an error of the agent or the environment package.
-    """
-    task = asyncio.ensure_future(body)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        await task
-    except asyncio.CancelledError:
-        return 0
-    except (AgentError, DartEnvError) as error:
-        logger.error("%s", error)
-        return 1
-    return 0

@@ -2,7 +2,7 @@
 
 Role: who is in a group, killing them, and how a worker's own children end with it. Rule: Python's resource tracker frees the group's
 shared memory once all others are gone, so it is killed last or not at all. Linux only. Non-goals: polite stops
-(`dart_agent.inference.launch`).
+(`dart_agent.inference.worker_process`).
 """
 
 from __future__ import annotations

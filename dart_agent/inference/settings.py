@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dart_agent.inference.model_files import read_checkpoint_info, resolve_checkpoint
+from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
 from dart_agent.types import PolicyVersion
 
 SOCKET_NAME = "worker.sock"

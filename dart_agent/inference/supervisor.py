@@ -7,18 +7,16 @@ a restarted worker serves its start-up weights until the pool has brought it up 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
 from dart_agent.clock import Clock, SystemClock
-from dart_agent.errors import ConfigError, WorkerError
-from dart_agent.inference.launch import WorkerProcess
+from dart_agent.errors import WorkerError
 from dart_agent.inference.settings import WorkerSettings
+from dart_agent.inference.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
 
@@ -125,25 +123,3 @@ def local_workers(
         )
         for index in range(count)
     ]
-
-
-def main() -> None:
-    """Entry point: `python -m dart_agent.inference --config FILE`."""
-    parser = argparse.ArgumentParser(description="Inference workers of one run: started, kept alive, kept up to date.")
-    parser.add_argument("--config", required=True, type=Path, help="JSON file (dart_agent.inference.config)")
-    path: Path = parser.parse_args().config
-    from dart_agent.inference.component import run_inference, run_until_signal
-    from dart_agent.inference.config import load_inference_config
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    try:
-        config = load_inference_config(path)
-        config.worker.check()
-    except ConfigError as error:
-        parser.exit(2, f"{error}\n")
-    sys.exit(asyncio.run(run_until_signal(run_inference(config))))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """The files of one policy version: what is in them, and whether they fit a model.
 
 Role: read the headers of the safetensors in a directory. Rule: nothing here loads a tensor or imports torch, so the check costs
-milliseconds and runs before anything is paused. Non-goals: loading (`dart_agent.inference.weight_engine`).
+milliseconds and runs before anything is paused. Non-goals: loading (`dart_agent.inference.engine.weight_transfer`).
 """
 
 from __future__ import annotations

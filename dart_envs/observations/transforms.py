@@ -2,7 +2,7 @@
 
 Role: resize screenshots, map points between image and screen, write the accessibility tree as text. Rule:
 pure functions; images are uint8 RGB [H, W, 3], sizes are (width, height). Non-goals: prompts
-(`dart_agent.prompt`).
+(`dart_agent.prompts.builder`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Role: the one formula, staleness of a token = trainer version - version that wrote it, and the one bound. Rule: per token, from the
 engine's version spans; a token without a known version never trains. A withheld token's trajectory still counts in the baseline of its
 group. Source: version spans of vLLM's completions; the per-token bound is the strict form of AReaL's and DART's per-group bounds.
-Non-goals: correcting what passes (truncated importance sampling in `dart_train.loss`).
+Non-goals: correcting what passes (truncated importance sampling in `dart_train.trainer.loss`).
 """
 
 from __future__ import annotations

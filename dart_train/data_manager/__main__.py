@@ -19,12 +19,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from dart_agent.data_client.image_store import ImageStore
 from dart_agent.errors import ConfigError, StoreError
-from dart_agent.store.blobs import ImageStore
-from dart_agent.store.trajectories import TrajectoryStore
 from dart_train.data_manager.catalog import SuiteCatalog, TaskCatalog
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.service import DataManager
+from dart_train.data_manager.store.trajectories import TrajectoryStore
 
 MAX_SOCKET_PATH_BYTES = 107
 SHUTDOWN_GRACE_S = 2

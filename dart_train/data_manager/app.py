@@ -17,9 +17,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from dart_agent.clock import Clock, SystemClock
-from dart_agent.errors import StoreError
-from dart_agent.store.rows import TrajectoryPayload
-from dart_agent.store.wire import (
+from dart_agent.data_client.payloads import TrajectoryPayload
+from dart_agent.data_client.wire import (
     AbandonRequest,
     AssignmentReply,
     AssignmentRequest,
@@ -38,6 +37,7 @@ from dart_agent.store.wire import (
     VersionRecord,
     VersionReply,
 )
+from dart_agent.errors import StoreError
 from dart_train.data_manager.service import DataManager
 
 _Args = ParamSpec("_Args")

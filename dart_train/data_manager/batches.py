@@ -15,18 +15,18 @@ from typing import Literal
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from dart_agent.data_client.payloads import StepPayload
+from dart_agent.data_client.wire import Batch, BatchGroup, BatchMember, BatchReport, BatchRow
 from dart_agent.errors import StoreError
-from dart_agent.store import work
-from dart_agent.store.models import BatchMemberTable, BatchTable, GroupTable, TrajectoryTable
-from dart_agent.store.rows import StepPayload
-from dart_agent.store.trajectories import TrajectoryStore, read_steps, task_family
-from dart_agent.store.wire import Batch, BatchGroup, BatchMember, BatchReport, BatchRow
 from dart_agent.types import Purpose, StepRecord
 from dart_train.curation.experience_pool import select_success
-from dart_train.curation.informative import uninformative_reason
+from dart_train.curation.group_filter import uninformative_reason
 from dart_train.curation.staleness import Span, token_staleness, trainable_ranges
-from dart_train.data_manager import history
+from dart_train.data_manager import queries
 from dart_train.data_manager.config import DataManagerConfig
+from dart_train.data_manager.store import work
+from dart_train.data_manager.store.models import BatchMemberTable, BatchTable, GroupTable, TrajectoryTable
+from dart_train.data_manager.store.trajectories import TrajectoryStore, read_steps, task_family
 
 Source = Literal["fresh", "pool"]
 
@@ -55,7 +55,7 @@ class BatchBuilder:
         issued = session.scalar(select(BatchTable).where(BatchTable.state == "issued").order_by(BatchTable.seq))
         if issued is not None:
             return self._read(session, issued)
-        if history.ready_groups(session) < self._config.batch.min_groups:
+        if queries.ready_groups(session) < self._config.batch.min_groups:
             return None
         candidates = self._candidates(session, trainer_version)
         if len(candidates) < self._config.batch.min_groups:
@@ -98,7 +98,7 @@ class BatchBuilder:
     def _as_candidate(self, session: Session, group: GroupTable, trainer_version: int) -> _Candidate | str:
         """The group as a candidate, or why it cannot train."""
         members: list[tuple[TrajectoryTable, Source]] = [
-            (row, "fresh") for row in history.rewarded_trajectories(session, group.group_id)
+            (row, "fresh") for row in queries.rewarded_trajectories(session, group.group_id)
         ]
         reason = uninformative_reason([_reward(row) for row, _ in members], self._config.batch.min_members)
         if reason == "all_failed":
@@ -118,7 +118,7 @@ class BatchBuilder:
         return _Candidate(group, tuple(members), trainable)
 
     def _from_pool(self, session: Session, task_id: str, trainer_version: int) -> TrajectoryTable | None:
-        successes = history.stored_successes(session, task_id)
+        successes = queries.stored_successes(session, task_id)
         ages = [trainer_version - (row.version_min or 0) for row in successes]
         chosen = select_success(ages, self._config.curation.experience_pool)
         return None if chosen is None else successes[chosen]

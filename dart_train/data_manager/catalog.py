@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import chain, zip_longest
 from typing import Protocol
 
+from dart_agent.data_client.wire import TaskSelection
 from dart_agent.errors import StoreError
-from dart_agent.store.wire import TaskSelection
 
 
 class TaskCatalog(Protocol):

@@ -13,17 +13,17 @@ from random import Random
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from dart_agent.store import work
-from dart_agent.store.models import GroupTable, PhaseTable, RolloutTable
-from dart_agent.store.trajectories import TrajectoryStore, task_family
 from dart_agent.types import Purpose
-from dart_train.curation.informative import uninformative_reason
+from dart_train.curation.backpressure import may_open_group
+from dart_train.curation.group_filter import uninformative_reason
 from dart_train.curation.length_budget import length_budget
-from dart_train.curation.pace import may_open_group
 from dart_train.curation.rollout_budget import rollout_budget
 from dart_train.curation.task_sampler import choose_task
-from dart_train.data_manager import history
+from dart_train.data_manager import queries
 from dart_train.data_manager.config import DataManagerConfig
+from dart_train.data_manager.store import work
+from dart_train.data_manager.store.models import GroupTable, PhaseTable, RolloutTable
+from dart_train.data_manager.store.trajectories import TrajectoryStore, task_family
 
 
 class Scheduler:
@@ -102,21 +102,21 @@ class Scheduler:
         spec = work.phase_spec(phase)
         if not spec.endless:
             return False
-        if not may_open_group(history.ready_groups(session, phase.name), self._config.batch.max_ready_groups):
+        if not may_open_group(queries.ready_groups(session, phase.name), self._config.batch.max_ready_groups):
             return False
         curation = self._config.curation
         by_family = self._tasks_by_family(phase)
-        runs = history.groups_opened(session, phase.name)
-        rates = history.success_rates(session, list(by_family), curation.task_sampler.window)
+        runs = queries.groups_opened(session, phase.name)
+        rates = queries.success_rates(session, list(by_family), curation.task_sampler.window)
         random = Random(f"{self._config.seed}/{phase.name}/{sum(runs.values())}")
         task_id = choose_task(by_family, runs, rates, curation.task_sampler, random)
         family = task_family(task_id)
         size = rollout_budget(
             spec.rollouts_per_task,
-            history.recent_rewards(session, family, spec.rollouts_per_task),
+            queries.recent_rewards(session, family, spec.rollouts_per_task),
             curation.rollout_budget,
         )
-        max_steps = length_budget(spec.max_steps, history.success_lengths(session, family), curation.length_budget)
+        max_steps = length_budget(spec.max_steps, queries.success_lengths(session, family), curation.length_budget)
         work.open_group(self._store, session, spec, task_id, size=size, max_steps=max_steps)
         return True
 
@@ -146,7 +146,7 @@ class Scheduler:
             group.state = "done"
             return
         rewards = [
-            row.reward for row in history.rewarded_trajectories(session, group.group_id) if row.reward is not None
+            row.reward for row in queries.rewarded_trajectories(session, group.group_id) if row.reward is not None
         ]
         reason = uninformative_reason(rewards, self._config.batch.min_members)
         rescuable = reason == "all_failed" and self._config.curation.experience_pool.enabled

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from sqlalchemy import func, select
 
-from dart_agent.errors import StoreError
-from dart_agent.store import work
-from dart_agent.store.blobs import BlobStorage
-from dart_agent.store.models import PhaseTable, VersionTable
-from dart_agent.store.rows import TrajectoryPayload
-from dart_agent.store.trajectories import TrajectoryStore, list_trajectories
-from dart_agent.store.wire import (
+from dart_agent.data_client.image_store import BlobStorage
+from dart_agent.data_client.payloads import TrajectoryPayload
+from dart_agent.data_client.wire import (
     AssignmentReply,
     BatchReply,
     BatchReport,
@@ -26,11 +22,15 @@ from dart_agent.store.wire import (
     VersionRecord,
     VersionReply,
 )
-from dart_train.data_manager import views
+from dart_agent.errors import StoreError
+from dart_train.data_manager import status
 from dart_train.data_manager.batches import BatchBuilder
 from dart_train.data_manager.catalog import TaskCatalog
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.scheduler import Scheduler
+from dart_train.data_manager.store import work
+from dart_train.data_manager.store.models import PhaseTable, VersionTable
+from dart_train.data_manager.store.trajectories import TrajectoryStore, list_trajectories
 
 ABANDON_USES_ATTEMPT = True
 """An abandoned rollout used up an attempt: a task that can never start must not be tried for ever."""
@@ -101,12 +101,12 @@ class DataManager:
                 phase = work.create_phase(self._store, session, spec, task_ids or [])
             elif work.phase_spec(phase) != spec:
                 raise StoreError(f"phase {spec.name!r} exists with another specification: choose another name")
-            return views.phase_status(session, phase)
+            return status.phase_status(session, phase)
 
     def phase(self, name: str) -> PhaseStatus:
         """Progress of a phase."""
         with self._store.begin() as session:
-            return views.phase_status(session, work.find_phase(session, name))
+            return status.phase_status(session, work.find_phase(session, name))
 
     def stop_phase(self, name: str) -> PhaseStatus:
         """Hand out nothing more of a phase."""
@@ -114,12 +114,12 @@ class DataManager:
             phase = work.find_phase(session, name)
             self._scheduler.stop_phase(session, phase)
             session.flush()
-            return views.phase_status(session, phase)
+            return status.phase_status(session, phase)
 
     def results(self, name: str) -> list[EpisodeResult]:
         """Verdicts of a phase."""
         with self._store.begin() as session:
-            return views.results(session, work.find_phase(session, name).name)
+            return status.results(session, work.find_phase(session, name).name)
 
     def trajectories(self, phase: str, after: int, limit: int) -> TrajectoryPage:
         """A page of a phase's trajectories."""
@@ -132,7 +132,7 @@ class DataManager:
         with self._store.begin() as session:
             self._scheduler.expire(session)
             batch = self._batches.next(session, trainer_version)
-            return BatchReply(batch=batch, training_active=batch is not None or views.training(session))
+            return BatchReply(batch=batch, training_active=batch is not None or status.training(session))
 
     def batch_done(self, batch_id: str, report: BatchReport) -> int:
         """A batch was trained on."""
@@ -160,4 +160,4 @@ class DataManager:
     def stats(self) -> DataManagerStats:
         """The data manager in numbers."""
         with self._store.begin() as session:
-            return views.stats(session, self._config.curation.task_sampler.window)
+            return status.stats(session, self._config.curation.task_sampler.window)

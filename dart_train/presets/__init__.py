@@ -1,6 +1,6 @@
 """Named shapes of small models that are made here, without any download.
 
-Role: `PRESETS[name]` is everything `dart_train.init_model` needs to write a model directory. Rule: plain frozen data, imports
+Role: `PRESETS[name]` is everything `dart_train.model.init_model` needs to write a model directory. Rule: plain frozen data, imports
 without torch. Non-goals: real checkpoints; those load by name or path and need no preset.
 """
 

@@ -20,12 +20,12 @@ import gymnasium as gym
 import torch
 
 import dart_envs.tasks
-from dart_agent.prompt import PromptBuilder, preset
-from dart_agent.tokens import suppressed_token_ids
+from dart_agent.prompts.builder import PromptBuilder, preset
+from dart_agent.prompts.suppressed_tokens import suppressed_token_ids
 from dart_envs.types import Action, ActionType, Observation, RgbImage
 from dart_envs.uitars import Parsed, parse
-from dart_train.advantage import group_advantages
-from dart_train.model import LoadedModel, load_model, pixel_inputs, token_logprobs
+from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs, token_logprobs
+from dart_train.trainer.advantage import group_advantages
 from dart_train.types import TokenBatch
 
 FAMILIES = ("press_nth", "press_two", "choose_nth", "tick_nth")

@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"warm start: cannot use {path}: {error}", file=sys.stderr)
         return 2
     os.environ.setdefault("OMP_NUM_THREADS", str(config.threads))
-    from dart_train.model import ModelNotFoundError
+    from dart_train.model.policy_model import ModelNotFoundError
     from dart_train.warmup.fit import warm_start
     from dart_train.warmup.screens import ScreenError
 

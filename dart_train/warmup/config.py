@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dart_agent.prompt import PresetName
-from dart_train.compute import DeviceChoice
+from dart_agent.prompts.builder import PresetName
+from dart_train.model.device import DeviceChoice
 
 
 class WarmupConfig(BaseModel):

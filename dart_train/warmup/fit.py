@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dart_agent.prompt import PromptBuilder, preset
+from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_envs.types import RgbImage
-from dart_train.compute import ComputeDevice
-from dart_train.fast_vision import optimize_vision_for_cpu
 from dart_train.metrics import append_metrics
-from dart_train.model import LoadedModel, load_model, pixel_inputs
+from dart_train.model.cpu_vision import optimize_vision_for_cpu
+from dart_train.model.device import ComputeDevice
+from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
+from dart_train.model.weights import write_directory_atomically
 from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
 from dart_train.warmup.queries import Query, QueryBuilder
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, load_pixels, read_screens, shift_windows
-from dart_train.weights import write_directory_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -2,7 +2,7 @@
 
 Role: `Packer.pack` lays a picture and several question-answer pairs out so that every pair sees the picture and itself only, at the
 positions it would have alone. Rule: log-probs of a packed answer equal those of the same prompt by itself; prompts are rendered by
-`dart_agent.prompt` and the model's own chat template. Non-goals: prompts with more than one picture.
+`dart_agent.prompts.builder` and the model's own chat template. Non-goals: prompts with more than one picture.
 Axes: B pictures, T tokens.
 """
 
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dart_agent.chat import render_chat
-from dart_agent.prompt import PromptBuilder
+from dart_agent.prompts.builder import PromptBuilder
+from dart_agent.prompts.chat_template import render_chat
 from dart_envs.types import Observation, RgbImage
 from dart_train.warmup.queries import Query
 

@@ -1,6 +1,6 @@
 """Annotated screens of demonstrations, read back and moved about.
 
-Role: `read_screens` gives the screens of a directory written by `dart_agent.screens`, each with the action that came before it in its
+Role: `read_screens` gives the screens of a directory written by `dart_agent.rollouts.annotated_screens`, each with the action that came before it in its
 demonstration; `shift_windows` moves the windows of a screen. Rule: a screen that cannot be read, or whose task is not for training, is an
 error that names its file.
 Non-goals: questions (`dart_train.warmup.queries`), pixels for the model (`dart_train.warmup.fit`).
@@ -18,12 +18,12 @@ from random import Random
 import numpy as np
 
 from dart_agent.errors import StoreError
-from dart_agent.store.trajectories import TRAINING_SPLIT
 from dart_envs.actions import action_from_dict
 from dart_envs.errors import ActionError, DartEnvError
 from dart_envs.types import Action, RgbImage
 from dart_server.wire import A11yElement
 from dart_train.data_manager.catalog import SuiteCatalog, TaskCatalog
+from dart_train.data_manager.store.trajectories import TRAINING_SPLIT
 
 WINDOW_ROLES = frozenset({"dialog", "frame", "window", "alert"})
 

@@ -9,7 +9,7 @@ import asyncio
 
 import numpy as np
 
-from dart_agent.prompt import PromptBuilder, preset
+from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.types import Completion, FinishReason, Policy, PolicyRequest, SamplingParams
 from dart_envs.types import Observation
 from dart_envs.uitars import Parsed, ParseError, parse

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dart_agent.policy import BlankScreenshotPolicy, OraclePolicy, RandomPolicy
+from dart_agent.rollouts.policies import BlankScreenshotPolicy, OraclePolicy, RandomPolicy
 from dart_agent.types import Policy
 from dart_envs.testing.fake_farm import ScriptedDesktop
 from dart_envs.types import Action, ActionType

@@ -14,18 +14,18 @@ from pathlib import Path
 import httpx
 import pytest
 
+from dart_agent.data_client.client import DataManagerClient
+from dart_agent.data_client.fake_trajectories import fake_image, fake_trajectory
+from dart_agent.data_client.image_store import ImageStore
+from dart_agent.data_client.wire import PhaseSpec, TaskSelection
 from dart_agent.errors import StoreError
-from dart_agent.sources import InMemoryWorkSource
-from dart_agent.store.blobs import ImageStore
-from dart_agent.store.client import DataManagerClient
-from dart_agent.store.fake import fake_image, fake_trajectory
-from dart_agent.store.trajectories import TrajectoryStore
-from dart_agent.store.wire import PhaseSpec, TaskSelection
+from dart_agent.rollouts.work_sources import InMemoryWorkSource
 from dart_agent.types import Purpose, SamplingParams, WorkItem, WorkSource
 from dart_envs.hashing import image_sha256
 from dart_train.data_manager.app import create_app
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.service import DataManager
+from dart_train.data_manager.store.trajectories import TrajectoryStore
 
 TASKS = [f"s/tick/{number}" for number in range(4)]
 

@@ -1,6 +1,6 @@
 """Fake rollouts -> data manager process -> trainer process -> published versions; and what a SIGKILL of either costs: nothing stored.
 
-The rollouts are made up (`dart_agent.store.fake`), the processes, the store, the model and the weights are real.
+The rollouts are made up (`dart_agent.data_client.fake_trajectories`), the processes, the store, the model and the weights are real.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from dart_agent.store.client import DataManagerClient
-from dart_agent.store.database import open_engine
-from dart_agent.store.fake import fake_image, fake_trajectory
-from dart_agent.store.models import BatchTable, GroupTable
-from dart_agent.store.trajectories import TrajectoryStore
-from dart_agent.store.wire import BatchReport, PhaseSpec, TaskSelection
+from dart_agent.data_client.client import DataManagerClient
+from dart_agent.data_client.fake_trajectories import fake_image, fake_trajectory
+from dart_agent.data_client.wire import BatchReport, PhaseSpec, TaskSelection
 from dart_agent.types import Purpose, WorkItem
-from dart_train.init_model import init_model
-from dart_train.model import load_model
-from dart_train.paths import RunPaths
+from dart_train.data_manager.store.database import open_engine
+from dart_train.data_manager.store.models import BatchTable, GroupTable
+from dart_train.data_manager.store.trajectories import TrajectoryStore
+from dart_train.model.init_model import init_model
+from dart_train.model.policy_model import load_model
+from dart_train.run.paths import RunPaths
 
 START_S = 60.0
 GROUP_SIZE = 4

@@ -16,23 +16,23 @@ import pytest
 import pytest_asyncio
 from published_checkpoints import KINDS, write_checkpoint
 
+from dart_agent.data_client.image_store import ImageStore
+from dart_agent.data_client.payloads import StepPayload
+from dart_agent.data_client.wire import Batch, BatchGroup, BatchMember, BatchRow
+from dart_agent.inference.checkpoint_files import read_checkpoint_info
 from dart_agent.inference.client import WorkerClient
-from dart_agent.inference.launch import WorkerProcess
-from dart_agent.inference.model_files import read_checkpoint_info
 from dart_agent.inference.settings import WorkerSettings
-from dart_agent.prompt import PromptBuilder, preset
-from dart_agent.store.blobs import ImageStore
-from dart_agent.store.rows import StepPayload
-from dart_agent.store.wire import Batch, BatchGroup, BatchMember, BatchRow
+from dart_agent.inference.worker_process import WorkerProcess
+from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.types import PolicyRequest, SamplingParams, StepRecord
 from dart_envs.types import Observation, RgbImage
 from dart_envs.uitars import Parsed, ParseError, parse
-from dart_train.batch import ImageTokens, make_batch
-from dart_train.model import load_model, token_logprobs
-from dart_train.rows import TrainRow
-from dart_train.trainer import Trainer
-from dart_train.trainer_config import TrainerConfig
-from dart_train.weights import PolicyVersionStore
+from dart_train.model.policy_model import load_model, token_logprobs
+from dart_train.model.weights import PolicyVersionStore
+from dart_train.trainer.batch import ImageTokens, make_batch
+from dart_train.trainer.config import TrainerConfig
+from dart_train.trainer.rows import TrainRow
+from dart_train.trainer.trainer import Trainer
 
 pytestmark = [
     pytest.mark.vllm,

@@ -23,16 +23,16 @@ import pytest
 import pytest_asyncio
 
 from dart_agent.errors import RequestRejected, WeightUpdateError, WorkerError
-from dart_agent.inference import Supervisor, local_workers
 from dart_agent.inference.addresses import read_addresses
-from dart_agent.inference.client import Health, WorkerClient
+from dart_agent.inference.client import WorkerClient, WorkerHealth
 from dart_agent.inference.config import InferenceConfig
-from dart_agent.inference.launch import WorkerProcess
 from dart_agent.inference.pool import VllmPool
 from dart_agent.inference.process_group import group_members
+from dart_agent.inference.rolling_update import rolling_update
 from dart_agent.inference.settings import PublishedWeights, WorkerSettings
-from dart_agent.inference.updater import rolling_update
-from dart_agent.tokens import suppressed_token_ids
+from dart_agent.inference.supervisor import Supervisor, local_workers
+from dart_agent.inference.worker_process import WorkerProcess
+from dart_agent.prompts.suppressed_tokens import suppressed_token_ids
 from dart_agent.types import Completion, PolicyRequest, SamplingParams
 from tests.contract.policy_contract import check_policy, make_request
 
@@ -79,7 +79,7 @@ class Fleet:
 
 
 def reference(path: Path) -> Any:
-    from dart_train.model import load_model
+    from dart_train.model.policy_model import load_model
 
     loaded = load_model(path)
     loaded.model.eval()
@@ -127,7 +127,7 @@ def shared_memory() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if name.startswith(("sem.mp-", "psm_"))}
 
 
-async def first_health(client: WorkerClient) -> Health:
+async def first_health(client: WorkerClient) -> WorkerHealth:
     while True:
         with contextlib.suppress(WorkerError):
             return await client.health()
@@ -150,7 +150,7 @@ def place() -> Iterator[Path]:
 async def fleet(place: Path) -> AsyncIterator[Fleet]:
     import torch
 
-    from dart_train.init_model import init_model
+    from dart_train.model.init_model import init_model
 
     torch.set_num_threads(1)
     model = init_model("tiny", place / "model", seed=3)

@@ -17,7 +17,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from dart_agent.inference.torch_extras import patch_torch_extras
+from dart_agent.inference.compat import patch_torch_extras
 
 Kind = Literal["qwen2_5_vl", "qwen3_vl"]
 KINDS: tuple[Kind, ...] = ("qwen2_5_vl", "qwen3_vl")

@@ -12,9 +12,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from dart_agent.cli import app
-from dart_agent.runner import ObservedStep
-from dart_agent.screens import AnnotatedScreenWriter
-from dart_agent.sources import MAX_ATTEMPTS, InMemoryWorkSource
+from dart_agent.rollouts.annotated_screens import AnnotatedScreenWriter
+from dart_agent.rollouts.episode_loop import ObservedStep
+from dart_agent.rollouts.work_sources import MAX_ATTEMPTS, InMemoryWorkSource
 from dart_envs.hashing import image_sha256
 from dart_envs.types import Action, ActionType, Observation
 from dart_server.wire import A11yElement

@@ -9,8 +9,8 @@ import pytest
 
 from dart_agent.errors import ProviderError, WeightUpdateError
 from dart_agent.inference.pool import VllmPool
+from dart_agent.inference.rolling_update import RollingUpdateReport, follow_versions, rolling_update
 from dart_agent.inference.settings import PublishedWeights
-from dart_agent.inference.updater import RollingUpdateReport, follow_versions, rolling_update
 from tests.unit.dart_agent.fakes import FakeClock, FakeWorkerClient, request
 
 V1 = PublishedWeights(1, Path("/weights/v1"))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dart_agent.prompt import PRESETS, Message, PromptBuilder, action_line, preset
+from dart_agent.prompts.builder import PRESETS, Message, PromptBuilder, action_line, preset
 from dart_envs.observations.geometry import PointMap, model_size
 from dart_envs.types import Observation
 

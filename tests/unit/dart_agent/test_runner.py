@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from dart_agent.errors import ProviderError
-from dart_agent.prompt import PromptBuilder, preset
-from dart_agent.runner import Episode, ObservedStep, OnParseError, run_episode
+from dart_agent.prompts.builder import PromptBuilder, preset
+from dart_agent.rollouts.episode_loop import Episode, ObservedStep, OnParseError, run_episode
 from dart_agent.types import Completion, PolicyRequest
 from dart_envs.errors import FarmError
 from dart_envs.hashing import image_sha256

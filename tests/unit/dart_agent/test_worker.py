@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from dart_agent.errors import ConfigError
-from dart_agent.prompt import PromptBuilder, preset
+from dart_agent.prompts.builder import PromptBuilder, preset
+from dart_agent.rollouts.worker import RolloutWorker, format_episode
+from dart_agent.rollouts.worker_config import load_worker_config
 from dart_agent.types import Completion, Policy, PolicyRequest
-from dart_agent.worker import RolloutWorker, format_episode
-from dart_agent.worker_config import load_worker_config
 from dart_envs.errors import FarmError
 from dart_envs.types import EndReason
 from tests.unit.dart_agent.fakes import FakeClock, FakeWorkSource, ScriptedEnv, ScriptedPolicy, completion, item, task

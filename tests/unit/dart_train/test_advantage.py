@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dart_train.advantage import group_advantages
+from dart_train.trainer.advantage import group_advantages
 
 
 def test_grpo_divides_by_the_unbiased_deviation() -> None:

@@ -54,7 +54,7 @@ def test_overrides_are_toml_values(tmp_path: Path) -> None:
         ("[train]\nlearningrate = 1\n", "unknown key `train.learningrate`"),
         ('[train]\nupdates = "many"\n', "`train.updates`"),
         ("[trian]\n", "unknown key `trian`"),
-        ('[warmup]\nprocedure_families = ["nope"]\n', "not in tasks.families"),
+        ('[warmup]\nimitated_families = ["nope"]\n', "not in tasks.families"),
         ("[demos]\nper_family = 0\n", "set demos.per_family above 0"),
         ("[rollout]\ntemperature = 0\n", "`rollout.temperature`"),
         ("[rollout]\ntop_p = 0.9\n", "`rollout.top_p`: 0.9 would cut tokens off"),

@@ -10,9 +10,9 @@ from click.testing import Result
 from run_harness import RunHarness, untrained_then_trained
 from typer.testing import CliRunner
 
-from dart_train import orchestrator, preflight
 from dart_train.cli import app
-from dart_train.verdict import PairedEvaluation, compare_evaluations
+from dart_train.report.paired_evaluation import PairedEvaluation, compare_evaluations
+from dart_train.run import orchestrator, preflight
 
 RECIPE = '[run]\nname = "small"\n[tasks]\nfamilies = ["press_nth"]\n[model]\npreset = "tiny"\n'
 NO_CHANGE = {(f"basics/a/{number}", 0): float(number % 2) for number in range(20)}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dart_train.launcher import ComponentFailed, ComponentSpec, LocalLauncher
+from dart_train.run.launcher import ComponentFailed, ComponentSpec, LocalLauncher
 
 FOREVER = "import signal; signal.pause()"
 
@@ -88,7 +88,7 @@ def test_components_die_with_their_launcher(tmp_path: Path) -> None:
     code = f"""
 import asyncio, sys
 from pathlib import Path
-from dart_train.launcher import ComponentSpec, LocalLauncher
+from dart_train.run.launcher import ComponentSpec, LocalLauncher
 async def main():
     part = await LocalLauncher().start(ComponentSpec("part", (sys.executable, "-c", {FOREVER!r}), Path({str(tmp_path)!r}) / "part.log"))
     print(part.pid, flush=True)

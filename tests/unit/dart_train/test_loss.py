@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from dart_train.loss import (
+from dart_train.trainer.config import LossSettings
+from dart_train.trainer.loss import (
     Denominators,
     aggregate,
     clipped_surrogate,
@@ -16,7 +17,6 @@ from dart_train.loss import (
     policy_loss,
     truncated_importance_weight,
 )
-from dart_train.trainer_config import LossSettings
 
 
 def log(values: list[list[float]]) -> torch.Tensor:

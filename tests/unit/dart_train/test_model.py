@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dart_agent.tokens import suppressed_token_ids
-from dart_train.init_model import init_model
-from dart_train.model import LoadedModel, ModelNotFoundError, load_model, pixel_inputs, token_logprobs
+from dart_agent.prompts.suppressed_tokens import suppressed_token_ids
+from dart_train.model.init_model import init_model
+from dart_train.model.policy_model import LoadedModel, ModelNotFoundError, load_model, pixel_inputs, token_logprobs
 from dart_train.types import TokenBatch
 
 torch = pytest.importorskip("torch")

@@ -13,10 +13,10 @@ import pytest
 from served_farm import served_farm
 
 from dart_envs import tasks
-from dart_train import farm
 from dart_train.config import Recipe, RecipeError
-from dart_train.paths import RunPaths
-from dart_train.preflight import check_recipe
+from dart_train.run import farm
+from dart_train.run.paths import RunPaths
+from dart_train.run.preflight import check_recipe
 
 BASICS = tasks.suite("basics")
 

@@ -16,20 +16,20 @@ import torch
 from published_checkpoints import KINDS, write_checkpoint
 from trainer_harness import config_of, screen
 
-from dart_agent.chat import chat_template, render_chat
+from dart_agent.data_client.image_store import ImageStore
+from dart_agent.data_client.payloads import StepPayload
+from dart_agent.data_client.wire import Batch, BatchGroup, BatchMember, BatchRow
 from dart_agent.errors import ConfigError
-from dart_agent.inference.model_files import read_checkpoint_info, resolve_checkpoint
+from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
 from dart_agent.inference.weight_files import check_weights_match, tensor_shapes
-from dart_agent.prompt import Prompt, PromptBuilder, preset
-from dart_agent.store.blobs import ImageStore
-from dart_agent.store.rows import StepPayload
-from dart_agent.store.wire import Batch, BatchGroup, BatchMember, BatchRow
+from dart_agent.prompts.builder import Prompt, PromptBuilder, preset
+from dart_agent.prompts.chat_template import chat_template, render_chat
 from dart_agent.types import FinishReason, SamplingParams, StepRecord, VersionSpan
 from dart_envs.types import ActionType, Observation
 from dart_envs.uitars import Parsed, format_action, parse
-from dart_train.init_model import init_model
-from dart_train.model import LoadedModel, ModelNotFoundError, load_model, pixel_inputs
-from dart_train.trainer import Trainer
+from dart_train.model.init_model import init_model
+from dart_train.model.policy_model import LoadedModel, ModelNotFoundError, load_model, pixel_inputs
+from dart_train.trainer.trainer import Trainer
 from dart_train.warmup.packing import Packer
 from dart_train.warmup.queries import Query
 

@@ -15,12 +15,12 @@ import torch
 from published_checkpoints import KINDS, write_checkpoint
 
 from dart_agent import cli
-from dart_agent.play import RolloutPlan
-from dart_agent.prompt import preset
-from dart_agent.worker_config import load_worker_config
-from dart_train import components, policy
+from dart_agent.prompts.builder import preset
+from dart_agent.rollouts.local import RolloutPlan
+from dart_agent.rollouts.worker_config import load_worker_config
 from dart_train.config import Recipe
-from dart_train.paths import RunPaths
+from dart_train.run import components, recipe_policy
+from dart_train.run.paths import RunPaths
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -58,7 +58,9 @@ def test_a_recipe_takes_the_prompt_of_its_checkpoint_or_its_own(checkpoint: Path
         spec = components.rollout_worker(recipe_of(checkpoint, model=section), paths, "vllm")
         assert load_worker_config(Path(spec.argv[-1])).prompt == wanted
     assert (
-        policy.recipe_prompt(recipe_of(checkpoint, model={"path": None, "preset": "tiny"}, warmup={"enabled": True}))
+        recipe_policy.recipe_prompt(
+            recipe_of(checkpoint, model={"path": None, "preset": "tiny"}, warmup={"enabled": True})
+        )
         == "tiny"
     )
 
@@ -97,7 +99,7 @@ def test_device_and_format_reach_trainer_and_warm_start(tmp_path: Path) -> None:
 
 
 def test_a_recipe_that_suits_the_checkpoint_has_no_problems(checkpoint: Path) -> None:
-    assert policy.problems(recipe_of(checkpoint)) == []
+    assert recipe_policy.problems(recipe_of(checkpoint)) == []
 
 
 @pytest.mark.parametrize(
@@ -128,5 +130,7 @@ def test_a_recipe_that_does_not_suit_it_is_told_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    found = [problem for problem in policy.problems(recipe_of(checkpoint, **sections)) if re.search(sentence, problem)]
+    found = [
+        problem for problem in recipe_policy.problems(recipe_of(checkpoint, **sections)) if re.search(sentence, problem)
+    ]
     assert len(found) == 1

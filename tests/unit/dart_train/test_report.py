@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dart_train.report import Chart, Curve, Example, ExampleStep, RunReport, write_report
-from dart_train.verdict import compare_evaluations
+from dart_train.report.page import Chart, Curve, Example, ExampleStep, RunReport, write_report
+from dart_train.report.paired_evaluation import compare_evaluations
 
 
 def png() -> bytes:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from run_harness import STAGES, RunHarness, SimulatedCrash
 
-from dart_train.state import RunState
-from dart_train.weights import write_directory_atomically
+from dart_train.model.weights import write_directory_atomically
+from dart_train.run.state import RunState
 
 PHASES = {"demo": 4, "eval-before": 6, "eval-after": 6, "eval-random": 2, "eval-blank": 2}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dart_train.config import Recipe, RecipeError
-from dart_train.paths import RunPaths
-from dart_train.state import RunState, open_run_directory, run_lock
+from dart_train.run.paths import RunPaths
+from dart_train.run.state import RunState, open_run_directory, run_lock
 
 
 def recipe(**run: object) -> Recipe:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dart_train.init_model import init_model
-from dart_train.model import load_model, token_logprobs
+from dart_train.model.init_model import init_model
+from dart_train.model.policy_model import load_model, token_logprobs
 
 torch = pytest.importorskip("torch")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dart_train.tokenizer import SPECIAL_TOKENS, build_tokenizer
+from dart_train.model.tokenizer import SPECIAL_TOKENS, build_tokenizer
 
 pytest.importorskip("tokenizers")
 

@@ -11,16 +11,16 @@ import pytest
 import torch
 from trainer_harness import RESPONSE_TOKENS, batch_of, config_of, screen, step_of, tiny_model
 
-from dart_agent.store.blobs import BlobError, ImageStore
-from dart_agent.store.wire import Batch
-from dart_train.batch import BatchError, ImageTokens, make_batch, placeholder_runs
-from dart_train.checkpoint import CheckpointStore
-from dart_train.compute import ComputeDevice
+from dart_agent.data_client.image_store import BlobError, ImageStore
+from dart_agent.data_client.wire import Batch
 from dart_train.metrics import append_metrics
-from dart_train.model import LoadedModel, load_model, token_logprobs
-from dart_train.rows import TrainRow, build_rows, select_steps, split_minibatches
-from dart_train.trainer import Trainer, TrainStep
-from dart_train.weights import PolicyVersionStore
+from dart_train.model.device import ComputeDevice
+from dart_train.model.policy_model import LoadedModel, load_model, token_logprobs
+from dart_train.model.weights import PolicyVersionStore
+from dart_train.trainer.batch import BatchError, ImageTokens, make_batch, placeholder_runs
+from dart_train.trainer.checkpoint import CheckpointStore
+from dart_train.trainer.rows import TrainRow, build_rows, select_steps, split_minibatches
+from dart_train.trainer.trainer import Trainer, TrainStep
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 from trainer_harness import batch_of, config_of, tiny_model
 
-from dart_agent.store.blobs import ImageStore
-from dart_agent.store.client import DataManagerClient
-from dart_agent.store.wire import Batch, BatchReply, BatchReport, VersionRecord
-from dart_train.trainer import main
-from dart_train.trainer_process import TrainerProcess
+from dart_agent.data_client.client import DataManagerClient
+from dart_agent.data_client.image_store import ImageStore
+from dart_agent.data_client.wire import Batch, BatchReply, BatchReport, VersionRecord
+from dart_train.trainer.process import TrainerProcess
+from dart_train.trainer.__main__ import main
 
 
 class SimulatedKill(BaseException):

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dart_agent.prompt import PromptBuilder, preset
+from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_envs import tasks
 from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, ActionType
 from dart_envs.uitars import Parsed, parse
 from dart_server.wire import A11yElement
-from dart_train.fast_vision import optimize_vision_for_cpu
-from dart_train.init_model import init_model
-from dart_train.model import LoadedModel, load_model, pixel_inputs
+from dart_train.model.cpu_vision import optimize_vision_for_cpu
+from dart_train.model.init_model import init_model
+from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
 from dart_train.warmup import WarmupConfig, warm_start
 from dart_train.warmup.__main__ import main
 from dart_train.warmup.fit import _WarmStartTrainer, held_out_tasks, imitated_screens

@@ -6,11 +6,11 @@ from collections import Counter
 from random import Random
 
 import pytest
-from dart_train.curation.experience_pool import ExperiencePoolSettings, select_success
 
-from dart_train.curation.informative import uninformative_reason
+from dart_train.curation.backpressure import may_open_group
+from dart_train.curation.experience_pool import ExperiencePoolSettings, select_success
+from dart_train.curation.group_filter import uninformative_reason
 from dart_train.curation.length_budget import LengthBudgetSettings, length_budget
-from dart_train.curation.pace import may_open_group
 from dart_train.curation.rollout_budget import RolloutBudgetSettings, rollout_budget
 from dart_train.curation.staleness import token_staleness, trainable_ranges
 from dart_train.curation.step_filter import select_high_entropy

@@ -7,9 +7,9 @@ from pathlib import Path
 from data_manager_harness import SPANS, DataManagerHarness
 from sqlalchemy import select
 
-from dart_agent.store.models import BatchMemberTable
-from dart_agent.store.wire import BatchReport, EpisodeCounts, TaskSelection, UnusedStep
+from dart_agent.data_client.wire import BatchReport, EpisodeCounts, TaskSelection, UnusedStep
 from dart_agent.types import Purpose
+from dart_train.data_manager.store.models import BatchMemberTable
 
 MIXED = [1.0, 0.0, 0.0, 0.0]
 

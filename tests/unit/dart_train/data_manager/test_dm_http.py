@@ -11,9 +11,9 @@ import httpx
 import pytest
 from data_manager_harness import DataManagerHarness
 
-from dart_agent.store.client import DataManagerClient, DataManagerError
-from dart_agent.store.fake import fake_trajectory
-from dart_agent.store.wire import PhaseSpec, TaskSelection, VersionRecord
+from dart_agent.data_client.client import DataManagerClient, DataManagerError
+from dart_agent.data_client.fake_trajectories import fake_trajectory
+from dart_agent.data_client.wire import PhaseSpec, TaskSelection, VersionRecord
 from dart_agent.types import Purpose
 from dart_train.data_manager.__main__ import main
 from dart_train.data_manager.app import create_app

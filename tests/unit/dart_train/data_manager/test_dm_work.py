@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from data_manager_harness import SPLITS, DataManagerHarness
 
+from dart_agent.data_client.wire import TaskSelection
 from dart_agent.errors import StoreError
-from dart_agent.store.wire import TaskSelection
 from dart_agent.types import Purpose
 
 EVAL = {

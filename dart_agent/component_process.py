@@ -1,0 +1,32 @@
+"""A component of a run as a process: it runs until it ends or a signal stops it. Non-goals: what the component does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable
+
+from dart_agent.errors import AgentError
+from dart_envs.errors import DartEnvError
+
+logger = logging.getLogger(__name__)
+
+
+async def run_until_signal(body: Awaitable[None]) -> int:
+    """Run a component's body until it ends, or SIGTERM or SIGINT cancels it.
+
+    Returns the exit code: 0, or 1 (and one sentence in the log) for an error of the agent or the environment package.
+    """
+    task = asyncio.ensure_future(body)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        return 0
+    except (AgentError, DartEnvError) as error:
+        logger.error("%s", error)
+        return 1
+    return 0

@@ -1,0 +1,219 @@
+"""Client of the data manager: one async HTTP connection pool over its Unix socket.
+
+Role: implements `dart_agent.types.WorkSource` for rollout workers, and what launcher and trainer need.
+Rule: every call may be repeated safely (claims carry a request id, reports go by rollout id), so while the data manager restarts the
+client waits and repeats for `retry_timeout_s`; a refusal by the data manager is raised at once and never repeated.
+Non-goals: no caching, no decisions. Imports without SQLAlchemy, FastAPI or torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+from pydantic import BaseModel, TypeAdapter
+
+from dart_agent.data_client.image_store import BlobStorage, ImageStore
+from dart_agent.data_client.payloads import TrajectoryPayload
+from dart_agent.data_client.wire import (
+    AbandonRequest,
+    AssignmentReply,
+    AssignmentRequest,
+    BatchReply,
+    BatchReport,
+    BatchRequest,
+    CountReply,
+    DataManagerStats,
+    EpisodeResult,
+    HeartbeatRequest,
+    PhaseSpec,
+    PhaseStatus,
+    ReleaseRequest,
+    StoreTrajectoryReply,
+    TrajectoryPage,
+    VersionRecord,
+    VersionReply,
+)
+from dart_agent.errors import StoreError
+from dart_agent.types import Trajectory, WorkItem
+from dart_envs.types import RgbImage
+
+_Reply = TypeVar("_Reply", bound=BaseModel)
+_RESULTS = TypeAdapter(list[EpisodeResult])
+INITIAL_BACKOFF_S = 0.05
+MAX_BACKOFF_S = 2.0
+REQUEST_TIMEOUT_S = 60.0
+
+
+class DataManagerError(StoreError):
+    """The data manager cannot be reached, or refused; `status` is the HTTP status of a refusal."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class DataManagerClient:
+    """Async client. Use as a context manager, or call `aclose()`."""
+
+    def __init__(
+        self,
+        socket: Path,
+        images: BlobStorage | Path,
+        *,
+        retry_timeout_s: float = 60.0,
+        assignment_wait_s: float = 2.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.socket = socket
+        self.images: BlobStorage = ImageStore(images) if isinstance(images, Path) else images
+        self._retry_timeout_s = retry_timeout_s
+        self._assignment_wait_s = assignment_wait_s
+        self._sleep = sleep
+        self._monotonic = monotonic
+        self._http = httpx.AsyncClient(
+            transport=transport or httpx.AsyncHTTPTransport(uds=str(socket)),
+            base_url="http://data",
+            timeout=REQUEST_TIMEOUT_S,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def acquire(self, worker_id: str) -> WorkItem | None:
+        """Next rollout; None when there was nothing to do for `assignment_wait_s`. Waiting there costs less than asking often."""
+        request = AssignmentRequest(worker_id=worker_id, request_id=uuid.uuid4().hex, wait_s=self._assignment_wait_s)
+        reply = await self._post("/work/assign", request, AssignmentReply)
+        return None if reply.item is None else reply.item.to_value()
+
+    async def heartbeat(self, worker_id: str) -> int:
+        """Extend the deadlines of everything `worker_id` holds; returns how many rollouts that is."""
+        return (await self._post("/work/heartbeat", HeartbeatRequest(worker_id=worker_id), CountReply)).count
+
+    async def report(self, trajectory: Trajectory, images: Mapping[str, RgbImage]) -> None:
+        """Store images, then the trajectory. Idempotent. Raises DataManagerError when a hash does not fit its image."""
+        await asyncio.to_thread(self._put_images, images)
+        await self._post("/trajectories", TrajectoryPayload.from_value(trajectory), StoreTrajectoryReply)
+
+    async def abandon(self, rollout_id: str, cause: str) -> None:
+        """Give a claimed rollout back; it is handed out again."""
+        await self._post("/work/abandon", AbandonRequest(rollout_id=rollout_id, cause=cause[:500]), CountReply)
+
+    async def release_worker(self, worker_id: str | None) -> int:
+        """A worker (None: every worker) is gone: its rollouts are handed out again at once."""
+        return (await self._post("/work/release", ReleaseRequest(worker_id=worker_id), CountReply)).count
+
+    async def start_phase(self, spec: PhaseSpec) -> PhaseStatus:
+        """Start a phase, or look at it when it exists with the same specification."""
+        return await self._post("/phases", spec, PhaseStatus)
+
+    async def phase(self, name: str) -> PhaseStatus:
+        """Progress of a phase."""
+        return PhaseStatus.model_validate_json(await self._call("GET", f"/phases/{name}"))
+
+    async def stop_phase(self, name: str) -> PhaseStatus:
+        """Hand out no more work of this phase; what runs now is still stored."""
+        return PhaseStatus.model_validate_json(await self._call("POST", f"/phases/{name}/stop"))
+
+    async def results(self, phase: str) -> list[EpisodeResult]:
+        """Verdict of every (task, repeat) item of a phase so far, ordered by task and repeat."""
+        return _RESULTS.validate_json(await self._call("GET", f"/phases/{phase}/results"))
+
+    async def trajectories(self, phase: str, *, page: int = 100) -> AsyncIterator[Trajectory]:
+        """All stored trajectories of a phase, oldest first."""
+        after: int | None = 0
+        while after is not None:
+            query = {"phase": phase, "after": after, "limit": page}
+            reply = TrajectoryPage.model_validate_json(await self._call("GET", "/trajectories", params=query))
+            for row in reply.trajectories:
+                yield row.to_value()
+            after = reply.next_after
+
+    async def next_batch(self, trainer_version: int, wait_s: float = 30.0) -> BatchReply:
+        """The next training batch, or the unfinished one again after a restart of the trainer."""
+        request = BatchRequest(trainer_version=trainer_version, wait_s=wait_s)
+        return await self._post("/batches/next", request, BatchReply, timeout_s=wait_s + REQUEST_TIMEOUT_S)
+
+    async def batch_done(self, batch_id: str, report: BatchReport) -> None:
+        """The batch was trained on. Idempotent."""
+        await self._post(f"/batches/{batch_id}/done", report, CountReply)
+
+    async def publish_version(self, record: VersionRecord) -> None:
+        """Register a published policy. Idempotent by number and path."""
+        await self._post("/versions", record, VersionReply)
+
+    async def latest_version(self) -> VersionRecord | None:
+        """The newest published policy."""
+        return VersionReply.model_validate_json(await self._call("GET", "/versions/latest")).latest
+
+    async def stats(self) -> DataManagerStats:
+        """The data manager in numbers."""
+        return DataManagerStats.model_validate_json(await self._call("GET", "/stats"))
+
+    def _put_images(self, images: Mapping[str, RgbImage]) -> None:
+        for sha256, image in images.items():
+            stored = self.images.put(image)
+            if stored != sha256:
+                raise DataManagerError(f"image {sha256} has the content hash {stored}")
+
+    async def _post(
+        self, path: str, body: BaseModel, reply: type[_Reply], timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> _Reply:
+        content = body.model_dump_json().encode()
+        return reply.model_validate_json(await self._call("POST", path, content=content, timeout_s=timeout_s))
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None = None,
+        params: Mapping[str, Any] | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> bytes:
+        give_up_at_s = self._monotonic() + self._retry_timeout_s
+        pause_s = INITIAL_BACKOFF_S
+        headers = {"content-type": "application/json"} if content is not None else None
+        while True:
+            try:
+                reply = await self._http.request(
+                    method, path, content=content, params=params, headers=headers, timeout=timeout_s
+                )
+            except httpx.TransportError as error:
+                if self._monotonic() >= give_up_at_s:
+                    raise DataManagerError(
+                        f"the data manager does not answer on {self.socket} ({type(error).__name__}): is it running?"
+                    ) from error
+                await self._sleep(pause_s)
+                pause_s = min(2 * pause_s, MAX_BACKOFF_S)
+                continue
+            if reply.is_success:
+                return reply.content
+            raise DataManagerError(
+                f"data manager: {_detail(reply)} ({method} {path}, {reply.status_code})", reply.status_code
+            )
+
+
+def _detail(reply: httpx.Response) -> str:
+    try:
+        body = reply.json()
+    except ValueError:
+        return reply.text[:300]
+    return str(body.get("detail", body))[:1000] if isinstance(body, dict) else str(body)[:1000]

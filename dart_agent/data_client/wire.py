@@ -1,0 +1,290 @@
+"""The data manager's wire contract: everything that crosses `<run>/data.sock`, as pydantic models.
+
+Role: the single definition shared by the data manager and its clients (rollout worker, launcher, trainer).
+Rule: pydantic only; unknown fields are errors. Rows are in `dart_agent.data_client.payloads`. Images never travel:
+they are blobs by content hash in a directory that all processes share.
+Non-goals: no behaviour.
+
+    POST /work/assign            AssignmentRequest -> AssignmentReply   waits up to `wait_s`
+    POST /work/heartbeat        HeartbeatRequest                    extends the deadlines of what a worker holds
+    POST /work/abandon          AbandonRequest
+    POST /work/release          ReleaseRequest -> CountReply      a worker is gone: hand its rollouts out again at once
+    POST /trajectories          TrajectoryPayload -> StoreTrajectoryReply  idempotent by rollout id
+    GET  /trajectories          ?phase=&after=&limit= -> TrajectoryPage
+    POST /phases                PhaseSpec -> PhaseStatus       idempotent by name
+    GET  /phases/{name}         -> PhaseStatus
+    POST /phases/{name}/stop    -> PhaseStatus
+    GET  /phases/{name}/results -> list[EpisodeResult]
+    POST /batches/next          BatchRequest -> BatchReply   waits up to `wait_s`
+    POST /batches/{id}/done     BatchReport
+    POST /versions              VersionRecord                idempotent by number
+    GET  /versions/latest       -> VersionReply
+    GET  /stats                 -> DataManagerStats
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from dart_agent.data_client.payloads import (
+    DataManagerModel,
+    SamplingPayload,
+    StepPayload,
+    TrajectoryPayload,
+    WorkItemPayload,
+)
+from dart_agent.types import Purpose
+from dart_envs.types import EndReason
+
+Split = Literal["train", "validation", "test"]
+PhaseState = Literal["active", "stopped", "done"]
+
+
+class AssignmentRequest(DataManagerModel):
+    """Repeating a request with the same `request_id` returns the same rollout (a lost reply costs nothing)."""
+
+    worker_id: str = Field(min_length=1, max_length=128)
+    request_id: str = Field(min_length=8, max_length=64)
+    wait_s: float = Field(default=0.0, ge=0, le=30, description="how long to wait for work before the answer is None")
+
+
+class AssignmentReply(DataManagerModel):
+    """`item` is None when there is nothing to do right now."""
+
+    item: WorkItemPayload | None
+    deadline_s: float | None = Field(description="seconds until the claim lapses without a heartbeat")
+
+
+class HeartbeatRequest(DataManagerModel):
+    """The worker is alive and still runs what it claimed."""
+
+    worker_id: str
+
+
+class AbandonRequest(DataManagerModel):
+    """Give one rollout back."""
+
+    rollout_id: str
+    cause: str = Field(max_length=500)
+
+
+class ReleaseRequest(DataManagerModel):
+    """Give back everything that `worker_id` holds; None: everything that anyone holds (all workers are gone)."""
+
+    worker_id: str | None
+
+
+class CountReply(DataManagerModel):
+    """How many rows were touched."""
+
+    count: int
+
+
+class StoreTrajectoryReply(DataManagerModel):
+    """`stored` is False when this rollout had a trajectory already: the first one counts."""
+
+    stored: bool
+
+
+class TrajectoryPage(DataManagerModel):
+    """Trajectories in the order they were stored; pass `next_after` to go on, None at the end."""
+
+    trajectories: list[TrajectoryPayload]
+    next_after: int | None
+
+
+class TaskSelection(DataManagerModel):
+    """Tasks of a suite by split: `count` in all, spread evenly over the families; None takes all of them."""
+
+    suite: str = "basics"
+    split: Split
+    families: list[str] | None = None
+    count: int | None = Field(default=None, ge=1)
+
+
+class PhaseSpec(DataManagerModel):
+    """What to run. Give either `task_ids` or `select`.
+
+    A phase with `endless` false is a fixed list of (task, repeat) items and is done when each has a verdict; masked ones are retried.
+    With `endless` true the curation decides which task comes next, until the phase is stopped; each task then is one group.
+    """
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
+    purpose: Purpose
+    task_ids: list[str] | None = None
+    select: TaskSelection | None = None
+    rollouts_per_task: int = Field(default=1, ge=1, le=256)
+    sampling: SamplingPayload = SamplingPayload()
+    max_steps: int = Field(ge=1)
+    endless: bool = False
+    max_attempts: int = Field(default=5, ge=1, description="tries per item before it counts as failed")
+
+    @model_validator(mode="after")
+    def _one_source_of_tasks(self) -> PhaseSpec:
+        if (self.task_ids is None) == (self.select is None):
+            raise ValueError("give either `task_ids` or `select`, not both and not neither")
+        if self.purpose is Purpose.TRAIN and (self.sampling.temperature == 0 or self.sampling.top_p != 1):
+            raise ValueError(
+                "training rollouts need temperature > 0 and top_p = 1: other log-probs cannot be trained on"
+            )
+        if self.purpose is Purpose.TRAIN and self.rollouts_per_task < 2:
+            raise ValueError("a training group needs at least two rollouts per task")
+        if self.endless and self.purpose is not Purpose.TRAIN:
+            raise ValueError("only a training phase can be endless")
+        return self
+
+
+class FamilyResult(DataManagerModel):
+    """Verdicts of one task family."""
+
+    episodes: int
+    mean_reward: float
+
+
+class PhaseStatus(DataManagerModel):
+    """Progress of a phase. `total` is None when endless; `failed` items used up their attempts without a verdict."""
+
+    name: str
+    purpose: Purpose
+    state: PhaseState
+    total: int | None
+    done: int
+    failed: int
+    masked: int
+    in_flight: int
+    queued: int
+    mean_reward: float | None
+    families: dict[str, FamilyResult]
+
+
+class EpisodeResult(DataManagerModel):
+    """Verdict of one (task, repeat) item of a phase."""
+
+    task_id: str
+    family: str
+    repeat: int
+    rollout_id: str
+    reward: float
+    end: EndReason
+    steps: int
+    duration_s: float
+
+
+class BatchRequest(DataManagerModel):
+    """Ask for the next training batch at the trainer's version."""
+
+    trainer_version: int = Field(ge=0)
+    wait_s: float = Field(default=30.0, ge=0, le=300)
+
+
+class BatchMember(DataManagerModel):
+    """One trajectory of a group; all of them make the baseline, also those whose tokens are withheld."""
+
+    rollout_id: str
+    reward: float
+    steps: int
+    source: Literal["fresh", "pool"]
+
+
+class BatchGroup(DataManagerModel):
+    """The members of one GRPO group."""
+
+    group_id: str
+    task_id: str
+    family: str
+    members: list[BatchMember]
+
+
+class BatchRow(DataManagerModel):
+    """One training row by reference to its images; `trainable` are the token ranges that passed the staleness gate."""
+
+    group_id: str
+    rollout_id: str
+    step: StepPayload
+    trainable: list[tuple[int, int]]
+
+
+class Batch(DataManagerModel):
+    """What one optimiser round trains on. `excluded_steps` counts steps that were left out, by reason."""
+
+    batch_id: str
+    trainer_version: int
+    groups: list[BatchGroup]
+    rows: list[BatchRow]
+    staleness_mean: float
+    staleness_max: int
+    excluded_steps: dict[str, int]
+
+
+class BatchReply(DataManagerModel):
+    """`batch` is None when there was not enough; `training_active` is False when no training phase can deliver any more."""
+
+    batch: Batch | None
+    training_active: bool
+
+
+class UnusedStep(DataManagerModel):
+    """A step the trainer left out, and why."""
+
+    rollout_id: str
+    index: int
+    reason: str
+
+
+class BatchReport(DataManagerModel):
+    """The trainer is done with a batch: it became policy `version`."""
+
+    version: int
+    metrics: dict[str, float] = Field(default_factory=dict)
+    unused: list[UnusedStep] = Field(default_factory=list)
+
+
+class VersionRecord(DataManagerModel):
+    """A published policy: a complete model directory."""
+
+    version: int = Field(ge=0)
+    path: str
+
+
+class VersionReply(DataManagerModel):
+    """The newest published policy, None before the first."""
+
+    latest: VersionRecord | None
+
+
+class EpisodeCounts(DataManagerModel):
+    """Episodes that were played, and those of them without a verdict through a fault that is not the policy's."""
+
+    episodes: int
+    masked: int
+
+    @property
+    def masked_fraction(self) -> float:
+        """Masked episodes among all, 0 where none was played."""
+        return self.masked / self.episodes if self.episodes else 0.0
+
+
+class DataManagerStats(DataManagerModel):
+    """The data manager in numbers.
+
+    episode_counts: without demonstrations; by the newest version that wrote in an episode, where one did. last_masked_cause: the newest cause of masking.
+    max_concurrent_episodes: the most episodes, each on a desktop of its own, that ran at the same moment.
+    """
+
+    trajectories: int
+    steps: int
+    episode_counts: EpisodeCounts
+    episode_counts_by_version: dict[int, EpisodeCounts]
+    episode_counts_by_family: dict[str, EpisodeCounts]
+    last_masked_cause: str | None
+    max_concurrent_episodes: int
+    groups: dict[str, int]
+    dropped_groups: dict[str, int]
+    rollouts: dict[str, int]
+    batches: dict[str, int]
+    rows_used: int
+    rows_excluded: dict[str, int]
+    latest_version: int | None
+    success_rate: dict[str, float] = Field(description="over the latest training rollouts, per family")

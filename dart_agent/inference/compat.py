@@ -1,0 +1,65 @@
+"""Adaptations to published checkpoints and to wheels built for another torch, made before transformers or vLLM is used.
+
+Role: `patch_torch_extras()` makes transformers and vLLM importable beside torchvision, torchaudio and torchcodec wheels built for another
+torch. Such a wheel cannot load its operator library. For torchvision it is enough to declare the schemas that its import looks up: resizing
+and normalising images use none of them. torchaudio and torchcodec are not used at all, so they are hidden and importers see them as not
+installed. `register_legacy_processors()` registers a class name that Qwen2.5-VL checkpoints of early 2025 use and transformers renamed.
+Rule: a package that loads, or is not installed, is left alone; checkpoints with the new name are not touched. `dart_train.model` calls both,
+vLLM's processes do through the general plugin.
+Non-goals: implementing the operators. Calling one of them still fails, with torch's own error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+_TORCHVISION_SCHEMAS = {
+    "nms": "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms": "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+}
+_HIDDEN_IF_BROKEN = {"torchaudio": "lib/_torchaudio*.so", "torchcodec": "libtorchcodec_image.so"}
+_OLD_NAME = "Qwen2_5_VLImageProcessor"
+# A torch library must stay referenced: its declarations vanish with it.
+_declared: list[Any] = []
+
+
+def patch_torch_extras() -> None:
+    """Declare torchvision's operators, hide torchaudio and torchcodec, where their own libraries do not load; idempotent."""
+    if "torchvision" not in sys.modules and not _declared and _library_is_broken("torchvision", "_C*.so"):
+        from torch.library import Library
+
+        library = Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+        for schema in _TORCHVISION_SCHEMAS.values():
+            library.define(schema)  # type: ignore[no-untyped-call]
+        _declared.append(library)
+    for package, pattern in _HIDDEN_IF_BROKEN.items():
+        if package not in sys.modules and _library_is_broken(package, pattern):
+            sys.modules[package] = None  # type: ignore[assignment]
+
+
+def _library_is_broken(package: str, pattern: str) -> bool:
+    """Whether `package` is installed and its operator library, found by `pattern`, cannot be loaded."""
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        return False
+    import torch  # noqa: F401 - the operator libraries link against torch's own
+
+    for location in spec.submodule_search_locations or ():
+        for path in sorted(Path(location).glob(pattern)):
+            try:
+                ctypes.CDLL(str(path))
+            except OSError:
+                return True
+    return False
+
+
+def register_legacy_processors() -> None:
+    """Register the old name as one more form of the architecture's image processor; idempotent."""
+    from transformers import AutoImageProcessor, Qwen2_5_VLConfig, Qwen2VLImageProcessor
+
+    renamed = type(_OLD_NAME, (Qwen2VLImageProcessor,), {})
+    AutoImageProcessor.register(Qwen2_5_VLConfig, image_processor_classes={_OLD_NAME: renamed}, exist_ok=True)

@@ -1,0 +1,1 @@
+"""The inference worker's own process: vLLM, its plug-in, and how new weights reach it."""

@@ -1,0 +1,163 @@
+"""From an observation and a history to one model call.
+
+Role: presets (`tiny`, `uitars`, `qwen`) and `PromptBuilder`. Rule: a prompt is a pure function of instruction, history and screenshot; the
+messages name their images by position and carry no pixels. All wording is ours. Non-goals: chat templates and tokens (the engine's).
+
+    tiny     one user turn: image, instruction, the last actions        a model made here; every token counts
+    uitars   user: rules and instruction; then image / answer in turns  UI-TARS and other Qwen2.5-VL models: pixels of the picture
+    qwen     system: rules; user: instruction, past actions, image      Qwen3-VL: coordinates in thousandths
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from dart_agent.prompts.history import History, Turn
+from dart_envs.observations.geometry import Coordinates, PointMap, to_model_image
+from dart_envs.types import Observation, RgbImage
+from dart_envs.uitars import SCROLL_CLICKS
+
+PresetName = Literal["tiny", "uitars", "qwen"]
+Message = Mapping[str, Any]
+
+_RULES = f"""You operate a computer by looking at its screen and using mouse and keyboard.
+Answer with one line that begins with "Thought:" and one line that begins with "Action:". One action per answer, from this list:
+
+click(start_box='(x,y)')
+left_double(start_box='(x,y)')
+right_single(start_box='(x,y)')
+drag(start_box='(x,y)', end_box='(x,y)')
+scroll(start_box='(x,y)', direction='down')  # or up, left, right; {SCROLL_CLICKS} wheel clicks, or amount='3'
+type(content='text')  # write \\n for Enter, \\' for a quote
+hotkey(key='ctrl s')  # keys pressed together
+wait()
+finished(content='')  # the task is done
+call_user()  # the task cannot be done
+"""
+_PIXELS = "x and y are pixels of the picture, from its top left corner."
+_THOUSANDTHS = "x and y run from 0 to 1000 along the width and the height of the picture."
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSpec:
+    """How prompts look.
+
+    images: pictures per prompt, the present one included. past_actions: how many earlier answers are repeated as text (None: all).
+    multiple, max_pixels: model-input images have sides of this multiple and at most this many pixels.
+    """
+
+    preset: PresetName
+    images: int
+    past_actions: int | None
+    multiple: int
+    max_pixels: int
+    coordinates: Coordinates = "pixels"
+
+
+PRESETS: Mapping[PresetName, PromptSpec] = {
+    "tiny": PromptSpec("tiny", images=1, past_actions=1, multiple=32, max_pixels=256 * 160),
+    "uitars": PromptSpec("uitars", images=5, past_actions=None, multiple=28, max_pixels=2700 * 28 * 28),
+    "qwen": PromptSpec(
+        "qwen", images=1, past_actions=None, multiple=32, max_pixels=2560 * 32 * 32, coordinates="thousandths"
+    ),
+}
+
+
+def preset(name: PresetName, *, images: int | None = None) -> PromptSpec:
+    """A preset, with another number of images per prompt where given."""
+    spec = PRESETS[name]
+    return spec if images is None else replace(spec, images=images)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Messages with image place holders, the images they refer to in order, and how written points map to the screen."""
+
+    messages: tuple[Message, ...]
+    images: tuple[RgbImage, ...]
+    points: PointMap
+
+
+class PromptBuilder:
+    """Builds the prompts of one episode after the other."""
+
+    def __init__(self, spec: PromptSpec) -> None:
+        self.spec = spec
+
+    def new_history(self) -> History:
+        """An empty history for an episode."""
+        return History(self.spec.images)
+
+    def model_image(self, screenshot: RgbImage) -> RgbImage:
+        """The screenshot in the size that the model gets."""
+        return to_model_image(screenshot, multiple=self.spec.multiple, max_pixels=self.spec.max_pixels)
+
+    def points(self, screenshot: RgbImage, model_image: RgbImage) -> PointMap:
+        """How points of `model_image` map to `screenshot`."""
+        return PointMap(
+            (model_image.shape[1], model_image.shape[0]),
+            (screenshot.shape[1], screenshot.shape[0]),
+            self.spec.coordinates,
+        )
+
+    def build(self, observation: Observation, history: History) -> Prompt:
+        """The prompt for the next step; the last image is the present screen."""
+        present = self.model_image(observation.screenshot)
+        turns = history.turns
+        shown = [turn.image for turn in turns if turn.image is not None]
+        messages = _LAYOUTS[self.spec.preset](self.spec, observation.instruction, turns)
+        return Prompt(messages, (*shown, present), self.points(observation.screenshot, present))
+
+
+def action_line(text: str) -> str:
+    """The action of an answer, without its thought."""
+    _, marker, action = text.partition("Action:")
+    return (action if marker else text).strip()
+
+
+def _image() -> Message:
+    return {"type": "image"}
+
+
+def _text(text: str) -> Message:
+    return {"type": "text", "text": text}
+
+
+def _past(spec: PromptSpec, turns: Sequence[Turn]) -> list[str]:
+    kept = len(turns) if spec.past_actions is None else spec.past_actions
+    return [action_line(turn.text) for turn in turns[len(turns) - min(kept, len(turns)) :]]
+
+
+def _tiny(spec: PromptSpec, instruction: str, turns: Sequence[Turn]) -> tuple[Message, ...]:
+    shown = sum(turn.image is not None for turn in turns)
+    lines = [instruction, *(f"Action: {action}" for action in _past(spec, turns))]
+    return ({"role": "user", "content": [*(_image() for _ in range(shown + 1)), _text("\n".join(lines))]},)
+
+
+def _uitars(spec: PromptSpec, instruction: str, turns: Sequence[Turn]) -> tuple[Message, ...]:
+    messages: list[Message] = [
+        {"role": "user", "content": [_text(f"{_RULES}\n{_PIXELS}\n\nThe task: {instruction}")]},
+    ]
+    for turn in turns:
+        if turn.image is not None:
+            messages.append({"role": "user", "content": [_image()]})
+        messages.append({"role": "assistant", "content": [_text(turn.text)]})
+    return (*messages, {"role": "user", "content": [_image()]})
+
+
+def _qwen(spec: PromptSpec, instruction: str, turns: Sequence[Turn]) -> tuple[Message, ...]:
+    past = "".join(f"\n{number}. {action}" for number, action in enumerate(_past(spec, turns), 1))
+    done = f"\nDone so far:{past}" if past else ""
+    shown = sum(turn.image is not None for turn in turns)
+    return (
+        {"role": "system", "content": [_text(f"{_RULES}\n{_THOUSANDTHS}")]},
+        {
+            "role": "user",
+            "content": [*(_image() for _ in range(shown + 1)), _text(f"The task: {instruction}{done}")],
+        },
+    )
+
+
+_LAYOUTS = {"tiny": _tiny, "uitars": _uitars, "qwen": _qwen}

@@ -1,0 +1,37 @@
+"""Annotated screens of demonstrations: the warm start's extra supervision.
+
+Role: `AnnotatedScreenWriter` keeps the steps of demonstrations that a rollout worker plays. Rule: demonstrations only; rollouts and evaluation
+never come here. Non-goals: the form of the files (`dart_envs.observations.annotated_screens`), reading them (`dart_train.warmup`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from dart_agent.rollouts.episode_loop import ObservedStep
+from dart_envs.observations.annotated_screens import write_screen
+
+
+class AnnotatedScreenWriter:
+    """Writes `<sha256>.png` (the screen before the step) and `<sha256>.json` beside it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+
+    async def write(self, task_id: str, seen: ObservedStep) -> None:
+        """Keep one step. Raises ValueError when the observation carries no accessibility tree."""
+        observation = seen.observation
+        if observation.a11y is None:
+            raise ValueError("an annotated screen needs the accessibility tree in the observation")
+        await asyncio.to_thread(
+            write_screen,
+            self.directory,
+            observation.screenshot,
+            task_id=task_id,
+            instruction=observation.instruction,
+            step=seen.index,
+            elements=observation.a11y,
+            action=seen.action,
+        )

@@ -1,0 +1,70 @@
+"""Configuration file of a rollout worker: `python -m dart_agent.rollouts.worker --config FILE`.
+
+Role: one schema, shared with whoever writes the file. Rule: unknown keys and settings that disagree are errors before anything starts;
+imports no heavy library. Non-goals: what to run (the data manager hands out work).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dart_agent.errors import ConfigError
+from dart_agent.inference.config import format_validation_error
+from dart_agent.prompts.builder import PresetName
+from dart_agent.rollouts.episode_loop import OnParseError
+from dart_server.wire import DesktopShape, SettleSpec
+
+PolicyKind = Literal["vllm", "oracle", "random", "blank"]
+
+
+class WorkerConfig(BaseModel):
+    """One rollout worker: how many desktops, which policy, where results go.
+
+    name: stable across restarts; what an earlier worker of this name still held is handed out again at once.
+    addresses: file with the inference workers' places (policies `vllm` and `blank`). socket, images: the data manager and its image store.
+    screens: where annotated screens of demonstrations go (policy `oracle` only). farm_url: None: DART_FARM_URL or the embedded farm.
+    on_parse_error: what an answer that is no action does.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(default="rollout-0", min_length=1, max_length=128)
+    policy: PolicyKind
+    prompt: PresetName = "tiny"
+    history_images: int | None = Field(default=None, ge=1, le=16)
+    desktops: int = Field(default=4, ge=1, le=256)
+    shape: DesktopShape = DesktopShape()
+    settle: SettleSpec = SettleSpec(quiet_ms=100, cap_ms=2_000)
+    farm_url: str | None = None
+    socket: Path
+    images: Path
+    addresses: Path | None = None
+    screens: Path | None = None
+    metrics: Path | None = None
+    on_parse_error: OnParseError = OnParseError.NO_ACTION
+    seed: int = 0
+    idle_poll_s: float = Field(default=0.2, gt=0)
+    heartbeat_s: float = Field(default=10.0, gt=0)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.policy in ("vllm", "blank") and self.addresses is None:
+            raise ValueError(f"policy {self.policy} needs `addresses`, the file that names the inference workers")
+        if self.policy != "oracle" and self.screens is not None:
+            raise ValueError(
+                "`screens` is for the policy oracle only: no other episode may look at the accessibility tree"
+            )
+        return self
+
+
+def load_worker_config(path: Path) -> WorkerConfig:
+    """Read the file. Raises ConfigError with the key's path."""
+    try:
+        return WorkerConfig.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {format_validation_error(error)}") from error

@@ -1,0 +1,89 @@
+"""What the store remembers that decisions are made from: success rates, lengths of successes, what was run how often.
+
+Role: read-only queries. Rule: masked trajectories count nowhere here. Non-goals: the decisions (`dart_train.curation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from dart_agent.types import Purpose
+from dart_train.data_manager.store.models import GroupTable, TrajectoryTable
+
+SUCCESS_WINDOW = 256
+"""Latest successes of a family that the length budget looks at."""
+
+
+def recent_rewards(session: Session, family: str, limit: int) -> list[float]:
+    """Rewards of the latest training rollouts of a family, newest first."""
+    query = (
+        select(TrajectoryTable.reward)
+        .where(
+            TrajectoryTable.purpose == Purpose.TRAIN.value,
+            TrajectoryTable.family == family,
+            TrajectoryTable.reward.is_not(None),
+        )
+        .order_by(TrajectoryTable.seq.desc())
+        .limit(limit)
+    )
+    return [reward for reward in session.scalars(query) if reward is not None]
+
+
+def success_rates(session: Session, families: Sequence[str], window: int) -> dict[str, float]:
+    """Share of rewarded rollouts among the latest of each family; families never run are left out."""
+    rates = {}
+    for family in families:
+        rewards = recent_rewards(session, family, window)
+        if rewards:
+            rates[family] = sum(reward > 0 for reward in rewards) / len(rewards)
+    return rates
+
+
+def success_lengths(session: Session, family: str) -> list[int]:
+    """Steps of the latest successful training rollouts of a family."""
+    query = (
+        select(TrajectoryTable.n_steps)
+        .where(
+            TrajectoryTable.purpose == Purpose.TRAIN.value,
+            TrajectoryTable.family == family,
+            TrajectoryTable.reward > 0,
+        )
+        .order_by(TrajectoryTable.seq.desc())
+        .limit(SUCCESS_WINDOW)
+    )
+    return list(session.scalars(query))
+
+
+def groups_opened(session: Session, phase: str) -> dict[str, int]:
+    """How many groups a phase has opened, per task."""
+    query = select(GroupTable.task_id, func.count()).where(GroupTable.phase == phase).group_by(GroupTable.task_id)
+    return {task_id: count for task_id, count in session.execute(query)}
+
+
+def ready_groups(session: Session, phase: str | None = None) -> int:
+    """How many training groups wait for the trainer."""
+    query = select(func.count()).select_from(GroupTable)
+    query = query.where(GroupTable.purpose == Purpose.TRAIN.value, GroupTable.state == "ready")
+    if phase is not None:
+        query = query.where(GroupTable.phase == phase)
+    return session.scalar(query) or 0
+
+
+def rewarded_trajectories(session: Session, group_id: str) -> Sequence[TrajectoryTable]:
+    """Trajectories of a group that have a reward, oldest first."""
+    query = select(TrajectoryTable).where(TrajectoryTable.group_id == group_id, TrajectoryTable.reward.is_not(None))
+    return session.scalars(query.order_by(TrajectoryTable.seq)).all()
+
+
+def stored_successes(session: Session, task_id: str) -> Sequence[TrajectoryTable]:
+    """Successful training trajectories of a task whose tokens have a version, newest first."""
+    query = select(TrajectoryTable).where(
+        TrajectoryTable.purpose == Purpose.TRAIN.value,
+        TrajectoryTable.task_id == task_id,
+        TrajectoryTable.reward > 0,
+        TrajectoryTable.version_min.is_not(None),
+    )
+    return session.scalars(query.order_by(TrajectoryTable.seq.desc())).all()

@@ -1,0 +1,1 @@
+"""The trajectory database. Only the data manager writes it."""

@@ -1,0 +1,15 @@
+"""Alembic environment: runs on the connection that `dart_train.data_manager.store.database` hands over."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from dart_train.data_manager.store.models import Base
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    render_as_batch=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,230 @@
+"""The typed trajectory store: what was run, and the training rows it left.
+
+Role: `TrajectoryStore` opens transactions and owns the rules of what may enter; `add_trajectory` and the readers work inside one transaction.
+Rule: trajectories and steps are only added, once per rollout id; only tasks of the train split enter as `train` or `demo`, a task whose
+split is not known does not enter at all, and a trajectory must be what its rollout was handed out as.
+Non-goals: what to run next and what to train on (`dart_train`); scheduling state (`dart_train.data_manager.store.work`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
+
+from dart_agent.data_client.payloads import SamplingPayload, TrajectoryPayload
+from dart_agent.errors import StoreError
+from dart_agent.types import FinishReason, Purpose, StepRecord, Trajectory, VersionSpan
+from dart_envs.types import EndReason
+from dart_train.data_manager.store.database import open_engine
+from dart_train.data_manager.store.models import EventTable, RolloutTable, StepTable, TaskTable, TrajectoryTable
+
+SplitOf = Callable[[str], str]
+"""task id -> "train", "validation" or "test"; raises for an unknown task."""
+
+TRAINING_SPLIT = "train"
+TRAINING_PURPOSES = frozenset({Purpose.TRAIN, Purpose.DEMO})
+
+
+def task_family(task_id: str) -> str:
+    """Family of a task id `suite/family/variation`. Raises StoreError for any other form."""
+    parts = task_id.split("/")
+    if len(parts) != 3 or not all(parts):
+        raise StoreError(f"task id {task_id!r} is not of the form suite/family/variation")
+    return parts[1]
+
+
+class TrajectoryStore:
+    """Transactions on the database, and the gate of the splits."""
+
+    def __init__(self, engine: Engine, split_of: SplitOf, now: Callable[[], float] = time.time) -> None:
+        self.engine = engine
+        self.now = now
+        self._split_of = split_of
+
+    @classmethod
+    def open(cls, path: Path, split_of: SplitOf, now: Callable[[], float] = time.time) -> TrajectoryStore:
+        """Open (create, migrate) the store at `path` for writing. One process writes; any number may read."""
+        return cls(open_engine(path), split_of, now)
+
+    @contextmanager
+    def begin(self) -> Iterator[Session]:
+        """A transaction: committed when the block ends, rolled back when it raises."""
+        with Session(self.engine) as session, session.begin():
+            yield session
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.engine.dispose()
+
+    def check_task(self, task_id: str, purpose: Purpose) -> str:
+        """The split of a task that may be run for a purpose.
+
+        Raises StoreError when the task is unknown, or when it is not of the train split and would teach the policy.
+        """
+        task_family(task_id)
+        try:
+            split = self._split_of(task_id)
+        except Exception as error:
+            raise StoreError(f"task {task_id} is refused: its split is not known ({error})") from error
+        if purpose in TRAINING_PURPOSES and split != TRAINING_SPLIT:
+            raise StoreError(
+                f"task {task_id} is of the {split} split: it must not be run for {purpose.value}, only for eval"
+            )
+        return split
+
+    def register_task(self, session: Session, task_id: str, purpose: Purpose) -> TaskTable:
+        """Check and register a task. Raises StoreError as `check_task`, or when its split is not what it was at first."""
+        split = self.check_task(task_id, purpose)
+        row = session.get(TaskTable, task_id)
+        if row is None:
+            row = TaskTable(task_id=task_id, family=task_family(task_id), split=split)
+            session.add(row)
+            session.flush()
+        elif row.split != split:
+            raise StoreError(f"task {task_id} was of the {row.split} split when it was first run and is of {split} now")
+        return row
+
+    def add_trajectory(self, session: Session, row: TrajectoryPayload) -> bool:
+        """Append a trajectory with its steps; False when this rollout has one already.
+
+        Raises StoreError when the rollout was never handed out, or was handed out as something else, or its task may not enter.
+        """
+        if session.scalar(select(TrajectoryTable.seq).where(TrajectoryTable.rollout_id == row.rollout_id)) is not None:
+            return False
+        rollout = session.scalar(select(RolloutTable).where(RolloutTable.rollout_id == row.rollout_id))
+        if rollout is None:
+            raise StoreError(f"rollout {row.rollout_id} was never handed out")
+        for name in ("group_id", "task_id", "purpose", "phase"):
+            if getattr(rollout, name) != getattr(row, name):
+                raise StoreError(
+                    f"rollout {row.rollout_id} was handed out with {name} {getattr(rollout, name)!r}, not {getattr(row, name)!r}"
+                )
+        task = self.register_task(session, row.task_id, row.purpose)
+        versions = [span[0] for step in row.steps for span in step.version_spans]
+        session.add(
+            TrajectoryTable(
+                rollout_id=row.rollout_id,
+                group_id=row.group_id,
+                task_id=row.task_id,
+                family=task.family,
+                purpose=row.purpose.value,
+                phase=row.phase,
+                reward=row.reward,
+                end=row.end.value,
+                cause=row.cause,
+                started_at_s=row.started_at_s,
+                duration_s=row.duration_s,
+                stored_s=self.now(),
+                info=row.info,
+                n_steps=len(row.steps),
+                version_min=min(versions, default=None),
+                version_max=max(versions, default=None),
+            )
+        )
+        session.flush()
+        session.add_all(_step_table(row.rollout_id, step.to_value()) for step in row.steps)
+        return True
+
+    def record_event(self, session: Session, kind: str, **data: Any) -> None:
+        """Append an event."""
+        session.add(EventTable(at_s=self.now(), kind=kind, data=data))
+
+
+def read_steps(session: Session, rollout_id: str) -> tuple[StepRecord, ...]:
+    """Steps of a trajectory in order."""
+    query = select(StepTable).where(StepTable.rollout_id == rollout_id).order_by(StepTable.index)
+    return tuple(_step_record(row) for row in session.scalars(query))
+
+
+def read_trajectory(session: Session, row: TrajectoryTable) -> Trajectory:
+    """A stored trajectory with its steps."""
+    return Trajectory(
+        rollout_id=row.rollout_id,
+        group_id=row.group_id,
+        task_id=row.task_id,
+        purpose=Purpose(row.purpose),
+        phase=row.phase,
+        steps_S=read_steps(session, row.rollout_id),
+        reward=row.reward,
+        end=EndReason(row.end),
+        cause=row.cause,
+        started_at_s=row.started_at_s,
+        duration_s=row.duration_s,
+        info=row.info,
+    )
+
+
+def list_trajectories(
+    session: Session, phase: str, after: int, limit: int
+) -> tuple[list[TrajectoryPayload], int | None]:
+    """Up to `limit` trajectories of a phase stored after sequence number `after`, and the number to go on from."""
+    query = select(TrajectoryTable).where(TrajectoryTable.phase == phase, TrajectoryTable.seq > after)
+    found: Sequence[TrajectoryTable] = session.scalars(query.order_by(TrajectoryTable.seq).limit(limit)).all()
+    rows = [TrajectoryPayload.from_value(read_trajectory(session, row)) for row in found]
+    return rows, found[-1].seq if len(found) == limit else None
+
+
+def _step_table(rollout_id: str, step: StepRecord) -> StepTable:
+    _check_step(rollout_id, step)
+    return StepTable(
+        rollout_id=rollout_id,
+        index=step.index,
+        prompt_ids=np.asarray(step.prompt_ids_P, dtype="<i4").tobytes(),
+        token_ids=np.asarray(step.token_ids_T, dtype="<i4").tobytes(),
+        logprobs=np.asarray(step.logprobs_T, dtype="<f4").tobytes(),
+        version_spans=[[span.version, span.start, span.end] for span in step.version_spans],
+        image_sha256=list(step.image_sha256),
+        image_hw=[list(hw) for hw in step.image_hw],
+        text=step.text,
+        action=None if step.action is None else dict(step.action),
+        parse_error=step.parse_error,
+        sampling=SamplingPayload.from_value(step.sampling).model_dump(),
+        finish_reason=step.finish_reason.value,
+        model_s=step.model_s,
+        env_s=step.env_s,
+    )
+
+
+def _check_step(rollout_id: str, step: StepRecord) -> None:
+    """Where tokens have log-probs, all have finite ones; where they have versions, all have one."""
+    tokens = len(step.token_ids_T)
+    where = f"step {step.index} of rollout {rollout_id}"
+    if step.logprobs_T and len(step.logprobs_T) != tokens:
+        raise StoreError(f"{where} has {tokens} tokens but {len(step.logprobs_T)} log-probs")
+    if not np.isfinite(step.logprobs_T).all():
+        raise StoreError(f"{where} has a log-prob that is not a finite number")
+    if len(step.image_sha256) != len(step.image_hw):
+        raise StoreError(f"{where} names {len(step.image_sha256)} images but {len(step.image_hw)} sizes")
+    position = 0
+    for span in step.version_spans:
+        if span.start != position or span.end <= span.start:
+            raise StoreError(f"{where}: version spans {step.version_spans} do not follow each other from 0")
+        position = span.end
+    if step.version_spans and position != tokens:
+        raise StoreError(f"{where}: version spans cover {position} of {tokens} tokens")
+
+
+def _step_record(row: StepTable) -> StepRecord:
+    return StepRecord(
+        index=row.index,
+        prompt_ids_P=tuple(np.frombuffer(row.prompt_ids, dtype="<i4").tolist()),
+        token_ids_T=tuple(np.frombuffer(row.token_ids, dtype="<i4").tolist()),
+        logprobs_T=tuple(np.frombuffer(row.logprobs, dtype="<f4").tolist()),
+        version_spans=tuple(VersionSpan(*span) for span in row.version_spans),
+        image_sha256=tuple(row.image_sha256),
+        image_hw=tuple((hw[0], hw[1]) for hw in row.image_hw),
+        text=row.text,
+        action=row.action,
+        parse_error=row.parse_error,
+        sampling=SamplingPayload(**row.sampling).to_value(),
+        finish_reason=FinishReason(row.finish_reason),
+        model_s=row.model_s,
+        env_s=row.env_s,
+    )

@@ -1,0 +1,255 @@
+"""Work of the store: phases, groups, and rollouts with claims.
+
+Role: the state changes of work, each inside the caller's transaction. Rule: a rollout is queued, claimed under a deadline, and ends as
+done, masked, failed or cancelled; a claim that lapses puts the same rollout back into the queue; whichever report of a rollout comes
+first counts. Non-goals: which task to run next and whether a group may train (`dart_train`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, aliased
+from ulid import ULID
+
+from dart_agent.data_client.payloads import SamplingPayload, WorkItemPayload
+from dart_agent.data_client.wire import PhaseSpec
+from dart_agent.errors import StoreError
+from dart_agent.types import Purpose
+from dart_train.data_manager.store.models import GroupTable, PhaseTable, RolloutTable
+from dart_train.data_manager.store.trajectories import TrajectoryStore
+
+UNFINISHED_STATES = ("queued", "assigned")
+
+
+def new_id(prefix: str) -> str:
+    """A type-prefixed ULID."""
+    return f"{prefix}_{ULID()}"
+
+
+def phase_spec(phase: PhaseTable) -> PhaseSpec:
+    """The specification a phase was started with."""
+    return PhaseSpec.model_validate(phase.spec)
+
+
+def find_phase(session: Session, name: str) -> PhaseTable:
+    """A phase by name. Raises StoreError when there is none."""
+    phase = session.scalar(select(PhaseTable).where(PhaseTable.name == name))
+    if phase is None:
+        raise StoreError(f"there is no phase {name!r}")
+    return phase
+
+
+def create_phase(store: TrajectoryStore, session: Session, spec: PhaseSpec, task_ids: Sequence[str]) -> PhaseTable:
+    """Start a phase on `task_ids`; every task is checked first, so a wrong one fails before anything runs.
+
+    The groups of a phase that is not endless are opened at once. Raises StoreError for an empty list or a task that may not be run.
+    """
+    if not task_ids:
+        raise StoreError(f"phase {spec.name!r} has no tasks")
+    if len(set(task_ids)) != len(task_ids):
+        raise StoreError(f"phase {spec.name!r} names a task twice; use rollouts_per_task for repeats")
+    for task_id in task_ids:
+        store.check_task(task_id, spec.purpose)
+    phase = PhaseTable(
+        name=spec.name,
+        purpose=spec.purpose.value,
+        spec=spec.model_dump(mode="json"),
+        task_ids=list(task_ids),
+        n_tasks=len(task_ids),
+        state="active",
+        created_s=store.now(),
+    )
+    session.add(phase)
+    session.flush()
+    if not spec.endless:
+        for task_id in task_ids:
+            open_group(store, session, spec, task_id, size=spec.rollouts_per_task, max_steps=spec.max_steps)
+    store.record_event(session, "phase_started", name=spec.name, purpose=spec.purpose.value, tasks=len(task_ids))
+    return phase
+
+
+def open_group(
+    store: TrajectoryStore, session: Session, spec: PhaseSpec, task_id: str, *, size: int, max_steps: int
+) -> GroupTable:
+    """Open a group of `size` rollouts of one task and queue them."""
+    store.register_task(session, task_id, spec.purpose)
+    group = GroupTable(
+        group_id=new_id("grp"),
+        phase=spec.name,
+        task_id=task_id,
+        purpose=spec.purpose.value,
+        size=size,
+        max_steps=max_steps,
+        state="open",
+        opened_s=store.now(),
+    )
+    session.add(group)
+    session.flush()
+    session.add_all(_rollout(group, spec.sampling, repeat, attempt=1) for repeat in range(size))
+    session.flush()
+    return group
+
+
+def previous_assignment(session: Session, worker_id: str, request_id: str) -> RolloutTable | None:
+    """The rollout that an earlier try of the same claim request got."""
+    return session.scalar(
+        select(RolloutTable).where(
+            RolloutTable.request_id == request_id, RolloutTable.worker_id == worker_id, RolloutTable.state == "assigned"
+        )
+    )
+
+
+def assign_oldest(
+    session: Session, phase: str, worker_id: str, request_id: str, deadline_s: float
+) -> RolloutTable | None:
+    """Claim the oldest queued rollout of a phase."""
+    query = select(RolloutTable).where(RolloutTable.state == "queued", RolloutTable.phase == phase)
+    rollout = session.scalar(query.order_by(RolloutTable.seq).limit(1))
+    if rollout is not None:
+        rollout.state, rollout.worker_id, rollout.request_id = "assigned", worker_id, request_id
+        rollout.deadline_s = deadline_s
+    return rollout
+
+
+def assign_from_least_busy_group(
+    session: Session, phase: str, worker_id: str, request_id: str, deadline_s: float, *, may_share: bool
+) -> RolloutTable | None:
+    """Claim a queued rollout of the group that the fewest workers are on, the oldest of these.
+
+    may_share: False: only of a group that nobody is on.
+    """
+    other = aliased(RolloutTable)
+    workers_on_group = (
+        select(func.count())
+        .where(other.group_id == RolloutTable.group_id, other.state == "assigned")
+        .correlate(RolloutTable)
+        .scalar_subquery()
+    )
+    query = select(RolloutTable).where(RolloutTable.state == "queued", RolloutTable.phase == phase)
+    if not may_share:
+        query = query.where(workers_on_group == 0)
+    rollout = session.scalar(query.order_by(workers_on_group, RolloutTable.seq).limit(1))
+    if rollout is not None:
+        rollout.state, rollout.worker_id, rollout.request_id = "assigned", worker_id, request_id
+        rollout.deadline_s = deadline_s
+    return rollout
+
+
+def count_active_groups(session: Session, phase: str) -> int:
+    """How many groups of a phase have rollouts that have not ended."""
+    query = select(func.count(RolloutTable.group_id.distinct()))
+    return session.scalar(query.where(RolloutTable.phase == phase, RolloutTable.state.in_(UNFINISHED_STATES))) or 0
+
+
+def extend_assignments(session: Session, worker_id: str, deadline_s: float) -> int:
+    """Move the deadlines of everything a worker holds; returns how many."""
+    held = assignments_of(session, worker_id)
+    for rollout in held:
+        rollout.deadline_s = deadline_s
+    return len(held)
+
+
+def assignments_of(session: Session, worker_id: str | None) -> Sequence[RolloutTable]:
+    """What a worker holds; None: what anyone holds."""
+    query = select(RolloutTable).where(RolloutTable.state == "assigned")
+    if worker_id is not None:
+        query = query.where(RolloutTable.worker_id == worker_id)
+    return session.scalars(query).all()
+
+
+def expired_assignments(session: Session, now_s: float) -> Sequence[RolloutTable]:
+    """Claims whose deadline has passed."""
+    return session.scalars(
+        select(RolloutTable).where(RolloutTable.state == "assigned", RolloutTable.deadline_s < now_s)
+    ).all()
+
+
+def find_rollout(session: Session, rollout_id: str) -> RolloutTable:
+    """A rollout by id. Raises StoreError when there is none."""
+    rollout = session.scalar(select(RolloutTable).where(RolloutTable.rollout_id == rollout_id))
+    if rollout is None:
+        raise StoreError(f"rollout {rollout_id} was never handed out")
+    return rollout
+
+
+def requeue(store: TrajectoryStore, session: Session, rollout: RolloutTable, cause: str, *, uses_attempt: bool) -> None:
+    """Put a claimed rollout back into the queue. With `uses_attempt` it used up an attempt; without attempts left it is failed."""
+    if rollout.state != "assigned":
+        return
+    phase = find_phase(session, rollout.phase)
+    spec = phase_spec(phase)
+    rollout.worker_id = rollout.request_id = rollout.deadline_s = None
+    if phase.state != "active":
+        rollout.state = "cancelled"
+    elif uses_attempt and rollout.attempt >= spec.max_attempts:
+        rollout.state = "failed"
+    else:
+        rollout.state = "queued"
+        rollout.attempt += int(uses_attempt)
+    store.record_event(session, "rollout_requeued", rollout_id=rollout.rollout_id, cause=cause, state=rollout.state)
+
+
+def complete_rollout(store: TrajectoryStore, session: Session, rollout: RolloutTable, *, masked: bool) -> None:
+    """A trajectory of this rollout was stored. A masked item of a fixed list is tried again under a new rollout id."""
+    phase = find_phase(session, rollout.phase)
+    spec = phase_spec(phase)
+    rollout.worker_id = rollout.request_id = rollout.deadline_s = None
+    rollout.state = "masked" if masked else "done"
+    if masked and not spec.endless and phase.state == "active":
+        if rollout.attempt >= spec.max_attempts:
+            rollout.state = "failed"
+        else:
+            group = session.scalars(select(GroupTable).where(GroupTable.group_id == rollout.group_id)).one()
+            session.add(_rollout(group, spec.sampling, rollout.repeat, attempt=rollout.attempt + 1))
+    session.flush()
+
+
+def count_unfinished(session: Session, *, group_id: str | None = None, phase: str | None = None) -> int:
+    """How many rollouts of a group or a phase have not ended."""
+    query = select(func.count()).select_from(RolloutTable).where(RolloutTable.state.in_(UNFINISHED_STATES))
+    if group_id is not None:
+        query = query.where(RolloutTable.group_id == group_id)
+    if phase is not None:
+        query = query.where(RolloutTable.phase == phase)
+    return session.scalar(query) or 0
+
+
+def cancel_queued(session: Session, phase: str) -> list[str]:
+    """Cancel what is queued in a phase; returns the ids of the groups concerned."""
+    rows = session.scalars(
+        select(RolloutTable).where(RolloutTable.phase == phase, RolloutTable.state == "queued")
+    ).all()
+    for row in rows:
+        row.state = "cancelled"
+    session.flush()
+    return list(dict.fromkeys(row.group_id for row in rows))
+
+
+def work_item(rollout: RolloutTable) -> WorkItemPayload:
+    """A rollout as it is handed out."""
+    return WorkItemPayload(
+        rollout_id=rollout.rollout_id,
+        group_id=rollout.group_id,
+        task_id=rollout.task_id,
+        purpose=Purpose(rollout.purpose),
+        sampling=SamplingPayload(**rollout.sampling),
+        max_steps=rollout.max_steps,
+        phase=rollout.phase,
+    )
+
+
+def _rollout(group: GroupTable, sampling: SamplingPayload, repeat: int, attempt: int) -> RolloutTable:
+    return RolloutTable(
+        rollout_id=new_id("roll"),
+        group_id=group.group_id,
+        phase=group.phase,
+        task_id=group.task_id,
+        purpose=group.purpose,
+        repeat=repeat,
+        attempt=attempt,
+        state="queued",
+        sampling=sampling.model_dump(),
+        max_steps=group.max_steps,
+    )

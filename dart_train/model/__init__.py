@@ -1,0 +1,1 @@
+"""Models: loading, the small random one, its tokenizer, weight versions."""

@@ -1,0 +1,108 @@
+"""Load a vision-language policy and score tokens with it.
+
+Role: `load_model(name_or_path)` gives model and processor of a directory made here or of a published checkpoint (Qwen2.5-VL,
+UI-TARS-1.5, Qwen3-VL); `token_logprobs(model, batch)` gives what a policy-gradient loss needs.
+Rule: nothing here knows of tasks, rewards or files other than the model's. Non-goals: generating text (vLLM does).
+Axes: see `dart_train.types`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dart_agent.errors import ConfigError
+from dart_agent.inference.checkpoint_files import resolve_checkpoint
+from dart_agent.inference.compat import patch_torch_extras, register_legacy_processors
+from dart_agent.prompts.suppressed_tokens import suppressed_token_ids
+from dart_train.types import TokenBatch
+
+SUPPRESSED_LOGIT = -1e4
+"""Low enough for probability 0, finite so that p log p stays 0."""
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dart_envs.types import RgbImage
+
+
+class ModelNotFoundError(ValueError):
+    """The model path or name cannot be loaded; the message says what was looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model with float32 weights and the processor that turns its inputs into tensors."""
+
+    model: Any
+    processor: Any
+
+    @property
+    def tokenizer(self) -> Any:
+        """The processor's tokenizer."""
+        return self.processor.tokenizer
+
+    def save(self, out_dir: Path) -> None:
+        """Write weights, configuration and processor to `out_dir`, loadable by `load_model` and by vLLM."""
+        self.model.save_pretrained(out_dir)
+        self.processor.save_pretrained(out_dir)
+
+
+def load_model(name_or_path: str | Path, device: str = "cpu") -> LoadedModel:
+    """Load a model directory, or a published checkpoint by its name in the local Hugging Face cache.
+
+    Raises ModelNotFoundError when nothing loadable is there.
+    """
+    try:
+        directory = resolve_checkpoint(name_or_path)
+    except ConfigError as error:
+        raise ModelNotFoundError(str(error)) from None
+    patch_torch_extras()
+    import torch
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    register_legacy_processors()
+    try:
+        model = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
+        processor = AutoProcessor.from_pretrained(directory)
+    except (OSError, ValueError) as error:
+        raise ModelNotFoundError(f"cannot load a vision-language model from {name_or_path}: {error}") from error
+    return LoadedModel(model=model.to(device), processor=processor)
+
+
+def pixel_inputs(processor: Any, images: Sequence[RgbImage]) -> tuple[Tensor, Tensor]:
+    """Patches and grids of model-input images, uint8 [H, W, 3], as `TokenBatch` carries them."""
+    features = processor.image_processor(images=list(images), return_tensors="pt")
+    return features["pixel_values"], features["image_grid_thw"]
+
+
+def token_logprobs(model: Any, batch: TokenBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy of each response token, float32 [B, T]; 0 where `response_mask_BT` is 0.
+
+    Entry [b, t] belongs to token t given all before it, under softmax(logits / temperature) over the tokens that the engine may
+    sample (`dart_agent.prompts.suppressed_tokens`). The vocabulary is only projected at response positions, so a long prompt costs no logits.
+    """
+    import torch
+
+    mask_BT = batch.response_mask_BT.bool()
+    if bool(mask_BT[:, 0].any()):
+        raise ValueError("a response cannot start at the first token: nothing predicts it")
+    hidden_BTD = model.model(
+        input_ids=batch.input_ids_BT,
+        attention_mask=batch.attention_mask_BT,
+        pixel_values=batch.pixel_values,
+        image_grid_thw=batch.image_grid_thw,
+        mm_token_type_ids=(batch.input_ids_BT == model.config.image_token_id).to(torch.int32),
+        use_cache=False,
+    ).last_hidden_state
+    predicts_BT = mask_BT[:, 1:]
+    logits_MV = model.lm_head(hidden_BTD[:, :-1][predicts_BT]).float() / temperature
+    suppressed = torch.tensor(suppressed_token_ids(model.config), dtype=torch.long, device=logits_MV.device)
+    logits_MV = logits_MV.index_fill(-1, suppressed, SUPPRESSED_LOGIT)
+    log_probs_MV = logits_MV.log_softmax(dim=-1)
+    chosen_M = log_probs_MV.gather(-1, batch.input_ids_BT[:, 1:][predicts_BT].unsqueeze(-1)).squeeze(-1)
+    entropy_M = -(log_probs_MV.exp() * log_probs_MV).sum(dim=-1)
+    empty_BT = torch.zeros_like(mask_BT, dtype=torch.float32)
+    return empty_BT.masked_scatter(mask_BT, chosen_M), empty_BT.masked_scatter(mask_BT, entropy_M)

@@ -1,0 +1,1 @@
+"""The report of a run: figures, paired evaluation, the HTML page."""

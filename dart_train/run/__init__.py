@@ -1,0 +1,1 @@
+"""A run: recipe checks, components, launcher, stages, progress."""

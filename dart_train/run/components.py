@@ -1,0 +1,248 @@
+"""How each component of a run is started: its configuration file and its command line.
+
+Role: from a recipe to `ComponentSpec`s. Rule: every component reads one JSON file below `configs/` and nothing else of the recipe; thread
+counts are set for every process, because two busy thread pools on two cores are ten times slower than one. Non-goals: starting them
+(`dart_train.run.launcher`), deciding when (`dart_train.run.orchestrator`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from dart_agent.inference.addresses import read_addresses
+from dart_agent.inference.client import WorkerClient
+from dart_agent.inference.config import InferenceConfig
+from dart_agent.inference.settings import WorkerSettings
+from dart_agent.rollouts.worker_config import PolicyKind, WorkerConfig
+from dart_agent.types import PolicyVersion
+from dart_server.wire import SettleSpec
+from dart_train.config import Recipe
+from dart_train.curation.experience_pool import ExperiencePoolSettings
+from dart_train.curation.length_budget import LengthBudgetSettings
+from dart_train.curation.rollout_budget import RolloutBudgetSettings
+from dart_train.curation.task_sampler import TaskSamplerSettings
+from dart_train.data_manager.config import BatchSettings, CurationSettings, DataManagerConfig
+from dart_train.run.launcher import ComponentSpec
+from dart_train.run.paths import RunPaths
+from dart_train.run.recipe_policy import initial_policy, recipe_prompt
+from dart_train.trainer.config import LossSettings, OptimizerSettings, TrainerConfig
+from dart_train.warmup.config import WarmupConfig
+
+READY_GROUPS_PER_BATCH = 2
+"""Finished groups that may wait for the trainer, in batches: more would only grow stale."""
+
+
+def start_model(recipe: Recipe, paths: RunPaths) -> Path:
+    """Directory of policy version 0."""
+    return paths.warm_start_model if recipe.warmup.enabled else initial_policy(recipe, paths)
+
+
+def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
+    """The owner of the store."""
+    curation = recipe.curation
+    config = DataManagerConfig(
+        database=paths.database,
+        images=paths.images,
+        socket=paths.data_socket,
+        seed=recipe.run.seed,
+        parallel_groups=recipe.desktops.count,
+        batch=BatchSettings(
+            min_groups=recipe.train.groups_per_batch,
+            max_groups=recipe.train.groups_per_batch,
+            max_staleness=curation.max_staleness,
+            max_ready_groups=READY_GROUPS_PER_BATCH * recipe.train.groups_per_batch,
+        ),
+        curation=CurationSettings(
+            task_sampler=TaskSamplerSettings(difficulty_aware=curation.difficulty_aware_tasks),
+            rollout_budget=RolloutBudgetSettings(
+                enabled=curation.dynamic_rollout_number, threshold=curation.dynamic_rollout_threshold
+            ),
+            length_budget=LengthBudgetSettings(enabled=curation.dynamic_trajectory_length),
+            experience_pool=ExperiencePoolSettings(enabled=curation.experience_pool),
+        ),
+    )
+    return _python_module("data-manager", "dart_train.data_manager", config, paths, restarts=5)
+
+
+def trainer(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
+    """The learner."""
+    train = recipe.train
+    config = TrainerConfig(
+        socket=paths.data_socket,
+        images=paths.images,
+        weights=paths.weights,
+        checkpoints=paths.checkpoints,
+        metrics=paths.metrics,
+        start_model=str(start_model(recipe, paths)),
+        device=train.device,
+        dtype=train.dtype,
+        micro_batch_rows=train.micro_batch_rows,
+        seed=recipe.run.seed,
+        threads=train.threads,
+        max_updates=train.updates,
+        max_minutes=train.max_minutes,
+        epochs=train.epochs,
+        minibatches=train.minibatches,
+        advantage=train.advantage,
+        high_entropy_step_fraction=recipe.curation.high_entropy_step_fraction,
+        optimizer=OptimizerSettings(
+            learning_rate=train.learning_rate,
+            lr_warmup_updates=train.lr_warmup_updates,
+            beta2=train.beta2,
+            weight_decay=train.weight_decay,
+            grad_clip=train.grad_clip,
+        ),
+        loss=LossSettings(
+            clip_low=train.clip_low,
+            clip_high=train.clip_high,
+            tis_cap=train.tis_cap,
+            kl_coefficient=train.kl_coefficient,
+            entropy_coefficient=train.entropy_coefficient,
+            aggregation=train.aggregation,
+        ),
+        checkpoint_every=train.checkpoint_every,
+    )
+    return _python_module("trainer", "dart_train.trainer", config, paths, restarts=3, threads=train.threads)
+
+
+def inference(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
+    """The vLLM workers, kept alive and at the newest version."""
+    section = recipe.inference
+    config = InferenceConfig(
+        worker=WorkerSettings(
+            model=str(start_model(recipe, paths)),
+            dtype=section.dtype,
+            max_model_len=section.max_model_len,
+            max_images=recipe.model.history_images,
+            threads=section.threads,
+            kv_cache_mib=section.kv_cache_mib,
+            seed=recipe.run.seed,
+        ),
+        workers=section.workers,
+        directory=paths.inference_dir,
+        addresses=paths.addresses,
+        logs=paths.logs,
+        socket=paths.data_socket,
+        metrics=paths.metrics,
+    )
+    return _python_module("inference", "dart_agent.inference", config, paths, restarts=2)
+
+
+def rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind) -> ComponentSpec:
+    """The episode loops, one per desktop."""
+    desktops = recipe.desktops
+    config = WorkerConfig(
+        name=f"rollout-{policy}",
+        policy=policy,
+        prompt=recipe_prompt(recipe),
+        history_images=recipe.model.history_images,
+        desktops=desktops.count,
+        shape=desktops.shape,
+        settle=SettleSpec(quiet_ms=desktops.settle_quiet_ms, cap_ms=desktops.settle_cap_ms),
+        socket=paths.data_socket,
+        images=paths.images,
+        addresses=paths.addresses if policy in ("vllm", "blank") else None,
+        screens=paths.screens if policy == "oracle" else None,
+        metrics=paths.metrics,
+        seed=recipe.run.seed,
+    )
+    return _python_module(f"rollout-{policy}", "dart_agent.rollouts.worker", config, paths, restarts=5)
+
+
+async def served_versions(paths: RunPaths) -> list[PolicyVersion]:
+    """The policy version of every inference worker. Raises WorkerError while one of them does not answer."""
+    found = []
+    for address in read_addresses(paths.addresses):
+        async with WorkerClient(address.name, address.directory) as client:
+            found.append((await client.health()).version)
+    return found
+
+
+def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
+    """The supervised start: makes version 0."""
+    section = recipe.warmup
+    config = WarmupConfig(
+        start_model=str(initial_policy(recipe, paths)),
+        screens=paths.screens,
+        out_dir=paths.warm_start_model,
+        metrics=paths.metrics,
+        prompt=recipe_prompt(recipe),
+        device=recipe.train.device,
+        bfloat16=recipe.train.dtype != "float32",
+        seed=recipe.run.seed,
+        threads=section.threads,
+        imitated_families=section.imitated_families,
+        imitated_demos_per_family=section.imitated_demos_per_family,
+        imitate_order=section.imitate_order,
+        imitation_fraction=section.imitation_fraction,
+        images=section.images,
+        queries_per_image=section.queries_per_image,
+        batch_size=section.batch_size,
+        learning_rate=section.learning_rate,
+        max_minutes=section.max_minutes,
+    )
+    return _python_module("warm-start", "dart_train.warmup", config, paths, threads=section.threads)
+
+
+def init_model_component(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
+    """Makes the preset's random model, once."""
+    assert recipe.model.preset is not None
+    argv = (
+        *(sys.executable, "-m", "dart_train.cli", "init-model", str(paths.initial_model)),
+        *("--preset", recipe.model.preset, "--seed", str(recipe.run.seed)),
+    )
+    return ComponentSpec("init-model", argv, paths.logs / "init-model.log", env=_thread_env(1))
+
+
+def _python_module(
+    name: str, module: str, config: BaseModel, paths: RunPaths, *, restarts: int = 0, threads: int = 1
+) -> ComponentSpec:
+    file = paths.configs / f"{name}.json"
+    file.write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    argv = (sys.executable, "-m", module, "--config", str(file))
+    return ComponentSpec(name, argv, paths.logs / f"{name}.log", env=_thread_env(threads), restarts=restarts)
+
+
+def _thread_env(threads: int) -> dict[str, str]:
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+class MetricsTail:
+    """Reads the lines of one kind that are appended to a metrics file."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self._path = path
+        self._kind = kind
+        self._offset = path.stat().st_size if path.exists() else 0
+
+    def newest(self) -> str | None:
+        """The newest line of the kind since the last call, as text for people; None when there is none."""
+        if not self._path.exists():
+            return None
+        with self._path.open("rb") as handle:
+            handle.seek(self._offset)
+            text = handle.read()
+        complete = text[: text.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        lines = [json.loads(line) for line in complete.splitlines()]
+        chosen = [line for line in lines if line.get("kind") == self._kind]
+        return _format_metrics(chosen[-1]) if chosen else None
+
+
+def _format_metrics(line: dict[str, Any]) -> str:
+    shown = ("version", "images", "reward_mean", "loss", "entropy", "staleness_mean", "grounding_accuracy")
+    return ", ".join(
+        f"{key} {line[key]:.3g}" if isinstance(line[key], float) else f"{key} {line[key]}"
+        for key in shown
+        if key in line
+    )

@@ -1,0 +1,80 @@
+"""The rule for masked episodes: faults that are not the policy's must stay rare, or what is learned is about the faults.
+
+Role: `MaskedEpisodeGuard` stops a run whose masked share, in all or in one family, is above 2 %. Rule: only episodes since this launch count, so
+that a run goes on once the cause is mended; demonstrations do not count. Non-goals: masking (`dart_envs.types.EndReason`), counting
+(`dart_train.data_manager.status`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from dart_agent.data_client.client import DataManagerClient
+from dart_agent.data_client.wire import DataManagerStats, EpisodeCounts
+
+MAX_MASKED_FRACTION = 0.02
+MIN_MASKED = 10
+"""So many, and one more per desktop, are needed for a share: a part that crashes once masks at most what every desktop was playing."""
+CHECK_INTERVAL_S = 10.0
+NOTHING = EpisodeCounts(episodes=0, masked=0)
+
+
+class TooManyMaskedEpisodes(Exception):
+    """More episodes are masked than a run may lose; the message says how many, where, and the newest cause."""
+
+
+class MaskedEpisodeGuard:
+    """Looks at the data manager's tallies from `start` on."""
+
+    def __init__(
+        self, client: DataManagerClient, desktops: int, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._min_masked = MIN_MASKED + desktops
+        self._monotonic = monotonic
+        self._before: DataManagerStats | None = None
+        self._checked_s = -math.inf
+
+    async def start(self) -> None:
+        """What is stored now does not count."""
+        self._before = await self._client.stats()
+
+    async def check(self) -> None:
+        """Raises TooManyMaskedEpisodes."""
+        assert self._before is not None, "start() comes first"
+        self._checked_s = self._monotonic()
+        now = await self._client.stats()
+        self._check_counts(_since(self._before.episode_counts, now.episode_counts), "", now)
+        for family, tally in now.episode_counts_by_family.items():
+            self._check_counts(
+                _since(self._before.episode_counts_by_family.get(family, NOTHING), tally), f" of {family}", now
+            )
+
+    async def check_if_due(self) -> None:
+        """`check`, but not more often than every `CHECK_INTERVAL_S`."""
+        if self._monotonic() - self._checked_s >= CHECK_INTERVAL_S:
+            await self.check()
+
+    def _check_counts(self, tally: EpisodeCounts, where: str, now: DataManagerStats) -> None:
+        if tally.masked >= self._min_masked and tally.masked_fraction > MAX_MASKED_FRACTION:
+            raise TooManyMaskedEpisodes(
+                f"{tally.masked} of {tally.episodes} episodes{where} since the start ({100 * tally.masked_fraction:.1f} %) have no "
+                f"verdict through faults that are not the policy's, more than {100 * MAX_MASKED_FRACTION:g} %: "
+                f"mend the cause, the newest is: {now.last_masked_cause}"
+            )
+
+
+def format_masked_fractions(stats: DataManagerStats) -> str:
+    """The masked share of all episodes, and of the families and policy versions that have any."""
+    shares = {family: tally for family, tally in sorted(stats.episode_counts_by_family.items())}
+    shares |= {f"version {version}": tally for version, tally in sorted(stats.episode_counts_by_version.items())}
+    parts = [f"{name} {100 * tally.masked_fraction:.1f} %" for name, tally in shares.items() if tally.masked]
+    return f"masked: {100 * stats.episode_counts.masked_fraction:.1f} % of {stats.episode_counts.episodes} episodes" + (
+        f" ({', '.join(parts)})" if parts else ""
+    )
+
+
+def _since(before: EpisodeCounts, now: EpisodeCounts) -> EpisodeCounts:
+    return EpisodeCounts(episodes=now.episodes - before.episodes, masked=now.masked - before.masked)

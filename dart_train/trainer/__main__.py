@@ -1,0 +1,46 @@
+"""The trainer component of a run: `python -m dart_train.trainer --config FILE`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dart_agent.errors import ConfigError
+from dart_agent.inference.compat import patch_torch_extras
+from dart_train.trainer.config import read_trainer_config
+
+EXIT_BAD_CONFIG = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m dart_train.trainer --config FILE`; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m dart_train.trainer", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="JSON file (dart_train.trainer.config)")
+    try:
+        config = read_trainer_config(parser.parse_args(argv).config)
+    except ConfigError as error:
+        print(f"trainer: {error}", file=sys.stderr)
+        return EXIT_BAD_CONFIG
+    # Idle threads must sleep, not spin: other processes need the cores. Read when the OpenMP runtime is loaded, with torch.
+    os.environ.update({"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "OMP_NUM_THREADS": str(config.threads)})
+    patch_torch_extras()
+    import torch
+    from transformers.utils.logging import disable_progress_bar
+
+    from dart_train.trainer.process import run_trainer
+
+    disable_progress_bar()
+    torch.set_num_threads(config.threads)
+    logging.basicConfig(level=logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    asyncio.run(run_trainer(config))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

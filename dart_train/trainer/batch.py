@@ -1,0 +1,137 @@
+"""From stored rows to tensors.
+
+Role: `make_batch` pads rows, turns their images into patches and checks that both fit. Rule: prompt ids are those the engine used, image
+place holders expanded; they are never re-tokenised. The processor must expand each image to exactly the run of place holders that stands
+in the prompt, or it is an error naming the row: training on other features than were sampled from is silent corruption.
+Non-goals: which rows (`data_manager`), advantages (`advantage`). Axes: see `dart_train.types`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dart_agent.data_client.image_store import BlobStorage
+from dart_train.trainer.rows import TrainRow
+from dart_train.types import TokenBatch, TrainBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class BatchError(Exception):
+    """A row cannot be trained on as it was sampled; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTokens:
+    """How a model writes images into a prompt: `token_id` repeated once per `merge_size`^2 patches; `pad_id` fills rows."""
+
+    token_id: int
+    merge_size: int
+    pad_id: int
+
+    @classmethod
+    def from_model(cls, model: Any, processor: Any) -> ImageTokens:
+        """Of a loaded model and its processor."""
+        pad_id = processor.tokenizer.pad_token_id
+        return cls(
+            token_id=int(model.config.image_token_id),
+            merge_size=int(processor.image_processor.merge_size),
+            pad_id=0 if pad_id is None else int(pad_id),
+        )
+
+
+def make_batch(rows: Sequence[TrainRow], images: BlobStorage, processor: Any, image_tokens: ImageTokens) -> TrainBatch:
+    """Tensors of some rows, on the CPU.
+
+    Raises BatchError when rows were sampled at different temperatures, lack log-probs, or do not fit their images.
+    """
+    import torch
+
+    temperatures = {row.step.sampling.temperature for row in rows}
+    if len(temperatures) != 1:
+        raise BatchError(f"rows of one batch were sampled at different temperatures: {sorted(temperatures)}")
+    length = max(len(row.step.prompt_ids_P) + len(row.step.token_ids_T) for row in rows)
+    shape = (len(rows), length)
+    ids_BT = np.full(shape, image_tokens.pad_id, dtype=np.int64)
+    attention_BT = np.zeros(shape, dtype=np.int64)
+    response_BT = np.zeros(shape, dtype=bool)
+    trainable_BT = np.zeros(shape, dtype=bool)
+    rollout_BT = np.zeros(shape, dtype=np.float32)
+    for index, row in enumerate(rows):
+        prompt, sampled = row.step.prompt_ids_P, row.step.token_ids_T
+        if len(row.step.logprobs_T) != len(sampled):
+            raise BatchError(f"{row.name} has {len(sampled)} tokens but {len(row.step.logprobs_T)} log-probs")
+        begin, end = len(prompt), len(prompt) + len(sampled)
+        ids_BT[index, :begin] = prompt
+        ids_BT[index, begin:end] = sampled
+        attention_BT[index, :end] = 1
+        response_BT[index, begin:end] = True
+        rollout_BT[index, begin:end] = row.step.logprobs_T
+        for first, last in row.trainable:
+            trainable_BT[index, begin + first : begin + last] = True
+    pixels, grids = _patches(rows, images, processor, image_tokens)
+    return TrainBatch(
+        tokens=TokenBatch(
+            input_ids_BT=torch.from_numpy(ids_BT),
+            attention_mask_BT=torch.from_numpy(attention_BT),
+            response_mask_BT=torch.from_numpy(response_BT),
+            pixel_values=pixels,
+            image_grid_thw=grids,
+        ),
+        rollout_logprobs_BT=torch.from_numpy(rollout_BT),
+        trainable_BT=torch.from_numpy(trainable_BT),
+        advantages_B=torch.tensor([row.advantage for row in rows], dtype=torch.float32),
+        temperature=temperatures.pop(),
+    )
+
+
+def _patches(
+    rows: Sequence[TrainRow], images: BlobStorage, processor: Any, image_tokens: ImageTokens
+) -> tuple[Tensor | None, Tensor | None]:
+    from dart_train.model.policy_model import pixel_inputs
+
+    pictures = []
+    owners: list[TrainRow] = []
+    for row in rows:
+        for sha256, hw in zip(row.step.image_sha256, row.step.image_hw, strict=True):
+            picture = images.get(sha256)
+            if picture.shape[:2] != tuple(hw):
+                raise BatchError(f"{row.name}: image {sha256[:12]} is {picture.shape[:2]}, recorded as {tuple(hw)}")
+            pictures.append(picture)
+            owners.append(row)
+    expected: list[int] = []
+    pixels, grids = (None, None) if not pictures else pixel_inputs(processor, pictures)
+    if grids is not None:
+        expected = [int(patches) // image_tokens.merge_size**2 for patches in grids.prod(-1)]
+    counts = iter(expected)
+    for row in rows:
+        wanted = [next(counts) for _ in row.step.image_sha256]
+        found = placeholder_runs(row.step.prompt_ids_P, image_tokens.token_id)
+        if wanted != found:
+            raise BatchError(
+                f"{row.name}: its prompt has image place holders in runs of {found}, but the processor makes {wanted} of its images; "
+                "rollout workers and trainer use different processors or image sizes"
+            )
+    return pixels, grids
+
+
+def placeholder_runs(prompt_ids_P: Sequence[int], token_id: int) -> list[int]:
+    """Lengths of the unbroken runs of `token_id`, in order."""
+    return [len(list(run)) for is_image, run in groupby(prompt_ids_P, lambda item: item == token_id) if is_image]
+
+
+def to_device(tokens: TokenBatch, device: str) -> TokenBatch:
+    """The same tensors on a device."""
+    return TokenBatch(
+        input_ids_BT=tokens.input_ids_BT.to(device),
+        attention_mask_BT=tokens.attention_mask_BT.to(device),
+        response_mask_BT=tokens.response_mask_BT.to(device),
+        pixel_values=None if tokens.pixel_values is None else tokens.pixel_values.to(device),
+        image_grid_thw=None if tokens.image_grid_thw is None else tokens.image_grid_thw.to(device),
+    )

@@ -1,0 +1,125 @@
+"""The policy-gradient loss, as pure functions on tensors.
+
+Role: clipped surrogate under a truncated importance weight, with optional KL and entropy terms. Rule: no model, no state; per-token terms
+first, one aggregation at the end, whose denominators are those of the whole mini-batch so that micro-batches add up exactly.
+Axes: B rows (one step of one trajectory), T positions. Masks are bool and select the tokens that train.
+
+    r = pi_new / pi_old            pi_old: the trainer's policy at the start of the update
+    w = min(pi_old / mu, C)        mu: the policy that sampled the token (stored log-prob); w has no gradient
+    token loss = -w * min(r A, clip(r, 1 - e_low, 1 + e_high) A) + b * k3(new, ref) - h * entropy
+
+Sources: PPO-clip with two widths, DAPO (arXiv 2503.14476); decoupled objective and truncation, AReaL and DART (arXiv 2509.23866);
+dual clip (arXiv 1912.09729); k3 estimator, Schulman 2020. Non-goals: advantages (`dart_train.trainer.advantage`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dart_train.trainer.config import Aggregation, LossSettings
+
+MAX_LOG_RATIO = 20.0
+"""Log-ratios are clamped to +-this before exp: beyond it the sample tells nothing and would overflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denominators:
+    """Of the whole mini-batch: `tokens` that train, and `rows` with at least one of them."""
+
+    tokens: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class LossTerms:
+    """`loss`: scalar with gradient. `sums`: over this micro-batch's trained tokens, to be divided by the mini-batch's token count."""
+
+    loss: Tensor
+    sums: dict[str, float]
+
+
+def log_ratio(numerator_BT: Tensor, denominator_BT: Tensor) -> Tensor:
+    """Clamped difference of log-probs."""
+    return (numerator_BT - denominator_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def truncated_importance_weight(old_BT: Tensor, rollout_BT: Tensor, cap: float | None) -> Tensor:
+    """min(pi_old / mu, cap) per token, without gradient; 1 everywhere when `cap` is None."""
+    if cap is None:
+        return torch.ones_like(old_BT)
+    return log_ratio(old_BT, rollout_BT).exp().clamp(max=cap).detach()
+
+
+def clipped_surrogate(
+    ratio_BT: Tensor, advantages_B: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
+) -> Tensor:
+    """min(r A, clip(r) A) per token, a value to be maximised; with `dual_clip` c not below c A where A < 0."""
+    advantages_B1 = advantages_B.unsqueeze(-1)
+    surrogate_BT = torch.minimum(ratio_BT * advantages_B1, ratio_BT.clamp(1 - clip_low, 1 + clip_high) * advantages_B1)
+    if dual_clip is None:
+        return surrogate_BT
+    return torch.where(advantages_B1 < 0, torch.maximum(surrogate_BT, dual_clip * advantages_B1), surrogate_BT)
+
+
+def kl_k3(new_BT: Tensor, reference_BT: Tensor) -> Tensor:
+    """k3 estimate of KL(new || reference) per token: exp(d) - d - 1 with d = log ref - log new; never negative."""
+    difference_BT = log_ratio(reference_BT, new_BT)
+    return difference_BT.exp() - difference_BT - 1
+
+
+def aggregate(values_BT: Tensor, mask_BT: Tensor, mode: Aggregation, denominators: Denominators) -> Tensor:
+    """This micro-batch's share of the mini-batch mean.
+
+    token_mean: sum over tokens / tokens. seq_mean_token_mean: sum over rows of their token mean / rows.
+    """
+    masked_BT = torch.where(mask_BT, values_BT, torch.zeros_like(values_BT))
+    if mode == "token_mean":
+        return masked_BT.sum() / denominators.tokens
+    row_means_B = masked_BT.sum(-1) / mask_BT.sum(-1).clamp(min=1)
+    return row_means_B.sum() / denominators.rows
+
+
+def policy_loss(
+    new_BT: Tensor,
+    old_BT: Tensor,
+    rollout_BT: Tensor,
+    entropy_BT: Tensor,
+    advantages_B: Tensor,
+    mask_BT: Tensor,
+    settings: LossSettings,
+    denominators: Denominators,
+    reference_BT: Tensor | None = None,
+) -> LossTerms:
+    """Loss of one micro-batch. All log-probs are of the sampled tokens; only `new_BT` and `entropy_BT` carry gradient."""
+    old_BT = old_BT.detach()
+    ratio_BT = log_ratio(new_BT, old_BT).exp()
+    weight_BT = truncated_importance_weight(old_BT, rollout_BT, settings.tis_cap)
+    surrogate_BT = clipped_surrogate(ratio_BT, advantages_B, settings.clip_low, settings.clip_high, settings.dual_clip)
+    loss_BT = -weight_BT * surrogate_BT
+    kl_BT = torch.zeros_like(new_BT) if reference_BT is None else kl_k3(new_BT, reference_BT.detach())
+    if reference_BT is not None:
+        loss_BT = loss_BT + settings.kl_coefficient * kl_BT
+    if settings.entropy_coefficient:
+        loss_BT = loss_BT - settings.entropy_coefficient * entropy_BT
+    mismatch_BT = log_ratio(old_BT, rollout_BT)
+    raw_weight_BT = mismatch_BT.exp()
+    capped_BT = raw_weight_BT > (settings.tis_cap or torch.inf)
+    outside_BT = (ratio_BT < 1 - settings.clip_low) | (ratio_BT > 1 + settings.clip_high)
+    per_token = {
+        "ratio": ratio_BT,
+        "clip_fraction": outside_BT,
+        "tis_weight": weight_BT,
+        "tis_weight_squared": weight_BT.square(),
+        "tis_capped_fraction": capped_BT,
+        "mismatch_k1": -mismatch_BT,
+        "mismatch_k3": raw_weight_BT - mismatch_BT - 1,
+        "update_k3": kl_k3(old_BT, new_BT),
+        "entropy": entropy_BT,
+        "kl_reference": kl_BT,
+    }
+    with torch.no_grad():
+        sums = {name: float(values.float()[mask_BT].sum()) for name, values in per_token.items()}
+    return LossTerms(loss=aggregate(loss_BT, mask_BT, settings.aggregation, denominators), sums=sums)

@@ -1,0 +1,88 @@
+"""Training rows: the steps of a batch with their advantages, and which of them to use.
+
+Role: pure functions from the data manager's batch to rows. Rule: plain data, no tensors. Non-goals: tensors (`dart_train.trainer.batch`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from dart_agent.data_client.wire import Batch
+from dart_agent.types import StepRecord
+from dart_train.curation.step_filter import select_high_entropy
+from dart_train.trainer.advantage import group_advantages
+from dart_train.trainer.config import AdvantageKind
+
+StepKey = tuple[str, str, int]
+"""group id, rollout id, step index; a pooled success can be in two groups with two advantages"""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRow:
+    """One step to train on. trainable: token ranges that passed the staleness gate."""
+
+    rollout_id: str
+    group_id: str
+    step: StepRecord
+    trainable: tuple[tuple[int, int], ...]
+    advantage: float
+
+    @property
+    def name(self) -> str:
+        """How errors call this row."""
+        return f"step {self.step.index} of rollout {self.rollout_id}"
+
+    @property
+    def key(self) -> StepKey:
+        """Identity within a batch."""
+        return (self.group_id, self.rollout_id, self.step.index)
+
+    @property
+    def trained_tokens(self) -> int:
+        """How many tokens of this row train."""
+        return sum(end - start for start, end in self.trainable)
+
+
+def build_rows(batch: Batch, kind: AdvantageKind) -> list[TrainRow]:
+    """The batch's rows; each has the advantage of its rollout within its group, over all members of the group."""
+    advantages: dict[tuple[str, str], float] = {}
+    for group in batch.groups:
+        values_G = group_advantages([member.reward for member in group.members], kind)
+        for member, value in zip(group.members, values_G, strict=True):
+            advantages[(group.group_id, member.rollout_id)] = float(value)
+    return [
+        TrainRow(
+            rollout_id=row.rollout_id,
+            group_id=row.group_id,
+            step=row.step.to_value(),
+            trainable=tuple(row.trainable),
+            advantage=advantages[(row.group_id, row.rollout_id)],
+        )
+        for row in batch.rows
+    ]
+
+
+def select_steps(
+    rows: Sequence[TrainRow], entropies: Mapping[StepKey, float], fraction: float
+) -> tuple[list[TrainRow], list[TrainRow]]:
+    """Split rows into those to train on and those left out, by entropy within each group."""
+    by_group: dict[str, list[TrainRow]] = defaultdict(list)
+    for row in rows:
+        by_group[row.group_id].append(row)
+    used: list[TrainRow] = []
+    unused: list[TrainRow] = []
+    for members in by_group.values():
+        keep = select_high_entropy([entropies[row.key] for row in members], fraction)
+        for row, kept in zip(members, keep, strict=True):
+            (used if kept else unused).append(row)
+    return used, unused
+
+
+def split_minibatches(rows: Sequence[TrainRow], parts: int) -> list[list[TrainRow]]:
+    """Up to `parts` runs of rows whose sizes differ by at most one; never an empty one."""
+    parts = min(parts, len(rows))
+    bounds = [len(rows) * part // parts for part in range(parts + 1)] if parts else [0]
+    return [list(rows[start:end]) for start, end in pairwise(bounds)]

@@ -1,0 +1,238 @@
+"""The trainer: batches in, policy versions out.
+
+Role: `Trainer.step` turns one batch into the next version: advantages, old log-probs, clipped surrogate, AdamW. Rule: one batch is one
+optimiser round is version + 1, also with learning rate 0; a round depends only on the batch and on `state()`, so a resumed trainer does
+what the killed one would have done. Non-goals: waiting for batches and publishing (`trainer_process`), formulas (`loss`, `advantage`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from dart_agent.data_client.image_store import BlobStorage
+from dart_agent.data_client.wire import Batch, UnusedStep
+from dart_train.metrics import summarize_step
+from dart_train.model.device import ComputeDevice
+from dart_train.trainer.batch import ImageTokens, make_batch, to_device
+from dart_train.trainer.checkpoint import TrainerState
+from dart_train.trainer.config import TrainerConfig
+from dart_train.trainer.rows import StepKey, TrainRow, build_rows, select_steps, split_minibatches
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dart_train.types import TrainBatch
+
+LOW_ENTROPY_REASON = "low_entropy"
+
+
+class TrainingDiverged(Exception):
+    """The gradient is not a number any more; the weights are those of the last version."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainStep:
+    """What one optimiser round did."""
+
+    version: int
+    metrics: dict[str, float]
+    unused: tuple[UnusedStep, ...]
+
+
+class Trainer:
+    """The policy, its optimiser and its version.
+
+    Set by `setup`: model, processor, optimizer. `version` and `updates` grow by one per round.
+    """
+
+    def __init__(
+        self, config: TrainerConfig, images: BlobStorage, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.config = config
+        self.images = images
+        self.version = 0
+        self.updates = 0
+        self._monotonic = monotonic
+        self._loaded: Any = None
+        self._reference: Any = None
+        self._optimizer: Any = None
+        self._image_tokens: ImageTokens | None = None
+        self._compute: ComputeDevice | None = None
+
+    def setup(self, start_model: str, version: int, state: TrainerState | None) -> None:
+        """Load the policy: a saved state where there is one, else the model at `start_model`, which is policy `version`."""
+        import torch
+
+        from dart_train.model.policy_model import load_model
+
+        config, optimizer = self.config, self.config.optimizer
+        torch.manual_seed(config.seed)
+        self._compute = ComputeDevice.resolve(config.device, config.dtype)
+        self._loaded = load_model(start_model, self._compute.device)
+        self._loaded.model.eval()  # no dropout: the ratio of old and new policy must be 1 before the first step
+        self._image_tokens = ImageTokens.from_model(self._loaded.model, self._loaded.processor)
+        self._optimizer = torch.optim.AdamW(
+            self._loaded.model.parameters(),
+            lr=optimizer.learning_rate,
+            betas=(optimizer.beta1, optimizer.beta2),
+            weight_decay=optimizer.weight_decay,
+        )
+        self.version = version
+        if config.loss.kl_coefficient:
+            self._reference = load_model(config.reference_model or config.start_model, self._compute.device)
+            self._reference.model.eval().requires_grad_(False)
+        if state is not None:
+            self._loaded.model.load_state_dict(state.model)
+            self._optimizer.load_state_dict(state.optimizer)
+            torch.set_rng_state(state.torch_rng)
+            self.version, self.updates = state.version, state.updates
+
+    def step(self, batch: Batch) -> TrainStep:
+        """One optimiser round on a batch. Raises BatchError for a row that cannot be trained on as it was sampled."""
+        began_s = self._monotonic()
+        rows = build_rows(batch, self.config.advantage)
+        random = Random(f"{self.config.seed}/{self.updates}")
+        rounds = self.config.epochs * self.config.minibatches
+        unused: list[TrainRow] = []
+        old: dict[StepKey, Tensor] = {}
+        if rounds > 1 or self.config.high_entropy_step_fraction < 1:
+            old, entropies = self._score_rows(rows)
+            rows, unused = select_steps(rows, entropies, self.config.high_entropy_step_fraction)
+        totals: Counter[str] = Counter()
+        norms = []
+        for _ in range(self.config.epochs):
+            random.shuffle(rows)
+            for minibatch in split_minibatches(rows, self.config.minibatches):
+                sums, norm = self._minibatch_step(minibatch, old)
+                totals.update(sums)
+                norms.append(norm)
+        self.version += 1
+        self.updates += 1
+        seconds = self._monotonic() - began_s
+        return TrainStep(
+            version=self.version,
+            metrics=summarize_step(batch, totals, norms)
+            | {
+                "step_s": seconds,
+                "rows_trained": float(len(rows)),
+                "learning_rate": self._learning_rate(self.updates - 1),
+            },
+            unused=tuple(
+                UnusedStep(rollout_id=row.rollout_id, index=row.step.index, reason=LOW_ENTROPY_REASON) for row in unused
+            ),
+        )
+
+    def save(self, directory: Path) -> None:
+        """Write the policy as a complete model directory."""
+        self._loaded.save(directory)
+
+    def state(self, last: TrainStep, batch_id: str, trained_s: float) -> TrainerState:
+        """Everything the next round depends on, and what is still to be told about the last one."""
+        import torch
+
+        return TrainerState(
+            model=self._loaded.model.state_dict(),
+            optimizer=self._optimizer.state_dict(),
+            torch_rng=torch.get_rng_state(),
+            version=self.version,
+            updates=self.updates,
+            last_batch=batch_id,
+            unused=[(step.rollout_id, step.index, step.reason) for step in last.unused],
+            metrics=last.metrics,
+            trained_s=trained_s,
+        )
+
+    def _minibatch_step(self, rows: Sequence[TrainRow], old: dict[StepKey, Tensor]) -> tuple[dict[str, float], float]:
+        """Gradients over micro-batches, then one AdamW step. Returns metric sums and the gradient norm before clipping."""
+        import torch
+
+        from dart_train.trainer.loss import Denominators, policy_loss
+
+        denominators = Denominators(tokens=sum(row.trained_tokens for row in rows), rows=len(rows))
+        sums: Counter[str] = Counter({"tokens": denominators.tokens})
+        self._optimizer.zero_grad(set_to_none=True)
+        for micro, tensors in self._micro_batches(rows):
+            new_BT, entropy_BT = self._forward(self._loaded.model, tensors)
+            reference_BT = None
+            if self._reference is not None:
+                with torch.no_grad():
+                    reference_BT, _ = self._forward(self._reference.model, tensors)
+            terms = policy_loss(
+                new_BT,
+                old_logprobs(micro, old, new_BT),
+                tensors.rollout_logprobs_BT.to(new_BT.device),
+                entropy_BT,
+                tensors.advantages_B.to(new_BT.device),
+                tensors.trainable_BT.to(new_BT.device),
+                self.config.loss,
+                denominators,
+                reference_BT,
+            )
+            terms.loss.backward()  # type: ignore[no-untyped-call]
+            sums.update(terms.sums | {"loss": float(terms.loss.detach()) * denominators.tokens})
+        norm = torch.nn.utils.clip_grad_norm_(self._loaded.model.parameters(), self.config.optimizer.grad_clip)
+        if not torch.isfinite(norm):
+            raise TrainingDiverged(
+                f"the gradient of update {self.updates + 1} is not finite: lower the learning rate or tis_cap"
+            )
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._learning_rate(self.updates)
+        self._optimizer.step()
+        return dict(sums), float(norm)
+
+    def _score_rows(self, rows: Sequence[TrainRow]) -> tuple[dict[StepKey, Tensor], dict[StepKey, float]]:
+        """Log-probs [T] and mean token entropy of every row, under the policy before the update."""
+        import torch
+
+        old: dict[StepKey, Tensor] = {}
+        entropies: dict[StepKey, float] = {}
+        with torch.no_grad():
+            for micro, tensors in self._micro_batches(rows):
+                logprobs_BT, entropy_BT = self._forward(self._loaded.model, tensors)
+                response_BT = tensors.tokens.response_mask_BT.to(logprobs_BT.device)
+                means_B = entropy_BT.sum(-1) / response_BT.sum(-1).clamp(min=1)
+                for index, row in enumerate(micro):
+                    length = len(row.step.prompt_ids_P) + len(row.step.token_ids_T)
+                    old[row.key] = logprobs_BT[index, :length].clone()
+                    entropies[row.key] = float(means_B[index])
+        return old, entropies
+
+    def _micro_batches(self, rows: Sequence[TrainRow]) -> Iterator[tuple[list[TrainRow], TrainBatch]]:
+        assert self._image_tokens is not None
+        by_temperature: dict[float, list[TrainRow]] = defaultdict(list)
+        for row in rows:
+            by_temperature[row.step.sampling.temperature].append(row)
+        for alike in by_temperature.values():
+            for start in range(0, len(alike), self.config.micro_batch_rows):
+                micro = alike[start : start + self.config.micro_batch_rows]
+                yield micro, make_batch(micro, self.images, self._loaded.processor, self._image_tokens)
+
+    def _forward(self, model: Any, tensors: TrainBatch) -> tuple[Tensor, Tensor]:
+        from dart_train.model.policy_model import token_logprobs
+
+        assert self._compute is not None
+        with self._compute.autocast():
+            return token_logprobs(model, to_device(tensors.tokens, self._compute.device), tensors.temperature)
+
+    def _learning_rate(self, update: int) -> float:
+        warmup = self.config.optimizer.lr_warmup_updates
+        return self.config.optimizer.learning_rate * min(1.0, (update + 1) / warmup if warmup else 1.0)
+
+
+def old_logprobs(rows: Sequence[TrainRow], old: dict[StepKey, Tensor], new_BT: Tensor) -> Tensor:
+    """Log-probs before the update, [B, T] like `new_BT`; `new_BT` itself, without gradient, where nothing has been updated yet."""
+    import torch
+
+    if not old:
+        return new_BT.detach()
+    old_BT = torch.zeros_like(new_BT)
+    for index, row in enumerate(rows):
+        values_T = old[row.key]
+        old_BT[index, : len(values_T)] = values_T
+    return old_BT

@@ -1,0 +1,130 @@
+"""A tiny real model, rows sampled from it, and a trainer on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dart_agent.data_client.image_store import ImageStore
+from dart_agent.data_client.payloads import StepPayload
+from dart_agent.data_client.wire import Batch, BatchGroup, BatchMember, BatchRow
+from dart_agent.types import FinishReason, SamplingParams, StepRecord, VersionSpan
+from dart_envs.hashing import image_sha256
+from dart_envs.types import RgbImage
+from dart_train.model.init_model import init_model
+from dart_train.model.policy_model import LoadedModel, load_model, token_logprobs
+from dart_train.trainer.batch import ImageTokens, make_batch
+from dart_train.trainer.config import TrainerConfig
+from dart_train.trainer.rows import TrainRow
+
+RESPONSE_TOKENS = 5
+
+
+@cache
+def tiny_model(root: Path) -> tuple[Path, LoadedModel]:
+    """Directory and loaded form of a small random model."""
+    path = init_model("tiny", root / "model", seed=1)
+    return path, load_model(path)
+
+
+def screen(seed: int, height: int = 64, width: int = 64) -> RgbImage:
+    return np.random.default_rng(seed).integers(180, 256, (height, width, 3), dtype=np.uint8)
+
+
+def step_of(
+    loaded: LoadedModel, images: ImageStore, seed: int, index: int = 0, version: int = 0, temperature: float = 1.0
+) -> StepRecord:
+    """A step with one image whose log-probs are those of the model itself."""
+    image = screen(seed)
+    sha256 = images.put(image)
+    tokens = ImageTokens.from_model(loaded.model, loaded.processor)
+    generator = np.random.default_rng(seed)
+    words = generator.integers(300, 900, 8 + seed % 3).tolist()
+    prompt = [words[0], *[tokens.token_id] * 4, *words[1:]]
+    record = StepRecord(
+        index=index,
+        prompt_ids_P=tuple(prompt),
+        token_ids_T=tuple(generator.integers(300, 900, RESPONSE_TOKENS).tolist()),
+        logprobs_T=(0.0,) * RESPONSE_TOKENS,
+        version_spans=(VersionSpan(version, 0, RESPONSE_TOKENS),),
+        image_sha256=(sha256,),
+        image_hw=((64, 64),),
+        text="fake",
+        action=None,
+        parse_error=None,
+        sampling=SamplingParams(temperature=temperature),
+        finish_reason=FinishReason.STOP,
+        model_s=0.0,
+        env_s=0.0,
+    )
+    row = TrainRow("r", "g", record, ((0, RESPONSE_TOKENS),), 0.0)
+    batch = make_batch([row], images, loaded.processor, tokens)
+    with torch.no_grad():
+        logprobs_BT, _ = token_logprobs(loaded.model, batch.tokens, temperature)
+    sampled = logprobs_BT[0, len(prompt) : len(prompt) + RESPONSE_TOKENS]
+    assert image_sha256(image) == sha256
+    return replace(record, logprobs_T=tuple(sampled.tolist()))
+
+
+def batch_of(
+    loaded: LoadedModel,
+    images: ImageStore,
+    groups: int = 2,
+    members: int = 3,
+    steps: int = 2,
+    batch_id: str = "batch_1",
+) -> Batch:
+    """Groups in which the first member succeeds."""
+    made, rows = [], []
+    for group in range(groups):
+        group_id = f"grp_{group}"
+        ids = [f"roll_{group}_{member}" for member in range(members)]
+        for member, rollout_id in enumerate(ids):
+            for index in range(steps):
+                step = step_of(loaded, images, seed=100 * group + 10 * member + index, index=index)
+                rows.append(
+                    BatchRow(
+                        group_id=group_id,
+                        rollout_id=rollout_id,
+                        step=StepPayload.from_value(step),
+                        trainable=[(0, RESPONSE_TOKENS)],
+                    )
+                )
+        made.append(
+            BatchGroup(
+                group_id=group_id,
+                task_id=f"s/tick/{group}",
+                family="tick",
+                members=[
+                    BatchMember(rollout_id=rollout_id, reward=float(rollout_id == ids[0]), steps=steps, source="fresh")
+                    for rollout_id in ids
+                ],
+            )
+        )
+    return Batch(
+        batch_id=batch_id,
+        trainer_version=0,
+        groups=made,
+        rows=rows,
+        staleness_mean=0.0,
+        staleness_max=0,
+        excluded_steps={},
+    )
+
+
+def config_of(root: Path, model: Path, **changes: Any) -> TrainerConfig:
+    paths: dict[str, Any] = {
+        "socket": root / "data.sock",
+        "images": root / "images",
+        "weights": root / "weights",
+        "checkpoints": root / "checkpoints",
+        "metrics": root / "metrics.jsonl",
+        "start_model": str(model),
+        "device": "cpu",
+    }
+    return TrainerConfig.model_validate(paths | changes)
