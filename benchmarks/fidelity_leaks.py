@@ -34,7 +34,7 @@ def _processes() -> Iterator[tuple[int, bytes]]:
 def helper_pid(layout: Layout) -> int:
     """The root helper that works on this state directory."""
     mark = b"--state-dir\0" + os.fsencode(layout.state_dir) + b"\0"
-    return next(pid for pid, words in _processes() if b"dart_server.hostd\0" in words and mark in words)
+    return next(pid for pid, words in _processes() if b"/dart-hostd\0" in words and mark in words)
 
 
 def farm_pid(layout: Layout) -> int:

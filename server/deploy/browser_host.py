@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from attended import attend
-from setup_host import SetupFailed, check_sudo, default_home, install_packages, novnc, say
+from host_packages import SetupFailed, check_sudo, default_home, install_novnc, install_packages, say
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 DRIVER = "chromedriver"
@@ -52,7 +52,7 @@ def main() -> int:
         parser.error("no command was given")
     try:
         program, driver = browser()
-        novnc(Path(sys.executable), default_home())
+        install_novnc(Path(sys.executable), default_home())
     except SetupFailed as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 2

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attended import APART, attend
-from setup_host import SetupFailed, as_root, check_sudo, install_packages, say
+from host_packages import SetupFailed, as_root, check_sudo, install_packages, say
 
 SOCKETS = (Path("/var/run/docker.sock"), Path("/run/podman/podman.sock"))
 START_S, END_S, POLL_S = 60.0, 30.0, 0.1

@@ -23,7 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attended import APART, attend
-from setup_host import VENV, SetupFailed, answers, as_root, check_sudo, install_packages, run, say
+from host_packages import SetupFailed, as_root, check_sudo, install_packages, run, say
+from setup_host import VENV, answers
 
 SYSTEM_SOCKET = Path("/run/libvirt/libvirt-sock")
 PACKAGES = {

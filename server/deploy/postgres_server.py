@@ -25,7 +25,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from attended import attend
-from setup_host import SetupFailed, as_root, check_sudo, install_packages, say
+from host_packages import SetupFailed, as_root, check_sudo, install_packages, say
 
 VARIABLE = "DART_TEST_POSTGRES_URL"
 ACCOUNT = "postgres"

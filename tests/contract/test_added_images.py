@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from provider_cases import SPEC, Case, dart_farm, image_home, left_over, no_port_here, not_here, well
-from setup_host import as_root
 
 from dart_server.hostd.layout import Layout
+from dart_server.process.host_setup import as_root
 from dart_server.providers.base import ImageMissing
 from dart_server.providers.runc.provider import RuncProvider
 

@@ -49,7 +49,7 @@ def stored(runtime: Path) -> Path:
             words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
         except OSError:
             continue
-        if b"dart_server.hostd" in words and state in words:
+        if any(word.endswith(b"/dart-hostd") for word in words) and state in words:
             return entry / "root" / str(runtime / "hostd" / "live").lstrip("/")
     raise AssertionError("no helper runs")
 

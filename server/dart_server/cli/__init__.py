@@ -17,6 +17,7 @@ from dart_server.cli import (
     leases,
     pools,
     process,
+    setup,
     snapshots,
     status,
     terminal,
@@ -31,7 +32,7 @@ app = typer.Typer(
     add_completion=False,
     callback=terminal.begin,
 )
-for family in (process, doctor, status):
+for family in (process, setup, doctor, status):
     app.add_typer(family.app)
 app.add_typer(pools.app, name="pools")
 app.add_typer(leases.leases, name="leases")

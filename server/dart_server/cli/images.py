@@ -20,11 +20,11 @@ import typer
 
 from dart_server.cli.session import address, ask, load_settings
 from dart_server.cli.terminal import Json, fail, show, show_rows
+from dart_server.process.host_setup import builder_directory
 
 if TYPE_CHECKING:
     from dart_server.settings import FarmSettings
 
-BUILDER_DIR = Path(__file__).resolve().parents[3] / "vm_images"
 CONFORMANCE = "dart_envs.testing.image_conformance"
 """The program that asks a desktop of an image for its promises; a process like the others, for the farm's own code knows no client."""
 FARM_START_LIMIT_S = 60.0
@@ -162,11 +162,11 @@ def _start_farm(settings: FarmSettings) -> subprocess.Popen[bytes]:
 
 
 def _program(name: str) -> Path:
-    """A program of the builder; it is not part of the installed package."""
-    path = BUILDER_DIR / name
-    if not path.is_file():
-        fail(f"building and verifying images needs a source checkout ({path} is missing); clone DART and run it there.")
-    return path
+    """Return a program of the image builder."""
+    directory = builder_directory()
+    if directory is None:
+        fail("the image builder is not installed; install dart-rl again, with pip install --force-reinstall.")
+    return directory / name
 
 
 def _run_builder(arguments: list[str], done: dict[str, str], as_json: bool) -> NoReturn:

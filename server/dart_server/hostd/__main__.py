@@ -18,6 +18,7 @@ from typing import IO
 
 from dart_server.hostd import doctor, leftovers, server
 from dart_server.hostd.containers import Host
+from dart_server.hostd.installation import INSTALL_DIR
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import cgroups, inotify, syscalls
 from dart_server.hostd.runtime import criu as tools
@@ -38,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--state-dir", type=Path, required=True, help="the helper's own directory (made 0700)")
     parser.add_argument("--runtime-dir", type=Path, required=True, help="where the socket is made; owned by the user")
     parser.add_argument("--images-dir", type=Path, required=True, help="images, by name")
-    parser.add_argument("--home", type=Path, help="DART's home directory, for the tools installed there")
+    parser.add_argument("--tools-dir", type=Path, default=INSTALL_DIR, help="where CRIU is installed")
     parser.add_argument(
         "--store-dir",
         type=Path,
@@ -91,14 +92,12 @@ def hold(lock: IO[str], layout: Layout) -> None:
 
 
 def _run(layout: Layout, chosen: argparse.Namespace) -> int:
-    criu = tools.find_criu(chosen.home)
+    criu = tools.find_criu(chosen.tools_dir)
     runc = doctor.find_program("runc")
     if runc is None:
         raise CannotStart("runc is missing: install the package runc")
     if criu is None:
-        raise CannotStart(
-            "a CRIU that is new enough for this kernel is missing: run `python -m dart_server.hostd.runtime.criu install --home DIR`"
-        )
+        raise CannotStart("a CRIU that is new enough for this kernel is missing: run `dart-farm setup`")
     syscalls.become_subreaper()
     inotify.make_room()
     try:
@@ -121,7 +120,7 @@ def _run(layout: Layout, chosen: argparse.Namespace) -> int:
         host,
         owner_uid=layout.owner_uid,
         linger_s=chosen.linger_s,
-        doctor=lambda: [check.as_dict() for check in doctor.examine(layout.state_dir, chosen.home)],
+        doctor=lambda: [check.as_dict() for check in doctor.examine(layout.state_dir, tools_dir=chosen.tools_dir)],
     )
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: serving.stop())

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dart_server.hostd import installation
+from dart_server.hostd.installation import INSTALL_DIR
 from dart_server.hostd.linux import cgroups, inotify, rlimits
 from dart_server.hostd.runtime import criu
 
@@ -44,14 +46,15 @@ def find_program(name: str) -> Path | None:
     return Path(found) if found else None
 
 
-def examine(state_dir: Path, home: Path | None) -> list[Check]:
+def examine(state_dir: Path, home: Path | None = None, tools_dir: Path = INSTALL_DIR) -> list[Check]:
     """All checks, in the order in which to cure them. `state_dir` need not exist."""
     return [
         _kernel(),
         _overlay(),
         _privilege(),
         _program("runc", "install the package runc"),
-        _criu(home),
+        _helper(tools_dir),
+        _criu(tools_dir),
         _filter(),
         _cgroups(),
         _watches(),
@@ -100,12 +103,22 @@ def _program(name: str, cure: str) -> Check:
     return _check(name, found is not None, str(found or "not found"), cure)
 
 
-def _criu(home: Path | None) -> Check:
-    found = criu.find_criu(home)
+def _helper(directory: Path) -> Check:
+    if os.geteuid() == 0:
+        return Check("root helper", True, f"the farm runs as root and installs it in {directory}")
+    try:
+        start = installation.command(directory=directory)
+    except installation.NotInstalled as error:
+        return Check("root helper", False, str(error), "run `dart-farm setup`")
+    return Check("root helper", True, start[-1])
+
+
+def _criu(tools_dir: Path) -> Check:
+    found = criu.find_criu(tools_dir)
     version = criu.criu_version(found) if found else None
     wanted = ".".join(map(str, criu.needed()[0]))
     detail = f"{found}, version {version[0]}.{version[1]}" if version else f"no CRIU {wanted} or newer for this kernel"
-    cure = "run `python -m dart_server.hostd.runtime.criu install --home DIR` with DART's home directory"
+    cure = "run `dart-farm setup`"
     return _check("criu", version is not None, detail, cure)
 
 

@@ -25,11 +25,9 @@ IMAGE_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 CONTROL: Literal["control"] = "control"
 """The port name that dials the guest agent's control socket instead of a TCP port."""
 
-DialPort = int | Literal["control"]
+from dart_server.hostd.linux.netns import OSWORLD_PORT as OSWORLD_PORT
 
-OSWORLD_PORT = 5000
-"""Where OSWorld's server answers. Nothing listens there inside a desktop with our agent: `dial` leads to the agent's door for
-OSWorld's paths, which no process of the desktop can open."""
+DialPort = int | Literal["control"]
 
 
 class ProviderError(Exception):

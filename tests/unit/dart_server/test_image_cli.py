@@ -110,10 +110,8 @@ def test_an_image_is_verified_by_the_conformance_suite_and_a_look_at_its_program
     assert json.loads(result.stdout) == {"verified": "small", "ok": not expected, "found": ["ok     boots"] * 2}
 
 
-def test_without_a_source_checkout_the_cure_is_told(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(images, "BUILDER_DIR", tmp_path / "nothing")
+def test_without_the_builder_the_fix_is_named(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "builder_directory", lambda: None)
     result = CliRunner().invoke(app, ["images", "build", "basic"])
     assert result.exit_code == 2
-    assert "source checkout" in result.output
+    assert "install dart-rl again" in result.output

@@ -1,4 +1,4 @@
-"""The set-up's decisions, with small programs of ours in the place of sudo, apt and Python."""
+"""The setup's decisions, with small programs of ours in the place of sudo, apt and Python."""
 
 import importlib.util
 import os
@@ -6,6 +6,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from dart_server.process import host_setup
+from dart_server.process.host_setup import SetupFailed
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -34,20 +37,20 @@ def program(folder: Path, name: str, script: str) -> None:
 
 
 def as_somebody(monkeypatch: pytest.MonkeyPatch, setup_host: ModuleType) -> None:
-    monkeypatch.setattr(setup_host.os, "geteuid", lambda: 65534)
+    monkeypatch.setattr(host_setup.os, "geteuid", lambda: 65534)
 
 
 def test_root_needs_no_sudo_and_somebody_keeps_the_proxies(
     setup_host: ModuleType, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(setup_host.os, "geteuid", lambda: 0)
-    assert setup_host.as_root(["apt-get"]) == ["apt-get"]
+    monkeypatch.setattr(host_setup.os, "geteuid", lambda: 0)
+    assert host_setup.as_root(["apt-get"]) == ["apt-get"]
     as_somebody(monkeypatch, setup_host)
-    with pytest.raises(setup_host.SetupFailed, match="install sudo"):
-        setup_host.as_root(["apt-get"])
+    with pytest.raises(SetupFailed, match="install sudo"):
+        host_setup.as_root(["apt-get"])
     program(programs, "sudo", "exit 0")
     monkeypatch.setenv("http_proxy", "http://proxy:1")
-    assert setup_host.as_root(["apt-get"]) == ["sudo", "-n", "env", "http_proxy=http://proxy:1", "apt-get"]
+    assert host_setup.as_root(["apt-get"]) == ["sudo", "-n", "env", "http_proxy=http://proxy:1", "apt-get"]
 
 
 def test_a_sudo_that_asks_for_a_password_is_refused_with_the_cure(
@@ -55,10 +58,10 @@ def test_a_sudo_that_asks_for_a_password_is_refused_with_the_cure(
 ) -> None:
     as_somebody(monkeypatch, setup_host)
     program(programs, "sudo", "exit 0")
-    setup_host.check_sudo()
+    host_setup.check_sudo()
     program(programs, "sudo", "exit 1")
-    with pytest.raises(setup_host.SetupFailed, match="NOPASSWD"):
-        setup_host.check_sudo()
+    with pytest.raises(SetupFailed, match="NOPASSWD"):
+        host_setup.check_sudo()
 
 
 def test_the_hosts_own_python_is_taken_when_it_makes_environments(
@@ -99,13 +102,13 @@ def test_an_old_python_is_passed_over_for_one_from_the_archive(
     assert setup_host.find_python() == "python3.11"
     os.unlink(programs / "python3.11")
     program(programs, "apt-cache", "exit 1")
-    with pytest.raises(setup_host.SetupFailed, match=r"install python3\.11"):
+    with pytest.raises(SetupFailed, match=r"install python3\.11"):
         setup_host.find_python()
 
 
 def test_what_is_missing_may_be_a_program_or_a_file(setup_host: ModuleType, programs: Path) -> None:
-    assert not setup_host.has_tool("no-such-tool")
+    assert not host_setup.has_tool("no-such-tool")
     program(programs, "a-tool", "exit 0")
-    assert setup_host.has_tool("a-tool")
-    assert setup_host.has_tool(str(programs / "a-tool"))
-    assert not setup_host.has_tool("/nowhere/a-tool")
+    assert host_setup.has_tool("a-tool")
+    assert host_setup.has_tool(str(programs / "a-tool"))
+    assert not host_setup.has_tool("/nowhere/a-tool")

@@ -12,8 +12,8 @@ from trainer_harness import batch_of, config_of, tiny_model
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.wire import Batch, BatchReply, BatchReport, VersionRecord
-from dart_train.trainer.process import TrainerProcess
 from dart_train.trainer.__main__ import main
+from dart_train.trainer.process import TrainerProcess
 
 
 class SimulatedKill(BaseException):

@@ -12,8 +12,10 @@ import struct
 from pathlib import Path
 
 from dart_server.hostd.linux import syscalls
-from dart_server.providers.base import OSWORLD_PORT
 
+OSWORLD_PORT = 5000
+"""Where OSWorld's server answers. Nothing listens there inside a desktop with our agent: `dial` leads to the agent's own socket for
+OSWorld's paths, which no process of the desktop can open."""
 GUEST_SOCKET = "\0dart-guest"
 OSWORLD_SOCKET = "\0dart-osworld"
 _SIOCGIFFLAGS = 0x8913

@@ -1,11 +1,11 @@
 """CRIU for the host: finds one that is new enough, or installs a Debian build of it beside its own libraries.
 
 Rule: the system is never changed. Packages are fetched by apt with a private configuration (own sources, state and
-cache, the host's proxy settings), unpacked under `HOME/tools/`, and run through their own dynamic loader, so that any
+cache, the host's proxy settings), unpacked under `/usr/local/lib/dart-hostd/tools/`, owned by root, and run through their own dynamic loader, so that any
 host of the same architecture can run them.
 Non-goals: other tools (runc comes from the host's own packages).
 
-Command: `python -m dart_server.hostd.runtime.criu install --home DIR`; exit code 2 with one sentence when it cannot.
+Command: the installed program `dart-criu install`, which `dart-farm setup` runs; exit code 2 with one sentence when it cannot.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from dart_server.hostd.installation import INSTALL_DIR
 
 CHOICES = (((6, 16), (4, 2), "forky"), ((0, 0), (4, 0), "trixie"))
 """(from this kernel on, at least this CRIU, from this Debian suite), newest first. CRIU 4.1 cannot save any process with
@@ -51,17 +53,17 @@ def needed() -> tuple[tuple[int, int], str]:
     return next((version, suite) for since, version, suite in CHOICES if kernel >= since)
 
 
-def installed_criu(home: Path) -> Path:
-    """Where `install` puts the executable wrapper under a DART home directory."""
-    return home / TOOL_DIR / "bin" / "criu"
+def installed_criu(directory: Path) -> Path:
+    """Where `install` puts the executable wrapper under the tools directory."""
+    return directory / TOOL_DIR / "bin" / "criu"
 
 
-def find_criu(home: Path | None) -> Path | None:
+def find_criu(directory: Path | None) -> Path | None:
     """A CRIU that is new enough: the host's own, else the installed one, else None."""
     on_path = shutil.which("criu", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     candidates = [Path(on_path)] if on_path else []
-    if home is not None:
-        candidates.append(installed_criu(home))
+    if directory is not None:
+        candidates.append(installed_criu(directory))
     for candidate in candidates:
         version = criu_version(candidate) if candidate.exists() else None
         if version is not None and version >= needed()[0]:
@@ -69,11 +71,11 @@ def find_criu(home: Path | None) -> Path | None:
     return None
 
 
-def install(home: Path) -> Path:
-    """Return a CRIU that is new enough, installing one under `home` when the host has none. Idempotent.
+def install(directory: Path) -> Path:
+    """Return a CRIU that is new enough, installing one under `directory` when the host has none. Idempotent.
 
     Raises ToolError with the cure when apt, dpkg, the network or the result fails."""
-    found = find_criu(home)
+    found = find_criu(directory)
     if found is not None:
         return found
     minimum, suite = needed()
@@ -81,7 +83,7 @@ def install(home: Path) -> Path:
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
             raise ToolError(f"{tool} is not on this host: install CRIU {wanted} or newer by hand")
-    target = home / TOOL_DIR
+    target = directory / TOOL_DIR
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="criu-install-", dir=target.parent) as scratch_name:
         scratch = Path(scratch_name)
@@ -93,7 +95,7 @@ def install(home: Path) -> Path:
         if target.exists():
             shutil.rmtree(target)
         fresh.rename(target)
-    criu = installed_criu(home)
+    criu = installed_criu(directory)
     version = criu_version(criu)
     if version is None or version < minimum:
         raise ToolError(f"the CRIU installed in {target} is not {wanted}: install CRIU {wanted} or newer by hand")
@@ -208,23 +210,21 @@ def _run(argv: list[str], cwd: Path | None = None) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Command line entry; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m dart_server.hostd.runtime.criu", description=__doc__.splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(prog="dart-criu", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("install", "find"):
         command = commands.add_parser(name)
-        command.add_argument("--home", type=Path, required=True, help="DART's home directory")
+        command.add_argument("--tools-dir", type=Path, default=INSTALL_DIR, help="where CRIU is installed")
     chosen = parser.parse_args(argv)
-    home = chosen.home.expanduser().resolve()
+    directory = chosen.tools_dir.expanduser().resolve()
     try:
-        criu = install(home) if chosen.command == "install" else find_criu(home)
+        criu = install(directory) if chosen.command == "install" else find_criu(directory)
     except ToolError as error:
         print(f"dart-hostd tools: {error}", file=sys.stderr)
         return 2
     if criu is None:
         print(
-            "no CRIU that is new enough: run `python -m dart_server.hostd.runtime.criu install --home DIR`",
+            "no CRIU that is new enough: run `dart-farm setup`",
             file=sys.stderr,
         )
         return 1

@@ -1,6 +1,7 @@
 """Client of dart-hostd: one request per connection over its Unix socket, without threads; starts the helper on demand.
 
-Rule: unprivileged; the only thing run as root is the helper itself, through `sudo -n` when this process is not root.
+Rule: unprivileged; the only thing run as root is the installed helper (`hostd.installation`), through `sudo -n`
+when this process is not root.
 Non-goals: knowing what the verbs mean (`runc` does).
 """
 
@@ -12,12 +13,12 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dart_server.hostd import installation
 from dart_server.providers.base import (
     CapabilityMissing,
     DesktopGone,
@@ -48,7 +49,6 @@ class HostdPlaces:
     state: Path
     runtime: Path
     images: Path
-    home: Path
     store: Path
 
     @property
@@ -191,11 +191,16 @@ def _command(places: HostdPlaces) -> list[str]:
         "--state-dir": str(places.state),
         "--runtime-dir": str(places.runtime),
         "--images-dir": str(places.images),
-        "--home": str(places.home),
         "--store-dir": str(places.store),
         "--linger-s": str(LINGER_S),
     }
-    command = [sys.executable, "-P", "-m", "dart_server.hostd", *(word for pair in arguments.items() for word in pair)]
+    try:
+        if os.geteuid() == 0:
+            installation.install()
+        start = installation.command()
+    except (installation.NotInstalled, OSError) as error:
+        raise CapabilityMissing(str(error), hint="run `dart-farm setup`") from error
+    command = [*start, *(word for pair in arguments.items() for word in pair)]
     if os.geteuid() == 0:
         return command
     sudo = shutil.which("sudo")

@@ -70,9 +70,7 @@ class RuncProvider:
         self._gates: dict[str, Gate] = {}
         self._wall_clock = wall_clock
         self._images = home / "images"
-        places = HostdPlaces(
-            state=runtime_dir / "hostd", runtime=runtime_dir, images=self._images, home=home, store=snapshot_dir
-        )
+        places = HostdPlaces(state=runtime_dir / "hostd", runtime=runtime_dir, images=self._images, store=snapshot_dir)
         self._hostd = HostdClient(places)
         self._limits = frozenset({"memory", "pids", "cpus", "disk"})
         self._dialled: dict[str, weakref.WeakSet[socket.socket]] = {}
