@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
         default=Path("/dev/shm"),
         help="where snapshots are kept; in memory when it is a tmpfs",
     )
-    parser.add_argument("--store-mib", type=int, help="size of the memory store (default: 60 % of the memory)")
+    parser.add_argument("--store-mib", type=int, help="size of the memory store (default: 60 %% of the memory)")
     parser.add_argument("--parallel", type=int, default=4, help="desktops started or saved at a time")
     parser.add_argument("--linger-s", type=float, help="end when no client was attached for this long")
     parser.add_argument("--reap", action="store_true", help="only remove what a killed helper left")

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol, runtime_checkable
 
+from dart_server.hostd.linux.netns import OSWORLD_PORT as OSWORLD_PORT
+
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """Full match for a desktop or snapshot id."""
 
@@ -24,8 +26,6 @@ IMAGE_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 CONTROL: Literal["control"] = "control"
 """The port name that dials the guest agent's control socket instead of a TCP port."""
-
-from dart_server.hostd.linux.netns import OSWORLD_PORT as OSWORLD_PORT
 
 DialPort = int | Literal["control"]
 
