@@ -127,7 +127,7 @@ def run(plan: Plan) -> Outcome:
             "DART_MAX_DESKTOPS": str(plan.desktops),
             "DART_WARM_DESKTOPS": "1",
             "DART_LOG_LEVEL": "warning",
-            "DART_PROBE_S": "2",
+            "DART_PROBE_INTERVAL_S": "2",
             "DART_SNAPSHOT_QUOTA_BYTES": str(1 << 30),
         }
         if disk is not None:

@@ -47,13 +47,13 @@ class Held:
 
     lease_id: str
     token: str
-    fence: int
+    fencing_token: int
     desktop_id: str
     left_s: float = 0.0
 
     @property
     def mark(self) -> str:
-        return f"{self.lease_id} {self.fence}"
+        return f"{self.lease_id} {self.fencing_token}"
 
 
 class Client:
@@ -126,8 +126,8 @@ class Client:
             answer = await self._ask("POST", "/v1/leases", body, limit_s=3 * CLAIM_WAIT_S)
         except (Lost, Failed, TimeoutError):
             return None
-        held = Held(answer["lease_id"], answer["token"], answer["fence"], answer["desktop_id"])
-        self.note("granted", lease_id=held.lease_id, desktop_id=held.desktop_id, fence=held.fence)
+        held = Held(answer["lease_id"], answer["token"], answer["fencing_token"], answer["desktop_id"])
+        self.note("granted", lease_id=held.lease_id, desktop_id=held.desktop_id, fencing_token=held.fencing_token)
         return held
 
     async def _mark(self, held: Held) -> None:
@@ -158,7 +158,7 @@ class Client:
                 continue
             assert answer is not None
             reply = json.loads(answer)
-            held.fence, held.desktop_id = reply["fence"], reply["desktop_id"]
+            held.fencing_token, held.desktop_id = reply["fencing_token"], reply["desktop_id"]
             return
         raise Lost
 
@@ -180,7 +180,7 @@ class Client:
     ) -> bytes | None:
         """The answer's body, None for a file that is not there. Raises `Lost`, `Failed`."""
         target = f"/v1/leases/{held.lease_id}/{path}"
-        headers = {"x_dart_lease_token": held.token, "x_dart_fence": str(held.fence)}
+        headers = {"x_dart_lease_token": held.token, "x_dart_fencing_token": str(held.fencing_token)}
         deadline_s = time.monotonic() + 60.0
         while time.monotonic() < deadline_s:
             sent_s = time.monotonic()
@@ -200,7 +200,7 @@ class Client:
             if code in OVER:
                 if code == "fenced" and path == "reset":
                     await self._learn(held)
-                    headers["x_dart_fence"] = str(held.fence)
+                    headers["x_dart_fencing_token"] = str(held.fencing_token)
                     continue
                 raise Lost
             if code == "desktop_failed":
@@ -209,11 +209,11 @@ class Client:
         raise Lost
 
     async def _learn(self, held: Held) -> None:
-        """A reset whose answer was lost has moved the fence: the farm tells its owner the fence of now."""
+        """A reset whose answer was lost has moved the fencing_token: the farm tells its owner the fencing_token of now."""
         view = await self._ask("GET", f"/v1/leases/{held.lease_id}")
-        if view["state"] != "active" or view["fence"] == held.fence:
+        if view["state"] != "active" or view["fencing_token"] == held.fencing_token:
             raise Lost
-        held.fence, held.desktop_id = view["fence"], view["desktop_id"]
+        held.fencing_token, held.desktop_id = view["fencing_token"], view["desktop_id"]
 
     async def _ask(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, limit_s: float = CALL_LIMIT_S

@@ -22,7 +22,7 @@ class _Book:
 
     owner: dict[str, str] = field(default_factory=dict)
     desktop: dict[str, str | None] = field(default_factory=dict)
-    fence: dict[str, int] = field(default_factory=dict)
+    fencing_token: dict[str, int] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
     found: list[str] = field(default_factory=list)
@@ -90,13 +90,13 @@ def _end(book: _Book, event: Mapping[str, Any], desktop: str | None, lease: str)
 
 
 def _grow(book: _Book, event: Mapping[str, Any], desktop: str, *, strictly: bool) -> None:
-    fence, before = event.get("fence"), book.fence.get(desktop)
-    if fence is None:
-        book.say(event, f"desktop {desktop} has no fence")
+    fencing_token, before = event.get("fencing_token"), book.fencing_token.get(desktop)
+    if fencing_token is None:
+        book.say(event, f"desktop {desktop} has no fencing_token")
         return
-    if before is not None and (fence < before or (strictly and fence == before)):
-        book.say(event, f"the fence of {desktop} went from {before} to {fence}")
-    book.fence[desktop] = max(fence, before or 0)
+    if before is not None and (fencing_token < before or (strictly and fencing_token == before)):
+        book.say(event, f"the fencing_token of {desktop} went from {before} to {fencing_token}")
+    book.fencing_token[desktop] = max(fencing_token, before or 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What the farm adds to a step over the WebSocket channel, on a pretended desktop that does nothing.
 
 Role: `measure_steps` sends steps one after the other over one channel of a real farm process: without a picture, and with a raw 1080p frame
-whose every byte is read. Rule: each step goes the whole way: client, farm (key, token, fence, validation, event), the desktop's agent and
+whose every byte is read. Rule: each step goes the whole way: client, farm (key, token, fencing_token, validation, event), the desktop's agent and
 back; the pretended agent's own handling is in the figure, so the farm's share is less. Non-goals: real desktops (`bench_desktops`).
 """
 
@@ -18,7 +18,7 @@ from benchmarks.farm_client import spread_ms
 from benchmarks.farm_http import ask_json
 from benchmarks.farm_load import SETTINGS, say
 from benchmarks.farm_process import FarmProcess, own_farm, weigh
-from dart_server.wire import FENCE_HEADER, LEASE_TOKEN_HEADER
+from dart_server.wire import FENCING_TOKEN_HEADER, LEASE_TOKEN_HEADER
 from dart_server.wire.messages import MessageSocket
 
 WARM_STEPS = 100
@@ -42,7 +42,7 @@ async def _measure(farm: FarmProcess, steps: int, frames: int) -> dict[str, Any]
         headers={
             "Authorization": f"Bearer {farm.key}",
             LEASE_TOKEN_HEADER: lease["token"],
-            FENCE_HEADER: str(lease["fence"]),
+            FENCING_TOKEN_HEADER: str(lease["fencing_token"]),
         },
         timeout_s=10.0,
     )

@@ -6,7 +6,7 @@
     │   │   └── HostFault       the farm's own host failed at it
     │   ├── LeaseLost           the lease is no longer ours
     │   │   ├── LeaseExpired    it expired or was released
-    │   │   └── Fenced          the desktop has another fence now
+    │   │   └── Fenced          the desktop has another fencing_token now
     │   └── GuestError          the guest agent refused or failed one request
     ├── FarmError               the farm cannot be reached, refused, or is full: one class per code
     │   ├── Unreachable  FarmTimeout
@@ -61,7 +61,7 @@ class LeaseExpired(LeaseLost):
 
 
 class Fenced(LeaseLost):
-    """The desktop has another fence now: it was reset or taken over by another process. Attach to the lease again to go on."""
+    """The desktop has another fencing_token now: it was reset or taken over by another process. Attach to the lease again to go on."""
 
 
 class GuestError(DesktopError):
@@ -175,7 +175,7 @@ REFUSALS: Mapping[ErrorCode, type[FarmError]] = {
     ErrorCode.QUOTA_EXCEEDED: QuotaExceeded,
     ErrorCode.TOO_MANY_REQUESTS: TooManyRequests,
     ErrorCode.DRAINING: Draining,
-    ErrorCode.LEDGER_AWAY: LedgerAway,
+    ErrorCode.DATABASE_UNAVAILABLE: LedgerAway,
     ErrorCode.TIMED_OUT: FarmTimeout,
     ErrorCode.QUOTA: SnapshotQuota,
     ErrorCode.SNAPSHOT_MISSING: SnapshotMissing,

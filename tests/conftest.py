@@ -9,7 +9,7 @@ from pathlib import Path
 
 import live_host
 import pytest
-from ledger_database import fresh_database
+from database_urls import fresh_database
 
 OF_A_FARM = ("DART_STATE_DIR", "DART_DB_URL", "DART_FARM_URL", "DART_API_KEY")
 """Settings of a farm that a person works with. A test's own farm would write into its ledger, or look for its key there."""

@@ -140,7 +140,7 @@ class Farm:
         request = {"client_request_id": secrets.token_hex(16), "shape": shape, "ttl_s": LEASE_S, "wait_s": 60}
         lease = self.call("POST", "/v1/leases", request)
         self.path = f"/v1/leases/{lease['lease_id']}"
-        self.headers |= {"X-Dart-Lease-Token": lease["token"], "X-Dart-Fence": str(lease["fence"])}
+        self.headers |= {"X-Dart-Lease-Token": lease["token"], "X-Dart-Fencing-Token": str(lease["fencing_token"])}
 
     def execute(self, *argv: str, detach: bool = False) -> dict[str, Any]:
         """Run a program in the desktop."""
@@ -187,7 +187,7 @@ class Farm:
     def reset(self, snapshot: str | None = None) -> None:
         """Replace the desktop by a copy of a snapshot, or of the booted base."""
         reply = self.call("POST", f"{self.path}/reset", {"snapshot_id": snapshot})
-        self.headers["X-Dart-Fence"] = str(reply["fence"])
+        self.headers["X-Dart-Fencing-Token"] = str(reply["fencing_token"])
 
     def release(self) -> None:
         """Give the desktop back."""

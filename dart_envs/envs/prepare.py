@@ -63,7 +63,7 @@ class Preparer:
                 raise SetupError(
                     f"The set-up of {task.id} was still being built by another client after {self._wait_s:.0f} s."
                 )
-            grant = await lease.claim_setup(key, wait_s=min(left_s, CLAIM_SLICE_S))
+            grant = await lease.acquire_setup(key, wait_s=min(left_s, CLAIM_SLICE_S))
             if grant.state == "build" and grant.grant is not None:
                 published = await self._build_and_publish(lease, task, key, grant.grant, fresh=fresh)
                 if not published:

@@ -56,7 +56,7 @@ class LeaseLike(Desktop, Protocol):
         ...
 
     @property
-    def fence(self) -> int:
+    def fencing_token(self) -> int:
         """Grows with every desktop that this lease gets; calls with an older one are refused."""
         ...
 
@@ -105,7 +105,7 @@ class LeaseLike(Desktop, Protocol):
         """
         ...
 
-    async def claim_setup(self, key: str, wait_s: float = 120.0) -> SetupGrant:
+    async def acquire_setup(self, key: str, wait_s: float = 120.0) -> SetupGrant:
         """Ask for the prepared state: ready, yours to build, or still being built by another after
         `wait_s`."""
         ...

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from dart_envs.errors import DartEnvError, FarmError
 from dart_envs.farm.transport import CONNECT_TIMEOUT_S, Transport, error_from_response
 from dart_server.wire import StepRequest
-from dart_server.wire.messages import Connect, MessageSocket, Refused, SocketClosed
+from dart_server.wire.messages import Connect, HandshakeRefused, MessageSocket, SocketClosed
 
 HEADER_PREFIX_NBYTES = 4
 
@@ -66,7 +66,7 @@ async def open_messages(transport: Transport, path: str, headers: Mapping[str, s
             headers={**transport.auth_headers(), **headers},
             timeout_s=CONNECT_TIMEOUT_S,
         )
-    except Refused as refused:
+    except HandshakeRefused as refused:
         raise error_from_response(refused.status, refused.body, what=f"WS {path}") from refused
     except (OSError, TimeoutError) as error:
         raise transport.unreachable(error) from error

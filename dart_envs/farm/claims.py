@@ -225,4 +225,4 @@ class AsyncClaim:
 
 
 def _differs(view: ClaimView, told: ClaimView) -> bool:
-    return (view.state, view.position, view.waits_for) != (told.state, told.position, told.waits_for)
+    return (view.state, view.position, view.waiting_for) != (told.state, told.position, told.waiting_for)

@@ -41,7 +41,7 @@ from dart_server.wire import (
     ResetReply,
     ResetRequest,
     SettleSpec,
-    SetupClaim,
+    SetupAcquireRequest,
     SetupGrant,
     SnapshotRequest,
     SnapshotView,
@@ -265,7 +265,7 @@ class AsyncLease(HeldLease):
         request = ResetRequest(setup_key=setup_key, snapshot_id=snapshot_id)
         content = await self.call("POST", "/reset", body=request, timeout_s=RESET_TIMEOUT_S, explain=False)
         reply = ResetReply.model_validate_json(content)
-        self._fence, self._desktop_id, self._setup_key = reply.fence, reply.desktop_id, reply.setup_key
+        self._fence, self._desktop_id, self._setup_key = reply.fencing_token, reply.desktop_id, reply.setup_key
         self._snapshot_id = reply.snapshot_id
         if snapshot_id is not None and reply.quarantined and not or_ancestor:
             now = f"a copy of {reply.snapshot_id}" if reply.restored else "a fresh boot of its image"
@@ -321,12 +321,12 @@ class AsyncLease(HeldLease):
         except FarmError as error:
             log.warning("The snapshot %s of a fork stays until it is evicted: %s", snapshot_id, error)
 
-    async def claim_setup(self, key: str, wait_s: float = 120.0) -> SetupGrant:
+    async def acquire_setup(self, key: str, wait_s: float = 120.0) -> SetupGrant:
         self.check_held()
-        claim = SetupClaim(key=key, lease_id=self.lease_id, wait_s=wait_s)
+        claim = SetupAcquireRequest(key=key, lease_id=self.lease_id, wait_s=wait_s)
         content = await self.transport.call(
             "POST",
-            "/v1/setups/claim",
+            "/v1/setups/acquire",
             body=claim,
             headers=self.guest_headers(),
             timeout_s=wait_s + REPLY_GRACE_S,

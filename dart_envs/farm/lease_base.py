@@ -21,7 +21,7 @@ from dart_envs.farm.channel import Channel, open_messages
 from dart_envs.farm.history import EVENTS, event_params
 from dart_envs.farm.transport import REPLY_GRACE_S, Address, Transport, desktop_gone, error_from_response
 from dart_server.wire import (
-    FENCE_HEADER,
+    FENCING_TOKEN_HEADER,
     LEASE_TOKEN_HEADER,
     DesktopHealthView,
     DesktopShape,
@@ -56,7 +56,7 @@ class HeldLease:
         self._ttl_s = granted.ttl_s
         self._clock = clock
         self._granted = granted
-        self._fence = granted.fence
+        self._fence = granted.fencing_token
         self._desktop_id = granted.desktop_id
         self._setup_key = granted.setup_key
         self._seq = itertools.count(1)
@@ -77,7 +77,7 @@ class HeldLease:
         return self._desktop_id
 
     @property
-    def fence(self) -> int:
+    def fencing_token(self) -> int:
         return self._fence
 
     @property
@@ -192,8 +192,8 @@ class HeldLease:
         return f"/v1/leases/{quote(self.lease_id)}"
 
     def guest_headers(self) -> dict[str, str]:
-        """The credentials of a guest call, with the fence of now."""
-        return {LEASE_TOKEN_HEADER: self._granted.token, FENCE_HEADER: str(self._fence)}
+        """The credentials of a guest call, with the fencing_token of now."""
+        return {LEASE_TOKEN_HEADER: self._granted.token, FENCING_TOKEN_HEADER: str(self._fence)}
 
     def check_held(self) -> None:
         """Raise `LeaseLost` when the lease is known to be gone."""

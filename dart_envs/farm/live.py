@@ -19,7 +19,7 @@ from typing import Protocol, runtime_checkable
 
 from dart_envs.farm.lease_base import HeldLease
 from dart_envs.farm.transport import REPLY_GRACE_S, Address
-from dart_server.wire import LiveViewTicket, PersonInputs
+from dart_server.wire import HumanInputs, LiveViewTicket
 
 log = logging.getLogger(__name__)
 CHUNK_NBYTES = 64 * 1024
@@ -102,7 +102,7 @@ class LiveWindow:
         await self.aclose()
 
 
-async def listen(lease: HeldLease, after: int, wait_s: float) -> PersonInputs:
+async def listen(lease: HeldLease, after: int, wait_s: float) -> HumanInputs:
     """What a person did in the live view after the input of that number, waiting up to `wait_s` (at most 60) for something.
     The first call begins it. Raises `LeaseLost`, `FarmError`."""
     lease.check_held()
@@ -113,7 +113,7 @@ async def listen(lease: HeldLease, after: int, wait_s: float) -> PersonInputs:
         headers=lease.guest_headers(),
         timeout_s=wait_s + REPLY_GRACE_S,
     )
-    return PersonInputs.model_validate_json(content)
+    return HumanInputs.model_validate_json(content)
 
 
 @asynccontextmanager

@@ -73,8 +73,8 @@ class Lease:
         return self.inner.desktop_id
 
     @property
-    def fence(self) -> int:
-        return self.inner.fence
+    def fencing_token(self) -> int:
+        return self.inner.fencing_token
 
     @property
     def shape(self) -> DesktopShape:
@@ -213,8 +213,8 @@ class Lease:
         fork = self._loop.run(self.inner.fork(count, name=name, wait_s=wait_s))
         return Copies(fork.snapshot, tuple(Lease(lease, self._loop) for lease in fork.leases))
 
-    def claim_setup(self, key: str, wait_s: float = 120.0) -> SetupGrant:
-        return self._loop.run(self.inner.claim_setup(key, wait_s))
+    def acquire_setup(self, key: str, wait_s: float = 120.0) -> SetupGrant:
+        return self._loop.run(self.inner.acquire_setup(key, wait_s))
 
     # The end.
 

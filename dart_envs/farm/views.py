@@ -21,7 +21,7 @@ from dart_server.wire import (
     Event,
     FarmView,
     LeaseView,
-    SetupAbandon,
+    SetupAbandonRequest,
     SnapshotState,
     SnapshotView,
 )
@@ -92,5 +92,5 @@ class FarmViews:
 
     async def abandon_setup(self, key: str, grant: str, reason: str) -> None:
         """Give up building the prepared state `key`, so that the next one may try."""
-        body = SetupAbandon(key=key, grant=grant, reason=reason[:500])
+        body = SetupAbandonRequest(key=key, grant=grant, reason=reason[:500])
         await self._transport.call("POST", "/v1/setups/abandon", body=body)

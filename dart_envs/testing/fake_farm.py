@@ -215,7 +215,7 @@ class FakeLease(ScriptedDesktop, ScriptedPage):
         self._farm = farm
         self.lease_id = lease_id
         self.desktop_id = f"desk_{lease_id}"
-        self.fence = 1
+        self.fencing_token = 1
         self.shape = shape
         self.image_digest = farm.image_digest
         self.setup_key: str | None = None
@@ -256,12 +256,16 @@ class FakeLease(ScriptedDesktop, ScriptedPage):
         self._enter("reset")
         if snapshot_id is not None and snapshot_id not in self._farm.states:
             raise FarmError(f"There is no snapshot {snapshot_id}.", code=ErrorCode.SNAPSHOT_MISSING)
-        self.fence += 1
+        self.fencing_token += 1
         self._restore(snapshot_id or setup_key)
         if snapshot_id is not None:
             self.setup_key = None
         return ResetReply(
-            fence=self.fence, desktop_id=self.desktop_id, setup_key=self.setup_key, restored=True, duration_s=0.0
+            fencing_token=self.fencing_token,
+            desktop_id=self.desktop_id,
+            setup_key=self.setup_key,
+            restored=True,
+            duration_s=0.0,
         )
 
     def _restore(self, key: str | None) -> None:
@@ -269,8 +273,8 @@ class FakeLease(ScriptedDesktop, ScriptedPage):
         self.setup_key = key if kept is not None else None
         self.state = copy.deepcopy(kept) if kept is not None else DesktopState()
 
-    async def claim_setup(self, key: str, wait_s: float = 120.0) -> SetupGrant:
-        self._enter("claim_setup")
+    async def acquire_setup(self, key: str, wait_s: float = 120.0) -> SetupGrant:
+        self._enter("acquire_setup")
         return await self._farm.claim(key, wait_s)
 
     async def snapshot(

@@ -39,7 +39,7 @@ def utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-async def within(clock: Clock, timeout_s: float, work: Awaitable[T]) -> T:
+async def wait_for(clock: Clock, timeout_s: float, work: Awaitable[T]) -> T:
     """The result of `work`, or TimeoutError after `timeout_s` of the given clock; `work` is cancelled when it is late or the caller is."""
     task = asyncio.ensure_future(work)
     alarm = asyncio.ensure_future(clock.sleep(timeout_s))

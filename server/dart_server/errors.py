@@ -1,7 +1,7 @@
 """What the farm raises, and how it reaches the client.
 
-Rule: inside the package a failure is a `FarmError` with a stable code, one sentence, and a hint that cures it; the border turns it into the
-one envelope (`wire.ErrorBody`). A provider's errors are translated in one place, `from_provider`.
+Rule: inside the package a failure is a `ApiError` with a stable code, one sentence, and a hint that cures it; the border turns it into the
+one envelope (`wire.ErrorBody`). A provider's errors are translated in one place, `from_provider_error`.
 Non-goals: retries, logging.
 """
 
@@ -29,12 +29,12 @@ STATUS: dict[ErrorCode, int] = {
     ErrorCode.GUEST_ERROR: 502,
     ErrorCode.HOST_FAULT: 503,
     ErrorCode.DRAINING: 503,
-    ErrorCode.LEDGER_AWAY: 503,
+    ErrorCode.DATABASE_UNAVAILABLE: 503,
     ErrorCode.TIMED_OUT: 504,
 }
 
 
-class FarmError(Exception):
+class ApiError(Exception):
     """A refusal or failure that the client hears about. `status` overrides the code's own HTTP status, `retry_after_s` the border's own
     Retry-After."""
 
@@ -57,19 +57,19 @@ class FarmError(Exception):
         self.retry_after_s = retry_after_s
 
 
-class LedgerAway(FarmError):
+class DatabaseUnavailableError(ApiError):
     """The database does not answer: nothing that must be written first can be done now."""
 
     def __init__(self, detail: str) -> None:
         hint = "Desktops and leases go on; repeat the request in a moment."
-        super().__init__(ErrorCode.LEDGER_AWAY, detail, hint=hint)
+        super().__init__(ErrorCode.DATABASE_UNAVAILABLE, detail, hint=hint)
 
 
 class ConfigError(Exception):
     """The farm cannot start like this; the message names the cure. Exit code 2."""
 
 
-def from_provider(error: base.ProviderError) -> FarmError:
+def from_provider_error(error: base.ProviderError) -> ApiError:
     """The client's view of a provider's error."""
     match error:
         case base.CapabilityMissing():
@@ -80,4 +80,4 @@ def from_provider(error: base.ProviderError) -> FarmError:
             code = ErrorCode.SNAPSHOT_BROKEN
         case _:
             code = ErrorCode.HOST_FAULT
-    return FarmError(code, str(error), hint=error.hint)
+    return ApiError(code, str(error), hint=error.hint)

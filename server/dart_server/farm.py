@@ -21,30 +21,30 @@ from importlib.metadata import PackageNotFoundError, version
 from dart_server import wire
 from dart_server.clock import Clock, SystemClock
 from dart_server.dashboard.service import Dashboard
-from dart_server.database.repository import EventNote, Repository
+from dart_server.database.repository import NewEvent, Repository
 from dart_server.database.retention import Retention
 from dart_server.database.write_queue import Database
-from dart_server.errors import FarmError, LedgerAway, from_provider
+from dart_server.errors import ApiError, DatabaseUnavailableError, from_provider_error
 from dart_server.guest.access import GuestAccess
 from dart_server.guest.client import GuestClient
-from dart_server.http.ingress.hosts import Hosts
-from dart_server.http.ingress.limits import Limits
-from dart_server.keys import Keys, Principal, Scope, secret_file
+from dart_server.http.ingress.hosts import HostPolicy
+from dart_server.http.ingress.limits import RequestLimiter
+from dart_server.keys import KeyStore, Principal, Scope, read_or_create_secret
 from dart_server.leases.claims import Claims
-from dart_server.leases.service import Access, Leases
+from dart_server.leases.service import LeaseAccess, Leases
 from dart_server.observability.metrics import Gauges, Metrics
 from dart_server.pool.admission import Host
 from dart_server.pool.prepare import Preparer
 from dart_server.pool.service import Pool
 from dart_server.providers.base import Freezes, Owned, Provider, ProviderError
-from dart_server.records import LeaseRecord, Living, Slot, SnapshotRecord
+from dart_server.records import LeaseRecord, LiveDesktops, Slot, SnapshotRecord
 from dart_server.settings import FarmSettings
 from dart_server.setups.service import Setups
 from dart_server.snapshots.service import Snapshots
 from dart_server.wire import DesktopState, ErrorCode, FaultOwner
 
 log = logging.getLogger(__name__)
-LAST = 2**62
+MAX_EVENT_ID = 2**62
 """Above the number of every event."""
 
 
@@ -67,33 +67,33 @@ class Farm:
         self.provider = provider
         self.clock = clock
         self.metrics = Metrics(version=package_version(), provider=provider.name)
-        self.database = Database(settings.database_url, clock, sole=True)
+        self.database = Database(settings.database_url, clock, exclusive=True)
         self.repository = Repository(self.database, clock)
-        self.hosts = Hosts(
+        self.hosts = HostPolicy(
             (settings.host, *settings.allowed_hosts), settings.cors_origins, tls=settings.tls_cert is not None
         )
-        self.limits = Limits(
+        self.limits = RequestLimiter(
             clock,
             requests_per_key=settings.max_requests_per_key,
-            streams_per_key=settings.max_streams_per_key,
-            streams=settings.max_streams,
+            websockets_per_key=settings.max_websockets_per_key,
+            streams=settings.max_websockets,
             requests_per_s=settings.requests_per_s_per_key,
-            nbytes_per_key=settings.max_file_bytes_per_key,
-            nbytes=settings.max_file_bytes,
+            nbytes_per_key=settings.max_file_bytes_in_flight_per_key,
+            nbytes=settings.max_file_bytes_in_flight,
         )
-        self.keys = Keys(self.repository, clock, self._key_ended)
+        self.keys = KeyStore(self.repository, clock, self._key_ended)
         self.snapshots = Snapshots(
             provider,
             self.repository,
             clock,
             quota_bytes=settings.snapshot_quota_bytes,
             quarantine_bytes=settings.quarantine_bytes,
-            living=self._living,
+            live_desktops=self._live_desktops,
         )
         self.setups = Setups(self.snapshots, self.repository, clock)
         self.preparer = Preparer(provider, self.snapshots, self.repository, settings, self.metrics, clock)
         self.pool = Pool(provider, self.preparer, self.snapshots, self.repository, settings, self.metrics, clock, host)
-        token_root = secret_file(settings.secret_path, "root").encode()
+        token_root = read_or_create_secret(settings.secret_path, "root").encode()
         self.leases = Leases(self.pool, self.setups, self.repository, self.metrics, clock, token_root)
         self.claims = Claims(provider, self.pool, self.leases, self.repository, self.metrics, settings, clock)
         self.dashboard = Dashboard(
@@ -108,46 +108,46 @@ class Farm:
 
     async def _key_ended(self, key_id: str) -> None:
         """A key was revoked or has expired: everything that stands on it ends."""
-        self.limits.cut(key_id)
-        self.claims.cut(key_id)
-        self.dashboard.sessions.cut(key_id)
-        await self.leases.end_of(key_id, "its key was revoked or has expired")
+        self.limits.cancel_key(key_id)
+        self.claims.cancel_key(key_id)
+        self.dashboard.sessions.cancel_key(key_id)
+        await self.leases.end_all_of_owner(key_id, "its key was revoked or has expired")
 
-    def _living(self) -> Living:
-        return self.pool.living()
+    def _live_desktops(self) -> LiveDesktops:
+        return self.pool.live_desktops()
 
     async def start(self) -> None:
         """Migrate, start the provider, take over what was left, begin to tick. Raises `ProviderError`, `ConfigError`."""
         await self.database.start()
-        self.database.when_back = self._ledger_is_back
-        await self.keys.add("admin", Scope.ADMIN, secret_file(self.settings.key_path, "dart"))
+        self.database.on_recovered = self._on_database_recovered
+        await self.keys.add("admin", Scope.ADMIN, read_or_create_secret(self.settings.key_path, "dart"))
         await self.provider.start()
-        await self._take_over()
+        await self._recover()
         await self.pool.pools.load()
         self.pool.drain(on=await self._was_drained())
-        self.repository.add_event(EventNote("farm_started", data={"provider": self.provider.name}))
+        self.repository.add_event(NewEvent("farm_started", data={"provider": self.provider.name}))
         self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
         await self.dashboard.start()
         self.ready = True
 
-    def _ledger_is_back(self, away_s: float, left_out: int) -> None:
-        data = {"away_s": round(away_s, 3), "events_left_out": left_out}
-        self.repository.add_event(EventNote("ledger_back", data=data))
+    def _on_database_recovered(self, outage_s: float, dropped_events: int) -> None:
+        data = {"outage_s": round(outage_s, 3), "events_dropped": dropped_events}
+        self.repository.add_event(NewEvent("database_recovered", data=data))
 
-    async def _take_over(self) -> None:
+    async def _recover(self) -> None:
         owned = await self.provider.owned()
-        self.repository.forget_unfinished_snapshots()
+        self.repository.discard_unfinished_snapshots()
         self.repository.abandon_all_setups("the farm was started again")
-        records = await self.repository.kept_snapshots()
+        records = await self.repository.stored_snapshots()
         kept = [record for record in records if record.snapshot_id in owned.snapshots]
         for record in records:
             if record not in kept:
                 self.repository.end_snapshot(record.snapshot_id, "deleted", "not there after a restart")
-        slots = {slot.desktop_id: slot for slot in await self.repository.living_desktops()}
+        slots = {slot.desktop_id: slot for slot in await self.repository.existing_desktops()}
         await self.snapshots.adopt(kept, {slot.snapshot_id for slot in slots.values() if slot.snapshot_id is not None})
         now = self.clock.time()
         # While no farm ran nobody could renew: what was valid when the last one wrote for the last time has its whole time again.
-        valid_at = min(now, self.database.seen_at or now)
+        valid_at = min(now, self.database.last_write_at or now)
         for lease in await self.repository.active_leases():
             slot = slots.get(lease.desktop_id or "")
             if slot is not None and slot.lease_id == lease.lease_id and lease.expires_at > valid_at:
@@ -158,7 +158,7 @@ class Farm:
             else:
                 lease.state = wire.LeaseState.EXPIRED
                 if slot is not None and slot.lease_id == lease.lease_id:
-                    lease.fence = slot.fence
+                    lease.fencing_token = slot.fencing_token
                 self.repository.end_lease(lease)
         for slot in slots.values():
             if slot.state is DesktopState.QUARANTINED and slot.desktop_id in owned.desktops:
@@ -199,29 +199,29 @@ class Farm:
         self.claims.adopt(lease)
 
     async def _tick_forever(self) -> None:
-        next_probe_s = self.clock.monotonic() + self.settings.probe_s
+        next_probe_s = self.clock.monotonic() + self.settings.probe_interval_s
         while True:
-            await self.clock.sleep(self.settings.tick_s)
+            await self.clock.sleep(self.settings.tick_interval_s)
             try:
-                self.guests.tally.write(self.repository)
+                self.guests.step_counter.write(self.repository)
                 await self.leases.expire_due()
                 await self.pool.tick()
-                if self.database.away is None:
+                if self.database.unavailable_reason is None:
                     await self.keys.refresh({lease.owner for lease in self.leases.active})
                 if self.clock.monotonic() >= next_probe_s:
-                    next_probe_s = self.clock.monotonic() + self.settings.probe_s
+                    next_probe_s = self.clock.monotonic() + self.settings.probe_interval_s
                     self.pool.probe()
                 await self.retention.tick()
-            except LedgerAway as away:  # the ledger tells of its outage once, and of its end
+            except DatabaseUnavailableError as away:  # the ledger tells of its outage once, and of its end
                 log.debug("a tick ended early: %s", away)
             except Exception:  # the ticker must outlive one bad tick; the next one looks again
                 log.exception("a tick failed")
 
-    async def take_snapshot(self, access: Access, request: wire.SnapshotRequest) -> SnapshotRecord:
-        """A live snapshot of a leased desktop, published when a key is given. Raises `FarmError`."""
+    async def take_snapshot(self, access: LeaseAccess, request: wire.SnapshotRequest) -> SnapshotRecord:
+        """A live snapshot of a leased desktop, published when a key is given. Raises `ApiError`."""
         if not self.provider.capabilities.memory_snapshot:
             hint = "Use a provider with memory snapshots (`dart-farm doctor` tells what this host lacks)."
-            raise FarmError(ErrorCode.CAPABILITY_MISSING, "this provider takes no live snapshots", hint=hint)
+            raise ApiError(ErrorCode.CAPABILITY_MISSING, "this provider takes no live snapshots", hint=hint)
         key = request.publish_key
         lease, slot = access.lease, access.slot
         if key is None:
@@ -241,30 +241,31 @@ class Farm:
             )
         if build.ended.is_set():
             await self.snapshots.delete(record)
-            raise FarmError(
+            raise ApiError(
                 ErrorCode.LEASE_EXPIRED, "the build ended before its snapshot was made", hint="Claim the set-up again."
             )
         await self.setups.publish(build, record)
         return record
 
-    def unready(self) -> list[str]:
+    def not_ready_reasons(self) -> list[str]:
         """Why claims are not served now, in words; empty while they are."""
         reasons = [] if self.ready else ["the farm is starting or stopping"]
-        if self.database.away is not None:
-            reasons.append(f"the ledger's database is away ({self.database.away})")
+        if self.database.unavailable_reason is not None:
+            reasons.append(f"the ledger's database is away ({self.database.unavailable_reason})")
         if self.pool.drained:
             reasons.append("the farm is draining")
         return reasons
 
     def drain(self, *, on: bool) -> None:
         """Grant nothing more, while leases go on, or grant again; it holds over restarts."""
-        self.repository.add_event(EventNote("farm_drained" if on else "farm_undrained"))
+        self.repository.add_event(NewEvent("farm_drained" if on else "farm_undrained"))
         self.pool.drain(on=on)
 
     async def _was_drained(self) -> bool:
         """Whether an earlier life of this farm was draining when it ended."""
         latest = [
-            await self.repository.events(0, 1, before=LAST, kind=kind) for kind in ("farm_drained", "farm_undrained")
+            await self.repository.events(0, 1, before=MAX_EVENT_ID, kind=kind)
+            for kind in ("farm_drained", "farm_undrained")
         ]
         drained, undrained = (found[0].id if found else 0 for found in latest)
         return drained > undrained
@@ -276,11 +277,11 @@ class Farm:
             return slot.view()
         if slot.busy or slot.lock.locked():
             hint = "Try again when that is done."
-            raise FarmError(ErrorCode.INVALID, f"{desktop_id} is being made, reset or removed", status=409, hint=hint)
+            raise ApiError(ErrorCode.INVALID, f"{desktop_id} is being made, reset or removed", status=409, hint=hint)
         lease = next((lease for lease in self.leases.active if lease.slot is slot), None)
         left = await self.pool.set_aside(slot, reason)
         if lease is not None and left is not None:
-            lease.slot, lease.desktop_id, lease.fence = left, left.desktop_id, left.fence
+            lease.slot, lease.desktop_id, lease.fencing_token = left, left.desktop_id, left.fencing_token
             await self.repository.move_lease(lease, left, slot)
         return slot.view()
 
@@ -296,22 +297,22 @@ class Farm:
     def _slot(self, desktop_id: str) -> Slot:
         slot = self.pool.slots.get(desktop_id)
         if slot is None or slot.state is DesktopState.GONE:
-            raise FarmError(ErrorCode.NOT_FOUND, f"there is no desktop {desktop_id}")
+            raise ApiError(ErrorCode.NOT_FOUND, f"there is no desktop {desktop_id}")
         return slot
 
     def gauges(self) -> Gauges:
         """What metrics tell of this moment."""
         copies: Counter[str] = Counter()
         for pool in self.pool.views():
-            copies.update(warm_wanted=pool.spec.warm, standby_wanted=pool.spec.standby, ready=pool.ready)
-            copies.update(standby=pool.standby, making=pool.making, leased=pool.leased)
+            copies.update(warm_desired=pool.spec.warm, standby_desired=pool.spec.standby, ready=pool.ready)
+            copies.update(standby=pool.standby, creating=pool.creating, leased=pool.leased)
         return Gauges(
             desktops=Counter(slot.state.value for slot in self.pool.slots.values()),
             waiting=self.pool.waiting,
             leases=len(self.leases.active),
             snapshots=len(self.snapshots),
             snapshot_bytes=self.snapshots.used_bytes,
-            ready=not self.unready(),
+            ready=not self.not_ready_reasons(),
             pool_copies=copies,
         )
 
@@ -337,8 +338,8 @@ class Farm:
             snapshot_quota_bytes=self.settings.snapshot_quota_bytes,
             quarantined_bytes=self.snapshots.quarantined_bytes,
             draining=self.pool.drained,
-            short_of=self.pool.admission.refusal,
-            held_back=self.pool.held_back,
+            capacity_limit_reason=self.pool.admission.refusal,
+            in_backoff=self.pool.in_backoff,
             host=self._host_view(),
         )
 
@@ -356,13 +357,13 @@ class Farm:
             cpu_pressure=now.pressure,
         )
 
-    async def idle_forever_after(self, idle_s: float) -> None:
+    async def wait_until_idle(self, idle_s: float) -> None:
         """Returns when there was no lease and no waiting claim for `idle_s`."""
         while True:
             quiet_s = self.clock.monotonic() - self.leases.last_use_s
             if not self.leases.active and not self.pool.waiting and quiet_s >= idle_s:
                 return
-            await self.clock.sleep(self.settings.tick_s)
+            await self.clock.sleep(self.settings.tick_interval_s)
 
     async def stop(self) -> None:
         """End every lease, destroy every desktop and snapshot, let go of the provider."""
@@ -373,17 +374,17 @@ class Farm:
         await self.dashboard.stop()
         self.pool.refuse()
         await self.claims.stop()
-        self.guests.tally.write(self.repository)
+        self.guests.step_counter.write(self.repository)
         await self.leases.end_all()
         await self.pool.stop()
         try:
             await self.snapshots.delete_all()
-        except FarmError as error:
+        except ApiError as error:
             log.error("snapshots could not be removed: %s", error.detail)
-        self.repository.add_event(EventNote("farm_stopped"))
+        self.repository.add_event(NewEvent("farm_stopped"))
         try:
             await self.provider.reap(set())
             await self.provider.aclose()
         except ProviderError as error:
-            log.error("the provider did not close: %s", from_provider(error).detail)
+            log.error("the provider did not close: %s", from_provider_error(error).detail)
         await self.database.aclose()

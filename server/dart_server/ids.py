@@ -50,6 +50,6 @@ def derive_token(root: bytes, lease_id: str) -> str:
     return "tok_" + urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-def same_secret(a: str, b: str) -> bool:
+def secrets_equal(a: str, b: str) -> bool:
     """Comparison in constant time."""
     return hmac.compare_digest(a.encode(), b.encode())

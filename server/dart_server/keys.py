@@ -16,12 +16,12 @@ from dart_server import wire
 from dart_server.clock import Clock, SystemClock, utc
 from dart_server.database.repository import Repository
 from dart_server.database.write_queue import Database
-from dart_server.errors import ConfigError, FarmError
+from dart_server.errors import ApiError, ConfigError
 from dart_server.ids import hash_secret, new_id, new_secret
 from dart_server.records import KeyRecord
 from dart_server.wire import ErrorCode
 
-NOTE_USE_S = 60.0
+LAST_USED_INTERVAL_S = 60.0
 ID_SHOWN = 64
 
 Scope = wire.KeyScope
@@ -51,30 +51,30 @@ class Principal:
             detail = (
                 f"this key has the scope `{self.scope.value}` and may not do that: it needs the scope `{scope.value}`"
             )
-            raise FarmError(ErrorCode.FORBIDDEN, detail, hint=hint)
+            raise ApiError(ErrorCode.FORBIDDEN, detail, hint=hint)
 
     def require_priority(self, priority: int) -> None:
         """Raises `forbidden` when the key's claims may not go before others' so far."""
         if priority > self.max_priority and self.scope is not Scope.ADMIN:
             detail = f"claims of this key may have a priority of {self.max_priority} at most, not {priority}"
             hint = "Claim with a lower one, or ask who runs the farm for a key that may: `dart-farm keys add NAME --max-priority N`."
-            raise FarmError(ErrorCode.FORBIDDEN, detail, hint=hint)
+            raise ApiError(ErrorCode.FORBIDDEN, detail, hint=hint)
 
-    def may_touch(self, owner: str) -> bool:
+    def may_access(self, owner: str) -> bool:
         return self.scope is Scope.ADMIN or owner == self.key_id
 
 
-class Keys:
+class KeyStore:
     """Checks bearer keys against the ledger, remembering those it has seen.
 
     What is changed here holds at once; what another process changed in the ledger (a key made or revoked by the command line) holds
-    for a new key at its first use, for a known one after the next `refresh`. `on_end` ends what stands on a key that is good no more.
+    for a new key at its first use, for a known one after the next `refresh`. `on_key_end` ends what stands on a key that is good no more.
     """
 
-    def __init__(self, repository: Repository, clock: Clock, on_end: Callable[[str], Awaitable[object]]) -> None:
+    def __init__(self, repository: Repository, clock: Clock, on_key_end: Callable[[str], Awaitable[object]]) -> None:
         self._repository = repository
         self._clock = clock
-        self._on_end = on_end
+        self._on_end = on_key_end
         self._known: dict[str, Principal] = {}
         self._used: set[str] = set()
         self._noted_at_s = clock.monotonic()
@@ -90,7 +90,7 @@ class Keys:
         """A new key with its secret. Raises `invalid`."""
         expires_at = request.expires_at.timestamp() if request.expires_at else None
         if expires_at is not None and expires_at <= self._clock.time():
-            raise FarmError(ErrorCode.INVALID, "expires_at: that time is over")
+            raise ApiError(ErrorCode.INVALID, "expires_at: that time is over")
         secret = new_secret("dart")
         record = await self._repository.add_key(
             new_id("key"),
@@ -114,7 +114,7 @@ class Keys:
         """From now on this key is refused, and all that stands on it has ended. Raises `not_found`, `invalid` (the last of scope admin)."""
         records = {record.key_id: record for record in await self._repository.keys()}
         if key_id not in records:
-            raise FarmError(
+            raise ApiError(
                 ErrorCode.NOT_FOUND,
                 f"there is no key {key_id[:ID_SHOWN]}",
                 hint="`dart-farm keys` lists them by their id.",
@@ -122,9 +122,9 @@ class Keys:
         admins = {record.key_id for record in records.values() if record.scope == Scope.ADMIN and self._good(record)}
         if admins == {key_id}:
             hint = "Make another one first: POST /v1/keys, or `dart-farm key NAME --scope admin`."
-            raise FarmError(ErrorCode.INVALID, "this is the last key of scope admin", hint=hint)
+            raise ApiError(ErrorCode.INVALID, "this is the last key of scope admin", hint=hint)
         self._forget(key_id)
-        await self._repository.committed(self._repository.revoke_key(key_id))
+        await self._repository.wait_committed(self._repository.revoke_key(key_id))
         self._forget(key_id)  # it may have been asked for meanwhile
         await self._on_end(key_id)
 
@@ -137,12 +137,12 @@ class Keys:
     async def refresh(self, holders: Collection[str] = ()) -> None:
         """Look at the ledger again: keys that were revoked or have expired end, also those of `holders`, who need not
         have called in this life of the farm; changed quotas hold. Once a minute, note what was used."""
-        if self._clock.monotonic() - self._noted_at_s >= NOTE_USE_S:
+        if self._clock.monotonic() - self._noted_at_s >= LAST_USED_INTERVAL_S:
             self._note_uses()
         concerned = list(dict.fromkeys((*(known.key_id for known in self._known.values()), *holders)))
         if not concerned:
             return
-        records = {record.key_id: record for record in await self._repository.keys_of(concerned)}
+        records = {record.key_id: record for record in await self._repository.keys_by_id(concerned)}
         for digest, known in list(self._known.items()):
             record = records.get(known.key_id)
             if record is not None and self._good(record):
@@ -173,7 +173,7 @@ class Keys:
         hint = (
             "Send `Authorization: Bearer KEY`; the key of this user's own farm is in farm.key in its state directory."
         )
-        raise FarmError(ErrorCode.UNAUTHENTICATED, "a valid key is needed", hint=hint)
+        raise ApiError(ErrorCode.UNAUTHENTICATED, "a valid key is needed", hint=hint)
 
     async def _ask(self, digest: str) -> Principal | None:
         """Look a key up in the ledger; one at a time, so that guessing keeps nobody else from it. Raises `unauthenticated` for one that has
@@ -189,9 +189,9 @@ class Keys:
         return self._known.setdefault(digest, _principal(found))
 
 
-def _over(how: str, at: float) -> FarmError:
+def _over(how: str, at: float) -> ApiError:
     hint = "Ask who runs the farm for a new key: `dart-farm keys add NAME`."
-    return FarmError(ErrorCode.UNAUTHENTICATED, f"this key {how} on {utc(at):%Y-%m-%d at %H:%M:%S} UTC", hint=hint)
+    return ApiError(ErrorCode.UNAUTHENTICATED, f"this key {how} on {utc(at):%Y-%m-%d at %H:%M:%S} UTC", hint=hint)
 
 
 def _principal(record: KeyRecord) -> Principal:
@@ -225,22 +225,22 @@ def _view(record: KeyRecord) -> wire.KeyView:
     )
 
 
-async def nothing_stands_on(key_id: str) -> None:
-    """`on_end` where no farm runs."""
+async def ignore_key_end(key_id: str) -> None:
+    """`on_key_end` where no farm runs."""
 
 
-async def make_key(database_url: str, name: str, scope: Scope) -> str:
+async def create_key(database_url: str, name: str, scope: Scope) -> str:
     """Make a key in a farm's ledger, whether it runs or not; returns the secret."""
     database = Database(database_url)
     await database.start()
     try:
         clock = SystemClock()
-        return await Keys(Repository(database, clock), clock, nothing_stands_on).add(name, scope)
+        return await KeyStore(Repository(database, clock), clock, ignore_key_end).add(name, scope)
     finally:
         await database.aclose()
 
 
-def secret_file(path: Path, prefix: str) -> str:
+def read_or_create_secret(path: Path, prefix: str) -> str:
     """The secret in a private file, made at the first call. Raises `ConfigError` when others can read it."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

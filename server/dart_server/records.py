@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from dart_server.guest.client import GuestClient
 
 SnapshotKind = Literal["booted", "setup", "user"]
-SHARED = "farm"
+SHARED_OWNER = "farm"
 """Owner of what belongs to no tenant: the booted bases."""
-BaseOf = tuple[wire.DesktopShape, str]
+BaseKey = tuple[wire.DesktopShape, str]
 """(shape, image digest): what a booted base is the base of."""
 
 
@@ -31,7 +31,7 @@ def _same(shape: wire.DesktopShape) -> wire.DesktopShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class DesktopTarget:
     """What a desktop should be a copy of: exactly `snapshot_id`, else the owner's prepared state `setup_key`, else the booted base."""
 
     shape: wire.DesktopShape
@@ -45,21 +45,21 @@ class Want:
         object.__setattr__(self, "shape", _same(self.shape))
 
     @property
-    def base_of(self) -> BaseOf:
+    def base_key(self) -> BaseKey:
         return (self.shape, self.image_digest)
 
 
 @dataclass(frozen=True, slots=True)
-class Living:
+class LiveDesktops:
     """What desktops exist or are being made: their bases, and the snapshots they are copies of."""
 
-    bases: frozenset[BaseOf]
+    bases: frozenset[BaseKey]
     snapshot_ids: frozenset[str]
 
 
 @dataclass(slots=True)
 class Slot:
-    """One desktop. `busy` while it is being made, restored or removed; `clean` while nobody has used it since."""
+    """One desktop. `busy` while it is being made, restored or removed; `unused` while nobody has used it since."""
 
     desktop_id: str
     shape: wire.DesktopShape
@@ -67,25 +67,25 @@ class Slot:
     provider: str
     created_at: float
     state: wire.DesktopState = wire.DesktopState.CREATING
-    fence: int = 0
+    fencing_token: int = 0
     lease_id: str | None = None
     snapshot_id: str | None = None
     setup_key: str | None = None
-    clean: bool = False
+    unused: bool = False
     busy: bool = True
     warming: bool = False
     """It is being prepared for nobody in particular."""
-    aim: Want | None = None
+    target: DesktopTarget | None = None
     """What it is being prepared to be, while `warming`."""
     frozen: bool = False
     """It stands still until somebody wants it."""
-    declared_s: float | None = None
+    declared_clock_s: float | None = None
     """The time of day that its task has declared, as it was when the copy came up; None when it follows the real time."""
     note: str | None = None
     """Why it is kept from use."""
     exists: bool = False
     """The provider may hold something under this id."""
-    recorded: bool = False
+    has_row: bool = False
     """The ledger has a row of it."""
     guest: GuestClient | None = None
     failure: wire.DesktopHealthView | None = None
@@ -97,7 +97,7 @@ class Slot:
             state=self.state,
             provider=self.provider,
             shape=self.shape,
-            fence=self.fence,
+            fencing_token=self.fencing_token,
             lease_id=self.lease_id,
             setup_key=self.setup_key,
             created_at=utc(self.created_at),
@@ -125,7 +125,7 @@ class LeaseRecord:
     labels: dict[str, str]
     slot: Slot | None
     desktop_id: str | None
-    fence: int
+    fencing_token: int
     state: wire.LeaseState = wire.LeaseState.ACTIVE
     claim_id: str | None = None
     """Shared by the leases that one claim was granted together."""
@@ -137,7 +137,7 @@ class LeaseRecord:
             lease_id=self.lease_id,
             state=self.state,
             desktop_id=self.desktop_id,
-            fence=self.slot.fence if self.slot else self.fence,
+            fencing_token=self.slot.fencing_token if self.slot else self.fencing_token,
             owner=self.owner,
             shape=self.shape,
             setup_key=self.slot.setup_key if self.slot else self.setup_key,
@@ -152,7 +152,7 @@ class LeaseRecord:
 
 @dataclass(slots=True)
 class SnapshotRecord:
-    """One live snapshot, ready or quarantined. `pins` counts the restores that read it now; `doomed`: deleted when they end."""
+    """One live snapshot, ready or quarantined. `pins` counts the restores that read it now; `delete_pending`: deleted when they end."""
 
     snapshot_id: str
     kind: SnapshotKind
@@ -171,9 +171,9 @@ class SnapshotRecord:
     pause_s: float | None = None
     state: wire.SnapshotState = wire.SnapshotState.READY
     reason: str | None = None
-    place: str | None = None
+    quarantine_path: str | None = None
     pins: int = 0
-    doomed: bool = False
+    delete_pending: bool = False
 
     def view(self, lineage: list[str]) -> wire.SnapshotView:
         """As clients see it; `lineage`: ids of what it stands on, nearest first."""
@@ -197,7 +197,7 @@ class SnapshotRecord:
             processes=self.processes,
             pause_ms=None if self.pause_s is None else round(self.pause_s * 1000, 1),
             reason=self.reason,
-            place=self.place,
+            quarantine_path=self.quarantine_path,
         )
 
 

@@ -56,7 +56,7 @@ class FarmSettings(BaseSettings):
     """A gang that comes first but does not fit has what becomes free kept for it this long, at first."""
     claim_streams_per_key: int = Field(default=16, ge=1)
     """Event streams of claims that one key may have open."""
-    claim_events_s: float = Field(default=1.0, gt=0)
+    claim_event_interval_s: float = Field(default=1.0, gt=0)
     """How often such a stream looks for a new position."""
     home: Path = Field(default_factory=default_home)
     runtime_dir: Path = Field(default_factory=default_runtime_dir)
@@ -79,15 +79,15 @@ class FarmSettings(BaseSettings):
     """Boots, restores and snapshots that run at the same time."""
     idle_shutdown_s: float = Field(default=300.0, gt=0)
     """An embedded farm without leases and requests stops itself after this long."""
-    tick_s: float = Field(default=1.0, gt=0)
+    tick_interval_s: float = Field(default=1.0, gt=0)
     """How often expiry is looked at."""
-    probe_s: float = Field(default=10.0, gt=0)
+    probe_interval_s: float = Field(default=10.0, gt=0)
     """How often free desktops are looked at."""
     probe_failures: int = Field(default=3, ge=1)
     """A free desktop that does not answer so many looks in a row is quarantined or replaced; a leased one has failed then."""
     quarantine_desktops: int = Field(default=1, ge=0)
     """Desktops that failed and are kept, of `max_desktops`, for a person to look at; 0 keeps none."""
-    quarantine_s: float = Field(default=3600.0, gt=0)
+    quarantine_ttl_s: float = Field(default=3600.0, gt=0)
     """How long they are kept."""
     reserve_memory_mib: int = Field(default=512, ge=0)
     """Memory of the host that must stay free beside every desktop that is made, what lies in a snapshot directory in memory included."""
@@ -110,9 +110,9 @@ class FarmSettings(BaseSettings):
     """Origins (`https://HOST[:PORT]`) whose pages may call from a browser; none by default."""
     max_connections: int = Field(default=2000, ge=8)
     """Open connections; also kept below what this process may open."""
-    max_streams: int = Field(default=1024, ge=1)
+    max_websockets: int = Field(default=1024, ge=1)
     """Open WebSockets."""
-    max_streams_per_key: int = Field(default=512, ge=1)
+    max_websockets_per_key: int = Field(default=512, ge=1)
     max_requests_per_key: int = Field(default=512, ge=1)
     """Requests of one key under way at the same time, long polls included."""
     requests_per_s_per_key: float = Field(default=1000.0, gt=0)
@@ -126,12 +126,12 @@ class FarmSettings(BaseSettings):
     json_body_limit_bytes: int = Field(default=1024**2, ge=1024)
     """Also of one message that a client sends on a WebSocket."""
     file_body_limit_bytes: int = Field(default=256 * 1024**2, ge=1024)
-    max_file_bytes_per_key: int = Field(
+    max_file_bytes_in_flight_per_key: int = Field(
         default_factory=lambda given: max(GIB // 2, 2 * given.get("file_body_limit_bytes", 0)), ge=1024
     )
     """What requests of one key may hold in the farm's memory at the same time, of files on their way into its desktops and out."""
-    max_file_bytes: int = Field(
-        default_factory=lambda given: max(2 * GIB, 4 * given.get("max_file_bytes_per_key", 0)), ge=1024
+    max_file_bytes_in_flight: int = Field(
+        default_factory=lambda given: max(2 * GIB, 4 * given.get("max_file_bytes_in_flight_per_key", 0)), ge=1024
     )
     """What all keys may hold."""
     log_format: Literal["text", "json"] = "text"
@@ -170,9 +170,9 @@ class FarmSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _a_file_fits(self) -> FarmSettings:
-        if not self.file_body_limit_bytes <= self.max_file_bytes_per_key <= self.max_file_bytes:
+        if not self.file_body_limit_bytes <= self.max_file_bytes_in_flight_per_key <= self.max_file_bytes_in_flight:
             raise ValueError(
-                "DART_FILE_BODY_LIMIT_BYTES, DART_MAX_FILE_BYTES_PER_KEY and DART_MAX_FILE_BYTES: each is at most the next; "
+                "DART_FILE_BODY_LIMIT_BYTES, DART_MAX_FILE_BYTES_IN_FLIGHT_PER_KEY and DART_MAX_FILE_BYTES_IN_FLIGHT: each is at most the next; "
                 "raise the later ones"
             )
         return self

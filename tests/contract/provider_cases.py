@@ -66,7 +66,7 @@ class Case:
         try:
             return await guest.request(method, path, timeout_s=timeout_s, content=content)
         finally:
-            await guest.hang_up()
+            await guest.close_connections()
 
     async def exec(self, desktop_id: str, *argv: str, user: str = "root", **more: Any) -> dict[str, Any]:
         body = {"argv": list(argv), "user": user, **more}

@@ -270,9 +270,9 @@ async def test_a_reset_gives_an_untouched_desktop(farm_url: str) -> None:
         for _ in range(2):
             assert await lease.read_file("/tmp/left") is None
             await lease.write_file("/tmp/left", b"dirt")
-            fence = lease.fence
+            fencing_token = lease.fencing_token
             await lease.reset()
-            assert lease.fence > fence
+            assert lease.fencing_token > fencing_token
         assert (await lease.health()).alive
 
 
@@ -284,9 +284,9 @@ async def test_a_snapshot_brings_a_desktop_back(farm_url: str) -> None:
         await lease.write_file("/tmp/kept", b"before")
         view = await lease.snapshot(name="here")
         await lease.write_file("/tmp/kept", b"after")
-        fence = lease.fence
+        fencing_token = lease.fencing_token
         await lease.reset(snapshot_id=view.snapshot_id)
-        assert lease.fence > fence
+        assert lease.fencing_token > fencing_token
         assert await lease.read_file("/tmp/kept") == b"before"
         await lease.reset()
         assert await lease.read_file("/tmp/kept") is None

@@ -276,7 +276,7 @@ async def test_a_frozen_desktop_stands_still_and_goes_on_where_it_was(case: Case
     await provider.thaw("d1")
     await provider.thaw("d1")
     assert (await guest.request("GET", "/v1/health", timeout_s=30.0)).status == 200
-    await guest.hang_up()
+    await guest.close_connections()
     assert await case.get("d1") == "kept"
     header, after = await case.step("d1")
     assert header["cursor"] == [31, 47]

@@ -16,7 +16,7 @@ from schemathesis.core.parameters import ParameterLocation
 
 URL, KEY = os.environ["FUZZ_URL"], os.environ["FUZZ_KEY"]
 OWN = {"Authorization": f"Bearer {KEY}"}
-TOKEN, FENCE = "X-Dart-Lease-Token", "X-Dart-Fence"
+TOKEN, FENCE = "X-Dart-Lease-Token", "X-Dart-Fencing-Token"
 HASTE = {
     "wait_s": (600, 0.02),
     "deadline_s": (86_400, 0.5),
@@ -27,11 +27,11 @@ HASTE = {
     "quiet_ms": (5_000, 1),
 }
 """Largest valid value, and what is sent instead of all larger ones."""
-MOST_WAIT_S = {"listen_to_person": 60}
+MOST_WAIT_S = {"get_human_inputs": 60}
 """The largest valid wait where it is another one."""
 UNSAID = {
-    "claim_lease": ("wait_s", "ttl_s"),
-    "claim_setup": ("wait_s",),
+    "create_lease": ("wait_s", "ttl_s"),
+    "acquire_setup": ("wait_s",),
     "submit_claim": ("deadline_s", "ttl_s"),
 }
 """What is sent where the default is long."""
@@ -44,7 +44,7 @@ def _live() -> dict[str, Any]:
     if _lease:
         view = requests.get(f"{URL}/v1/leases/{_lease['lease_id']}", headers=OWN, timeout=30)
         if view.ok and view.json()["state"] == "active":
-            _lease["fence"] = view.json()["fence"]
+            _lease["fencing_token"] = view.json()["fencing_token"]
             return _lease
     body = {"client_request_id": f"fuzzer-{os.getpid()}-{next(_numbers)}", "ttl_s": 3600, "wait_s": 60}
     reply = requests.post(f"{URL}/v1/leases", json=body, headers=OWN, timeout=90)
@@ -97,10 +97,10 @@ def before_call(context: Any, case: schemathesis.Case, kwargs: dict[str, Any]) -
         lease = _live()
         path["lease_id"] = lease["lease_id"]
         if case.headers and not _wrong(case, ParameterLocation.HEADER):
-            for name, value in ((TOKEN, lease["token"]), (FENCE, str(lease["fence"]))):
+            for name, value in ((TOKEN, lease["token"]), (FENCE, str(lease["fencing_token"]))):
                 if name in case.headers:
                     case.headers[name] = value
-    if operation == "claim_lease" and isinstance(case.body, dict) and not _wrong(case, ParameterLocation.BODY):
+    if operation == "create_lease" and isinstance(case.body, dict) and not _wrong(case, ParameterLocation.BODY):
         case.body["client_request_id"] = f"fuzzed-{os.getpid()}-{next(_numbers)}"
 
 

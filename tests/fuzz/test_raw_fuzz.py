@@ -59,7 +59,10 @@ class Served:
         return lease
 
     def step(self, lease: dict[str, Any]) -> httpx.Response:
-        headers = self.headers() | {"X-Dart-Lease-Token": lease["token"], "X-Dart-Fence": str(lease["fence"])}
+        headers = self.headers() | {
+            "X-Dart-Lease-Token": lease["token"],
+            "X-Dart-Fencing-Token": str(lease["fencing_token"]),
+        }
         return httpx.post(f"{self.url}/v1/leases/{lease['lease_id']}/step", json={}, headers=headers, timeout=60)
 
     def log(self) -> str:
@@ -82,7 +85,7 @@ def malformed(rng: random.Random, key: str) -> bytes:
     paths = [
         b"/v1/leases",
         b"/v1/keys",
-        b"/v1/setups/claim",
+        b"/v1/setups/acquire",
         b"/v1/events?after=" + b"9" * 30,
         b"/v1/leases/%ff%00/step",
     ]
@@ -117,7 +120,7 @@ def malformed(rng: random.Random, key: str) -> bytes:
                     b"no colon",
                     b": empty",
                     b"X: \x00",
-                    b"X-Dart-Fence: " + b"9" * 4400,
+                    b"X-Dart-Fencing-Token: " + b"9" * 4400,
                     b"Upgrade: websocket\r\nConnection: upgrade",
                 ]
             )
@@ -217,7 +220,7 @@ async def opened(farm: Served, path: str, lease: dict[str, Any]) -> tuple[asynci
         "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
         f"Authorization: Bearer {farm.key}",
     ]
-    lines += [f"X-Dart-Lease-Token: {lease['token']}", f"X-Dart-Fence: {lease['fence']}"]
+    lines += [f"X-Dart-Lease-Token: {lease['token']}", f"X-Dart-Fencing-Token: {lease['fencing_token']}"]
     writer.write("\r\n".join([*lines, "", ""]).encode())
     async with asyncio.timeout(ANSWER_S):
         head = await reader.readuntil(b"\r\n\r\n")

@@ -35,7 +35,7 @@ def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
     jq.write_text("#!/usr/bin/env python3\n" + JQ)
     jq.chmod(0o755)
     with served_farm(place, provider="sim", max_desktops=2, port=free_port()) as url:
-        script = "set -eu\n" + "\n".join(commands()) + '\necho "fence $FENCE"\n'
+        script = "set -eu\n" + "\n".join(commands()) + '\necho "fencing_token $FENCE"\n'
         key = (place / "farm.key").read_text().strip()
         environment = {**os.environ, "FARM": url, "KEY": key, "PATH": f"{tools}:{os.environ['PATH']}"}
         done = subprocess.run(
@@ -45,7 +45,7 @@ def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
     assert '"error"' not in done.stdout, done.stdout
     assert done.stderr == ""
     lease = json.loads((tmp_path / "lease.json").read_text())
-    assert int(done.stdout.rpartition("fence ")[2]) > lease["fence"]
+    assert int(done.stdout.rpartition("fencing_token ")[2]) > lease["fencing_token"]
     assert (tmp_path / "screen.png").read_bytes().startswith(b"\x89PNG")
     frame = (tmp_path / "frame.bin").read_bytes()
     length = int.from_bytes(frame[:4], "big")

@@ -19,7 +19,7 @@ LIMIT_S = 60.0
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
     tmp_path.chmod(0o700)
-    daemon = Daemon(tmp_path, max_desktops="3", warm_desktops="0", tick_s="0.1", claim_events_s="0.1")
+    daemon = Daemon(tmp_path, max_desktops="3", warm_desktops="0", tick_interval_s="0.1", claim_event_interval_s="0.1")
     daemon.start()
     yield daemon
     daemon.stop()
@@ -106,7 +106,7 @@ def test_after_a_kill_the_same_requests_have_the_same_leases(daemon: Daemon) -> 
         repeated = client.post("/v1/leases", json={"client_request_id": "single-one", "shape": SHAPE}).json()
         assert (repeated["lease_id"], repeated["token"]) == (single["lease_id"], single["token"])
         attached = client.post(f"/v1/leases/{single['lease_id']}/attach", json={"takeover": True}).json()
-        assert attached["fence"] > single["fence"]
+        assert attached["fencing_token"] > single["fencing_token"]
         assert client.get(f"/v1/claims/{lost['claim_id']}").status_code == 404
         claim = submit(client, "still-waits")
         assert claim["state"] == "waiting"

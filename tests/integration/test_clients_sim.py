@@ -32,7 +32,7 @@ AWAY_S = 3.0
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     place = tmp_path_factory.mktemp("farm")
-    environment = {"DART_STATE_DIR": str(place), "DART_TICK_S": "0.1"}
+    environment = {"DART_STATE_DIR": str(place), "DART_TICK_INTERVAL_S": "0.1"}
     with served_farm(place, provider="sim", max_desktops=DESKTOPS, environment=environment) as url:
         yield url
 
@@ -179,7 +179,11 @@ class Killable:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        environment = {"DART_RUNTIME_DIR": str(self.place), "DART_STATE_DIR": str(self.place), "DART_TICK_S": "0.1"}
+        environment = {
+            "DART_RUNTIME_DIR": str(self.place),
+            "DART_STATE_DIR": str(self.place),
+            "DART_TICK_INTERVAL_S": "0.1",
+        }
         command = [sys.executable, "-m", "dart_server.cli", "serve", "--provider", "sim", "--max-desktops", "1"]
         with (self.place / "log").open("a") as log:
             self.process = subprocess.Popen(

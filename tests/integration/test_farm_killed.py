@@ -47,7 +47,7 @@ def test_leases_and_keys_outlive_the_process(daemon: Daemon) -> None:
     with daemon.client() as client:
         path = f"/v1/leases/{held['lease_id']}"
         assert client.get(path).json()["state"] == "active"
-        assert client.get(path).json()["fence"] == held["fence"]
+        assert client.get(path).json()["fencing_token"] == held["fencing_token"]
         assert client.post(f"{path}/heartbeat").is_success
         assert client.get(f"/v1/leases/{released['lease_id']}").json()["state"] == "released"
         again = client.post("/v1/leases", json={"client_request_id": "request-killed-1", "shape": SHAPE})
@@ -55,8 +55,8 @@ def test_leases_and_keys_outlive_the_process(daemon: Daemon) -> None:
         assert again.json()["token"] == held["token"]
         reset = client.post(f"{path}/reset", json={}, headers=headers(client, held))
         assert reset.is_success, reset.text
-        assert reset.json()["fence"] > held["fence"]
-        late = {"X-Dart-Lease-Token": held["token"], "X-Dart-Fence": str(held["fence"])}
+        assert reset.json()["fencing_token"] > held["fencing_token"]
+        late = {"X-Dart-Lease-Token": held["token"], "X-Dart-Fencing-Token": str(held["fencing_token"])}
         assert client.post(f"{path}/execute", json={"argv": ["ls"]}, headers=late).status_code == 409
         (kept,) = [key for key in client.get("/v1/keys").json() if key["key_id"] == tenant.json()["key_id"]]
         assert (kept["max_leases"], kept["weight"], kept["revoked_at"]) == (3, 2.0, None)
@@ -131,7 +131,7 @@ def test_live_desktops_outlive_the_process(live: Daemon) -> None:
         path = f"/v1/leases/{held['lease_id']}"
 
         def execute(client: httpx.Client, script: str) -> str:
-            rights = {"X-Dart-Lease-Token": held["token"], "X-Dart-Fence": str(held["fence"])}
+            rights = {"X-Dart-Lease-Token": held["token"], "X-Dart-Fencing-Token": str(held["fencing_token"])}
             reply = client.post(f"{path}/execute", json={"argv": ["sh", "-c", script]}, headers=rights)
             assert reply.status_code == 200, reply.text
             return str(reply.json()["stdout"])
@@ -147,7 +147,9 @@ def test_live_desktops_outlive_the_process(live: Daemon) -> None:
         assert client.get(path).json()["state"] == "active"
         assert client.post(f"{path}/heartbeat").is_success
         alive = execute(client, "cat /tmp/pid; kill -0 $(cat /tmp/pid) && echo alive")
-        assert alive.split() == [*started.split(), "alive"], "the same desktop with the same processes, token and fence"
+        assert alive.split() == [*started.split(), "alive"], (
+            "the same desktop with the same processes, token and fencing_token"
+        )
         assert client.delete(path).is_success
     assert live.cli("stop").stdout.strip() == "stopped"
     told = json.loads(live.cli("reap", "--dry-run", "--json", "--provider", "runc").stdout)["removed"]

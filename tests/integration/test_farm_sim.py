@@ -114,7 +114,7 @@ def claim(client: httpx.Client, request_id: str, **fields: Any) -> dict[str, Any
 
 
 def headers(client: httpx.Client, lease: dict[str, Any]) -> dict[str, str]:
-    own = {"X-Dart-Lease-Token": lease["token"], "X-Dart-Fence": str(lease["fence"])}
+    own = {"X-Dart-Lease-Token": lease["token"], "X-Dart-Fencing-Token": str(lease["fencing_token"])}
     return {"authorization": client.headers["authorization"], **own}
 
 
@@ -164,7 +164,7 @@ async def test_a_reset_ends_the_channel_with_fenced(daemon: Daemon, client: http
             pass
     assert refused.value.response.status_code == 409
     assert json.loads(refused.value.response.body)["error"] == "fenced"
-    lease["fence"] = reply.json()["fence"]
+    lease["fencing_token"] = reply.json()["fencing_token"]
     async with channel(daemon, client, lease) as connection:
         assert "error" not in (await step(connection, seq=3))[0]
 
@@ -271,7 +271,7 @@ def test_stop_is_clean(place: Path) -> None:
 
 
 def test_an_idle_farm_stops_itself(place: Path) -> None:
-    daemon = Daemon(place, idle_shutdown_s="1", tick_s="0.1")
+    daemon = Daemon(place, idle_shutdown_s="1", tick_interval_s="0.1")
     assert daemon.spawn().wait(60) == 0
     assert not daemon.socket.exists()
 
@@ -286,7 +286,7 @@ def test_a_killed_farm_is_reaped_or_taken_over(place: Path) -> None:
     with daemon.client() as client:
         assert client.get(f"/v1/leases/{lease['lease_id']}").json()["state"] == "active"
         body = client.post(f"/v1/leases/{lease['lease_id']}/reset", json={}, headers=headers(client, lease)).json()
-        assert body["fence"] > lease["fence"]
+        assert body["fencing_token"] > lease["fencing_token"]
     daemon.stop()
     assert daemon.cli("reap", "--dry-run").returncode == 0
     assert daemon.socket.exists()
@@ -310,7 +310,7 @@ asyncio.run(hold())
 
 
 def test_reap_refuses_while_a_client_lives_and_outwaits_one_that_was_killed(place: Path) -> None:
-    daemon = Daemon(place, tick_s="0.1")
+    daemon = Daemon(place, tick_interval_s="0.1")
     daemon.start()
     client = subprocess.Popen([sys.executable, "-c", HOLD_A_LEASE], env=daemon.env, stdout=subprocess.PIPE, text=True)
     try:

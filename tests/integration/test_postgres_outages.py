@@ -6,7 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
 
-import ledger_database
+import database_urls
 import pytest
 from postgres_server import Cluster, find_programs, own_cluster
 from sqlalchemy import select
@@ -14,9 +14,9 @@ from sqlalchemy import select
 from dart_server.clock import SystemClock
 from dart_server.database import transactions, write_queue
 from dart_server.database.models import EventRow
-from dart_server.database.repository import EventNote, Repository
+from dart_server.database.repository import NewEvent, Repository
 from dart_server.database.write_queue import Database
-from dart_server.errors import ConfigError, LedgerAway
+from dart_server.errors import ConfigError, DatabaseUnavailableError
 
 pytestmark = pytest.mark.postgres
 LIMIT_S = 120.0
@@ -30,16 +30,16 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def url(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv(ledger_database.VARIABLE, cluster.url)
-    with ledger_database.fresh_database("postgres", cluster.place) as url:
+    monkeypatch.setenv(database_urls.VARIABLE, cluster.url)
+    with database_urls.fresh_database("postgres", cluster.place) as url:
         yield url
 
 
 @pytest.fixture
 async def database(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
-    monkeypatch.setattr(write_queue, "PATIENCE_S", 0.5)
-    monkeypatch.setattr(write_queue, "STALL_S", 1.0)
-    database = Database(url, sole=True)
+    monkeypatch.setattr(write_queue, "AVAILABILITY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(write_queue, "STALL_TIMEOUT_S", 1.0)
+    database = Database(url, exclusive=True)
     await database.start()
     yield database
     await database.aclose()
@@ -47,7 +47,7 @@ async def database(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[D
 
 async def until_away(database: Database) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while database.away is None:  # noqa: ASYNC110 - what is waited for happens in another process
+        while database.unavailable_reason is None:  # noqa: ASYNC110 - what is waited for happens in another process
             await asyncio.sleep(0.01)
 
 
@@ -60,9 +60,9 @@ async def test_connections_that_are_cut_lose_nothing_and_double_nothing(url: str
     repository = Repository(database, SystemClock())
     cut = 0
     for number in range(300):
-        receipt = repository.add_event(EventNote("test", data={"n": number}))
+        receipt = repository.add_event(NewEvent("test", data={"n": number}))
         if number % 10 == 0:
-            cut += await asyncio.to_thread(ledger_database.end_connections, url)
+            cut += await asyncio.to_thread(database_urls.end_connections, url)
         if number % 25 == 0:
             async with asyncio.timeout(LIMIT_S):
                 await receipt
@@ -70,18 +70,18 @@ async def test_connections_that_are_cut_lose_nothing_and_double_nothing(url: str
         await receipt
         assert await numbers(database) == list(range(300))
     assert cut > 5
-    assert database.away is None
+    assert database.unavailable_reason is None
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
 async def test_writes_wait_for_a_server_that_is_started_again(cluster: Cluster, database: Database, how: str) -> None:
     repository = Repository(database, SystemClock())
-    await repository.add_event(EventNote("test", data={"n": 0}))
+    await repository.add_event(NewEvent("test", data={"n": 0}))
     await asyncio.to_thread(getattr(cluster, how))
     try:
-        receipts = [repository.add_event(EventNote("test", data={"n": number})) for number in range(1, 700)]
+        receipts = [repository.add_event(NewEvent("test", data={"n": number})) for number in range(1, 700)]
         await until_away(database)
-        with pytest.raises(LedgerAway):
+        with pytest.raises(DatabaseUnavailableError):
             await repository.events(0, 10)
         assert not any(receipt.done() for receipt in receipts)
     finally:
@@ -93,30 +93,30 @@ async def test_writes_wait_for_a_server_that_is_started_again(cluster: Cluster, 
 
 async def test_a_read_notices_a_server_that_was_restarted_meanwhile(cluster: Cluster, database: Database) -> None:
     repository = Repository(database, SystemClock())
-    await repository.add_event(EventNote("test", data={"n": 0}))
+    await repository.add_event(NewEvent("test", data={"n": 0}))
     await asyncio.to_thread(cluster.stop)
     await asyncio.to_thread(cluster.start)
     assert await numbers(database) == [0], "the first connection is dead, the second one is not"
     await asyncio.to_thread(cluster.stop)
     try:
-        with pytest.raises(LedgerAway):
+        with pytest.raises(DatabaseUnavailableError):
             await repository.events(0, 10)
     finally:
         await asyncio.to_thread(cluster.start)
     async with asyncio.timeout(LIMIT_S):
-        while database.away is not None:  # noqa: ASYNC110 - nobody writes: it must be found out all the same
+        while database.unavailable_reason is not None:  # noqa: ASYNC110 - nobody writes: it must be found out all the same
             await asyncio.sleep(0.05)
     assert await numbers(database) == [0]
 
 
 async def test_a_frozen_server_refuses_readers_and_keeps_writers(cluster: Cluster, database: Database) -> None:
     repository = Repository(database, SystemClock())
-    await repository.add_event(EventNote("test", data={"n": 0}))
+    await repository.add_event(NewEvent("test", data={"n": 0}))
     await asyncio.to_thread(cluster.send, signal.SIGSTOP)
     try:
-        receipt = repository.add_event(EventNote("test", data={"n": 1}))
+        receipt = repository.add_event(NewEvent("test", data={"n": 1}))
         await until_away(database)
-        with pytest.raises(LedgerAway):
+        with pytest.raises(DatabaseUnavailableError):
             await repository.events(0, 10)
         assert not receipt.done()
     finally:
@@ -128,7 +128,7 @@ async def test_a_frozen_server_refuses_readers_and_keeps_writers(cluster: Cluste
 
 async def test_a_database_is_one_farms_alone(url: str, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "START_S", 0.5)
-    second = Database(url, sole=True)
+    second = Database(url, exclusive=True)
     with pytest.raises(ConfigError, match="another farm"):
         await second.start()
     await second.aclose()

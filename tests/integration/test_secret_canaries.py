@@ -55,7 +55,7 @@ def test_planted_secrets_come_out_nowhere(url: str, place: Path) -> None:
         key = {"authorization": f"Bearer {made['secret']}"}
         body = {"client_request_id": "canaries-1", "ttl_s": 600, "wait_s": 60, "labels": {"task": "t1"}}
         lease = client.post("/v1/leases", json=body, headers=key).json()
-        mine = key | {"X-Dart-Lease-Token": lease["token"], "X-Dart-Fence": str(lease["fence"])}
+        mine = key | {"X-Dart-Lease-Token": lease["token"], "X-Dart-Fencing-Token": str(lease["fencing_token"])}
         origin = {"origin": url}
         logged_in = client.post("/dashboard/api/login", json={"key": made["secret"]}, headers=origin)
         session = logged_in.cookies["dart_session"]
@@ -80,8 +80,8 @@ def test_planted_secrets_come_out_nowhere(url: str, place: Path) -> None:
         told.ask("GET", "/v1/farm", headers={"authorization": f"Bearer {GUESS}"})
         told.ask("GET", "/v1/leases", headers={"authorization": f"Basic {made['secret']}"})
         told.ask("POST", f"{at}/step", json=typed, headers=mine | {"X-Dart-Lease-Token": made["secret"]})
-        told.ask("POST", f"{at}/step", json=typed, headers=mine | {"X-Dart-Fence": lease["token"]})
-        told.ask("POST", f"{at}/step", json=typed, headers=mine | {"X-Dart-Fence": "999"})
+        told.ask("POST", f"{at}/step", json=typed, headers=mine | {"X-Dart-Fencing-Token": lease["token"]})
+        told.ask("POST", f"{at}/step", json=typed, headers=mine | {"X-Dart-Fencing-Token": "999"})
         told.ask("POST", f"{at}/step", json={"events": [{"type": "text", "text": [ANSWER]}]}, headers=mine)
         told.ask("POST", f"{at}/execute", json={"argv": [], "env": {"ANSWER": ANSWER}}, headers=mine)
         told.ask("POST", "/v1/leases", json={"client_request_id": 1, "labels": [ANSWER]}, headers=key)

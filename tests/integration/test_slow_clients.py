@@ -43,7 +43,7 @@ class Served:
 
     def channel(self, lease: dict[str, Any], **options: Any) -> Any:
         headers = {"authorization": f"Bearer {self.key}", "X-Dart-Lease-Token": lease["token"]}
-        headers["X-Dart-Fence"] = str(lease["fence"])
+        headers["X-Dart-Fencing-Token"] = str(lease["fencing_token"])
         url = f"{self.url.replace('http', 'ws', 1)}/v1/leases/{lease['lease_id']}/channel"
         return connect(url, additional_headers=headers, max_size=None, compression=None, **options)
 

@@ -65,7 +65,7 @@ async def test_a_fork_leaves_the_original_running_and_its_copies_apart(farm: Asy
         assert await desktop.read_file(NOTE) == b"common"
         await desktop.write_file(NOTE, str(index).encode())
     assert [await desktop.read_file(NOTE) for desktop in desktops] == [b"0", b"1", b"2"]
-    made = [event for event in await farm.events() if event.kind == "snapshot_made"]
+    made = [event for event in await farm.events() if event.kind == "snapshot_created"]
     assert made[-1].data["pause_ms"] == fork.snapshot.pause_ms
     assert made[-1].lease_id == lease.lease_id
     assert fork.snapshot.snapshot_id not in {view.snapshot_id for view in await farm.snapshots()}

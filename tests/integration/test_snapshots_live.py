@@ -99,7 +99,7 @@ async def test_no_key_token_or_answer_is_in_a_snapshot(place: tuple[str, Path]) 
         last = await env.step(DONE)
         assert last.reward == 0.0
         await lease.snapshot("after the verdict")
-        claim = await lease.claim_setup("c" * 64)
+        claim = await lease.acquire_setup("c" * 64)
         assert claim.grant is not None
         await lease.snapshot(publish_key="c" * 64, grant=claim.grant)
         kinds = sorted(view.kind for view in await farm.snapshots())
@@ -207,12 +207,12 @@ async def test_damage_is_set_aside_and_the_desktop_rebuilt_from_what_is_whole(pl
         aside = await farm.snapshots(SnapshotState.QUARANTINED)
         assert [view.snapshot_id for view in aside] == [views[1].snapshot_id, views[0].snapshot_id]
         for view in aside:
-            assert view.place is not None
+            assert view.quarantine_path is not None
             assert view.reason is not None
-            assert "images" in os.listdir(view.place)
-            assert len(json.loads((Path(view.place) / "snapshot.json").read_text())["layers"]) >= 2
+            assert "images" in os.listdir(view.quarantine_path)
+            assert len(json.loads((Path(view.quarantine_path) / "snapshot.json").read_text())["layers"]) >= 2
         assert "cut short" in (aside[0].reason or "")
-        assert "Error" in (Path(aside[1].place or "") / "restore.log").read_text()
+        assert "Error" in (Path(aside[1].quarantine_path or "") / "restore.log").read_text()
         told = [event.data["snapshot_id"] for event in await farm.events() if event.kind == "snapshot_quarantined"]
         assert told == [view.snapshot_id for view in aside]
         with pytest.raises(FarmError) as gone:

@@ -46,11 +46,11 @@ async def test_a_claim_and_a_reset_take_the_frozen_copy(url: str) -> None:
         await lease.write_file(NOTE, b"of this episode")
         frame = await lease.step([wire.MoveEvent(x=10, y=10)], None, frame=wire.FrameSpec(encoding="png"))
         assert (frame.header.width, frame.header.height) == SHAPE.resolution
-        fence, waiting = lease.fence, await frozen_copy(farm)
+        fencing_token, waiting = lease.fencing_token, await frozen_copy(farm)
         assert waiting != lease.desktop_id
         reply = await lease.reset()
         assert (reply.standby, reply.desktop_id) == (True, waiting)
-        assert lease.fence > fence
+        assert lease.fencing_token > fencing_token
         assert (await lease.exec(["test", "-e", NOTE])).returncode == 1, "nothing of the last episode is there"
         await lease.step([wire.MoveEvent(x=20, y=20)], None, frame=wire.FrameSpec(encoding="none"))
         pool = await farm.pool(POOL)

@@ -93,10 +93,10 @@ async def test_a_client_that_verifies_is_served(certificate: tuple[Path, Path], 
         assert (reply.status_code, reply.json()["provider"]) == (200, "sim")
         assert "max-age" in reply.headers["strict-transport-security"]
         assert (await client.get("/healthz")).status_code == 200, "the connection is kept"
-        assert "dart_certificate_ends_timestamp_seconds 1" in (await client.get("/metrics")).text
+        assert "dart_certificate_expiry_timestamp_seconds 1" in (await client.get("/metrics")).text
         body = {"client_request_id": "under-tls", "wait_s": 60, "shape": {"resolution": [320, 240]}}
         lease = (await client.post("/v1/leases", json=body, timeout=90)).json()
-    headers |= {"X-Dart-Lease-Token": lease["token"], "X-Dart-Fence": str(lease["fence"])}
+    headers |= {"X-Dart-Lease-Token": lease["token"], "X-Dart-Fencing-Token": str(lease["fencing_token"])}
     channel = f"wss://127.0.0.1:{port}/v1/leases/{lease['lease_id']}/channel"
     async with connect(channel, additional_headers=headers, ssl=trusting(certificate[0]), max_size=None) as stepping:
         await stepping.send('{"frame": {"encoding": "raw"}}')

@@ -1,7 +1,7 @@
 """Whether this host can run what a marker asks for, and what becomes of a test when it cannot.
 
 Role: `require(marker)` for every test that carries one (called by `tests/conftest.py`). Rule: looks before anything is started; the reason
-names the cure. With `DART_REQUIRE_LIVE=1`, as on CI, a host that lacks something is a failure.
+names the fix. With `DART_REQUIRE_LIVE=1`, as on CI, a host that lacks something is a failure.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dart_server.settings import default_home
 @cache
 def _desktop() -> str | None:
     home = Path(os.environ.get("DART_HOME") or default_home())
-    for check in doctor.examine(Path(tempfile.gettempdir()), home):
+    for check in doctor.run_checks(Path(tempfile.gettempdir()), home):
         if not check.ok:
-            return f"{check.name}: {check.detail}; {check.cure}"
+            return f"{check.name}: {check.detail}; {check.fix}"
     return _image()
 
 
@@ -49,17 +49,17 @@ def _vllm() -> str | None:
 
 @cache
 def _docker() -> str | None:
-    for check in docker_engine.examine():
+    for check in docker_engine.run_checks():
         if not check.ok:
-            return f"{check.name}: {check.detail}; {check.cure}"
+            return f"{check.name}: {check.detail}; {check.fix}"
     return _image()
 
 
 @cache
 def _libvirt() -> str | None:
-    for check in libvirt_engine.examine(os.environ.get("DART_LIBVIRT_URI")):
+    for check in libvirt_engine.run_checks(os.environ.get("DART_LIBVIRT_URI")):
         if not check.ok:
-            return f"{check.name}: {check.detail}; {check.cure}"
+            return f"{check.name}: {check.detail}; {check.fix}"
     home = Path(os.environ.get("DART_HOME") or default_home())
     try:
         libvirt_images.find(home / "images", "basic")
@@ -70,14 +70,14 @@ def _libvirt() -> str | None:
 
 @cache
 def _browser() -> str | None:
-    cure = "run `make test-browser`, which installs what is missing"
+    fix = "run `make test-browser`, which installs what is missing"
     if importlib.util.find_spec("selenium") is None:
-        return f"selenium is not installed; {cure}"
+        return f"selenium is not installed; {fix}"
     for name, program in browser_programs().items():
         if shutil.which(program) is None:
-            return f"no {name}; {cure}"
+            return f"no {name}; {fix}"
     if novnc.installed(Path(os.environ.get("DART_HOME") or default_home())) is None:
-        return f"noVNC is not installed; {cure}"
+        return f"noVNC is not installed; {fix}"
     return None
 
 

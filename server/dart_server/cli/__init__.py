@@ -26,11 +26,11 @@ from dart_server.cli import (
 
 app = typer.Typer(
     name="dart-farm",
-    cls=terminal.Commands,
+    cls=terminal.JsonErrorGroup,
     help="The farm: live desktops by lease.",
     no_args_is_help=True,
     add_completion=False,
-    callback=terminal.begin,
+    callback=terminal.reset_output_mode,
 )
 for family in (process, setup, doctor, status):
     app.add_typer(family.app)
@@ -38,7 +38,7 @@ app.add_typer(pools.app, name="pools")
 app.add_typer(leases.leases, name="leases")
 app.add_typer(leases.claims, name="claims")
 app.add_typer(keys.app, name="keys")
-app.add_typer(keys.alone)
+app.add_typer(keys.key_app)
 app.add_typer(desktops.app, name="desktops")
 app.add_typer(images.app, name="images")
 app.add_typer(snapshots.app, name="snapshots")

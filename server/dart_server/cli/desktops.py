@@ -8,10 +8,10 @@ from urllib.parse import quote
 import typer
 
 from dart_server.cli.events import After, Kind, Limit, show_events
-from dart_server.cli.session import require, show_table
+from dart_server.cli.session import request_or_fail, show_table
 from dart_server.cli.terminal import Json, show
 
-COLUMNS = ("desktop_id", "state", "fence", "lease_id", "setup_key")
+COLUMNS = ("desktop_id", "state", "fencing_token", "lease_id", "setup_key")
 Desktop = Annotated[str, typer.Argument(metavar="DESKTOP")]
 
 app = typer.Typer(help="The desktops: list (the default), events, quarantine, release.", invoke_without_command=True)
@@ -34,7 +34,7 @@ def list_desktops(as_json: Json = False) -> None:
 def events(desktop_id: Desktop, after: After = 0, limit: Limit = 500, kind: Kind = None, as_json: Json = False) -> None:
     """What happened to one desktop, those that are gone too."""
     params = {"after": after, "limit": limit, "kind": kind}
-    show_events(require(_path(desktop_id, "events"), params=params), as_json)
+    show_events(request_or_fail(_path(desktop_id, "events"), params=params), as_json)
 
 
 @app.command("quarantine")
@@ -45,14 +45,14 @@ def quarantine(
 ) -> None:
     """Take a desktop out of use and keep it for inspection."""
     body: dict[str, Any] = {} if reason is None else {"reason": reason}
-    done = require(_path(desktop_id, "quarantine"), "POST", body=body)
+    done = request_or_fail(_path(desktop_id, "quarantine"), "POST", body=body)
     show(done or {"quarantined": desktop_id}, f"quarantined {desktop_id}", as_json)
 
 
 @app.command("release")
 def release(desktop_id: Desktop, as_json: Json = False) -> None:
     """End the quarantine of a desktop: it is made a fresh copy and used again, or removed."""
-    done = require(_path(desktop_id, "release"), "POST", body={})
+    done = request_or_fail(_path(desktop_id, "release"), "POST", body={})
     show(done or {"released": desktop_id}, f"released {desktop_id}", as_json)
 
 

@@ -20,9 +20,9 @@ def doctor(
     """What this host has and lacks for the farm, with the cures. Exit code 2 when something that is needed is missing."""
     from dart_server.process import preflight
 
-    checks = preflight.examine(load_settings(provider=provider))
+    checks = preflight.run_checks(load_settings(provider=provider))
     lines = [
-        f"{'ok ' if check.ok else 'NO '} {check.name}: {check.detail}" + ("" if check.ok else f" {check.cure}")
+        f"{'ok ' if check.ok else 'NO '} {check.name}: {check.detail}" + ("" if check.ok else f" {check.fix}")
         for check in checks
     ]
     show([check.as_dict() for check in checks], "\n".join(lines), as_json)

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from dart_server.cli.session import load_settings, require
-from dart_server.cli.terminal import Json, show_rows, text_of
+from dart_server.cli.session import load_settings, request_or_fail
+from dart_server.cli.terminal import Json, format_cell, show_rows
 
-COLUMNS = ("id", "at", "kind", "desktop_id", "lease_id", "fence", "data")
+COLUMNS = ("id", "at", "kind", "desktop_id", "lease_id", "fencing_token", "data")
 FOLLOW_S = 1.0
-LATEST = 2**62
+MAX_EVENT_ID = 2**62
 
 After = Annotated[int, typer.Option(min=0, help="Only events after this number.")]
 Limit = Annotated[int, typer.Option(min=1, max=5000, help="At most so many events.")]
@@ -46,18 +46,20 @@ def events(
     settings = load_settings()
     wanted: dict[str, Any] = {"limit": limit, "kind": kind, "desktop_id": desktop, "lease_id": lease}
     if not follow:
-        rows = require("/v1/events", settings=settings, params={**wanted, "after": after, "before": before})
+        rows = request_or_fail("/v1/events", settings=settings, params={**wanted, "after": after, "before": before})
         show_events(rows, as_json)
         return
-    rows = require("/v1/events", settings=settings, params={**wanted, "after": after, "before": before or LATEST})
+    rows = request_or_fail(
+        "/v1/events", settings=settings, params={**wanted, "after": after, "before": before or MAX_EVENT_ID}
+    )
     try:
         while True:
             for row in rows:
-                line = "  ".join(text_of(row.get(column)) for column in COLUMNS)
+                line = "  ".join(format_cell(row.get(column)) for column in COLUMNS)
                 typer.echo(json.dumps(row, ensure_ascii=False) if as_json else line)
                 after = row["id"]
             sys.stdout.flush()
             time.sleep(FOLLOW_S)
-            rows = require("/v1/events", settings=settings, params={**wanted, "after": after})
+            rows = request_or_fail("/v1/events", settings=settings, params={**wanted, "after": after})
     except KeyboardInterrupt:
         return

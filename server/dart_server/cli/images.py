@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from dart_server.cli.session import address, ask, load_settings
+from dart_server.cli.session import address, load_settings, request
 from dart_server.cli.terminal import Json, fail, show, show_rows
 from dart_server.process.host_setup import builder_directory
 
@@ -112,7 +112,7 @@ def verify(
         fail(
             f"there is no image {name!r} (there is {', '.join(known) or 'none'}); build it: `dart-farm images build {name}`."
         )
-    own = None if ask(settings, "/v1/farm") is not None else _start_farm(settings)
+    own = None if request(settings, "/v1/farm") is not None else _start_farm(settings)
     url = address(settings)
     look = [sys.executable, str(_program("verify.py")), name, "--farm", url]
     look += [] if start_limit_s is None else ["--start-limit-s", str(start_limit_s)]
@@ -152,7 +152,7 @@ def _start_farm(settings: FarmSettings) -> subprocess.Popen[bytes]:
             start_new_session=True,
         )
     give_up_s = time.monotonic() + FARM_START_LIMIT_S
-    while ask(settings, "/v1/farm") is None:
+    while request(settings, "/v1/farm") is None:
         if farm.poll() is not None or time.monotonic() > give_up_s:
             farm.terminate()
             farm.wait()

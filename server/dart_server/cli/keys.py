@@ -15,11 +15,11 @@ from urllib.parse import quote
 
 import typer
 
-from dart_server.cli.session import ask, load_settings, require
+from dart_server.cli.session import load_settings, request, request_or_fail
 from dart_server.cli.terminal import Json, fail, plain, printable, show, show_rows
 
 if TYPE_CHECKING:
-    from dart_server.keys import Keys
+    from dart_server.keys import KeyStore
     from dart_server.settings import FarmSettings
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ DAY_S = 86_400.0
 HINTS = {"expires-at": "Write it with its zone, as 2030-01-31T12:00:00Z."}
 
 app = typer.Typer(help="The keys: list (the default), add, revoke.", invoke_without_command=True)
-alone = typer.Typer()
+key_app = typer.Typer()
 """`key`, the short form of `keys add`."""
 
 Name = Annotated[str, typer.Argument(help="Whom it is for.")]
@@ -53,10 +53,10 @@ def list_keys(offline: Offline = False, as_json: Json = False) -> None:
     rows = None if offline else _online(settings, "/v1/keys")
     if rows is None:
 
-        async def read(keys: Keys) -> list[dict[str, Any]]:
+        async def read(keys: KeyStore) -> list[dict[str, Any]]:
             return [view.model_dump(mode="json") for view in await keys.all()]
 
-        rows = _in_ledger(settings, read)
+        rows = _in_database(settings, read)
     show_rows(rows, COLUMNS, as_json)
 
 
@@ -101,14 +101,14 @@ def add(
     made = None if offline else _online(settings, "/v1/keys", "POST", body)
     if made is None:
 
-        async def make(keys: Keys) -> dict[str, Any]:
+        async def make(keys: KeyStore) -> dict[str, Any]:
             return (await keys.make(request)).model_dump(mode="json")
 
-        made = _in_ledger(settings, make)
+        made = _in_database(settings, make)
     typer.echo(json.dumps(made, ensure_ascii=False) if as_json else made["secret"])
 
 
-@alone.command("key")
+@key_app.command("key")
 def key(name: Name, scope: ScopeOption = "lease", as_json: Json = False) -> None:
     """Make a bearer key and print it, once: `keys add` without its options."""
     add(name, scope, as_json=as_json)
@@ -123,26 +123,26 @@ def revoke(
     """Refuse a key from now on; what runs under it ends."""
     settings = load_settings()
     if offline or _online(settings, f"/v1/keys/{quote(key_id, safe='')}", "DELETE") is None:
-        _in_ledger(settings, lambda keys: keys.revoke(key_id))
+        _in_database(settings, lambda keys: keys.revoke(key_id))
     show({"revoked": key_id}, f"revoked {key_id}", as_json)
 
 
 def _online(settings: FarmSettings, path: str, method: str = "GET", body: dict[str, Any] | None = None) -> Any | None:
     """What the farm answers; None when this user's own does not run. One that `DART_FARM_URL` names must answer."""
     if os.environ.get("DART_FARM_URL"):
-        return require(path, method, body=body, settings=settings)
-    return ask(settings, path, method, body=body)
+        return request_or_fail(path, method, body=body, settings=settings)
+    return request(settings, path, method, body=body)
 
 
-def _in_ledger(settings: FarmSettings, work: Callable[[Keys], Awaitable[T]]) -> T:
+def _in_database(settings: FarmSettings, work: Callable[[KeyStore], Awaitable[T]]) -> T:
     """Do it in the ledger. A farm that runs on it hears of it at its next look."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from dart_server.clock import SystemClock
     from dart_server.database.repository import Repository
     from dart_server.database.write_queue import Database
-    from dart_server.errors import ConfigError, FarmError
-    from dart_server.keys import Keys, nothing_stands_on
+    from dart_server.errors import ApiError, ConfigError
+    from dart_server.keys import KeyStore, ignore_key_end
     from dart_server.process import instance, state_directory
 
     async def run() -> T:
@@ -150,20 +150,20 @@ def _in_ledger(settings: FarmSettings, work: Callable[[Keys], Awaitable[T]]) -> 
         await database.start()
         try:
             clock = SystemClock()
-            return await work(Keys(Repository(database, clock), clock, nothing_stands_on))
+            return await work(KeyStore(Repository(database, clock), clock, ignore_key_end))
         finally:
             await database.aclose()
 
     try:
         state_directory.make_directories(settings)
         if instance.running_pid(settings) is None:
-            state_directory.take_over_old_layout(settings)
+            state_directory.migrate_legacy_layout(settings)
         return asyncio.run(run())
     except ConfigError as error:
         fail(str(error))
     except SQLAlchemyError as error:
         fail(f"the ledger cannot be used ({printable(str(error).splitlines()[0])}).", 1, hint="See `dart-farm doctor`.")
-    except FarmError as error:
+    except ApiError as error:
         fail(
             f"{error.detail.rstrip('.')}.", 2 if error.code == "invalid" else 1, error=error.code.value, hint=error.hint
         )

@@ -7,11 +7,11 @@ from urllib.parse import quote
 
 import typer
 
-from dart_server.cli.session import require, show_table
+from dart_server.cli.session import request_or_fail, show_table
 from dart_server.cli.terminal import Json, show, show_fields
 
-LEASE_COLUMNS = ("lease_id", "desktop_id", "fence", "owner", "expires_at", "claim_id", "labels")
-CLAIM_COLUMNS = ("claim_id", "position", "count", "priority", "waits_for", "owner", "deadline_at", "labels")
+LEASE_COLUMNS = ("lease_id", "desktop_id", "fencing_token", "owner", "expires_at", "claim_id", "labels")
+CLAIM_COLUMNS = ("claim_id", "position", "count", "priority", "waiting_for", "owner", "deadline_at", "labels")
 
 leases = typer.Typer(help="The active leases: list (the default), show, release.", invoke_without_command=True)
 claims = typer.Typer(help="The queue of claims: list (the default), show, cancel.", invoke_without_command=True)
@@ -33,7 +33,7 @@ def list_leases(as_json: Json = False) -> None:
 @leases.command("show")
 def show_lease(lease_id: Annotated[str, typer.Argument(metavar="LEASE")], as_json: Json = False) -> None:
     """One lease, ended ones too."""
-    show_fields(require(f"/v1/leases/{quote(lease_id, safe='')}"), as_json)
+    show_fields(request_or_fail(f"/v1/leases/{quote(lease_id, safe='')}"), as_json)
 
 
 @leases.command("release")
@@ -58,7 +58,7 @@ def list_claims(as_json: Json = False) -> None:
 @claims.command("show")
 def show_claim(claim_id: Annotated[str, typer.Argument(metavar="CLAIM")], as_json: Json = False) -> None:
     """One claim; its leases are named, their tokens are not shown."""
-    view: dict[str, Any] = require(f"/v1/claims/{quote(claim_id, safe='')}")
+    view: dict[str, Any] = request_or_fail(f"/v1/claims/{quote(claim_id, safe='')}")
     view.pop("leases", None)
     show_fields(view, as_json)
 
@@ -71,5 +71,5 @@ def cancel_claims(claim_ids: Annotated[list[str], typer.Argument(metavar="CLAIMâ
 
 def _each(path: str, ids: list[str], done: str, as_json: bool) -> None:
     for name in ids:
-        require(path + quote(name, safe=""), "DELETE")
+        request_or_fail(path + quote(name, safe=""), "DELETE")
     show({done: ids}, "\n".join(f"{done} {name}" for name in ids), as_json)

@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 import typer
 
-from dart_server.cli.session import require
+from dart_server.cli.session import request_or_fail
 from dart_server.cli.terminal import Json, fail, plain, printable, show, show_fields, show_rows
 
-COLUMNS = ("name", "kind", "ready", "standby", "making", "leased", "hits", "misses", "held_back", "labels")
+COLUMNS = ("name", "kind", "ready", "standby", "creating", "leased", "hits", "misses", "in_backoff", "labels")
 Name = Annotated[str, typer.Argument(metavar="POOL")]
 
 app = typer.Typer(help="The pools: list (the default), show, set, rm.", invoke_without_command=True)
@@ -26,7 +26,7 @@ def pools(context: typer.Context, as_json: Json = False) -> None:
 @app.command("list")
 def list_pools(as_json: Json = False) -> None:
     """Every pool as it is now."""
-    rows = require("/v1/pools")
+    rows = request_or_fail("/v1/pools")
     show_rows(rows if as_json else [{**row, **_told(row)} for row in rows], COLUMNS, as_json)
 
 
@@ -46,7 +46,7 @@ def _told(row: dict[str, Any]) -> dict[str, Any]:
 @app.command("show")
 def show_pool(name: Name, as_json: Json = False) -> None:
     """One pool with its specification."""
-    show_fields(require(_path(name)), as_json)
+    show_fields(request_or_fail(_path(name)), as_json)
 
 
 @app.command("set")
@@ -86,13 +86,13 @@ def set_pool(
         problem = error.errors(include_url=False)[0]
         option = ".".join(str(part) for part in problem["loc"])
         fail(f"{option + ': ' if option else ''}{plain(problem['msg'])}.")
-    show_fields(require(_path(name), "PUT", body=spec.model_dump(mode="json")), as_json)
+    show_fields(request_or_fail(_path(name), "PUT", body=spec.model_dump(mode="json")), as_json)
 
 
 @app.command("rm")
 def remove_pool(name: Name, as_json: Json = False) -> None:
     """Remove a pool: what waits in it goes, what is leased stays with its leases."""
-    require(_path(name), "DELETE")
+    request_or_fail(_path(name), "DELETE")
     show({"removed": name}, f"removed {name}", as_json)
 
 

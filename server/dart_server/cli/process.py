@@ -74,15 +74,15 @@ def serve(
     os.umask(0o077)
     try:
         state_directory.make_directories(settings)
-        with instance.sole_farm(settings):
-            state_directory.take_over_old_layout(settings)
+        with instance.exclusive_farm(settings):
+            state_directory.migrate_legacy_layout(settings)
             preflight.require(settings)
             idle_shutdown_s = settings.idle_shutdown_s if embedded else None
             daemon.run(
                 settings,
                 idle_shutdown_s=idle_shutdown_s,
-                when_bound=None if embedded else first_key,
-                when_serving=tell if as_json else None,
+                on_bound=None if embedded else ensure_admin_key,
+                on_serving=print_address if as_json else None,
             )
     except instance.AlreadyRunning as running:
         if not embedded:
@@ -96,19 +96,19 @@ def serve(
         fail(f"{error} {error.hint}".strip())
 
 
-def tell(noted: Mapping[str, Any]) -> None:
+def print_address(noted: Mapping[str, Any]) -> None:
     """One line of JSON for who started the farm and reads its output."""
     typer.echo(json.dumps(noted))
 
 
-def first_key(settings: FarmSettings) -> None:
+def ensure_admin_key(settings: FarmSettings) -> None:
     """Make the admin key before the first start and show it once, to a person at a terminal: standard error that leads elsewhere is a log,
     which hears only where the key lies. Raises `ConfigError`."""
-    from dart_server.keys import secret_file
+    from dart_server.keys import read_or_create_secret
 
     if settings.key_path.exists():
         return
-    secret = secret_file(settings.key_path, "dart")
+    secret = read_or_create_secret(settings.key_path, "dart")
     if sys.stderr.isatty():
         typer.echo(f"The admin key of this farm, shown this once: {secret}", err=True)
         typer.echo(f"Only its hash is in the ledger; commands on this host read it from {settings.key_path}.", err=True)

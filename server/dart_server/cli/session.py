@@ -42,7 +42,7 @@ def address(settings: FarmSettings) -> str:
     return given or instance.running_url(settings) or f"unix://{settings.uds or settings.socket_path}"
 
 
-def ask(
+def request(
     settings: FarmSettings,
     path: str,
     method: str = "GET",
@@ -75,7 +75,7 @@ def ask(
     except httpx.TransportError as error:
         if "SSL" in str(error) and "WRONG_VERSION_NUMBER" in str(error):
             hint = f"Use {url.replace('https://', 'http://', 1)}."
-            fail(f"who answers at {url} does not speak TLS.", 1, error="no_tls", hint=hint)
+            fail(f"who answers at {url} does not speak TLS.", 1, error="tls_required", hint=hint)
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             hint = "Name the certificate that signed it: SSL_CERT_FILE=PATH."
             fail(f"the certificate of the farm at {url} is not known here.", 1, error="untrusted", hint=hint)
@@ -95,7 +95,7 @@ def _refused(reply: httpx.Response) -> NoReturn:
     fail(f"the farm refused: {detail.rstrip('.')}.", exit_code, error=code, hint=hint)
 
 
-def require(
+def request_or_fail(
     path: str,
     method: str = "GET",
     *,
@@ -105,7 +105,7 @@ def require(
 ) -> Any:
     """The same of a farm that must be running; else the end with exit code 1."""
     chosen = settings or load_settings()
-    answer = ask(chosen, path, method, body=body, params=params)
+    answer = request(chosen, path, method, body=body, params=params)
     if answer is None:
         fail(
             f"no farm is running: nobody answers at {address(chosen)}.",
@@ -118,4 +118,4 @@ def require(
 
 def show_table(path: str, columns: Sequence[str], as_json: bool, *, params: Mapping[str, Any] | None = None) -> None:
     """The rows that the farm answers with."""
-    show_rows(require(path, params=params), columns, as_json)
+    show_rows(request_or_fail(path, params=params), columns, as_json)

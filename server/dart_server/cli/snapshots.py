@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from dart_server.cli.session import require, show_table
+from dart_server.cli.session import request_or_fail, show_table
 from dart_server.cli.terminal import Json, show, show_fields
 
 Name = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="Its id, or the name that its owner gave it.")]
@@ -30,7 +30,7 @@ def snapshots(
     if remove is not None:
         remove_snapshot(remove, as_json)
         return
-    columns = ("reason", "place") if quarantined else ("pause_ms", "last_used_at", "description")
+    columns = ("reason", "quarantine_path") if quarantined else ("pause_ms", "last_used_at", "description")
     show_table(
         "/v1/snapshots",
         ("snapshot_id", "kind", "name", "parent", "bytes", *columns),
@@ -42,14 +42,16 @@ def snapshots(
 @app.command("show")
 def show_snapshot(name: Name, as_json: Json = False) -> None:
     """One snapshot with its lineage."""
-    show_fields(require(_path(name)), as_json)
+    show_fields(request_or_fail(_path(name)), as_json)
 
 
 @app.command("rm")
 def remove_snapshot(name: Name, as_json: Json = False) -> None:
     """Delete a snapshot; desktops made from it live on."""
-    require(_path(name))  # the farm takes one that is not there for deleted: a person who mistyped wants to know
-    require(_path(name), "DELETE")
+    request_or_fail(
+        _path(name)
+    )  # the farm takes one that is not there for deleted: a person who mistyped wants to know
+    request_or_fail(_path(name), "DELETE")
     show({"removed": name}, f"removed {name}", as_json)
 
 

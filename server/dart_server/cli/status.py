@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dart_server.cli.session import ask, load_settings, require
-from dart_server.cli.terminal import Json, print_table, printable, show, table, text_of
+from dart_server.cli.session import load_settings, request, request_or_fail
+from dart_server.cli.terminal import Json, format_cell, print_table, printable, show, table
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -20,10 +20,10 @@ MB = 1e6
 ROWS = 15
 """Rows of each table of `top`."""
 EVENTS_BACK = 8
-LATEST = 2**62
+MAX_EVENT_ID = 2**62
 PARTS: dict[str, tuple[str, ...]] = {
-    "pools": ("name", "ready", "standby", "making", "leased", "hits", "misses", "held_back"),
-    "claims": ("claim_id", "position", "count", "priority", "waits_for", "owner", "created_at"),
+    "pools": ("name", "ready", "standby", "creating", "leased", "hits", "misses", "in_backoff"),
+    "claims": ("claim_id", "position", "count", "priority", "waiting_for", "owner", "created_at"),
     "leases": ("lease_id", "desktop_id", "owner", "expires_at", "labels"),
     "desktops": ("desktop_id", "state", "lease_id", "setup_key"),
     "events": ("id", "at", "kind", "desktop_id", "lease_id"),
@@ -33,7 +33,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 @app.command()
 def status(as_json: Json = False) -> None:
     """The running farm in numbers; exit code 0 also when none runs."""
-    view = ask(load_settings(), "/v1/farm")
+    view = request(load_settings(), "/v1/farm")
     if view is None:
         show({"running": False}, "no farm is running", as_json)
     else:
@@ -43,15 +43,15 @@ def status(as_json: Json = False) -> None:
 def _numbers(view: dict[str, Any]) -> list[str]:
     desktops = ", ".join(f"{count} {state}" for state, count in sorted(view["desktops"].items())) or "none"
     used, quota = view["snapshot_bytes"] / MB, view["snapshot_quota_bytes"] / MB
-    held_back = [f"held back  {text_of(reason)}" for reason in view.get("held_back") or ()]
+    in_backoff = [f"held back  {format_cell(reason)}" for reason in view.get("in_backoff") or ()]
     return [
         f"provider   {view['provider']}",
         f"desktops   {desktops} (at most {view['max_desktops']})",
         f"leases     {view['leases_active']}",
         f"snapshots  {view['snapshots']} ({used:.0f} of {quota:.0f} MB)",
         *(["draining   no claim is granted until `dart-farm drain --undo`"] if view.get("draining") else []),
-        *([f"short of   {view['short_of']}"] if view.get("short_of") else []),
-        *held_back,
+        *([f"short of   {view['capacity_limit_reason']}"] if view.get("capacity_limit_reason") else []),
+        *in_backoff,
     ]
 
 
@@ -89,9 +89,9 @@ def top(
 
 def _look() -> dict[str, Any]:
     settings = load_settings()
-    farm = require("/v1/farm", settings=settings)
-    found = {part: require(f"/v1/{part}", settings=settings) for part in PARTS if part != "events"}
-    events = require("/v1/events", settings=settings, params={"before": LATEST, "limit": EVENTS_BACK})
+    farm = request_or_fail("/v1/farm", settings=settings)
+    found = {part: request_or_fail(f"/v1/{part}", settings=settings) for part in PARTS if part != "events"}
+    events = request_or_fail("/v1/events", settings=settings, params={"before": MAX_EVENT_ID, "limit": EVENTS_BACK})
     return {"farm": farm, **found, "events": events}
 
 

@@ -2,7 +2,7 @@
 
 Rule: answers go to standard output: tables for people, with colour where it is a terminal, and with `--json` one JSON document.
 Refusals go to standard error: one sentence, or with `--json` one object `{"error", "detail", "hint"}`, also where the command line
-itself is wrong (`Commands`). Exit code 2 is wrong input, 1 that the command itself failed. What the farm tells is shown without its
+itself is wrong (`JsonErrorGroup`). Exit code 2 is wrong input, 1 that the command itself failed. What the farm tells is shown without its
 control characters: names and descriptions are other people's texts.
 """
 
@@ -37,7 +37,7 @@ def _remember(as_json: bool) -> bool:
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output, errors too.", callback=_remember)]
 
 
-class Commands(TyperGroup):
+class JsonErrorGroup(TyperGroup):
     """The whole command line: an unknown command, option or value is told as JSON, too, where `--json` stands on it."""
 
     def main(
@@ -66,7 +66,7 @@ class Commands(TyperGroup):
             sys.exit(2)
 
 
-def begin() -> None:
+def reset_output_mode() -> None:
     """A new command line: nothing of an earlier one in this process holds."""
     _as_json.set(False)
 
@@ -115,7 +115,7 @@ def show_fields(document: Row, as_json: bool) -> None:
         return
     width = max(map(len, document), default=0)
     for name, value in document.items():
-        typer.echo(f"{name:<{width}}  {text_of(value)}")
+        typer.echo(f"{name:<{width}}  {format_cell(value)}")
 
 
 def table(rows: Sequence[Row], columns: Sequence[str], title: str | None = None) -> Table:
@@ -126,26 +126,26 @@ def table(rows: Sequence[Row], columns: Sequence[str], title: str | None = None)
 
     made = Table(*(column.replace("_", " ") for column in columns), title=title, title_justify="left", box=SIMPLE_HEAD)
     for row in rows:
-        made.add_row(*(Text(_short(text_of(row.get(column)))) for column in columns))
+        made.add_row(*(Text(_short(format_cell(row.get(column)))) for column in columns))
     return made
 
 
 def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Columns under their names, for pipes."""
-    cells = [list(columns), *([text_of(row.get(column)) for column in columns] for row in rows)]
+    cells = [list(columns), *([format_cell(row.get(column)) for column in columns] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     for line in cells:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def text_of(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """A value in a cell: `-` for nothing, `name=value` for what has names."""
     if value is None or value == {} or value == []:
         return "-"
     if isinstance(value, Mapping):
-        return ",".join(f"{printable(str(name))}={text_of(inner)}" for name, inner in value.items())
+        return ",".join(f"{printable(str(name))}={format_cell(inner)}" for name, inner in value.items())
     if isinstance(value, list):
-        return ",".join(text_of(inner) for inner in value)
+        return ",".join(format_cell(inner) for inner in value)
     return printable(str(value))
 
 

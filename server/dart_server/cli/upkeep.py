@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dart_server.cli.process import STOP_TIMEOUT_S
-from dart_server.cli.session import ask, load_settings, require
+from dart_server.cli.session import load_settings, request, request_or_fail
 from dart_server.cli.terminal import Json, fail, show
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ def drain(
         fail("--undo and --wait do not go together.")
     settings = load_settings()
     if undo:
-        require(DRAIN_PATH, "DELETE", settings=settings)
+        request_or_fail(DRAIN_PATH, "DELETE", settings=settings)
         show({"draining": False}, "serving claims again", as_json)
         return
-    require(DRAIN_PATH, "POST", settings=settings)
+    request_or_fail(DRAIN_PATH, "POST", settings=settings)
     gives_up_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-    while (left := require("/v1/farm", settings=settings)["leases_active"]) and wait:
+    while (left := request_or_fail("/v1/farm", settings=settings)["leases_active"]) and wait:
         if time.monotonic() >= gives_up_s:
             fail(f"{left} leases are still held after {timeout_s:g} s; the farm goes on draining.", 1, error="timeout")
         time.sleep(LEASE_POLL_S)
@@ -64,7 +64,7 @@ def reap(
 
     settings = load_settings(provider=provider)
     if not force and not dry_run and instance.running_pid(settings) is not None:
-        leases_left = outwait_the_dead(settings)
+        leases_left = wait_for_abandoned_leases(settings)
         if leases_left:
             fail(
                 f"the farm is running and its {leases_left} leases are being renewed; stop it with `dart-farm stop`, or give --force.",
@@ -80,20 +80,20 @@ def reap(
     show({"dry_run": dry_run, "removed": removed}, "\n".join(lines), as_json)
 
 
-def outwait_the_dead(settings: FarmSettings) -> int:
+def wait_for_abandoned_leases(settings: FarmSettings) -> int:
     """Number of leases of the running farm that were renewed or made while those that nobody renews were waited for; 0 when none was."""
-    first = expiries(settings)
+    first = lease_expiries(settings)
     if not first:
         return 0
     now_s = time.time()
-    wait_s = max([now_s, *first.values()]) - now_s + EXPIRY_TICKS * settings.tick_s
+    wait_s = max([now_s, *first.values()]) - now_s + EXPIRY_TICKS * settings.tick_interval_s
     typer.echo(
         f"dart-farm: the farm has {len(first)} leases; waiting up to {wait_s:.0f} s for those of clients that are gone"
         " (--force does not wait)",
         err=True,
     )
     give_up_s = time.monotonic() + wait_s
-    while now := expiries(settings):
+    while now := lease_expiries(settings):
         alive = [lease_id for lease_id, ends_s in now.items() if ends_s != first.get(lease_id)]
         if alive or time.monotonic() >= give_up_s:
             return len(alive)
@@ -101,7 +101,7 @@ def outwait_the_dead(settings: FarmSettings) -> int:
     return 0
 
 
-def expiries(settings: FarmSettings) -> dict[str, float]:
+def lease_expiries(settings: FarmSettings) -> dict[str, float]:
     """When each lease that holds ends unless it is renewed, in seconds of the epoch; empty when no farm answers."""
-    leases = ask(settings, "/v1/leases") or ()
+    leases = request(settings, "/v1/leases") or ()
     return {lease["lease_id"]: datetime.fromisoformat(lease["expires_at"]).timestamp() for lease in leases}

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from dart_server.clock import Clock
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.wire import ErrorCode
 
 ADDRESS_BURST, ADDRESS_EVERY_S = 5, 12.0
@@ -87,8 +87,8 @@ def network_of(host: str | None) -> str:
     return str(ipaddress.ip_network((int(address), 64), strict=False))
 
 
-def _refused(where: str, wait_s: float) -> FarmError:
-    return FarmError(
+def _refused(where: str, wait_s: float) -> ApiError:
+    return ApiError(
         ErrorCode.TOO_MANY_REQUESTS,
         f"too many log-ins failed {where}",
         hint="Wait as long as Retry-After tells, then use the right key.",

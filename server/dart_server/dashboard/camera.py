@@ -119,7 +119,7 @@ class Camera:
             task.exception()
 
     async def _take(self, slot: Slot) -> Picture:
-        guest, fence = slot.guest, slot.fence
+        guest, fencing_token = slot.guest, slot.fencing_token
         if guest is None or slot.state is not DesktopState.LEASED:
             raise NoPicture("the desktop is being reset")
         headers = {"content-type": "application/json"}
@@ -127,7 +127,7 @@ class Camera:
             reply = await guest.request("POST", "/v1/step", timeout_s=TAKE_TIMEOUT_S, headers=headers, content=_REQUEST)
         except (GuestUnreachable, GuestTooLarge) as error:
             raise NoPicture(str(error)) from error
-        if current_slot(self._lease) is not slot or slot.fence != fence or slot.guest is not guest:
+        if current_slot(self._lease) is not slot or slot.fencing_token != fencing_token or slot.guest is not guest:
             raise NoPicture("the desktop was reset meanwhile")
         if reply.status != 200:
             raise NoPicture("the desktop's session does not answer")

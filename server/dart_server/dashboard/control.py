@@ -19,8 +19,8 @@ from dart_server.dashboard.camera import ViewOver, current_slot
 from dart_server.dashboard.inputs import Inputs
 from dart_server.dashboard.keysyms import MODIFIERS, key_name
 from dart_server.dashboard.rfb import KeyInput, PointerInput
-from dart_server.database.repository import EventNote, Repository
-from dart_server.errors import FarmError
+from dart_server.database.repository import NewEvent, Repository
+from dart_server.errors import ApiError
 from dart_server.guest.client import GuestChannel, GuestClient, GuestUnreachable
 from dart_server.guest.frames import frame_header
 from dart_server.records import LeaseRecord
@@ -135,13 +135,13 @@ class Controls:
             return held
         if held is not None:
             hint = "Wait until they let go; who does nothing loses the control after five minutes."
-            raise FarmError(ErrorCode.FENCED, "somebody else controls this desktop", hint=hint)
+            raise ApiError(ErrorCode.FENCED, "somebody else controls this desktop", hint=hint)
         slot = current_slot(lease)
         now = self._clock.monotonic()
         control = Control(lease, view_id, key_id, self._clock.time(), now)
         self._controls[lease.lease_id] = control
         control.sender = asyncio.get_running_loop().create_task(self._send(control))
-        self._note("takeover_started", control, slot.desktop_id, slot.fence)
+        self._note("takeover_started", control, slot.desktop_id, slot.fencing_token)
         return control
 
     def input(self, lease_id: str, view_id: str, said: KeyInput | PointerInput) -> bool:
@@ -163,7 +163,12 @@ class Controls:
             return
         del self._controls[lease_id]
         slot = control.lease.slot
-        self._note("takeover_ended", control, control.lease.desktop_id, slot.fence if slot else control.lease.fence)
+        self._note(
+            "takeover_ended",
+            control,
+            control.lease.desktop_id,
+            slot.fencing_token if slot else control.lease.fencing_token,
+        )
         control.waiting += control.hands.let_go()
         control.arrived.set()
         if control.sender is not None:
@@ -181,11 +186,11 @@ class Controls:
         for lease_id in list(self._controls):
             await self.let_go(lease_id)
 
-    def _note(self, kind: str, control: Control, desktop_id: str | None, fence: int) -> None:
+    def _note(self, kind: str, control: Control, desktop_id: str | None, fencing_token: int) -> None:
         data: dict[str, Any] = {"key_id": control.key_id}
         if kind == "takeover_ended":
             data |= {"inputs": control.inputs, "duration_s": round(self._clock.time() - control.since_s, 1)}
-        self._repository.add_event(EventNote(kind, desktop_id, control.lease.lease_id, fence, data))
+        self._repository.add_event(NewEvent(kind, desktop_id, control.lease.lease_id, fencing_token, data))
         self._inputs.turned(control.lease.lease_id)
 
     async def _send(self, control: Control) -> None:

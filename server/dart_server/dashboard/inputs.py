@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dart_server import wire
-from dart_server.clock import Clock, utc, within
+from dart_server.clock import Clock, utc, wait_for
 
 MOST = 4096
 """Inputs kept for one lease; who listens too seldom misses the oldest, and is told."""
@@ -28,7 +28,7 @@ class _Tape:
 
     asked_s: float
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
-    inputs: deque[wire.PersonInput] = field(default_factory=deque)
+    inputs: deque[wire.HumanInput] = field(default_factory=deque)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -45,7 +45,7 @@ class Inputs:
         if tape is None:
             return
         said = {"number": next(tape.numbers), "at": utc(at_s), "events": list(events)}
-        tape.inputs.append(wire.PersonInput.model_validate(said))
+        tape.inputs.append(wire.HumanInput.model_validate(said))
         if len(tape.inputs) > MOST:
             tape.inputs.popleft()
         tape.changed.set()
@@ -55,7 +55,7 @@ class Inputs:
         if lease_id in self._tapes:
             self._tapes[lease_id].changed.set()
 
-    async def listen(self, lease_id: str, after: int, wait_s: float) -> tuple[list[wire.PersonInput], int]:
+    async def listen(self, lease_id: str, after: int, wait_s: float) -> tuple[list[wire.HumanInput], int]:
         """Inputs with a number above `after`, waiting up to `wait_s` for the first, and how many of those are gone already."""
         tape = self._tapes.setdefault(lease_id, _Tape(self._clock.monotonic()))
         tape.asked_s = self._clock.monotonic()
@@ -63,7 +63,7 @@ class Inputs:
         if not fresh and wait_s:
             tape.changed.clear()
             with contextlib.suppress(TimeoutError):
-                await within(self._clock, wait_s, tape.changed.wait())
+                await wait_for(self._clock, wait_s, tape.changed.wait())
             tape.asked_s = self._clock.monotonic()
             fresh = [said for said in tape.inputs if said.number > after]
         missed = fresh[0].number - after - 1 if fresh else 0

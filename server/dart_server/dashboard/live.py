@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from fastapi import WebSocket, WebSocketDisconnect
 
-from dart_server.clock import Clock, within
+from dart_server.clock import Clock, wait_for
 from dart_server.dashboard import rfb, tiles
 from dart_server.dashboard.camera import Camera, NoPicture, Picture, ViewOver
 from dart_server.dashboard.control import Controls
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.records import LeaseRecord
 from dart_server.wire import ErrorCode
 
@@ -93,7 +93,7 @@ class LiveView:
             match task.exception():
                 case ViewOver() as error:
                     return OVER, str(error)
-                case FarmError() as error:
+                case ApiError() as error:
                     return LOST, error.detail[:100]
                 case rfb.BadMessage() as error:
                     return BROKEN, str(error)[:100]
@@ -108,8 +108,8 @@ class LiveView:
         while not self._session_ended.is_set():
             await self._allowed()
             with contextlib.suppress(TimeoutError):
-                await within(self._clock, CHECK_S, self._session_ended.wait())
-        raise FarmError(ErrorCode.UNAUTHENTICATED, "the session has ended")
+                await wait_for(self._clock, CHECK_S, self._session_ended.wait())
+        raise ApiError(ErrorCode.UNAUTHENTICATED, "the session has ended")
 
     def _interval(self) -> float:
         return FAST_S if self._clock.monotonic() < self._busy_until_s else SLOW_S

@@ -44,7 +44,7 @@ class Step:
     at_s: float
     owner: str
     lease_id: str
-    fence: int
+    fencing_token: int
     events: list[wire.InputEvent]
     duration_s: float
     picture: bytes | None = None
@@ -68,7 +68,7 @@ class Replay:
         self,
         lease: LeaseRecord,
         desktop_id: str,
-        fence: int,
+        fencing_token: int,
         request: wire.StepRequest,
         frame: bytes | bytearray,
         duration_s: float,
@@ -81,7 +81,7 @@ class Replay:
             at_s=self._clock.time(),
             owner=lease.owner,
             lease_id=lease.lease_id,
-            fence=fence,
+            fencing_token=fencing_token,
             events=[shortened(event) for event in request.events[:MOST_EVENTS]],
             duration_s=duration_s,
         )

@@ -22,7 +22,7 @@ from dart_server.dashboard.samples import INTERVAL_S, Samples, Timings, host_num
 from dart_server.dashboard.sessions import Sessions
 from dart_server.dashboard.tickets import Tickets
 from dart_server.database.repository import Repository
-from dart_server.keys import Keys
+from dart_server.keys import KeyStore
 from dart_server.leases.service import Leases
 from dart_server.pool.service import Pool
 from dart_server.settings import FarmSettings
@@ -37,7 +37,7 @@ class Dashboard:
     def __init__(
         self,
         settings: FarmSettings,
-        keys: Keys,
+        keys: KeyStore,
         pool: Pool,
         leases: Leases,
         repository: Repository,

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from dart_server.clock import Clock
-from dart_server.errors import FarmError
-from dart_server.ids import hash_secret, new_secret, same_secret
-from dart_server.keys import Keys, Principal
+from dart_server.errors import ApiError
+from dart_server.ids import hash_secret, new_secret, secrets_equal
+from dart_server.keys import KeyStore, Principal
 from dart_server.wire import ErrorCode
 
 COOKIE = "dart_session"
@@ -47,7 +47,7 @@ class Session:
 class Sessions:
     """All log-ins of one farm."""
 
-    def __init__(self, keys: Keys, clock: Clock) -> None:
+    def __init__(self, keys: KeyStore, clock: Clock) -> None:
         self._keys = keys
         self._clock = clock
         self._sessions: OrderedDict[str, Session] = OrderedDict()
@@ -72,10 +72,10 @@ class Sessions:
         session = self._sessions.get(digest)
         if session is None or now >= min(session.until_s, session.used_s + IDLE_S):
             self._sessions.pop(digest, None)
-            raise FarmError(ErrorCode.UNAUTHENTICATED, "the session has ended", hint="Log in again.")
+            raise ApiError(ErrorCode.UNAUTHENTICATED, "the session has ended", hint="Log in again.")
         try:
             principal = await self._keys.principal(session.authorization)
-        except FarmError:
+        except ApiError:
             self._sessions.pop(digest, None)
             raise
         session.used_s = now
@@ -89,7 +89,7 @@ class Sessions:
         if session is not None:
             session.ended.set()
 
-    def cut(self, key_id: str) -> None:
+    def cancel_key(self, key_id: str) -> None:
         """A key has ended: so have its sessions, and the live views opened in them."""
         for digest, session in list(self._sessions.items()):
             if session.key_id == key_id:
@@ -109,11 +109,11 @@ def check_origin(headers: Mapping[str, str]) -> str:
     except ValueError:
         origin = urlsplit("")
     if origin.scheme not in ("http", "https") or not host or origin.netloc != host:
-        raise FarmError(ErrorCode.FORBIDDEN, "this request did not come from the farm's own page")
+        raise ApiError(ErrorCode.FORBIDDEN, "this request did not come from the farm's own page")
     return origin.scheme
 
 
 def check_csrf(session: Session, given: str | None) -> None:
     """Raises `forbidden` when a change does not carry the session's own token."""
-    if not given or not same_secret(given, session.csrf):
-        raise FarmError(ErrorCode.FORBIDDEN, "the request lacks the session's token", hint="Reload the page.")
+    if not given or not secrets_equal(given, session.csrf):
+        raise ApiError(ErrorCode.FORBIDDEN, "the request lacks the session's token", hint="Reload the page.")

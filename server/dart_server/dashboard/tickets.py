@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from dart_server.clock import Clock
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.ids import hash_secret, new_secret
 from dart_server.wire import ErrorCode
 
@@ -38,5 +38,5 @@ class Tickets:
         key, until_s = self._tickets.pop(hash_secret(ticket), ("", 0.0))
         if not key or self._clock.monotonic() >= until_s:
             hint = "Ask for another address, or log in with a key."
-            raise FarmError(ErrorCode.UNAUTHENTICATED, "this address has been used or is too old", hint=hint)
+            raise ApiError(ErrorCode.UNAUTHENTICATED, "this address has been used or is too old", hint=hint)
         return key

@@ -8,7 +8,7 @@ from typing import Any
 
 from dart_server import wire
 from dart_server.dashboard.replay import Step
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.farm import Farm, package_version
 from dart_server.keys import Principal, Scope
 from dart_server.records import LeaseRecord, Slot
@@ -25,12 +25,12 @@ async def key_names(farm: Farm) -> dict[str, str]:
 
 def may_control(principal: Principal, lease: LeaseRecord) -> bool:
     """Whether the key may take over the desktop of a lease: its owner's, or admin."""
-    return principal.scope is not Scope.READ and principal.may_touch(lease.owner)
+    return principal.scope is not Scope.READ and principal.may_access(lease.owner)
 
 
 def visible_leases(farm: Farm, principal: Principal) -> dict[str, LeaseRecord]:
     """By id, the active leases that a key may see."""
-    return {lease.lease_id: lease for lease in farm.leases.active if principal.may_touch(lease.owner)}
+    return {lease.lease_id: lease for lease in farm.leases.active if principal.may_access(lease.owner)}
 
 
 async def overview(farm: Farm, principal: Principal) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def queue(farm: Farm, principal: Principal, names: dict[str, str]) -> list[dict[
             "wants": f"{view.count} × {view.setup_key[:12] if view.setup_key else view.snapshot_id or view.shape.image}",
             "age_s": round(now_s - view.created_at.timestamp(), 1),
             "priority": view.priority,
-            "waits_for": view.waits_for,
+            "waiting_for": view.waiting_for,
         }
         for view in farm.claims.queue(principal)
     ]
@@ -86,12 +86,12 @@ def pools(farm: Farm) -> list[dict[str, Any]]:
             "ready": view.ready,
             "warm": view.spec.warm,
             "standby": view.standby,
-            "standby_wanted": view.spec.standby,
-            "making": view.making,
+            "standby_desired": view.spec.standby,
+            "creating": view.creating,
             "leased": view.leased,
             "hits": view.hits,
             "misses": view.misses,
-            "held_back": view.held_back,
+            "in_backoff": view.in_backoff,
         }
         for view in farm.pool.views()
     ]
@@ -112,7 +112,7 @@ def desktop(farm: Farm, slot: Slot, leases: dict[str, LeaseRecord], names: dict[
         "provider": slot.provider,
         "image": slot.shape.image,
         "resolution": list(slot.shape.resolution),
-        "fence": slot.fence,
+        "fencing_token": slot.fencing_token,
         "lease_id": slot.lease_id,
         "owner": names.get(lease.owner, lease.owner) if lease else None,
         "labels": lease.labels if lease else {},
@@ -143,7 +143,7 @@ def find_slot(farm: Farm, desktop_id: str, principal: Principal) -> Slot:
     """A desktop that the key may see. Raises `not_found`."""
     slot = farm.pool.slots.get(desktop_id)
     if slot is None or not sees(slot, visible_leases(farm, principal), principal):
-        raise FarmError(ErrorCode.NOT_FOUND, f"there is no desktop {desktop_id}")
+        raise ApiError(ErrorCode.NOT_FOUND, f"there is no desktop {desktop_id}")
     return slot
 
 
@@ -151,7 +151,7 @@ def find_lease(farm: Farm, lease_id: str, principal: Principal) -> LeaseRecord:
     """An active lease that the key may see. Raises `not_found`."""
     lease = visible_leases(farm, principal).get(lease_id)
     if lease is None:
-        raise FarmError(ErrorCode.NOT_FOUND, f"there is no active lease {lease_id}")
+        raise ApiError(ErrorCode.NOT_FOUND, f"there is no active lease {lease_id}")
     return lease
 
 
@@ -186,14 +186,14 @@ def event_row(event: wire.Event, names: dict[str, str]) -> dict[str, Any]:
         "at": event.at.timestamp(),
         "kind": event.kind,
         "lease_id": event.lease_id,
-        "fence": event.fence,
+        "fencing_token": event.fencing_token,
         "data": data,
     }
 
 
 def steps(farm: Farm, desktop_id: str, principal: Principal) -> list[Step]:
     """The last steps of a desktop that the key may see."""
-    return [step for step in farm.dashboard.replay.steps(desktop_id) if principal.may_touch(step.owner)]
+    return [step for step in farm.dashboard.replay.steps(desktop_id) if principal.may_access(step.owner)]
 
 
 def step_row(step: Step) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def step_row(step: Step) -> dict[str, Any]:
         "number": step.number,
         "at": step.at_s,
         "lease_id": step.lease_id,
-        "fence": step.fence,
+        "fencing_token": step.fencing_token,
         "events": [event.model_dump(mode="json") for event in step.events],
         "duration_ms": round(step.duration_s * 1000, 1),
         "picture": step.picture is not None,

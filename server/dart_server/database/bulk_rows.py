@@ -16,11 +16,11 @@ from sqlalchemy import Connection, Dialect, Insert, Table, Update
 
 MOST = 64
 """Rows of one text."""
-WHICH = "which"
+ROW_KEY = "row_key"
 """The value that says which row an update is of."""
 
 
-class Together:
+class BulkStatement:
     """An insert, or an update of one row by its key, in texts for SQLite. `names`: of the values that every row brings."""
 
     def __init__(self, statement: Insert | Update, names: tuple[str, ...], dialect: Dialect) -> None:
@@ -46,7 +46,7 @@ class Together:
         """What brings each value to what the driver takes."""
         found: list[tuple[str, Callable[[Any], Any] | None]] = []
         for name in self._names:
-            column = self._table.c[self._key if name == WHICH and self._key is not None else name]
+            column = self._table.c[self._key if name == ROW_KEY and self._key is not None else name]
             found.append((name, column.type.dialect_impl(self._dialect).bind_processor(self._dialect)))
         return found
 
@@ -58,15 +58,15 @@ class Together:
         rows = ", ".join([row] * nrows)
         if self._key is None:
             return f'INSERT INTO "{self._table.name}" ({", ".join(names)}) VALUES {rows}'
-        changes = ", ".join(f"{name} = given.{name}" for name in names if name != f'"{WHICH}"')
-        found = f'"{self._table.name}"."{self._key}" = given."{WHICH}"'
+        changes = ", ".join(f"{name} = given.{name}" for name in names if name != f'"{ROW_KEY}"')
+        found = f'"{self._table.name}"."{self._key}" = given."{ROW_KEY}"'
         given = f"WITH given ({', '.join(names)}) AS (VALUES {rows})"
         return f'{given} UPDATE "{self._table.name}" SET {changes} FROM given WHERE {found}'
 
     def execute(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute it for all rows, in as few steps as may be."""
         if self._key is not None and len(rows) > 1:
-            rows = list({row[WHICH]: row for row in rows}.values())
+            rows = list({row[ROW_KEY]: row for row in rows}.values())
         begin = 0
         while begin < len(rows):
             nrows = min(MOST, 1 << (len(rows) - begin).bit_length() - 1)

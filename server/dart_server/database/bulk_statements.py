@@ -1,6 +1,6 @@
 """The ledger's frequent statements: built once, executed many at a time.
 
-Role: `Prepared` is one of them with the values of one row; `execute_all` gives a transaction's statements to the database, rows of the
+Role: `BoundStatement` is one of them with the values of one row; `execute_all` gives a transaction's statements to the database, rows of the
 same statement together. Rule: building a statement costs more than executing it, so the frequent ones are built once, at import, on tables
 and not on mapped classes. Rows of one statement keep their order; statements of different `rank` may change places, so ranks are given such
 that this changes nothing: a row is inserted before it is updated, events come last, and two updates of one table touch different columns.
@@ -18,32 +18,32 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, Executable, Insert, Table, Update
 from sqlalchemy.orm import DeclarativeBase
 
-from dart_server.database.bulk_rows import Together
+from dart_server.database.bulk_rows import BulkStatement
 
 UPDATES_FROM = (3, 33)
 """SQLite's version from which an update may take its values from rows; an older one is given them one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Frequent:
+class StatementTemplate:
     """A statement that is executed often. `rank`: lower ones are executed first among those between two ordinary statements."""
 
     statement: Insert | Update
     rank: int
 
-    def __call__(self, **values: Any) -> Prepared:
-        return Prepared(self, values)
+    def __call__(self, **values: Any) -> BoundStatement:
+        return BoundStatement(self, values)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
+class BoundStatement:
     """A frequent statement with the values of one row."""
 
-    frequent: Frequent
+    template: StatementTemplate
     values: Mapping[str, Any]
 
 
-Statement = Executable | Prepared
+Statement = Executable | BoundStatement
 
 
 def table_of(row: type[DeclarativeBase]) -> Table:
@@ -55,26 +55,26 @@ def table_of(row: type[DeclarativeBase]) -> Table:
 
 def execute_all(connection: Connection, statements: Sequence[Statement]) -> None:
     """Execute them. An ordinary statement finds everything before it done."""
-    rows: dict[Frequent, list[Mapping[str, Any]]] = {}
+    rows: dict[StatementTemplate, list[Mapping[str, Any]]] = {}
     for statement in statements:
-        if isinstance(statement, Prepared):
-            rows.setdefault(statement.frequent, []).append(statement.values)
+        if isinstance(statement, BoundStatement):
+            rows.setdefault(statement.template, []).append(statement.values)
         else:
             _flush(connection, rows)
             connection.execute(statement)
     _flush(connection, rows)
 
 
-def _flush(connection: Connection, rows: dict[Frequent, list[Mapping[str, Any]]]) -> None:
-    for frequent in sorted(rows, key=lambda each: each.rank):
-        found = rows[frequent]
+def _flush(connection: Connection, rows: dict[StatementTemplate, list[Mapping[str, Any]]]) -> None:
+    for template in sorted(rows, key=lambda each: each.rank):
+        found = rows[template]
         if connection.dialect.name == "sqlite" and sqlite3.sqlite_version_info >= UPDATES_FROM:
-            _together(frequent, tuple(found[0]), connection.dialect).execute(connection, found)
+            _bulk_statement(template, tuple(found[0]), connection.dialect).execute(connection, found)
         else:
-            connection.execute(frequent.statement, found)
+            connection.execute(template.statement, found)
     rows.clear()
 
 
 @lru_cache(maxsize=64)
-def _together(frequent: Frequent, names: tuple[str, ...], dialect: Dialect) -> Together:
-    return Together(frequent.statement, names, dialect)
+def _bulk_statement(template: StatementTemplate, names: tuple[str, ...], dialect: Dialect) -> BulkStatement:
+    return BulkStatement(template.statement, names, dialect)

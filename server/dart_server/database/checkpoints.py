@@ -20,13 +20,13 @@ EVERY_COMMITS = 64
 """Of a busy farm's commits these fill about 4 MiB of the log."""
 LONG_PAGES = 4096
 """The log is begun anew from here (16 MiB)."""
-LOST_PAGES = 16 * LONG_PAGES
+AUTOCHECKPOINT_PAGES = 16 * LONG_PAGES
 """A log of this length (256 MiB) is carried over by the commit that finds it, should ours have failed for so long."""
 BUSY_S = 0.1
 """How long beginning anew waits for those who read, and so may hold writers up; it is tried again after more commits."""
 
 
-class Checkpoints:
+class CheckpointThread:
     """Those of one database file, by its absolute path, from `start` to `stop`."""
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class Checkpoints:
         self._thread = threading.Thread(target=self._run, name="dart-checkpoints", daemon=True)
         self._thread.start()
 
-    def committed(self) -> None:
+    def note_commit(self) -> None:
         """The writer has made one more commit."""
         self._commits += 1
         if self._commits >= EVERY_COMMITS:
@@ -64,14 +64,14 @@ class Checkpoints:
             if self._ended:
                 return
             try:
-                self.carry()
+                self.checkpoint()
                 self._failing = False
             except sqlite3.Error as error:
                 if not self._failing:
                     log.warning("the ledger's log cannot be carried into its database now: %s", error)
                 self._failing = True
 
-    def carry(self) -> None:
+    def checkpoint(self) -> None:
         """Carry over what was committed so far. Raises `sqlite3.Error`."""
         # A connection of its own each time: the file may be another one since the last.
         with closing(sqlite3.connect(f"{self._path.as_uri()}?mode=rw", uri=True, timeout=BUSY_S)) as connection:

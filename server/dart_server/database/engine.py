@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from dart_server.database.checkpoints import LOST_PAGES
+from dart_server.database.checkpoints import AUTOCHECKPOINT_PAGES
 from dart_server.errors import ConfigError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -24,7 +24,7 @@ BUSY_MS = 2000
 FARM_LOCK = 0x64617274
 """Advisory lock of a PostgreSQL database that one farm holds while it lives ("dart")."""
 MIGRATION_LOCK = FARM_LOCK + 1
-PATIENT = {
+POSTGRES_CONNECT_ARGS = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -51,17 +51,19 @@ OUTAGES_POSTGRES = ("08", "40", "53", "57", "58", "F0", "XX", "25006", "55P03", 
 login and database, which an administrator may be changing."""
 
 
-class LedgerTaken(Exception):
+class DatabaseInUse(Exception):
     """Another farm holds this database."""
 
 
-def make_engine(url: str, *, sole: bool) -> Engine:
-    """The engine of a database; `sole`: a PostgreSQL one is held for this process alone, and an SQLite one's commits make no checkpoints
+def make_engine(url: str, *, exclusive: bool) -> Engine:
+    """The engine of a database; `exclusive`: a PostgreSQL one is held for this process alone, and an SQLite one's commits make no checkpoints
     (`checkpoints` does) but for a log that was lost sight of. Raises `ConfigError`."""
     parsed = parse_url(url)
     given: dict[str, Any] = {}
     if parsed.get_backend_name() == "postgresql":
-        given["connect_args"] = {name: value for name, value in PATIENT.items() if name not in parsed.query}
+        given["connect_args"] = {
+            name: value for name, value in POSTGRES_CONNECT_ARGS.items() if name not in parsed.query
+        }
     try:
         # What a refused statement was given (labels, hashes of tokens) is in no error, and so in no log.
         engine = create_engine(parsed, hide_parameters=True, **given)
@@ -70,9 +72,9 @@ def make_engine(url: str, *, sole: bool) -> Engine:
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _sqlite_connected)
         event.listen(engine, "begin", _sqlite_begin)
-        if sole:
+        if exclusive:
             event.listen(engine, "connect", _sqlite_checkpoints_late)
-    elif sole:
+    elif exclusive:
         event.listen(engine, "connect", _hold_postgres)
     return engine
 
@@ -99,7 +101,7 @@ def parse_url(url: str) -> URL:
 
 def is_outage(error: Exception) -> bool:
     """Whether the database is at fault (True), or the statement."""
-    if isinstance(error, LedgerTaken):
+    if isinstance(error, DatabaseInUse):
         return True
     if not isinstance(error, DBAPIError):
         return False
@@ -144,7 +146,7 @@ def _sqlite_connected(connection: Any, _record: Any) -> None:
 
 
 def _sqlite_checkpoints_late(connection: Any, _record: Any) -> None:
-    connection.execute(f"PRAGMA wal_autocheckpoint={LOST_PAGES}")
+    connection.execute(f"PRAGMA wal_autocheckpoint={AUTOCHECKPOINT_PAGES}")
 
 
 def _sqlite_begin(connection: Connection) -> None:
@@ -158,4 +160,4 @@ def _hold_postgres(connection: Any, _record: Any) -> None:
     connection.commit()
     if not held:
         connection.close()
-        raise LedgerTaken("another farm uses this database; give each farm a database of its own")
+        raise DatabaseInUse("another farm uses this database; give each farm a database of its own")

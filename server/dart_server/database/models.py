@@ -16,7 +16,7 @@ class Base(DeclarativeBase):
 
 
 class DesktopRow(Base):
-    """One desktop slot; `fence` only grows. A row is written before the desktop is made and kept after it is gone."""
+    """One desktop slot; `fencing_token` only grows. A row is written before the desktop is made and kept after it is gone."""
 
     __tablename__ = "desktops"
 
@@ -25,7 +25,7 @@ class DesktopRow(Base):
     image_digest: Mapped[str] = mapped_column(String(80))
     provider: Mapped[str] = mapped_column(String(32))
     state: Mapped[str] = mapped_column(String(16), index=True)
-    fence: Mapped[int] = mapped_column(Integer)
+    fencing_token: Mapped[int] = mapped_column(Integer)
     lease_id: Mapped[str | None] = mapped_column(String(64))
     snapshot_id: Mapped[str | None] = mapped_column(String(64))
     setup_key: Mapped[str | None] = mapped_column(String(64))
@@ -45,7 +45,7 @@ class LeaseRow(Base):
     token_sha256: Mapped[str] = mapped_column(String(64))
     state: Mapped[str] = mapped_column(String(16), index=True)
     desktop_id: Mapped[str | None] = mapped_column(String(64))
-    fence: Mapped[int] = mapped_column(Integer)
+    fencing_token: Mapped[int] = mapped_column(Integer)
     shape: Mapped[str] = mapped_column(String(512))
     image_digest: Mapped[str] = mapped_column(String(80))
     setup_key: Mapped[str | None] = mapped_column(String(64))
@@ -62,7 +62,7 @@ class LeaseRow(Base):
 class SnapshotRow(Base):
     """One live snapshot. `state`: writing, ready, quarantined, deleted; `reason` and `ended_at` tell why and when it left `ready`.
 
-    `files_bytes` is the part of `bytes` that descendants stand on; `place` is where a person finds a quarantined one.
+    `files_bytes` is the part of `bytes` that descendants stand on; `quarantine_path` is where a person finds a quarantined one.
     """
 
     __tablename__ = "snapshots"
@@ -85,7 +85,7 @@ class SnapshotRow(Base):
     processes: Mapped[int | None] = mapped_column(Integer)
     pause_s: Mapped[float | None] = mapped_column(Float)
     reason: Mapped[str | None] = mapped_column(String(500))
-    place: Mapped[str | None] = mapped_column(String(500))
+    quarantine_path: Mapped[str | None] = mapped_column(String(500))
     ended_at: Mapped[float | None] = mapped_column(Float)
 
 
@@ -157,5 +157,5 @@ class EventRow(Base):
     kind: Mapped[str] = mapped_column(String(48), index=True)
     desktop_id: Mapped[str | None] = mapped_column(String(64), index=True)
     lease_id: Mapped[str | None] = mapped_column(String(64), index=True)
-    fence: Mapped[int | None] = mapped_column(Integer)
+    fencing_token: Mapped[int | None] = mapped_column(Integer)
     data: Mapped[dict[str, Any]] = mapped_column(JSON)

@@ -12,11 +12,11 @@ from dart_server.database.repository import Repository
 from dart_server.database.write_queue import Database
 
 EVERY_S = 1.0
-EVENTS, OTHERS = 3000, 500
+EVENTS, BATCH_ROWS = 3000, 500
 """Rows of a piece: more than the fastest farm that was measured writes in that time, with some four events for each lease."""
 SELDOM = 10
 """Snapshots and keys, which are made more slowly, have a piece of every so many."""
-BEHIND = 1000
+MAX_PENDING_WRITES = 1000
 """Writes that wait: then there is something better to do."""
 DAY_S = 86_400.0
 FOR_EVER = 0.0
@@ -35,19 +35,19 @@ class Retention:
         self._pieces = 0
 
     async def tick(self) -> None:
-        """Raises `LedgerAway`."""
+        """Raises `DatabaseUnavailableError`."""
         now_s = self._clock.monotonic()
         if not (self._days or self._events) or now_s < self._not_before_s:
             return
         self._not_before_s = now_s + EVERY_S
-        if self._database.away is not None or self._database.waiting > BEHIND:
+        if self._database.unavailable_reason is not None or self._database.pending_writes > MAX_PENDING_WRITES:
             return
         before = self._clock.time() - self._days * DAY_S if self._days else FOR_EVER
-        if await self._repository.remembers_too_much(before, self._events or None):
-            self._repository.forget_events(before, EVENTS, most=self._events or None)
-        self._repository.forget_leases(before, OTHERS)
-        self._repository.forget_desktops(before, OTHERS)
+        if await self._repository.has_expired_events(before, self._events or None):
+            self._repository.delete_old_events(before, EVENTS, max_events=self._events or None)
+        self._repository.delete_old_leases(before, BATCH_ROWS)
+        self._repository.delete_old_desktops(before, BATCH_ROWS)
         if self._pieces % SELDOM == 0:
-            self._repository.forget_snapshots(before, OTHERS)
-            self._repository.forget_keys(before, OTHERS)
+            self._repository.delete_old_snapshots(before, BATCH_ROWS)
+            self._repository.delete_old_keys(before, BATCH_ROWS)
         self._pieces += 1

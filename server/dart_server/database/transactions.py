@@ -15,34 +15,34 @@ from sqlalchemy import Executable, Row, bindparam, delete, insert, select, updat
 from sqlalchemy.exc import SQLAlchemyError
 
 from dart_server.clock import Clock
-from dart_server.database.bulk_statements import Frequent, Statement, execute_all, table_of
-from dart_server.database.checkpoints import Checkpoints
-from dart_server.database.engine import LedgerTaken, is_outage, make_engine, upgrade
+from dart_server.database.bulk_statements import Statement, StatementTemplate, execute_all, table_of
+from dart_server.database.checkpoints import CheckpointThread
+from dart_server.database.engine import DatabaseInUse, is_outage, make_engine, upgrade
 from dart_server.database.models import WriterRow
 from dart_server.errors import ConfigError
 from dart_server.ids import new_id
 
-FARM = "farm"
+FARM_WRITER_ID = "farm"
 """The writer that is the farm itself, of which there is one."""
 START_S, START_POLL_S = 10.0, 0.2
 """How long a start waits for the last one's connection to be noticed as dead."""
 
 _TABLE = table_of(WriterRow)
-_NUMBER = Frequent(update(_TABLE).where(_TABLE.c.writer_id == bindparam("which")), rank=10)
+_NUMBER = StatementTemplate(update(_TABLE).where(_TABLE.c.writer_id == bindparam("row_key")), rank=10)
 """The one statement of every transaction, its last."""
 
 
-class Commits:
-    """One writer of a database. `sole`: it is the farm, and no other may be at work there."""
+class TransactionWriter:
+    """One writer of a database. `exclusive`: it is the farm, and no other may be at work there."""
 
-    def __init__(self, url: str, clock: Clock, *, sole: bool) -> None:
-        self._engine = make_engine(url, sole=sole)
+    def __init__(self, url: str, clock: Clock, *, exclusive: bool) -> None:
+        self._engine = make_engine(url, exclusive=exclusive)
         self._clock = clock
-        self._writer = FARM if sole else new_id("writer")
+        self._writer = FARM_WRITER_ID if exclusive else new_id("writer")
         self._number = 0
-        self._sole = sole
-        self._checkpoints: Checkpoints | None = None
-        self.seen_at: float | None = None
+        self._sole = exclusive
+        self._checkpoints: CheckpointThread | None = None
+        self.last_write_at: float | None = None
         """When this writer's former life wrote last, None when it had none."""
 
     def start(self) -> None:
@@ -53,7 +53,7 @@ class Commits:
                 upgrade(self._engine)
                 self._enter()
                 break
-            except LedgerTaken as error:
+            except DatabaseInUse as error:
                 if time.monotonic() >= deadline_s:
                     raise ConfigError(f"DART_DB_URL: {error}.") from error
             except SQLAlchemyError as error:
@@ -73,7 +73,7 @@ class Commits:
             # However the URL writes it; empty when the database is in memory.
             file = connection.exec_driver_sql("SELECT file FROM pragma_database_list WHERE name = 'main'").scalar()
         if file:
-            self._checkpoints = Checkpoints(Path(file))
+            self._checkpoints = CheckpointThread(Path(file))
             self._checkpoints.start()
 
     def _enter(self) -> None:
@@ -84,22 +84,22 @@ class Commits:
             if row is None:
                 connection.execute(insert(WriterRow).values(writer_id=self._writer, number=0, at=self._clock.time()))
             else:
-                self._number, self.seen_at = row.number, row.at
+                self._number, self.last_write_at = row.number, row.at
 
-    def new_number(self) -> int:
+    def next_transaction_number(self) -> int:
         """The number of the next transaction."""
         self._number += 1
         return self._number
 
-    def commit(self, number: int, statements: Sequence[Statement], *, again: bool) -> None:
-        """Make one transaction; `again`: an earlier try of it ended in an outage. Raises what the database raises."""
+    def commit(self, number: int, statements: Sequence[Statement], *, is_retry: bool) -> None:
+        """Make one transaction; `is_retry`: an earlier try of it ended in an outage. Raises what the database raises."""
         mine = WriterRow.writer_id == self._writer
         with self._engine.begin() as connection:
-            if again and connection.execute(select(WriterRow.number).where(mine)).scalar() == number:
+            if is_retry and connection.execute(select(WriterRow.number).where(mine)).scalar() == number:
                 return
-            execute_all(connection, [*statements, _NUMBER(which=self._writer, number=number, at=self._clock.time())])
+            execute_all(connection, [*statements, _NUMBER(row_key=self._writer, number=number, at=self._clock.time())])
         if self._checkpoints is not None:
-            self._checkpoints.committed()
+            self._checkpoints.note_commit()
 
     def select(self, statement: Executable) -> Sequence[Row[Any]]:
         with self._engine.connect() as connection:
@@ -114,7 +114,7 @@ class Commits:
         if self._checkpoints is not None:
             self._checkpoints.stop()
         try:
-            if self._writer != FARM:
+            if self._writer != FARM_WRITER_ID:
                 with self._engine.begin() as connection:
                     connection.execute(delete(WriterRow).where(WriterRow.writer_id == self._writer))
         finally:

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from dart_server import wire
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.guest.client import GuestClient, GuestReply, GuestTooLarge, GuestUnreachable
-from dart_server.guest.tally import StepTally
-from dart_server.leases.service import Access, Leases
+from dart_server.guest.tally import StepCounter
+from dart_server.leases.service import LeaseAccess, Leases
 from dart_server.observability.metrics import Metrics
 from dart_server.pool.probes import health_view
 from dart_server.pool.service import Pool
@@ -25,7 +25,7 @@ from dart_server.records import LeaseRecord
 from dart_server.wire import ErrorCode
 
 T = TypeVar("T")
-SECOND_LOOK_S = 0.3
+RECHECK_DELAY_S = 0.3
 """A process that was just killed may still be counted as alive; a connection that broke is looked at twice."""
 SESSION_DOWN = "session_down"
 
@@ -37,7 +37,7 @@ class StepObserver(Protocol):
         self,
         lease: LeaseRecord,
         desktop_id: str,
-        fence: int,
+        fencing_token: int,
         request: wire.StepRequest,
         frame: bytes | bytearray,
         duration_s: float,
@@ -57,51 +57,53 @@ class GuestAccess:
         self._leases = leases
         self._metrics = metrics
         self._observer = observer
-        self.tally = StepTally()
+        self.step_counter = StepCounter()
 
-    def stepped(self, access: Access, request: wire.StepRequest, frame: bytes | bytearray, duration_s: float) -> None:
+    def record_step(
+        self, access: LeaseAccess, request: wire.StepRequest, frame: bytes | bytearray, duration_s: float
+    ) -> None:
         """A step went well; `frame` is the guest's answer."""
         self._metrics.step(duration_s)
-        self.tally.add(access.lease, access.slot.desktop_id, access.fence, duration_s)
-        self._observer.note(access.lease, access.slot.desktop_id, access.fence, request, frame, duration_s)
+        self.step_counter.add(access.lease, access.slot.desktop_id, access.fencing_token, duration_s)
+        self._observer.note(access.lease, access.slot.desktop_id, access.fencing_token, request, frame, duration_s)
 
-    async def run(self, access: Access, call: Callable[[GuestClient], Awaitable[T]]) -> T:
-        """The call's result. Raises `FarmError`: fenced, lease_expired, desktop_failed, guest_error."""
+    async def run(self, access: LeaseAccess, call: Callable[[GuestClient], Awaitable[T]]) -> T:
+        """The call's result. Raises `ApiError`: fenced, lease_expired, desktop_failed, guest_error."""
         guest = self.client(access)
         try:
             return await call(guest)
         except GuestUnreachable as error:
-            raise await self.explain(access, error) from error
+            raise await self.diagnose(access, error) from error
         except GuestTooLarge as error:
-            raise FarmError(
+            raise ApiError(
                 ErrorCode.INVALID, str(error), status=413, hint="Read it in parts, or through a tunnel."
             ) from error
 
-    def client(self, access: Access) -> GuestClient:
-        """The connection to the leased desktop. Raises `FarmError` when there is none to be had."""
+    def client(self, access: LeaseAccess) -> GuestClient:
+        """The connection to the leased desktop. Raises `ApiError` when there is none to be had."""
         self._leases.check(access)
         if access.slot.failure is not None:
             raise desktop_failed(access.slot.failure)
         if access.slot.guest is None:
-            raise FarmError(ErrorCode.FENCED, "the desktop is being reset", hint="Wait for the reset's answer.")
+            raise ApiError(ErrorCode.FENCED, "the desktop is being reset", hint="Wait for the reset's answer.")
         return access.slot.guest
 
-    async def explain(self, access: Access, error: GuestUnreachable) -> FarmError:
+    async def diagnose(self, access: LeaseAccess, error: GuestUnreachable) -> ApiError:
         """What to tell the client about a call without an answer."""
         try:
             self._leases.check(access)
-        except FarmError as lost:
+        except ApiError as lost:
             return lost
         for look in range(1 if error.timed_out else 2):
             if look:
-                await asyncio.sleep(SECOND_LOOK_S)
-            failure = await self.look(access)
+                await asyncio.sleep(RECHECK_DELAY_S)
+            failure = await self.check_health(access)
             if failure is not None:
                 return desktop_failed(failure)
         hint = "The desktop itself is alive; repeat the call if that is safe, else reset the lease."
-        return FarmError(ErrorCode.GUEST_ERROR, str(error), hint=hint)
+        return ApiError(ErrorCode.GUEST_ERROR, str(error), hint=hint)
 
-    async def look(self, access: Access) -> wire.DesktopHealthView | None:
+    async def check_health(self, access: LeaseAccess) -> wire.DesktopHealthView | None:
         """Look at the desktop; a dead one is written down. None when it is well."""
         slot = access.slot
         if slot.failure is None:
@@ -114,33 +116,33 @@ class GuestAccess:
                 await self._pool.fail(slot, health)
         return slot.failure
 
-    async def health(self, access: Access) -> wire.DesktopHealthView:
+    async def health(self, access: LeaseAccess) -> wire.DesktopHealthView:
         """How the leased desktop is, or why it died."""
-        failure = await self.look(access)
+        failure = await self.check_health(access)
         return failure or health_view(await self._provider.health(access.slot.desktop_id))
 
-    async def checked(self, access: Access, reply: GuestReply) -> GuestReply:
-        """The reply of one of the agent's own `/v1` routes, if it went well. Raises `FarmError`."""
+    async def raise_for_error(self, access: LeaseAccess, reply: GuestReply) -> GuestReply:
+        """The reply of one of the agent's own `/v1` routes, if it went well. Raises `ApiError`."""
         if reply.status < 400:
             return reply
         code, detail = guest_error(reply.content)
-        raise await self.refused(access, code, detail, reply.status)
+        raise await self.guest_refusal(access, code, detail, reply.status)
 
-    async def refused(self, access: Access, code: str, detail: str, status: int) -> FarmError:
+    async def guest_refusal(self, access: LeaseAccess, code: str, detail: str, status: int) -> ApiError:
         """What to tell the client when the agent answered with an error of its own; a dead session is a dead desktop."""
         if code == SESSION_DOWN:
-            failure = await self.look(access)
+            failure = await self.check_health(access)
             if failure is not None:
                 return desktop_failed(failure)
-        return FarmError(
+        return ApiError(
             ErrorCode.GUEST_ERROR, f"{code}: {detail}", status=status if status in (400, 404, 409, 503) else 502
         )
 
 
-def desktop_failed(health: wire.DesktopHealthView) -> FarmError:
+def desktop_failed(health: wire.DesktopHealthView) -> ApiError:
     """The desktop is dead; whose fault that is goes with the error."""
     detail = f"the desktop is gone: {health.cause} (fault of the {health.fault_owner.value})"
-    return FarmError(ErrorCode.DESKTOP_FAILED, detail, hint="Reset the lease to get a new one.", desktop=health)
+    return ApiError(ErrorCode.DESKTOP_FAILED, detail, hint="Reset the lease to get a new one.", desktop=health)
 
 
 def guest_error(content: bytes) -> tuple[str, str]:

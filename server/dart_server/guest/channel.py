@@ -15,11 +15,11 @@ from fastapi import WebSocket, WebSocketDisconnect
 from pydantic import ValidationError
 
 from dart_server import wire
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.guest.access import GuestAccess
 from dart_server.guest.client import GuestChannel, GuestClient, GuestUnreachable
 from dart_server.guest.frames import frame_header, step_timeout_s
-from dart_server.leases.service import Access
+from dart_server.leases.service import LeaseAccess
 from dart_server.wire import ErrorCode
 
 CLOSE_AFTER = frozenset({ErrorCode.FENCED, ErrorCode.LEASE_EXPIRED, ErrorCode.DESKTOP_FAILED})
@@ -27,7 +27,7 @@ CLOSE_CODE = 4000
 """The channel ended for the reason that the last frame tells."""
 
 
-def error_frame(seq: int | None, error: FarmError) -> bytes:
+def error_frame(seq: int | None, error: ApiError) -> bytes:
     """A `ChannelError` as a binary frame."""
     header = wire.ChannelError(
         seq=seq, error=error.code, detail=error.detail, status=error.status, desktop=error.desktop
@@ -39,7 +39,7 @@ def error_frame(seq: int | None, error: FarmError) -> bytes:
 class StepChannel:
     """One client's channel into one leased desktop."""
 
-    def __init__(self, guests: GuestAccess, access: Access, *, early: bool = False) -> None:
+    def __init__(self, guests: GuestAccess, access: LeaseAccess, *, early: bool = False) -> None:
         self._guests = guests
         self._access = access
         self._early = early
@@ -56,8 +56,8 @@ class StepChannel:
                     seq = request.seq
                     frame: bytes | bytearray = await self.step(request, socket)
                 except ValidationError as error:
-                    frame = error_frame(seq, FarmError(ErrorCode.INVALID, first_problem(error)))
-                except FarmError as error:
+                    frame = error_frame(seq, ApiError(ErrorCode.INVALID, first_problem(error)))
+                except ApiError as error:
                     await socket.send_bytes(error_frame(seq, error))
                     if error.code in CLOSE_AFTER:
                         await socket.close(CLOSE_CODE, error.code.value)
@@ -71,7 +71,7 @@ class StepChannel:
                 await self._client.close_channel(self._channel)
 
     async def step(self, request: wire.StepRequest, socket: WebSocket) -> bytearray:
-        """One step: the guest's frame as it came; a draft is passed on before. Raises `FarmError`."""
+        """One step: the guest's frame as it came; a draft is passed on before. Raises `ApiError`."""
         client = self._guests.client(self._access)
         if self._channel is None or client is not self._client:
             self._client, self._channel = client, client.channel(early=self._early)
@@ -85,23 +85,23 @@ class StepChannel:
         try:
             frame = await self._channel.step(request.model_dump_json(), step_timeout_s(request), pass_on)
         except GuestUnreachable as error:
-            raise await self._guests.explain(self._access, error) from error
+            raise await self._guests.diagnose(self._access, error) from error
         duration_s = time.perf_counter() - started
         await self._check(frame)
-        self._guests.stepped(self._access, request, frame, duration_s)
+        self._guests.record_step(self._access, request, frame, duration_s)
         return frame
 
     async def _check(self, frame: bytearray) -> None:
-        """Raises `FarmError` when the frame is the agent's error. The header of a good frame is not parsed."""
+        """Raises `ApiError` when the frame is the agent's error. The header of a good frame is not parsed."""
         if len(frame) > 4096 or b'"error"' not in frame:
             return
         try:
             header = frame_header(frame)
         except ValueError as error:
-            raise FarmError(ErrorCode.GUEST_ERROR, f"the guest agent sent a broken frame: {error}") from error
+            raise ApiError(ErrorCode.GUEST_ERROR, f"the guest agent sent a broken frame: {error}") from error
         if "error" in header:
             status = header.get("status")
-            raise await self._guests.refused(
+            raise await self._guests.guest_refusal(
                 self._access,
                 str(header["error"]),
                 str(header.get("detail", "")),

@@ -20,7 +20,7 @@ import httpcore
 
 from dart_server.providers import guest_control
 from dart_server.providers.base import DesktopGone, DialPort
-from dart_server.wire.messages import MessageSocket, Refused
+from dart_server.wire.messages import HandshakeRefused, MessageSocket
 
 Dial = Callable[[DialPort], Awaitable[socket.socket]]
 DIAL_TIMEOUT_S = 10.0
@@ -90,7 +90,7 @@ class CallGate:
                 self._idle.set()
 
     @asynccontextmanager
-    async def quiet(self, timeout_s: float) -> AsyncIterator[None]:
+    async def quiesce(self, timeout_s: float) -> AsyncIterator[None]:
         self._open.clear()
         try:
             try:
@@ -136,15 +136,15 @@ class GuestClient:
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
         content: bytes | AsyncIterator[bytes] | None = None,
-        hold: Callable[[int], None] | None = None,
+        reserve_bytes: Callable[[int], None] | None = None,
     ) -> GuestReply:
-        """One request with its whole answer. `target` is the path with its query, already quoted; `hold` is told of bytes before they are
-        kept. Raises `GuestTooLarge`, and what `hold` raises."""
+        """One request with its whole answer. `target` is the path with its query, already quoted; `reserve_bytes` is told of bytes before they are
+        kept. Raises `GuestTooLarge`, and what `reserve_bytes` raises."""
         async with self.stream(method, target, timeout_s=timeout_s, headers=headers, content=content) as reply:
             received = bytearray()
             async for chunk in reply.body:
-                if hold is not None:
-                    hold(len(chunk))
+                if reserve_bytes is not None:
+                    reserve_bytes(len(chunk))
                 received += chunk
                 if len(received) > MESSAGE_LIMIT:
                     raise GuestTooLarge(f"the answer is larger than {MESSAGE_LIMIT} bytes")
@@ -188,22 +188,22 @@ class GuestClient:
 
     async def close_channel(self, channel: GuestChannel) -> None:
         self._channels.discard(channel)
-        await channel.hang_up()
+        await channel.close_connections()
 
     @asynccontextmanager
-    async def quiet(self) -> AsyncIterator[None]:
+    async def quiesce(self) -> AsyncIterator[None]:
         """No connection into the desktop exists inside this block. Raises `GuestBusy`."""
-        async with self._gate.quiet(QUIET_TIMEOUT_S):
-            await self.hang_up()
+        async with self._gate.quiesce(QUIET_TIMEOUT_S):
+            await self.close_connections()
             yield
 
-    async def hang_up(self) -> None:
+    async def close_connections(self) -> None:
         """Close every connection; the next call dials anew."""
         pool, self._connections = self._connections, None
         if pool is not None:
             await pool.aclose()
         if self._channels:
-            await asyncio.gather(*(channel.hang_up() for channel in self._channels))
+            await asyncio.gather(*(channel.close_connections() for channel in self._channels))
 
 
 def frame_limit(screen: tuple[int, int]) -> int:
@@ -244,15 +244,15 @@ class GuestChannel:
                     if on_draft is not None:
                         await on_draft(frame)
             except TimeoutError:
-                await self.hang_up()
+                await self.close_connections()
                 raise GuestUnreachable(
                     f"the guest agent did not answer a step within {timeout_s:g} s", timed_out=True
                 ) from None
-            except (Refused, OSError, DesktopGone) as error:
-                await self.hang_up()
+            except (HandshakeRefused, OSError, DesktopGone) as error:
+                await self.close_connections()
                 raise GuestUnreachable(f"the channel to the guest agent broke: {error}") from error
             except asyncio.CancelledError:
-                await self.hang_up()
+                await self.close_connections()
                 raise
             return frame
 
@@ -271,7 +271,7 @@ class GuestChannel:
         )
         return self._socket
 
-    async def hang_up(self) -> None:
+    async def close_connections(self) -> None:
         """Close the connection, if there is one. Never raises."""
         connection, self._socket = self._socket, None
         if connection is not None:

@@ -10,7 +10,7 @@ from dart_server import wire
 STEP_GRACE_S = 15.0
 """What a step may take beyond its own waiting and settling."""
 EVENT_S = 0.05
-STEP_MOST_S = 900.0
+MAX_STEP_TIMEOUT_S = 900.0
 """No step takes longer, whatever it waits for: over REST the border gives it up then, too."""
 
 
@@ -20,7 +20,7 @@ def step_timeout_s(request: wire.StepRequest) -> float:
     settle_ms = request.settle.cap_ms if request.settle else 0
     characters = sum(len(event.text) for event in request.events if isinstance(event, wire.TextEvent))
     needed_s = STEP_GRACE_S + (waits_ms + settle_ms) / 1000 + EVENT_S * (len(request.events) + characters)
-    return min(STEP_MOST_S, needed_s)
+    return min(MAX_STEP_TIMEOUT_S, needed_s)
 
 
 def frame_header(frame: bytes | bytearray) -> dict[str, object]:

@@ -120,7 +120,7 @@ def _run(layout: Layout, chosen: argparse.Namespace) -> int:
         host,
         owner_uid=layout.owner_uid,
         linger_s=chosen.linger_s,
-        doctor=lambda: [check.as_dict() for check in doctor.examine(layout.state_dir, tools_dir=chosen.tools_dir)],
+        doctor=lambda: [check.as_dict() for check in doctor.run_checks(layout.state_dir, tools_dir=chosen.tools_dir)],
     )
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: serving.stop())

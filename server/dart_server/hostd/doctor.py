@@ -1,4 +1,4 @@
-"""What the host has and lacks for live desktops, as data: one `Check` per need, each with its cure.
+"""What the host has and lacks for live desktops, as data: one `Check` per need, each with its fix.
 
 Runs unprivileged; what only root can try is tried by the helper itself (verb `doctor`).
 """
@@ -28,12 +28,12 @@ _ACTIONS = Path("/proc/sys/kernel/seccomp/actions_avail")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One need of the host; `cure` is empty when `ok`."""
+    """One need of the host; `fix` is empty when `ok`."""
 
     name: str
     ok: bool
     detail: str
-    cure: str = ""
+    fix: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The check as JSON data."""
@@ -46,8 +46,8 @@ def find_program(name: str) -> Path | None:
     return Path(found) if found else None
 
 
-def examine(state_dir: Path, home: Path | None = None, tools_dir: Path = INSTALL_DIR) -> list[Check]:
-    """All checks, in the order in which to cure them. `state_dir` need not exist."""
+def run_checks(state_dir: Path, home: Path | None = None, tools_dir: Path = INSTALL_DIR) -> list[Check]:
+    """All checks, in the order in which to fix them. `state_dir` need not exist."""
     return [
         _kernel(),
         _overlay(),
@@ -63,8 +63,8 @@ def examine(state_dir: Path, home: Path | None = None, tools_dir: Path = INSTALL
     ]
 
 
-def _check(name: str, ok: bool, detail: str, cure: str) -> Check:
-    return Check(name, ok, detail, "" if ok else cure)
+def _check(name: str, ok: bool, detail: str, fix: str) -> Check:
+    return Check(name, ok, detail, "" if ok else fix)
 
 
 def _kernel() -> Check:
@@ -92,15 +92,15 @@ def _privilege() -> Check:
     done = subprocess.run(
         [str(sudo), "-n", "true"], capture_output=True, stdin=subprocess.DEVNULL, start_new_session=True, check=False
     )
-    cure = "run as root, or allow this user to sudo without a password"
+    fix = "run as root, or allow this user to sudo without a password"
     return _check(
-        "root", done.returncode == 0, "sudo works" if done.returncode == 0 else "sudo asks for a password", cure
+        "root", done.returncode == 0, "sudo works" if done.returncode == 0 else "sudo asks for a password", fix
     )
 
 
-def _program(name: str, cure: str) -> Check:
+def _program(name: str, fix: str) -> Check:
     found = find_program(name)
-    return _check(name, found is not None, str(found or "not found"), cure)
+    return _check(name, found is not None, str(found or "not found"), fix)
 
 
 def _helper(directory: Path) -> Check:
@@ -118,8 +118,8 @@ def _criu(tools_dir: Path) -> Check:
     version = criu.criu_version(found) if found else None
     wanted = ".".join(map(str, criu.needed()[0]))
     detail = f"{found}, version {version[0]}.{version[1]}" if version else f"no CRIU {wanted} or newer for this kernel"
-    cure = "run `dart-farm setup`"
-    return _check("criu", version is not None, detail, cure)
+    fix = "run `dart-farm setup`"
+    return _check("criu", version is not None, detail, fix)
 
 
 def _filter() -> Check:

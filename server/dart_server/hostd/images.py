@@ -43,22 +43,22 @@ class Image:
 
 
 def find(images_dir: Path, name: str) -> Image:
-    """Look an image up by name. Raises ImageMissing with the cure."""
+    """Look an image up by name. Raises ImageMissing with the fix."""
     top = images_dir.resolve()
     place = (top / name / "current").resolve()
     rootfs = place / "rootfs"
-    cure = f"build it: `dart-farm images build {name}`"
+    fix = f"build it: `dart-farm images build {name}`"
     if not place.is_relative_to(top) or rootfs.is_symlink() or not rootfs.is_dir():
-        raise ImageMissing(f"there is no image {name!r} in {images_dir}", hint=cure)
+        raise ImageMissing(f"there is no image {name!r} in {images_dir}", hint=fix)
     try:
         hold = Hold(place)
         manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
         digest = manifest["digest"]
         init = tuple(manifest.get("init", DEFAULT_INIT))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ImageMissing(f"the image {name!r} has no readable manifest.json ({error})", hint=cure) from error
+        raise ImageMissing(f"the image {name!r} has no readable manifest.json ({error})", hint=fix) from error
     if not isinstance(digest, str) or not re.fullmatch(r"(sha256:)?[0-9a-f]{12,64}", digest):
-        raise ImageMissing(f"the manifest of image {name!r} has a malformed digest", hint=cure)
+        raise ImageMissing(f"the manifest of image {name!r} has a malformed digest", hint=fix)
     if not init or not all(isinstance(word, str) for word in init):
-        raise ImageMissing(f"the manifest of image {name!r} has a malformed init", hint=cure)
+        raise ImageMissing(f"the manifest of image {name!r} has a malformed init", hint=fix)
     return Image(rootfs, digest if digest.startswith("sha256:") else f"sha256:{digest}", init, hold)

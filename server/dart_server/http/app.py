@@ -6,7 +6,7 @@ from fastapi import FastAPI
 
 from dart_server.farm import Farm, package_version
 from dart_server.http import openapi
-from dart_server.http.middleware import Border, install_handlers
+from dart_server.http.middleware import FarmMiddleware, install_exception_handlers
 from dart_server.http.routes import claims, history, keys
 from dart_server.http.routes import dashboard as dashboard_routes
 from dart_server.http.routes import farm as routes
@@ -44,10 +44,10 @@ def create_app(farm: Farm) -> FastAPI:
     for module in domains:
         # Taken as they are: `include_router` would build each a second time, 0.1 s in all, and they hold nothing of a farm.
         app.router.routes.extend(module.router.routes)
-    app.openapi = lambda: openapi.document(app)  # type: ignore[method-assign]
-    install_handlers(app)
+    app.openapi = lambda: openapi.openapi_document(app)  # type: ignore[method-assign]
+    install_exception_handlers(app)
     app.add_middleware(
-        Border,
+        FarmMiddleware,
         metrics=farm.metrics,
         hosts=farm.hosts,
         limits=farm.limits,

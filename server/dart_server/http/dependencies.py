@@ -13,28 +13,28 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from dart_server import wire
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.keys import Principal, Scope
-from dart_server.leases.service import Access
+from dart_server.leases.service import LeaseAccess
 from dart_server.observability import logs
 from dart_server.wire import ErrorCode
 
 if TYPE_CHECKING:
     from dart_server.farm import Farm
 
-FENCE_DIGITS = 18
+FENCING_TOKEN_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """What the caller of a route must bring: a key of a scope, a lease's token, its fence."""
+class RouteRequirements:
+    """What the caller of a route must bring: a key of a scope, a lease's token, its fencing_token."""
 
     scope: Scope | None = None
     token: bool = False
-    fence: bool = False
+    fencing_token: bool = False
 
 
-NEEDS: dict[Callable[..., Any], Needs] = {}
+ROUTE_REQUIREMENTS: dict[Callable[..., Any], RouteRequirements] = {}
 """By dependency; the API's description is made from it."""
 
 
@@ -46,15 +46,17 @@ def farm_of(connection: HTTPConnection) -> Farm:
 
 async def principal_of(connection: HTTPConnection, scope: Scope) -> Principal:
     """The caller, if its key has the scope and is within its limits; from here on the log names the lease and the desktop of the route.
-    Raises `FarmError`."""
+    Raises `ApiError`."""
     path = connection.path_params
     logs.bind(lease_id=path.get("lease_id"), desktop_id=path.get("desktop_id"))
     farm = farm_of(connection)
     principal = await farm.keys.principal(connection.headers.get("authorization"))
     principal.require(scope)
-    if "visit" not in connection.scope["state"]:
+    if "active_request" not in connection.scope["state"]:
         stream, unlimited = connection.scope["type"] == "websocket", principal.scope is Scope.ADMIN
-        connection.scope["state"]["visit"] = farm.limits.enter(principal.key_id, stream=stream, unlimited=unlimited)
+        connection.scope["state"]["active_request"] = farm.limits.acquire(
+            principal.key_id, stream=stream, unlimited=unlimited
+        )
     return principal
 
 
@@ -62,46 +64,46 @@ def _with_scope(scope: Scope) -> Callable[[HTTPConnection], Awaitable[Principal]
     async def dependency(connection: HTTPConnection) -> Principal:
         return await principal_of(connection, scope)
 
-    NEEDS[dependency] = Needs(scope)
+    ROUTE_REQUIREMENTS[dependency] = RouteRequirements(scope)
     return dependency
 
 
-async def access_of(connection: HTTPConnection, lease_id: str, *, fenced: bool = True) -> Access:
-    """The right to call into the desktop of a lease, from key, lease token and fence. Raises `FarmError`."""
+async def access_of(connection: HTTPConnection, lease_id: str, *, fenced: bool = True) -> LeaseAccess:
+    """The right to call into the desktop of a lease, from key, lease token and fencing_token. Raises `ApiError`."""
     principal = await principal_of(connection, Scope.LEASE)
     token = connection.headers.get(wire.LEASE_TOKEN_HEADER)
     if not token:
-        raise FarmError(ErrorCode.FORBIDDEN, f"the lease token is missing; send {wire.LEASE_TOKEN_HEADER}")
-    fence: int | None = None
+        raise ApiError(ErrorCode.FORBIDDEN, f"the lease token is missing; send {wire.LEASE_TOKEN_HEADER}")
+    fencing_token: int | None = None
     if fenced:
-        text = connection.headers.get(wire.FENCE_HEADER, "")
-        if not (text.isascii() and text.isdecimal() and len(text) <= FENCE_DIGITS):
-            raise FarmError(ErrorCode.INVALID, f"the header {wire.FENCE_HEADER} is missing or not a number")
-        fence = int(text)
-    access = await farm_of(connection).leases.access(lease_id, principal, token, fence)
+        text = connection.headers.get(wire.FENCING_TOKEN_HEADER, "")
+        if not (text.isascii() and text.isdecimal() and len(text) <= FENCING_TOKEN_DIGITS):
+            raise ApiError(ErrorCode.INVALID, f"the header {wire.FENCING_TOKEN_HEADER} is missing or not a number")
+        fencing_token = int(text)
+    access = await farm_of(connection).leases.access(lease_id, principal, token, fencing_token)
     logs.bind(desktop_id=access.slot.desktop_id)
     return access
 
 
-def holder_of(connection: HTTPConnection) -> Callable[[int], None]:
+def byte_reserver_of(connection: HTTPConnection) -> Callable[[int], None]:
     """Counts the bytes that this request keeps in the farm's memory. What it returns raises `too_many_requests`."""
-    limits, visit = farm_of(connection).limits, connection.scope["state"]["visit"]
-    return lambda nbytes: limits.hold(visit, nbytes)
+    limits, active_request = farm_of(connection).limits, connection.scope["state"]["active_request"]
+    return lambda nbytes: limits.reserve_bytes(active_request, nbytes)
 
 
-async def _fenced(connection: HTTPConnection, lease_id: str) -> Access:
+async def _fenced(connection: HTTPConnection, lease_id: str) -> LeaseAccess:
     return await access_of(connection, lease_id)
 
 
-async def _unfenced(connection: HTTPConnection, lease_id: str) -> Access:
+async def _unfenced(connection: HTTPConnection, lease_id: str) -> LeaseAccess:
     return await access_of(connection, lease_id, fenced=False)
 
 
-NEEDS[_fenced] = Needs(Scope.LEASE, token=True, fence=True)
-NEEDS[_unfenced] = Needs(Scope.LEASE, token=True)
+ROUTE_REQUIREMENTS[_fenced] = RouteRequirements(Scope.LEASE, token=True, fencing_token=True)
+ROUTE_REQUIREMENTS[_unfenced] = RouteRequirements(Scope.LEASE, token=True)
 
 Reader = Annotated[Principal, Depends(_with_scope(Scope.READ))]
 Tenant = Annotated[Principal, Depends(_with_scope(Scope.LEASE))]
 Admin = Annotated[Principal, Depends(_with_scope(Scope.ADMIN))]
-Leased = Annotated[Access, Depends(_fenced)]
-LeasedUnfenced = Annotated[Access, Depends(_unfenced)]
+Leased = Annotated[LeaseAccess, Depends(_fenced)]
+LeasedUnfenced = Annotated[LeaseAccess, Depends(_unfenced)]

@@ -24,14 +24,14 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dart_server import wire
-from dart_server.errors import FarmError, from_provider
-from dart_server.http.ingress.bodies import problem_in
-from dart_server.http.ingress.connections import HEAD_LIMIT
-from dart_server.http.ingress.hosts import Hosts
-from dart_server.http.ingress.limits import Limits, Visit
+from dart_server.errors import ApiError, from_provider_error
+from dart_server.http.ingress.bodies import find_json_problem
+from dart_server.http.ingress.connections import MAX_HEADER_BYTES
+from dart_server.http.ingress.hosts import HostPolicy
+from dart_server.http.ingress.limits import ActiveRequest, RequestLimiter
 from dart_server.ids import new_id
 from dart_server.observability import logs, tracing
-from dart_server.observability.metrics import METHODS, Metrics, bounded
+from dart_server.observability.metrics import METHODS, Metrics, label_or_other
 from dart_server.providers.base import ProviderError
 from dart_server.wire import ErrorCode
 
@@ -39,30 +39,30 @@ log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CODES = {401: ErrorCode.UNAUTHENTICATED, 403: ErrorCode.FORBIDDEN, 404: ErrorCode.NOT_FOUND}
 RETRY_AFTER_S = 1.0
-QUICK_S = 60.0
+SHORT_REQUEST_TIMEOUT_S = 60.0
 """A request about the farm, its keys, its history or its page is answered or given up within this, counted from the end of its body."""
-WORK_S = 900.0
+DESKTOP_REQUEST_TIMEOUT_S = 900.0
 """The same for a request that waits for a desktop or works in one."""
-STREAM_S = 3660.0
-"""The same for Server-Sent Events, which end themselves before (`leases.claims.STREAM_S`)."""
+EVENT_STREAM_TIMEOUT_S = 3660.0
+"""The same for Server-Sent Events, which end themselves before (`leases.claims.EVENT_STREAM_TIMEOUT_S`)."""
 LARGE_NBYTES, LARGE_S = 64 * 1024, 60.0
 """Each part of an answer that is as large as this has at least so long to be taken by its client, whenever the request's time ends."""
 HEADERS = 100
-SLOW = ("/v1/leases", "/v1/claims", "/v1/setups", "/v1/snapshots", "/v1/desktops", "/v1/pools")
-CUT_CODE = 4001
+DESKTOP_ROUTE_PREFIXES = ("/v1/leases", "/v1/claims", "/v1/setups", "/v1/snapshots", "/v1/desktops", "/v1/pools")
+KEY_ENDED_CLOSE_CODE = 4001
 """A WebSocket was closed because its key was revoked or has expired."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-class Border:
+class FarmMiddleware:
     """ASGI middleware around the whole application."""
 
     def __init__(
         self,
         app: ASGIApp,
         metrics: Metrics,
-        hosts: Hosts,
-        limits: Limits,
+        hosts: HostPolicy,
+        limits: RequestLimiter,
         json_limit_bytes: int,
         file_limit_bytes: int,
     ) -> None:
@@ -84,23 +84,25 @@ class Border:
             if scope["type"] == "websocket":
                 await self._websocket(scope, receive, send, request_id)
                 return
-            with tracing.request(bounded(scope["method"], METHODS), HTTPConnection(scope).headers):
+            with tracing.request_span(label_or_other(scope["method"], METHODS), HTTPConnection(scope).headers):
                 await self._http(scope, receive, send, request_id)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         try:
             self._check(scope)
-        except FarmError as error:
+        except ApiError as error:
             await receive()
-            await envelope(error, request_id)(scope, receive, send)
+            await error_response(error, request_id)(scope, receive, send)
             return
         self._metrics.socket_opened()
         try:
             await self._app(scope, receive, send)
         except asyncio.CancelledError:
-            if not _was_cut(scope):
+            if not _cancelled_by_key_end(scope):
                 raise
-            await send({"type": "websocket.close", "code": CUT_CODE, "reason": ErrorCode.UNAUTHENTICATED.value})
+            await send(
+                {"type": "websocket.close", "code": KEY_ENDED_CLOSE_CODE, "reason": ErrorCode.UNAUTHENTICATED.value}
+            )
         finally:
             self._metrics.socket_closed()
             self._leave(scope)
@@ -108,7 +110,7 @@ class Border:
     async def _http(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         started = time.perf_counter()
         status = 0
-        late = asyncio.timeout(limit_of(scope["path"]))
+        late = asyncio.timeout(request_timeout_of(scope["path"]))
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -117,13 +119,13 @@ class Border:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
-                message["headers"] = self._hosts.dress(scope, headers)
+                message["headers"] = self._hosts.add_security_headers(scope, headers)
             await send(message)
 
-        limit_s = limit_of(scope["path"])
+        limit_s = request_timeout_of(scope["path"])
         try:
             self._check(scope)
-            if self._hosts.preflight(scope):
+            if self._hosts.is_cors_preflight(scope):
                 await Response(status_code=204)(scope, receive, answer)
             else:
                 async with late:
@@ -131,14 +133,14 @@ class Border:
         except TimeoutError:
             log.warning("a request was given up after %g s", limit_s)
             if not status:
-                await envelope(timed_out(limit_s), request_id)(scope, receive, answer)
-        except FarmError as error:
-            await envelope(error, request_id)(scope, receive, answer)
+                await error_response(timed_out_error(limit_s), request_id)(scope, receive, answer)
+        except ApiError as error:
+            await error_response(error, request_id)(scope, receive, answer)
         except asyncio.CancelledError:
-            if not _was_cut(scope):
+            if not _cancelled_by_key_end(scope):
                 raise
             if not status:
-                await envelope(key_ended(), request_id)(scope, receive, answer)
+                await error_response(key_ended_error(), request_id)(scope, receive, answer)
         finally:
             self._leave(scope)
             self._count(scope, status or 500, time.perf_counter() - started, request_id)
@@ -146,7 +148,7 @@ class Border:
     def _count(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
         route = getattr(scope.get("route"), "path", "unmatched")
         self._metrics.request(route, scope["method"], status, seconds)
-        tracing.answered(bounded(scope["method"], METHODS), route, status)
+        tracing.record_response(label_or_other(scope["method"], METHODS), route, status)
         level = logging.DEBUG if status < 400 else logging.INFO
         log.log(
             level,
@@ -159,21 +161,21 @@ class Border:
         )
 
     def _check(self, scope: Scope) -> None:
-        """Raises `FarmError` for what is refused whatever it asks for."""
+        """Raises `ApiError` for what is refused whatever it asks for."""
         headers = scope["headers"]
-        if len(headers) > HEADERS or sum(len(name) + len(value) for name, value in headers) > HEAD_LIMIT:
-            detail = f"the request has more than {HEADERS} headers, or more than {HEAD_LIMIT} bytes of them"
-            raise FarmError(ErrorCode.INVALID, detail, status=431)
+        if len(headers) > HEADERS or sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
+            detail = f"the request has more than {HEADERS} headers, or more than {MAX_HEADER_BYTES} bytes of them"
+            raise ApiError(ErrorCode.INVALID, detail, status=431)
         self._hosts.check(scope)
         if _CONTROL.search(scope["path"]) or b"%00" in scope["query_string"]:
-            raise FarmError(ErrorCode.INVALID, "the address has control characters in it")
+            raise ApiError(ErrorCode.INVALID, "the address has control characters in it")
 
     def _body(self, scope: Scope, receive: Receive, late: asyncio.Timeout, limit_s: float) -> Receive:
-        """`receive`, which raises `FarmError` for a body that is too large, or JSON that no parser should see. How long a body may take is
+        """`receive`, which raises `ApiError` for a body that is too large, or JSON that no parser should see. How long a body may take is
         `door.connections`' rule: the request's own time begins anew with each part."""
         guest = _is_guest(scope["path"])
         limit = self._file_limit_bytes if guest else self._json_limit_bytes
-        too_large = FarmError(ErrorCode.INVALID, f"the body is larger than {limit} bytes", status=413)
+        too_large = ApiError(ErrorCode.INVALID, f"the body is larger than {limit} bytes", status=413)
         announced = HTTPConnection(scope).headers.get("content-length", "0")
         if announced.isascii() and announced.isdecimal() and (len(announced) > 18 or int(announced) > limit):
             raise too_large
@@ -189,55 +191,55 @@ class Border:
             seen += len(part)
             if seen > limit:
                 raise too_large
-            visit = scope["state"].get("visit")
-            if part and guest and visit is not None:
-                self._limits.hold(visit, len(part))
+            active_request = scope["state"].get("active_request")
+            if part and guest and active_request is not None:
+                self._limits.reserve_bytes(active_request, len(part))
             if part and not guest:
                 parts.append(part)
                 if not message.get("more_body", False):
-                    problem = problem_in(b"".join(parts) if len(parts) > 1 else part)
+                    problem = find_json_problem(b"".join(parts) if len(parts) > 1 else part)
                     if problem is not None:
-                        raise FarmError(ErrorCode.INVALID, problem)
+                        raise ApiError(ErrorCode.INVALID, problem)
             return message
 
         return limited
 
     def _leave(self, scope: Scope) -> None:
-        visit: Visit | None = scope["state"].pop("visit", None)
-        if visit is not None:
-            self._limits.leave(visit)
+        active_request: ActiveRequest | None = scope["state"].pop("active_request", None)
+        if active_request is not None:
+            self._limits.release(active_request)
 
 
-def limit_of(path: str) -> float:
+def request_timeout_of(path: str) -> float:
     """How long a request to this path may take, in seconds."""
     if path.startswith("/v1/claims/") and path.endswith("/events"):
-        return STREAM_S
-    return WORK_S if path.startswith(SLOW) else QUICK_S
+        return EVENT_STREAM_TIMEOUT_S
+    return DESKTOP_REQUEST_TIMEOUT_S if path.startswith(DESKTOP_ROUTE_PREFIXES) else SHORT_REQUEST_TIMEOUT_S
 
 
-def timed_out(limit_s: float) -> FarmError:
+def timed_out_error(limit_s: float) -> ApiError:
     """The request's time is up."""
     hint = "Look whether it was done all the same before you repeat it."
-    return FarmError(ErrorCode.TIMED_OUT, f"the request was not done within {limit_s:g} s and was given up", hint=hint)
+    return ApiError(ErrorCode.TIMED_OUT, f"the request was not done within {limit_s:g} s and was given up", hint=hint)
 
 
 def _is_guest(path: str) -> bool:
     return path.startswith("/v1/leases/") and ("/guest/" in path or path.endswith("/files"))
 
 
-def _was_cut(scope: Scope) -> bool:
+def _cancelled_by_key_end(scope: Scope) -> bool:
     """Whether the task was cancelled because its key ended; the cancellation is over then."""
-    visit: Visit | None = scope["state"].get("visit")
+    active_request: ActiveRequest | None = scope["state"].get("active_request")
     task = asyncio.current_task()
-    if visit is None or not visit.cut or task is None:
+    if active_request is None or not active_request.key_ended or task is None:
         return False
     task.uncancel()
     return True
 
 
-def key_ended() -> FarmError:
+def key_ended_error() -> ApiError:
     """The key was revoked, or its time is up."""
-    return FarmError(ErrorCode.UNAUTHENTICATED, "the key was revoked or has expired", hint="Ask for a new key.")
+    return ApiError(ErrorCode.UNAUTHENTICATED, "the key was revoked or has expired", hint="Ask for a new key.")
 
 
 def request_id_of(connection: HTTPConnection) -> str:
@@ -245,7 +247,7 @@ def request_id_of(connection: HTTPConnection) -> str:
     return str(getattr(connection.state, "request_id", "") or new_id("req"))
 
 
-def envelope(error: FarmError, request_id: str) -> JSONResponse:
+def error_response(error: ApiError, request_id: str) -> JSONResponse:
     """The error as the client gets it."""
     body = wire.ErrorBody(
         error=error.code, detail=error.detail, hint=error.hint, request_id=request_id, desktop=error.desktop
@@ -260,9 +262,9 @@ def envelope(error: FarmError, request_id: str) -> JSONResponse:
     return JSONResponse(body.model_dump(mode="json"), status_code=error.status, headers=headers)
 
 
-async def refuse(socket: WebSocket, error: FarmError) -> None:
+async def deny_websocket(socket: WebSocket, error: ApiError) -> None:
     """Answer an upgrade request with an ordinary HTTP error."""
-    await socket.send_denial_response(envelope(error, request_id_of(socket)))
+    await socket.send_denial_response(error_response(error, request_id_of(socket)))
 
 
 def _methods(app: FastAPI, request: Request) -> set[str]:
@@ -284,27 +286,27 @@ def _wrong(problem: Mapping[str, Any]) -> str:
     return f"{path}: {problem['msg']}" if path else str(problem["msg"])
 
 
-def install_handlers(app: FastAPI) -> None:
+def install_exception_handlers(app: FastAPI) -> None:
     """Every exception of a route becomes an envelope."""
 
     async def farm_error(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, FarmError)
-        return envelope(error, request_id_of(request))
+        assert isinstance(error, ApiError)
+        return error_response(error, request_id_of(request))
 
     async def provider_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, ProviderError)
-        return envelope(from_provider(error), request_id_of(request))
+        return error_response(from_provider_error(error), request_id_of(request))
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        return envelope(FarmError(ErrorCode.INVALID, _wrong(error.errors()[0])), request_id_of(request))
+        return error_response(ApiError(ErrorCode.INVALID, _wrong(error.errors()[0])), request_id_of(request))
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        if isinstance(error.__cause__, FarmError):
-            return envelope(error.__cause__, request_id_of(request))
+        if isinstance(error.__cause__, ApiError):
+            return error_response(error.__cause__, request_id_of(request))
         if error.status_code == 400:
-            return envelope(FarmError(ErrorCode.INVALID, str(error.detail)), request_id_of(request))
+            return error_response(ApiError(ErrorCode.INVALID, str(error.detail)), request_id_of(request))
         code = _CODES.get(error.status_code, ErrorCode.INVALID)
         detail, hint = str(error.detail), None
         methods = ", ".join(sorted(_methods(app, request))) if error.status_code == 405 else ""
@@ -315,23 +317,23 @@ def install_handlers(app: FastAPI) -> None:
             )
         elif methods:
             detail = f"{request.url.path} does not take {request.method}, only {methods}"
-        reply = envelope(FarmError(code, detail, status=error.status_code, hint=hint), request_id_of(request))
+        reply = error_response(ApiError(code, detail, status=error.status_code, hint=hint), request_id_of(request))
         reply.headers.update(error.headers or {})
         if methods:
             reply.headers["allow"] = methods
         return reply
 
     async def hung_up(request: Request, error: Exception) -> JSONResponse:
-        return envelope(FarmError(ErrorCode.INVALID, "the body did not come to its end"), request_id_of(request))
+        return error_response(ApiError(ErrorCode.INVALID, "the body did not come to its end"), request_id_of(request))
 
     async def unforeseen(request: Request, error: Exception) -> JSONResponse:
         request_id = request_id_of(request)
         log.error("request %s failed", request_id, exc_info=error, extra={"request_id": request_id})
         detail = f"the farm failed inside ({type(error).__name__})"
         hint = "This is a fault of the farm; its log has the trace under the request id."
-        return envelope(FarmError(ErrorCode.HOST_FAULT, detail, hint=hint, status=500), request_id)
+        return error_response(ApiError(ErrorCode.HOST_FAULT, detail, hint=hint, status=500), request_id)
 
-    app.add_exception_handler(FarmError, farm_error)
+    app.add_exception_handler(ApiError, farm_error)
     app.add_exception_handler(ProviderError, provider_error)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)

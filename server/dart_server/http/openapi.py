@@ -17,19 +17,19 @@ from fastapi.routing import APIRoute
 
 from dart_server import wire
 from dart_server.errors import STATUS
-from dart_server.http.dependencies import NEEDS, Needs
+from dart_server.http.dependencies import ROUTE_REQUIREMENTS, RouteRequirements
 from dart_server.wire import ErrorCode
 from dart_server.wire.examples import EXAMPLES, PARAMETERS, Example, error_example
 
 KEY_SCHEME, TOKEN_SCHEME = "key", "lease_token"
-GUEST = (
+GUEST_ERRORS = (
     ErrorCode.FENCED,
     ErrorCode.LEASE_EXPIRED,
     ErrorCode.GUEST_ERROR,
     ErrorCode.DESKTOP_FAILED,
     ErrorCode.HOST_FAULT,
 )
-MAKING = (
+PROVISIONING_ERRORS = (
     ErrorCode.IMAGE_MISSING,
     ErrorCode.SNAPSHOT_MISSING,
     ErrorCode.SNAPSHOT_BROKEN,
@@ -48,8 +48,8 @@ ERRORS: dict[str, tuple[ErrorCode, ...]] = {
     "list_events": (),
     "list_lease_events": (ErrorCode.NOT_FOUND,),
     "list_desktop_events": (ErrorCode.NOT_FOUND,),
-    "claim_lease": (*MAKING, ErrorCode.LEASE_EXPIRED, ErrorCode.QUOTA_EXCEEDED, ErrorCode.NOT_FOUND),
-    "submit_claim": (*MAKING, ErrorCode.LEASE_EXPIRED, ErrorCode.QUOTA_EXCEEDED, ErrorCode.NOT_FOUND),
+    "create_lease": (*PROVISIONING_ERRORS, ErrorCode.LEASE_EXPIRED, ErrorCode.QUOTA_EXCEEDED, ErrorCode.NOT_FOUND),
+    "submit_claim": (*PROVISIONING_ERRORS, ErrorCode.LEASE_EXPIRED, ErrorCode.QUOTA_EXCEEDED, ErrorCode.NOT_FOUND),
     "list_claims": (),
     "get_claim": (ErrorCode.NOT_FOUND,),
     "claim_events": (ErrorCode.NOT_FOUND, ErrorCode.QUOTA_EXCEEDED),
@@ -57,30 +57,30 @@ ERRORS: dict[str, tuple[ErrorCode, ...]] = {
     "renew_lease": (ErrorCode.NOT_FOUND, ErrorCode.LEASE_EXPIRED),
     "attach_lease": (ErrorCode.NOT_FOUND, ErrorCode.LEASE_EXPIRED, ErrorCode.HOST_FAULT),
     "open_live_view": (ErrorCode.LEASE_EXPIRED, ErrorCode.NOT_FOUND),
-    "listen_to_person": (ErrorCode.LEASE_EXPIRED, ErrorCode.NOT_FOUND),
+    "get_human_inputs": (ErrorCode.LEASE_EXPIRED, ErrorCode.NOT_FOUND),
     "list_leases": (),
     "get_lease": (ErrorCode.NOT_FOUND,),
     "heartbeat_lease": (ErrorCode.NOT_FOUND, ErrorCode.LEASE_EXPIRED),
     "release_lease": (ErrorCode.NOT_FOUND,),
-    "reset_lease": (*GUEST, *MAKING),
-    "step": GUEST,
-    "screenshot": GUEST,
-    "a11y": GUEST,
-    "execute": GUEST,
-    "get_clock": GUEST,
-    "set_clock": (*GUEST, ErrorCode.CAPABILITY_MISSING),
-    "write_file": GUEST,
-    "read_file": GUEST,
+    "reset_lease": (*GUEST_ERRORS, *PROVISIONING_ERRORS),
+    "step": GUEST_ERRORS,
+    "screenshot": GUEST_ERRORS,
+    "a11y": GUEST_ERRORS,
+    "execute": GUEST_ERRORS,
+    "get_clock": GUEST_ERRORS,
+    "set_clock": (*GUEST_ERRORS, ErrorCode.CAPABILITY_MISSING),
+    "write_file": GUEST_ERRORS,
+    "read_file": GUEST_ERRORS,
     "desktop_health": (ErrorCode.LEASE_EXPIRED, ErrorCode.HOST_FAULT),
-    "guest_get": GUEST,
-    "guest_post": GUEST,
-    "guest_put": GUEST,
-    "guest_delete": GUEST,
-    "snapshot_lease": (*GUEST, ErrorCode.CAPABILITY_MISSING, ErrorCode.QUOTA, ErrorCode.NOT_FOUND),
+    "guest_get": GUEST_ERRORS,
+    "guest_post": GUEST_ERRORS,
+    "guest_put": GUEST_ERRORS,
+    "guest_delete": GUEST_ERRORS,
+    "snapshot_lease": (*GUEST_ERRORS, ErrorCode.CAPABILITY_MISSING, ErrorCode.QUOTA, ErrorCode.NOT_FOUND),
     "list_snapshots": (),
     "get_snapshot": (ErrorCode.NOT_FOUND,),
     "delete_snapshot": (ErrorCode.NOT_FOUND, ErrorCode.HOST_FAULT),
-    "claim_setup": (ErrorCode.NOT_FOUND, ErrorCode.LEASE_EXPIRED),
+    "acquire_setup": (ErrorCode.NOT_FOUND, ErrorCode.LEASE_EXPIRED),
     "abandon_setup": (),
     "list_pools": (),
     "get_pool": (ErrorCode.NOT_FOUND,),
@@ -90,7 +90,7 @@ ERRORS: dict[str, tuple[ErrorCode, ...]] = {
     "release_desktop": (ErrorCode.NOT_FOUND,),
     "drain_farm": (),
     "undrain_farm": (),
-    "make_key": (),
+    "create_key": (),
     "list_keys": (),
     "revoke_key": (ErrorCode.NOT_FOUND,),
 }
@@ -100,7 +100,7 @@ GUEST_STATUSES = (400, 404, 409, 502, 503)
 PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
 NO_NUL = r"^[^\x00]*$"
 """The border refuses it in every address."""
-ANYWHERE = (413, 422, 431)
+COMMON_ERROR_STATUSES = (413, 422, 431)
 """What the border answers, whatever the route."""
 CONTENT: dict[str, dict[str, Any]] = {
     "metrics": {"text/plain": {"schema": {"type": "string"}}},
@@ -110,14 +110,14 @@ CONTENT: dict[str, dict[str, Any]] = {
     "claim_events": {"text/event-stream": {"schema": {}}},
 }
 """Answers that are not JSON."""
-BODIES = frozenset({"write_file", "guest_post", "guest_put", "guest_delete"})
+BINARY_REQUEST_OPERATIONS = frozenset({"write_file", "guest_post", "guest_put", "guest_delete"})
 """Operations that take any bytes."""
 DESCRIPTIONS = {
     400: "the guest agent refused it",
     401: "no valid key",
     403: "the key or the lease token does not allow it, or a browser's page asks that may not",
     404: "there is no such thing, or it is another tenant's",
-    409: "the fence is old, or a snapshot does not restore",
+    409: "the fencing_token is old, or a snapshot does not restore",
     410: "the lease has ended",
     413: "the body is too large",
     422: "the request is not valid",
@@ -131,7 +131,7 @@ DESCRIPTIONS = {
 }
 
 
-def document(app: FastAPI) -> dict[str, Any]:
+def openapi_document(app: FastAPI) -> dict[str, Any]:
     """The whole document of an application; made once."""
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, routes=app.routes, description=_description())
@@ -161,13 +161,13 @@ def _component(model: type[wire.WireModel], schemas: dict[str, Any]) -> dict[str
     return schema
 
 
-def needs_of(route: APIRoute) -> Needs:
+def requirements_of(route: APIRoute) -> RouteRequirements:
     """What a caller of this route must bring."""
-    found = [NEEDS[call] for call in _calls(route.dependant) if call in NEEDS]
-    return Needs(
+    found = [ROUTE_REQUIREMENTS[call] for call in _calls(route.dependant) if call in ROUTE_REQUIREMENTS]
+    return RouteRequirements(
         scope=next((needs.scope for needs in found if needs.scope is not None), None),
         token=any(needs.token for needs in found),
-        fence=any(needs.fence for needs in found),
+        fencing_token=any(needs.fencing_token for needs in found),
     )
 
 
@@ -179,12 +179,12 @@ def _calls(dependant: Dependant) -> Iterator[Any]:
 
 def _complete(operation: dict[str, Any], route: APIRoute) -> None:
     name = str(operation.get("operationId"))
-    needs, example = needs_of(route), EXAMPLES.get(name, Example())
+    needs, example = requirements_of(route), EXAMPLES.get(name, Example())
     parameters = operation.setdefault("parameters", [])
     if needs.token:
         parameters.append(_header(wire.LEASE_TOKEN_HEADER, {"type": "string"}))
-    if needs.fence:
-        parameters.append(_header(wire.FENCE_HEADER, {"type": "integer", "minimum": 0, "maximum": 10**18 - 1}))
+    if needs.fencing_token:
+        parameters.append(_header(wire.FENCING_TOKEN_HEADER, {"type": "integer", "minimum": 0, "maximum": 10**18 - 1}))
     for parameter in parameters:
         if parameter["in"] == "path" and parameter["schema"].get("type") == "string":
             parameter["schema"].setdefault("pattern", PRINTABLE)
@@ -196,7 +196,7 @@ def _complete(operation: dict[str, Any], route: APIRoute) -> None:
             parameter["example"] = PARAMETERS[parameter["name"]]
     if not parameters:
         del operation["parameters"]
-    if name in BODIES:
+    if name in BINARY_REQUEST_OPERATIONS:
         operation["requestBody"] = {
             "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
         }
@@ -230,14 +230,14 @@ def _header(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "in": "header", "required": True, "schema": schema}
 
 
-def _errors(name: str, needs: Needs) -> dict[int, list[ErrorCode]]:
+def _errors(name: str, needs: RouteRequirements) -> dict[int, list[ErrorCode]]:
     """Status → codes."""
     codes: list[ErrorCode] = [ErrorCode.FORBIDDEN, ErrorCode.TIMED_OUT, *ERRORS.get(name, ())]
     if needs.scope is not None:
-        codes += [ErrorCode.UNAUTHENTICATED, ErrorCode.TOO_MANY_REQUESTS, ErrorCode.LEDGER_AWAY]
+        codes += [ErrorCode.UNAUTHENTICATED, ErrorCode.TOO_MANY_REQUESTS, ErrorCode.DATABASE_UNAVAILABLE]
     if needs.token:
         codes.append(ErrorCode.NOT_FOUND)
-    by_status: dict[int, list[ErrorCode]] = {status: [ErrorCode.INVALID] for status in ANYWHERE}
+    by_status: dict[int, list[ErrorCode]] = {status: [ErrorCode.INVALID] for status in COMMON_ERROR_STATUSES}
     for code in dict.fromkeys(codes):
         statuses: Iterable[int] = GUEST_STATUSES if code is ErrorCode.GUEST_ERROR else (STATUS[code],)
         for status in statuses:

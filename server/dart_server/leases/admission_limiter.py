@@ -1,6 +1,6 @@
 """The pace of claims: a few at a time, in the order in which they came.
 
-Role: of a burst the first are answered while the last still wait in line. Begun together all would be answered together, at the end of the
+Role: of a burst the first are answered while the last still wait in line. Permit together all would be answered together, at the end of the
 burst, and clients that hold their desktops equally long would come back together for ever. Rule: a turn lasts while the farm itself works
 on the claim; one that begins to wait, for a desktop or for a database that is away, is over, and ending one twice is no error. Nobody
 passes another. Non-goals: who gets a desktop (`pool.turns`), limits per key (`door.limits`).
@@ -11,48 +11,48 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-AT_ONCE = 8
+MAX_CONCURRENT_CLAIMS = 8
 """Claims that the farm works on at a time: enough for a common commit, few enough that the first of a burst need not wait for many."""
 
 
-class Begun:
+class Permit:
     """One claim's turn."""
 
-    __slots__ = ("_pace",)
+    __slots__ = ("_limiter",)
 
-    def __init__(self, pace: Pace) -> None:
-        self._pace: Pace | None = pace
+    def __init__(self, pace: AdmissionLimiter) -> None:
+        self._limiter: AdmissionLimiter | None = pace
 
-    def over(self) -> None:
+    def release(self) -> None:
         """Let the next one begin."""
-        pace, self._pace = self._pace, None
+        pace, self._limiter = self._limiter, None
         if pace is not None:
-            pace.pass_on()
+            pace._admit_next()
 
 
-class Pace:
+class AdmissionLimiter:
     """The line of claims that were not begun yet."""
 
-    def __init__(self, at_once: int = AT_ONCE) -> None:
+    def __init__(self, at_once: int = MAX_CONCURRENT_CLAIMS) -> None:
         self._free = at_once
         self._line: deque[asyncio.Future[None]] = deque()
 
-    async def turn(self) -> Begun:
+    async def acquire(self) -> Permit:
         """Wait in line, then begin."""
         if self._free > 0 and not self._line:
             self._free -= 1
-            return Begun(self)
+            return Permit(self)
         called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._line.append(called)
         try:
             await called
         except asyncio.CancelledError:
             if called.done() and not called.cancelled():
-                self.pass_on()
+                self._admit_next()
             raise
-        return Begun(self)
+        return Permit(self)
 
-    def pass_on(self) -> None:
+    def _admit_next(self) -> None:
         """One turn is over: it is the next one's who still waits."""
         while self._line:
             called = self._line.popleft()

@@ -2,7 +2,7 @@
 
 Rule: a claim is known by its owner and the client's request id, so that a repeated one is the same claim; it ends exactly once, and one
 that ends without its leases holds nothing. Nobody's hanging up ends a claim that was put in the queue (`submit`); one that somebody waits
-for in the same request (`claim_one`) is cancelled when nobody does any more.
+for in the same request (`claim_and_wait`) is cancelled when nobody does any more.
 A waiting claim does not outlive the farm: the client repeats it.
 Non-goals: whose turn it is (`pool`), what a lease is (`leases.service`), HTTP (`leases.claim_routes`).
 """
@@ -16,20 +16,20 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
 from dart_server import wire
-from dart_server.clock import Clock, utc, within
-from dart_server.database.repository import EventNote, Repository
-from dart_server.errors import FarmError, from_provider
+from dart_server.clock import Clock, utc, wait_for
+from dart_server.database.repository import NewEvent, Repository
+from dart_server.errors import ApiError, from_provider_error
 from dart_server.ids import new_id
 from dart_server.keys import Principal
-from dart_server.leases.admission_limiter import Begun, Pace
-from dart_server.leases.service import Leases, used_up
+from dart_server.leases.admission_limiter import AdmissionLimiter, Permit
+from dart_server.leases.service import Leases, request_id_reused_error
 from dart_server.observability import tracing
 from dart_server.observability.metrics import Metrics
 from dart_server.pool.claim_queue import Ticket
 from dart_server.pool.fair_queue import Share
 from dart_server.pool.service import Pool
 from dart_server.providers.base import Provider, ProviderError
-from dart_server.records import LeaseRecord, Want
+from dart_server.records import DesktopTarget, LeaseRecord
 from dart_server.settings import FarmSettings
 from dart_server.wire import ClaimState, ErrorCode, LeaseState
 
@@ -40,41 +40,41 @@ REQUESTS_REMEMBERED = 100_000
 """Client request ids kept in memory; the ledger refuses older ones that come again."""
 HEARTBEAT_S = 15.0
 """A stream of events says at least that it lives, this often."""
-STREAM_S = 3600.0
+EVENT_STREAM_TIMEOUT_S = 3600.0
 """A stream of events ends after this, whether the claim has ended or not; `Last-Event-ID` goes on in another."""
 
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """One claim. `entered`: it stands in the queue or has ended; `unwanted`: it was cancelled while its leases were being written."""
+    """One claim. `enqueued`: it stands in the queue or has ended; `cancel_requested`: it was cancelled while its leases were being written."""
 
     claim_id: str
     owner: str
     request: wire.ClaimRequest
     created_at: float
     deadline_s: float
-    turn: Begun | None = None
-    entered: asyncio.Event = field(default_factory=asyncio.Event)
+    permit: Permit | None = None
+    enqueued: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     state: ClaimState = ClaimState.WAITING
     ended_at: float | None = None
     task: asyncio.Task[list[LeaseRecord]] | None = None
     ticket: Ticket | None = None
     granting: bool = False
-    unwanted: bool = False
+    cancel_requested: bool = False
     detached: bool = False
     callers: int = 0
     leases: list[LeaseRecord] = field(default_factory=list)
-    error: FarmError | None = None
+    error: ApiError | None = None
 
     @property
     def alive(self) -> bool:
         return self.state is ClaimState.WAITING or any(lease.state is LeaseState.ACTIVE for lease in self.leases)
 
-    def waits(self) -> None:
+    def release_permit(self) -> None:
         """It is not being worked on any more: the next claim may begin."""
-        if self.turn is not None:
-            self.turn.over()
+        if self.permit is not None:
+            self.permit.release()
 
 
 ClaimEvent = tuple[str, int, wire.ClaimView]
@@ -104,20 +104,20 @@ class Claims:
         self._claims: OrderedDict[str, Claim] = OrderedDict()
         self._by_request: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._streams: Counter[str] = Counter()
-        self._pace = Pace()
+        self._limiter = AdmissionLimiter()
 
     async def submit(self, request: wire.ClaimRequest, principal: Principal) -> Claim:
-        """Put a claim in the queue, or the same one again. Raises `FarmError` when it is refused at once."""
+        """Put a claim in the queue, or the same one again. Raises `ApiError` when it is refused at once."""
         claim = await self._begin(request, principal)
         claim.detached = True
-        await claim.entered.wait()
+        await claim.enqueued.wait()
         if claim.ticket is None and claim.error is not None:
             self._forget(claim)
             raise claim.error
         return claim
 
-    async def claim_one(self, request: wire.LeaseRequest, principal: Principal) -> wire.Lease:
-        """A ready desktop under a new lease, or the same lease again for a repeated request. Raises `FarmError`."""
+    async def claim_and_wait(self, request: wire.LeaseRequest, principal: Principal) -> wire.Lease:
+        """A ready desktop under a new lease, or the same lease again for a repeated request. Raises `ApiError`."""
         fields = {name: getattr(request, name) for name in wire.LeaseRequest.model_fields if name != "wait_s"}
         one = wire.ClaimRequest.model_construct(**fields, count=1, deadline_s=request.wait_s)
         claim = await self._begin(one, principal)
@@ -132,12 +132,12 @@ class Claims:
         if claim.state is not ClaimState.GRANTED:
             if not claim.detached:
                 self._forget(claim)
-            raise claim.error or FarmError(ErrorCode.LEASE_EXPIRED, f"the claim {claim.claim_id} was cancelled")
+            raise claim.error or ApiError(ErrorCode.LEASE_EXPIRED, f"the claim {claim.claim_id} was cancelled")
         if len(claim.leases) > 1:
             detail = f"the request {request.client_request_id} is a claim of {len(claim.leases)} desktops"
-            raise FarmError(ErrorCode.INVALID, detail, hint="GET /v1/claims/{claim_id} gives them all.")
+            raise ApiError(ErrorCode.INVALID, detail, hint="GET /v1/claims/{claim_id} gives them all.")
         if claim.leases[0].state is not LeaseState.ACTIVE:
-            raise used_up(request.client_request_id)
+            raise request_id_reused_error(request.client_request_id)
         return self._leases.reply(claim.leases[0])
 
     async def _begin(self, request: wire.ClaimRequest, principal: Principal) -> Claim:
@@ -145,14 +145,14 @@ class Claims:
         when it was so long ago that it is forgotten,
         `forbidden` when the key may not claim with such a priority."""
         asked_s = self._clock.monotonic()
-        turn = await self._pace.turn()
+        permit = await self._limiter.acquire()
         try:
-            claim = self._known(request, principal) or self._new(request, principal, asked_s, turn)
-        except FarmError:
-            turn.over()
+            claim = self._known(request, principal) or self._new(request, principal, asked_s, permit)
+        except ApiError:
+            permit.release()
             raise
-        if claim.turn is not turn:
-            turn.over()
+        if claim.permit is not permit:
+            permit.release()
         return claim
 
     def _known(self, request: wire.ClaimRequest, principal: Principal) -> Claim | None:
@@ -161,10 +161,10 @@ class Claims:
         self._pool.turns.set_share(owner, Share(principal.weight, principal.max_leases, principal.max_waiting))
         claim_id = self._by_request.get((owner, request.client_request_id))
         if claim_id is not None and claim_id not in self._claims:
-            raise used_up(request.client_request_id)
+            raise request_id_reused_error(request.client_request_id)
         return None if claim_id is None else self._claims[claim_id]
 
-    def _new(self, request: wire.ClaimRequest, principal: Principal, asked_s: float, turn: Begun) -> Claim:
+    def _new(self, request: wire.ClaimRequest, principal: Principal, asked_s: float, permit: Permit) -> Claim:
         principal.require_priority(request.priority)
         claim = Claim(
             claim_id=new_id("claim"),
@@ -172,7 +172,7 @@ class Claims:
             request=request,
             created_at=self._clock.time(),
             deadline_s=asked_s + request.deadline_s,
-            turn=turn,
+            permit=permit,
         )
         self._remember(claim)
         claim.task = asyncio.get_running_loop().create_task(self._run(claim))
@@ -184,57 +184,57 @@ class Claims:
             return await self._granted(claim)
 
     async def _granted(self, claim: Claim) -> list[LeaseRecord]:
-        if self._repository.away is not None:
-            claim.waits()
-        await self._repository.require()
-        want = await self._want(claim)
+        if self._repository.unavailable_reason is not None:
+            claim.release_permit()
+        await self._repository.wait_available()
+        target = await self._target_of(claim)
         request = claim.request
-        claim.ticket = self._pool.enter(claim.owner, want, units=request.count, priority=request.priority)
-        claim.entered.set()
+        claim.ticket = self._pool.enter(claim.owner, target, units=request.count, priority=request.priority)
+        claim.enqueued.set()
         if not claim.ticket.granted.done():
-            claim.waits()
+            claim.release_permit()
         slots = await self._pool.granted(claim.ticket, max(0.0, claim.deadline_s - self._clock.monotonic()))
         claim.granting = True
-        leases = await self._leases.grant(claim.claim_id, claim.owner, request, want.image_digest, slots)
-        if claim.unwanted:
+        leases = await self._leases.grant(claim.claim_id, claim.owner, request, target.image_digest, slots)
+        if claim.cancel_requested:
             for lease in leases:
                 await self._leases.end(lease, LeaseState.RELEASED)
         return leases
 
-    async def _want(self, claim: Claim) -> Want:
+    async def _target_of(self, claim: Claim) -> DesktopTarget:
         request = claim.request
         if request.match_labels:
-            return self._of_pool(request.match_labels)
+            return self._target_of_pool(request.match_labels)
         try:
             digest = await self._provider.image_digest(request.shape.image)
         except ProviderError as error:
-            raise from_provider(error) from error
-        return Want(request.shape, digest, claim.owner, request.setup_key, request.snapshot_id)
+            raise from_provider_error(error) from error
+        return DesktopTarget(request.shape, digest, claim.owner, request.setup_key, request.snapshot_id)
 
-    def _of_pool(self, labels: Mapping[str, str]) -> Want:
+    def _target_of_pool(self, labels: Mapping[str, str]) -> DesktopTarget:
         """Copies of what the pool with these labels has ready. Pools are the administrator's, who lets everybody have what they hold."""
         pool = self._pool.pools.matching(labels)
         if pool is None:
             named = ", ".join(f"{name}={value}" for name, value in labels.items())
-            raise FarmError(ErrorCode.NOT_FOUND, f"no pool has the labels {named}", hint="GET /v1/pools lists them.")
+            raise ApiError(ErrorCode.NOT_FOUND, f"no pool has the labels {named}", hint="GET /v1/pools lists them.")
         if pool.want is None:
             detail = f"the pool {pool.record.name} cannot be served: {pool.reason}"
-            raise FarmError(ErrorCode.IMAGE_MISSING, detail)
+            raise ApiError(ErrorCode.IMAGE_MISSING, detail)
         return pool.want
 
     def _end(self, claim: Claim, task: asyncio.Task[list[LeaseRecord]]) -> None:
         """The one place where a claim ends."""
-        claim.waits()
+        claim.release_permit()
         late = self._clock.monotonic() >= claim.deadline_s
         if task.cancelled():
             claim.state = ClaimState.CANCELLED
         elif (error := task.exception()) is not None:
             claim.state = ClaimState.EXPIRED if late and claim.ticket is not None else ClaimState.REFUSED
-            claim.error = _told(claim, error)
+            claim.error = _claim_error(claim, error)
             self._metrics.lease("refused")
         else:
             claim.leases = task.result()
-            claim.state = ClaimState.CANCELLED if claim.unwanted else ClaimState.GRANTED
+            claim.state = ClaimState.CANCELLED if claim.cancel_requested else ClaimState.GRANTED
         claim.task = None
         claim.ended_at = self._clock.time()
         self._metrics.claim_ended(claim.state.value, claim.ended_at - claim.created_at)
@@ -242,13 +242,13 @@ class Claims:
             data = {"claim_id": claim.claim_id, "owner": claim.owner, "waited_s": claim.ended_at - claim.created_at}
             if claim.error is not None:
                 data["reason"] = claim.error.detail
-            self._repository.add_event(EventNote(f"claim_{claim.state.value}", data=data))
-        claim.entered.set()
+            self._repository.add_event(NewEvent(f"claim_{claim.state.value}", data=data))
+        claim.enqueued.set()
         claim.ended.set()
 
     def _cancel(self, claim: Claim) -> None:
         if claim.granting:
-            claim.unwanted = True
+            claim.cancel_requested = True
         elif claim.task is not None:
             claim.task.cancel()
 
@@ -263,7 +263,7 @@ class Claims:
             for lease in claim.leases:
                 await self._leases.end(lease, LeaseState.RELEASED)
 
-    def cut(self, owner: str) -> None:
+    def cancel_key(self, owner: str) -> None:
         """A key has ended: its claims leave the queue."""
         for claim in list(self._claims.values()):
             if claim.owner == owner and claim.state is ClaimState.WAITING:
@@ -272,23 +272,23 @@ class Claims:
     def find(self, claim_id: str, principal: Principal) -> Claim:
         """A claim that the caller may touch. Raises `not_found`."""
         claim = self._claims.get(claim_id)
-        if claim is None or not principal.may_touch(claim.owner):
+        if claim is None or not principal.may_access(claim.owner):
             hint = "Claims that wait end with the farm, and ended ones are forgotten: repeat the POST with its id."
-            raise FarmError(ErrorCode.NOT_FOUND, f"there is no claim {claim_id}", hint=hint)
+            raise ApiError(ErrorCode.NOT_FOUND, f"there is no claim {claim_id}", hint=hint)
         return claim
 
     async def wait(self, claim: Claim, wait_s: float) -> None:
         """Until it has ended, or for `wait_s`."""
         if wait_s > 0 and not claim.ended.is_set():
             try:
-                await within(self._clock, wait_s, claim.ended.wait())
+                await wait_for(self._clock, wait_s, claim.ended.wait())
             except TimeoutError:
                 return
 
     def queue(self, principal: Principal) -> list[wire.ClaimView]:
         """The caller's waiting claims, in the order in which they will probably be served."""
         waiting = [claim for claim in self._claims.values() if claim.state is ClaimState.WAITING]
-        views = [self.view(claim) for claim in waiting if principal.may_touch(claim.owner)]
+        views = [self.view(claim) for claim in waiting if principal.may_access(claim.owner)]
         return sorted(views, key=lambda view: (view.position is not None, view.position or 0))
 
     def view(self, claim: Claim, *, secrets: bool = False) -> wire.ClaimView:
@@ -304,7 +304,7 @@ class Claims:
             owner=claim.owner,
             state=claim.state,
             position=position,
-            waits_for=("quota" if held_up else "desktop") if waiting else None,
+            waiting_for=("quota" if held_up else "desktop") if waiting else None,
             count=request.count,
             priority=request.priority,
             shape=request.shape,
@@ -321,13 +321,13 @@ class Claims:
             error=None if error is None else wire.ClaimFailure(error=error.code, detail=error.detail, hint=error.hint),
         )
 
-    def may_stream(self, principal: Principal) -> None:
+    def require_stream_quota(self, principal: Principal) -> None:
         """Raises `quota_exceeded` when the caller has as many event streams open as it may."""
         most = self._settings.claim_streams_per_key
         if self._streams[principal.key_id] >= most:
             detail = f"this key has {most} event streams of claims open, as many as it may"
             hint = "Close one, or ask with GET /v1/claims/{claim_id}?wait_s=…"
-            raise FarmError(ErrorCode.QUOTA_EXCEEDED, detail, hint=hint)
+            raise ApiError(ErrorCode.QUOTA_EXCEEDED, detail, hint=hint)
 
     async def events(self, claim: Claim, principal: Principal, after: int = 0) -> AsyncIterator[ClaimEvent | None]:
         """Where a claim stands: now unless that was event `after`, whenever its position changes, and how it ends; None: nothing new for
@@ -335,7 +335,7 @@ class Claims:
         self._streams[principal.key_id] += 1
         quiet_s = 0.0
         try:
-            ends_s = self._clock.monotonic() + STREAM_S
+            ends_s = self._clock.monotonic() + EVENT_STREAM_TIMEOUT_S
             while claim.state is ClaimState.WAITING:
                 if self._clock.monotonic() >= ends_s:
                     return
@@ -347,8 +347,8 @@ class Claims:
                 elif quiet_s >= HEARTBEAT_S:
                     quiet_s = 0.0
                     yield None
-                quiet_s += self._settings.claim_events_s
-                await self.wait(claim, self._settings.claim_events_s)
+                quiet_s += self._settings.claim_event_interval_s
+                await self.wait(claim, self._settings.claim_event_interval_s)
             yield (claim.state.value, 0, self.view(claim, secrets=True))
         finally:
             self._streams[principal.key_id] -= 1
@@ -371,7 +371,7 @@ class Claims:
             )
             claim = Claim(lease.claim_id, lease.owner, request, lease.created_at, 0.0, state=ClaimState.GRANTED)
             claim.ended_at = lease.created_at
-            claim.entered.set()
+            claim.enqueued.set()
             claim.ended.set()
             self._claims[claim.claim_id] = claim
         if first:
@@ -402,9 +402,9 @@ class Claims:
                 await claim.ended.wait()
 
 
-def _told(claim: Claim, error: BaseException) -> FarmError:
-    if isinstance(error, FarmError):
+def _claim_error(claim: Claim, error: BaseException) -> ApiError:
+    if isinstance(error, ApiError):
         return error
     log.error("the claim %s failed inside", claim.claim_id, exc_info=error)
     detail = f"the claim failed inside the farm ({type(error).__name__})"
-    return FarmError(ErrorCode.HOST_FAULT, detail, hint="The farm's log has the trace.", status=500)
+    return ApiError(ErrorCode.HOST_FAULT, detail, hint="The farm's log has the trace.", status=500)

@@ -1,6 +1,6 @@
-"""Leases: the right to a ready desktop, with a time to live, heartbeats and a fence.
+"""Leases: the right to a ready desktop, with a time to live, heartbeats and a fencing_token.
 
-Rule: expiry is decided here alone, on the injected clock; a desktop's fence grows with every grant, reset, takeover and end, and a call
+Rule: expiry is decided here alone, on the injected clock; a desktop's fencing_token grows with every grant, reset, takeover and end, and a call
 that carries an older one is refused. Ending one twice is no error.
 Non-goals: who gets one (`leases.claims`), desktops (`pool`), HTTP (`leases.routes`).
 """
@@ -14,13 +14,13 @@ from sqlalchemy.exc import IntegrityError
 
 from dart_server import wire
 from dart_server.clock import Clock, utc
-from dart_server.database.repository import EventNote, Repository
-from dart_server.errors import FarmError
-from dart_server.ids import derive_token, hash_secret, new_id, same_secret
+from dart_server.database.repository import NewEvent, Repository
+from dart_server.errors import ApiError
+from dart_server.ids import derive_token, hash_secret, new_id, secrets_equal
 from dart_server.keys import Principal
 from dart_server.observability.metrics import Metrics
 from dart_server.pool.service import Pool
-from dart_server.records import LeaseRecord, Slot, Want
+from dart_server.records import DesktopTarget, LeaseRecord, Slot
 from dart_server.setups.service import Setups
 from dart_server.wire import ErrorCode, LeaseState
 
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class LeaseAccess:
     """The right to use a leased desktop, as it was when the call came in."""
 
     lease: LeaseRecord
     slot: Slot
-    fence: int
+    fencing_token: int
 
 
 class Leases:
@@ -82,7 +82,7 @@ class Leases:
                 lease.state, lease.slot = LeaseState.RELEASED, None
                 self._pool.release(slot, owner)
             if isinstance(error, IntegrityError):
-                raise used_up(request.client_request_id) from error
+                raise request_id_reused_error(request.client_request_id) from error
             raise
         for _ in grants:
             self._metrics.lease("granted")
@@ -93,9 +93,9 @@ class Leases:
     ) -> LeaseRecord:
         lease_id = new_id("lease")
         now = self._clock.time()
-        slot.fence += 1
+        slot.fencing_token += 1
         slot.lease_id, slot.state = lease_id, wire.DesktopState.LEASED
-        slot.clean = slot.busy = False
+        slot.unused = slot.busy = False
         lease = LeaseRecord(
             lease_id=lease_id,
             owner=owner,
@@ -111,7 +111,7 @@ class Leases:
             labels=request.labels,
             slot=slot,
             desktop_id=slot.desktop_id,
-            fence=slot.fence,
+            fencing_token=slot.fencing_token,
             claim_id=claim_id,
             priority=request.priority,
             gang_size=request.count,
@@ -125,7 +125,7 @@ class Leases:
         return wire.Lease(
             lease_id=lease.lease_id,
             token=derive_token(self._token_root, lease.lease_id),
-            fence=slot.fence if slot else lease.fence,
+            fencing_token=slot.fencing_token if slot else lease.fencing_token,
             desktop_id=lease.desktop_id or "",
             shape=lease.shape,
             image_digest=lease.image_digest,
@@ -139,8 +139,8 @@ class Leases:
     async def find(self, lease_id: str, principal: Principal) -> LeaseRecord:
         """A lease, ended ones too, that the caller may touch. Raises `not_found`."""
         lease = self._active.get(lease_id) or await self._repository.lease(lease_id)
-        if lease is None or not principal.may_touch(lease.owner):
-            raise FarmError(ErrorCode.NOT_FOUND, f"there is no lease {lease_id}")
+        if lease is None or not principal.may_access(lease.owner):
+            raise ApiError(ErrorCode.NOT_FOUND, f"there is no lease {lease_id}")
         return lease
 
     async def require(self, lease_id: str, principal: Principal) -> LeaseRecord:
@@ -170,65 +170,67 @@ class Leases:
         self._repository.extend_lease(lease)
 
     async def attach(self, lease_id: str, principal: Principal, *, takeover: bool) -> wire.Lease:
-        """A lease by reference, for another process of its owner. With `takeover` the fence grows: the former user's calls are refused.
-        Raises `ledger_away` before anything has changed."""
-        await self._repository.require()
+        """A lease by reference, for another process of its owner. With `takeover` the fencing_token grows: the former user's calls are refused.
+        Raises `database_unavailable` before anything has changed."""
+        await self._repository.wait_available()
         lease = await self.require(lease_id, principal)
         slot = lease.slot
         if slot is None:
             raise _ended(lease)
         if takeover:
-            slot.fence += 1
-            lease.fence = slot.fence
-        note = EventNote("lease_attached", slot.desktop_id, lease_id, slot.fence, {"takeover": takeover})
-        await self._repository.committed(self._repository.save_desktop(slot, note))
-        self.check(Access(lease, slot, slot.fence))
+            slot.fencing_token += 1
+            lease.fencing_token = slot.fencing_token
+        note = NewEvent("lease_attached", slot.desktop_id, lease_id, slot.fencing_token, {"takeover": takeover})
+        await self._repository.wait_committed(self._repository.save_desktop(slot, note))
+        self.check(LeaseAccess(lease, slot, slot.fencing_token))
         return self.reply(lease)
 
-    async def access(self, lease_id: str, principal: Principal, token: str | None, fence: int | None) -> Access:
-        """The right to call into a leased desktop; `fence` None skips that check. Raises `FarmError`."""
+    async def access(
+        self, lease_id: str, principal: Principal, token: str | None, fencing_token: int | None
+    ) -> LeaseAccess:
+        """The right to call into a leased desktop; `fencing_token` None skips that check. Raises `ApiError`."""
         lease = await self.require(lease_id, principal)
-        if not token or not same_secret(lease.token_sha256, hash_secret(token)):
-            raise FarmError(ErrorCode.FORBIDDEN, f"the lease token is missing or wrong; send {wire.LEASE_TOKEN_HEADER}")
+        if not token or not secrets_equal(lease.token_sha256, hash_secret(token)):
+            raise ApiError(ErrorCode.FORBIDDEN, f"the lease token is missing or wrong; send {wire.LEASE_TOKEN_HEADER}")
         slot = lease.slot
         if slot is None:
             raise _ended(lease)
-        access = Access(lease, slot, slot.fence if fence is None else fence)
+        access = LeaseAccess(lease, slot, slot.fencing_token if fencing_token is None else fencing_token)
         self.check(access)
         return access
 
-    def check(self, access: Access) -> None:
+    def check(self, access: LeaseAccess) -> None:
         """Is the right still what it was? Raises `lease_expired`, `fenced`."""
         lease = access.lease
         if lease.state is not LeaseState.ACTIVE or self._clock.monotonic() >= lease.deadline_s:
             raise _ended(lease)
-        if access.slot.fence != access.fence:
-            detail = f"fence {access.fence} is not the desktop's fence of now"
-            raise FarmError(ErrorCode.FENCED, detail, hint=f"GET /v1/leases/{lease.lease_id} tells it.")
+        if access.slot.fencing_token != access.fencing_token:
+            detail = f"fencing_token {access.fencing_token} is not the desktop's fencing_token of now"
+            raise ApiError(ErrorCode.FENCED, detail, hint=f"GET /v1/leases/{lease.lease_id} tells it.")
 
-    async def reset(self, access: Access, request: wire.ResetRequest) -> wire.ResetReply:
-        """A fresh copy of a snapshot, or a fresh desktop, for the lease; the fence grows first, so that late calls are refused. Raises
-        `ledger_away` before anything has changed."""
-        await self._repository.require()
+    async def reset(self, access: LeaseAccess, request: wire.ResetRequest) -> wire.ResetReply:
+        """A fresh copy of a snapshot, or a fresh desktop, for the lease; the fencing_token grows first, so that late calls are refused. Raises
+        `database_unavailable` before anything has changed."""
+        await self._repository.wait_available()
         self.check(access)
         lease = access.lease
-        want = Want(lease.shape, lease.image_digest, lease.owner, request.setup_key, request.snapshot_id)
-        want = self._pool.require(want)
-        access.slot.fence += 1
-        lease.fence = access.slot.fence
-        waited = await self._pool.standby_on_its_way(want)
-        self.check(Access(lease, access.slot, lease.fence))
-        slot = self._pool.exchange(access.slot, want)
+        target = DesktopTarget(lease.shape, lease.image_digest, lease.owner, request.setup_key, request.snapshot_id)
+        target = self._pool.require(target)
+        access.slot.fencing_token += 1
+        lease.fencing_token = access.slot.fencing_token
+        waited = await self._pool.standby_on_its_way(target)
+        self.check(LeaseAccess(lease, access.slot, lease.fencing_token))
+        slot = self._pool.exchange(access.slot, target)
         if slot is not access.slot:
             lease.slot, lease.desktop_id = slot, slot.desktop_id
-            slot.fence += 1
+            slot.fencing_token += 1
             self._repository.move_lease(lease, slot, access.slot)
-        fence = lease.fence = slot.fence
-        brought = await self._pool.renew(slot, want, waited=waited)
-        self.check(Access(lease, slot, fence))
+        fencing_token = lease.fencing_token = slot.fencing_token
+        brought = await self._pool.renew(slot, target, waited=waited)
+        self.check(LeaseAccess(lease, slot, fencing_token))
         lease.setup_key = slot.setup_key
         return wire.ResetReply(
-            fence=fence,
+            fencing_token=fencing_token,
             desktop_id=slot.desktop_id,
             setup_key=slot.setup_key,
             restored=brought.restored,
@@ -242,7 +244,7 @@ class Leases:
         """End a lease. One that has ended already is left alone."""
         lease = await self.find(lease_id, principal)
         await self.end(lease, LeaseState.RELEASED)
-        await self._repository.told()
+        await self._repository.flush_if_available()
 
     async def expire_due(self) -> None:
         """End every lease whose time is up."""
@@ -254,7 +256,7 @@ class Leases:
             log.info("lease expired", extra={"lease_id": lease.lease_id, "desktop_id": lease.desktop_id})
             await self.end(lease, LeaseState.EXPIRED)
 
-    async def end_of(self, owner: str, reason: str) -> None:
+    async def end_all_of_owner(self, owner: str, reason: str) -> None:
         """End every lease of a key, whose event tells the reason."""
         for lease in self.active:
             if lease.owner == owner:
@@ -271,7 +273,7 @@ class Leases:
         if slot is not None:
             lease.setup_key = slot.setup_key
             self._pool.release(slot, lease.owner)
-            lease.fence = slot.fence
+            lease.fencing_token = slot.fencing_token
         self._repository.end_lease(
             lease, reason
         )  # before anything waits: the desktop's next grant comes after it in the history
@@ -289,12 +291,12 @@ class Leases:
             await self.end(lease, LeaseState.EXPIRED)
 
 
-def _ended(lease: LeaseRecord) -> FarmError:
+def _ended(lease: LeaseRecord) -> ApiError:
     word = "was released" if lease.state is LeaseState.RELEASED else "expired"
-    return FarmError(ErrorCode.LEASE_EXPIRED, f"the lease {lease.lease_id} {word}", hint="Claim a new one.")
+    return ApiError(ErrorCode.LEASE_EXPIRED, f"the lease {lease.lease_id} {word}", hint="Claim a new one.")
 
 
-def used_up(client_request_id: str) -> FarmError:
+def request_id_reused_error(client_request_id: str) -> ApiError:
     """The request came again after its lease had ended."""
     detail = f"the client request id {client_request_id} was used for a lease that has ended"
-    return FarmError(ErrorCode.LEASE_EXPIRED, detail, hint="Claim with a new client request id.")
+    return ApiError(ErrorCode.LEASE_EXPIRED, detail, hint="Claim with a new client request id.")

@@ -35,9 +35,14 @@ CLAIM_ENDS = frozenset({"granted", "cancelled", "expired", "refused"})
 LEASE_ENDS = frozenset({"granted", "released", "expired", "refused"})
 CAUSES = frozenset({*(cause.value for cause in HealthCause), *(code.value for code in ErrorCode)})
 OWNERS = frozenset(owner.value for owner in FaultOwner)
-POOL_COPIES = ("warm_wanted", "standby_wanted", "ready", "standby", "making", "leased")
-Prepared = Literal["restore", "boot", "standby", "awaited"]
-STANDBY_RESULT: Mapping[Prepared, str] = {"standby": "hit", "awaited": "awaited", "restore": "miss", "boot": "miss"}
+POOL_COPIES = ("warm_desired", "standby_desired", "ready", "standby", "creating", "leased")
+PrepareMethod = Literal["restore", "boot", "standby", "awaited"]
+STANDBY_RESULT: Mapping[PrepareMethod, str] = {
+    "standby": "hit",
+    "awaited": "awaited",
+    "restore": "miss",
+    "boot": "miss",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +59,12 @@ class Gauges:
     """Of all pools together, by `POOL_COPIES`."""
 
 
-def bounded(value: str, allowed: Collection[str]) -> str:
+def label_or_other(value: str, allowed: Collection[str]) -> str:
     """The value, or `other` when it is none of those that are allowed."""
     return value if value in allowed else "other"
 
 
-CHARTED = {("POST", "/v1/leases"): "claim", ("POST", "/v1/leases/{lease_id}/reset"): "reset"}
+DASHBOARD_TIMINGS = {("POST", "/v1/leases"): "claim", ("POST", "/v1/leases/{lease_id}/reset"): "reset"}
 """Requests whose durations the dashboard shows."""
 
 
@@ -79,15 +84,24 @@ class Metrics:
             "dart_http_requests_total", "HTTP requests", ["route", "method", "status"], registry=registry
         )
         self._seconds = Histogram(
-            "dart_http_request_seconds", "HTTP request time", ["route"], buckets=FAST_S, registry=registry
+            "dart_http_request_duration_seconds", "HTTP request time", ["route"], buckets=FAST_S, registry=registry
         )
         self._sockets = Gauge("dart_websockets", "WebSockets that are open", registry=registry)
-        self._steps = Histogram("dart_step_seconds", "Time of one step in the guest", buckets=FAST_S, registry=registry)
+        self._steps = Histogram(
+            "dart_step_duration_seconds", "Time of one step in the guest", buckets=FAST_S, registry=registry
+        )
         self._prepare = Histogram(
-            "dart_prepare_seconds", "Time to make a desktop ready", ["how", "what"], buckets=SLOW_S, registry=registry
+            "dart_prepare_duration_seconds",
+            "Time to make a desktop ready",
+            ["how", "what"],
+            buckets=SLOW_S,
+            registry=registry,
         )
         self._standby = Counter(
-            "dart_standby_total", "Desktops asked for, by whether the standby had one", ["result"], registry=registry
+            "dart_standby_requests_total",
+            "Desktops asked for, by whether the standby had one",
+            ["result"],
+            registry=registry,
         )
         self._claim_wait = Histogram(
             "dart_claim_wait_seconds", "Time of a claim in the queue", ["end"], buckets=WAIT_S, registry=registry
@@ -97,7 +111,7 @@ class Metrics:
             "dart_desktop_failures_total", "Desktops that died under a lease", ["cause", "owner"], registry=registry
         )
         self._desktops = Gauge("dart_desktops", "Desktops by state", ["state"], registry=registry)
-        self._pool_copies = Gauge("dart_pool_copies", "Copies that pools want and have", ["what"], registry=registry)
+        self._pool_copies = Gauge("dart_pool_desktops", "Copies that pools want and have", ["what"], registry=registry)
         self._waiting = Gauge("dart_claims_waiting", "Claims in the queue", registry=registry)
         self._active = Gauge("dart_leases_active", "Leases that hold", registry=registry)
         self._snapshots = Gauge("dart_snapshots", "Snapshots", registry=registry)
@@ -107,9 +121,9 @@ class Metrics:
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count one HTTP request. `route` is a template of the application's, or `unmatched`: never a path of the client's."""
-        self._requests.labels(route, bounded(method, METHODS), f"{status // 100}xx").inc()
+        self._requests.labels(route, label_or_other(method, METHODS), f"{status // 100}xx").inc()
         self._seconds.labels(route).observe(seconds)
-        charted = CHARTED.get((method, route))
+        charted = DASHBOARD_TIMINGS.get((method, route))
         if charted is not None and status < 400:
             self.recent.add(charted, seconds)
 
@@ -123,29 +137,29 @@ class Metrics:
         self._steps.observe(seconds)
         self.recent.add("step", seconds)
 
-    def prepared(self, how: Prepared, prepared_state: bool, seconds: float, *, asked: bool = True) -> None:
-        """Count one desktop that came to its state; `awaited` is one of the standby that was not ready when it was asked for, `asked` is
+    def prepared(self, how: PrepareMethod, prepared_state: bool, seconds: float, *, on_demand: bool = True) -> None:
+        """Count one desktop that came to its state; `awaited` is one of the standby that was not ready when it was asked for, `on_demand` is
         False for one that is made ahead of need."""
         self._prepare.labels(how, "setup" if prepared_state else "base").observe(seconds)
-        if asked:
+        if on_demand:
             self._standby.labels(STANDBY_RESULT[how]).inc()
 
     def claim_ended(self, end: str, waited_s: float) -> None:
         """Count one claim that left the queue: granted, cancelled, expired or refused."""
-        self._claim_wait.labels(bounded(end, CLAIM_ENDS)).observe(waited_s)
+        self._claim_wait.labels(label_or_other(end, CLAIM_ENDS)).observe(waited_s)
 
     def lease(self, what: str) -> None:
         """`what` is granted, released, expired or refused."""
-        self._leases.labels(bounded(what, LEASE_ENDS)).inc()
+        self._leases.labels(label_or_other(what, LEASE_ENDS)).inc()
 
     def failure(self, cause: str, owner: str) -> None:
-        self._failures.labels(bounded(cause, CAUSES), bounded(owner, OWNERS)).inc()
+        self._failures.labels(label_or_other(cause, CAUSES), label_or_other(owner, OWNERS)).inc()
 
-    def certificate_ends(self, at: float) -> None:
+    def set_certificate_expiry(self, at: float) -> None:
         """When the certificate of the farm ends, in seconds since 1970; only a farm that speaks TLS has one."""
         if self._certificate is None:
             words = "When the certificate ends, in seconds since 1970"
-            self._certificate = Gauge("dart_certificate_ends_timestamp_seconds", words, registry=self._registry)
+            self._certificate = Gauge("dart_certificate_expiry_timestamp_seconds", words, registry=self._registry)
         self._certificate.set(at)
 
     def render(self, now: Gauges) -> bytes:

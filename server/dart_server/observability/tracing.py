@@ -3,7 +3,7 @@ it is imported.
 
 Rule: spans carry ids, route templates and numbers, never texts of clients; an error is told by its class. A request that comes
 with a `traceparent` (W3C Trace Context) goes on with that trace. What a task starts inherits its span; what waits in a queue
-takes its place along (`carried`, `resumed`). Non-goals: metrics, logs.
+takes its place along (`current_context`, `attached_context`). Non-goals: metrics, logs.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def span(name: str, *, within: Context | None = None, **attributes: Value) -> It
 
 
 @contextmanager
-def request(method: str, headers: Mapping[str, str]) -> Iterator[None]:
-    """The span of one request; `answered` tells the rest of it."""
+def request_span(method: str, headers: Mapping[str, str]) -> Iterator[None]:
+    """The span of one request; `record_response` tells the rest of it."""
     if _tracer is None:
         yield
         return
@@ -93,7 +93,7 @@ def request(method: str, headers: Mapping[str, str]) -> Iterator[None]:
         yield
 
 
-def answered(method: str, route: str, status: int) -> None:
+def record_response(method: str, route: str, status: int) -> None:
     """What became of the request of the current span."""
     if _tracer is None:
         return
@@ -106,7 +106,7 @@ def answered(method: str, route: str, status: int) -> None:
         current.set_status(StatusCode.ERROR, str(status))
 
 
-def carried() -> Context | None:
+def current_context() -> Context | None:
     """The current place in the trace, for work that goes on elsewhere; None while nothing is traced."""
     if _tracer is None:
         return None
@@ -116,8 +116,8 @@ def carried() -> Context | None:
 
 
 @contextmanager
-def resumed(place: Context | None) -> Iterator[None]:
-    """Go on at a place that was `carried`."""
+def attached_context(place: Context | None) -> Iterator[None]:
+    """Go on at a place that was `current_context`."""
     if place is None:
         yield
         return
@@ -130,7 +130,7 @@ def resumed(place: Context | None) -> Iterator[None]:
         detach(token)
 
 
-def traced(provider: Provider) -> Provider:
+def trace_provider(provider: Provider) -> Provider:
     """The provider, each of its calls in a span; itself while nothing is traced."""
     return provider if _tracer is None else cast("Provider", _Traced(provider))
 

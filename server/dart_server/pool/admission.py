@@ -180,7 +180,7 @@ class Admission:
         return None
 
 
-def bearable(now: Readings, *, reserve_memory_bytes: int, reserve_files_bytes: int) -> int:
+def estimate_capacity(now: Readings, *, reserve_memory_bytes: int, reserve_files_bytes: int) -> int:
     """How many desktops of the usual size this host bears beside the reserve, when none lives."""
     each = USUAL_MEMORY_BYTES + USUAL_FILES_BYTES * now.files_in_memory
     by_memory = (now.memory_available_bytes - reserve_memory_bytes) // each

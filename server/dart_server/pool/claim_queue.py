@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from dart_server.clock import Clock, within
-from dart_server.errors import FarmError
+from dart_server.clock import Clock, wait_for
+from dart_server.errors import ApiError
 from dart_server.observability import tracing
 from dart_server.pool.background import Background
 from dart_server.pool.fair_queue import Turn, Turns
 from dart_server.pool.prepare import Preparer
 from dart_server.pool.slot_lifecycle import Making
 from dart_server.pool.slots import Slots
-from dart_server.records import Slot, Want
+from dart_server.records import DesktopTarget, Slot
 from dart_server.settings import FarmSettings
-from dart_server.snapshots.service import did_not_restore
+from dart_server.snapshots.service import restore_failed_error
 from dart_server.wire import ErrorCode
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ POSITIONS_AGE_S = 0.001
 class Ticket(Turn):
     """One claim's place in the queue. `waits_for` has the desktops that must be gone before a slot of its place can be made."""
 
-    want: Want
+    want: DesktopTarget
     granted: asyncio.Future[list[Slot]]
     slots: list[Slot] = field(default_factory=list)
     waits_for: dict[str, Slot] = field(default_factory=dict)
     taken: bool = False
-    place: Context | None = field(default_factory=tracing.carried)
+    place: Context | None = field(default_factory=tracing.current_context)
     """Where in a trace its claim is."""
 
 
@@ -80,13 +80,13 @@ class Serving:
         """Claims in the queue; those whose desktops are being made have left it."""
         return len(self.turns)
 
-    def wanted(self) -> Iterator[Want]:
+    def wanted(self) -> Iterator[DesktopTarget]:
         """What waiting claims want, of some of them when there are many."""
         return (turn.want for turn in islice(self.turns, LOOKED_AT) if isinstance(turn, Ticket))
 
-    def enter(self, owner: str, want: Want, lane: Hashable, *, units: int = 1, priority: int = 0) -> Ticket:
+    def enter(self, owner: str, want: DesktopTarget, lane: Hashable, *, units: int = 1, priority: int = 0) -> Ticket:
         """Stand in the queue; the ticket may be served already. Claims of one `lane` wait together when there is room for none of them.
-        Raises `FarmError` when that can never be, or the key may not wait."""
+        Raises `ApiError` when that can never be, or the key may not wait."""
         self._possible(owner, units)
         granted = asyncio.get_running_loop().create_future()
         ticket = Ticket(owner, lane, units, priority, want=want, granted=granted)
@@ -96,23 +96,23 @@ class Serving:
         if most is not None and self.turns.waiting(owner) > most and self.turns.drop(ticket):
             granted.cancel()
             detail = f"this key has {most} claims in the queue, as many as it may"
-            raise FarmError(ErrorCode.QUOTA_EXCEEDED, detail, hint="Wait until one is granted, or cancel one.")
+            raise ApiError(ErrorCode.QUOTA_EXCEEDED, detail, hint="Wait until one is granted, or cancel one.")
         return ticket
 
     def _possible(self, owner: str, units: int) -> None:
         most = self.turns.share(owner).max_leases
         if most is not None and units > most:
             detail = f"{units} desktops are more than the {most} that this key may hold"
-            raise FarmError(ErrorCode.QUOTA_EXCEEDED, detail, hint="Claim fewer, or ask for a larger quota.")
+            raise ApiError(ErrorCode.QUOTA_EXCEEDED, detail, hint="Claim fewer, or ask for a larger quota.")
         usable = self._slots.usable()
         if units > usable:
             detail = f"{units} desktops at once can never be had: this farm has {usable} that can be used"
             hint = "Claim fewer, raise DART_MAX_DESKTOPS, or release desktops from quarantine."
-            raise FarmError(ErrorCode.NO_CAPACITY, detail, hint=hint)
+            raise ApiError(ErrorCode.NO_CAPACITY, detail, hint=hint)
 
     async def granted(self, ticket: Ticket, wait_s: float) -> list[Slot]:
         """The ticket's slots, the caller's alone from now on. Those on their way when the time is up are waited for a little longer.
-        However else this ends, the ticket is over. Raises `FarmError`: `no_capacity`, `quota_exceeded`, `draining`, `host_fault` …"""
+        However else this ends, the ticket is over. Raises `ApiError`: `no_capacity`, `quota_exceeded`, `draining`, `host_fault` …"""
         try:
             slots = await self._in_time(ticket, wait_s)
             ticket.taken = True
@@ -125,27 +125,27 @@ class Serving:
         if ticket.granted.done():
             return ticket.granted.result()
         try:
-            return await within(self._clock, wait_s, asyncio.shield(ticket.granted))
+            return await wait_for(self._clock, wait_s, asyncio.shield(ticket.granted))
         except TimeoutError:
             if not ticket.slots:
                 raise self._too_late(ticket, wait_s) from None
         try:
-            return await within(self._clock, PREPARE_GRACE_S, asyncio.shield(ticket.granted))
+            return await wait_for(self._clock, PREPARE_GRACE_S, asyncio.shield(ticket.granted))
         except TimeoutError:
             detail = f"the desktop was not ready {PREPARE_GRACE_S:g} s after the {wait_s:g} s of waiting"
             if self._preparer.last_failure is not None:
                 detail += f"; the last try failed: {self._preparer.last_failure}"
             hint = "It is still being made: claim again, or look at `dart-farm desktops` and the farm's log."
-            raise FarmError(ErrorCode.NO_CAPACITY, detail, hint=hint) from None
+            raise ApiError(ErrorCode.NO_CAPACITY, detail, hint=hint) from None
 
-    def _too_late(self, ticket: Ticket, wait_s: float) -> FarmError:
+    def _too_late(self, ticket: Ticket, wait_s: float) -> ApiError:
         if self.turns.held_up(ticket):
             most, held = self.turns.share(ticket.owner).max_leases, self.turns.held(ticket.owner)
             detail = f"this key still holds {held} of the {most} desktops that it may, after {wait_s:g} s of waiting"
-            return FarmError(ErrorCode.QUOTA_EXCEEDED, detail, hint="Release leases, or ask for a larger quota.")
+            return ApiError(ErrorCode.QUOTA_EXCEEDED, detail, hint="Release leases, or ask for a larger quota.")
         what = "no desktop" if ticket.units == 1 else f"not enough desktops for a gang of {ticket.units}"
         detail = f"{what} became free within {wait_s:g} s ({self._slots.shortage(ticket.want)})"
-        return FarmError(ErrorCode.NO_CAPACITY, detail, hint="Release leases, wait longer, or raise DART_MAX_DESKTOPS.")
+        return ApiError(ErrorCode.NO_CAPACITY, detail, hint="Release leases, wait longer, or raise DART_MAX_DESKTOPS.")
 
     def leave(self, ticket: Ticket) -> None:
         """The claim is over without having taken its slots: it leaves the queue, and gives back what has come."""
@@ -166,7 +166,7 @@ class Serving:
             try:
                 if not self._give(turn) and not self._others_pass(turn, full):
                     return False
-            except FarmError as error:
+            except ApiError as error:
                 self.turns.drop(turn)
                 turn.granted.set_exception(error)
         return True
@@ -182,7 +182,7 @@ class Serving:
         return pool_is_full or not kept
 
     def _give(self, ticket: Ticket) -> bool:
-        """Give a ticket its slots, all at once; False when the host or a pool allows no more of what it wants. Raises `FarmError` when
+        """Give a ticket its slots, all at once; False when the host or a pool allows no more of what it wants. Raises `ApiError` when
         that is gone."""
         found = self._slots.take(ticket.want, ticket.units)
         if found is None:
@@ -220,7 +220,7 @@ class Serving:
         self._making.changed()
 
     async def _make_traced(self, ticket: Ticket, slot: Slot) -> None:
-        with tracing.resumed(ticket.place), tracing.span("prepare", desktop_id=slot.desktop_id):
+        with tracing.attached_context(ticket.place), tracing.span("prepare", desktop_id=slot.desktop_id):
             await self._make_one(ticket, slot)
 
     async def _make_one(self, ticket: Ticket, slot: Slot) -> None:
@@ -228,14 +228,14 @@ class Serving:
         if victim is not None:
             async with victim.lock:
                 if victim.desktop_id in self._slots.by_id:
-                    raise FarmError(ErrorCode.HOST_FAULT, "the desktop that was to make room could not be removed")
+                    raise ApiError(ErrorCode.HOST_FAULT, "the desktop that was to make room could not be removed")
         await self._making.make(slot, ticket.want)
 
     def _hand_over(self, ticket: Ticket) -> None:
         wanted = ticket.want.snapshot_id
         other = next((slot for slot in ticket.slots if wanted is not None and slot.snapshot_id != wanted), None)
         if other is not None and not ticket.granted.done():
-            ticket.granted.set_exception(did_not_restore(wanted, other.snapshot_id))
+            ticket.granted.set_exception(restore_failed_error(wanted, other.snapshot_id))
         if ticket.granted.done():
             self._free(ticket, ticket.slots)
             self._making.changed()
@@ -267,12 +267,12 @@ class Serving:
             self.turns.drop(turn)
         for ticket in [*refused, *(self._underway if underway else ())]:
             if not ticket.granted.done():
-                ticket.granted.set_exception(FarmError(ErrorCode.DRAINING, why))
+                ticket.granted.set_exception(ApiError(ErrorCode.DRAINING, why))
 
 
-def _told(slot: Slot, error: BaseException) -> FarmError:
+def _told(slot: Slot, error: BaseException) -> ApiError:
     """What a claim hears of a slot that could not be made."""
-    if isinstance(error, FarmError):
+    if isinstance(error, ApiError):
         return error
     log.error("a desktop could not be prepared", exc_info=error, extra={"desktop_id": slot.desktop_id})
-    return FarmError(ErrorCode.HOST_FAULT, f"the desktop could not be prepared: {error}")
+    return ApiError(ErrorCode.HOST_FAULT, f"the desktop could not be prepared: {error}")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dart_server.clock import Clock
-from dart_server.records import Want
+from dart_server.records import DesktopTarget
 
 HALF_LIFE_S = 300.0
 FORGOTTEN_BELOW = 0.1
@@ -32,9 +32,9 @@ class Demand:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._counts: dict[Want, _Count] = {}
+        self._counts: dict[DesktopTarget, _Count] = {}
 
-    def asked(self, want: Want) -> None:
+    def asked(self, want: DesktopTarget) -> None:
         """A claim or a reset asked for this."""
         now_s = self._clock.monotonic()
         count = self._counts.setdefault(want, _Count(0.0, now_s))
@@ -43,7 +43,7 @@ class Demand:
         if len(self._counts) > REMEMBERED:
             del self._counts[min(self._counts, key=lambda known: _decayed(self._counts[known], now_s))]
 
-    def expected(self, waiting: Iterable[Want] = ()) -> dict[Want, float]:
+    def expected(self, waiting: Iterable[DesktopTarget] = ()) -> dict[DesktopTarget, float]:
         """Scores of what will probably be asked for next: what came again and again, and what `waiting` claims want."""
         now_s = self._clock.monotonic()
         scores = {want: _decayed(count, now_s) for want, count in self._counts.items()}

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from dart_server import wire
 from dart_server.clock import Clock
 from dart_server.database.repository import Repository
-from dart_server.errors import FarmError, from_provider
+from dart_server.errors import ApiError, from_provider_error
 from dart_server.providers.base import Provider, ProviderError
-from dart_server.records import PoolRecord, Want
+from dart_server.records import DesktopTarget, PoolRecord
 from dart_server.wire import ErrorCode
 
 
@@ -25,7 +25,7 @@ class Named:
     record: PoolRecord
     spec: wire.PoolSpec
     owner: str
-    want: Want | None = None
+    want: DesktopTarget | None = None
     reason: str | None = None
     tokens: float = 1.0
     tokens_at_s: float = 0.0
@@ -59,7 +59,7 @@ class Pools:
     def get(self, name: str) -> Named:
         """Raises `not_found`."""
         if name not in self._named:
-            raise FarmError(ErrorCode.NOT_FOUND, f"there is no pool {name}", hint="GET /v1/pools lists them.")
+            raise ApiError(ErrorCode.NOT_FOUND, f"there is no pool {name}", hint="GET /v1/pools lists them.")
         return self._named[name]
 
     def matching(self, labels: Mapping[str, str]) -> Named | None:
@@ -71,19 +71,19 @@ class Pools:
         """Write a pool; one of the same name is changed, and stays its owner's. Raises `image_missing`, `invalid`."""
         if name == wire.DEFAULT_POOL:
             hint = "DART_WARM_DESKTOPS and DART_STANDBY_DESKTOPS say how large it is; choose another name."
-            raise FarmError(ErrorCode.INVALID, "the default pool is the farm's own", hint=hint)
+            raise ApiError(ErrorCode.INVALID, "the default pool is the farm's own", hint=hint)
         known = self._named.get(name)
         owner = known.owner if known else owner
         try:
             await self._provider.image_digest(spec.shape.image)
         except ProviderError as error:
-            raise from_provider(error) from error
+            raise from_provider_error(error) from error
         now = self._clock.time()
         written = {"spec": spec.model_dump(mode="json"), "owner": owner}
         record = PoolRecord(
             name=name, spec=written, created_at=known.record.created_at if known else now, updated_at=now
         )
-        await self._repository.committed(self._repository.put_pool(record))
+        await self._repository.wait_committed(self._repository.put_pool(record))
         entry = self._entry(record, spec, owner)
         if known is not None:
             entry.hits, entry.misses = known.hits, known.misses
@@ -94,7 +94,7 @@ class Pools:
     async def delete(self, name: str) -> None:
         """Forget a pool; what it had ready goes, leases go on. Raises `not_found`."""
         self.get(name)
-        await self._repository.committed(self._repository.delete_pool(name))
+        await self._repository.wait_committed(self._repository.delete_pool(name))
         self._named.pop(name, None)
 
     async def refresh(self) -> None:
@@ -109,7 +109,7 @@ class Pools:
         except ProviderError as error:
             entry.want, entry.reason = None, str(error)
             return
-        entry.want = Want(spec.shape, digest, entry.owner, spec.setup_key, spec.snapshot_id)
+        entry.want = DesktopTarget(spec.shape, digest, entry.owner, spec.setup_key, spec.snapshot_id)
         entry.reason = None
 
     def allowance(self, entry: Named) -> int | None:

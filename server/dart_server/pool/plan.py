@@ -58,7 +58,7 @@ class Target:
     at_least: int = 0
     at_most: int | None = None
     may_begin: int | None = None
-    held_back: bool = False
+    in_backoff: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def plan(
     lacking: list[_Lacking] = []
     for target in targets:
         short = _provide(target, free, actions, can_freeze=can_freeze)
-        if short > 0 and not target.held_back:
+        if short > 0 and not target.in_backoff:
             begin = short if target.may_begin is None else min(short, target.may_begin)
             lacking.append(_Lacking(target, begin))
     nobodys = [*free[Phase.USED], *free[Phase.READY], *free[Phase.FROZEN]]

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 
 from dart_server import wire
 from dart_server.clock import Clock
-from dart_server.database.repository import EventNote, Repository
-from dart_server.errors import FarmError, from_provider
+from dart_server.database.repository import NewEvent, Repository
+from dart_server.errors import ApiError, from_provider_error
 from dart_server.guest.client import GuestClient, GuestReply, GuestUnreachable
 from dart_server.observability.metrics import Metrics
 from dart_server.providers import base
-from dart_server.records import SHARED, BaseOf, Slot, SnapshotRecord, Want
+from dart_server.records import SHARED_OWNER, BaseKey, DesktopTarget, Slot, SnapshotRecord
 from dart_server.settings import FarmSettings
 from dart_server.snapshots.service import Snapshots
 
@@ -78,10 +78,10 @@ class Preparer:
         self._parallel = asyncio.Semaphore(settings.parallel_provider_calls)
         self.last_failure: str | None = None
         """Why the latest try did not give a desktop; None after one that did."""
-        self._base_locks: dict[BaseOf, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._base_locks: dict[BaseKey, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def bring(self, slot: Slot, want: Want, *, ahead: bool = False) -> Brought:
-        """Make the slot's desktop a fresh copy of what is wanted; `ahead` of need, so that it may wait. On `FarmError` nothing lives under
+    async def bring(self, slot: Slot, want: DesktopTarget, *, ahead: bool = False) -> Brought:
+        """Make the slot's desktop a fresh copy of what is wanted; `ahead` of need, so that it may wait. On `ApiError` nothing lives under
         the slot's id."""
         started = self._clock.monotonic()
         trials = Trials()
@@ -91,14 +91,14 @@ class Preparer:
             for snapshot, reason in trials.suspects.values():
                 await self._snapshots.quarantine(snapshot, reason)
             if ahead and (want.setup_key is not None or want.snapshot_id is not None):
-                slot.declared_s = await self._declared(slot)
+                slot.declared_clock_s = await self._declared(slot)
         duration_s = self._clock.monotonic() - started
         self._metrics.prepared(
-            "restore" if restored else "boot", slot.setup_key is not None, duration_s, asked=not ahead
+            "restore" if restored else "boot", slot.setup_key is not None, duration_s, on_demand=not ahead
         )
         return Brought(restored, duration_s, quarantined=tuple(trials.suspects))
 
-    async def confirm(self, slot: Slot, want: Want, *, waited: bool) -> Brought:
+    async def confirm(self, slot: Slot, want: DesktopTarget, *, waited: bool) -> Brought:
         """Wake an untouched desktop that is what is wanted; one that does not answer is made anew. Errors as of `bring`."""
         started = self._clock.monotonic()
         try:
@@ -115,7 +115,7 @@ class Preparer:
         if not isinstance(self._provider, base.Freezes):
             raise base.CapabilityMissing(f"the provider {self._provider.name} freezes nothing")
         if slot.guest is not None:
-            await slot.guest.hang_up()
+            await slot.guest.close_connections()
         slot.frozen = True
         await self._provider.freeze(slot.desktop_id)
 
@@ -129,8 +129,8 @@ class Preparer:
                 raise NotReady(str(error)) from error
             slot.frozen = False
         await self._probe(slot)
-        if slot.declared_s is not None:
-            await self._ask(slot, "POST", "/v1/clock", json.dumps({"time_s": slot.declared_s}).encode())
+        if slot.declared_clock_s is not None:
+            await self._ask(slot, "POST", "/v1/clock", json.dumps({"time_s": slot.declared_clock_s}).encode())
 
     async def _declared(self, slot: Slot) -> float | None:
         """The time of day that the desktop's task has declared; None when there is none, or its agent knows no clock."""
@@ -143,25 +143,25 @@ class Preparer:
 
     async def discard(self, slot: Slot) -> None:
         """Remove the slot's desktop, if there is one."""
-        await self.hang_up(slot)
+        await self.close_connections(slot)
         if slot.exists:
             await self._provider.destroy(slot.desktop_id)
             slot.exists = False
-        slot.snapshot_id = slot.setup_key = slot.declared_s = None
+        slot.snapshot_id = slot.setup_key = slot.declared_clock_s = None
         slot.frozen = False
 
-    async def hang_up(self, slot: Slot) -> None:
+    async def close_connections(self, slot: Slot) -> None:
         """Close every connection into the slot's desktop."""
         guest, slot.guest = slot.guest, None
         if guest is not None:
-            await guest.hang_up()
+            await guest.close_connections()
 
-    async def _until_ready(self, slot: Slot, want: Want, trials: Trials) -> bool:
+    async def _until_ready(self, slot: Slot, want: DesktopTarget, trials: Trials) -> bool:
         """True when the desktop was restored, False when it was booted."""
         while True:
             snapshot = None
             if self._provider.capabilities.memory_snapshot:
-                snapshot = self._snapshots.deepest(want, trials.suspects)
+                snapshot = self._snapshots.deepest_snapshot(want, trials.suspects)
             try:
                 if snapshot is not None:
                     await self._restore(slot, snapshot)
@@ -171,17 +171,17 @@ class Preparer:
             except (NotReady, base.SnapshotBroken, base.DesktopGone, base.HostFault) as error:
                 await self._after_failure(slot, snapshot, error, trials)
                 if snapshot is not None and snapshot.snapshot_id in trials.suspects:
-                    want = self._snapshots.stand_in(snapshot, want, trials.suspects)
+                    want = self._snapshots.fallback_target(snapshot, want, trials.suspects)
             except base.ProviderError as error:
                 await self.discard(slot)
-                raise from_provider(error) from error
+                raise from_provider_error(error) from error
 
     async def _after_failure(
         self, slot: Slot, snapshot: SnapshotRecord | None, error: Exception, trials: Trials
     ) -> None:
-        """Write a failure down and remove what is left of the try. Raises `FarmError` when the host must be to blame."""
+        """Write a failure down and remove what is left of the try. Raises `ApiError` when the host must be to blame."""
         self._repository.add_event(
-            EventNote(
+            NewEvent(
                 "prepare_failed",
                 slot.desktop_id,
                 data={"reason": str(error), "snapshot_id": snapshot and snapshot.snapshot_id},
@@ -197,34 +197,34 @@ class Preparer:
         trials.of_host += 1
         if trials.of_host == ATTEMPTS:
             hint = getattr(error, "hint", "") or "See the farm's log and `dart-farm doctor`."
-            raise FarmError(wire.ErrorCode.HOST_FAULT, f"the desktop did not come up: {error}", hint=hint) from error
+            raise ApiError(wire.ErrorCode.HOST_FAULT, f"the desktop did not come up: {error}", hint=hint) from error
 
     async def _restore(self, slot: Slot, snapshot: SnapshotRecord) -> None:
-        await self.hang_up(slot)
+        await self.close_connections(slot)
         slot.exists = True
-        async with self._snapshots.reading(snapshot):
+        async with self._snapshots.pinned(snapshot):
             await self._provider.restore(slot.desktop_id, snapshot.snapshot_id)
-        slot.frozen, slot.declared_s = False, None
+        slot.frozen, slot.declared_clock_s = False, None
         await self._settle_in(slot, snapshot)
         self._repository.touch_snapshot(snapshot)
 
-    async def _boot(self, slot: Slot, want: Want, trials: Trials) -> bool:
+    async def _boot(self, slot: Slot, want: DesktopTarget, trials: Trials) -> bool:
         """True when the desktop was booted; False when somebody else has made the base meanwhile, so that it can be restored."""
         if not self._provider.capabilities.memory_snapshot:
             await self._create(slot, want)
             await self._settle_in(slot, None)
             return True
-        async with self._base_locks[want.base_of]:
-            if self._snapshots.deepest(want, trials.suspects) is not None:
+        async with self._base_locks[want.base_key]:
+            if self._snapshots.deepest_snapshot(want, trials.suspects) is not None:
                 return False
             await self._create(slot, want)
             await self._settle_in(slot, None)
-            booted = await self._snapshots.take(slot, "booted", SHARED)
+            booted = await self._snapshots.take(slot, "booted", SHARED_OWNER)
             slot.snapshot_id = booted.snapshot_id
             await self._probe(slot)
             return True
 
-    async def _create(self, slot: Slot, want: Want) -> None:
+    async def _create(self, slot: Slot, want: DesktopTarget) -> None:
         await self.discard(slot)
         slot.exists = True
         settings = self._settings

@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 
 from dart_server import wire
-from dart_server.database.repository import EventNote, Repository
+from dart_server.database.repository import NewEvent, Repository
 from dart_server.observability.metrics import Metrics
 from dart_server.pool.background import Background
 from dart_server.pool.quarantine import Quarantine
@@ -81,7 +81,7 @@ class Probes:
         """Look at every desktop that should be well."""
         try:
             slots = [slot for slot in self._slots.by_id.values() if _looked_at(slot)]
-            known = {(slot.desktop_id, slot.fence) for slot in slots}
+            known = {(slot.desktop_id, slot.fencing_token) for slot in slots}
             self._memory_bytes = []
             self._failures = Counter({life: count for life, count in self._failures.items() if life in known})
             results = await asyncio.gather(*(self._look(slot) for slot in slots), return_exceptions=True)
@@ -95,15 +95,15 @@ class Probes:
 
     async def _look(self, slot: Slot) -> None:
         async with self._looking:
-            before = (slot.lease_id, slot.fence, slot.snapshot_id)
+            before = (slot.lease_id, slot.fencing_token, slot.snapshot_id)
             try:
                 async with asyncio.timeout(self.limit_s):
                     health = await self._provider.health(slot.desktop_id)
             except TimeoutError:
                 health = DesktopHealth(False, HealthCause.UNKNOWN, f"no look at it ended within {self.limit_s:g} s")
-        if (slot.lease_id, slot.fence, slot.snapshot_id) != before or not _looked_at(slot):
+        if (slot.lease_id, slot.fencing_token, slot.snapshot_id) != before or not _looked_at(slot):
             return
-        life = (slot.desktop_id, slot.fence)
+        life = (slot.desktop_id, slot.fencing_token)
         if health.memory_bytes:
             self._memory_bytes.append(health.memory_bytes)
         if health.alive or (slot.lease_id is not None and health.cause in STILL_USABLE):
@@ -122,7 +122,7 @@ class Probes:
 
     async def _replace(self, slot: Slot, health: DesktopHealth) -> None:
         """A desktop that waited for somebody is no good: keep it for a person to look at, or remove it; another one is made."""
-        note = EventNote("idle_desktop_died", slot.desktop_id, data={"cause": health.cause.value})
+        note = NewEvent("idle_desktop_died", slot.desktop_id, data={"cause": health.cause.value})
         self._repository.add_event(note)
         reason = f"{health.cause.value}: {health.detail}" if health.detail else health.cause.value
         if health.cause not in SILENT or not await self._quarantine.set_aside(slot, reason):
@@ -139,4 +139,4 @@ def _looked_at(slot: Slot) -> bool:
     """Whether a desktop should answer now: it waits, untouched, or it is leased and nothing is being done to it."""
     if slot.lock.locked() or slot.failure is not None or slot.state in (DesktopState.GONE, DesktopState.QUARANTINED):
         return False
-    return slot.state is DesktopState.LEASED if slot.lease_id is not None else slot.clean and not slot.busy
+    return slot.state is DesktopState.LEASED if slot.lease_id is not None else slot.unused and not slot.busy

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from dart_server.clock import Clock
-from dart_server.database.repository import EventNote, Repository
+from dart_server.database.repository import NewEvent, Repository
 from dart_server.pool.slot_lifecycle import Making
 from dart_server.pool.slots import Slots
 from dart_server.providers.base import ProviderError
@@ -40,10 +40,10 @@ class Quarantine:
         """Keep a slot that nobody holds; `asked` for by an administrator, beyond the room too. False when there is no room for any."""
         if not asked and self._room == 0:
             return False
-        slot.busy, slot.clean, slot.state, slot.note = True, False, DesktopState.QUARANTINED, reason
+        slot.busy, slot.unused, slot.state, slot.note = True, False, DesktopState.QUARANTINED, reason
         self._until_s[slot.desktop_id] = self._clock.monotonic() + self._keep_s
-        note = EventNote("desktop_quarantined", slot.desktop_id, slot.lease_id, slot.fence, {"reason": reason})
-        await self._repository.committed(self._repository.save_desktop(slot, note))
+        note = NewEvent("desktop_quarantined", slot.desktop_id, slot.lease_id, slot.fencing_token, {"reason": reason})
+        await self._repository.wait_committed(self._repository.save_desktop(slot, note))
         log.warning("desktop quarantined: %s", reason, extra={"desktop_id": slot.desktop_id})
         try:
             await self._making.stop(slot)
@@ -78,5 +78,5 @@ class Quarantine:
         self._until_s.pop(desktop_id, None)
         slot = self._slots.by_id.get(desktop_id)
         if slot is not None:
-            self._repository.add_event(EventNote("quarantine_ended", desktop_id, data={"reason": reason}))
+            self._repository.add_event(NewEvent("quarantine_ended", desktop_id, data={"reason": reason}))
             self._making.remove(slot)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from dart_server import wire
 from dart_server.clock import Clock
 from dart_server.database.repository import Repository
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.observability.metrics import Metrics
 from dart_server.pool.admission import MIB, Admission, Host, SystemHost
 from dart_server.pool.background import Background
@@ -28,7 +28,7 @@ from dart_server.pool.slot_lifecycle import Making
 from dart_server.pool.slots import Slots
 from dart_server.pool.standby import Standby
 from dart_server.providers import base
-from dart_server.records import Living, Slot, Want
+from dart_server.records import DesktopTarget, LiveDesktops, Slot
 from dart_server.settings import FarmSettings
 from dart_server.snapshots.service import Snapshots
 from dart_server.wire import ErrorCode
@@ -65,7 +65,7 @@ class Pool:
         )
         self._slots = Slots(provider, snapshots, self.admission, settings.max_desktops, clock)
         self._slots.cap = self._capped
-        self._making = Making(self._slots, preparer, repository, clock, settings.tick_s, self.dispatch)
+        self._making = Making(self._slots, preparer, repository, clock, settings.tick_interval_s, self.dispatch)
         self._serving = Serving(self._slots, self._making, self._preparing, preparer, settings, clock)
         self.pools = Pools(provider, repository, clock)
         self._standby = Standby(
@@ -84,7 +84,7 @@ class Pool:
             repository,
             clock,
             room=settings.quarantine_desktops,
-            keep_s=settings.quarantine_s,
+            keep_s=settings.quarantine_ttl_s,
         )
         self._probes = Probes(
             provider,
@@ -105,23 +105,23 @@ class Pool:
     def waiting(self) -> int:
         return self._serving.waiting
 
-    def living(self) -> Living:
+    def live_desktops(self) -> LiveDesktops:
         """Which desktops exist or are being made."""
-        return self._slots.living()
+        return self._slots.live_desktops()
 
-    def enter(self, owner: str, want: Want, *, units: int = 1, priority: int = 0) -> Ticket:
-        """Stand in the queue for desktops; see `Serving.enter`. Raises `FarmError`."""
+    def enter(self, owner: str, want: DesktopTarget, *, units: int = 1, priority: int = 0) -> Ticket:
+        """Stand in the queue for desktops; see `Serving.enter`. Raises `ApiError`."""
         if self.drained:
             hint = "Leases go on; claim from another farm, or ask the administrator to undrain this one."
-            raise FarmError(ErrorCode.DRAINING, "the farm is draining: it grants no new leases", hint=hint)
+            raise ApiError(ErrorCode.DRAINING, "the farm is draining: it grants no new leases", hint=hint)
         want = self.require(want)
         self._standby.asked_for(want)
         bounded = any(pool.spec.max is not None for pool in self.pools.all())
-        lane = (want.base_of, want.setup_key, want.snapshot_id) if bounded else want.base_of
+        lane = (want.base_key, want.setup_key, want.snapshot_id) if bounded else want.base_key
         return self._serving.enter(owner, want, lane, units=units, priority=priority)
 
     async def granted(self, ticket: Ticket, wait_s: float) -> list[Slot]:
-        """The slots of a ticket, the caller's alone; see `Serving.granted`. Raises `FarmError`."""
+        """The slots of a ticket, the caller's alone; see `Serving.granted`. Raises `ApiError`."""
         return await self._serving.granted(ticket, wait_s)
 
     def leave(self, ticket: Ticket) -> None:
@@ -137,22 +137,22 @@ class Pool:
         """The order of the queue, and what each key holds."""
         return self._serving.turns
 
-    def require(self, want: Want) -> Want:
+    def require(self, want: DesktopTarget) -> DesktopTarget:
         """The same with a snapshot's id for its name, if it can be wanted now. Raises `draining`, `snapshot_missing`, `invalid` …"""
         if self._draining:
-            raise FarmError(ErrorCode.DRAINING, "the farm is stopping", hint="Start it again and repeat the request.")
-        found = self._snapshots.deepest(want)
+            raise ApiError(ErrorCode.DRAINING, "the farm is stopping", hint="Start it again and repeat the request.")
+        found = self._snapshots.deepest_snapshot(want)
         return want if want.snapshot_id is None or found is None else replace(want, snapshot_id=found.snapshot_id)
 
-    async def standby_on_its_way(self, want: Want) -> bool:
+    async def standby_on_its_way(self, want: DesktopTarget) -> bool:
         """Wait for one of the standby that is being made; see `Standby.on_its_way`."""
         return await self._standby.on_its_way(want)
 
-    def exchange(self, slot: Slot, want: Want) -> Slot:
+    def exchange(self, slot: Slot, want: DesktopTarget) -> Slot:
         """The slot in which a lease goes on at its reset; see `Standby.exchange`."""
         return self._standby.exchange(slot, want)
 
-    async def renew(self, slot: Slot, want: Want, *, waited: bool = False) -> Brought:
+    async def renew(self, slot: Slot, want: DesktopTarget, *, waited: bool = False) -> Brought:
         """Make a leased desktop a fresh copy of what is wanted; see `Making.renew`."""
         return await self._making.renew(slot, want, waited=waited)
 
@@ -173,7 +173,7 @@ class Pool:
             asyncio.get_running_loop().call_soon(self._keep)
 
     def _serves(self) -> bool:
-        return not self._draining and self._repository.away is None
+        return not self._draining and self._repository.unavailable_reason is None
 
     def _keep(self) -> None:
         self._keeping = False
@@ -190,7 +190,7 @@ class Pool:
         self.quarantine.tick()
         self.dispatch()
 
-    def _capped(self, want: Want) -> str | None:
+    def _capped(self, want: DesktopTarget) -> str | None:
         """Why a pool allows no more desktops of what is wanted."""
         return self._standby.capped(want)
 
@@ -214,17 +214,17 @@ class Pool:
         self.dispatch()
 
     @property
-    def held_back(self) -> list[str]:
+    def in_backoff(self) -> list[str]:
         """What is not made ahead of need because it failed, and why."""
         return self._standby.backoff.reasons()
 
     async def set_aside(self, slot: Slot, reason: str) -> Slot | None:
-        """Quarantine a slot; the one without a desktop in which its lease goes on, if it had one. Raises `FarmError`."""
+        """Quarantine a slot; the one without a desktop in which its lease goes on, if it had one. Raises `ApiError`."""
         left = None
         if slot.lease_id is not None:
             left = self._slots.beside(slot)
             slot.lease_id = None
-            slot.fence += 1
+            slot.fencing_token += 1
         await self.quarantine.set_aside(slot, reason, asked=True)
         self.dispatch()
         return left

@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from dart_server import wire
 from dart_server.clock import Clock
-from dart_server.database.repository import EventNote, Repository
-from dart_server.errors import FarmError
+from dart_server.database.repository import NewEvent, Repository
+from dart_server.errors import ApiError
 from dart_server.pool.background import Background
 from dart_server.pool.prepare import Brought, NotReady, Preparer
 from dart_server.pool.slots import Slots
 from dart_server.providers import base
-from dart_server.records import Slot, Want
+from dart_server.records import DesktopTarget, Slot
 from dart_server.wire import DesktopState
 
 log = logging.getLogger(__name__)
@@ -44,17 +44,17 @@ class Making:
         self.changed = changed
         self._ending = Background()
 
-    async def make(self, slot: Slot, want: Want, *, ahead: bool = False) -> None:
-        """Bring a slot that nobody uses to what is wanted, unless it is that already; `ahead` of need. Raises `FarmError`."""
+    async def make(self, slot: Slot, want: DesktopTarget, *, ahead: bool = False) -> None:
+        """Bring a slot that nobody uses to what is wanted, unless it is that already; `ahead` of need. Raises `ApiError`."""
         async with slot.lock:
             if self._slots.fresh(slot, want) and await self._awake(slot):
                 return
-            slot.clean = False
+            slot.unused = False
             if not slot.exists:
                 slot.state = DesktopState.CREATING
-                self._repository.save_desktop(slot, EventNote("desktop_creating", slot.desktop_id))
+                self._repository.save_desktop(slot, NewEvent("desktop_creating", slot.desktop_id))
             await self._preparer.bring(slot, want, ahead=ahead)
-            slot.clean, slot.state = True, DesktopState.READY
+            slot.unused, slot.state = True, DesktopState.READY
             self._repository.save_desktop(slot)
 
     async def _awake(self, slot: Slot) -> bool:
@@ -86,25 +86,25 @@ class Making:
         async with slot.lock:
             return await self._awake(slot)
 
-    async def renew(self, slot: Slot, want: Want, *, waited: bool = False) -> Brought:
-        """Make a leased desktop a fresh copy of what is wanted; `waited` tells that it was not ready when it was asked for. Its fence, and
+    async def renew(self, slot: Slot, want: DesktopTarget, *, waited: bool = False) -> Brought:
+        """Make a leased desktop a fresh copy of what is wanted; `waited` tells that it was not ready when it was asked for. Its fencing_token, and
         that this has begun, are written before it is touched: a farm that is killed meanwhile comes back to a desktop that no earlier
-        fence opens. Raises `FarmError`; the slot is broken then, and may be renewed again."""
+        fencing_token opens. Raises `ApiError`; the slot is broken then, and may be renewed again."""
         async with slot.lock:
             confirm = self._slots.fresh(slot, want)
-            slot.state, slot.clean = DesktopState.RESETTING, False
+            slot.state, slot.unused = DesktopState.RESETTING, False
             try:
-                await self._repository.committed(self._repository.save_desktop(slot))
+                await self._repository.wait_committed(self._repository.save_desktop(slot))
                 if confirm:
                     brought = await self._preparer.confirm(slot, want, waited=waited)
                 else:
                     brought = await self._preparer.bring(slot, want)
             except BaseException as error:  # cancelled, too, it is not left half made; raised again
-                cause = error.code.value if isinstance(error, FarmError) else "interrupted"
+                cause = error.code.value if isinstance(error, ApiError) else "interrupted"
                 slot.state = DesktopState.BROKEN
                 slot.failure = wire.DesktopHealthView(alive=False, cause=cause, fault_owner=wire.FaultOwner.HOST)
                 self._repository.save_desktop(
-                    slot, EventNote("reset_failed", slot.desktop_id, slot.lease_id, slot.fence)
+                    slot, NewEvent("reset_failed", slot.desktop_id, slot.lease_id, slot.fencing_token)
                 )
                 raise
             slot.state = DesktopState.LEASED
@@ -116,22 +116,22 @@ class Making:
                 "quarantined": list(brought.quarantined),
                 "duration_s": round(brought.duration_s, 4),
             }
-            note = EventNote("desktop_reset", slot.desktop_id, slot.lease_id, slot.fence, data)
-            await self._repository.committed(self._repository.save_desktop(slot, note))
+            note = NewEvent("desktop_reset", slot.desktop_id, slot.lease_id, slot.fencing_token, data)
+            await self._repository.wait_committed(self._repository.save_desktop(slot, note))
             return brought
 
     def release(self, slot: Slot) -> None:
-        """Take a desktop back from its lease, at once: its fence grows, so that every later call with the old one is refused."""
-        slot.fence += 1
+        """Take a desktop back from its lease, at once: its fencing_token grows, so that every later call with the old one is refused."""
+        slot.fencing_token += 1
         slot.lease_id = None
-        slot.clean, slot.busy = False, True
+        slot.unused, slot.busy = False, True
         slot.state = DesktopState.RESETTING
         self._ending.start(self._recycle(slot))
 
     async def _recycle(self, slot: Slot) -> None:
         async with slot.lock:
             slot.state = DesktopState.RESETTING
-            await self._preparer.hang_up(slot)
+            await self._preparer.close_connections(slot)
             self._repository.save_desktop(slot)
         slot.busy = False
         self.changed()
@@ -144,7 +144,7 @@ class Making:
         slot.state = DesktopState.BROKEN
         data = {"cause": health.cause, "fault_owner": health.fault_owner.value}
         self._repository.save_desktop(
-            slot, EventNote("desktop_failed", slot.desktop_id, slot.lease_id, slot.fence, data)
+            slot, NewEvent("desktop_failed", slot.desktop_id, slot.lease_id, slot.fencing_token, data)
         )
         log.warning("desktop failed: %s", data, extra={"desktop_id": slot.desktop_id, "lease_id": slot.lease_id})
         self._ending.start(self._clear(slot, health))
@@ -166,7 +166,7 @@ class Making:
                 await self._preparer.discard(slot)
             except base.ProviderError as error:
                 log.error("a desktop could not be removed: %s", error, extra={"desktop_id": slot.desktop_id})
-                self._repository.add_event(EventNote("destroy_failed", slot.desktop_id, data={"reason": str(error)}))
+                self._repository.add_event(NewEvent("destroy_failed", slot.desktop_id, data={"reason": str(error)}))
                 await self._clock.sleep(self._retry_s)
                 slot.state, slot.busy = DesktopState.BROKEN, False
                 return
@@ -174,7 +174,7 @@ class Making:
         self.changed()
 
     def _gone(self, slot: Slot) -> None:
-        self._repository.save_desktop(slot, EventNote("desktop_gone", slot.desktop_id))
+        self._repository.save_desktop(slot, NewEvent("desktop_gone", slot.desktop_id))
         self._slots.by_id.pop(slot.desktop_id, None)
 
     async def end_all(self) -> None:

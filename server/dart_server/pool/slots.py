@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dart_server.clock import Clock
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.ids import new_id
 from dart_server.pool.admission import Admission
 from dart_server.providers.base import Provider
-from dart_server.records import BaseOf, Living, Slot, Want
+from dart_server.records import BaseKey, DesktopTarget, LiveDesktops, Slot
 from dart_server.snapshots.service import Snapshots
 from dart_server.wire import DesktopHealthView, DesktopState, ErrorCode, FaultOwner
 
-Kind = tuple[BaseOf, str | None]
+Kind = tuple[BaseKey, str | None]
 """What a desktop is a copy of: a shape of an image, and the snapshot, None for one that is booted."""
 
 
@@ -35,13 +35,13 @@ class Slots:
         self.by_id: dict[str, Slot] = {}
         self._ceded: dict[str, Slot] = {}
         """Those on their way out whose place another slot has already."""
-        self.cap: Callable[[Want], str | None] = lambda want: None
+        self.cap: Callable[[DesktopTarget], str | None] = lambda want: None
         """Says why a pool allows no more desktops of what is wanted; None while it does."""
 
-    def living(self) -> Living:
+    def live_desktops(self) -> LiveDesktops:
         """Which desktops exist or are being made."""
         slots = self.by_id.values()
-        return Living(
+        return LiveDesktops(
             bases=frozenset((slot.shape, slot.image_digest) for slot in slots),
             snapshot_ids=frozenset(slot.snapshot_id for slot in slots if slot.snapshot_id is not None),
         )
@@ -50,45 +50,45 @@ class Slots:
         """Those that nobody holds and nobody works on."""
         return [slot for slot in self.by_id.values() if slot.lease_id is None and not slot.busy]
 
-    def pick(self, want: Want) -> Slot | None:
+    def pick(self, want: DesktopTarget) -> Slot | None:
         """The free slot of the wanted shape that is nearest to what is wanted; while there is room for another one, no copy of something
         else that was frozen ahead of need."""
-        is_wanted, base, room = self._judge(want), want.base_of, self.room() > 0
+        is_wanted, base, room = self._judge(want), want.base_key, self.room() > 0
         best, used = None, None
         for slot in self.by_id.values():
             if slot.busy or slot.lease_id is not None or (slot.shape, slot.image_digest) != base:
                 continue
             if is_wanted(slot):
                 return slot
-            if not slot.clean:
+            if not slot.unused:
                 used = used or slot
             elif best is None and not (room and slot.frozen):
                 best = slot
         return used or best
 
-    def _judge(self, want: Want) -> Callable[[Slot], bool]:
+    def _judge(self, want: DesktopTarget) -> Callable[[Slot], bool]:
         """Says of slots of the wanted shape whether they are, untouched, what is wanted; without memory snapshots every booted one is."""
-        target = self._snapshots.deepest(want)
+        target = self._snapshots.deepest_snapshot(want)
         if target is None:
             booted = not self._provider.capabilities.memory_snapshot
-            return lambda slot: slot.clean and booted
-        return lambda slot: slot.clean and slot.snapshot_id == target.snapshot_id
+            return lambda slot: slot.unused and booted
+        return lambda slot: slot.unused and slot.snapshot_id == target.snapshot_id
 
-    def kind(self, want: Want) -> Kind:
-        """What a copy of this would be now. Raises `FarmError` when there is no such snapshot."""
-        found = self._snapshots.deepest(want) if self._provider.capabilities.memory_snapshot else None
-        return (want.base_of, found.snapshot_id if found else None)
+    def kind(self, want: DesktopTarget) -> Kind:
+        """What a copy of this would be now. Raises `ApiError` when there is no such snapshot."""
+        found = self._snapshots.deepest_snapshot(want) if self._provider.capabilities.memory_snapshot else None
+        return (want.base_key, found.snapshot_id if found else None)
 
-    def first_that_serves(self, want: Want) -> Slot | None:
+    def first_that_serves(self, want: DesktopTarget) -> Slot | None:
         """A free slot that is, untouched, what is wanted."""
-        is_wanted, base = self._judge(want), want.base_of
+        is_wanted, base = self._judge(want), want.base_key
         return next((slot for slot in self.idle() if (slot.shape, slot.image_digest) == base and is_wanted(slot)), None)
 
-    def fresh(self, slot: Slot, want: Want) -> bool:
+    def fresh(self, slot: Slot, want: DesktopTarget) -> bool:
         """Whether an untouched slot of the wanted shape is what is wanted already; without memory snapshots a booted one is."""
         return self._judge(want)(slot)
 
-    def ready(self, slot: Slot, want: Want) -> bool:
+    def ready(self, slot: Slot, want: DesktopTarget) -> bool:
         """Whether a slot can be used as it is, at once."""
         return not slot.frozen and not slot.lock.locked() and self.fresh(slot, want)
 
@@ -108,7 +108,7 @@ class Slots:
         aside = sum(slot.state is DesktopState.QUARANTINED for slot in self.by_id.values())
         return self.max_desktops - aside
 
-    def new(self, want: Want, *, ahead: bool = False) -> Slot | None:
+    def new(self, want: DesktopTarget, *, ahead: bool = False) -> Slot | None:
         """A slot more, busy and without a desktop; None when there are as many as there may be, or the host bears no more. `ahead`: nobody
         waits for it."""
         if self.room() <= 0 or (not ahead and self.cap(want) is not None):
@@ -119,11 +119,11 @@ class Slots:
     def victims(self, number: int) -> list[Slot] | None:
         """The free slots that go when others need their places, used ones first; None when there are not so many."""
         idle = self.idle()
-        return sorted(idle, key=lambda slot: slot.clean)[:number] if len(idle) >= number else None
+        return sorted(idle, key=lambda slot: slot.unused)[:number] if len(idle) >= number else None
 
-    def take(self, want: Want, units: int) -> tuple[list[Slot], list[Slot]] | None:
+    def take(self, want: DesktopTarget, units: int) -> tuple[list[Slot], list[Slot]] | None:
         """Slots for a claim, busy from now on, nearest to what is wanted first; and those that must be gone before the last ones can be
-        made. None, and nothing has changed, when there are not so many. Raises `FarmError` when what is wanted is gone."""
+        made. None, and nothing has changed, when there are not so many. Raises `ApiError` when what is wanted is gone."""
         taken: list[Slot] = []
         while len(taken) < units and (slot := self.pick(want)) is not None:
             slot.busy = True
@@ -141,17 +141,17 @@ class Slots:
             return None
         return taken + added + [self.instead_of(victim, want) for victim in victims], victims
 
-    def instead_of(self, victim: Slot, want: Want) -> Slot:
+    def instead_of(self, victim: Slot, want: DesktopTarget) -> Slot:
         """A slot in the place of one that is being removed; its desktop may be made when that one's is gone."""
         self._ceded[victim.desktop_id] = victim
         return self._add(want)
 
-    def _add(self, want: Want) -> Slot:
+    def _add(self, want: DesktopTarget) -> Slot:
         slot = Slot(new_id("desk"), want.shape, want.image_digest, self._provider.name, self._clock.time())
         self.by_id[slot.desktop_id] = slot
         return slot
 
-    def shortage(self, want: Want) -> str:
+    def shortage(self, want: DesktopTarget) -> str:
         """Why there is no desktop more for this, in words."""
         reason = self.cap(want) or self._admission.refusal
         in_use = f"{len(self.by_id)} of {self.max_desktops} are in use"
@@ -161,11 +161,16 @@ class Slots:
         """A slot without a desktop, for the lease of one whose desktop is taken from it. Raises `no_capacity`."""
         if self.room() <= 0:
             hint = "Release a lease, or this desktop's, first."
-            raise FarmError(
+            raise ApiError(
                 ErrorCode.NO_CAPACITY, f"there is no room beside it: {len(self.by_id)} are in use", hint=hint
             )
         found = Slot(new_id("desk"), slot.shape, slot.image_digest, slot.provider, self._clock.time())
-        found.lease_id, found.fence, found.busy, found.state = slot.lease_id, slot.fence + 1, False, DesktopState.BROKEN
+        found.lease_id, found.fencing_token, found.busy, found.state = (
+            slot.lease_id,
+            slot.fencing_token + 1,
+            False,
+            DesktopState.BROKEN,
+        )
         found.failure = DesktopHealthView(alive=False, cause="quarantined", fault_owner=FaultOwner.HOST)
         self.by_id[found.desktop_id] = found
         return found

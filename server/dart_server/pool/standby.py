@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from dart_server import wire
 from dart_server.clock import Clock, utc
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.pool.background import Background
 from dart_server.pool.backoff import Backoff
 from dart_server.pool.demand import Demand
@@ -23,7 +23,7 @@ from dart_server.pool.plan import Action, Copy, Freeze, Make, Phase, Remove, Tar
 from dart_server.pool.slot_lifecycle import Making
 from dart_server.pool.slots import Kind, Slots
 from dart_server.providers.base import Provider, ProviderError
-from dart_server.records import SHARED, Slot, Want
+from dart_server.records import SHARED_OWNER, DesktopTarget, Slot
 from dart_server.settings import FarmSettings
 from dart_server.wire import DEFAULT_POOL, DesktopState
 
@@ -38,7 +38,7 @@ class Aim:
     """A target with what it takes to carry it out; `pool` is None for the farm's own."""
 
     target: Target
-    want: Want
+    want: DesktopTarget
     pool: Named | None = None
 
 
@@ -54,7 +54,7 @@ class Standby:
         pools: Pools,
         settings: FarmSettings,
         clock: Clock,
-        waiting: Callable[[], Iterable[Want]],
+        waiting: Callable[[], Iterable[DesktopTarget]],
     ) -> None:
         self._provider = provider
         self._slots = slots
@@ -65,17 +65,17 @@ class Standby:
         self._waiting = waiting
         self._demand = Demand(clock)
         self.backoff = Backoff(clock)
-        self._want: Want | None = None
+        self._want: DesktopTarget | None = None
         self.drained = False
         self._hits = self._misses = 0
         self._began_at = clock.time()
 
-    def asked_for(self, want: Want) -> None:
+    def asked_for(self, want: DesktopTarget) -> None:
         """A claim came: copies of its base are kept from now on."""
         self._want = replace(want, setup_key=None, snapshot_id=None)
         self._asked(want)
 
-    def _asked(self, want: Want) -> None:
+    def _asked(self, want: DesktopTarget) -> None:
         self._demand.asked(want)
         hit = self._slots.first_that_serves(want) is not None
         self._hits += hit
@@ -87,16 +87,16 @@ class Standby:
                 pool.hits += hit
                 pool.misses += not hit
 
-    def _kind(self, want: Want) -> Kind | None:
+    def _kind(self, want: DesktopTarget) -> Kind | None:
         """What a copy would be now; None when there is no such snapshot."""
         try:
             return self._slots.kind(want)
-        except FarmError:
+        except ApiError:
             return None
 
     def _coming(self, slot: Slot) -> Kind | None:
         """What a slot on its way will be a copy of; one that is being frozen or thawed is that already."""
-        return self._kind(slot.aim) if slot.aim is not None else ((slot.shape, slot.image_digest), slot.snapshot_id)
+        return self._kind(slot.target) if slot.target is not None else ((slot.shape, slot.image_digest), slot.snapshot_id)
 
     def keep(self) -> None:
         """Begin what is lacking, freeze and thaw, and let go what nobody wants."""
@@ -125,7 +125,7 @@ class Standby:
                 if slot is None:
                     return
                 slot.busy = slot.warming = True
-                slot.aim = aim.want
+                slot.target = aim.want
                 if aim.pool is not None:
                     self._pools.begun(aim.pool)
                 self._preparing.start(self._warm(slot, aim.want, aim.target.kind))
@@ -146,25 +146,25 @@ class Standby:
                 spec = pool.spec
                 target = Target(
                     f"pool:{pool.record.name}",
-                    pool.want.base_of,
+                    pool.want.base_key,
                     kind,
                     warm=0 if self.drained else spec.warm,
                     standby=spec.standby,
                     at_least=0 if self.drained else spec.min,
                     at_most=spec.max,
                     may_begin=self._may_begin(kind, self._pools.allowance(pool)),
-                    held_back=self.backoff.held(kind),
+                    in_backoff=self.backoff.held(kind),
                 )
                 aims.append(Aim(target, pool.want, pool))
         aims += self._predicted({aim.target.kind for aim in aims if aim.target.standby})
         if self._want is not None and not self.drained and (kind := self._kind(self._want)) is not None:
             target = Target(
                 DEFAULT_POOL,
-                self._want.base_of,
+                self._want.base_key,
                 kind,
                 warm=self._settings.warm_desktops,
                 may_begin=self._may_begin(kind, None),
-                held_back=self.backoff.held(kind),
+                in_backoff=self.backoff.held(kind),
             )
             aims.append(Aim(target, self._want))
         return aims
@@ -174,7 +174,7 @@ class Standby:
         if not self._settings.standby_desktops:
             return []
         scores: dict[Kind, float] = {}
-        wants: dict[Kind, Want] = {}
+        wants: dict[Kind, DesktopTarget] = {}
         for want, score in self._demand.expected(self._waiting()).items():
             kind = self._kind(want)
             if kind is not None and kind not in covered:
@@ -182,7 +182,7 @@ class Standby:
                 wants[kind] = want
         have: dict[Kind, int] = {}
         for slot in self._slots.idle():
-            if slot.clean:
+            if slot.unused:
                 kind = ((slot.shape, slot.image_digest), slot.snapshot_id)
                 have[kind] = have.get(kind, 0) + 1
         given = share(scores, self._settings.standby_desktops, have)
@@ -194,7 +194,7 @@ class Standby:
                     kind,
                     standby=given[kind],
                     may_begin=self._may_begin(kind, None),
-                    held_back=self.backoff.held(kind),
+                    in_backoff=self.backoff.held(kind),
                 ),
                 wants[kind],
             )
@@ -222,23 +222,23 @@ class Standby:
                 if not held:
                     continue
                 phase = Phase.HELD
-            elif not slot.clean:
+            elif not slot.unused:
                 phase = Phase.USED
             else:
                 phase = Phase.FROZEN if slot.frozen else Phase.READY
             found.append(Copy(slot.desktop_id, base, (base, slot.snapshot_id), phase))
         return found
 
-    async def _warm(self, slot: Slot, want: Want, kind: object) -> None:
+    async def _warm(self, slot: Slot, want: DesktopTarget, kind: object) -> None:
         try:
             await self._making.make(slot, want, ahead=True)
-        except FarmError as error:
+        except ApiError as error:
             log.warning("no warm desktop: %s", error.detail, extra={"desktop_id": slot.desktop_id})
             self.backoff.failed(kind, error.detail)
             self._making.remove(slot)
             return
         finally:
-            slot.warming, slot.aim = False, None
+            slot.warming, slot.target = False, None
         self.backoff.worked(kind)
         slot.busy = False
         self._making.changed()
@@ -268,7 +268,7 @@ class Standby:
         slot.busy = False
         self._making.changed()
 
-    async def on_its_way(self, want: Want) -> bool:
+    async def on_its_way(self, want: DesktopTarget) -> bool:
         """Wait while none of the standby is ready but one is being made: it is ready before a desktop that is begun now.
         True when there was something to wait for."""
         waited = False
@@ -279,32 +279,32 @@ class Standby:
             await self._preparing.next_done()
         return waited
 
-    def _comes(self, slot: Slot, want: Want) -> bool:
+    def _comes(self, slot: Slot, want: DesktopTarget) -> bool:
         """Whether a slot is on its way to be what is wanted, and earlier than the leased one could be: one that boots is not, where the
         leased one is only restored."""
-        if not slot.warming or (slot.shape, slot.image_digest) != want.base_of:
+        if not slot.warming or (slot.shape, slot.image_digest) != want.base_key:
             return False
         if not self._provider.capabilities.restore_in_place:
             return True
         kind = self._slots.kind(want)
         return kind[1] is not None and self._coming(slot) == kind
 
-    def exchange(self, slot: Slot, want: Want) -> Slot:
+    def exchange(self, slot: Slot, want: DesktopTarget) -> Slot:
         """The slot in which a lease goes on at its reset: an untouched one that is what is wanted already, else its own. The old one is
-        removed, at once refused by its fence, and the standby is filled up again."""
+        removed, at once refused by its fencing_token, and the standby is filled up again."""
         self._asked(want)
         standby = self._slots.first_that_serves(want)
         if standby is None:
             self._making.changed()
             return slot
-        standby.lease_id, standby.fence = slot.lease_id, max(slot.fence, standby.fence)
+        standby.lease_id, standby.fencing_token = slot.lease_id, max(slot.fencing_token, standby.fencing_token)
         slot.lease_id = None
-        slot.fence += 1
+        slot.fencing_token += 1
         self._making.remove(slot)
         self._making.changed()
         return standby
 
-    def capped(self, want: Want) -> str | None:
+    def capped(self, want: DesktopTarget) -> str | None:
         """Why a pool of what is wanted allows no more desktops; None while all do."""
         pools = [pool for pool in self._pools.all() if pool.spec.max is not None and pool.want is not None]
         if not pools:
@@ -327,7 +327,7 @@ class Standby:
             owner=pool.owner,
             hits=pool.hits,
             misses=pool.misses,
-            held_back=missing or self.backoff.reason(kind),
+            in_backoff=missing or self.backoff.reason(kind),
             created_at=utc(pool.record.created_at),
             updated_at=utc(pool.record.updated_at),
             **self._counts(kind),
@@ -342,10 +342,10 @@ class Standby:
         return wire.PoolView(
             name=DEFAULT_POOL,
             spec=wire.PoolSpec(shape=shape, warm=self._settings.warm_desktops, standby=self._settings.standby_desktops),
-            owner=SHARED,
+            owner=SHARED_OWNER,
             hits=self._hits,
             misses=self._misses,
-            held_back=self.backoff.reason(kind),
+            in_backoff=self.backoff.reason(kind),
             created_at=utc(self._began_at),
             updated_at=utc(self._began_at),
             **counts,
@@ -361,6 +361,6 @@ class Standby:
         return {
             "ready": phases[Phase.READY],
             "standby": phases[Phase.FROZEN],
-            "making": phases[Phase.MAKING],
+            "creating": phases[Phase.MAKING],
             "leased": leased,
         }

@@ -1,6 +1,6 @@
-"""What the farm's own process needs, whatever its provider: places, listening address, certificate, limits, ledger, clock.
+"""What the farm's own process needs, whatever its provider: places, listening address, certificate, limits, database, clock.
 
-Rule: a check looks and changes nothing, so that it may run beside a farm; each finding is one sentence with its cure, and a
+Rule: a check looks and changes nothing, so that it may run beside a farm; each finding is one sentence with its fix, and a
 password is never in it. Non-goals: what desktops need of the host (`preflight`, the providers).
 """
 
@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from dart_server.errors import ConfigError
-from dart_server.http.ingress.certificate import EXPIRY_NOTICE, expiry_of
+from dart_server.http.ingress.certificate import EXPIRY_WARNING_PERIOD, certificate_expiry
 from dart_server.process import instance, listening
 from dart_server.settings import FarmSettings
 
@@ -32,14 +32,14 @@ class Check:
     name: str
     ok: bool
     detail: str
-    cure: str = ""
+    fix: str = ""
 
     def as_dict(self) -> dict[str, str | bool]:
         return asdict(self)
 
 
 def of_process(settings: FarmSettings) -> list[Check]:
-    """Everything of this module, in the order in which to cure it."""
+    """Everything of this module, in the order in which to fix it."""
     return [
         _place("runtime directory", settings.runtime_dir, "DART_RUNTIME_DIR"),
         _place("state directory", settings.state_dir, "DART_STATE_DIR"),
@@ -47,11 +47,11 @@ def of_process(settings: FarmSettings) -> list[Check]:
         _address(settings),
         _certificate(settings),
         _descriptors(settings),
-        *_ledger_and_clock(settings),
+        *_database_and_clock(settings),
     ]
 
 
-def existing(path: Path) -> Path:
+def nearest_existing(path: Path) -> Path:
     """The path, or the nearest directory above it that is there."""
     while not path.exists():
         path = path.parent
@@ -59,21 +59,21 @@ def existing(path: Path) -> Path:
 
 
 def _place(name: str, path: Path, variable: str) -> Check:
-    cure = f"Set {variable} to a directory of your own."
+    fix = f"Set {variable} to a directory of your own."
     if not path.exists():
-        able = os.access(existing(path), os.W_OK | os.X_OK)
-        return Check(name, able, f"{path} {'will be made' if able else 'cannot be made'}.", cure)
+        able = os.access(nearest_existing(path), os.W_OK | os.X_OK)
+        return Check(name, able, f"{path} {'will be made' if able else 'cannot be made'}.", fix)
     status = path.stat()
     if not path.is_dir() or status.st_uid != os.getuid():
-        return Check(name, False, f"{path} is no directory of this user's.", cure)
+        return Check(name, False, f"{path} is no directory of this user's.", fix)
     if status.st_mode & 0o077:
         return Check(name, False, f"{path} is open to other users.", f"Run `chmod 700 {path}`.")
-    return Check(name, os.access(path, os.W_OK), str(path), cure)
+    return Check(name, os.access(path, os.W_OK), str(path), fix)
 
 
 def _snapshot_place(settings: FarmSettings) -> Check:
     path = settings.snapshot_dir
-    place = existing(path)
+    place = nearest_existing(path)
     kind = file_system_of(place)
     able = os.access(place, os.W_OK | os.X_OK) or settings.provider == "sim"
     told = "in memory" if kind in ("tmpfs", "ramfs") else f"on a disk ({kind}); restores are fastest from a tmpfs"
@@ -99,7 +99,7 @@ def _address(settings: FarmSettings) -> Check:
     if settings.uds is not None:
         return _socket_path(name, settings.uds)
     try:
-        listening.require_cover(settings)
+        listening.require_tls(settings)
     except ConfigError as error:
         return Check(name, False, str(error))
     where = f"{settings.host}, port {settings.port or 'of its choice'}"
@@ -110,20 +110,18 @@ def _address(settings: FarmSettings) -> Check:
             probe.bind((settings.host, settings.port))
         except OSError as error:
             asked_for = not {"host", "port"}.isdisjoint(settings.model_fields_set)
-            cure = "Choose another with DART_PORT or --port, or end what listens there."
+            fix = "Choose another with DART_PORT or --port, or end what listens there."
             told = f"{where}: {error.strerror or error}."
-            return Check(
-                name, not asked_for, told if asked_for else f"{told} The embedded farm needs none; {cure}", cure
-            )
+            return Check(name, not asked_for, told if asked_for else f"{told} The embedded farm needs none; {fix}", fix)
     return Check(name, True, f"{where} is free.")
 
 
 def _socket_path(name: str, path: Path) -> Check:
-    cure = "Choose another with DART_UDS or --uds."
+    fix = "Choose another with DART_UDS or --uds."
     if len(os.fsencode(path)) > listening.SOCKET_PATH_LIMIT:
-        return Check(name, False, f"{path} is too long for a Unix socket.", cure)
+        return Check(name, False, f"{path} is too long for a Unix socket.", fix)
     if path.exists() and not path.is_socket():
-        return Check(name, False, f"{path} exists and is not a socket.", cure)
+        return Check(name, False, f"{path} exists and is not a socket.", fix)
     return Check(name, True, str(path))
 
 
@@ -132,13 +130,13 @@ def _certificate(settings: FarmSettings) -> Check:
         return Check("certificate", True, "none: the farm speaks plain HTTP, on loopback or a socket.")
     try:
         listening.tls_context(settings)
-        until = expiry_of(settings.tls_cert.read_text(encoding="ascii", errors="replace"))
+        until = certificate_expiry(settings.tls_cert.read_text(encoding="ascii", errors="replace"))
     except (ConfigError, OSError, ValueError) as error:
         return Check("certificate", False, f"{error}", "Set DART_TLS_CERT and DART_TLS_KEY to a matching pair.")
     left = until - datetime.now(UTC)
     if left <= timedelta(0):
         return Check("certificate", False, f"{settings.tls_cert} ended on {until:%Y-%m-%d}.", "Get a new one.")
-    notice = " Get a new one soon." if left < EXPIRY_NOTICE else ""
+    notice = " Get a new one soon." if left < EXPIRY_WARNING_PERIOD else ""
     return Check("certificate", True, f"{settings.tls_cert}, good until {until:%Y-%m-%d}.{notice}")
 
 
@@ -153,12 +151,12 @@ def _descriptors(settings: FarmSettings) -> Check:
     return Check("open files", enough, detail + more, f"Raise the limit (`ulimit -Hn`) to {wanted}.")
 
 
-def _ledger_and_clock(settings: FarmSettings) -> list[Check]:
+def _database_and_clock(settings: FarmSettings) -> list[Check]:
     from sqlalchemy import create_engine, text
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-    name = "ledger"
+    name = "database"
     try:
         url = make_url(settings.database_url)
     except ArgumentError:
@@ -168,9 +166,9 @@ def _ledger_and_clock(settings: FarmSettings) -> list[Check]:
     shown = url.render_as_string(hide_password=True)
     local = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
     if local is not None and not local.exists():
-        able = os.access(existing(local.parent), os.W_OK | os.X_OK)
-        cure = "Set DART_STATE_DIR to a directory of your own."
-        return [Check(name, able, f"{shown} {'will be made' if able else 'cannot be made'}.", cure), _clock(None)]
+        able = os.access(nearest_existing(local.parent), os.W_OK | os.X_OK)
+        fix = "Set DART_STATE_DIR to a directory of your own."
+        return [Check(name, able, f"{shown} {'will be made' if able else 'cannot be made'}.", fix), _clock(None)]
     options = {} if local is not None else {"connect_args": {"connect_timeout": CONNECT_TIMEOUT_S}}
     try:
         engine = create_engine(url, **options)
@@ -184,17 +182,17 @@ def _ledger_and_clock(settings: FarmSettings) -> list[Check]:
         return [Check(name, False, f"{shown}: {error}.", "Install its driver: pip install 'dart-rl[postgres]'.")]
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        cure = "Start the database, or correct DART_DB_URL." if local is None else f"Restore {local}, or move it away."
-        return [Check(name, False, f"{shown} cannot be used: {reason.rstrip('.')}.", cure)]
+        fix = "Start the database, or correct DART_DB_URL." if local is None else f"Restore {local}, or move it away."
+        return [Check(name, False, f"{shown} cannot be used: {reason.rstrip('.')}.", fix)]
     return [Check(name, True, f"{shown} answers." if made else f"{shown} answers and is empty."), _clock(last)]
 
 
 def _clock(last_event_s: float | None) -> Check:
     now_s = time.time()
-    cure = "Set the clock, and keep it right with NTP: expiry and history go by it."
+    fix = "Set the clock, and keep it right with NTP: expiry and history go by it."
     if now_s < EARLIEST_S:
-        return Check("clock", False, f"it is {datetime.fromtimestamp(now_s, UTC):%Y-%m-%d}, long past.", cure)
+        return Check("clock", False, f"it is {datetime.fromtimestamp(now_s, UTC):%Y-%m-%d}, long past.", fix)
     if last_event_s is not None and last_event_s > now_s + CLOCK_SLACK_S:
         ahead_s = last_event_s - now_s
-        return Check("clock", False, f"the ledger's last event is {ahead_s:.0f} s in the future: it went back.", cure)
+        return Check("clock", False, f"the database's last event is {ahead_s:.0f} s in the future: it went back.", fix)
     return Check("clock", True, f"{datetime.fromtimestamp(now_s, UTC):%Y-%m-%d %H:%M:%S} UTC")

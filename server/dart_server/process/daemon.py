@@ -19,7 +19,7 @@ from typing import Any
 
 from dart_server.observability import tracing
 from dart_server.process.instance import note_address
-from dart_server.process.listening import bind, certificate_of, connections_allowed
+from dart_server.process.listening import bind, certificate_of, effective_max_connections
 from dart_server.settings import FarmSettings
 
 log = logging.getLogger(__name__)
@@ -28,64 +28,64 @@ GRACE_S = 3
 SWITCH_S = 0.0002
 """How long a thread keeps the interpreter's lock while another one wants it. The ledger's asks for it after every statement; at Python's
 5 ms a write takes a tenth of a second on a busy farm, and a claim waits for it."""
-COLLECTED = (2_000, 10, 100)
+GC_THRESHOLDS = (2_000, 10, 100)
 """When the garbage collector looks at new objects, older ones, and all: often and for a moment, and seldom where it takes long."""
-WhenBound = Callable[[FarmSettings], None]
-WhenServing = Callable[[Mapping[str, Any]], None]
+OnBound = Callable[[FarmSettings], None]
+OnServing = Callable[[Mapping[str, Any]], None]
 
 
 def run(
     settings: FarmSettings,
     *,
     idle_shutdown_s: float | None,
-    when_bound: WhenBound | None = None,
-    when_serving: WhenServing | None = None,
+    on_bound: OnBound | None = None,
+    on_serving: OnServing | None = None,
 ) -> None:
     """`serve` on an event loop of libuv, which takes a third of the processor time that asyncio's own takes for sockets."""
     import uvloop
 
     sys.setswitchinterval(SWITCH_S)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, idle_shutdown_s=idle_shutdown_s, when_bound=when_bound, when_serving=when_serving))
+        runner.run(serve(settings, idle_shutdown_s=idle_shutdown_s, on_bound=on_bound, on_serving=on_serving))
 
 
-def spare_what_stays() -> None:
+def freeze_gc() -> None:
     """What lives now, modules and tables above all, stays for as long as the farm: the garbage collector does not look at it again. A look
     at everything takes 0.15 s, in which nobody is served."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*COLLECTED)
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 async def serve(
     settings: FarmSettings,
     *,
     idle_shutdown_s: float | None,
-    when_bound: WhenBound | None = None,
-    when_serving: WhenServing | None = None,
+    on_bound: OnBound | None = None,
+    on_serving: OnServing | None = None,
 ) -> None:
-    """Run a farm until a signal, or until it was idle for `idle_shutdown_s`. `when_bound` is called once it has its address and before it
-    starts, `when_serving` with `pid`, `provider` and `url` once it has started. Raises `ConfigError`, `ProviderError`."""
+    """Run a farm until a signal, or until it was idle for `idle_shutdown_s`. `on_bound` is called once it has its address and before it
+    starts, `on_serving` with `pid`, `provider` and `url` once it has started. Raises `ConfigError`, `ProviderError`."""
     import uvicorn
 
     from dart_server.farm import Farm, package_version
     from dart_server.http.app import create_app
-    from dart_server.http.chunked_writes import piecewise_protocol
-    from dart_server.http.ingress.connections import guarded_protocol
-    from dart_server.http.ingress.tls import TlsDoor
+    from dart_server.http.chunked_writes import chunked_websocket_protocol
+    from dart_server.http.ingress.connections import limited_http_protocol
+    from dart_server.http.ingress.tls import TlsListener
     from dart_server.providers.factory import make_provider
 
     tls = certificate_of(settings)
     listening = bind(settings)
-    connections = connections_allowed(settings)
-    if when_bound is not None:
-        when_bound(settings)
-    protocol: Any = guarded_protocol(connections)
+    connections = effective_max_connections(settings)
+    if on_bound is not None:
+        on_bound(settings)
+    protocol: Any = limited_http_protocol(connections)
 
     class Server(uvicorn.Server):
         """Signals are handled here below, for the farm's start and stop too; under TLS the door is our own."""
 
-        door: TlsDoor | None = None
+        tls_listener: TlsListener | None = None
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -96,8 +96,8 @@ async def serve(
                 await super().startup(sockets)
                 return
             await super().startup([])
-            self.door = TlsDoor(listening, tls, self._protocol, connections)
-            self.door.open()
+            self.tls_listener = TlsListener(listening, tls, self._protocol, connections)
+            self.tls_listener.open()
 
         def _protocol(self) -> asyncio.Protocol:
             made: asyncio.Protocol = protocol(
@@ -106,8 +106,8 @@ async def serve(
             return made
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            if self.door is not None:
-                await self.door.close()
+            if self.tls_listener is not None:
+                await self.tls_listener.close()
             await super().shutdown(sockets)
 
     stop = asyncio.Event()
@@ -115,9 +115,9 @@ async def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     end_traces = tracing.configure(settings.traces, version=package_version())
-    farm = Farm(settings, tracing.traced(make_provider(settings)))
+    farm = Farm(settings, tracing.trace_provider(make_provider(settings)))
     config: dict[str, Any] = {"lifespan": "off", "log_config": None, "access_log": False, "server_header": False}
-    config |= {"ws": piecewise_protocol(), "ws_per_message_deflate": False}
+    config |= {"ws": chunked_websocket_protocol(), "ws_per_message_deflate": False}
     config |= {"ws_max_size": settings.json_body_limit_bytes}
     config |= {"timeout_graceful_shutdown": GRACE_S, "timeout_keep_alive": 75}
     config |= {"http": protocol, "proxy_headers": False}
@@ -133,16 +133,16 @@ async def serve(
             return
         starting.result()
         noted = note_address(settings, listening)
-        spare_what_stays()
+        freeze_gc()
         log.info("the farm serves on %s with provider %s", noted["url"], settings.provider)
-        if when_serving is not None:
-            when_serving(noted)
+        if on_serving is not None:
+            on_serving(noted)
         serving = loop.create_task(server.serve(sockets=[listening]))
         watchers.append(serving)
         if tls is not None:
-            renewing = loop.create_task(tls.watch(farm.metrics.certificate_ends))
+            renewing = loop.create_task(tls.watch(farm.metrics.set_certificate_expiry))
         if idle_shutdown_s is not None:
-            watchers.append(loop.create_task(farm.idle_forever_after(idle_shutdown_s)))
+            watchers.append(loop.create_task(farm.wait_until_idle(idle_shutdown_s)))
         await asyncio.wait(watchers, return_when=asyncio.FIRST_COMPLETED)
         log.info("the farm stops")
         server.should_exit = True

@@ -30,7 +30,7 @@ class AlreadyRunning(Exception):
 
 
 @contextmanager
-def sole_farm(settings: FarmSettings) -> Iterator[None]:
+def exclusive_farm(settings: FarmSettings) -> Iterator[None]:
     """Hold the locks of the runtime and of the state directory. Raises `AlreadyRunning`, `ConfigError`."""
     with _held(settings.lock_path, settings), contextlib.ExitStack() as both:
         if settings.state_dir != settings.runtime_dir:

@@ -13,7 +13,7 @@ import ssl
 from pathlib import Path
 
 from dart_server.errors import ConfigError
-from dart_server.http.ingress.certificate import Certificate
+from dart_server.http.ingress.certificate import ReloadingCertificate
 from dart_server.settings import FarmSettings
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ SPARE_DESCRIPTORS = 128
 """Descriptors for all that is no client's connection: the ledger, files, children."""
 
 
-def require_cover(settings: FarmSettings) -> None:
+def require_tls(settings: FarmSettings) -> None:
     """Beyond loopback only under TLS, or where that was waived. Raises `ConfigError`."""
     if settings.host in LOOPBACK or settings.tls_cert is not None:
         return
@@ -51,7 +51,7 @@ def tls_context(settings: FarmSettings) -> ssl.SSLContext | None:
     return context
 
 
-def certificate_of(settings: FarmSettings) -> Certificate | None:
+def certificate_of(settings: FarmSettings) -> ReloadingCertificate | None:
     """The farm's certificate, which is taken up again when its files change; None without one. Raises `ConfigError`."""
 
     def make() -> ssl.SSLContext:
@@ -60,14 +60,14 @@ def certificate_of(settings: FarmSettings) -> Certificate | None:
         return made
 
     files = tuple(path for path in (settings.tls_cert, settings.tls_key) if path is not None)
-    return Certificate(make, files) if files else None
+    return ReloadingCertificate(make, files) if files else None
 
 
 def _no_password() -> str:
     raise ValueError("the key has a password")
 
 
-def connections_allowed(settings: FarmSettings) -> int:
+def effective_max_connections(settings: FarmSettings) -> int:
     """As many connections as the settings say, and as this process may open: each may need a second descriptor, to its desktop."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * settings.max_connections + SPARE_DESCRIPTORS
@@ -81,7 +81,7 @@ def bind(settings: FarmSettings) -> socket.socket:
     """The bound socket that the farm will listen on. Raises `ConfigError`."""
     if settings.uds is not None:
         return _bind_unix(settings.uds)
-    require_cover(settings)
+    require_tls(settings)
     bound = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

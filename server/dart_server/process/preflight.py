@@ -1,6 +1,6 @@
-"""What the farm needs of its host, looked at before anything starts. Rule: each finding is one sentence with its cure.
+"""What the farm needs of its host, looked at before anything starts. Rule: each finding is one sentence with its fix.
 
-Non-goals: what the provider's root helper needs (it reports that itself when it starts; `examine` asks it too).
+Non-goals: what the provider's root helper needs (it reports that itself when it starts; `run_checks` asks it too).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import shutil
 from dataclasses import asdict
 
 from dart_server.errors import ConfigError
-from dart_server.pool.admission import Readings, SystemHost, bearable
-from dart_server.process.checks import Check, existing, of_process
+from dart_server.pool.admission import Readings, SystemHost, estimate_capacity
+from dart_server.process.checks import Check, nearest_existing, of_process
 from dart_server.settings import FarmSettings
 
 MIB = 1024**2
@@ -24,27 +24,29 @@ def require(settings: FarmSettings) -> None:
     """Raises `ConfigError` with the first thing that is missing."""
     for check in _own_checks(settings):
         if not check.ok:
-            raise ConfigError(f"{check.name}: {check.detail} {check.cure}")
+            raise ConfigError(f"{check.name}: {check.detail} {check.fix}")
 
 
-def examine(settings: FarmSettings) -> list[Check]:
+def run_checks(settings: FarmSettings) -> list[Check]:
     """Everything that was looked at, the provider's own answer included."""
     found = [*of_process(settings), *_host_checks(settings), *_own_checks(settings)]
     if settings.provider != "sim":
         now = SystemHost(settings.snapshot_dir).read()
         memory_mib, disk_mib = settings.reserve_memory_mib, settings.reserve_disk_mib
         found.append(
-            bearable_check(settings.max_desktops, now, reserve_memory_mib=memory_mib, reserve_disk_mib=disk_mib)
+            capacity_check(settings.max_desktops, now, reserve_memory_mib=memory_mib, reserve_disk_mib=disk_mib)
         )
     return [*found, asyncio.run(_provider_check(settings))]
 
 
-def bearable_check(max_desktops: int, now: Readings, *, reserve_memory_mib: int, reserve_disk_mib: int) -> Check:
+def capacity_check(max_desktops: int, now: Readings, *, reserve_memory_mib: int, reserve_disk_mib: int) -> Check:
     """Whether the host bears as many desktops of the usual size as the farm may make."""
-    number = bearable(now, reserve_memory_bytes=reserve_memory_mib * MIB, reserve_files_bytes=reserve_disk_mib * MIB)
+    number = estimate_capacity(
+        now, reserve_memory_bytes=reserve_memory_mib * MIB, reserve_files_bytes=reserve_disk_mib * MIB
+    )
     detail = f"{max_desktops} may be made, this host bears about {number} now."
-    cure = f"Claims would wait for the host. Lower DART_MAX_DESKTOPS to {max(1, number)}, or give the host more memory."
-    return Check("desktops", number >= max_desktops, detail, cure)
+    fix = f"Claims would wait for the host. Lower DART_MAX_DESKTOPS to {max(1, number)}, or give the host more memory."
+    return Check("desktops", number >= max_desktops, detail, fix)
 
 
 def installed_images(settings: FarmSettings) -> list[dict[str, str]]:
@@ -63,18 +65,18 @@ def installed_images(settings: FarmSettings) -> list[dict[str, str]]:
 def _host_checks(settings: FarmSettings) -> list[Check]:
     """What the root helper of live desktops, or the container engine, needs of this host."""
     if settings.provider == "docker":
-        from dart_server.providers.docker.engine import examine as examine_docker
+        from dart_server.providers.docker.engine import run_checks as examine_docker
 
         return [Check(**asdict(check)) for check in examine_docker()]
     if settings.provider == "libvirt":
-        from dart_server.providers.libvirt.engine import examine as examine_libvirt
+        from dart_server.providers.libvirt.engine import run_checks as examine_libvirt
 
         return [Check(**asdict(check)) for check in examine_libvirt(settings.libvirt_uri)]
     if settings.provider != "runc":
         return []
     from dart_server.hostd import doctor
 
-    return [Check(**asdict(check)) for check in doctor.examine(settings.runtime_dir, settings.home)]
+    return [Check(**asdict(check)) for check in doctor.run_checks(settings.runtime_dir, settings.home)]
 
 
 def _own_checks(settings: FarmSettings) -> list[Check]:
@@ -100,19 +102,17 @@ def _memory(settings: FarmSettings) -> Check:
 
     available_mib = int(psutil.virtual_memory().available / MIB)
     needed_mib = settings.desktop_memory_mib + HOST_RESERVE_MIB
-    cure = "Free some, or lower DART_DESKTOP_MEMORY_MIB."
-    return Check(
-        "memory", available_mib >= needed_mib, f"{available_mib} MiB available, {needed_mib} MiB needed.", cure
-    )
+    fix = "Free some, or lower DART_DESKTOP_MEMORY_MIB."
+    return Check("memory", available_mib >= needed_mib, f"{available_mib} MiB available, {needed_mib} MiB needed.", fix)
 
 
 def _space(settings: FarmSettings) -> Check:
-    place = existing(settings.snapshot_dir)
+    place = nearest_existing(settings.snapshot_dir)
     free = shutil.disk_usage(place).free
     quota = settings.snapshot_quota_bytes
-    cure = "Free some, lower DART_SNAPSHOT_QUOTA_BYTES, or set DART_SNAPSHOT_DIR to another disk."
+    fix = "Free some, lower DART_SNAPSHOT_QUOTA_BYTES, or set DART_SNAPSHOT_DIR to another disk."
     detail = f"{free // MIB} MiB free on {place}, the quota is {quota // MIB} MiB."
-    return Check("snapshot space", free >= quota, detail, cure)
+    return Check("snapshot space", free >= quota, detail, fix)
 
 
 async def _provider_check(settings: FarmSettings) -> Check:

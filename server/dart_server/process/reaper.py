@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 
 from dart_server.clock import SystemClock
-from dart_server.database.repository import EventNote, Repository
+from dart_server.database.repository import NewEvent, Repository
 from dart_server.database.write_queue import Database
-from dart_server.process.instance import sole_farm
-from dart_server.process.state_directory import make_directories, take_over_old_layout
+from dart_server.process.instance import exclusive_farm
+from dart_server.process.state_directory import make_directories, migrate_legacy_layout
 from dart_server.providers.factory import make_provider
 from dart_server.settings import FarmSettings
 from dart_server.wire import DesktopState, LeaseState
@@ -36,14 +36,14 @@ async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
         await provider.aclose()
         held = await _active_leases(settings)
         return [*owned.desktops, *owned.snapshots, *held, *(str(path) for path in _dead_files(settings))]
-    with sole_farm(settings):
-        take_over_old_layout(settings)
+    with exclusive_farm(settings):
+        migrate_legacy_layout(settings)
         await provider.start()
         removed = list(await provider.reap(set()))
         await provider.aclose()
         await asyncio.to_thread(_wait_for_helper, settings.runtime_dir / "hostd.sock")
-        if _has_ledger(settings):
-            await _settle_ledger(settings, removed)
+        if _has_database(settings):
+            await _record_reap(settings, removed)
         for path in _dead_files(settings):
             if path.is_dir():
                 shutil.rmtree(path)
@@ -53,13 +53,13 @@ async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
     return removed
 
 
-def _has_ledger(settings: FarmSettings) -> bool:
+def _has_database(settings: FarmSettings) -> bool:
     return settings.db_url is not None or (settings.state_dir / "farm.db").exists()
 
 
 async def _active_leases(settings: FarmSettings) -> list[str]:
     """Leases that would be ended; as text, since the host has nothing of that name."""
-    if not _has_ledger(settings):
+    if not _has_database(settings):
         return []
     database = Database(settings.database_url)
     try:
@@ -101,22 +101,22 @@ def _wait_for_helper(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-async def _settle_ledger(settings: FarmSettings, removed: list[str]) -> None:
+async def _record_reap(settings: FarmSettings, removed: list[str]) -> None:
     """Write down that nothing lives any more."""
-    database = Database(settings.database_url, sole=True)
+    database = Database(settings.database_url, exclusive=True)
     try:
         await database.start()
         repository = Repository(database, SystemClock())
         for lease in await repository.active_leases():
             lease.state = LeaseState.EXPIRED
             repository.end_lease(lease)
-        for record in await repository.kept_snapshots():
+        for record in await repository.stored_snapshots():
             repository.end_snapshot(record.snapshot_id, "deleted", "reaped")
-        repository.forget_unfinished_snapshots()
+        repository.discard_unfinished_snapshots()
         repository.abandon_all_setups("reaped")
-        for slot in await repository.living_desktops():
+        for slot in await repository.existing_desktops():
             slot.state, slot.lease_id = DesktopState.GONE, None
             repository.save_desktop(slot)
-        repository.add_event(EventNote("reaped", data={"removed": removed}))
+        repository.add_event(NewEvent("reaped", data={"removed": removed}))
     finally:
         await database.aclose()

@@ -16,7 +16,7 @@ from dart_server.settings import FarmSettings
 from dart_server.wire.paths import KEY_FILE
 
 log = logging.getLogger(__name__)
-LEDGER_FILES = ("farm.db-wal", "farm.db-shm", "farm.db")
+DATABASE_FILES = ("farm.db-wal", "farm.db-shm", "farm.db")
 """The ledger's own file comes last: until it is there, the move is not done and is tried again."""
 SECRET_FILES = (KEY_FILE, "farm.secret")
 
@@ -43,14 +43,14 @@ def make_directories(settings: FarmSettings) -> None:
     private_directory(settings.state_dir, "DART_STATE_DIR")
 
 
-def take_over_old_layout(settings: FarmSettings) -> list[str]:
+def migrate_legacy_layout(settings: FarmSettings) -> list[str]:
     """Move what an older farm kept in the runtime directory; names of what was moved. Only while no farm runs there."""
     old, new = settings.runtime_dir, settings.state_dir
     if old == new:
         return []
     moved = []
     if not (new / "farm.db").exists():
-        moved += [name for name in LEDGER_FILES if _move(old / name, new / name)]
+        moved += [name for name in DATABASE_FILES if _move(old / name, new / name)]
     moved += [name for name in SECRET_FILES if not (new / name).exists() and _move(old / name, new / name)]
     if moved:
         log.info("moved %s from %s to %s", ", ".join(moved), old, new)

@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dart_server.http.chunked_writes import binary_head
+from dart_server.http.chunked_writes import binary_frame_header
 
 MAX_BODY_BYTES = 64 << 20
 _REASONS = {
@@ -145,7 +145,7 @@ class GuestServer(ABC):
                         await asyncio.Future()
                     answer = await self._channel_step(event.data)
                     _send(protocol.data_to_send(), writer)
-                    writer.write(binary_head(len(answer)))
+                    writer.write(binary_frame_header(len(answer)))
                     writer.write(answer)
             _send(protocol.data_to_send(), writer)
             await writer.drain()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from dart_server.clock import Clock, within
+from dart_server.clock import Clock, wait_for
 from dart_server.database.repository import Repository
-from dart_server.errors import FarmError
-from dart_server.ids import hash_secret, new_secret, same_secret
+from dart_server.errors import ApiError
+from dart_server.ids import hash_secret, new_secret, secrets_equal
 from dart_server.records import LeaseRecord, SnapshotRecord
 from dart_server.snapshots.service import Snapshots
 from dart_server.wire import ErrorCode, SetupGrant
@@ -40,7 +40,7 @@ class Setups:
         self._published: dict[str, str] = {}
         """grant hash -> snapshot id, so that a repeated publish is answered like the first."""
 
-    async def claim(self, lease: LeaseRecord, key: str, wait_s: float) -> SetupGrant:
+    async def acquire(self, lease: LeaseRecord, key: str, wait_s: float) -> SetupGrant:
         """`ready` when the state exists, `build` when the caller is its builder now, `busy` when another still is after `wait_s`."""
         deadline = self._clock.monotonic() + wait_s
         while True:
@@ -53,7 +53,7 @@ class Setups:
             if left <= 0:
                 return SetupGrant(state="busy")
             try:
-                await within(self._clock, left, build.ended.wait())
+                await wait_for(self._clock, left, build.ended.wait())
             except TimeoutError:
                 return SetupGrant(state="busy")
 
@@ -62,7 +62,7 @@ class Setups:
         build = Build(lease.owner, key, lease.lease_id, hash_secret(grant))
         self._builds[(lease.owner, key)] = build
         try:
-            await self._repository.committed(
+            await self._repository.wait_committed(
                 self._repository.add_setup(build.owner, key, build.lease_id, build.grant_sha256)
             )
         except BaseException:  # cancelled, too, nobody may wait for this build; raised again
@@ -76,15 +76,15 @@ class Setups:
         return self._snapshots.get(snapshot_id) if snapshot_id else None
 
     def require(self, lease: LeaseRecord, key: str, grant: str | None) -> Build:
-        """The build that this lease may publish. Raises `FarmError`."""
+        """The build that this lease may publish. Raises `ApiError`."""
         build = self._builds.get((lease.owner, key))
         if (
             build is None
             or build.lease_id != lease.lease_id
-            or not same_secret(build.grant_sha256, hash_secret(grant or ""))
+            or not secrets_equal(build.grant_sha256, hash_secret(grant or ""))
         ):
-            hint = "Claim the key with POST /v1/setups/claim, and publish with the grant it gives."
-            raise FarmError(ErrorCode.FORBIDDEN, "this lease is not the builder of that key", hint=hint)
+            hint = "Claim the key with POST /v1/setups/acquire, and publish with the grant it gives."
+            raise ApiError(ErrorCode.FORBIDDEN, "this lease is not the builder of that key", hint=hint)
         return build
 
     async def publish(self, build: Build, record: SnapshotRecord) -> None:
@@ -96,7 +96,7 @@ class Setups:
     async def abandon(self, owner: str, key: str, grant: str, reason: str) -> None:
         """The builder gives up. Idempotent: a grant that is over already is left alone."""
         build = self._builds.get((owner, key))
-        if build is not None and same_secret(build.grant_sha256, hash_secret(grant)):
+        if build is not None and secrets_equal(build.grant_sha256, hash_secret(grant)):
             await self._free(build, reason)
 
     async def lease_ended(self, lease_id: str) -> None:

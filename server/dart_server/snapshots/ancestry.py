@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-PRUNED_ABOVE = 1_000
+PRUNE_THRESHOLD = 1_000
 """Entries that may be known beyond those that are needed before they are looked through."""
 
 
@@ -51,7 +51,7 @@ class Ancestry:
     def prune(self, kept: Iterable[str]) -> None:
         """Forget what nothing in `kept` stands on; done now and then only."""
         needed = self._below(kept)
-        if len(self._origins) > len(needed) + PRUNED_ABOVE:
+        if len(self._origins) > len(needed) + PRUNE_THRESHOLD:
             self._origins = {name: origin for name, origin in self._origins.items() if name in needed}
 
     def _below(self, kept: Iterable[str]) -> set[str]:

@@ -5,7 +5,7 @@ evicted first: who holds most, and nobody for another who holds more. Of that on
 from now, longest unused first, then snapshots that a user took; never one that a restore reads now, never the base of a living shape.
 One that does not restore is quarantined: never offered again, its files kept aside in a room of their own, the latest ones, and told of
 in the events.
-Non-goals: who may build a prepared state (`setups`), what a desktop is rebuilt from (`pool.prepare` asks `stand_in`).
+Non-goals: who may build a prepared state (`setups`), what a desktop is rebuilt from (`pool.prepare` asks `fallback_target`).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from dataclasses import replace
 from dart_server import wire
 from dart_server.clock import Clock
 from dart_server.database.repository import Repository
-from dart_server.errors import FarmError, LedgerAway, from_provider
+from dart_server.errors import ApiError, DatabaseUnavailableError, from_provider_error
 from dart_server.guest.client import GuestBusy
 from dart_server.ids import new_id
 from dart_server.providers.base import KeepsBroken, Provider, ProviderError, SnapshotInfo
-from dart_server.records import SHARED, Living, Slot, SnapshotKind, SnapshotRecord, Want
+from dart_server.records import SHARED_OWNER, DesktopTarget, LiveDesktops, Slot, SnapshotKind, SnapshotRecord
 from dart_server.snapshots.ancestry import Ancestry
 
-LATELY_S = 86_400.0
+SHARED_BASE_IDLE_S = 86_400.0
 """Bases that nobody used for this long make way for anybody's snapshots."""
 
 
 class Snapshots:
-    """Every snapshot of this farm. `living` tells what desktops there are now."""
+    """Every snapshot of this farm. `live_desktops` tells what desktops there are now."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class Snapshots:
         *,
         quota_bytes: int,
         quarantine_bytes: int,
-        living: Callable[[], Living],
+        live_desktops: Callable[[], LiveDesktops],
     ) -> None:
         self._provider = provider
         self._repository = repository
         self._clock = clock
-        self._living = living
+        self._live_desktops = live_desktops
         self.quota_bytes = quota_bytes
         self._quarantine_bytes = quarantine_bytes
         self._records: dict[str, SnapshotRecord] = {}
@@ -70,7 +70,7 @@ class Snapshots:
 
     def _standing(self) -> set[str]:
         """Whatever layers of files are kept for."""
-        return {*self._records, *self._quarantined, *self._living().snapshot_ids}
+        return {*self._records, *self._quarantined, *self._live_desktops().snapshot_ids}
 
     def all(self) -> list[SnapshotRecord]:
         return sorted(self._records.values(), key=lambda record: record.snapshot_id)
@@ -108,49 +108,49 @@ class Snapshots:
             for record in self._records.values()
             if record.kind == "setup"
             and record.setup_key == key
-            and record.owner in (owner, SHARED)
+            and record.owner in (owner, SHARED_OWNER)
             and record.snapshot_id not in without
         ]
         return max(found, key=lambda record: (record.owner == owner, record.created_at), default=None)
 
-    def deepest(self, want: Want, without: Collection[str] = ()) -> SnapshotRecord | None:
+    def deepest_snapshot(self, target: DesktopTarget, without: Collection[str] = ()) -> SnapshotRecord | None:
         """The deepest snapshot that exists on the way to what is wanted; None when not even the base does.
 
         `without`: ids of those that were tried and failed."""
-        if want.snapshot_id is not None:
-            return self.require(want)
-        if want.setup_key is not None:
-            setup = self.find_setup(want.owner, want.setup_key, without)
+        if target.snapshot_id is not None:
+            return self.require(target)
+        if target.setup_key is not None:
+            setup = self.find_setup(target.owner, target.setup_key, without)
             if setup is not None:
-                return _fitting(setup, want)
+                return _fitting(setup, target)
         for record in self._records.values():
-            is_base = record.kind == "booted" and (record.shape, record.image_digest) == want.base_of
+            is_base = record.kind == "booted" and (record.shape, record.image_digest) == target.base_key
             if is_base and record.snapshot_id not in without:
                 return record
         return None
 
-    def require(self, want: Want) -> SnapshotRecord:
-        """The snapshot that was asked for by id or name, if it is there, is the owner's, and fits. Raises `FarmError`."""
-        wanted = want.snapshot_id or ""
-        record = self.find(wanted, want.owner)
-        if record is None or record.owner not in (want.owner, SHARED):
+    def require(self, target: DesktopTarget) -> SnapshotRecord:
+        """The snapshot that was asked for by id or name, if it is there, is the owner's, and fits. Raises `ApiError`."""
+        wanted = target.snapshot_id or ""
+        record = self.find(wanted, target.owner)
+        if record is None or record.owner not in (target.owner, SHARED_OWNER):
             hint = "It was deleted or evicted; take it again, or raise DART_SNAPSHOT_QUOTA_BYTES."
-            raise FarmError(wire.ErrorCode.SNAPSHOT_MISSING, f"there is no snapshot {wanted}", hint=hint)
+            raise ApiError(wire.ErrorCode.SNAPSHOT_MISSING, f"there is no snapshot {wanted}", hint=hint)
         if record.state is wire.SnapshotState.QUARANTINED:
             hint = "It is kept for inspection only; take it again."
             detail = f"snapshot {record.snapshot_id} did not restore: {record.reason}"
-            raise FarmError(wire.ErrorCode.SNAPSHOT_BROKEN, detail, hint=hint)
-        return _fitting(record, want)
+            raise ApiError(wire.ErrorCode.SNAPSHOT_BROKEN, detail, hint=hint)
+        return _fitting(record, target)
 
-    def stand_in(self, record: SnapshotRecord, want: Want, without: Collection[str]) -> Want:
+    def fallback_target(self, record: SnapshotRecord, target: DesktopTarget, without: Collection[str]) -> DesktopTarget:
         """What to make instead of a snapshot that did not restore: a copy of its deepest ancestor that is left, else of the base."""
         for parent in self._ancestry.lineage(record.parent):
             if parent in self._records and parent not in without:
-                return replace(want, setup_key=None, snapshot_id=parent)
-        return replace(want, setup_key=None, snapshot_id=None)
+                return replace(target, setup_key=None, snapshot_id=parent)
+        return replace(target, setup_key=None, snapshot_id=None)
 
     @asynccontextmanager
-    async def reading(self, record: SnapshotRecord) -> AsyncIterator[None]:
+    async def pinned(self, record: SnapshotRecord) -> AsyncIterator[None]:
         """Protects a snapshot from removal while it is restored from."""
         record.pins += 1
         record.last_used_at = self._clock.time()
@@ -158,7 +158,7 @@ class Snapshots:
             yield
         finally:
             record.pins -= 1
-            if record.doomed and record.pins == 0:
+            if record.delete_pending and record.pins == 0:
                 await self._drop(record, "asked for")
 
     async def take(
@@ -171,7 +171,7 @@ class Snapshots:
         name: str | None = None,
         description: str | None = None,
     ) -> SnapshotRecord:
-        """Snapshot a desktop that runs on. Every connection into it is closed first. Raises `FarmError`."""
+        """Snapshot a desktop that runs on. Every connection into it is closed first. Raises `ApiError`."""
         now = self._clock.time()
         record = SnapshotRecord(
             snapshot_id=new_id("snap"),
@@ -189,16 +189,16 @@ class Snapshots:
         )
         with self._named(owner, name):
             await self._save(slot, record)
-        async with self.reading(record):
+        async with self.pinned(record):
             receipt = self._repository.finish_snapshot(record, slot)
-            with suppress(LedgerAway):  # it is there, and is written down later
-                await self._repository.committed(receipt)
+            with suppress(DatabaseUnavailableError):  # it is there, and is written down later
+                await self._repository.wait_committed(receipt)
             await self._make_room(owner, required=False)
         return record
 
     @contextmanager
     def _named(self, owner: str, name: str | None) -> Iterator[None]:
-        """Keeps a name for the snapshot that is being made. Raises `FarmError` when another one has it."""
+        """Keeps a name for the snapshot that is being made. Raises `ApiError` when another one has it."""
         if name is None:
             yield
             return
@@ -206,7 +206,7 @@ class Snapshots:
         if other is not None or (owner, name) in self._names_taken:
             taken = other.snapshot_id if other else "one that is being made"
             hint = "Delete that one, or choose another name."
-            raise FarmError(wire.ErrorCode.INVALID, f"the name {name!r} belongs to {taken}", status=409, hint=hint)
+            raise ApiError(wire.ErrorCode.INVALID, f"the name {name!r} belongs to {taken}", status=409, hint=hint)
         self._names_taken.add((owner, name))
         try:
             yield
@@ -218,7 +218,7 @@ class Snapshots:
         self._reserved_bytes += expected
         try:
             await self._make_room(record.owner, expected, required=record.kind != "booted")
-            await self._repository.committed(self._repository.add_snapshot(record))
+            await self._repository.wait_committed(self._repository.add_snapshot(record))
             saved = await self._write(slot, record.snapshot_id)
         finally:
             self._reserved_bytes -= expected
@@ -231,16 +231,16 @@ class Snapshots:
         try:
             if slot.guest is None:
                 return await self._provider.snapshot(slot.desktop_id, snapshot_id)
-            async with slot.guest.quiet():
+            async with slot.guest.quiesce():
                 return await self._provider.snapshot(slot.desktop_id, snapshot_id)
         except GuestBusy as error:
             self._repository.end_snapshot(snapshot_id, "deleted", str(error))
             hint = "Take the snapshot when no call runs."
-            raise FarmError(wire.ErrorCode.GUEST_ERROR, str(error), status=409, hint=hint) from error
+            raise ApiError(wire.ErrorCode.GUEST_ERROR, str(error), status=409, hint=hint) from error
         except ProviderError as error:
             await self._provider.delete_snapshot(snapshot_id)
             self._repository.end_snapshot(snapshot_id, "deleted", str(error))
-            raise from_provider(error) from error
+            raise from_provider_error(error) from error
 
     def _expected_bytes(self, slot: Slot) -> int:
         parent = self._records.get(slot.snapshot_id or "")
@@ -256,27 +256,27 @@ class Snapshots:
                         f"the snapshot quota of {self.quota_bytes} bytes is used up by snapshots that are in use or whose "
                         "owners hold less than you"
                     )
-                    raise FarmError(wire.ErrorCode.QUOTA, detail, hint=hint)
+                    raise ApiError(wire.ErrorCode.QUOTA, detail, hint=hint)
                 return
             await self._drop(victim, "evicted: quota")
 
     def _victim(self, owner: str, coming_bytes: int) -> SnapshotRecord | None:
         """What makes way for a snapshot of this owner: of who holds most, the longest unused one, prepared states first. Nobody loses one
         to another who holds more, the farm no base that was used lately; its own bases find room everywhere."""
-        living, lately = self._living().bases, self._clock.time() - LATELY_S
+        living, lately = self._live_desktops().bases, self._clock.time() - SHARED_BASE_IDLE_S
         held = Counter({owner: coming_bytes})
         for record in self._records.values():
             held[record.owner] += record.bytes
 
         def weight(record: SnapshotRecord) -> float:
-            return math.inf if record.owner == SHARED and record.last_used_at < lately else held[record.owner]
+            return math.inf if record.owner == SHARED_OWNER and record.last_used_at < lately else held[record.owner]
 
         candidates = [
             record
             for record in self._records.values()
             if record.pins == 0
             and not (record.kind == "booted" and (record.shape, record.image_digest) in living)
-            and (owner in (record.owner, SHARED) or weight(record) > held[owner])
+            and (owner in (record.owner, SHARED_OWNER) or weight(record) > held[owner])
         ]
         return min(candidates, key=lambda one: (-weight(one), one.kind == "user", one.last_used_at), default=None)
 
@@ -285,7 +285,7 @@ class Snapshots:
         if record.pins == 0:
             await self._drop(record, "asked for")
             return
-        record.doomed = True
+        record.delete_pending = True
         self._records.pop(record.snapshot_id, None)
 
     async def quarantine(self, record: SnapshotRecord, reason: str) -> None:
@@ -295,15 +295,15 @@ class Snapshots:
         record.state, record.reason = wire.SnapshotState.QUARANTINED, reason
         try:
             if isinstance(self._provider, KeepsBroken) and await self._room_in_quarantine(record):
-                record.place = await self._provider.quarantine(record.snapshot_id)
-            if record.place is None:
+                record.quarantine_path = await self._provider.quarantine(record.snapshot_id)
+            if record.quarantine_path is None:
                 await self._provider.delete_snapshot(record.snapshot_id)
         except ProviderError as error:
-            raise from_provider(error) from error
+            raise from_provider_error(error) from error
         finally:
-            if record.place is not None:
+            if record.quarantine_path is not None:
                 self._quarantined[record.snapshot_id] = record
-            self._repository.end_snapshot(record.snapshot_id, "quarantined", reason, record.place)
+            self._repository.end_snapshot(record.snapshot_id, "quarantined", reason, record.quarantine_path)
 
     async def _room_in_quarantine(self, record: SnapshotRecord) -> bool:
         """Whether it may be kept, after older ones made way."""
@@ -321,22 +321,22 @@ class Snapshots:
         try:
             await self._provider.delete_snapshot(record.snapshot_id)
         except ProviderError as error:
-            raise from_provider(error) from error
+            raise from_provider_error(error) from error
 
     async def delete_all(self) -> None:
         for record in (*self.all(), *self.quarantined()):
             await self._drop(record, "the farm stops")
 
 
-def _fitting(record: SnapshotRecord, want: Want) -> SnapshotRecord:
-    if (record.shape, record.image_digest) != want.base_of:
+def _fitting(record: SnapshotRecord, target: DesktopTarget) -> SnapshotRecord:
+    if (record.shape, record.image_digest) != target.base_key:
         detail = f"snapshot {record.snapshot_id} is of another shape or image than the desktop"
-        raise FarmError(wire.ErrorCode.INVALID, detail, hint=f"Lease the shape {record.shape.model_dump_json()}.")
+        raise ApiError(wire.ErrorCode.INVALID, detail, hint=f"Lease the shape {record.shape.model_dump_json()}.")
     return record
 
 
-def did_not_restore(snapshot_id: str | None, instead: str | None) -> FarmError:
+def restore_failed_error(snapshot_id: str | None, instead: str | None) -> ApiError:
     """What a claim of exactly that snapshot is told; `instead`: what came up."""
     hint = f"Claim {instead}, which it stands on, or take it again." if instead else "Take it again."
     detail = f"the snapshot {snapshot_id} did not restore and is quarantined"
-    return FarmError(wire.ErrorCode.SNAPSHOT_BROKEN, detail, hint=hint)
+    return ApiError(wire.ErrorCode.SNAPSHOT_BROKEN, detail, hint=hint)

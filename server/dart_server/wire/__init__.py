@@ -19,9 +19,9 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     POST   /v1/leases/{lease_id}/renew           RenewRequest -> RenewReply       another time to live
     POST   /v1/leases/{lease_id}/attach          AttachRequest -> Lease           by reference, from another process of the owner
     POST   /v1/leases/{lease_id}/live-view       -> LiveViewTicket                the dashboard's page of it, with a log-in for one use
-    GET    /v1/leases/{lease_id}/inputs?after=N  -> PersonInputs                  a long poll (`wait_s`): what a person does who took over
+    GET    /v1/leases/{lease_id}/inputs?after=N  -> HumanInputs                  a long poll (`wait_s`): what a person does who took over
     DELETE /v1/leases/{lease_id}                 release, idempotent
-    POST   /v1/leases/{lease_id}/reset           ResetRequest -> ResetReply       a fresh copy of a snapshot; the fence grows
+    POST   /v1/leases/{lease_id}/reset           ResetRequest -> ResetReply       a fresh copy of a snapshot; the fencing_token grows
     POST   /v1/leases/{lease_id}/step            StepRequest -> binary frame      one round trip: events, settle, frame
     WS     /v1/leases/{lease_id}/channel         StepRequest (text) -> binary frame, many times
     GET    /v1/leases/{lease_id}/screenshot      -> image/png
@@ -34,8 +34,8 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     GET    /v1/leases/{lease_id}/health          -> DesktopHealthView             why a desktop died, and whose fault it is
     ANY    /v1/leases/{lease_id}/guest/{path}    the guest agent's OSWorld routes, passed through
     WS     /v1/leases/{lease_id}/tunnel?port=N   bytes to and from a TCP port inside the desktop
-    POST   /v1/setups/claim                      SetupClaim -> SetupGrant         one builder per key, the others wait
-    POST   /v1/setups/abandon                    SetupAbandon                     the builder failed; the next one may try
+    POST   /v1/setups/acquire                      SetupAcquireRequest -> SetupGrant         one builder per key, the others wait
+    POST   /v1/setups/abandon                    SetupAbandonRequest                     the builder failed; the next one may try
     GET    /v1/snapshots?state=ready|quarantined -> list[SnapshotView]            the caller's and the farm's own
     GET    /v1/snapshots/{id or name}            -> SnapshotView;  DELETE         desktops made from it live on
     GET    /v1/desktops                          -> list[DesktopView]
@@ -56,8 +56,8 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     GET    /readyz                               readiness: 200 when claims are served, else 503 (no key needed, like `/healthz`)
 
 Everything under a lease except GET of the lease itself, heartbeat and release is a guest call. Guest calls carry the lease's own
-credentials in two headers, `X-Dart-Lease-Token` and `X-Dart-Fence` (`health` needs no fence); the channel and the tunnel take them as
-headers of the upgrade request. A wrong or late fence is refused with 409 `fenced`; GET of the lease tells its owner the fence of now.
+credentials in two headers, `X-Dart-Lease-Token` and `X-Dart-Fencing-Token` (`health` needs no fencing_token); the channel and the tunnel take them as
+headers of the upgrade request. A wrong or late fencing_token is refused with 409 `fenced`; GET of the lease tells its owner the fencing_token of now.
 
 Every error is an `ErrorBody`, also of a refused upgrade. Status by code: 401 unauthenticated, 403 forbidden, 404 not_found,
 image_missing, snapshot_missing, 422 invalid (413 too large, 405 wrong method, 431 too many headers), 409 fenced, snapshot_broken,
@@ -70,7 +70,7 @@ A desktop that failed stays with its lease until `reset` makes a new one.
 from __future__ import annotations
 
 from dart_server.wire.base import (
-    FENCE_HEADER,
+    FENCING_TOKEN_HEADER,
     LEASE_TOKEN_HEADER,
     REQUEST_ID_HEADER,
     DesktopShape,
@@ -121,14 +121,14 @@ from dart_server.wire.farm import (
     FarmView,
     HostView,
     QuarantineRequest,
-    SetupAbandon,
-    SetupClaim,
+    SetupAbandonRequest,
+    SetupAcquireRequest,
     SetupGrant,
     SnapshotRequest,
     SnapshotState,
     SnapshotView,
 )
-from dart_server.wire.human_input import LiveViewTicket, PersonInput, PersonInputs
+from dart_server.wire.human_input import HumanInput, HumanInputs, LiveViewTicket
 from dart_server.wire.keys import KeyRequest, KeyScope, KeyView, NewKey
 from dart_server.wire.leases import (
     AttachRequest,
@@ -147,7 +147,7 @@ from dart_server.wire.pools import DEFAULT_POOL, PoolName, PoolSpec, PoolView
 __all__ = [
     "DEFAULT_POOL",
     "EARLIEST_CLOCK",
-    "FENCE_HEADER",
+    "FENCING_TOKEN_HEADER",
     "LATEST_CLOCK",
     "LEASE_TOKEN_HEADER",
     "MAX_GANG",
@@ -177,6 +177,8 @@ __all__ = [
     "FrameSpec",
     "HeartbeatReply",
     "HostView",
+    "HumanInput",
+    "HumanInputs",
     "ImageName",
     "InputEvent",
     "KeyEvent",
@@ -190,8 +192,6 @@ __all__ = [
     "LiveViewTicket",
     "MoveEvent",
     "NewKey",
-    "PersonInput",
-    "PersonInputs",
     "PoolName",
     "PoolSpec",
     "PoolView",
@@ -203,8 +203,8 @@ __all__ = [
     "Resolution",
     "ScrollEvent",
     "SettleSpec",
-    "SetupAbandon",
-    "SetupClaim",
+    "SetupAbandonRequest",
+    "SetupAcquireRequest",
     "SetupGrant",
     "SetupKey",
     "SnapshotName",

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
 LEASE_TOKEN_HEADER = "X-Dart-Lease-Token"
-FENCE_HEADER = "X-Dart-Fence"
+FENCING_TOKEN_HEADER = "X-Dart-Fencing-Token"
 REQUEST_ID_HEADER = "X-Request-Id"
 
 SetupKey = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]

@@ -71,7 +71,7 @@ class ClaimView(WireModel):
     owner: str
     state: ClaimState
     position: int | None = Field(default=None, description="claims that come before it; 0 is next; only while it waits")
-    waits_for: Literal["desktop", "quota"] | None = Field(
+    waiting_for: Literal["desktop", "quota"] | None = Field(
         default=None, description="`quota`: the key holds as many leases as it may"
     )
     count: int

@@ -30,7 +30,7 @@ class ErrorCode(StrEnum):
     GUEST_ERROR = "guest_error"
     HOST_FAULT = "host_fault"
     DRAINING = "draining"
-    LEDGER_AWAY = "ledger_away"
+    DATABASE_UNAVAILABLE = "database_unavailable"
     TIMED_OUT = "timed_out"
 
 

@@ -47,7 +47,7 @@ PARAMETERS: dict[str, Any] = {
     "kind": "lease_granted",
     "wait_s": 30,
     "X-Dart-Lease-Token": "tok_3q2-7wAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
-    "X-Dart-Fence": 3,
+    "X-Dart-Fencing-Token": 3,
     "last-event-id": "4",
 }
 """By the parameter's name."""
@@ -55,7 +55,7 @@ PARAMETERS: dict[str, Any] = {
 _LEASE = {
     "lease_id": LEASE_ID,
     "token": PARAMETERS["X-Dart-Lease-Token"],
-    "fence": 3,
+    "fencing_token": 3,
     "desktop_id": DESKTOP_ID,
     "shape": SHAPE,
     "image_digest": DIGEST,
@@ -69,7 +69,7 @@ _LEASE_VIEW = {
     "lease_id": LEASE_ID,
     "state": "active",
     "desktop_id": DESKTOP_ID,
-    "fence": 3,
+    "fencing_token": 3,
     "owner": KEY_ID,
     "shape": SHAPE,
     "setup_key": None,
@@ -86,7 +86,7 @@ _CLAIM = {
     "owner": KEY_ID,
     "state": "waiting",
     "position": 2,
-    "waits_for": "desktop",
+    "waiting_for": "desktop",
     "count": 4,
     "priority": 0,
     "shape": SHAPE,
@@ -122,7 +122,7 @@ _SNAPSHOT: dict[str, Any] = {
     "processes": 14,
     "pause_ms": 412.5,
     "reason": None,
-    "place": None,
+    "quarantine_path": None,
 }
 _EVENT = {
     "id": 17,
@@ -130,7 +130,7 @@ _EVENT = {
     "kind": "lease_granted",
     "desktop_id": DESKTOP_ID,
     "lease_id": LEASE_ID,
-    "fence": 3,
+    "fencing_token": 3,
     "data": {"owner": KEY_ID},
 }
 _KEY = {
@@ -160,8 +160,8 @@ _FARM: dict[str, Any] = {
     "snapshot_quota_bytes": 4294967296,
     "quarantined_bytes": 0,
     "draining": False,
-    "short_of": None,
-    "held_back": [],
+    "capacity_limit_reason": None,
+    "in_backoff": [],
     "host": {
         "memory_available_bytes": 12000000000,
         "memory_total_bytes": 16000000000,
@@ -177,7 +177,7 @@ _DESKTOP = {
     "state": "leased",
     "provider": "runc",
     "shape": SHAPE,
-    "fence": 3,
+    "fencing_token": 3,
     "lease_id": LEASE_ID,
     "setup_key": None,
     "created_at": NOW,
@@ -202,11 +202,11 @@ _POOL = {
     "owner": KEY_ID,
     "ready": 1,
     "standby": 4,
-    "making": 0,
+    "creating": 0,
     "leased": 8,
     "hits": 410,
     "misses": 3,
-    "held_back": None,
+    "in_backoff": None,
     "created_at": NOW,
     "updated_at": NOW,
 }
@@ -219,7 +219,7 @@ EXAMPLES: dict[str, Example] = {
     "list_events": Example(reply=[_EVENT]),
     "list_lease_events": Example(reply=[_EVENT]),
     "list_desktop_events": Example(reply=[_EVENT]),
-    "claim_lease": Example(
+    "create_lease": Example(
         {
             "client_request_id": "worker-7-episode-0012",
             "shape": {"image": "basic", "resolution": [1280, 720]},
@@ -257,7 +257,7 @@ EXAMPLES: dict[str, Example] = {
             "viewer_hint": None,
         }
     ),
-    "listen_to_person": Example(
+    "get_human_inputs": Example(
         reply={
             "inputs": [{"number": 1, "at": NOW, "events": [{"type": "down", "button": 1}]}],
             "missed": 0,
@@ -272,7 +272,7 @@ EXAMPLES: dict[str, Example] = {
     "reset_lease": Example(
         {"setup_key": SETUP_KEY},
         {
-            "fence": 4,
+            "fencing_token": 4,
             "desktop_id": DESKTOP_ID,
             "setup_key": SETUP_KEY,
             "restored": True,
@@ -329,7 +329,7 @@ EXAMPLES: dict[str, Example] = {
     "list_snapshots": Example(reply=[_SNAPSHOT]),
     "get_snapshot": Example(reply=_SNAPSHOT),
     "delete_snapshot": Example(),
-    "claim_setup": Example(
+    "acquire_setup": Example(
         {"key": SETUP_KEY, "lease_id": LEASE_ID, "wait_s": 30},
         {"state": "build", "grant": "grant_6xJpN0f2v5T8w1Q4y7B0e3H6k9M2p5S8"},
     ),
@@ -346,7 +346,7 @@ EXAMPLES: dict[str, Example] = {
     "release_desktop": Example(reply={**_DESKTOP, "state": "gone", "lease_id": None}),
     "drain_farm": Example(reply={**_FARM, "draining": True}),
     "undrain_farm": Example(reply=_FARM),
-    "make_key": Example(
+    "create_key": Example(
         _KEY_REQUEST,
         {**_KEY, "secret": "dart_4tQm1Zr8Yc2Wk6Pj9Xv3Lb7Hn5Gd0Sf1Aq2Ew3Rt4Yu"},
     ),
@@ -362,7 +362,10 @@ _DETAILS: dict[ErrorCode, tuple[str, str | None]] = {
     ),
     ErrorCode.NOT_FOUND: (f"there is no lease {LEASE_ID}", None),
     ErrorCode.INVALID: ("client_request_id: String should have at least 8 characters", None),
-    ErrorCode.FENCED: ("fence 2 is not the desktop's fence of now", f"GET /v1/leases/{LEASE_ID} tells it."),
+    ErrorCode.FENCED: (
+        "fencing_token 2 is not the desktop's fencing_token of now",
+        f"GET /v1/leases/{LEASE_ID} tells it.",
+    ),
     ErrorCode.LEASE_EXPIRED: (f"the lease {LEASE_ID} expired", "Claim a new one."),
     ErrorCode.NO_CAPACITY: (
         "no desktop became free within 30 s (8 of 8 are in use)",
@@ -391,7 +394,7 @@ _DETAILS: dict[ErrorCode, tuple[str, str | None]] = {
     ErrorCode.GUEST_ERROR: ("not_found: there is no file /home/user/notes.txt", None),
     ErrorCode.HOST_FAULT: ("the host could not do it", "Look at `dart-farm doctor` and the farm's log."),
     ErrorCode.DRAINING: ("the farm is not ready", None),
-    ErrorCode.LEDGER_AWAY: (
+    ErrorCode.DATABASE_UNAVAILABLE: (
         "the farm's database is away (connection refused)",
         "Desktops and leases go on; repeat the request in a moment.",
     ),

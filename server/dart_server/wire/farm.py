@@ -19,7 +19,9 @@ class SnapshotRequest(WireModel):
     name: SnapshotName | None = None
     description: str | None = Field(default=None, max_length=500, description="what it holds, for people")
     publish_key: SetupKey | None = None
-    grant: str | None = Field(default=None, description="the builder's grant from /v1/setups/claim, needed to publish")
+    grant: str | None = Field(
+        default=None, description="the builder's grant from /v1/setups/acquire, needed to publish"
+    )
 
 
 class SnapshotState(StrEnum):
@@ -35,7 +37,7 @@ class SnapshotView(WireModel):
     `parent` is the snapshot that its desktop was restored from, None for one that was booted from the image; `lineage` goes on from there,
     nearest first, snapshots that are gone by now included. `bytes` = `memory_bytes` (processes) + `files_bytes` (what was written to the
     file system since the parent; that layer is shared, read-only, by all copies). `pause_ms`: how long the desktop stood still while it was
-    taken. `reason` and `place` tell of a quarantined one why, and where a person finds its files.
+    taken. `reason` and `quarantine_path` tell of a quarantined one why, and where a person finds its files.
     """
 
     snapshot_id: str
@@ -57,10 +59,10 @@ class SnapshotView(WireModel):
     processes: int | None = None
     pause_ms: float | None = None
     reason: str | None = None
-    place: str | None = None
+    quarantine_path: str | None = None
 
 
-class SetupClaim(WireModel):
+class SetupAcquireRequest(WireModel):
     """Ask whether the prepared state exists; if not, become its builder or wait for the one who is."""
 
     key: SetupKey
@@ -75,7 +77,7 @@ class SetupGrant(WireModel):
     grant: str | None = None
 
 
-class SetupAbandon(WireModel):
+class SetupAbandonRequest(WireModel):
     """The builder gives up, with the reason."""
 
     key: SetupKey
@@ -103,7 +105,7 @@ class DesktopView(WireModel):
     state: DesktopState
     provider: str
     shape: DesktopShape
-    fence: int
+    fencing_token: int
     lease_id: str | None
     setup_key: SetupKey | None
     created_at: datetime
@@ -120,7 +122,7 @@ class Event(WireModel):
     kind: str
     desktop_id: str | None = None
     lease_id: str | None = None
-    fence: int | None = None
+    fencing_token: int | None = None
     data: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -144,7 +146,7 @@ class HostView(WireModel):
 
 
 class FarmView(WireModel):
-    """The farm in numbers. `draining`: no new leases. `short_of`: why the host bears no desktop more now, null while it does. `held_back`:
+    """The farm in numbers. `draining`: no new leases. `capacity_limit_reason`: why the host bears no desktop more now, null while it does. `in_backoff`:
     what is not made ahead of need because it failed, and why. `host` is null where desktops take nothing of it."""
 
     version: str
@@ -158,6 +160,6 @@ class FarmView(WireModel):
     snapshot_quota_bytes: int
     quarantined_bytes: int = 0
     draining: bool = False
-    short_of: str | None = None
-    held_back: list[str] = Field(default_factory=list)
+    capacity_limit_reason: str | None = None
+    in_backoff: list[str] = Field(default_factory=list)
     host: HostView | None = None

@@ -20,7 +20,7 @@ class LiveViewTicket(WireModel):
     viewer_hint: str | None = None
 
 
-class PersonInput(WireModel):
+class HumanInput(WireModel):
     """What the guest was given at once, and when; `number` counts from 1 since somebody listens to this lease."""
 
     number: Int
@@ -28,11 +28,11 @@ class PersonInput(WireModel):
     events: list[InputEvent]
 
 
-class PersonInputs(WireModel):
+class HumanInputs(WireModel):
     """Inputs in order. missed: how many before the first of them are gone. controlled: a person has the desktop now. now: the farm's
     time."""
 
-    inputs: list[PersonInput]
+    inputs: list[HumanInput]
     missed: Int = Field(default=0, ge=0)
     controlled: bool
     now: datetime

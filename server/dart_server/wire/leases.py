@@ -39,11 +39,11 @@ class LeaseRequest(WireModel):
 
 
 class Lease(WireModel):
-    """A claim on a ready desktop. `token` and `fence` go with every guest call."""
+    """A claim on a ready desktop. `token` and `fencing_token` go with every guest call."""
 
     lease_id: str
     token: str
-    fence: int
+    fencing_token: int
     desktop_id: str
     shape: DesktopShape
     image_digest: str
@@ -68,7 +68,7 @@ class LeaseView(WireModel):
     lease_id: str
     state: LeaseState
     desktop_id: str | None
-    fence: int
+    fencing_token: int
     owner: str
     shape: DesktopShape
     setup_key: SetupKey | None
@@ -100,7 +100,7 @@ class RenewReply(WireModel):
 
 
 class AttachRequest(WireModel):
-    """Use a lease from another process of its owner. `takeover`: the fence grows, so that the former user's calls are refused."""
+    """Use a lease from another process of its owner. `takeover`: the fencing_token grows, so that the former user's calls are refused."""
 
     takeover: Flag = False
 
@@ -117,12 +117,12 @@ class ResetRequest(WireModel):
 
 
 class ResetReply(WireModel):
-    """What the desktop is a copy of now, and the new fence; `restored` is False when it was booted, `standby` True when that was done
+    """What the desktop is a copy of now, and the new fencing_token; `restored` is False when it was booted, `standby` True when that was done
     before the reset was asked for.
 
     `snapshot_id` is not the one asked for where that is among `quarantined`: those did not restore just now."""
 
-    fence: int
+    fencing_token: int
     desktop_id: str
     setup_key: SetupKey | None
     restored: bool

@@ -26,7 +26,7 @@ NORMAL, PROTOCOL_ERROR, TOO_LARGE = 1000, 1002, 1009
 Connect = Callable[[Callable[[], asyncio.BaseProtocol]], Awaitable[tuple[asyncio.BaseTransport, Any]]]
 
 
-class Refused(Exception):
+class HandshakeRefused(Exception):
     """The peer answered the handshake with an HTTP status of its own."""
 
     def __init__(self, status: int, body: bytes) -> None:
@@ -81,7 +81,7 @@ class MessageSocket(asyncio.BufferedProtocol):
     ) -> MessageSocket:
         """Connect and shake hands.
 
-        connect: makes the transport for a protocol factory, as `loop.create_connection` does. Raises `Refused`, `SocketClosed`,
+        connect: makes the transport for a protocol factory, as `loop.create_connection` does. Raises `HandshakeRefused`, `SocketClosed`,
         `OSError` or `TimeoutError`.
         """
         async with asyncio.timeout(timeout_s):
@@ -207,7 +207,7 @@ class MessageSocket(asyncio.BufferedProtocol):
             self._head = self._head + bytes(max(0, self._refusal[1] - len(self._head)))
         status, length_nbytes = self._refusal
         if self._have >= length_nbytes:
-            self._answer.set_exception(Refused(status, bytes(self._head[:length_nbytes])))
+            self._answer.set_exception(HandshakeRefused(status, bytes(self._head[:length_nbytes])))
             self._abort()
         return False
 

@@ -44,9 +44,9 @@ class PoolSpec(WireModel):
 
 
 class PoolView(WireModel):
-    """A pool as it is now. `ready` and `standby` wait, `making` are on their way, `leased` are in use.
+    """A pool as it is now. `ready` and `standby` wait, `creating` are on their way, `leased` are in use.
 
-    `hits` of all claims and resets that asked for its kind found a copy ready, `misses` did not. `held_back`: why no copies are being made
+    `hits` of all claims and resets that asked for its kind found a copy ready, `misses` did not. `in_backoff`: why no copies are being made
     now, null while they are."""
 
     name: PoolName
@@ -54,10 +54,10 @@ class PoolView(WireModel):
     owner: str
     ready: int
     standby: int
-    making: int
+    creating: int
     leased: int
     hits: int
     misses: int
-    held_back: str | None
+    in_backoff: str | None
     created_at: datetime
     updated_at: datetime

@@ -12,17 +12,17 @@ Event = dict[str, Any]
 
 
 def history(*lines: str) -> list[Event]:
-    """Events from lines `kind desktop lease fence`, `-` for none."""
+    """Events from lines `kind desktop lease fencing_token`, `-` for none."""
     events = []
     for number, line in enumerate(lines, start=1):
-        kind, desktop, lease, fence = line.split()
+        kind, desktop, lease, fencing_token = line.split()
         names = {"desktop_id": desktop, "lease_id": lease}
         event: Event = {
             "id": number,
             "kind": kind,
             **{key: None if name == "-" else name for key, name in names.items()},
         }
-        events.append({**event, "fence": None if fence == "-" else int(fence)})
+        events.append({**event, "fencing_token": None if fencing_token == "-" else int(fencing_token)})
     return events
 
 
@@ -65,7 +65,7 @@ def test_a_good_history_has_no_breach() -> None:
         (["desktop_gone d1 - -", "lease_granted d1 a 1"], "is gone"),
         (["lease_granted d1 a 1", "lease_granted d2 b 1", "lease_released d1 b 2"], "belongs to a, not to b"),
         (["lease_granted - a 1"], "has no desktop"),
-        (["lease_granted d1 a -"], "has no fence"),
+        (["lease_granted d1 a -"], "has no fencing_token"),
     ],
 )
 def test_each_broken_history_is_named(planted: list[str], said: str) -> None:

@@ -26,11 +26,11 @@ from dart_server.wire import (
     A11yElement,
     ButtonEvent,
     DesktopShape,
+    HumanInput,
+    HumanInputs,
     InputEvent,
     KeyEvent,
     MoveEvent,
-    PersonInput,
-    PersonInputs,
 )
 
 SHAPE = DesktopShape(resolution=(80, 64))
@@ -129,21 +129,21 @@ class Hands:
     """Stands in for the farm's route: gives what the test puts, in order."""
 
     def __init__(self) -> None:
-        self.said: list[PersonInput] = []
+        self.said: list[HumanInput] = []
         self.controlled = False
         self.changed = asyncio.Event()
 
     def do(self, *events: InputEvent) -> None:
-        self.said.append(PersonInput(number=len(self.said) + 1, at=datetime.now(UTC), events=list(events)))
+        self.said.append(HumanInput(number=len(self.said) + 1, at=datetime.now(UTC), events=list(events)))
         self.changed.set()
 
-    async def listen(self, _lease: object, after: int, wait_s: float) -> PersonInputs:
+    async def listen(self, _lease: object, after: int, wait_s: float) -> HumanInputs:
         if wait_s and not any(one.number > after for one in self.said):
             self.changed.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.changed.wait(), min(wait_s, 0.05))
         new = [one for one in self.said if one.number > after]
-        return PersonInputs(inputs=new, controlled=self.controlled, now=datetime.now(UTC))
+        return HumanInputs(inputs=new, controlled=self.controlled, now=datetime.now(UTC))
 
 
 async def until(condition: Callable[[], Any]) -> None:

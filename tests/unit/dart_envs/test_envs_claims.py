@@ -255,12 +255,12 @@ async def test_a_lease_is_attached_to_by_its_reference(client: AsyncFarmClient, 
     assert "secret" not in reference
     async with await AsyncFarmClient.connect(url, KEY) as other:
         async with await other.attach(reference) as same:
-            assert (same.lease_id, same.fence) == (lease.lease_id, lease.fence)
+            assert (same.lease_id, same.fencing_token) == (lease.lease_id, lease.fencing_token)
         assert same.lost
         with pytest.raises(LeaseLost, match="detached"):
             await same.health()
         taken = await other.attach("lease_1", takeover=True)
-        assert taken.fence == lease.fence + 1
+        assert taken.fencing_token == lease.fencing_token + 1
         server.error("health", ErrorCode.FENCED)
         with pytest.raises(Fenced):
             await lease.health()

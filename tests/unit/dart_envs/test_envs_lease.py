@@ -122,16 +122,16 @@ async def test_overlapping_steps_get_their_own_answers(lease: AsyncLease, server
     assert all(int(frame.image[0, 0, 0]) == by_seq[frame.header.seq] for frame in frames_)
 
 
-async def test_reset_grows_the_fence_and_opens_a_new_channel(lease: AsyncLease, server: WireFarm) -> None:
+async def test_reset_grows_the_fencing_token_and_opens_a_new_channel(lease: AsyncLease, server: WireFarm) -> None:
     await lease.step([])
     reply = await lease.reset("a" * 64)
     await lease.step([])
     assert (
-        (lease.fence, lease.desktop_id, lease.setup_key)
+        (lease.fencing_token, lease.desktop_id, lease.setup_key)
         == (2, "desk_2", "a" * 64)
-        == (reply.fence, "desk_2", reply.setup_key)
+        == (reply.fencing_token, "desk_2", reply.setup_key)
     )
-    assert [step["fence"] for step in server.steps] == ["1", "2"]
+    assert [step["fencing_token"] for step in server.steps] == ["1", "2"]
 
 
 async def test_a_dropped_channel_repeats_only_what_is_safe(lease: AsyncLease, server: WireFarm) -> None:

@@ -46,7 +46,7 @@ async def test_a_fresh_lease_on_the_right_copy_needs_no_reset(farm: FakeFarm) ->
         await env.drop_lease()
         await env.reset(task)
         assert "reset" not in farm.leases[1].calls
-        assert "claim_setup" not in farm.leases[1].calls
+        assert "acquire_setup" not in farm.leases[1].calls
 
 
 async def test_a_builder_that_fails_lets_the_next_one_try(farm: FakeFarm) -> None:
@@ -109,7 +109,7 @@ async def test_a_farm_without_snapshots_runs_the_setup_each_time(farm: FakeFarm)
         await env.reset(task)
         await env.reset(task)
         assert task.prepared == 2
-        assert farm.leases[0].calls.count("claim_setup") == 1
+        assert farm.leases[0].calls.count("acquire_setup") == 1
         assert farm.states == {}
 
 
@@ -125,7 +125,7 @@ async def test_a_quick_setup_is_run_on_the_booted_base_each_time(farm: FakeFarm)
         await env.reset(task)
         assert task.prepared == 2
         assert farm.leases[0].state.typed == ""
-        assert {"claim_setup", "snapshot"} & set(farm.leases[0].calls) == set()
+        assert {"acquire_setup", "snapshot"} & set(farm.leases[0].calls) == set()
         assert farm.leases[0].calls.count("reset") == 1
 
 

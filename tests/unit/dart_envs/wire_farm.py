@@ -52,7 +52,7 @@ class WireFarm:
         self.refuse: dict[str, list[ErrorBody]] = {}
         self.health: dict[str, Any] = {"alive": True, "cause": "ok", "fault_owner": "none"}
         self.files: dict[str, bytes] = {}
-        self.fence = 1
+        self.fencing_token = 1
         self.steps: list[dict[str, Any]] = []
         self.silent: set[int] = set()
         self.drop: set[int] = set()
@@ -141,7 +141,7 @@ class WireFarm:
         return {
             "lease_id": lease_id,
             "token": "secret",
-            "fence": self.fence,
+            "fencing_token": self.fencing_token,
             "desktop_id": "desk_1",
             "shape": {"resolution": [64, 64]},
             "image_digest": "sha256:00",
@@ -202,7 +202,7 @@ class WireFarm:
         return Response(status_code=204)
 
     async def _attach(self, request: Request) -> Response:
-        self.fence += (await request.json())["takeover"]
+        self.fencing_token += (await request.json())["takeover"]
         return JSONResponse(self.granted(request.path_params["lease_id"]))
 
     async def _renew(self, request: Request) -> Response:
@@ -222,9 +222,15 @@ class WireFarm:
         return JSONResponse(self.health)
 
     async def _reset(self, request: Request) -> Response:
-        self.fence += 1
+        self.fencing_token += 1
         key = (await request.json())["setup_key"]
-        reply = {"fence": self.fence, "desktop_id": "desk_2", "setup_key": key, "restored": True, "duration_s": 0.1}
+        reply = {
+            "fencing_token": self.fencing_token,
+            "desktop_id": "desk_2",
+            "setup_key": key,
+            "restored": True,
+            "duration_s": 0.1,
+        }
         return JSONResponse(reply)
 
     async def _execute(self, request: Request) -> Response:
@@ -255,12 +261,12 @@ class WireFarm:
             await socket.send_denial_response(refused)
             return
         await socket.accept()
-        fence = socket.headers["x-dart-fence"]
+        fencing_token = socket.headers["x-dart-fencing_token"]
         try:
             while True:
                 request = json.loads(await socket.receive_text())
                 number = len(self.steps)
-                self.steps.append({**request, "fence": fence})
+                self.steps.append({**request, "fencing_token": fencing_token})
                 if number in self.drop:
                     await socket.close(1011)
                     return

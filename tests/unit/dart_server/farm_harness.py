@@ -12,7 +12,7 @@ import httpx
 
 from dart_server.farm import Farm
 
-SETTLING_LOOKS = 30
+SETTLE_POLLS = 30
 """So many times 2 ms a woken sleeper has, of real time, to go to sleep again."""
 
 
@@ -39,7 +39,7 @@ class ManualClock:
         """Move on, waking sleepers in their order and letting what they do settle: one that comes back again and again has come back to
         sleep before time moves on, however slow the host is."""
         end = self.now + seconds
-        for _ in range(SETTLING_LOOKS):
+        for _ in range(SETTLE_POLLS):
             if any(not future.done() for _, _, future in self._sleepers):
                 break
             await asyncio.sleep(0.002)
@@ -50,14 +50,14 @@ class ManualClock:
                 continue
             asleep = len(self._sleepers)
             future.set_result(None)
-            for _ in range(SETTLING_LOOKS):
+            for _ in range(SETTLE_POLLS):
                 await asyncio.sleep(0.002)
                 if len(self._sleepers) > asleep:
                     break
         self.now = end
 
 
-async def answered(clock: ManualClock, task: asyncio.Task[httpx.Response], seconds: float) -> httpx.Response:
+async def advance_until_done(clock: ManualClock, task: asyncio.Task[httpx.Response], seconds: float) -> httpx.Response:
     """The reply to a request that waits, with the clock moved on by `seconds` again and again: what it waits for may not sleep yet."""
     async with asyncio.timeout(30):
         while not task.done():
@@ -65,7 +65,7 @@ async def answered(clock: ManualClock, task: asyncio.Task[httpx.Response], secon
     return await task
 
 
-async def until(condition: Callable[[], bool], every_s: float = 0.002) -> None:
+async def wait_until(condition: Callable[[], bool], every_s: float = 0.002) -> None:
     """Wait (in real time, shortly) until something has become true; `every_s` 0 looks at every turn of the event loop."""
     async with asyncio.timeout(5):
         while not condition():  # noqa: ASYNC110 - conditions are about the whole farm
@@ -86,10 +86,10 @@ class Api:
     ) -> httpx.Response:
         headers = {"authorization": f"Bearer {self.key}", **options.pop("headers", {})}
         if lease is not None:
-            headers |= {"X-Dart-Lease-Token": lease["token"], "X-Dart-Fence": str(lease["fence"])}
+            headers |= {"X-Dart-Lease-Token": lease["token"], "X-Dart-Fencing-Token": str(lease["fencing_token"])}
         return await self.client.request(method, path, headers=headers, **options)
 
-    async def claim(self, **fields: Any) -> dict[str, Any]:
+    async def create_lease(self, **fields: Any) -> dict[str, Any]:
         body = {"client_request_id": f"request-{next(self._numbers):04d}", **fields}
         reply = await self.call("POST", "/v1/leases", json=body)
         assert reply.status_code == 200, reply.text
@@ -97,16 +97,16 @@ class Api:
         return lease
 
     async def reset(self, lease: dict[str, Any], **fields: Any) -> dict[str, Any]:
-        """Reset and remember the new fence."""
+        """Reset and remember the new fencing_token."""
         reply = await self.call("POST", f"/v1/leases/{lease['lease_id']}/reset", lease=lease, json=fields)
         assert reply.status_code == 200, reply.text
         answer: dict[str, Any] = reply.json()
-        lease["fence"] = answer["fence"]
+        lease["fencing_token"] = answer["fencing_token"]
         return answer
 
     async def publish(self, lease: dict[str, Any], key: str) -> httpx.Response:
         grant = (
-            await self.call("POST", "/v1/setups/claim", json={"key": key, "lease_id": lease["lease_id"], "wait_s": 0})
+            await self.call("POST", "/v1/setups/acquire", json={"key": key, "lease_id": lease["lease_id"], "wait_s": 0})
         ).json()
         assert grant["state"] == "build", grant
         body = {"publish_key": key, "grant": grant["grant"]}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dart_server.http.ingress.tls import TlsDoor
+from dart_server.http.ingress.tls import TlsListener
 from dart_server.process.listening import certificate_of
 from dart_server.settings import FarmSettings
 
@@ -69,26 +69,26 @@ async def test_a_renewed_certificate_is_taken_up_and_open_connections_go_on(
     first, second = shown(cert), issue(tmp_path, "renewed", days=30)
     certificate = certificate_of(FarmSettings(runtime_dir=tmp_path, provider="sim", tls_cert=cert, tls_key=key))
     assert certificate is not None
-    in_use = certificate.ends_at
+    in_use = certificate.expires_at
     assert in_use is not None
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        door = TlsDoor(listening, certificate, Echo, 10)
+        door = TlsListener(listening, certificate, Echo, 10)
         door.open()
         old, seen = await knock(port)
         assert seen == first
-        assert not certificate.look(), "nothing has changed"
+        assert not certificate.reload_if_changed(), "nothing has changed"
         os.replace(second[0], cert)
-        assert not certificate.look(), "the key is still the old one's"
-        assert certificate.ends_at == in_use, "what is told is the end of what connections are greeted with"
-        assert not certificate.look()
+        assert not certificate.reload_if_changed(), "the key is still the old one's"
+        assert certificate.expires_at == in_use, "what is told is the end of what connections are greeted with"
+        assert not certificate.reload_if_changed()
         assert caplog.text.count("stays as it was") == 1
         between, seen = await knock(port)
         assert seen == first
         os.replace(second[1], key)
-        assert certificate.look()
-        assert certificate.ends_at is not None
-        assert certificate.ends_at < in_use
+        assert certificate.reload_if_changed()
+        assert certificate.expires_at is not None
+        assert certificate.expires_at < in_use
         new, seen = await knock(port)
         assert seen == shown(cert) != first
         for connection in (old, between, new):
@@ -101,14 +101,14 @@ async def test_the_end_of_a_certificate_is_told_and_warned_of(tmp_path: Path, ca
     cert, key = issue(tmp_path, "short", days=3)
     certificate = certificate_of(FarmSettings(runtime_dir=tmp_path, provider="sim", tls_cert=cert, tls_key=key))
     assert certificate is not None
-    ends_at = certificate.ends_at
-    assert ends_at is not None
+    expires_at = certificate.expires_at
+    assert expires_at is not None
     told: list[float] = []
     watching = asyncio.ensure_future(certificate.watch(told.append))
     while not told:  # noqa: ASYNC110 - it looks at once
         await asyncio.sleep(0)
     watching.cancel()
-    assert told == [ends_at.timestamp()]
+    assert told == [expires_at.timestamp()]
     assert "put a new one there" in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""`dart-farm doctor`: each finding about the farm's own process, good and bad, with its cure."""
+"""`dart-farm doctor`: each finding about the farm's own process, good and bad, with its fix."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dart_server.settings import FarmSettings
 
 NAMES = [
     *("runtime directory", "state directory", "snapshot directory", "listening address", "certificate", "open files"),
-    *("ledger", "clock"),
+    *("database", "clock"),
 ]
 
 
@@ -58,7 +58,7 @@ def test_directories_that_are_open_or_others_are_told(place: Path) -> None:
     place.chmod(0o755)
     check = look(settings(place))["runtime directory"]
     assert not check.ok
-    assert f"chmod 700 {place}" in check.cure
+    assert f"chmod 700 {place}" in check.fix
     file = place / "file"
     file.touch()
     assert not look(settings(file, state_dir=place))["runtime directory"].ok
@@ -76,7 +76,7 @@ def test_a_port_in_use_is_told_with_the_way_out(place: Path) -> None:
         other.listen()
         check = look(settings(place, port=other.getsockname()[1]))["listening address"]
         assert not check.ok
-        assert "--port" in check.cure
+        assert "--port" in check.fix
 
 
 def test_beyond_loopback_needs_a_certificate(place: Path) -> None:
@@ -94,7 +94,7 @@ def test_socket_paths_that_cannot_be_used_are_told(place: Path) -> None:
 
 def test_a_running_farm_is_no_fault(place: Path) -> None:
     chosen = settings(place)
-    with instance.sole_farm(chosen):
+    with instance.exclusive_farm(chosen):
         check = look(chosen)["listening address"]
     assert check.ok
     assert str(os.getpid()) in check.detail
@@ -128,7 +128,7 @@ def test_certificates_are_read_and_matched(place: Path) -> None:
     _, other_key = certificate(place, "other")
     check = look(settings(place, tls_cert=cert, tls_key=other_key))["certificate"]
     assert not check.ok
-    assert "DART_TLS_KEY" in check.cure
+    assert "DART_TLS_KEY" in check.fix
     cert, key = certificate(place, "old", ended=True)
     assert "ended on 2020-02-01" in look(settings(place, tls_cert=cert, tls_key=key))["certificate"].detail
     assert not look(settings(place, tls_cert=place / "none"))["certificate"].ok
@@ -137,20 +137,20 @@ def test_certificates_are_read_and_matched(place: Path) -> None:
 @pytest.mark.parametrize("pem", ["", ssl.PEM_HEADER, f"{ssl.PEM_HEADER}\nMIIB\n{ssl.PEM_FOOTER}"])
 def test_what_is_no_certificate_is_refused(pem: str) -> None:
     with pytest.raises(ValueError, match="certificate"):
-        checks.expiry_of(pem)
+        checks.certificate_expiry(pem)
 
 
 def test_a_low_limit_of_open_files_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _what: (256, 256))
     check = look(settings(place))["open files"]
     assert not check.ok
-    assert "ulimit" in check.cure
+    assert "ulimit" in check.fix
 
 
-async def made_ledger(chosen: FarmSettings, at_s: float) -> None:
-    """A real ledger with one event of a given time."""
+async def database_with_event(chosen: FarmSettings, at_s: float) -> None:
+    """A real database with one event of a given time."""
     from dart_server.clock import SystemClock
-    from dart_server.database.repository import EventNote, Repository
+    from dart_server.database.repository import NewEvent, Repository
     from dart_server.database.write_queue import Database
 
     class Then(SystemClock):
@@ -159,32 +159,32 @@ async def made_ledger(chosen: FarmSettings, at_s: float) -> None:
 
     database = Database(chosen.database_url)
     await database.start()
-    await Repository(database, Then()).add_event(EventNote("farm_started"))
+    await Repository(database, Then()).add_event(NewEvent("farm_started"))
     await database.aclose()
 
 
 async def test_a_clock_that_went_back_is_told_from_the_ledger(place: Path) -> None:
     chosen = settings(place)
-    await made_ledger(chosen, time.time())
+    await database_with_event(chosen, time.time())
     found = look(chosen)
-    assert found["ledger"].ok
+    assert found["database"].ok
     assert found["clock"].ok
     (place / "farm.db").unlink()
-    await made_ledger(chosen, (datetime.now(UTC) + timedelta(hours=1)).timestamp())
+    await database_with_event(chosen, (datetime.now(UTC) + timedelta(hours=1)).timestamp())
     assert "went back" in look(chosen)["clock"].detail
 
 
 def test_a_ledger_that_cannot_be_used_is_told_without_its_password(place: Path) -> None:
     (place / "farm.db").write_bytes(b"no database" * 1000)
-    check = look(settings(place))["ledger"]
+    check = look(settings(place))["database"]
     assert not check.ok
     assert "cannot be used" in check.detail
-    check = look(settings(place, db_url="nonsense"))["ledger"]
+    check = look(settings(place, db_url="nonsense"))["database"]
     assert not check.ok
-    check = look(settings(place, db_url="postgresql+nodriver://me:hunter2@localhost:1/x"))["ledger"]
+    check = look(settings(place, db_url="postgresql+nodriver://me:hunter2@localhost:1/x"))["database"]
     assert not check.ok
-    assert "hunter2" not in check.detail + check.cure
-    assert "pip install" in check.cure
+    assert "hunter2" not in check.detail + check.fix
+    assert "pip install" in check.fix
 
 
 def test_the_command_tells_all_and_ends_with_2_when_something_is_missing(

@@ -11,9 +11,9 @@ import pytest
 import uvicorn
 
 from dart_server.http.ingress import connections
-from dart_server.http.ingress.connections import guarded_protocol
+from dart_server.http.ingress.connections import limited_http_protocol
 
-HEAD_S, GRACE_S, STALLED_S, LOOK_S = 0.3, 0.3, 0.3, 0.05
+HEAD_S, GRACE_S, STALLED_S, POLL_INTERVAL_S = 0.3, 0.3, 0.3, 0.05
 PATIENCE_S = 10.0
 PART = bytes(1 << 20)
 PARTS = 64
@@ -88,9 +88,9 @@ async def _now(receive: Any) -> str:
 async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     monkeypatch.setattr(connections, "BODY_GRACE_S", GRACE_S)
     monkeypatch.setattr(connections, "STALLED_S", STALLED_S)
-    monkeypatch.setattr(connections, "LOOK_S", LOOK_S)
+    monkeypatch.setattr(connections, "POLL_INTERVAL_S", POLL_INTERVAL_S)
     made = Served()
-    guard = guarded_protocol(8, head_timeout_s=HEAD_S)
+    guard = limited_http_protocol(8, header_timeout_s=HEAD_S)
     config = uvicorn.Config(made, port=0, http=guard, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     config.load()

@@ -97,9 +97,9 @@ def test_limits_are_what_the_engine_says(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "disk" in engine.facts(ToldClient({**INFO, "Driver": "zfs"})).limits
     monkeypatch.setattr(engine.rlimits, "has_capability", lambda _number: True)
     monkeypatch.setattr(engine, "connect", lambda: ToldClient({**INFO, "PidsLimit": False}, "http://elsewhere:2375"))
-    bad = {check.name: check for check in engine.examine() if not check.ok}
+    bad = {check.name: check for check in engine.run_checks() if not check.ok}
     assert set(bad) == {"engine place", "system-call filter", "limits"}
-    assert all(check.cure for check in bad.values())
+    assert all(check.fix for check in bad.values())
 
 
 async def test_a_host_without_an_engine_is_told_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from farm_fake import FakeProvider
-from farm_harness import Api, MakeApi, ManualClock, answered, until
+from farm_harness import Api, MakeApi, ManualClock, advance_until_done, wait_until
 from test_farm_failures import abandon
 
 from dart_server.keys import Scope
@@ -55,7 +55,7 @@ async def release(api: Api, lease: dict[str, Any]) -> None:
 
 async def nothing_is_left(api: Api) -> None:
     """No lease, nobody waits, no desktop, and no key holds anything."""
-    await until(lambda: not api.farm.pool.slots and not api.farm.leases.active and not api.farm.pool.waiting)
+    await wait_until(lambda: not api.farm.pool.slots and not api.farm.leases.active and not api.farm.pool.waiting)
     assert all(api.farm.pool.turns.held(owner) == 0 for owner in api.farm.pool.turns._keys)
 
 
@@ -72,7 +72,7 @@ async def test_a_claim_is_granted_while_nobody_listens(api: Api) -> None:
 
 
 async def test_the_time_to_live_counts_from_the_grant(api: Api, clock: ManualClock) -> None:
-    held = [await api.claim(ttl_s=1000), await api.claim(ttl_s=1000)]
+    held = [await api.create_lease(ttl_s=1000), await api.create_lease(ttl_s=1000)]
     claim = await submit(api, ttl_s=10)
     await clock.advance(60)
     assert (await look(api, claim))["position"] == 0
@@ -93,7 +93,7 @@ async def test_a_repeated_claim_is_the_same_claim(api: Api) -> None:
 
 async def test_a_lease_may_be_fetched_for_a_claim_of_one_only(api: Api) -> None:
     one = await granted(api, await submit(api, "claim-one1"))
-    assert await api.claim(client_request_id="claim-one1") == one["leases"][0]
+    assert await api.create_lease(client_request_id="claim-one1") == one["leases"][0]
     await release(api, one["leases"][0])
     await granted(api, await submit(api, "claim-two2", count=2))
     reply = await api.call("POST", "/v1/leases", json={"client_request_id": "claim-two2"})
@@ -102,7 +102,7 @@ async def test_a_lease_may_be_fetched_for_a_claim_of_one_only(api: Api) -> None:
 
 async def test_a_gang_is_granted_whole(make_api: MakeApi) -> None:
     api = await make_api(max_desktops=4)
-    held = [await api.claim(), await api.claim()]
+    held = [await api.create_lease(), await api.create_lease()]
     gang = await submit(api, "gang-of-3", count=3)
     assert (await look(api, gang))["state"] == "waiting"
     assert len(api.farm.leases.active) == 2
@@ -115,7 +115,7 @@ async def test_a_gang_is_granted_whole(make_api: MakeApi) -> None:
 
 async def test_a_failing_member_gives_the_whole_gang_back(make_api: MakeApi, provider: FakeProvider) -> None:
     api = await make_api(max_desktops=3)
-    await release(api, await api.claim())
+    await release(api, await api.create_lease())
     provider.host_faults = 7
     reply = await submit(api, "gang-fails", count=3)
     found = await look(api, reply, wait_s=5)
@@ -134,8 +134,8 @@ async def test_a_gang_that_can_never_fit_is_refused_at_once(api: Api, count: int
 
 async def test_a_gang_takes_the_places_of_another_shape(make_api: MakeApi) -> None:
     api = await make_api(max_desktops=3, warm_desktops=3)
-    lease = await api.claim()
-    await until(lambda: sum(slot.clean and not slot.busy for slot in api.farm.pool.slots.values()) == 2)
+    lease = await api.create_lease()
+    await wait_until(lambda: sum(slot.unused and not slot.busy for slot in api.farm.pool.slots.values()) == 2)
     other = {"image": "basic", "resolution": [320, 200]}
     gang = await submit(api, "gang-other", count=3, shape=other)
     assert (await look(api, gang))["state"] == "waiting"
@@ -148,11 +148,11 @@ async def test_a_gang_takes_the_places_of_another_shape(make_api: MakeApi) -> No
 async def test_a_key_waits_at_its_quota_while_others_are_served(make_api: MakeApi, clock: ManualClock) -> None:
     admin = await make_api(max_desktops=4)
     small = await key_for(admin, "small", max_leases=1, max_waiting=1)
-    lease = await small.claim()
+    lease = await small.create_lease()
     waiting = await submit(small, "small-wait")
     found = await look(small, waiting)
-    assert (found["state"], found["waits_for"]) == ("waiting", "quota")
-    assert (await admin.claim())["lease_id"]
+    assert (found["state"], found["waiting_for"]) == ("waiting", "quota")
+    assert (await admin.create_lease())["lease_id"]
     reply = await small.call("POST", "/v1/claims", json={"client_request_id": "small-more"})
     assert (reply.status_code, reply.json()["error"]) == (429, "quota_exceeded")
     assert "retry-after" in reply.headers
@@ -165,13 +165,13 @@ async def test_a_key_waits_at_its_quota_while_others_are_served(make_api: MakeAp
     reply_later = asyncio.create_task(
         small.call("POST", "/v1/leases", json={"client_request_id": "small-late", "wait_s": 5})
     )
-    await until(lambda: admin.farm.pool.waiting == 1)
-    reply = await answered(clock, reply_later, 6)
+    await wait_until(lambda: admin.farm.pool.waiting == 1)
+    reply = await advance_until_done(clock, reply_later, 6)
     assert (reply.status_code, reply.json()["error"]) == (429, "quota_exceeded"), "it was not the farm that was full"
 
 
 async def test_positions_and_fair_shares(api: Api) -> None:
-    held = [await api.claim(), await api.claim()]
+    held = [await api.create_lease(), await api.create_lease()]
     flood, late = await key_for(api, "flood"), await key_for(api, "late", max_priority=5)
     claims = [await submit(flood, f"flood-{number:04d}") for number in range(5)]
     one = await submit(late, "late-0001")
@@ -197,14 +197,14 @@ async def test_a_tenant_does_not_put_itself_before_the_others(api: Api) -> None:
         reply = await tenant.call("POST", path, json={"client_request_id": "first-of-all", "priority": 1})
         assert (reply.status_code, reply.json()["error"]) == (403, "forbidden")
         assert "--max-priority" in reply.json()["hint"]
-    assert (await tenant.claim(priority=-1))["lease_id"], "behind the others it may stand"
-    assert (await api.claim(priority=100))["lease_id"], "the administrator's claims stand where it says"
+    assert (await tenant.create_lease(priority=-1))["lease_id"], "behind the others it may stand"
+    assert (await api.create_lease(priority=100))["lease_id"], "the administrator's claims stand where it says"
     assert (await api.call("GET", "/v1/claims")).json() == []
 
 
 async def test_a_claim_expires_at_its_deadline(api: Api, clock: ManualClock) -> None:
     for _ in range(2):
-        await api.claim(ttl_s=1000)
+        await api.create_lease(ttl_s=1000)
     claim = await submit(api, deadline_s=5)
     poll = asyncio.create_task(look(api, claim, wait_s=60))
     await asyncio.sleep(0.02)
@@ -222,12 +222,12 @@ async def test_a_cancelled_claim_gives_everything_back(
     make_api: MakeApi, provider: FakeProvider, moment: str, clock: ManualClock
 ) -> None:
     api = await make_api(max_desktops=2)
-    held = [await api.claim(ttl_s=1000) for _ in range(2)] if moment == "queued" else []
+    held = [await api.create_lease(ttl_s=1000) for _ in range(2)] if moment == "queued" else []
     if moment == "making":
         provider.gate = asyncio.Event()
     claim = await submit(api, count=2)
     if moment == "making":
-        await until(lambda: provider.log != [])
+        await wait_until(lambda: provider.log != [])
     if moment == "granted":
         await granted(api, claim)
     for _ in range(2):
@@ -246,7 +246,7 @@ async def test_a_claim_may_be_cancelled_in_any_moment_of_its_grant(api: Api) -> 
     states = set()
     for turns in range(60):
         claim = asyncio.create_task(submit(api, f"race-{turns:04d}"))
-        await until(lambda number=turns: len(api.farm.claims._claims) == number + 1, every_s=0)
+        await wait_until(lambda number=turns: len(api.farm.claims._claims) == number + 1, every_s=0)
         known = list(api.farm.claims._claims.values())[-1]
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -275,7 +275,7 @@ async def test_a_lost_reply_is_covered_by_repeating_the_request(api: Api) -> Non
         await asyncio.gather(call, return_exceptions=True)
         reply = await api.call("POST", "/v1/leases", json=body)
         assert reply.status_code == 200, reply.text
-        await until(lambda: len(api.farm.leases.active) == 1)
+        await wait_until(lambda: len(api.farm.leases.active) == 1)
         await release(api, reply.json())
     await nothing_is_left(api)
 
@@ -290,10 +290,10 @@ async def read_events(reply: httpx.Response) -> list[tuple[int, str, dict[str, A
 
 
 async def test_a_stream_tells_positions_and_ends_with_the_grant(api: Api, clock: ManualClock) -> None:
-    held = [await api.claim(ttl_s=1000), await api.claim(ttl_s=1000)]
+    held = [await api.create_lease(ttl_s=1000), await api.create_lease(ttl_s=1000)]
     first, second = await submit(api, "stream-0001"), await submit(api, "stream-0002")
     stream = asyncio.create_task(api.call("GET", f"/v1/claims/{second['claim_id']}/events"))
-    await until(lambda: sum(api.farm.claims._streams.values()) == 1)
+    await wait_until(lambda: sum(api.farm.claims._streams.values()) == 1)
     await clock.advance(2)
     await release(api, held[0])
     await granted(api, first)
@@ -317,22 +317,22 @@ async def test_a_stream_tells_positions_and_ends_with_the_grant(api: Api, clock:
 
 async def test_a_stream_goes_on_where_it_broke(api: Api, clock: ManualClock) -> None:
     for _ in range(2):
-        await api.claim(ttl_s=1000)
+        await api.create_lease(ttl_s=1000)
     claim = await submit(api, deadline_s=5)
     known = {"last-event-id": "2"}
     stream = asyncio.create_task(api.call("GET", f"/v1/claims/{claim['claim_id']}/events", headers=known))
-    await until(lambda: sum(api.farm.claims._streams.values()) == 1)
+    await wait_until(lambda: sum(api.farm.claims._streams.values()) == 1)
     await clock.advance(7)
     assert [kind for _, kind, _ in await read_events(await stream)] == ["expired"]
 
 
 async def test_a_key_has_a_limited_number_of_streams(make_api: MakeApi, clock: ManualClock) -> None:
     api = await make_api(max_desktops=1, claim_streams_per_key=2)
-    lease = await api.claim(ttl_s=1000)
+    lease = await api.create_lease(ttl_s=1000)
     claim = await submit(api)
     path = f"/v1/claims/{claim['claim_id']}/events"
     streams = [asyncio.create_task(api.call("GET", path)) for _ in range(2)]
-    await until(lambda: sum(api.farm.claims._streams.values()) == 2)
+    await wait_until(lambda: sum(api.farm.claims._streams.values()) == 2)
     reply = await api.call("GET", path)
     assert (reply.status_code, reply.json()["error"]) == (429, "quota_exceeded")
     await release(api, lease)
@@ -353,14 +353,14 @@ async def test_others_neither_see_nor_touch_a_claim(api: Api) -> None:
 
 async def test_a_lease_is_used_from_another_process_by_reference(api: Api) -> None:
     mine, other = await key_for(api, "mine"), await key_for(api, "other")
-    lease = await mine.claim()
+    lease = await mine.create_lease()
     path = f"/v1/leases/{lease['lease_id']}"
     attached = (await mine.call("POST", f"{path}/attach", json={})).json()
-    assert (attached["token"], attached["fence"]) == (lease["token"], lease["fence"])
+    assert (attached["token"], attached["fencing_token"]) == (lease["token"], lease["fencing_token"])
     assert (await api.call("POST", f"{path}/attach", json={})).status_code == 200, "an admin may"
     assert (await other.call("POST", f"{path}/attach", json={})).status_code == 404
     taken = (await mine.call("POST", f"{path}/attach", json={"takeover": True})).json()
-    assert taken["fence"] > lease["fence"]
+    assert taken["fencing_token"] > lease["fencing_token"]
     reply = await mine.call("POST", f"{path}/execute", lease=lease, json={"argv": ["ls"]})
     assert (reply.status_code, reply.json()["error"]) == (409, "fenced")
     reply = await mine.call("POST", f"{path}/execute", lease=taken, json={"argv": ["ls"]})
@@ -370,7 +370,7 @@ async def test_a_lease_is_used_from_another_process_by_reference(api: Api) -> No
 
 
 async def test_a_lease_gets_another_time_to_live(api: Api, clock: ManualClock) -> None:
-    lease = await api.claim(ttl_s=10)
+    lease = await api.create_lease(ttl_s=10)
     path = f"/v1/leases/{lease['lease_id']}"
     assert (await api.call("POST", f"{path}/renew", json={"ttl_s": 100})).json()["ttl_s"] == 100
     await clock.advance(90)
@@ -398,7 +398,7 @@ async def test_a_granted_claim_is_known_to_the_next_farm(make_api: MakeApi, cloc
     ]
     assert [lease["ttl_s"] for lease in again["leases"]] == [500, 1000]
     waiting = await submit(small, "more-than-it-may")
-    assert (await look(small, waiting))["waits_for"] == "quota", "what it holds counts after a restart"
+    assert (await look(small, waiting))["waiting_for"] == "quota", "what it holds counts after a restart"
     await release(small, again["leases"][1])
     await granted(small, waiting)
     for lease_id in claim["lease_ids"]:
@@ -408,26 +408,26 @@ async def test_a_granted_claim_is_known_to_the_next_farm(make_api: MakeApi, cloc
 
 
 async def test_claims_of_a_key_that_was_revoked_leave_the_queue(api: Api) -> None:
-    held = [await api.claim(), await api.claim()]
+    held = [await api.create_lease(), await api.create_lease()]
     other = await key_for(api, "other")
     claim = await submit(other, count=2)
     await submit(api, "goes-on-waiting")
     assert (await api.call("DELETE", f"/v1/keys/{claim['owner']}")).status_code == 204
-    await until(lambda: api.farm.pool.waiting == 1)
+    await wait_until(lambda: api.farm.pool.waiting == 1)
     assert (await look(api, claim))["state"] == "cancelled"
     for lease in held:
         await release(api, lease)
-    await until(lambda: len(api.farm.leases.active) == 1)
+    await wait_until(lambda: len(api.farm.leases.active) == 1)
 
 
 async def test_waiting_claims_are_refused_when_the_farm_stops(make_api: MakeApi, provider: FakeProvider) -> None:
     api = await make_api(max_desktops=2)
-    await api.claim()
+    await api.create_lease()
     provider.gate = asyncio.Event()
     making = asyncio.create_task(api.call("POST", "/v1/leases", json={"client_request_id": "on-its-way"}))
-    await until(lambda: len(api.farm.pool.slots) == 2)
+    await wait_until(lambda: len(api.farm.pool.slots) == 2)
     waiting = asyncio.create_task(api.call("POST", "/v1/leases", json={"client_request_id": "in-the-queue"}))
-    await until(lambda: api.farm.pool.waiting == 1)
+    await wait_until(lambda: api.farm.pool.waiting == 1)
     stopping = asyncio.create_task(api.farm.stop())
     for reply in await asyncio.gather(making, waiting):
         assert (reply.status_code, reply.json()["error"]) == (503, "draining")
@@ -471,7 +471,7 @@ async def test_a_claim_by_labels_has_what_the_pool_holds(api: Api) -> None:
 
 async def test_claims_past_the_bound_of_a_pool_hold_nobody_up(make_api: MakeApi) -> None:
     api = await make_api(max_desktops=4)
-    lease = await api.claim()
+    lease = await api.create_lease()
     reply = await api.call("POST", f"/v1/leases/{lease['lease_id']}/snapshot", lease=lease, json={"name": "one"})
     assert reply.status_code == 200, reply.text
     await release(api, lease)

@@ -27,7 +27,7 @@ FARM = {
     "snapshot_bytes": 5_000_000,
     "snapshot_quota_bytes": 10_000_000,
 }
-LEASE = {"lease_id": "lease_1", "desktop_id": "desk_1", "fence": 3, "owner": "key_1", "labels": {"a": "1"}}
+LEASE = {"lease_id": "lease_1", "desktop_id": "desk_1", "fencing_token": 3, "owner": "key_1", "labels": {"a": "1"}}
 EVENT = {"id": 7, "at": "2026-01-01T00:00:00.123Z", "kind": "lease_granted", "desktop_id": "desk_1", "lease_id": None}
 
 
@@ -44,11 +44,11 @@ POOL = {
     "spec": SPEC,
     "ready": 1,
     "standby": 0,
-    "making": 1,
+    "creating": 1,
     "leased": 3,
     "hits": 9,
     "misses": 1,
-    "held_back": None,
+    "in_backoff": None,
     "owner": "key_1",
 }
 HTTP_TRANSPORT = httpx.HTTPTransport
@@ -108,7 +108,12 @@ def test_the_status_is_for_people_and_for_programs(run: Run, answers: Answers) -
     assert json.loads(run("status", "--json").stdout) == {"running": True, **FARM}
     answers.give(
         "/v1/farm",
-        {**FARM, "draining": True, "short_of": "the host is short of memory", "held_back": ["pool calc: no"]},
+        {
+            **FARM,
+            "draining": True,
+            "capacity_limit_reason": "the host is short of memory",
+            "in_backoff": ["pool calc: no"],
+        },
     )
     told = run("status").stdout
     for words in ("drain --undo", "short of   the host is short of memory", "held back  pool calc: no"):
@@ -178,7 +183,7 @@ def test_who_speaks_no_tls_is_named(run: Run, answers: Answers, monkeypatch: pyt
     monkeypatch.setattr(httpx, "HTTPTransport", lambda **_options: httpx.MockTransport(plain))
     monkeypatch.setenv("DART_FARM_URL", "https://127.0.0.1:8700")
     told = json.loads(run("status", "--json", code=1).stderr)
-    assert (told["error"], told["hint"]) == ("no_tls", "Use http://127.0.0.1:8700.")
+    assert (told["error"], told["hint"]) == ("tls_required", "Use http://127.0.0.1:8700.")
 
 
 def test_names_cannot_lead_to_other_routes(run: Run, answers: Answers) -> None:

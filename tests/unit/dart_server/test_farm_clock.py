@@ -46,7 +46,7 @@ async def seen(api: Api, lease: dict[str, Any]) -> datetime:
 
 
 async def test_a_declared_clock_goes_on_and_is_given_back(api: Api, clock: ManualClock) -> None:
-    lease = await api.claim(ttl_s=3000)
+    lease = await api.create_lease(ttl_s=3000)
     assert await seen(api, lease) == datetime.fromtimestamp(clock.time(), UTC)
     view = (await declare(api, lease, NOON)).json()
     assert (datetime.fromisoformat(view["time"]), view["declared"]) == (NOON, True)
@@ -58,12 +58,12 @@ async def test_a_declared_clock_goes_on_and_is_given_back(api: Api, clock: Manua
 
 @pytest.mark.parametrize("age_s", [1, MONTH_S])
 async def test_a_declared_clock_stands_still_in_a_snapshot_of_any_age(api: Api, clock: ManualClock, age_s: int) -> None:
-    lease = await api.claim(ttl_s=3000)
+    lease = await api.create_lease(ttl_s=3000)
     await declare(api, lease, NOON)
     clock.now += 60
     await api.call("POST", f"/v1/leases/{lease['lease_id']}/snapshot", lease=lease, json={"name": "minute"})
     clock.now += age_s
-    copy = await api.claim(snapshot_id="minute", ttl_s=3000)
+    copy = await api.create_lease(snapshot_id="minute", ttl_s=3000)
     assert await seen(api, copy) == NOON + timedelta(minutes=1)
     clock.now += 5
     assert await seen(api, copy) == NOON + timedelta(minutes=1, seconds=5)
@@ -73,14 +73,14 @@ async def test_a_declared_clock_stands_still_in_a_snapshot_of_any_age(api: Api, 
 
 @pytest.mark.parametrize("time", ["2024-02-29T12:00:00", "1970-01-01T00:00:00Z", "2200-01-01T00:00:00Z", "noon"])
 async def test_a_time_without_a_zone_or_far_away_is_refused(api: Api, time: str) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     reply = await api.call("PUT", f"/v1/leases/{lease['lease_id']}/clock", lease=lease, json={"time": time})
     assert (reply.status_code, reply.json()["error"]) == (422, "invalid")
 
 
 async def test_the_clock_is_the_lease_holders(api: Api) -> None:
-    lease = await api.claim()
-    stale = {**lease, "fence": lease["fence"] - 1}
+    lease = await api.create_lease()
+    stale = {**lease, "fencing_token": lease["fencing_token"] - 1}
     assert (await declare(api, stale, NOON)).status_code == 409
     reply = await api.call("PUT", f"/v1/leases/{lease['lease_id']}/guest/v1/clock", lease=lease, json={"time_s": 1})
     assert reply.status_code == 404

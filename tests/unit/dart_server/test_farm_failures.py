@@ -6,9 +6,9 @@ from datetime import datetime
 
 import pytest
 from farm_fake import FakeProvider
-from farm_harness import Api, MakeApi, ManualClock, until
+from farm_harness import Api, MakeApi, ManualClock, wait_until
 
-from dart_server.database.repository import EventNote
+from dart_server.database.repository import NewEvent
 from dart_server.farm import Farm
 from dart_server.providers.base import HealthCause
 
@@ -26,14 +26,14 @@ CAUSES = [
 async def test_a_dead_desktop_has_a_cause_and_an_owner(
     api: Api, provider: FakeProvider, cause: HealthCause, owner: str
 ) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     await provider.kill(lease["desktop_id"], cause)
     path = f"/v1/leases/{lease['lease_id']}"
     reply = await api.call("POST", f"{path}/execute", lease=lease, json={"argv": ["ls"]})
     body = reply.json()
     assert (reply.status_code, body["error"]) == (502, "desktop_failed")
     assert (body["desktop"]["cause"], body["desktop"]["fault_owner"]) == (cause.value, owner)
-    await until(lambda: lease["desktop_id"] not in provider.desktops)
+    await wait_until(lambda: lease["desktop_id"] not in provider.desktops)
     health = (await api.call("GET", f"{path}/health", lease=lease)).json()
     assert (health["alive"], health["cause"], health["fault_owner"]) == (False, cause.value, owner)
     await api.reset(lease)
@@ -44,7 +44,7 @@ async def test_a_dead_desktop_has_a_cause_and_an_owner(
 
 
 async def test_a_connection_that_breaks_in_a_living_desktop_is_a_guest_error(api: Api, provider: FakeProvider) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     desktop = provider.desktops[lease["desktop_id"]]
     await desktop.stop()
     reply = await api.call("POST", f"/v1/leases/{lease['lease_id']}/execute", lease=lease, json={"argv": ["ls"]})
@@ -55,7 +55,7 @@ async def test_a_connection_that_breaks_in_a_living_desktop_is_a_guest_error(api
 
 
 async def test_health_finds_a_dead_session(api: Api, provider: FakeProvider) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     provider.desktops[lease["desktop_id"]].session_alive = False
     health = (await api.call("GET", f"/v1/leases/{lease['lease_id']}/health", lease=lease)).json()
     assert (health["cause"], health["fault_owner"]) == ("session_dead", "policy")
@@ -64,11 +64,11 @@ async def test_health_finds_a_dead_session(api: Api, provider: FakeProvider) -> 
 async def test_a_host_that_fails_during_a_reset_is_told_and_the_next_reset_may_work(
     api: Api, provider: FakeProvider
 ) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     provider.host_faults = 3
     reply = await api.call("POST", f"/v1/leases/{lease['lease_id']}/reset", lease=lease, json={})
     assert (reply.status_code, reply.json()["error"]) == (503, "host_fault")
-    lease["fence"] = (await api.call("GET", f"/v1/leases/{lease['lease_id']}")).json()["fence"]
+    lease["fencing_token"] = (await api.call("GET", f"/v1/leases/{lease['lease_id']}")).json()["fencing_token"]
     reply = await api.call("POST", f"/v1/leases/{lease['lease_id']}/execute", lease=lease, json={"argv": ["ls"]})
     assert reply.json()["desktop"]["fault_owner"] == "host"
     await api.reset(lease)
@@ -80,12 +80,16 @@ async def test_a_farm_that_was_killed_takes_its_leases_over(
     make_api: MakeApi, provider: FakeProvider, clock: ManualClock, database_url: str
 ) -> None:
     api = await make_api(max_desktops=3, db_url=database_url)
-    lease, lost, old = await api.claim(ttl_s=100), await api.claim(ttl_s=100), await api.claim(ttl_s=5)
+    lease, lost, old = (
+        await api.create_lease(ttl_s=100),
+        await api.create_lease(ttl_s=100),
+        await api.create_lease(ttl_s=5),
+    )
     published = (await api.publish(lease, "a" * 64)).json()["snapshot_id"]
     abandon(api.farm)
     await provider.destroy(lost["desktop_id"])
     clock.now += 6
-    await api.farm.repository.add_event(EventNote("the_last_word"))
+    await api.farm.repository.add_event(NewEvent("the_last_word"))
     await api.farm.database.aclose()
     clock.now += 600
     api = await make_api(max_desktops=3, db_url=database_url)
@@ -109,7 +113,7 @@ def abandon(farm: Farm) -> None:
 
     async def nothing() -> None:
         for slot in farm.pool.slots.values():
-            await farm.preparer.hang_up(slot)
+            await farm.preparer.close_connections(slot)
         await farm.database.aclose()
 
     farm.stop = nothing  # type: ignore[method-assign]

@@ -19,7 +19,7 @@ async def kinds(api: Api, path: str) -> list[str]:
 
 
 async def test_a_lease_and_its_desktop_tell_their_story(api: Api) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     await api.reset(lease)
     await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")
     assert await kinds(api, f"/v1/leases/{lease['lease_id']}/events") == [
@@ -36,7 +36,7 @@ async def test_a_lease_and_its_desktop_tell_their_story(api: Api) -> None:
 
 async def test_pages_go_forward_and_back_without_gap_or_overlap(api: Api) -> None:
     for _ in range(3):
-        lease = await api.claim()
+        lease = await api.create_lease()
         await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")
     everything = [event["id"] for event in (await api.call("GET", "/v1/events?limit=5000")).json()]
     forward: list[int] = []
@@ -56,7 +56,7 @@ async def test_pages_go_forward_and_back_without_gap_or_overlap(api: Api) -> Non
 
 async def test_a_tenant_sees_the_events_of_its_own_leases_only(api: Api) -> None:
     mine, theirs = await tenant(api, "mine"), await tenant(api, "theirs")
-    lease = await mine.claim()
+    lease = await mine.create_lease()
     assert await kinds(mine, "/v1/events") == ["lease_granted"]
     assert await kinds(mine, f"/v1/desktops/{lease['desktop_id']}/events") == ["lease_granted"]
     assert await kinds(theirs, "/v1/events") == []

@@ -37,7 +37,7 @@ def parsed(text: io.StringIO) -> list[dict[str, str]]:
 
 
 async def test_the_lines_of_a_request_carry_its_ids(api: Api, lines: io.StringIO) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     path = f"/v1/leases/{lease['lease_id']}/execute"
     await api.call("POST", path, lease=lease, json={"argv": []}, headers={"x-request-id": "mine-1"})
     [line] = [line for line in parsed(lines) if line.get("request_id") == "mine-1"]
@@ -55,7 +55,7 @@ async def test_access_lines_are_told_from_info_on_for_failures_only(api: Api, li
 
 
 async def test_no_secret_is_logged(api: Api, lines: io.StringIO) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     await api.call("POST", f"/v1/leases/{lease['lease_id']}/step", lease=lease, json={"seq": 1, "events": [{"no": 1}]})
     await api.client.get("/v1/farm", headers={"authorization": "Bearer dart_wrong_secret"})
     text = lines.getvalue()

@@ -49,7 +49,12 @@ async def random_requests(api: Api, chance: random.Random, number: int) -> None:
             head, _, rest = path.partition("{")
             path = head + word() + rest.partition("}")[2]
         method = chance.choice(["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", word().upper()])
-        headers = {"x-request-id": word(), "user-agent": word(), "x-dart-lease-token": word(), "x-dart-fence": word()}
+        headers = {
+            "x-request-id": word(),
+            "user-agent": word(),
+            "x-dart-lease-token": word(),
+            "x-dart-fencing_token": word(),
+        }
         if chance.random() < 0.5:
             headers["authorization"] = f"Bearer {word()}"
         await api.client.request(method, path, params={word(): word()}, headers=headers, json={word(): word()})
@@ -98,7 +103,7 @@ def test_free_text_is_counted_as_other(text: str) -> None:
 
 
 async def test_the_metrics_tell_of_leases_desktops_and_the_process(api: Api) -> None:
-    await api.claim()
+    await api.create_lease()
     told = await series(api)
     assert told["dart_leases_active", ()] == 1
     assert told["dart_leases_total", (("what", "granted"),)] == 1
@@ -115,7 +120,7 @@ async def test_pools_are_told_together_whatever_their_names(api: Api) -> None:
         reply = await api.call("PUT", f"/v1/pools/{name}", json={"shape": {"image": name}, "standby": 1, "max": 1})
         assert reply.status_code == 200, reply.text
     told = await series(api)
-    assert told["dart_pool_copies", (("what", "standby_wanted"),)] == 2
+    assert told["dart_pool_desktops", (("what", "standby_desired"),)] == 2
     assert not [labels for _, labels in told if {"one", "two"} & {value for _, value in labels}]
 
 
@@ -125,7 +130,9 @@ async def test_the_standby_counts_hits_and_misses() -> None:
     metrics.prepared("restore", True, 0.3)
     metrics.prepared("awaited", False, 1.0)
     told = parse(metrics.render(NOTHING).decode())
-    results = {dict(labels)["result"]: count for (name, labels), count in told.items() if name == "dart_standby_total"}
+    results = {
+        dict(labels)["result"]: count for (name, labels), count in told.items() if name == "dart_standby_requests_total"
+    }
     assert results == {"hit": 1, "miss": 1, "awaited": 1}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from farm_fake import FakeProvider
-from farm_harness import Api, MakeApi, ManualClock, answered, until
+from farm_harness import Api, MakeApi, ManualClock, advance_until_done, wait_until
 from test_farm_failures import abandon
 
 from dart_server.wire import DesktopState
@@ -40,12 +40,12 @@ def counts(api: Api, name: str = "p") -> tuple[int, int]:
 async def test_a_pool_is_filled_and_emptied(make_api: MakeApi, provider: FakeProvider) -> None:
     api = await make_api(max_desktops=8)
     await put(api, warm=1, standby=2)
-    await until(lambda: counts(api) == (1, 2))
+    await wait_until(lambda: counts(api) == (1, 2))
     assert sum(desktop.frozen for desktop in provider.desktops.values()) == 2
     await put(api, warm=2, standby=0)
-    await until(lambda: counts(api) == (2, 0))
+    await wait_until(lambda: counts(api) == (2, 0))
     assert (await api.call("DELETE", "/v1/pools/p")).status_code == 204
-    await until(lambda: provider.desktops == {})
+    await wait_until(lambda: provider.desktops == {})
     assert (await api.call("GET", "/v1/pools/p")).status_code == 404
     assert (await api.call("DELETE", "/v1/pools/p")).status_code == 404
 
@@ -53,11 +53,11 @@ async def test_a_pool_is_filled_and_emptied(make_api: MakeApi, provider: FakePro
 async def test_a_pool_of_a_prepared_state_takes_it_up_when_it_is_built(make_api: MakeApi) -> None:
     api = await make_api(max_desktops=8)
     await put(api, setup_key=KEY, standby=2)
-    await until(lambda: counts(api) == (0, 2))
-    lease = await api.claim()
+    await wait_until(lambda: counts(api) == (0, 2))
+    lease = await api.create_lease()
     await api.publish(lease, KEY)
     await api.farm.pool.tick()
-    await until(lambda: counts(api) == (0, 2))
+    await wait_until(lambda: counts(api) == (0, 2))
     answer = await api.reset(lease, setup_key=KEY)
     assert (answer["standby"], answer["setup_key"]) == (True, KEY)
     now = await view(api)
@@ -67,20 +67,20 @@ async def test_a_pool_of_a_prepared_state_takes_it_up_when_it_is_built(make_api:
 async def test_the_least_number_counts_leased_ones(make_api: MakeApi) -> None:
     api = await make_api(max_desktops=8)
     await put(api, min=3)
-    await until(lambda: counts(api) == (3, 0))
-    await api.claim()
-    await api.claim()
-    await until(lambda: counts(api) == (1, 0))
+    await wait_until(lambda: counts(api) == (3, 0))
+    await api.create_lease()
+    await api.create_lease()
+    await wait_until(lambda: counts(api) == (1, 0))
 
 
 async def test_the_most_bounds_claims_too(make_api: MakeApi, clock: ManualClock) -> None:
     api = await make_api(max_desktops=8)
     await put(api, max=1)
-    await api.claim()
+    await api.create_lease()
     body = {"client_request_id": "one-too-many", "wait_s": 0}
     claiming = asyncio.create_task(api.call("POST", "/v1/leases", json=body))
-    await until(lambda: api.farm.pool.waiting == 1)
-    reply = await answered(clock, claiming, 0.1)
+    await wait_until(lambda: api.farm.pool.waiting == 1)
+    reply = await advance_until_done(clock, claiming, 0.1)
     assert reply.status_code == 503
     assert "the pool p has its 1 desktops" in reply.json()["detail"]
 
@@ -88,16 +88,16 @@ async def test_the_most_bounds_claims_too(make_api: MakeApi, clock: ManualClock)
 async def test_refilling_keeps_to_its_rate(make_api: MakeApi, provider: FakeProvider, clock: ManualClock) -> None:
     api = await make_api(max_desktops=8)
     await put(api, warm=3, refill_per_minute=6)
-    await until(lambda: counts(api) == (1, 0))
+    await wait_until(lambda: counts(api) == (1, 0))
     for _ in range(3):
         await api.farm.pool.tick()
     assert len(provider.desktops) == 1
     clock.now += 10
     await api.farm.pool.tick()
-    await until(lambda: counts(api) == (2, 0))
+    await wait_until(lambda: counts(api) == (2, 0))
     clock.now += 600
     await api.farm.pool.tick()
-    await until(lambda: counts(api) == (3, 0))
+    await wait_until(lambda: counts(api) == (3, 0))
 
 
 async def test_a_pool_outlives_its_farm(make_api: MakeApi, clock: ManualClock) -> None:
@@ -108,7 +108,7 @@ async def test_a_pool_outlives_its_farm(make_api: MakeApi, clock: ManualClock) -
     clock.now += 5
     api = await make_api(max_desktops=8)
     await api.farm.pool.tick()
-    await until(lambda: counts(api) == (0, 1))
+    await wait_until(lambda: counts(api) == (0, 1))
     after = await view(api)
     assert (after["spec"], after["owner"], after["created_at"]) == (
         before["spec"],
@@ -124,8 +124,8 @@ async def test_a_pool_outlives_its_farm(make_api: MakeApi, clock: ManualClock) -
 
 async def test_the_farms_own_pool_is_shown_and_not_written(make_api: MakeApi) -> None:
     api = await make_api(max_desktops=4, warm_desktops=1)
-    await api.claim()
-    await until(lambda: counts(api, "default")[0] == 1)
+    await api.create_lease()
+    await wait_until(lambda: counts(api, "default")[0] == 1)
     listed = (await api.call("GET", "/v1/pools")).json()
     assert [pool["name"] for pool in listed] == ["default"]
     assert (await put(api, "default", 422))["error"] == "invalid"
@@ -158,12 +158,12 @@ async def test_a_pool_of_an_image_that_is_not_there_is_refused(api: Api) -> None
 
 async def test_a_pool_of_a_snapshot_that_is_gone_says_so(api: Api) -> None:
     now = await put(api, snapshot_id="snap_none", warm=1)
-    assert now["held_back"] == "its snapshot is not there"
+    assert now["in_backoff"] == "its snapshot is not there"
 
 
 async def test_a_draining_farm_grants_nothing_and_goes_on(make_api: MakeApi, clock: ManualClock) -> None:
     api = await make_api(max_desktops=4)
-    lease = await api.claim(ttl_s=600)
+    lease = await api.create_lease(ttl_s=600)
     assert (await api.call("POST", "/v1/farm/drain")).json()["draining"] is True
     body = {"client_request_id": "after-draining"}
     reply = await api.call("POST", "/v1/leases", json=body)
@@ -176,12 +176,12 @@ async def test_a_draining_farm_grants_nothing_and_goes_on(make_api: MakeApi, clo
     assert (await api.call("GET", "/v1/farm")).json()["draining"] is True, "it holds over a restart"
     assert (await api.call("DELETE", "/v1/farm/drain")).json()["draining"] is False
     assert (await api.call("GET", "/readyz")).status_code == 200
-    await api.claim()
+    await api.create_lease()
 
 
 async def test_only_administrators_change_pools_and_desktops(make_api: MakeApi, provider: FakeProvider) -> None:
     api = await make_api(max_desktops=4)
-    lease = await api.claim()
+    lease = await api.create_lease()
     made = await api.call("POST", "/v1/keys", json={"name": "tenant", "scope": "lease"})
     tenant = Api(api.farm, api.client, made.json()["secret"])
     desktop = f"/v1/desktops/{lease['desktop_id']}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from farm_fake import FakeProvider
-from farm_harness import Api, MakeApi, ManualClock, until
+from farm_harness import Api, MakeApi, ManualClock, wait_until
 from test_farm_failures import abandon
 
 from dart_server.providers.base import DesktopHealth, HealthCause
@@ -23,13 +23,13 @@ async def warm_farm(make_api: MakeApi, **settings: Any) -> Api:
     """A farm with one desktop that waits for nobody in particular."""
     api = await make_api(**{"max_desktops": 6, **settings})
     await api.call("PUT", "/v1/pools/p", json={"warm": 1})
-    await until(lambda: len(waiting(api)) == 1)
+    await wait_until(lambda: len(waiting(api)) == 1)
     return api
 
 
 def waiting(api: Api) -> list[str]:
     slots = api.farm.pool.slots.values()
-    return [slot.desktop_id for slot in slots if slot.clean and not slot.busy and slot.lease_id is None]
+    return [slot.desktop_id for slot in slots if slot.unused and not slot.busy and slot.lease_id is None]
 
 
 def quarantined(api: Api) -> list[str]:
@@ -47,27 +47,27 @@ async def test_one_that_is_dead_is_replaced_at_once(make_api: MakeApi, provider:
     (dead,) = waiting(api)
     await provider.kill(dead, HealthCause.KILLED_FROM_OUTSIDE)
     await probes(api, 1)
-    await until(lambda: waiting(api) not in ([], [dead]))
+    await wait_until(lambda: waiting(api) not in ([], [dead]))
     assert quarantined(api) == []
 
 
 async def test_one_that_only_does_not_answer_is_quarantined_after_a_while(
     make_api: MakeApi, provider: FakeProvider, clock: ManualClock
 ) -> None:
-    api = await warm_farm(make_api, quarantine_s=100)
+    api = await warm_farm(make_api, quarantine_ttl_s=100)
     (silent,) = waiting(api)
     provider.desktops[silent].session_alive = False
     await probes(api, 2)
     assert waiting(api) == [silent], "twice may be a slow moment"
     await probes(api, 1)
     assert quarantined(api) == [silent]
-    await until(lambda: len(waiting(api)) == 1)
+    await wait_until(lambda: len(waiting(api)) == 1)
     assert provider.desktops[silent].frozen, "it stands still for whoever looks at it"
     (shown,) = [d for d in (await api.call("GET", "/v1/desktops")).json() if d["state"] == "quarantined"]
     assert (shown["desktop_id"], shown["note"]) == (silent, "session_dead")
     clock.now += 101
     await api.farm.pool.tick()
-    await until(lambda: silent not in api.farm.pool.slots)
+    await wait_until(lambda: silent not in api.farm.pool.slots)
     assert silent not in provider.desktops
 
 
@@ -90,9 +90,9 @@ async def test_the_quarantine_has_a_bound(make_api: MakeApi, provider: FakeProvi
         provider.desktops[silent].session_alive = False
         await probes(api, 3)
         kept.append(silent)
-        await until(lambda: len(waiting(api)) == 1)
+        await wait_until(lambda: len(waiting(api)) == 1)
     assert quarantined(api) == [kept[1]], "the latest one"
-    await until(lambda: kept[0] not in provider.desktops)
+    await wait_until(lambda: kept[0] not in provider.desktops)
 
 
 async def test_without_a_quarantine_a_silent_one_is_replaced(make_api: MakeApi, provider: FakeProvider) -> None:
@@ -100,7 +100,7 @@ async def test_without_a_quarantine_a_silent_one_is_replaced(make_api: MakeApi, 
     (silent,) = waiting(api)
     provider.desktops[silent].session_alive = False
     await probes(api, 3)
-    await until(lambda: silent not in provider.desktops and len(waiting(api)) == 1)
+    await wait_until(lambda: silent not in provider.desktops and len(waiting(api)) == 1)
     assert quarantined(api) == []
 
 
@@ -109,7 +109,7 @@ async def test_a_probe_that_hangs_keeps_no_other_waiting(
 ) -> None:
     api = await make_api(max_desktops=6)
     await api.call("PUT", "/v1/pools/p", json={"warm": 3})
-    await until(lambda: len(waiting(api)) == 3)
+    await wait_until(lambda: len(waiting(api)) == 3)
     hangs, fails, dead = waiting(api)
     look = provider.health
 
@@ -124,9 +124,9 @@ async def test_a_probe_that_hangs_keeps_no_other_waiting(
     api.farm.pool._probes.limit_s = 1.0
     await provider.kill(dead, HealthCause.KILLED_FROM_OUTSIDE)
     api.farm.pool.probe()
-    await until(lambda: dead not in api.farm.pool.slots)
+    await wait_until(lambda: dead not in api.farm.pool.slots)
     api.farm.pool.probe()
-    await until(lambda: not api.farm.pool._probes._under_way)
+    await wait_until(lambda: not api.farm.pool._probes._under_way)
     assert {hangs, fails} <= set(api.farm.pool.slots)
 
 
@@ -134,10 +134,10 @@ async def test_a_leased_desktop_that_died_is_written_down_before_it_is_used(
     make_api: MakeApi, provider: FakeProvider
 ) -> None:
     api = await make_api()
-    lease = await api.claim()
+    lease = await api.create_lease()
     await provider.kill(lease["desktop_id"], HealthCause.KILLED_FROM_OUTSIDE)
     await probes(api, 1)
-    await until(lambda: lease["desktop_id"] not in provider.desktops)
+    await wait_until(lambda: lease["desktop_id"] not in provider.desktops)
     health = (await api.call("GET", f"/v1/leases/{lease['lease_id']}/health", lease=lease)).json()
     assert (health["alive"], health["cause"], health["fault_owner"]) == (False, "killed_from_outside", "host")
     await api.reset(lease)
@@ -147,7 +147,7 @@ async def test_a_leased_desktop_at_its_own_limit_is_left_to_its_lease(
     make_api: MakeApi, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = await make_api()
-    lease = await api.claim()
+    lease = await api.create_lease()
     provider.desktops[lease["desktop_id"]].cause = HealthCause.OOM
     await probes(api, 5)
     assert api.farm.pool.slots[lease["desktop_id"]].state is DesktopState.LEASED
@@ -164,9 +164,9 @@ async def test_an_idle_desktop_is_quarantined_and_released_by_hand(make_api: Mak
         "its fonts look odd",
     )
     assert (await api.call("POST", f"{path}/quarantine")).json()["note"] == "its fonts look odd", "once is enough"
-    await until(lambda: len(waiting(api)) == 1)
+    await wait_until(lambda: len(waiting(api)) == 1)
     assert (await api.call("POST", f"{path}/release")).status_code == 200
-    await until(lambda: chosen not in provider.desktops)
+    await wait_until(lambda: chosen not in provider.desktops)
     assert (await api.call("POST", f"{path}/release")).status_code == 404
     assert (await api.call("POST", f"{path}/quarantine")).status_code == 404
 
@@ -175,14 +175,14 @@ async def test_a_lease_goes_on_without_the_desktop_that_was_taken_from_it(
     make_api: MakeApi, provider: FakeProvider
 ) -> None:
     api = await make_api(max_desktops=3)
-    lease = await api.claim()
+    lease = await api.create_lease()
     taken, before = lease["desktop_id"], dict(lease)
     assert (await api.call("POST", f"/v1/desktops/{taken}/quarantine")).status_code == 200
     path = f"/v1/leases/{lease['lease_id']}"
     run = {"json": {"argv": ["ls"]}}
     assert (await api.call("POST", f"{path}/execute", lease=before, **run)).status_code == 409
     shown = (await api.call("GET", path)).json()
-    lease |= {"fence": shown["fence"]}
+    lease |= {"fencing_token": shown["fencing_token"]}
     failed = (await api.call("POST", f"{path}/execute", lease=lease, **run)).json()
     assert (failed["error"], failed["desktop"]["cause"]) == ("desktop_failed", "quarantined")
     await api.reset(lease)
@@ -193,21 +193,21 @@ async def test_a_lease_goes_on_without_the_desktop_that_was_taken_from_it(
 
 async def test_releasing_a_leased_desktop_ends_its_lease(make_api: MakeApi) -> None:
     api = await make_api(max_desktops=2)
-    lease = await api.claim()
+    lease = await api.create_lease()
     assert (await api.call("POST", f"/v1/desktops/{lease['desktop_id']}/release")).status_code == 200
     assert (await api.call("GET", f"/v1/leases/{lease['lease_id']}")).json()["state"] == "released"
 
 
 async def test_a_quarantine_outlives_its_farm(make_api: MakeApi, provider: FakeProvider, clock: ManualClock) -> None:
-    api = await warm_farm(make_api, quarantine_s=100)
+    api = await warm_farm(make_api, quarantine_ttl_s=100)
     (chosen,) = waiting(api)
     await api.call("POST", f"/v1/desktops/{chosen}/quarantine", json={"reason": "odd"})
     abandon(api.farm)
     clock.now += 1
-    api = await make_api(max_desktops=6, quarantine_s=100)
+    api = await make_api(max_desktops=6, quarantine_ttl_s=100)
     assert quarantined(api) == [chosen]
     assert provider.desktops[chosen].frozen
     assert api.farm.pool.slots[chosen].note == "odd"
     clock.now += 101
     await api.farm.pool.tick()
-    await until(lambda: chosen not in provider.desktops)
+    await wait_until(lambda: chosen not in provider.desktops)

@@ -1,17 +1,17 @@
-"""What a reset leaves behind when it is refused, or when the farm is killed in the middle of it: the fence that is written."""
+"""What a reset leaves behind when it is refused, or when the farm is killed in the middle of it: the fencing_token that is written."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
+from database_fixtures import locked
 from farm_fake import FakeProvider
-from farm_harness import Api, MakeApi, ManualClock, until
-from ledger_parts import locked
+from farm_harness import Api, MakeApi, ManualClock, wait_until
 from test_farm_failures import abandon
 
 from dart_server.database import write_queue
-from dart_server.database.repository import EventNote
+from dart_server.database.repository import NewEvent
 
 
 async def execute(api: Api, lease: dict[str, object]) -> tuple[int, str]:
@@ -26,25 +26,25 @@ async def test_a_farm_killed_in_a_reset_comes_back_with_its_fence(
     make_api: MakeApi, provider: FakeProvider, standbys: int
 ) -> None:
     api = await make_api(warm_desktops=standbys)
-    lease = await api.claim()
-    await until(lambda: sum(slot.clean for slot in api.farm.pool.slots.values()) == standbys)
+    lease = await api.create_lease()
+    await wait_until(lambda: sum(slot.unused for slot in api.farm.pool.slots.values()) == standbys)
     before, done = dict(lease), len(provider.log)
     for slot in api.farm.pool.slots.values():
-        provider.desktops[slot.desktop_id].frozen = slot.clean
+        provider.desktops[slot.desktop_id].frozen = slot.unused
     provider.gate = asyncio.Event()
     path = f"/v1/leases/{lease['lease_id']}/reset"
     resetting = asyncio.create_task(api.call("POST", path, lease=lease, json={}))
     if standbys:
-        await until(lambda: len(provider.desktops) == 1)
+        await wait_until(lambda: len(provider.desktops) == 1)
     else:
-        await until(lambda: len(provider.log) > done)
+        await wait_until(lambda: len(provider.log) > done)
     abandon(api.farm)
     second = await make_api(warm_desktops=0)
     (view,) = (await second.call("GET", "/v1/leases")).json()
     assert (view["lease_id"], view["desktop_id"] == before["desktop_id"]) == (lease["lease_id"], not standbys)
-    assert view["fence"] > before["fence"]
+    assert view["fencing_token"] > before["fencing_token"]
     assert await execute(second, before) == (409, "fenced")
-    lease["fence"] = view["fence"]
+    lease["fencing_token"] = view["fencing_token"]
     assert (await execute(second, lease))[1] == "desktop_failed", "nobody knows how far the reset had come"
     resetting.cancel()
     await asyncio.wait({resetting})
@@ -56,22 +56,24 @@ async def test_a_farm_killed_in_a_reset_comes_back_with_its_fence(
 async def test_while_the_database_is_away_resets_and_takeovers_change_nothing(
     make_api: MakeApi, provider: FakeProvider, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_queue, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(write_queue, "AVAILABILITY_TIMEOUT_S", 0.2)
     api = await make_api()
-    lease = await api.claim()
+    lease = await api.create_lease()
     path = f"/v1/leases/{lease['lease_id']}"
     done = len(provider.log)
     with locked(api.farm.settings.database_url):
-        api.farm.repository.add_event(EventNote("test"))
-        await until(lambda: api.farm.database.away is not None)
+        api.farm.repository.add_event(NewEvent("test"))
+        await wait_until(lambda: api.farm.database.unavailable_reason is not None)
         for route, body in (("reset", {}), ("attach", {"takeover": True})):
             reply = await api.call("POST", f"{path}/{route}", lease=lease, json=body)
-            assert (reply.status_code, reply.json()["error"]) == (503, "ledger_away"), route
+            assert (reply.status_code, reply.json()["error"]) == (503, "database_unavailable"), route
             assert int(reply.headers["retry-after"]) >= 1
-        assert await execute(api, lease) == (200, ""), "the desktop, and the fence that opens it, are as they were"
+        assert await execute(api, lease) == (200, ""), (
+            "the desktop, and the fencing_token that opens it, are as they were"
+        )
         assert len(provider.log) == done
     async with asyncio.timeout(30):
-        while api.farm.database.away is not None:
+        while api.farm.database.unavailable_reason is not None:
             await clock.advance(2.0)
     await api.reset(lease)
     assert await execute(api, lease) == (200, "")

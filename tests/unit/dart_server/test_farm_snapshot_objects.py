@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from farm_fake import FakeProvider
-from farm_harness import Api, MakeApi, ManualClock, until
+from farm_harness import Api, MakeApi, ManualClock, wait_until
 
 from dart_server.keys import Scope
 
@@ -41,7 +41,7 @@ async def chain(api: Api, lease: dict[str, Any], names: str) -> list[str]:
 
 async def test_a_snapshot_tells_what_it_holds_and_where_it_comes_from(api: Api, provider: FakeProvider) -> None:
     provider.files_bytes = 40
-    lease = await api.claim()
+    lease = await api.create_lease()
     base = (await api.call("GET", "/v1/snapshots")).json()[0]
     view = await take(api, lease, name="before saving", description="the dialog is open")
     assert (view["name"], view["description"], view["kind"]) == ("before saving", "the dialog is open", "user")
@@ -50,17 +50,17 @@ async def test_a_snapshot_tells_what_it_holds_and_where_it_comes_from(api: Api, 
     assert (view["parent"], view["lineage"]) == (base["snapshot_id"], [base["snapshot_id"]])
     assert view["image_digest"] == lease["image_digest"]
     assert (base["parent"], base["lineage"], base["owner"]) == (None, [], "farm")
-    (made,) = [event for event in await events(api, "snapshot_made") if event["data"]["name"] == "before saving"]
+    (made,) = [event for event in await events(api, "snapshot_created") if event["data"]["name"] == "before saving"]
     assert made["data"]["pause_ms"] == 250.0
     assert (made["lease_id"], made["desktop_id"]) == (lease["lease_id"], lease["desktop_id"])
 
 
 async def test_a_snapshot_goes_by_its_name(api: Api) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     view = await take(api, lease, name="here")
     assert (await api.call("GET", "/v1/snapshots/here")).json() == view
     assert (await api.reset(lease, snapshot_id="here"))["snapshot_id"] == view["snapshot_id"]
-    assert (await api.claim(snapshot_id="here"))["snapshot_id"] == view["snapshot_id"]
+    assert (await api.create_lease(snapshot_id="here"))["snapshot_id"] == view["snapshot_id"]
     again = await api.call("POST", f"/v1/leases/{lease['lease_id']}/snapshot", lease=lease, json={"name": "here"})
     assert (again.status_code, again.json()["error"]) == (409, "invalid")
     assert (await api.call("DELETE", "/v1/snapshots/here")).status_code == 204
@@ -70,14 +70,14 @@ async def test_a_snapshot_goes_by_its_name(api: Api) -> None:
 
 @pytest.mark.parametrize("name", ["snap_01", "", "a/b", " lead", "x" * 129])
 async def test_a_name_that_could_be_an_id_or_a_path_is_refused(api: Api, name: str) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     reply = await api.call("POST", f"/v1/leases/{lease['lease_id']}/snapshot", lease=lease, json={"name": name})
     assert (reply.status_code, reply.json()["error"]) == (422, "invalid")
 
 
 async def test_names_and_snapshots_are_the_tenants_own(api: Api) -> None:
     tenant = await other_tenant(api)
-    mine, theirs = await api.claim(), await tenant.claim()
+    mine, theirs = await api.create_lease(), await tenant.create_lease()
     await take(tenant, theirs, name="here")
     mine_view = await take(api, mine, name="here")
     assert (await tenant.call("GET", f"/v1/snapshots/{mine_view['snapshot_id']}")).status_code == 404
@@ -100,14 +100,14 @@ async def test_names_and_snapshots_are_the_tenants_own(api: Api) -> None:
 
 
 async def test_a_desktop_is_rebuilt_from_its_deepest_ancestor_that_restores(api: Api, provider: FakeProvider) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     first, second, third = await chain(api, lease, "abc")
     provider.broken.update({second, third})
     answer = await api.reset(lease, snapshot_id="c")
     assert (answer["snapshot_id"], answer["restored"], answer["quarantined"]) == (first, True, [third, second])
     aside = (await api.call("GET", "/v1/snapshots", params={"state": "quarantined"})).json()
     assert {view["snapshot_id"] for view in aside} == {second, third} == provider.aside
-    assert all("does not restore" in view["reason"] and view["place"] for view in aside)
+    assert all("does not restore" in view["reason"] and view["quarantine_path"] for view in aside)
     told = [event["data"]["snapshot_id"] for event in await events(api, "snapshot_quarantined")]
     assert told == [third, second]
     (reset,) = [event for event in await events(api, "desktop_reset") if event["data"]["quarantined"]]
@@ -118,7 +118,7 @@ async def test_a_desktop_is_rebuilt_from_its_deepest_ancestor_that_restores(api:
 
 
 async def test_when_no_ancestor_restores_the_image_is_booted(api: Api, provider: FakeProvider) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     snapshots = await chain(api, lease, "ab")
     provider.broken.update(provider.snapshots)
     answer = await api.reset(lease, snapshot_id="b")
@@ -130,7 +130,7 @@ async def test_when_no_ancestor_restores_the_image_is_booted(api: Api, provider:
 
 
 async def test_one_failure_does_not_condemn_a_snapshot(api: Api, provider: FakeProvider) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     view = await take(api, lease, name="a")
     provider.failing = 1
     answer = await api.reset(lease, snapshot_id="a")
@@ -138,14 +138,14 @@ async def test_one_failure_does_not_condemn_a_snapshot(api: Api, provider: FakeP
 
 
 async def test_a_host_on_which_nothing_comes_up_condemns_no_snapshot(api: Api, provider: FakeProvider) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     await take(api, lease, name="a")
     provider.failing, provider.host_faults = 10, 10
     reply = await api.call("POST", f"/v1/leases/{lease['lease_id']}/reset", lease=lease, json={"snapshot_id": "a"})
     assert (reply.status_code, reply.json()["error"]) == (503, "host_fault")
     assert (await events(api, "snapshot_quarantined")) == []
     provider.failing = provider.host_faults = 0
-    lease["fence"] = (await api.call("GET", f"/v1/leases/{lease['lease_id']}")).json()["fence"]
+    lease["fencing_token"] = (await api.call("GET", f"/v1/leases/{lease['lease_id']}")).json()["fencing_token"]
     assert (await api.reset(lease, snapshot_id="a"))["quarantined"] == []
 
 
@@ -153,7 +153,7 @@ async def test_a_claim_of_a_broken_snapshot_is_refused_and_leaves_a_ready_deskto
     make_api: MakeApi, provider: FakeProvider
 ) -> None:
     api = await make_api(warm_desktops=1)
-    lease = await api.claim()
+    lease = await api.create_lease()
     view = await take(api, lease, name="a")
     provider.broken.add(view["snapshot_id"])
     body = {"client_request_id": "broken-one", "snapshot_id": "a"}
@@ -161,16 +161,16 @@ async def test_a_claim_of_a_broken_snapshot_is_refused_and_leaves_a_ready_deskto
     assert (reply.status_code, reply.json()["error"]) == (409, "snapshot_broken")
     assert view["parent"] in reply.json()["hint"]
     made = provider.log.count(("create", lease["desktop_id"]))
-    assert (await api.claim())["snapshot_id"] == view["parent"]
+    assert (await api.create_lease())["snapshot_id"] == view["parent"]
     assert provider.log.count(("create", lease["desktop_id"])) == made
 
 
 async def test_a_snapshot_that_is_being_restored_is_deleted_afterwards(api: Api, provider: FakeProvider) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     view = await take(api, lease, name="a")
     provider.gate = asyncio.Event()
     resetting = asyncio.create_task(api.reset(lease, snapshot_id="a"))
-    await until(lambda: ("restore", view["snapshot_id"]) in provider.log)
+    await wait_until(lambda: ("restore", view["snapshot_id"]) in provider.log)
     assert (await api.call("DELETE", "/v1/snapshots/a")).status_code == 204
     assert (await api.call("GET", "/v1/snapshots/a")).status_code == 404
     assert view["snapshot_id"] in provider.snapshots
@@ -181,7 +181,7 @@ async def test_a_snapshot_that_is_being_restored_is_deleted_afterwards(api: Api,
 
 async def test_the_quarantine_has_bounded_room(make_api: MakeApi, provider: FakeProvider) -> None:
     api = await make_api(quarantine_bytes=250)
-    lease = await api.claim()
+    lease = await api.create_lease()
     taken = []
     for name in "abc":
         taken.append((await take(api, lease, name=name))["snapshot_id"])
@@ -199,19 +199,19 @@ async def test_without_room_a_broken_snapshot_is_removed_and_still_told_of(
     make_api: MakeApi, provider: FakeProvider
 ) -> None:
     api = await make_api(quarantine_bytes=0)
-    lease = await api.claim()
+    lease = await api.create_lease()
     view = await take(api, lease)
     provider.broken.add(view["snapshot_id"])
     assert (await api.reset(lease, snapshot_id=view["snapshot_id"]))["quarantined"] == [view["snapshot_id"]]
     assert view["snapshot_id"] not in provider.snapshots
     (told,) = await events(api, "snapshot_quarantined")
-    assert told["data"]["place"] is None
+    assert told["data"]["quarantine_path"] is None
 
 
 async def test_layers_that_outlive_their_snapshot_count(make_api: MakeApi, provider: FakeProvider) -> None:
     provider.files_bytes = 40
     api = await make_api()
-    lease = await api.claim(ttl_s=3000)
+    lease = await api.create_lease(ttl_s=3000)
     parent, child = await chain(api, lease, "ab")
     used = api.farm.snapshots.used_bytes
     assert used == 300, "the base and both"
@@ -230,7 +230,7 @@ async def test_a_restarted_farm_knows_its_snapshots_and_what_they_stand_on(
 ) -> None:
     provider.files_bytes = 40
     api = await make_api()
-    lease = await api.claim(ttl_s=3000)
+    lease = await api.create_lease(ttl_s=3000)
     first, second, third = await chain(api, lease, "abc")
     await api.call("DELETE", f"/v1/snapshots/{second}")
     provider.broken.add(first)

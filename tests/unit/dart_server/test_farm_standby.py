@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from farm_fake import FakeProvider
-from farm_harness import Api, MakeApi, ManualClock, until
+from farm_harness import Api, MakeApi, ManualClock, wait_until
 from test_farm_failures import abandon
 
 from dart_server.providers import base
@@ -20,7 +20,7 @@ async def standby_farm(make_api: MakeApi, provider: FakeProvider, warm: int = 1)
 def standby(api: Api) -> list[str]:
     """Ids of the desktops that are ready for nobody in particular."""
     slots = api.farm.pool.slots.values()
-    return [slot.desktop_id for slot in slots if slot.state is DesktopState.READY and slot.clean and not slot.busy]
+    return [slot.desktop_id for slot in slots if slot.state is DesktopState.READY and slot.unused and not slot.busy]
 
 
 async def call(api: Api, lease: dict[str, object]) -> int:
@@ -33,28 +33,28 @@ async def test_a_reset_moves_the_lease_to_the_standby_and_fills_it_up_again(
     make_api: MakeApi, provider: FakeProvider
 ) -> None:
     api = await standby_farm(make_api, provider)
-    lease = await api.claim()
+    lease = await api.create_lease()
     used = [lease["desktop_id"]]
     for _ in range(4):
-        await until(lambda: len(standby(api)) == 1)
+        await wait_until(lambda: len(standby(api)) == 1)
         (waiting,) = standby(api)
         before = dict(lease)
         answer = await api.reset(lease)
         assert provider.log.count(("create", waiting)) == 1, "it is taken as it is"
         assert (answer["desktop_id"], answer["restored"], answer["standby"]) == (waiting, False, True)
-        assert answer["fence"] > before["fence"]
+        assert answer["fencing_token"] > before["fencing_token"]
         assert await call(api, lease) == 200
         assert await call(api, before) == 409
         used.append(waiting)
     assert len(set(used)) == 5, "no desktop is handed on"
     view = (await api.call("GET", f"/v1/leases/{lease['lease_id']}")).json()
-    assert (view["desktop_id"], view["fence"]) == (used[-1], lease["fence"])
-    await until(lambda: len(standby(api)) == 1 and len(provider.desktops) == 2)
+    assert (view["desktop_id"], view["fencing_token"]) == (used[-1], lease["fencing_token"])
+    await wait_until(lambda: len(standby(api)) == 1 and len(provider.desktops) == 2)
 
 
 async def test_an_empty_standby_boots_in_place(make_api: MakeApi, provider: FakeProvider) -> None:
     api = await standby_farm(make_api, provider, warm=0)
-    lease = await api.claim()
+    lease = await api.create_lease()
     answer = await api.reset(lease)
     assert (answer["desktop_id"], answer["standby"]) == (lease["desktop_id"], False)
     assert [verb for verb, _ in provider.log] == ["create", "destroy", "create"]
@@ -62,12 +62,12 @@ async def test_an_empty_standby_boots_in_place(make_api: MakeApi, provider: Fake
 
 async def test_a_reset_takes_the_standby_that_is_on_its_way(make_api: MakeApi, provider: FakeProvider) -> None:
     api = await standby_farm(make_api, provider)
-    lease = await api.claim()
-    await until(lambda: len(standby(api)) == 1)
+    lease = await api.create_lease()
+    await wait_until(lambda: len(standby(api)) == 1)
     provider.gate = asyncio.Event()
     await api.reset(lease)
     before = dict(lease)
-    await until(lambda: sum(verb == "create" for verb, _ in provider.log) == 3)
+    await wait_until(lambda: sum(verb == "create" for verb, _ in provider.log) == 3)
     waiting = asyncio.create_task(api.reset(lease))
     await asyncio.sleep(0.05)
     assert not waiting.done()
@@ -81,8 +81,8 @@ async def test_a_reset_takes_the_standby_that_is_on_its_way(make_api: MakeApi, p
 
 async def test_a_standby_that_died_is_made_anew(make_api: MakeApi, provider: FakeProvider) -> None:
     api = await standby_farm(make_api, provider)
-    lease = await api.claim()
-    await until(lambda: len(standby(api)) == 1)
+    lease = await api.create_lease()
+    await wait_until(lambda: len(standby(api)) == 1)
     await provider.kill(standby(api)[0], base.HealthCause.KILLED_FROM_OUTSIDE)
     await api.reset(lease)
     assert await call(api, lease) == 200
@@ -90,10 +90,10 @@ async def test_a_standby_that_died_is_made_anew(make_api: MakeApi, provider: Fak
 
 async def test_a_claim_takes_a_standby_as_it_is(make_api: MakeApi, provider: FakeProvider) -> None:
     api = await standby_farm(make_api, provider)
-    await api.claim()
-    await until(lambda: len(standby(api)) == 1)
+    await api.create_lease()
+    await wait_until(lambda: len(standby(api)) == 1)
     (waiting,) = standby(api)
-    assert (await api.claim())["desktop_id"] == waiting
+    assert (await api.create_lease())["desktop_id"] == waiting
     assert ("destroy", waiting) not in provider.log
 
 
@@ -101,10 +101,10 @@ async def test_a_lease_that_moved_is_taken_over_by_the_next_farm(
     make_api: MakeApi, provider: FakeProvider, clock: ManualClock
 ) -> None:
     api = await standby_farm(make_api, provider)
-    lease = await api.claim(ttl_s=100)
-    await until(lambda: len(standby(api)) == 1)
+    lease = await api.create_lease(ttl_s=100)
+    await wait_until(lambda: len(standby(api)) == 1)
     moved = (await api.reset(lease))["desktop_id"]
-    await until(lambda: len(standby(api)) == 1)
+    await wait_until(lambda: len(standby(api)) == 1)
     abandon(api.farm)
     clock.now += 1
     api = await standby_farm(make_api, provider)

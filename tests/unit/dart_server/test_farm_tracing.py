@@ -30,7 +30,7 @@ def exporter() -> Iterator[InMemorySpanExporter]:
 
 @pytest.fixture
 def provider(exporter: InMemorySpanExporter) -> Provider:
-    return tracing.traced(FakeProvider())
+    return tracing.trace_provider(FakeProvider())
 
 
 def named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
@@ -48,7 +48,7 @@ def ancestors(exporter: InMemorySpanExporter, span: ReadableSpan) -> list[str]:
 
 
 async def test_a_claim_is_traced_from_the_request_to_the_provider(api: Api, exporter: InMemorySpanExporter) -> None:
-    lease = await api.claim(labels={"purpose": "secret words"})
+    lease = await api.create_lease(labels={"purpose": "secret words"})
     [create] = named(exporter, "provider.create")
     assert ancestors(exporter, create) == ["provider.create", "prepare", "claim", "POST /v1/leases"]
     [request] = named(exporter, "POST /v1/leases")
@@ -90,8 +90,8 @@ def test_an_error_is_told_by_its_class(exporter: InMemorySpanExporter) -> None:
 def test_while_it_is_off_nothing_is_traced_or_imported() -> None:
     code = (
         "import sys; from dart_server.observability import tracing; end = tracing.configure('off', version='0');"
-        "provider = object(); assert tracing.traced(provider) is provider and tracing.carried() is None\n"
-        "with tracing.span('x'), tracing.request('GET', {}), tracing.resumed(None): tracing.answered('GET', '/', 200)\n"
+        "provider = object(); assert tracing.trace_provider(provider) is provider and tracing.current_context() is None\n"
+        "with tracing.span('x'), tracing.request_span('GET', {}), tracing.attached_context(None): tracing.record_response('GET', '/', 200)\n"
         "end(); print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -44,7 +44,7 @@ async def test_drafts_come_only_where_they_were_asked_for(desktop: FakeDesktop, 
     frames = [await channel.step(STEP, 5.0, keep) for _ in range(2)]
     assert [frame_header(frame)["nbytes"] for frame in frames] == [6, 6]
     assert [(frame_header(draft)["seq"], draft[-5:]) for draft in drafts] == [(7, b"ahead")] * (2 if early else 0)
-    await guest.hang_up()
+    await guest.close_connections()
 
 
 async def test_a_frame_that_no_screen_of_its_size_can_have_is_refused(
@@ -56,7 +56,7 @@ async def test_a_frame_that_no_screen_of_its_size_can_have_is_refused(
     guest = GuestClient(lambda port: dialled(desktop), screen=(2, 1))
     with pytest.raises(GuestUnreachable, match="the channel to the guest agent broke"):
         await guest.channel().step(STEP, 5.0)
-    await guest.hang_up()
+    await guest.close_connections()
 
 
 def test_a_raw_screen_fits_into_a_frame() -> None:
@@ -69,4 +69,4 @@ async def test_a_draft_that_nobody_takes_is_dropped(desktop: FakeDesktop) -> Non
     guest = GuestClient(lambda port: dialled(desktop))
     frame = await guest.channel(early=True).step(STEP, 5.0)
     assert frame_header(frame)["settled"] is True
-    await guest.hang_up()
+    await guest.close_connections()

@@ -59,11 +59,11 @@ def test_a_host_that_does_not_let_us_is_told_of_with_the_cure(
 
 
 def test_the_doctor_says_for_how_many_desktops_they_are_enough(limit: Path, tmp_path: Path) -> None:
-    (check,) = [check for check in doctor.examine(tmp_path, None) if check.name == "file watches"]
+    (check,) = [check for check in doctor.run_checks(tmp_path, None) if check.name == "file watches"]
     assert "128 inotify instances, enough for about 10 desktops" in check.detail
     assert inotify.CURE in check.detail
     limit.write_text("8192\n")
-    (check,) = [check for check in doctor.examine(tmp_path, None) if check.name == "file watches"]
+    (check,) = [check for check in doctor.run_checks(tmp_path, None) if check.name == "file watches"]
     assert inotify.CURE not in check.detail
 
 

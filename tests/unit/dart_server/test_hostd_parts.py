@@ -200,9 +200,9 @@ def test_only_a_group_at_its_own_limit_is_blamed_for_its_killed(
 
 
 def test_the_doctor_gives_every_failure_a_cure(tmp_path: Path) -> None:
-    checks = doctor.examine(tmp_path / "not-yet", tmp_path)
+    checks = doctor.run_checks(tmp_path / "not-yet", tmp_path)
     assert [check.name for check in checks][:3] == ["kernel", "overlayfs", "root"]
-    assert all(bool(check.cure) is not check.ok for check in checks)
+    assert all(bool(check.fix) is not check.ok for check in checks)
     assert all(json.dumps(check.as_dict()) for check in checks)
 
 
@@ -210,7 +210,7 @@ def test_the_doctor_gives_every_failure_a_cure(tmp_path: Path) -> None:
 def test_a_root_that_may_not_mount_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(rlimits, "has_capability", lambda _number: able)
-    (root,) = [check for check in doctor.examine(tmp_path, tmp_path) if check.name == "root"]
+    (root,) = [check for check in doctor.run_checks(tmp_path, tmp_path) if check.name == "root"]
     assert root.ok is able
 
 

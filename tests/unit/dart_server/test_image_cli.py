@@ -96,7 +96,7 @@ def test_an_image_is_verified_by_the_conformance_suite_and_a_look_at_its_program
         return subprocess.CompletedProcess(argv, codes[len(ran) - 1], "ok     boots\n", "")
 
     monkeypatch.setenv("DART_FARM_URL", "http://127.0.0.1:1")
-    monkeypatch.setattr(images, "ask", lambda _settings, _path: {})
+    monkeypatch.setattr(images, "request", lambda _settings, _path: {})
     monkeypatch.setattr("dart_server.cli.images.subprocess.run", run)
     result = CliRunner().invoke(app, ["images", "verify", "small", "--start-limit-s", "9"])
     assert result.exit_code == expected

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from farm_harness import Api, ManualClock, until
+from farm_harness import Api, ManualClock, wait_until
 
-from dart_server.keys import Scope, make_key
+from dart_server.keys import Scope, create_key
 
 
 async def make(api: Api, name: str = "tenant", **fields: Any) -> dict[str, Any]:
@@ -109,8 +109,8 @@ async def test_who_holds_a_key_that_has_ended_is_told_so(api: Api, clock: Manual
 
 
 async def test_what_runs_under_a_revoked_key_ends(api: Api) -> None:
-    await api.claim()
-    await api.claim()
+    await api.create_lease()
+    await api.create_lease()
     made = await make(api)
     waiting = asyncio.ensure_future(
         api.client.post(
@@ -119,24 +119,24 @@ async def test_what_runs_under_a_revoked_key_ends(api: Api) -> None:
             headers={"authorization": f"Bearer {made['secret']}"},
         )
     )
-    await until(lambda: api.farm.pool.waiting == 1)
+    await wait_until(lambda: api.farm.pool.waiting == 1)
     await api.call("DELETE", f"/v1/keys/{made['key_id']}")
     reply = await waiting
     assert (reply.status_code, reply.json()["error"]) == (401, "unauthenticated")
-    await until(lambda: api.farm.pool.waiting == 0)
-    assert api.farm.limits.under_way(made["key_id"]) == 0
+    await wait_until(lambda: api.farm.pool.waiting == 0)
+    assert api.farm.limits.active_count(made["key_id"]) == 0
 
 
 async def test_an_expired_key_is_refused_and_what_runs_under_it_ends(api: Api, clock: ManualClock) -> None:
-    await api.claim(ttl_s=3600)
-    await api.claim(ttl_s=3600)
+    await api.create_lease(ttl_s=3600)
+    await api.create_lease(ttl_s=3600)
     ends = datetime.fromtimestamp(clock.time() + 30, UTC)
     made = await make(api, expires_at=ends.isoformat())
     headers = {"authorization": f"Bearer {made['secret']}"}
     waiting = asyncio.ensure_future(
         api.client.post("/v1/leases", json={"client_request_id": "waits-for-one", "wait_s": 600}, headers=headers)
     )
-    await until(lambda: api.farm.pool.waiting == 1)
+    await wait_until(lambda: api.farm.pool.waiting == 1)
     await clock.advance(29)
     assert not waiting.done()
     assert await status(api, made["secret"]) == 200
@@ -168,11 +168,11 @@ async def test_keys_are_for_admins(api: Api) -> None:
 
 async def test_changes_of_another_process_hold(api: Api, clock: ManualClock) -> None:
     url = api.farm.settings.database_url
-    secret = await make_key(url, "offline", Scope.LEASE)
+    secret = await create_key(url, "offline", Scope.LEASE)
     assert await status(api, secret) == 200, "made while the farm runs"
     key_id = (await api.farm.keys.principal(f"Bearer {secret}")).key_id
     api.farm.repository.revoke_key(key_id)  # as another process would: the farm's own memory does not hear of it
-    await clock.advance(api.farm.settings.tick_s)
+    await clock.advance(api.farm.settings.tick_interval_s)
     async with asyncio.timeout(10):
         while await status(api, secret) != 401:  # noqa: ASYNC110 - the ledger's thread answers when it does
             await asyncio.sleep(0.01)

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, inspect, text
 
 from dart_server.database.engine import MIGRATIONS
 from dart_server.database.models import Base
-from dart_server.database.repository import Repository, shape_text
+from dart_server.database.repository import Repository, shape_json
 from dart_server.database.write_queue import Database
 from dart_server.wire import DesktopShape, SnapshotState
 
@@ -39,7 +39,7 @@ async def test_snapshots_of_the_first_version_are_read_by_this_one(tmp_path: Pat
     shape = DesktopShape(resolution=(640, 400))
     row = {
         "snapshot_id": "snap_old", "kind": "setup", "state": "ready", "name": "old", "owner": "key_1", "setup_key": "a" * 64,
-        "shape": shape_text(shape), "image_digest": "sha256:00", "parent": "snap_gone", "bytes": 7, "created_at": 1.0,
+        "shape": shape_json(shape), "image_digest": "sha256:00", "parent": "snap_gone", "bytes": 7, "created_at": 1.0,
         "last_used_at": 2.0,
     }  # fmt: skip
     engine = create_engine(f"sqlite:///{path}")
@@ -52,7 +52,7 @@ async def test_snapshots_of_the_first_version_are_read_by_this_one(tmp_path: Pat
     await database.start()
     try:
         repository = Repository(database, ManualClock())
-        (record,) = await repository.kept_snapshots()
+        (record,) = await repository.stored_snapshots()
         assert (record.name, record.bytes, record.files_bytes, record.pause_s) == ("old", 7, 0, None)
         assert (record.shape, record.state) == (shape, SnapshotState.READY)
         assert await repository.snapshot_ancestry({"snap_old"}) == {"snap_old": ("snap_gone", 0)}

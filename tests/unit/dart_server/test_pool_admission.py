@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from farm_fake import FakeProvider
-from farm_harness import MakeApi, ManualClock, answered, until
+from farm_harness import MakeApi, ManualClock, advance_until_done, wait_until
 
 from dart_server.keys import Principal, Scope
 from dart_server.pool.admission import (
@@ -20,7 +20,7 @@ from dart_server.pool.admission import (
     Admission,
     Readings,
     SystemHost,
-    bearable,
+    estimate_capacity,
 )
 from dart_server.process import preflight
 
@@ -102,9 +102,9 @@ def test_where_desktops_take_nothing_the_host_is_not_asked() -> None:
 def test_what_a_host_bears() -> None:
     each = USUAL_MEMORY_BYTES + USUAL_FILES_BYTES
     now = replace(ROOMY, memory_available_bytes=100 * MIB + 5 * each + 1)
-    assert bearable(now, reserve_memory_bytes=100 * MIB, reserve_files_bytes=0) == 5
-    assert bearable(now, reserve_memory_bytes=100 * MIB, reserve_files_bytes=4000 * MIB) == 1
-    assert bearable(replace(now, memory_available_bytes=0), reserve_memory_bytes=1, reserve_files_bytes=0) == 0
+    assert estimate_capacity(now, reserve_memory_bytes=100 * MIB, reserve_files_bytes=0) == 5
+    assert estimate_capacity(now, reserve_memory_bytes=100 * MIB, reserve_files_bytes=4000 * MIB) == 1
+    assert estimate_capacity(replace(now, memory_available_bytes=0), reserve_memory_bytes=1, reserve_files_bytes=0) == 0
 
 
 def pretended(top: Path, *, mounts: str, limit: str | None = None) -> SystemHost:
@@ -143,17 +143,17 @@ async def test_a_claim_waits_for_the_host_and_is_told_why(
     api = await make_api(host=host, max_desktops=4)
     body = {"client_request_id": "too-early", "wait_s": 0}
     claiming = asyncio.create_task(api.call("POST", "/v1/leases", json=body))
-    await until(lambda: api.farm.pool.waiting == 1)
-    reply = await answered(clock, claiming, 0.1)
+    await wait_until(lambda: api.farm.pool.waiting == 1)
+    reply = await advance_until_done(clock, claiming, 0.1)
     assert reply.status_code == 503
     assert "the host is short of memory" in reply.json()["detail"]
     seen = (await api.call("GET", "/v1/farm")).json()
-    assert "short of memory" in seen["short_of"]
+    assert "short of memory" in seen["capacity_limit_reason"]
     assert seen["host"]["memory_available_bytes"] == 100 * MIB
     host.now = ROOMY
     clock.now += FRESH_S
-    await api.claim()
-    assert (await api.call("GET", "/v1/farm")).json()["short_of"] is None
+    await api.create_lease()
+    assert (await api.call("GET", "/v1/farm")).json()["capacity_limit_reason"] is None
 
 
 @pytest.mark.parametrize("resolution", [(640, 400), (320, 200)], ids=["same", "other"])
@@ -164,7 +164,7 @@ async def test_what_ends_is_kept_for_a_gang_that_the_host_has_no_memory_for(
     host = GivenHost(ROOMY)
     api = await make_api(host=host, max_desktops=4, gang_hold_s=30.0)
     shape = {"resolution": (640, 400)}
-    held = [await api.claim(ttl_s=600, shape=shape) for _ in range(2)]
+    held = [await api.create_lease(ttl_s=600, shape=shape) for _ in range(2)]
     host.now = replace(ROOMY, memory_available_bytes=100 * MIB)
     clock.now += FRESH_S
     state: dict[str, str] = {}
@@ -179,20 +179,20 @@ async def test_what_ends_is_kept_for_a_gang_that_the_host_has_no_memory_for(
     await submit("the-gang", count=2, shape=shape)
     await submit("one-more", shape={"resolution": resolution})
     await api.call("DELETE", f"/v1/leases/{held[0]['lease_id']}")
-    await until(lambda: len(api.farm.pool._slots.idle()) == 1)
+    await wait_until(lambda: len(api.farm.pool._slots.idle()) == 1)
     assert await states() == ["waiting", "waiting"], "what is free is kept for the gang"
     await clock.advance(31.0)
-    await until(lambda: len(api.farm.claims.queue(ADMIN)) == 1)
+    await wait_until(lambda: len(api.farm.claims.queue(ADMIN)) == 1)
     assert await states() == ["waiting", "granted"], "not for ever, where it does not come together"
     for lease in (await api.call("GET", "/v1/leases")).json():
         await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")
-    await until(lambda: not api.farm.claims.queue(ADMIN))
+    await wait_until(lambda: not api.farm.claims.queue(ADMIN))
     assert await states() == ["granted", "granted"]
 
 
 def test_doctor_tells_of_more_desktops_than_the_host_bears() -> None:
-    few = preflight.bearable_check(4, ROOMY, reserve_memory_mib=512, reserve_disk_mib=256)
+    few = preflight.capacity_check(4, ROOMY, reserve_memory_mib=512, reserve_disk_mib=256)
     assert few.ok
-    many = preflight.bearable_check(4000, ROOMY, reserve_memory_mib=512, reserve_disk_mib=256)
+    many = preflight.capacity_check(4000, ROOMY, reserve_memory_mib=512, reserve_disk_mib=256)
     assert not many.ok
-    assert "DART_MAX_DESKTOPS" in many.cure
+    assert "DART_MAX_DESKTOPS" in many.fix

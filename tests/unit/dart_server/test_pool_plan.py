@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dart_server import wire
 from dart_server.pool.demand import HALF_LIFE_S, Demand
 from dart_server.pool.plan import Action, Copy, Freeze, Make, Phase, Remove, Target, Thaw, plan, share
-from dart_server.records import Want
+from dart_server.records import DesktopTarget
 
 BASES = ("a", "b")
 KINDS = tuple((base, number) for base in BASES for number in range(2))
@@ -35,7 +35,7 @@ def targets(draw: st.DrawFn) -> list[Target]:
         kind = draw(KIND)
         numbers = {"warm": draw(SMALL), "standby": draw(SMALL), "at_least": draw(SMALL)}
         more = {"at_most": draw(st.none() | SMALL), "may_begin": draw(st.none() | SMALL)}
-        found.append(Target(f"t{number}", kind[0], kind, **numbers, **more, held_back=draw(st.booleans())))
+        found.append(Target(f"t{number}", kind[0], kind, **numbers, **more, in_backoff=draw(st.booleans())))
     return found
 
 
@@ -56,7 +56,7 @@ def test_no_plan_oversteps(wanted: list[Target], there: list[Copy], room: int, m
     for action in actions:
         match action:
             case Make(name, desktop_id):
-                assert not by_name[name].held_back
+                assert not by_name[name].in_backoff
                 if desktop_id is not None:
                     assert phases[desktop_id] in (Phase.USED, Phase.READY, Phase.FROZEN)
                     assert kinds[desktop_id][0] == by_name[name].base
@@ -98,7 +98,7 @@ def carried_out(actions: list[Action], there: list[Copy], wanted: list[Target]) 
 def test_carried_out_again_and_again_it_comes_to_rest_with_what_is_wanted(
     wanted: list[Target], there: list[Copy], can_freeze: bool
 ) -> None:
-    wanted = [replace(target, may_begin=None, held_back=False, at_most=None) for target in wanted]
+    wanted = [replace(target, may_begin=None, in_backoff=False, at_most=None) for target in wanted]
     there = [copy for copy in there if copy.phase is not Phase.MAKING]
     for _ in range(12):
         actions = plan(wanted, there, room=100 - len(there), may_make=3, can_freeze=can_freeze)
@@ -146,7 +146,7 @@ def test_a_small_change_of_demand_throws_nothing_away() -> None:
     assert share({"x": 10.0, "y": 20.0}, 1, {"x": 1}) == {"y": 1}
 
 
-WANT = Want(wire.DesktopShape(), "sha256:0", "key_1")
+WANT = DesktopTarget(wire.DesktopShape(), "sha256:0", "key_1")
 
 
 def test_what_comes_again_is_expected_until_it_is_forgotten() -> None:

@@ -43,7 +43,7 @@ ROWS = {
     "list_events": Row(READ, listing=True),
     "list_lease_events": Row(READ, own=True),
     "list_desktop_events": Row(READ, own=True),
-    "claim_lease": Row(LEASE, body={"wait_s": 0}),
+    "create_lease": Row(LEASE, body={"wait_s": 0}),
     "submit_claim": Row(LEASE, body={"count": 1, "match_labels": {}}),
     "list_claims": Row(READ, listing=True),
     "get_claim": Row(READ, own=True),
@@ -54,7 +54,7 @@ ROWS = {
     "attach_lease": Row(LEASE, own=True),
     "get_lease": Row(READ, own=True),
     "open_live_view": Row(LEASE, own=True),
-    "listen_to_person": Row(LEASE, own=True),
+    "get_human_inputs": Row(LEASE, own=True),
     "heartbeat_lease": Row(LEASE, own=True),
     "release_lease": Row(LEASE, own=True),
     "reset_lease": Row(LEASE, own=True),
@@ -75,7 +75,7 @@ ROWS = {
     "list_snapshots": Row(READ, listing=True),
     "get_snapshot": Row(READ, own=True),
     "delete_snapshot": Row(LEASE, own=True),
-    "claim_setup": Row(LEASE, own=True, body={"wait_s": 0}),
+    "acquire_setup": Row(LEASE, own=True, body={"wait_s": 0}),
     "abandon_setup": Row(LEASE),
     "list_pools": Row(READ, listing=True),
     "get_pool": Row(READ),
@@ -85,7 +85,7 @@ ROWS = {
     "release_desktop": Row(ADMIN),
     "drain_farm": Row(ADMIN),
     "undrain_farm": Row(ADMIN),
-    "make_key": Row(ADMIN),
+    "create_key": Row(ADMIN),
     "list_keys": Row(ADMIN),
     "revoke_key": Row(ADMIN),
 }
@@ -123,7 +123,7 @@ class World:
         self.keys |= {"revoked": revoked.secret, "expired": expired.secret}
         self.owner_key_id = (await keys.principal(f"Bearer {self.keys['owner']}")).key_id
         admin, self.api.key = self.api.key, str(self.keys["owner"])
-        self.lease = await self.api.claim(ttl_s=3600, labels={"whose": "the-owners"})
+        self.lease = await self.api.create_lease(ttl_s=3600, labels={"whose": "the-owners"})
         taken = await self.api.call(
             "POST", f"/v1/leases/{self.lease['lease_id']}/snapshot", lease=self.lease, json={"name": "the-owners"}
         )
@@ -155,7 +155,7 @@ class World:
             for method, operation in item.items()
             if operation["operationId"] == operation_id
         )
-        headers = {"X-Dart-Lease-Token": self.lease["token"], "X-Dart-Fence": str(self.lease["fence"])}
+        headers = {"X-Dart-Lease-Token": self.lease["token"], "X-Dart-Fencing-Token": str(self.lease["fencing_token"])}
         if self.keys[role] is not None:
             headers["authorization"] = f"Bearer {self.keys[role]}"
         body = EXAMPLES[operation_id].request
@@ -277,7 +277,10 @@ async def upgrade(app: FastAPI, path: str, headers: dict[str, str], query: str =
 async def test_who_may_open_websockets(world: World, stream: str, query: str) -> None:
     app = create_app(world.api.farm)
     path = f"/v1/leases/{world.lease['lease_id']}/{stream}"
-    credentials = {"X-Dart-Lease-Token": world.lease["token"], "X-Dart-Fence": str(world.lease["fence"])}
+    credentials = {
+        "X-Dart-Lease-Token": world.lease["token"],
+        "X-Dart-Fencing-Token": str(world.lease["fencing_token"]),
+    }
     expected = {role: (401, "unauthenticated") for role in REFUSED}
     expected |= {"read": (403, "forbidden"), "other": (404, "not_found")}
     for role, answer in expected.items():
@@ -286,7 +289,7 @@ async def test_who_may_open_websockets(world: World, stream: str, query: str) ->
     headers = credentials | bearer(world, "owner")
     assert (await upgrade(app, path, headers | {"Origin": "https://evil.example"}, query))[0] == 403
     assert (await upgrade(app, path, headers | {"X-Dart-Lease-Token": "tok_wrong"}, query))[0] == 403
-    assert await upgrade(app, path, headers | {"X-Dart-Fence": "0"}, query) == (409, "fenced")
+    assert await upgrade(app, path, headers | {"X-Dart-Fencing-Token": "0"}, query) == (409, "fenced")
     if stream == "channel":
         assert (await upgrade(app, path, headers, query))[0] == 101
 
@@ -297,19 +300,21 @@ def bearer(world: World, role: str) -> dict[str, str]:
 
 async def test_a_key_alone_and_a_token_alone_open_no_desktop(world: World) -> None:
     path = f"/v1/leases/{world.lease['lease_id']}/screenshot"
-    fence = {"X-Dart-Fence": str(world.lease["fence"])}
+    fencing_token = {"X-Dart-Fencing-Token": str(world.lease["fencing_token"])}
     token = {"X-Dart-Lease-Token": world.lease["token"]}
     client = world.api.client
-    assert (await client.get(path, headers=bearer(world, "owner") | fence)).status_code == 403
-    assert (await client.get(path, headers=bearer(world, "admin") | fence)).status_code == 403, "the admin's, too"
-    assert (await client.get(path, headers=token | fence)).status_code == 401
-    assert (await client.get(path, headers=bearer(world, "other") | token | fence)).status_code == 404
+    assert (await client.get(path, headers=bearer(world, "owner") | fencing_token)).status_code == 403
+    assert (await client.get(path, headers=bearer(world, "admin") | fencing_token)).status_code == 403, (
+        "the admin's, too"
+    )
+    assert (await client.get(path, headers=token | fencing_token)).status_code == 401
+    assert (await client.get(path, headers=bearer(world, "other") | token | fencing_token)).status_code == 404
     assert (await client.get(path, headers={"authorization": f"Bearer {world.lease['token']}"})).status_code == 401
-    assert (await client.get(path, headers=bearer(world, "owner") | token | fence)).status_code == 200
+    assert (await client.get(path, headers=bearer(world, "owner") | token | fencing_token)).status_code == 200
 
 
 async def test_a_stolen_token_is_no_good_after_the_lease(world: World, clock: ManualClock) -> None:
-    stolen = {"X-Dart-Lease-Token": world.lease["token"], "X-Dart-Fence": str(world.lease["fence"])}
+    stolen = {"X-Dart-Lease-Token": world.lease["token"], "X-Dart-Fencing-Token": str(world.lease["fencing_token"])}
     path = f"/v1/leases/{world.lease['lease_id']}"
     renewed = await world.api.client.post(f"{path}/renew", headers=bearer(world, "owner"), json={"ttl_s": 30})
     assert renewed.status_code == 200, renewed.text
@@ -321,7 +326,7 @@ async def test_a_stolen_token_is_no_good_after_the_lease(world: World, clock: Ma
         )
         assert (reply.status_code, reply.json()["error"]) == (410, "lease_expired")
     admin, world.api.key = world.api.key, str(world.keys["other"])
-    theirs = await world.api.claim()
+    theirs = await world.api.create_lease()
     world.api.key = admin
     for who in ("owner", "other"):
         reply = await world.api.client.get(

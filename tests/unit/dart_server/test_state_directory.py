@@ -61,12 +61,12 @@ def test_what_an_older_layout_left_is_moved_once(tmp_path: Path) -> None:
     for name, content in old.items():
         (settings.runtime_dir / name).write_bytes(content)
         (settings.runtime_dir / name).chmod(0o600)
-    assert sorted(state_directory.take_over_old_layout(settings)) == sorted(old)
+    assert sorted(state_directory.migrate_legacy_layout(settings)) == sorted(old)
     assert {path.name: path.read_bytes() for path in settings.state_dir.iterdir()} == old
     assert all(path.stat().st_mode & 0o077 == 0 for path in settings.state_dir.iterdir())
     assert not any(settings.runtime_dir.iterdir())
     (settings.runtime_dir / "farm.key").write_bytes(b"of another time")
-    assert state_directory.take_over_old_layout(settings) == []
+    assert state_directory.migrate_legacy_layout(settings) == []
     assert settings.key_path.read_bytes() == b"key"
 
 
@@ -76,14 +76,14 @@ def test_two_farms_do_not_share_a_state_directory(tmp_path: Path) -> None:
     third = FarmSettings(runtime_dir=tmp_path / "kept")
     for settings in (first, second, third):
         state_directory.make_directories(settings)
-    with instance.sole_farm(first):
-        with pytest.raises(ConfigError, match="DART_STATE_DIR"), instance.sole_farm(second):
+    with instance.exclusive_farm(first):
+        with pytest.raises(ConfigError, match="DART_STATE_DIR"), instance.exclusive_farm(second):
             pass
-        with pytest.raises(instance.AlreadyRunning), instance.sole_farm(third):
+        with pytest.raises(instance.AlreadyRunning), instance.exclusive_farm(third):
             pass
-        with pytest.raises(instance.AlreadyRunning), instance.sole_farm(first):
+        with pytest.raises(instance.AlreadyRunning), instance.exclusive_farm(first):
             pass
-    with instance.sole_farm(second):
+    with instance.exclusive_farm(second):
         assert instance.running_pid(second) is not None
     assert instance.running_pid(second) is None
 

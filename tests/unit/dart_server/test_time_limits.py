@@ -10,11 +10,16 @@ from farm_fake import FakeProvider
 from farm_harness import Api, ManualClock
 
 from dart_server import wire
-from dart_server.guest.frames import STEP_MOST_S, step_timeout_s
+from dart_server.guest.frames import MAX_STEP_TIMEOUT_S, step_timeout_s
 from dart_server.http import middleware
 from dart_server.http.app import create_app
-from dart_server.http.middleware import QUICK_S, STREAM_S, WORK_S, limit_of
-from dart_server.http.routes.claims import MOST_POLL_S
+from dart_server.http.middleware import (
+    DESKTOP_REQUEST_TIMEOUT_S,
+    EVENT_STREAM_TIMEOUT_S,
+    SHORT_REQUEST_TIMEOUT_S,
+    request_timeout_of,
+)
+from dart_server.http.routes.claims import MAX_POLL_S
 from dart_server.http.routes.guest import PART_NBYTES
 from dart_server.leases import claims
 
@@ -24,7 +29,7 @@ QUICK = {"farm", "keys", "events"}
 async def test_a_request_that_hangs_is_given_up(
     api: Api, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lease = await api.claim(ttl_s=3600)
+    lease = await api.create_lease(ttl_s=3600)
     given_up = asyncio.Event()
 
     async def hangs(*_: Any) -> None:
@@ -34,19 +39,19 @@ async def test_a_request_that_hangs_is_given_up(
             given_up.set()
 
     monkeypatch.setattr(api.farm.leases, "reset", hangs)
-    monkeypatch.setattr(middleware, "WORK_S", 0.05)
+    monkeypatch.setattr(middleware, "DESKTOP_REQUEST_TIMEOUT_S", 0.05)
     reply = await asyncio.wait_for(api.call("POST", f"/v1/leases/{lease['lease_id']}/reset", lease=lease, json={}), 5)
     assert (reply.status_code, reply.json()["error"]) == (504, "timed_out")
     assert given_up.is_set(), "its work has ended"
     assert "given up" in caplog.text
     assert (await api.call("GET", "/v1/farm")).status_code == 200
     key_id = (await api.call("GET", "/v1/keys")).json()[0]["key_id"]
-    assert api.farm.limits.under_way(key_id) == 0
+    assert api.farm.limits.active_count(key_id) == 0
 
 
 async def test_a_body_that_goes_on_coming_is_not_cut_short(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    lease = await api.claim(ttl_s=3600)
-    monkeypatch.setattr(middleware, "WORK_S", 0.2)
+    lease = await api.create_lease(ttl_s=3600)
+    monkeypatch.setattr(middleware, "DESKTOP_REQUEST_TIMEOUT_S", 0.2)
 
     async def slowly():  # type: ignore[no-untyped-def]
         for _ in range(6):
@@ -59,16 +64,16 @@ async def test_a_body_that_goes_on_coming_is_not_cut_short(api: Api, monkeypatch
 
 
 async def test_an_answer_that_goes_on_being_taken_is_not_cut_short(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    lease = await api.claim(ttl_s=3600)
+    lease = await api.create_lease(ttl_s=3600)
     content = bytes(3 * PART_NBYTES)
     path = f"/v1/leases/{lease['lease_id']}/files?path=/home/user/x"
     assert (await api.call("PUT", path, lease=lease, content=content)).status_code == 204
-    monkeypatch.setattr(middleware, "WORK_S", 0.2)
+    monkeypatch.setattr(middleware, "DESKTOP_REQUEST_TIMEOUT_S", 0.2)
     headers = [
         (b"host", b"localhost"),
         (b"authorization", f"Bearer {api.key}".encode()),
         (wire.LEASE_TOKEN_HEADER.lower().encode(), lease["token"].encode()),
-        (wire.FENCE_HEADER.lower().encode(), str(lease["fence"]).encode()),
+        (wire.FENCING_TOKEN_HEADER.lower().encode(), str(lease["fencing_token"]).encode()),
     ]
     taken = 0
 
@@ -99,13 +104,13 @@ async def test_an_answer_that_goes_on_being_taken_is_not_cut_short(api: Api, mon
 
 async def test_a_stream_of_events_ends_before_it_is_cut(api: Api, clock: ManualClock) -> None:
     for _ in range(2):
-        await api.claim(ttl_s=3600)
+        await api.create_lease(ttl_s=3600)
     body = {"client_request_id": "waits-for-long", "deadline_s": 86_400}
     claim_id = (await api.call("POST", "/v1/claims", json=body)).json()["claim_id"]
     principal = await api.farm.keys.principal(f"Bearer {api.key}")
     events = api.farm.claims.events(api.farm.claims.find(claim_id, principal), principal)
     assert (await anext(events)) is not None
-    clock.now += claims.STREAM_S  # the next look is the last
+    clock.now += claims.EVENT_STREAM_TIMEOUT_S  # the next look is the last
 
     async def rest() -> list[claims.ClaimEvent | None]:
         return [event async for event in events]
@@ -118,15 +123,15 @@ async def test_a_stream_of_events_ends_before_it_is_cut(api: Api, clock: ManualC
 
 
 def test_which_time_a_route_has(api: Api) -> None:
-    assert claims.STREAM_S < STREAM_S
-    assert limit_of("/v1/claims/claim_1/events") == STREAM_S
+    assert claims.EVENT_STREAM_TIMEOUT_S < EVENT_STREAM_TIMEOUT_S
+    assert request_timeout_of("/v1/claims/claim_1/events") == EVENT_STREAM_TIMEOUT_S
     paths = create_app(api.farm).openapi()["paths"]
-    quick = {path for path in paths if limit_of(path) == QUICK_S}
+    quick = {path for path in paths if request_timeout_of(path) == SHORT_REQUEST_TIMEOUT_S}
     assert quick == {path for path in paths if path.split("/")[1] != "v1" or path.split("/")[2] in QUICK}
-    assert MOST_POLL_S < WORK_S, "who waits as long as one may is told so by its route"
+    assert MAX_POLL_S < DESKTOP_REQUEST_TIMEOUT_S, "who waits as long as one may is told so by its route"
 
 
 def test_a_step_of_many_waits_is_capped() -> None:
     request = wire.StepRequest.model_validate({"events": [{"type": "wait", "ms": 60_000}] * 2000})
-    assert step_timeout_s(request) == STEP_MOST_S <= WORK_S
+    assert step_timeout_s(request) == MAX_STEP_TIMEOUT_S <= DESKTOP_REQUEST_TIMEOUT_S
     assert step_timeout_s(wire.StepRequest()) < 60

@@ -14,7 +14,7 @@ from websockets.asyncio.server import ServerConnection, unix_serve
 from websockets.http11 import Request, Response
 
 from dart_server.wire import messages
-from dart_server.wire.messages import MessageSocket, Refused, SocketClosed
+from dart_server.wire.messages import HandshakeRefused, MessageSocket, SocketClosed
 
 Handler = Callable[[ServerConnection], Awaitable[None]]
 
@@ -82,7 +82,7 @@ async def test_the_handshake_carries_headers_and_a_refusal_its_body(tmp_path: Pa
         return response
 
     async with served(tmp_path, echo, process_request=look) as opened:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(HandshakeRefused) as refused:
             await opened()
         assert refused.value.status == 403
         assert refused.value.body.endswith(body[-5_000:])

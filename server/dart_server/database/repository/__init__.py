@@ -6,7 +6,7 @@ decides anything. Non-goals: live state (that is `records`, in memory), batches 
 
 from __future__ import annotations
 
-from dart_server.database.repository.base import EventNote, shape_text
+from dart_server.database.repository.base import NewEvent, shape_json
 from dart_server.database.repository.desktops import DesktopStatements
 from dart_server.database.repository.events import EventStatements
 from dart_server.database.repository.keys import KeyStatements
@@ -16,7 +16,7 @@ from dart_server.database.repository.retention import RetentionStatements
 from dart_server.database.repository.setups import SetupStatements
 from dart_server.database.repository.snapshots import SnapshotStatements
 
-__all__ = ["EventNote", "Repository", "shape_text"]
+__all__ = ["NewEvent", "Repository", "shape_json"]
 
 
 class Repository(

@@ -15,27 +15,27 @@ from sqlalchemy import insert
 
 from dart_server import wire
 from dart_server.clock import Clock
-from dart_server.database.bulk_statements import Frequent, Prepared, Statement, table_of
+from dart_server.database.bulk_statements import BoundStatement, Statement, StatementTemplate, table_of
 from dart_server.database.models import EventRow
-from dart_server.database.write_queue import Database, Receipt
-from dart_server.errors import LedgerAway
+from dart_server.database.write_queue import Database, WriteReceipt
+from dart_server.errors import DatabaseUnavailableError
 
-_EVENT = Frequent(insert(table_of(EventRow)), rank=9)
+_EVENT = StatementTemplate(insert(table_of(EventRow)), rank=9)
 
 
 @dataclass(frozen=True, slots=True)
-class EventNote:
+class NewEvent:
     """An event to be written: what happened, to what, and plain data about it."""
 
     kind: str
     desktop_id: str | None = None
     lease_id: str | None = None
-    fence: int | None = None
+    fencing_token: int | None = None
     data: dict[str, Any] | None = None
 
 
 @lru_cache(maxsize=1024)
-def shape_text(shape: wire.DesktopShape) -> str:
+def shape_json(shape: wire.DesktopShape) -> str:
     """Canonical JSON of a shape: equal shapes give equal text."""
     return json.dumps(shape.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
 
@@ -48,33 +48,33 @@ class Statements:
         self._clock = clock
 
     @property
-    def away(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """Why the database does not answer, None while it does."""
-        return self._db.away
+        return self._db.unavailable_reason
 
-    async def require(self) -> None:
-        """Before something begins that must be written. Raises `LedgerAway` when the database is away and stays so."""
-        await self._db.require()
+    async def wait_available(self) -> None:
+        """Before something begins that must be written. Raises `DatabaseUnavailableError` when the database is away and stays so."""
+        await self._db.wait_available()
 
-    async def committed(self, receipt: Receipt) -> None:
-        """Wait until a write is made. Raises its error; `LedgerAway` when the database stays away: the write is made later then."""
-        await self._db.committed(receipt)
+    async def wait_committed(self, receipt: WriteReceipt) -> None:
+        """Wait until a write is made. Raises its error; `DatabaseUnavailableError` when the database stays away: the write is made later then."""
+        await self._db.wait_committed(receipt)
 
-    async def told(self) -> None:
+    async def flush_if_available(self) -> None:
         """Before somebody is told what was done: wait until it is written, but not for a database that is away."""
-        with contextlib.suppress(LedgerAway):
-            await self._db.flushed()
+        with contextlib.suppress(DatabaseUnavailableError):
+            await self._db.flush()
 
-    def _event(self, note: EventNote) -> Prepared:
+    def _event(self, note: NewEvent) -> BoundStatement:
         return _EVENT(
             at=self._clock.time(),
             kind=note.kind,
             desktop_id=note.desktop_id,
             lease_id=note.lease_id,
-            fence=note.fence,
+            fencing_token=note.fencing_token,
             data=note.data or {},
         )
 
-    def _write(self, statement: Statement, note: EventNote | None = None, *, key: str | None = None) -> Receipt:
+    def _write(self, statement: Statement, note: NewEvent | None = None, *, key: str | None = None) -> WriteReceipt:
         """`key`: as `Database.write` has it."""
         return self._db.write(statement, self._event(note)) if note else self._db.write(statement, key=key)

@@ -7,14 +7,14 @@ from sqlalchemy import select
 from dart_server import wire
 from dart_server.clock import utc
 from dart_server.database.models import EventRow, LeaseRow
-from dart_server.database.repository.base import EventNote, Statements
-from dart_server.database.write_queue import Receipt
+from dart_server.database.repository.base import NewEvent, Statements
+from dart_server.database.write_queue import WriteReceipt
 
 
 class EventStatements(Statements):
     """The history."""
 
-    def add_event(self, note: EventNote) -> Receipt:
+    def add_event(self, note: NewEvent) -> WriteReceipt:
         """Write an event that goes with no change of state."""
         return self._db.write(self._event(note), history=True)
 

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Row, insert, select, update
 
 from dart_server.database.models import KeyRow
-from dart_server.database.repository.base import EventNote, Statements
-from dart_server.database.write_queue import Receipt
+from dart_server.database.repository.base import NewEvent, Statements
+from dart_server.database.write_queue import WriteReceipt
 from dart_server.records import KeyRecord
 
 
@@ -58,12 +58,12 @@ class KeyStatements(Statements):
             max_priority=max_priority,
             last_used_at=None,
         )
-        note = EventNote("key_made", data={"key_id": key_id, "name": name, "scope": scope})
+        note = NewEvent("key_created", data={"key_id": key_id, "name": name, "scope": scope})
         receipt = self._write(row, note)
         try:
-            await self._db.committed(receipt)
+            await self._db.wait_committed(receipt)
         except BaseException:  # cancelled too: a secret that nobody was told must not open anything later; raised again
-            if not self._db.withdraw(receipt):
+            if not self._db.cancel_write(receipt):
                 self.revoke_key(key_id)
             raise
         return record
@@ -73,7 +73,7 @@ class KeyStatements(Statements):
         rows = await self._db.rows(select(KeyRow.__table__).order_by(KeyRow.created_at, KeyRow.key_id))
         return [_key(row) for row in rows]
 
-    async def keys_of(self, key_ids: Collection[str]) -> list[KeyRecord]:
+    async def keys_by_id(self, key_ids: Collection[str]) -> list[KeyRecord]:
         """Those of these keys that there are."""
         rows = await self._db.rows(select(KeyRow.__table__).where(KeyRow.key_id.in_(key_ids)))
         return [_key(row) for row in rows]
@@ -87,14 +87,14 @@ class KeyStatements(Statements):
         rows = await self._db.rows(select(KeyRow.__table__).where(KeyRow.sha256 == sha256))
         return _key(rows[0]) if rows else None
 
-    def revoke_key(self, key_id: str) -> Receipt:
+    def revoke_key(self, key_id: str) -> WriteReceipt:
         """Write that a key is not good any more; a key that was revoked keeps its first time."""
         statement = update(KeyRow).where(KeyRow.key_id == key_id, KeyRow.revoked_at.is_(None))
         return self._write(
-            statement.values(revoked_at=self._clock.time()), EventNote("key_revoked", data={"key_id": key_id})
+            statement.values(revoked_at=self._clock.time()), NewEvent("key_revoked", data={"key_id": key_id})
         )
 
-    def touch_key(self, key_id: str) -> Receipt:
+    def touch_key(self, key_id: str) -> WriteReceipt:
         """Write that a key is used now. Not for every request: once a minute is enough for a person."""
         used = update(KeyRow).where(KeyRow.key_id == key_id).values(last_used_at=self._clock.time())
         return self._write(used, key=f"used {key_id}")

@@ -7,20 +7,20 @@ from typing import Any
 from sqlalchemy import Row, delete, insert, select
 
 from dart_server.database.models import PoolRow
-from dart_server.database.repository.base import EventNote, Statements
-from dart_server.database.write_queue import Receipt
+from dart_server.database.repository.base import NewEvent, Statements
+from dart_server.database.write_queue import WriteReceipt
 from dart_server.records import PoolRecord
 
 
 class PoolStatements(Statements):
     """Pools by name."""
 
-    def put_pool(self, record: PoolRecord) -> Receipt:
+    def put_pool(self, record: PoolRecord) -> WriteReceipt:
         """Write a pool; one of the same name is replaced."""
         row = insert(PoolRow).values(
             name=record.name, spec=record.spec, created_at=record.created_at, updated_at=record.updated_at
         )
-        note = EventNote("pool_put", data={"name": record.name, "spec": record.spec})
+        note = NewEvent("pool_put", data={"name": record.name, "spec": record.spec})
         return self._db.write(delete(PoolRow).where(PoolRow.name == record.name), row, self._event(note))
 
     async def pool(self, name: str) -> PoolRecord | None:
@@ -31,8 +31,8 @@ class PoolStatements(Statements):
         """Every pool, by name."""
         return [_pool(row) for row in await self._db.rows(select(PoolRow.__table__).order_by(PoolRow.name))]
 
-    def delete_pool(self, name: str) -> Receipt:
-        return self._write(delete(PoolRow).where(PoolRow.name == name), EventNote("pool_deleted", data={"name": name}))
+    def delete_pool(self, name: str) -> WriteReceipt:
+        return self._write(delete(PoolRow).where(PoolRow.name == name), NewEvent("pool_deleted", data={"name": name}))
 
 
 def _pool(row: Row[Any]) -> PoolRecord:

@@ -7,20 +7,20 @@ from typing import Any
 from sqlalchemy import Executable, bindparam, insert, select, update
 
 from dart_server import wire
-from dart_server.database.bulk_statements import Frequent, table_of
+from dart_server.database.bulk_statements import StatementTemplate, table_of
 from dart_server.database.models import SnapshotRow
-from dart_server.database.repository.base import EventNote, Statements, shape_text
-from dart_server.database.write_queue import Receipt
+from dart_server.database.repository.base import NewEvent, Statements, shape_json
+from dart_server.database.write_queue import WriteReceipt
 from dart_server.records import Slot, SnapshotRecord
 
 _TABLE = table_of(SnapshotRow)
-_TOUCH = Frequent(update(_TABLE).where(_TABLE.c.snapshot_id == bindparam("which")), rank=6)
+_TOUCH = StatementTemplate(update(_TABLE).where(_TABLE.c.snapshot_id == bindparam("row_key")), rank=6)
 
 
 class SnapshotStatements(Statements):
     """Live snapshots and what they stand on."""
 
-    def add_snapshot(self, record: SnapshotRecord) -> Receipt:
+    def add_snapshot(self, record: SnapshotRecord) -> WriteReceipt:
         """Write the intention to make a snapshot, before anything of it exists."""
         return self._write(
             insert(SnapshotRow).values(
@@ -30,7 +30,7 @@ class SnapshotStatements(Statements):
                 name=record.name,
                 owner=record.owner,
                 setup_key=record.setup_key,
-                shape=shape_text(record.shape),
+                shape=shape_json(record.shape),
                 image_digest=record.image_digest,
                 parent=record.parent,
                 bytes=record.bytes,
@@ -40,7 +40,7 @@ class SnapshotStatements(Statements):
             )
         )
 
-    def finish_snapshot(self, record: SnapshotRecord, slot: Slot) -> Receipt:
+    def finish_snapshot(self, record: SnapshotRecord, slot: Slot) -> WriteReceipt:
         """Write that a snapshot is whole, and how long its desktop stood still for it."""
         values = {
             "state": "ready",
@@ -58,20 +58,29 @@ class SnapshotStatements(Statements):
             "setup_key": record.setup_key,
             "pause_ms": None if record.pause_s is None else round(record.pause_s * 1000, 1),
         }
-        note = EventNote("snapshot_made", slot.desktop_id, slot.lease_id, slot.fence, data)
+        note = NewEvent("snapshot_created", slot.desktop_id, slot.lease_id, slot.fencing_token, data)
         return self._write(_snapshot_update(record.snapshot_id, values), note)
 
-    def touch_snapshot(self, record: SnapshotRecord) -> Receipt:
-        used = _TOUCH(which=record.snapshot_id, last_used_at=record.last_used_at)
+    def touch_snapshot(self, record: SnapshotRecord) -> WriteReceipt:
+        used = _TOUCH(row_key=record.snapshot_id, last_used_at=record.last_used_at)
         return self._write(used, key=f"used {record.snapshot_id}")
 
-    def end_snapshot(self, snapshot_id: str, state: str, reason: str, place: str | None = None) -> Receipt:
-        """Write that a snapshot was deleted, or quarantined and kept at `place`."""
-        note = EventNote(f"snapshot_{state}", data={"snapshot_id": snapshot_id, "reason": reason, "place": place})
-        values = {"state": state, "reason": reason[:500], "place": place, "ended_at": self._clock.time()}
+    def end_snapshot(
+        self, snapshot_id: str, state: str, reason: str, quarantine_path: str | None = None
+    ) -> WriteReceipt:
+        """Write that a snapshot was deleted, or quarantined and kept at `quarantine_path`."""
+        note = NewEvent(
+            f"snapshot_{state}", data={"snapshot_id": snapshot_id, "reason": reason, "quarantine_path": quarantine_path}
+        )
+        values = {
+            "state": state,
+            "reason": reason[:500],
+            "quarantine_path": quarantine_path,
+            "ended_at": self._clock.time(),
+        }
         return self._write(_snapshot_update(snapshot_id, values), note)
 
-    async def kept_snapshots(self) -> list[SnapshotRecord]:
+    async def stored_snapshots(self) -> list[SnapshotRecord]:
         """Every snapshot that is ready or quarantined."""
         states = [state.value for state in wire.SnapshotState]
         rows = await self._db.rows(select(SnapshotRow.__table__).where(SnapshotRow.state.in_(states)))
@@ -94,7 +103,7 @@ class SnapshotStatements(Statements):
                 pause_s=row.pause_s,
                 state=wire.SnapshotState(row.state),
                 reason=row.reason,
-                place=row.place,
+                quarantine_path=row.quarantine_path,
             )
             for row in rows
         ]
@@ -110,7 +119,7 @@ class SnapshotStatements(Statements):
             wanted = {row.parent for row in rows if row.parent is not None} - found.keys()
         return found
 
-    def forget_unfinished_snapshots(self) -> Receipt:
+    def discard_unfinished_snapshots(self) -> WriteReceipt:
         """Mark what was being written when a farm died as deleted."""
         return self._write(update(SnapshotRow).where(SnapshotRow.state == "writing").values(state="deleted"))
 

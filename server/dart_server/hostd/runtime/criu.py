@@ -33,7 +33,7 @@ COMMAND_TIMEOUT_S = 300.0
 
 
 class ToolError(Exception):
-    """A host tool is missing or cannot be installed; the message names the cure."""
+    """A host tool is missing or cannot be installed; the message names the fix."""
 
 
 def criu_version(criu: str | Path) -> tuple[int, int] | None:
@@ -74,7 +74,7 @@ def find_criu(directory: Path | None) -> Path | None:
 def install(directory: Path) -> Path:
     """Return a CRIU that is new enough, installing one under `directory` when the host has none. Idempotent.
 
-    Raises ToolError with the cure when apt, dpkg, the network or the result fails."""
+    Raises ToolError with the fix when apt, dpkg, the network or the result fails."""
     found = find_criu(directory)
     if found is not None:
         return found
@@ -203,8 +203,8 @@ def _run(argv: list[str], cwd: Path | None = None) -> str:
         ) from error
     if done.returncode != 0:
         lines = [line for line in done.stderr.strip().splitlines() if line] or ["no message"]
-        cure = "install the package debian-archive-keyring" if "NO_PUBKEY" in done.stderr else "check the network"
-        raise ToolError(f"{argv[0]} failed ({lines[-1]}): {cure} and run the command again")
+        fix = "install the package debian-archive-keyring" if "NO_PUBKEY" in done.stderr else "check the network"
+        raise ToolError(f"{argv[0]} failed ({lines[-1]}): {fix} and run the command again")
     return done.stdout
 
 

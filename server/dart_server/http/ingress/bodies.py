@@ -17,7 +17,7 @@ _ESCAPES = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def problem_in(body: bytes) -> str | None:
+def find_json_problem(body: bytes) -> str | None:
     """What is wrong with a JSON body, None when nothing is to be seen from here."""
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _depth(body) > MAX_DEPTH:
         return f"the body is nested deeper than {MAX_DEPTH} levels"

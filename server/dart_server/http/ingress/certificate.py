@@ -18,14 +18,14 @@ from pathlib import Path
 from dart_server.errors import ConfigError
 
 log = logging.getLogger(__name__)
-LOOK_S = 30.0
-EXPIRY_NOTICE = timedelta(days=14)
+POLL_INTERVAL_S = 30.0
+EXPIRY_WARNING_PERIOD = timedelta(days=14)
 NOTICE_S = 86_400.0
 """How often a certificate that ends soon is logged."""
 State = tuple[tuple[int, ...], ...]
 
 
-class Certificate:
+class ReloadingCertificate:
     """`make` reads the files into a new context and raises `ConfigError` when they cannot be used; `files` are the chain, then the key if
     it is not with it."""
 
@@ -35,21 +35,21 @@ class Certificate:
         self._used = self._failed = self._state()
         self._noticed_at_s = float("-inf")
         self.context = make()
-        self.ends_at = self._end_in_file()
+        self.expires_at = self._end_in_file()
         """When the certificate in use ends, None when that could not be read."""
 
     def _end_in_file(self) -> datetime | None:
         try:
-            return expiry_of(self._files[0].read_text(encoding="ascii", errors="replace"))
+            return certificate_expiry(self._files[0].read_text(encoding="ascii", errors="replace"))
         except (OSError, ValueError):
             return None
 
-    def look(self) -> bool:
+    def reload_if_changed(self) -> bool:
         """Take up files that have changed; whether they were."""
         now = self._state()
         if now == self._used:
             return False
-        ends_at = self._end_in_file()
+        expires_at = self._end_in_file()
         try:
             self.context = self._make()
         except ConfigError as error:
@@ -57,24 +57,26 @@ class Certificate:
                 log.warning("the certificate stays as it was: %s", error)
             self._failed = now
             return False
-        self._used, self.ends_at = now, ends_at
-        log.info("took up the certificate in %s, good until %s", self._files[0], self.ends_at)
+        self._used, self.expires_at = now, expires_at
+        log.info("took up the certificate in %s, good until %s", self._files[0], self.expires_at)
         return True
 
-    async def watch(self, when_known: Callable[[float], None]) -> None:
-        """Look for ever. `when_known` is told when the certificate ends, in seconds since 1970."""
+    async def watch(self, on_expiry_known: Callable[[float], None]) -> None:
+        """Look for ever. `on_expiry_known` is told when the certificate ends, in seconds since 1970."""
         loop = asyncio.get_running_loop()
         while True:
-            self.look()
-            if (ends_at := self.ends_at) is not None:
-                when_known(ends_at.timestamp())
-                soon = ends_at - datetime.now(UTC) < EXPIRY_NOTICE
+            self.reload_if_changed()
+            if (expires_at := self.expires_at) is not None:
+                on_expiry_known(expires_at.timestamp())
+                soon = expires_at - datetime.now(UTC) < EXPIRY_WARNING_PERIOD
                 if soon and loop.time() - self._noticed_at_s >= NOTICE_S:
                     self._noticed_at_s = loop.time()
                     log.warning(
-                        "the certificate in %s ends on %s; put a new one there, it is taken up", self._files[0], ends_at
+                        "the certificate in %s ends on %s; put a new one there, it is taken up",
+                        self._files[0],
+                        expires_at,
                     )
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     def _state(self) -> State:
         """What changes when a file is written or replaced; links are followed."""
@@ -89,7 +91,7 @@ def _mark(path: Path) -> tuple[int, ...]:
     return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def expiry_of(pem: str) -> datetime:
+def certificate_expiry(pem: str) -> datetime:
     """When the first certificate of a PEM text ends. Raises `ValueError`."""
     begin = pem.find(ssl.PEM_HEADER)
     end = pem.find(ssl.PEM_FOOTER, begin)

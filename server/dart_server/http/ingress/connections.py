@@ -1,6 +1,6 @@
 """Connections that send slowly, too much, or nothing; and how many there may be.
 
-Role: wraps uvicorn's HTTP protocol, whichever it chose. Rule: a request's head is here within `head_timeout_s`, and at most `HEAD_LIMIT`
+Role: wraps uvicorn's HTTP protocol, whichever it chose. Rule: a request's head is here within `header_timeout_s`, and at most `MAX_HEADER_BYTES`
 bytes; a body keeps a least pace; an answer that nobody reads is dropped; when the farm is full, connections that wait idle make room before
 a new one is refused. An ordinary request, here in one piece, starts no timer. Timers are the event loop's own, as uvicorn's are.
 Non-goals: WebSockets once they are open (pings end dead ones), what a request says (`border`).
@@ -15,17 +15,19 @@ from dart_server import wire
 from dart_server.ids import new_id
 from dart_server.wire import ErrorCode
 
-HEAD_LIMIT = 32 * 1024
-HEAD_TIMEOUT_S = 15.0
+MAX_HEADER_BYTES = 32 * 1024
+HEADER_TIMEOUT_S = 15.0
 BODY_GRACE_S = 30.0
-BODY_LEAST_PER_S = 16 * 1024
+BODY_MIN_BYTES_PER_S = 16 * 1024
 """Bytes per second that a body must arrive with, on the average, beyond the grace."""
-LOOK_S = 5.0
+POLL_INTERVAL_S = 5.0
 STALLED_S = 60.0
 _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large", 503: b"Unavailable"}
 
 
-def guarded_protocol(max_connections: int, *, head_timeout_s: float = HEAD_TIMEOUT_S) -> type[asyncio.Protocol]:
+def limited_http_protocol(
+    max_connections: int, *, header_timeout_s: float = HEADER_TIMEOUT_S
+) -> type[asyncio.Protocol]:
     """uvicorn's HTTP protocol behind the guard."""
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
@@ -45,7 +47,7 @@ def guarded_protocol(max_connections: int, *, head_timeout_s: float = HEAD_TIMEO
             if len(self.connections) > max_connections and not self._make_room():
                 self._refuse(503, ErrorCode.NO_CAPACITY, f"the farm has {max_connections} connections open")
             else:
-                self._arm(self._look, head_timeout_s)
+                self._arm(self._look, header_timeout_s)
 
         def _make_room(self) -> bool:
             """Close one connection that waits for its next request."""
@@ -68,10 +70,10 @@ def guarded_protocol(max_connections: int, *, head_timeout_s: float = HEAD_TIMEO
             if self._waits_for == "body" and not self.cycle.more_body:
                 self._begin("next", self.cycle)
                 self._disarm()
-            elif self._waits_for == "head" and self._nbytes > HEAD_LIMIT:
-                self._refuse(431, ErrorCode.INVALID, f"the request's headers are larger than {HEAD_LIMIT} bytes")
+            elif self._waits_for == "head" and self._nbytes > MAX_HEADER_BYTES:
+                self._refuse(431, ErrorCode.INVALID, f"the request's headers are larger than {MAX_HEADER_BYTES} bytes")
             elif self._alarm is None:
-                self._arm(self._look, min(LOOK_S, head_timeout_s))
+                self._arm(self._look, min(POLL_INTERVAL_S, header_timeout_s))
 
         def _begin(self, what: str, request: Any) -> None:
             self._request, self._waits_for = request, what
@@ -83,16 +85,16 @@ def guarded_protocol(max_connections: int, *, head_timeout_s: float = HEAD_TIMEO
             late_s = self.loop.time() - self._since_s
             if self.transport.is_closing() or self._waits_for == "next":
                 return
-            if self._waits_for == "head" and late_s >= head_timeout_s:
-                self._refuse(408, ErrorCode.INVALID, f"no whole request came within {head_timeout_s:g} s")
+            if self._waits_for == "head" and late_s >= header_timeout_s:
+                self._refuse(408, ErrorCode.INVALID, f"no whole request came within {header_timeout_s:g} s")
             elif (
                 self._waits_for == "body"
                 and not self.flow.read_paused
-                and late_s > BODY_GRACE_S + self._nbytes / BODY_LEAST_PER_S
+                and late_s > BODY_GRACE_S + self._nbytes / BODY_MIN_BYTES_PER_S
             ):
                 self._refuse(408, ErrorCode.INVALID, "the body came too slowly")
             else:
-                self._arm(self._look, min(LOOK_S, head_timeout_s))
+                self._arm(self._look, min(POLL_INTERVAL_S, header_timeout_s))
 
         def pause_writing(self) -> None:
             super().pause_writing()

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from starlette.types import Scope
 
 from dart_server import wire
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.wire import ErrorCode
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -22,11 +22,11 @@ LOOPBACK_NAMES = frozenset({"localhost"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 CORS_METHODS = "GET, POST, PUT, DELETE"
 CORS_HEADERS = ", ".join(
-    ("Authorization", "Content-Type", wire.LEASE_TOKEN_HEADER, wire.FENCE_HEADER, wire.REQUEST_ID_HEADER)
+    ("Authorization", "Content-Type", wire.LEASE_TOKEN_HEADER, wire.FENCING_TOKEN_HEADER, wire.REQUEST_ID_HEADER)
 )
 CORS_SHOWN = f"{wire.REQUEST_ID_HEADER}, Retry-After"
 PREFLIGHT_S = 600
-STRICT: Headers = (
+SECURITY_HEADERS: Headers = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
@@ -62,13 +62,13 @@ def _given(scope: Scope, name: bytes) -> str | None:
     return None
 
 
-class Hosts:
+class HostPolicy:
     """The rules of one farm. `hosts`: names beside loopback; `origins`: `https://dashboard.example`, other sites' pages that may call."""
 
     def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = (), *, tls: bool = False) -> None:
         self._hosts = LOOPBACK_NAMES | {host_name(host) for host in hosts}
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
-        self._always = (*STRICT, *HSTS) if tls else STRICT
+        self._always = (*SECURITY_HEADERS, *HSTS) if tls else SECURITY_HEADERS
 
     def check(self, scope: Scope) -> None:
         """Raises `forbidden` for a request that may not come in from where it comes from."""
@@ -79,24 +79,24 @@ class Hosts:
             name = host_name(host)
             if name not in self._hosts and not _is_address(name):
                 hint = "Use an address, or name it: `dart-farm serve --allow-host NAME` (DART_ALLOWED_HOSTS)."
-                raise FarmError(ErrorCode.FORBIDDEN, f"this farm is not called {name[:100] or 'nothing'}", hint=hint)
+                raise ApiError(ErrorCode.FORBIDDEN, f"this farm is not called {name[:100] or 'nothing'}", hint=hint)
         origin = _given(scope, b"origin")
         if origin is None or (scope["type"] == "http" and scope["method"] in SAFE_METHODS):
             return
         if not self._named(origin) and urlsplit_host(origin) != host.lower():
             hint = "Name the origin: `dart-farm serve --cors-origin ORIGIN` (DART_CORS_ORIGINS)."
-            raise FarmError(ErrorCode.FORBIDDEN, "pages of this origin may not do that", hint=hint)
+            raise ApiError(ErrorCode.FORBIDDEN, "pages of this origin may not do that", hint=hint)
 
     def _named(self, origin: str) -> bool:
         return origin.lower() in self._origins
 
-    def preflight(self, scope: Scope) -> bool:
+    def is_cors_preflight(self, scope: Scope) -> bool:
         """Whether this is a browser's question before a request from a named origin."""
         origin = _given(scope, b"origin")
         asked = _given(scope, b"access-control-request-method")
         return scope["method"] == "OPTIONS" and asked is not None and origin is not None and self._named(origin)
 
-    def dress(self, scope: Scope, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    def add_security_headers(self, scope: Scope, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """The headers of an answer with those added that browsers obey."""
         names = {name.lower() for name, _ in headers}
         headers += [pair for pair in self._always if pair[0] not in names]

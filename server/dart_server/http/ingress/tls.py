@@ -1,7 +1,7 @@
 """The door of a farm that speaks TLS: who begins a handshake is let in to it, who speaks plain HTTP is told so.
 
 Role: accepts connections in place of uvicorn, looks at the first byte without taking it, and hands TLS on. Rule: nothing of a plain request
-is obeyed or read as one; who says nothing, or does not end the handshake, is hung up on after `HELLO_S`. Non-goals: the certificate
+is obeyed or read as one; who says nothing, or does not end the handshake, is hung up on after `HANDSHAKE_TIMEOUT_S`. Non-goals: the certificate
 (`door.certificate`), requests (`connections`).
 """
 
@@ -13,11 +13,11 @@ import socket
 from collections.abc import Callable
 
 from dart_server import wire
-from dart_server.http.ingress.certificate import Certificate
+from dart_server.http.ingress.certificate import ReloadingCertificate
 from dart_server.ids import new_id
 from dart_server.wire import ErrorCode
 
-HELLO_S = 15.0
+HANDSHAKE_TIMEOUT_S = 15.0
 HANDSHAKE = 0x16
 """The first byte of a TLS connection: a record of the handshake."""
 NO_DESCRIPTOR_S = 0.1
@@ -25,11 +25,15 @@ READ_NBYTES = 64 * 1024
 """What is taken of a plain request before it is answered, so that hanging up does not tear the answer away."""
 
 
-class TlsDoor:
+class TlsListener:
     """Accepts on one socket. `protocol` makes what serves a connection under TLS; `most`: connections that may be greeting at a time."""
 
     def __init__(
-        self, listening: socket.socket, certificate: Certificate, protocol: Callable[[], asyncio.Protocol], most: int
+        self,
+        listening: socket.socket,
+        certificate: ReloadingCertificate,
+        protocol: Callable[[], asyncio.Protocol],
+        most: int,
     ) -> None:
         self._listening = listening
         self._certificate = certificate
@@ -70,13 +74,16 @@ class TlsDoor:
         handed_on = False
         try:
             connection.setblocking(False)
-            async with asyncio.timeout(HELLO_S):
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 await _readable(connection)
                 first = connection.recv(1, socket.MSG_PEEK)
                 if first and first[0] == HANDSHAKE:
                     handed_on = True
                     await asyncio.get_running_loop().connect_accepted_socket(
-                        self._protocol, connection, ssl=self._certificate.context, ssl_handshake_timeout=HELLO_S
+                        self._protocol,
+                        connection,
+                        ssl=self._certificate.context,
+                        ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
                     )
                 elif first:
                     await _tell(connection)

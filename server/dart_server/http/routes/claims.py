@@ -15,10 +15,10 @@ from dart_server.leases.claims import ClaimEvent
 
 router = APIRouter(prefix="/v1/claims", tags=["claims"])
 T = TypeVar("T")
-MOST_POLL_S = 600.0
+MAX_POLL_S = 600.0
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, which is cancelled when the caller hangs up."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_hung_up(request))
@@ -52,13 +52,13 @@ async def list_claims(request: Request, principal: Reader) -> list[wire.ClaimVie
 
 @router.get("/{claim_id}", operation_id="get_claim")
 async def get_claim(
-    claim_id: str, request: Request, principal: Reader, wait_s: Annotated[float, Query(ge=0, le=MOST_POLL_S)] = 0.0
+    claim_id: str, request: Request, principal: Reader, wait_s: Annotated[float, Query(ge=0, le=MAX_POLL_S)] = 0.0
 ) -> wire.ClaimView:
     """One claim: at once, or when it has ended, or after `wait_s`."""
     claims = farm_of(request).claims
     claim = claims.find(claim_id, principal)
     if wait_s:
-        await while_connected(request, claims.wait(claim, wait_s))
+        await cancel_on_disconnect(request, claims.wait(claim, wait_s))
     return claims.view(claim, secrets=True)
 
 
@@ -70,7 +70,7 @@ async def claim_events(
     The data is the claim."""
     claims = farm_of(request).claims
     claim = claims.find(claim_id, principal)
-    claims.may_stream(principal)
+    claims.require_stream_quota(principal)
     known = last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) < 10
     events = claims.events(claim, principal, int(last_event_id) if known else 0)
     return StreamingResponse(_lines(events), media_type="text/event-stream", headers={"cache-control": "no-store"})

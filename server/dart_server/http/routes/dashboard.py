@@ -24,9 +24,9 @@ from dart_server.dashboard.camera import NoPicture, ViewOver
 from dart_server.dashboard.live import MOST_VIEWS, LiveView
 from dart_server.dashboard.novnc import CURE
 from dart_server.dashboard.sessions import COOKIE, CSRF_HEADER, SESSION_S, Session, check_csrf, check_origin
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.http.dependencies import farm_of
-from dart_server.http.middleware import refuse
+from dart_server.http.middleware import deny_websocket
 from dart_server.keys import Principal, Scope
 from dart_server.wire import ErrorCode
 
@@ -143,7 +143,7 @@ async def static(name: str, request: Request) -> Response:
     """The page's modules, style and icon."""
     found = static_file(name)
     if found is None:
-        raise FarmError(ErrorCode.NOT_FOUND, f"the dashboard has no file {name}")
+        raise ApiError(ErrorCode.NOT_FOUND, f"the dashboard has no file {name}")
     return file_answer(request, *found)
 
 
@@ -152,10 +152,10 @@ async def novnc_file(name: str, request: Request) -> Response:
     """The viewer's modules, as its package has them."""
     directory = farm_of(request).dashboard.viewer
     if directory is None:
-        raise FarmError(ErrorCode.NOT_FOUND, "the viewer is not installed", hint=f"Run `{CURE}` on the farm's host.")
+        raise ApiError(ErrorCode.NOT_FOUND, "the viewer is not installed", hint=f"Run `{CURE}` on the farm's host.")
     path = (directory / name).resolve()
     if path.suffix != ".js" or not path.is_relative_to(directory.resolve()) or not path.is_file():
-        raise FarmError(ErrorCode.NOT_FOUND, f"the viewer has no module {name}")
+        raise ApiError(ErrorCode.NOT_FOUND, f"the viewer has no module {name}")
     return file_answer(request, path.read_bytes(), "text/javascript", f'"{directory.name}"')
 
 
@@ -222,7 +222,7 @@ async def session(request: Request) -> Response:
     """Who is logged in; null when nobody is."""
     try:
         found = await session_of(request)
-    except FarmError as error:
+    except ApiError as error:
         if error.code is not ErrorCode.UNAUTHENTICATED:
             raise
         return told(None)
@@ -279,7 +279,7 @@ async def step_picture(desktop_id: str, number: int, request: Request, principal
         if step.number == number and step.picture is not None:
             headers = {**HEADERS, "cache-control": "private, max-age=600"}
             return Response(step.picture, media_type="image/jpeg", headers=headers)
-    raise FarmError(ErrorCode.NOT_FOUND, f"there is no picture of step {number}")
+    raise ApiError(ErrorCode.NOT_FOUND, f"there is no picture of step {number}")
 
 
 @router.get("/api/leases/{lease_id}")
@@ -300,20 +300,20 @@ async def live(socket: WebSocket, lease_id: str, view: ViewId) -> None:
         session, principal = await session_of(socket)
         lease = views.find_lease(farm, lease_id, principal)
         if len(board.views) >= MOST_VIEWS:
-            raise FarmError(ErrorCode.NO_CAPACITY, "too many live views are open", hint="Close some.")
+            raise ApiError(ErrorCode.NO_CAPACITY, "too many live views are open", hint="Close some.")
         if view in board.views:
-            raise FarmError(ErrorCode.INVALID, "a view of this id is open")
-    except FarmError as error:
-        await refuse(socket, error)
+            raise ApiError(ErrorCode.INVALID, "a view of this id is open")
+    except ApiError as error:
+        await deny_websocket(socket, error)
         return
 
     async def allowed() -> None:
         _, now = await session_of(socket)
-        if not now.may_touch(lease.owner):
-            raise FarmError(ErrorCode.FORBIDDEN, "the key may not see this desktop any more")
+        if not now.may_access(lease.owner):
+            raise ApiError(ErrorCode.FORBIDDEN, "the key may not see this desktop any more")
         control = board.controls.of(lease_id)
         if control is not None and control.view_id == view and not views.may_control(now, lease):
-            raise FarmError(ErrorCode.FORBIDDEN, "the key may not control this desktop any more")
+            raise ApiError(ErrorCode.FORBIDDEN, "the key may not control this desktop any more")
 
     protocol = "binary" if "binary" in socket.scope.get("subprotocols", []) else None
     await socket.accept(protocol)
@@ -335,13 +335,13 @@ async def take_control(lease_id: str, body: ControlBody, request: Request, princ
     farm = farm_of(request)
     lease = views.find_lease(farm, lease_id, principal)
     if not views.may_control(principal, lease):
-        raise FarmError(ErrorCode.FORBIDDEN, "taking over needs the lease's own key, or an admin key")
+        raise ApiError(ErrorCode.FORBIDDEN, "taking over needs the lease's own key, or an admin key")
     if body.view not in farm.dashboard.views:
-        raise FarmError(ErrorCode.INVALID, "there is no open view of this id")
+        raise ApiError(ErrorCode.INVALID, "there is no open view of this id")
     try:
         farm.dashboard.controls.take(lease, body.view, principal.key_id)
     except ViewOver as error:
-        raise FarmError(ErrorCode.LEASE_EXPIRED, str(error)) from error
+        raise ApiError(ErrorCode.LEASE_EXPIRED, str(error)) from error
     return told({})
 
 
@@ -361,7 +361,7 @@ async def release(lease_id: str, request: Request, principal: Changing) -> Respo
     farm = farm_of(request)
     lease = views.find_lease(farm, lease_id, principal)
     if not views.may_control(principal, lease):
-        raise FarmError(ErrorCode.FORBIDDEN, "releasing needs the lease's own key, or an admin key")
+        raise ApiError(ErrorCode.FORBIDDEN, "releasing needs the lease's own key, or an admin key")
     await farm.leases.release(lease_id, principal)
     return told({})
 

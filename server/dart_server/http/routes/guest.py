@@ -16,13 +16,13 @@ from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter, ValidationError
 
 from dart_server import wire
-from dart_server.errors import FarmError, from_provider
+from dart_server.errors import ApiError, from_provider_error
 from dart_server.guest.channel import StepChannel
 from dart_server.guest.client import DIAL_TIMEOUT_S
 from dart_server.guest.frames import step_timeout_s
-from dart_server.http.dependencies import Leased, LeasedUnfenced, access_of, farm_of, holder_of
-from dart_server.http.middleware import refuse
-from dart_server.leases.service import Access
+from dart_server.http.dependencies import Leased, LeasedUnfenced, access_of, byte_reserver_of, farm_of
+from dart_server.http.middleware import deny_websocket
+from dart_server.leases.service import LeaseAccess
 from dart_server.providers.base import CapabilityMissing, DesktopGone, ProviderError
 from dart_server.wire import ErrorCode
 
@@ -30,7 +30,7 @@ router = APIRouter(prefix="/v1/leases/{lease_id}", tags=["desktop"])
 CALL_TIMEOUT_S = 30.0
 EXEC_GRACE_S = 10.0
 A11Y_WALK_S = 15.0
-PASS_TIMEOUT_S = 150.0
+PASSTHROUGH_TIMEOUT_S = 150.0
 """OSWorld's slowest ordinary route answers within 120 s."""
 OPEN_V1 = frozenset({"v1/health", "v1/windows"})
 """Of the agent's own routes, those that may be passed through; the others have a route here or belong to the farm alone."""
@@ -53,8 +53,8 @@ async def step(lease_id: str, body: wire.StepRequest, request: Request, access: 
     reply = await farm.guests.run(
         access, lambda guest: guest.request("POST", "/v1/step", timeout_s=timeout_s, headers=headers, content=content)
     )
-    await farm.guests.checked(access, reply)
-    farm.guests.stepped(access, body, reply.content, time.perf_counter() - started)
+    await farm.guests.raise_for_error(access, reply)
+    farm.guests.record_step(access, body, reply.content, time.perf_counter() - started)
     return Response(reply.content, media_type="application/octet-stream")
 
 
@@ -65,8 +65,8 @@ async def channel(socket: WebSocket, lease_id: str) -> None:
     try:
         access = await access_of(socket, lease_id)
         farm.guests.client(access)
-    except FarmError as error:
-        await refuse(socket, error)
+    except ApiError as error:
+        await deny_websocket(socket, error)
         return
     await socket.accept()
     await StepChannel(farm.guests, access, early=socket.query_params.get("early") == "1").serve(socket)
@@ -77,24 +77,25 @@ async def screenshot(lease_id: str, request: Request, access: Leased) -> Respons
     """The screen with its cursor, as PNG."""
     farm = farm_of(request)
     reply = await farm.guests.run(access, lambda guest: guest.request("GET", "/screenshot", timeout_s=CALL_TIMEOUT_S))
-    await farm.guests.checked(access, reply)
+    await farm.guests.raise_for_error(access, reply)
     return Response(reply.content, media_type="image/png")
 
 
 @router.get("/a11y", operation_id="a11y")
 async def a11y(lease_id: str, request: Request, access: Leased) -> list[wire.A11yElement]:
     """The showing elements of the accessibility tree."""
-    farm, hold = farm_of(request), holder_of(request)
+    farm, reserve_bytes = farm_of(request), byte_reserver_of(request)
     target = f"/v1/a11y?format=json&timeout_s={A11Y_WALK_S:g}"
     reply = await farm.guests.run(
-        access, lambda guest: guest.request("GET", target, timeout_s=A11Y_WALK_S + EXEC_GRACE_S, hold=hold)
+        access,
+        lambda guest: guest.request("GET", target, timeout_s=A11Y_WALK_S + EXEC_GRACE_S, reserve_bytes=reserve_bytes),
     )
-    await farm.guests.checked(access, reply)
+    await farm.guests.raise_for_error(access, reply)
     try:
         elements = _ELEMENTS.validate_python(json.loads(reply.content)["elements"])
         return [wire.A11yElement.model_validate({k: v for k, v in e.items() if k in _A11Y_FIELDS}) for e in elements]
     except (ValueError, KeyError, TypeError, ValidationError) as error:
-        raise FarmError(
+        raise ApiError(
             ErrorCode.GUEST_ERROR, f"the accessibility tree is not what the protocol says: {error}"
         ) from error
 
@@ -102,17 +103,17 @@ async def a11y(lease_id: str, request: Request, access: Leased) -> list[wire.A11
 @router.post("/execute", operation_id="execute")
 async def execute(lease_id: str, body: wire.ExecRequest, request: Request, access: Leased) -> wire.ExecReply:
     """Run a program inside the desktop."""
-    farm, hold = farm_of(request), holder_of(request)
+    farm, reserve_bytes = farm_of(request), byte_reserver_of(request)
     headers = {"content-type": "application/json"}
     content = body.model_dump_json().encode()
     timeout_s = body.timeout_s + EXEC_GRACE_S
     reply = await farm.guests.run(
         access,
         lambda guest: guest.request(
-            "POST", "/v1/exec", timeout_s=timeout_s, headers=headers, content=content, hold=hold
+            "POST", "/v1/exec", timeout_s=timeout_s, headers=headers, content=content, reserve_bytes=reserve_bytes
         ),
     )
-    await farm.guests.checked(access, reply)
+    await farm.guests.raise_for_error(access, reply)
     answer = json.loads(reply.content)
     timed_out = bool(answer.get("timed_out", False))
     return wire.ExecReply(
@@ -135,7 +136,9 @@ async def set_clock(lease_id: str, body: wire.ClockRequest, request: Request, ac
     return await _clock(request, access, "POST", {"time_s": body.time.timestamp() if body.time else None})
 
 
-async def _clock(request: Request, access: Access, method: str, body: dict[str, float | None] | None) -> wire.ClockView:
+async def _clock(
+    request: Request, access: LeaseAccess, method: str, body: dict[str, float | None] | None
+) -> wire.ClockView:
     farm = farm_of(request)
     content = None if body is None else json.dumps(body).encode()
     headers = {"content-type": "application/json"}
@@ -143,12 +146,12 @@ async def _clock(request: Request, access: Access, method: str, body: dict[str, 
         access,
         lambda guest: guest.request(method, "/v1/clock", timeout_s=CALL_TIMEOUT_S, headers=headers, content=content),
     )
-    await farm.guests.checked(access, reply)
+    await farm.guests.raise_for_error(access, reply)
     try:
         said = json.loads(reply.content)
         return wire.ClockView(time=datetime.fromtimestamp(said["time_s"], UTC), declared=said["declared"])
     except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise FarmError(ErrorCode.GUEST_ERROR, f"the clock is not what the protocol says: {error}") from error
+        raise ApiError(ErrorCode.GUEST_ERROR, f"the clock is not what the protocol says: {error}") from error
 
 
 @router.put("/files", operation_id="write_file", status_code=204)
@@ -162,19 +165,19 @@ async def write_file(
     reply = await farm.guests.run(
         access, lambda guest: guest.request("PUT", target, timeout_s=CALL_TIMEOUT_S, content=content)
     )
-    await farm.guests.checked(access, reply)
+    await farm.guests.raise_for_error(access, reply)
     return Response(status_code=204)
 
 
 @router.get("/files", operation_id="read_file", response_class=Response)
 async def read_file(lease_id: str, path: AbsolutePath, request: Request, access: Leased) -> Response:
     """The bytes of a file inside the desktop."""
-    farm, hold = farm_of(request), holder_of(request)
+    farm, reserve_bytes = farm_of(request), byte_reserver_of(request)
     target = "/v1/files?" + urlencode({"path": path})
     reply = await farm.guests.run(
-        access, lambda guest: guest.request("GET", target, timeout_s=CALL_TIMEOUT_S, hold=hold)
+        access, lambda guest: guest.request("GET", target, timeout_s=CALL_TIMEOUT_S, reserve_bytes=reserve_bytes)
     )
-    await farm.guests.checked(access, reply)
+    await farm.guests.raise_for_error(access, reply)
     return _in_parts(reply.content, 200, {"content-type": "application/octet-stream"})
 
 
@@ -184,19 +187,24 @@ async def health(lease_id: str, request: Request, access: LeasedUnfenced) -> wir
     return await farm_of(request).guests.health(access)
 
 
-async def _pass_through(lease_id: str, path: str, request: Request, access: Access) -> Response:
+async def _pass_through(lease_id: str, path: str, request: Request, access: LeaseAccess) -> Response:
     """One of the agent's OSWorld routes, request and answer unchanged."""
     parts = path.split("/")
     if "" in parts or ".." in parts or "." in parts or (parts[0] == "v1" and path not in OPEN_V1):
-        raise FarmError(ErrorCode.NOT_FOUND, f"the guest route /{path} is not passed through")
-    farm, hold = farm_of(request), holder_of(request)
+        raise ApiError(ErrorCode.NOT_FOUND, f"the guest route /{path} is not passed through")
+    farm, reserve_bytes = farm_of(request), byte_reserver_of(request)
     target = "/" + quote(path) + (f"?{request.url.query}" if request.url.query else "")
     headers = {"content-type": request.headers["content-type"]} if "content-type" in request.headers else {}
     content = await request.body()
     reply = await farm.guests.run(
         access,
         lambda guest: guest.request(
-            request.method, target, timeout_s=PASS_TIMEOUT_S, headers=headers, content=content, hold=hold
+            request.method,
+            target,
+            timeout_s=PASSTHROUGH_TIMEOUT_S,
+            headers=headers,
+            content=content,
+            reserve_bytes=reserve_bytes,
         ),
     )
     kept = {k: v for k, v in reply.headers.items() if k in ("content-type", "content-disposition")}
@@ -244,18 +252,18 @@ async def tunnel(socket: WebSocket, lease_id: str) -> None:
         farm.guests.client(access)
         text = socket.query_params.get("port", "")
         if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) < 65536:
-            raise FarmError(ErrorCode.INVALID, "port: a number from 1 to 65535 is needed")
+            raise ApiError(ErrorCode.INVALID, "port: a number from 1 to 65535 is needed")
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
                 dialled = await farm.provider.dial(access.slot.desktop_id, int(text))
         except CapabilityMissing as error:
-            raise from_provider(error) from error
+            raise from_provider_error(error) from error
         except (DesktopGone, ProviderError, OSError, TimeoutError) as error:
-            raise FarmError(
+            raise ApiError(
                 ErrorCode.GUEST_ERROR, f"nothing answers on port {text} inside the desktop: {error}"
             ) from error
-    except FarmError as error:
-        await refuse(socket, error)
+    except ApiError as error:
+        await deny_websocket(socket, error)
         return
     dialled.setblocking(False)
     reader, writer = await asyncio.open_connection(sock=dialled)

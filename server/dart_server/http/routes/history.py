@@ -12,7 +12,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from dart_server import wire
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.http.dependencies import Reader, farm_of
 from dart_server.keys import Principal, Scope
 from dart_server.wire import ErrorCode
@@ -90,5 +90,5 @@ async def list_desktop_events(
     owner = _whose(principal)
     found = await farm.repository.events(after, limit, before=before, kind=kind, desktop_id=desktop_id, owner=owner)
     if not found and not await farm.repository.events(0, 1, desktop_id=desktop_id, owner=owner):
-        raise FarmError(ErrorCode.NOT_FOUND, f"there is no desktop {desktop_id}")
+        raise ApiError(ErrorCode.NOT_FOUND, f"there is no desktop {desktop_id}")
     return found

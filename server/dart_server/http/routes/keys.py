@@ -10,7 +10,7 @@ from dart_server.http.dependencies import Admin, farm_of
 router = APIRouter(prefix="/v1/keys", tags=["keys"])
 
 
-@router.post("", operation_id="make_key", status_code=201)
+@router.post("", operation_id="create_key", status_code=201)
 async def make(body: wire.KeyRequest, request: Request, principal: Admin) -> wire.NewKey:
     """Make a key. The answer is the only one that has its secret."""
     return await farm_of(request).keys.make(body)

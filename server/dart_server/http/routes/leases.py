@@ -6,21 +6,21 @@ from fastapi import APIRouter, Request, Response
 
 from dart_server import wire
 from dart_server.http.dependencies import Leased, Reader, Tenant, farm_of
-from dart_server.http.routes.claims import while_connected
+from dart_server.http.routes.claims import cancel_on_disconnect
 
 router = APIRouter(prefix="/v1/leases", tags=["leases"])
 
 
-@router.post("", operation_id="claim_lease")
+@router.post("", operation_id="create_lease")
 async def claim(body: wire.LeaseRequest, request: Request, principal: Tenant) -> wire.Lease:
     """Claim a desktop; waits up to `wait_s`. A caller that hangs up while it waits leaves the queue."""
-    return await while_connected(request, farm_of(request).claims.claim_one(body, principal))
+    return await cancel_on_disconnect(request, farm_of(request).claims.claim_and_wait(body, principal))
 
 
 @router.get("", operation_id="list_leases")
 async def list_leases(request: Request, principal: Reader) -> list[wire.LeaseView]:
     """The active leases that the caller may see."""
-    return [lease.view() for lease in farm_of(request).leases.active if principal.may_touch(lease.owner)]
+    return [lease.view() for lease in farm_of(request).leases.active if principal.may_access(lease.owner)]
 
 
 @router.get("/{lease_id}", operation_id="get_lease")

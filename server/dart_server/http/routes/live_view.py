@@ -14,9 +14,9 @@ from dart_server import wire
 from dart_server.clock import utc
 from dart_server.dashboard.novnc import CURE
 from dart_server.dashboard.tickets import TICKET_S
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.http.dependencies import LeasedUnfenced, Tenant, farm_of
-from dart_server.http.routes.claims import while_connected
+from dart_server.http.routes.claims import cancel_on_disconnect
 from dart_server.wire import ErrorCode, LeaseState
 
 router = APIRouter(prefix="/v1/leases", tags=["leases"])
@@ -29,7 +29,7 @@ async def open_live_view(lease_id: str, request: Request, principal: Tenant) -> 
     farm = farm_of(request)
     lease = await farm.leases.find(lease_id, principal)
     if lease.state is not LeaseState.ACTIVE:
-        raise FarmError(ErrorCode.LEASE_EXPIRED, f"the lease {lease_id} has ended")
+        raise ApiError(ErrorCode.LEASE_EXPIRED, f"the lease {lease_id} has ended")
     board = farm.dashboard
     return wire.LiveViewTicket(
         path=f"/dashboard/#/leases/{lease_id}",
@@ -39,15 +39,15 @@ async def open_live_view(lease_id: str, request: Request, principal: Tenant) -> 
     )
 
 
-@router.get("/{lease_id}/inputs", operation_id="listen_to_person")
-async def listen_to_person(
+@router.get("/{lease_id}/inputs", operation_id="get_human_inputs")
+async def get_human_inputs(
     request: Request,
     access: LeasedUnfenced,
     after: Annotated[int, Query(ge=0)] = 0,
     wait_s: Annotated[float, Query(ge=0, le=MOST_WAIT_S)] = 0.0,
-) -> wire.PersonInputs:
+) -> wire.HumanInputs:
     """What a person who took over does, since somebody listens here; at once, or when there is something, or after `wait_s`."""
     farm, lease_id = farm_of(request), access.lease.lease_id
-    inputs, missed = await while_connected(request, farm.dashboard.inputs.listen(lease_id, after, wait_s))
+    inputs, missed = await cancel_on_disconnect(request, farm.dashboard.inputs.listen(lease_id, after, wait_s))
     controlled = farm.dashboard.controls.of(lease_id) is not None
-    return wire.PersonInputs(inputs=inputs, missed=missed, controlled=controlled, now=utc(farm.clock.time()))
+    return wire.HumanInputs(inputs=inputs, missed=missed, controlled=controlled, now=utc(farm.clock.time()))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from dart_server import wire
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.http.dependencies import Leased, Reader, Tenant, farm_of
 from dart_server.keys import Principal, Scope
-from dart_server.records import SHARED, SnapshotRecord
+from dart_server.records import SHARED_OWNER, SnapshotRecord
 from dart_server.wire import ErrorCode
 
 router = APIRouter(prefix="/v1", tags=["snapshots"])
@@ -37,7 +37,7 @@ async def get_snapshot(name: str, request: Request, principal: Reader) -> wire.S
     snapshots = farm_of(request).snapshots
     record = snapshots.find(name, principal.key_id)
     if record is None or not _may_see(principal, record):
-        raise FarmError(ErrorCode.NOT_FOUND, f"there is no snapshot {name}")
+        raise ApiError(ErrorCode.NOT_FOUND, f"there is no snapshot {name}")
     return snapshots.view(record)
 
 
@@ -49,13 +49,13 @@ async def delete(name: str, request: Request, principal: Tenant) -> Response:
     The farm's own need scope `admin`."""
     farm = farm_of(request)
     record = farm.snapshots.find(name, principal.key_id)
-    if record is not None and record.owner == SHARED:
+    if record is not None and record.owner == SHARED_OWNER:
         principal.require(Scope.ADMIN)
-    elif record is None or not principal.may_touch(record.owner):
+    elif record is None or not principal.may_access(record.owner):
         return Response(status_code=204)
     await farm.snapshots.delete(record)
     return Response(status_code=204)
 
 
 def _may_see(principal: Principal, record: SnapshotRecord) -> bool:
-    return record.owner == SHARED or principal.may_touch(record.owner)
+    return record.owner == SHARED_OWNER or principal.may_access(record.owner)

@@ -45,19 +45,19 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One need of the host; `cure` is empty when `ok`."""
+    """One need of the host; `fix` is empty when `ok`."""
 
     name: str
     ok: bool
     detail: str
-    cure: str = ""
+    fix: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def connect(timeout_s: int = CALL_TIMEOUT_S) -> Any:
-    """A client of the engine that answers. Raises CapabilityMissing with the cure."""
+    """A client of the engine that answers. Raises CapabilityMissing with the fix."""
     try:
         import docker
     except ImportError as error:
@@ -103,11 +103,11 @@ def _bounds_disk(info: dict[str, Any]) -> bool:
     return info.get("Driver") == "overlay2" and nearest is not None and nearest[2] == "xfs" and "prjquota" in nearest[3]
 
 
-def examine() -> list[Check]:
-    """What desktops in containers need of this host, in the order in which to cure it."""
+def run_checks() -> list[Check]:
+    """What desktops in containers need of this host, in the order in which to fix it."""
     inside = rlimits.has_capability(_CAP_SYS_ADMIN)
-    cure = "run the farm as root: the control channel enters the desktops' network namespaces"
-    checks = [Check("privilege", inside, "root" if inside else "not root", "" if inside else cure)]
+    fix = "run the farm as root: the control channel enters the desktops' network namespaces"
+    checks = [Check("privilege", inside, "root" if inside else "not root", "" if inside else fix)]
     try:
         client = connect()
     except ProviderError as error:
@@ -124,8 +124,8 @@ def examine() -> list[Check]:
         checks.append(Check("system-call filter", False, "the engine has no seccomp", "install one that has it"))
     lacking = {"memory", "pids", "cpus"} - has.limits
     if lacking:
-        cure = "enable these control groups on the kernel command line"
-        checks.append(Check("limits", False, f"the engine cannot bound {', '.join(sorted(lacking))}", cure))
+        fix = "enable these control groups on the kernel command line"
+        checks.append(Check("limits", False, f"the engine cannot bound {', '.join(sorted(lacking))}", fix))
     return checks
 
 
@@ -137,10 +137,10 @@ class Engine:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="engine")
 
     async def start(self) -> EngineFacts:
-        """Connect, and refuse a host that lacks something. Raises CapabilityMissing with the cure."""
-        for check in await self._thread(examine):
+        """Connect, and refuse a host that lacks something. Raises CapabilityMissing with the fix."""
+        for check in await self._thread(run_checks):
             if not check.ok:
-                raise CapabilityMissing(f"{check.name}: {check.detail}", hint=check.cure)
+                raise CapabilityMissing(f"{check.name}: {check.detail}", hint=check.fix)
         if self._client is None:
             self._client = await self._thread(connect)
         return await self.run(facts)

@@ -48,7 +48,7 @@ def address(given: str | None) -> str:
 
 
 def connect(uri: str | None) -> Any:
-    """A connection that answers. Raises CapabilityMissing with the cure."""
+    """A connection that answers. Raises CapabilityMissing with the fix."""
     try:
         import libvirt
     except ImportError as error:
@@ -77,15 +77,15 @@ def facts(connection: Any) -> HostFacts:
     )
 
 
-def examine(uri: str | None) -> list[Check]:
-    """What desktops in machines need of this host, in the order in which to cure it."""
+def run_checks(uri: str | None) -> list[Check]:
+    """What desktops in machines need of this host, in the order in which to fix it."""
     checks = []
     if platform.machine() != "x86_64":
-        cure = "run the farm on an x86-64 host"
-        checks.append(Check("processor", False, f"{platform.machine()} hosts are not supported by this provider", cure))
+        fix = "run the farm on an x86-64 host"
+        checks.append(Check("processor", False, f"{platform.machine()} hosts are not supported by this provider", fix))
     missing = shutil.which("qemu-img") is None
-    cure = "install it: `sudo apt-get install qemu-utils`" if missing else ""
-    checks.append(Check("qemu-img", not missing, "not found" if missing else "found", cure))
+    fix = "install it: `sudo apt-get install qemu-utils`" if missing else ""
+    checks.append(Check("qemu-img", not missing, "not found" if missing else "found", fix))
     try:
         connection = connect(uri)
     except ProviderError as error:
@@ -120,10 +120,10 @@ class Engine:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="libvirt")
 
     async def start(self) -> HostFacts:
-        """Connect, and refuse a host that lacks something. Raises CapabilityMissing with the cure."""
-        for check in await self.thread(lambda: examine(self._uri)):
+        """Connect, and refuse a host that lacks something. Raises CapabilityMissing with the fix."""
+        for check in await self.thread(lambda: run_checks(self._uri)):
             if not check.ok:
-                raise CapabilityMissing(f"{check.name}: {check.detail}", hint=check.cure)
+                raise CapabilityMissing(f"{check.name}: {check.detail}", hint=check.fix)
         if self._connection is None:
             self._connection = await self.thread(lambda: connect(self._uri))
         return await self.run(facts)

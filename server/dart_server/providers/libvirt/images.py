@@ -28,21 +28,21 @@ class MachineImage:
 
 
 def find(images_dir: Path, name: str) -> MachineImage:
-    """Look an image up by name. Raises ImageMissing with the cure."""
-    cure = f"make its disk: `dart-farm images build {name} --artefact qcow2`, or add one: `dart-farm images add {name} FILE`"
+    """Look an image up by name. Raises ImageMissing with the fix."""
+    fix = f"make its disk: `dart-farm images build {name} --artefact qcow2`, or add one: `dart-farm images add {name} FILE`"
     place = (images_dir / name / "current").resolve()
     if not IMAGE_PATTERN.fullmatch(name) or not place.is_relative_to(images_dir.resolve()):
-        raise ImageMissing(f"there is no image {name!r} in {images_dir}", hint=cure)
+        raise ImageMissing(f"there is no image {name!r} in {images_dir}", hint=fix)
     try:
         manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
         digest, ours = str(manifest["digest"]), bool(manifest.get("guest_digest"))
         files = {kind: place / Path(str(facts["file"])).name for kind, facts in manifest.get("artefacts", {}).items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ImageMissing(f"there is no image {name!r} in {images_dir} ({error})", hint=cure) from error
+        raise ImageMissing(f"there is no image {name!r} in {images_dir} ({error})", hint=fix) from error
     if not re.fullmatch(r"(sha256:)?[0-9a-f]{12,64}", digest):
-        raise ImageMissing(f"the manifest of image {name!r} has a malformed digest", hint=cure)
+        raise ImageMissing(f"the manifest of image {name!r} has a malformed digest", hint=fix)
     disk = files.get("qcow2")
     if disk is None or not disk.is_file():
-        raise ImageMissing(f"the image {name!r} has no disk for virtual machines", hint=cure)
+        raise ImageMissing(f"the image {name!r} has no disk for virtual machines", hint=fix)
     told = digest if digest.startswith("sha256:") else f"sha256:{digest}"
     return MachineImage(disk, files.get("kernel"), files.get("initrd"), told, ours)

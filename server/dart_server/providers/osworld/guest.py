@@ -60,7 +60,7 @@ class OsworldGuest(GuestServer):
     async def close(self) -> None:
         """Close every connection, at both ends."""
         await super().close()
-        await self._guest.hang_up()
+        await self._guest.close_connections()
 
     async def answer(self, method: str, target: str, kind: str, body: bytes) -> Reply:
         """Everything but the channel."""

@@ -204,14 +204,14 @@ def _command(places: HostdPlaces) -> list[str]:
     if os.geteuid() == 0:
         return command
     sudo = shutil.which("sudo")
-    cure = "run as root, or allow this user to sudo without a password"
+    fix = "run as root, or allow this user to sudo without a password"
     if sudo is None:
-        raise CapabilityMissing("live desktops need root, and there is no sudo here", hint=cure)
+        raise CapabilityMissing("live desktops need root, and there is no sudo here", hint=fix)
     asked = subprocess.run(
         [sudo, "-n", "true"], capture_output=True, stdin=subprocess.DEVNULL, start_new_session=True, check=False
     )
     if asked.returncode != 0:
-        raise CapabilityMissing("live desktops need root, and sudo asks for a password", hint=cure)
+        raise CapabilityMissing("live desktops need root, and sudo asks for a password", hint=fix)
     return [sudo, "-n", *command]
 
 

@@ -15,7 +15,7 @@ from dart_server.dashboard.attempts import (
     Attempts,
     network_of,
 )
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.http.app import create_app
 
 
@@ -23,7 +23,7 @@ def refused(attempts: Attempts, host: str | None) -> float | None:
     """Seconds to wait; None for a try that was let through, and fails."""
     try:
         attempts.begin(host)
-    except FarmError as error:
+    except ApiError as error:
         return error.retry_after_s if error.status == 429 else -1.0
     return None
 

@@ -14,7 +14,7 @@ from farm_harness import Api, ManualClock
 from dart_server.dashboard import live, rfb
 from dart_server.dashboard.control import IDLE_S
 from dart_server.dashboard.live import LiveView
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.keys import Scope
 from dart_server.records import LeaseRecord
 from dart_server.wire import ErrorCode
@@ -60,7 +60,7 @@ class Viewer:
         board = api.farm.dashboard
         self.clock = clock
         self.socket = FakeSocket()
-        self.ended: FarmError | None = None
+        self.ended: ApiError | None = None
         self.session_ended = asyncio.Event()
         board.views.add(view)
         serving = LiveView(
@@ -88,7 +88,7 @@ class Viewer:
 
 
 async def leased(api: Api) -> tuple[dict[str, Any], LeaseRecord]:
-    lease = await api.claim(shape=SHAPE, ttl_s=3600)
+    lease = await api.create_lease(shape=SHAPE, ttl_s=3600)
     return lease, api.farm.leases.active[0]
 
 
@@ -139,7 +139,7 @@ async def test_a_view_follows_a_reset_and_ends_with_its_lease(api: Api, clock: M
     await viewer.until(lambda: len(viewer.socket.sent) > count + 1)
     viewer.socket.say(CHANGES)
     await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")
-    other = await api.claim(shape=SHAPE)
+    other = await api.create_lease(shape=SHAPE)
     assert other["desktop_id"]
     await viewer.until(viewer.task.done)
     assert viewer.socket.closed == (live.OVER, "the lease has ended")
@@ -150,7 +150,7 @@ async def test_a_view_ends_with_its_right_and_with_nonsense(api: Api, clock: Man
     _, record = await leased(api)
     viewer, other = Viewer(api, record, clock), Viewer(api, record, clock, "view-00000002")
     await viewer.greeted()
-    viewer.ended = FarmError(ErrorCode.UNAUTHENTICATED, "the session has ended")
+    viewer.ended = ApiError(ErrorCode.UNAUTHENTICATED, "the session has ended")
     await viewer.until(viewer.task.done, 1.0)
     assert viewer.socket.closed == (live.LOST, "the session has ended")
     other.socket.say(b"GET / HTTP/1.1\r\n")

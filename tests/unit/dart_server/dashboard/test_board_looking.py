@@ -32,7 +32,7 @@ async def act(api: Api, lease: dict[str, Any], *events: dict[str, Any], encoding
 
 async def test_an_admin_sees_all_a_tenant_its_own_and_totals(api: Api, page: Page) -> None:
     mine, theirs = await tenant(api, "mine"), await tenant(api, "theirs")
-    lease, other = await mine.claim(shape=SHAPE), await theirs.claim(shape=SHAPE)
+    lease, other = await mine.create_lease(shape=SHAPE), await theirs.create_lease(shape=SHAPE)
     await page.log_in(mine.key)
     seen = (await page.get("/overview")).json()
     assert [one["desktop_id"] for one in seen["desktops"]] == [lease["desktop_id"]]
@@ -50,7 +50,7 @@ async def test_an_admin_sees_all_a_tenant_its_own_and_totals(api: Api, page: Pag
 
 
 async def test_a_reader_looks_at_nothing_of_others_and_changes_nothing(api: Api, page: Page) -> None:
-    reader, lease = await tenant(api, "reader", Scope.READ), await api.claim(shape=SHAPE)
+    reader, lease = await tenant(api, "reader", Scope.READ), await api.create_lease(shape=SHAPE)
     await page.log_in(reader.key)
     seen = (await page.get("/overview")).json()
     assert (seen["desktops"], seen["leases"], seen["leases_active"]) == ([], [], 1)
@@ -64,7 +64,7 @@ async def test_a_reader_looks_at_nothing_of_others_and_changes_nothing(api: Api,
 async def test_a_small_picture_is_shared_changes_with_the_screen_and_ends_with_the_lease(
     api: Api, admin: Page, clock: ManualClock
 ) -> None:
-    lease = await api.claim(shape=SHAPE)
+    lease = await api.create_lease(shape=SHAPE)
     path = f"/desktops/{lease['desktop_id']}/picture"
     first = await admin.get(path)
     assert first.headers["content-type"] == "image/jpeg"
@@ -85,7 +85,7 @@ async def test_a_small_picture_is_shared_changes_with_the_screen_and_ends_with_t
 
 
 async def test_a_picture_that_a_reset_overtakes_is_dropped(api: Api, clock: ManualClock) -> None:
-    lease = await api.claim(shape=SHAPE)
+    lease = await api.create_lease(shape=SHAPE)
     record = api.farm.leases.active[0]
     camera = api.farm.dashboard.cameras.of(record)
     looking = asyncio.ensure_future(camera.picture(0))
@@ -93,17 +93,17 @@ async def test_a_picture_that_a_reset_overtakes_is_dropped(api: Api, clock: Manu
         await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert record.slot is not None
-    record.slot.fence += 1
+    record.slot.fencing_token += 1
     with pytest.raises(NoPicture, match="reset meanwhile"):
         await looking
-    lease["fence"] += 1
+    lease["fencing_token"] += 1
     await api.reset(lease)
     assert (await camera.picture(0)).width == 320, "the camera follows its lease through a reset"
 
 
 async def test_steps_are_replayed_with_their_pictures_and_their_owner(api: Api, page: Page, clock: ManualClock) -> None:
     mine = await tenant(api, "mine")
-    lease = await mine.claim(shape=SHAPE)
+    lease = await mine.create_lease(shape=SHAPE)
     await act(mine, lease, MOVE, PRESS, RELEASE, encoding="raw")
     await act(mine, lease, {"type": "text", "text": "x" * 1000})
     await page.log_in(mine.key)
@@ -131,7 +131,7 @@ def frame_of(width: int, height: int) -> bytes:
 
 
 async def test_the_replay_is_bounded_in_steps_and_bytes(api: Api, clock: ManualClock) -> None:
-    await api.claim(shape=SHAPE)
+    await api.create_lease(shape=SHAPE)
     lease = api.farm.leases.active[0]
     replay = Replay(clock, steps=5, nbytes=2000)
     maker = asyncio.ensure_future(replay.make_pictures())
@@ -160,7 +160,7 @@ async def test_the_replay_is_bounded_in_steps_and_bytes(api: Api, clock: ManualC
 async def test_a_step_that_is_dropped_while_its_picture_is_made_costs_nothing(
     api: Api, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await api.claim(shape=SHAPE)
+    await api.create_lease(shape=SHAPE)
     begun, go_on = threading.Event(), threading.Event()
 
     def slow_picture(_frame: bytes | bytearray) -> bytes:
@@ -184,7 +184,7 @@ async def test_a_step_that_is_dropped_while_its_picture_is_made_costs_nothing(
 
 
 async def test_frames_that_wait_to_become_pictures_are_few(api: Api, clock: ManualClock) -> None:
-    await api.claim(shape=SHAPE)
+    await api.create_lease(shape=SHAPE)
     replay = Replay(clock)
     request = wire.StepRequest(events=[wire.MoveEvent(x=1, y=1)])
     for number in range(40):
@@ -194,7 +194,7 @@ async def test_frames_that_wait_to_become_pictures_are_few(api: Api, clock: Manu
 
 
 async def test_samples_tell_of_the_farm_the_host_and_what_was_slow(api: Api, admin: Page, clock: ManualClock) -> None:
-    lease = await api.claim(shape=SHAPE)
+    lease = await api.create_lease(shape=SHAPE)
     await act(api, lease)
     await clock.advance(INTERVAL_S)
     latest = (await admin.get("/samples")).json()[-1]
@@ -244,7 +244,7 @@ async def test_the_page_may_run_its_own_modules_and_nothing_else(api: Api, page:
 async def test_the_queue_shows_who_waits_to_those_who_may_see_it(api: Api, page: Page) -> None:
     mine, theirs = await tenant(api, "mine"), await tenant(api, "theirs")
     for _ in range(api.farm.settings.max_desktops):
-        await mine.claim(shape=SHAPE)
+        await mine.create_lease(shape=SHAPE)
     body = {"client_request_id": "waits-for-two", "shape": SHAPE, "count": 2, "priority": -3}
     assert (await mine.call("POST", "/v1/claims", json=body)).status_code == 202
     await page.log_in(mine.key)
@@ -258,7 +258,7 @@ async def test_the_queue_shows_who_waits_to_those_who_may_see_it(api: Api, page:
 
 async def test_an_admin_sets_a_desktop_aside_and_lets_it_go(api: Api, page: Page) -> None:
     mine = await tenant(api, "mine")
-    lease = await mine.claim(shape=SHAPE)
+    lease = await mine.create_lease(shape=SHAPE)
     path = f"/desktops/{lease['desktop_id']}"
     await page.log_in(mine.key)
     assert not (await page.get(path)).json()["may_quarantine"]

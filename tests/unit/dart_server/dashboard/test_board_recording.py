@@ -32,7 +32,7 @@ async def ticket_of(api: Api, lease: dict[str, Any]) -> dict[str, Any]:
 
 async def test_a_ticket_logs_in_once_with_the_rights_of_its_key(api: Api, page: Page) -> None:
     theirs = await tenant(api, "theirs")
-    lease, foreign = await theirs.claim(shape=SHAPE), await api.claim(shape=SHAPE)
+    lease, foreign = await theirs.create_lease(shape=SHAPE), await api.create_lease(shape=SHAPE)
     told = await ticket_of(theirs, lease)
     assert told["path"] == f"/dashboard/#/leases/{lease['lease_id']}"
     assert theirs.key not in str(told)
@@ -47,7 +47,7 @@ async def test_a_ticket_logs_in_once_with_the_rights_of_its_key(api: Api, page: 
 
 async def test_a_ticket_ends_with_its_time_and_with_its_key(api: Api, page: Page, clock: ManualClock) -> None:
     theirs = await tenant(api, "theirs")
-    lease = await theirs.claim(shape=SHAPE, ttl_s=3000)
+    lease = await theirs.create_lease(shape=SHAPE, ttl_s=3000)
     late, keyless = await ticket_of(theirs, lease), await ticket_of(theirs, lease)
     (key,) = [one for one in await api.farm.repository.keys() if one.name == "theirs"]
     await api.farm.keys.revoke(key.key_id)
@@ -58,7 +58,7 @@ async def test_a_ticket_ends_with_its_time_and_with_its_key(api: Api, page: Page
 
 
 async def test_no_live_view_of_a_lease_that_has_ended(api: Api) -> None:
-    lease = await api.claim(shape=SHAPE)
+    lease = await api.create_lease(shape=SHAPE)
     await api.farm.leases.release(lease["lease_id"], await api.farm.keys.principal(f"Bearer {api.key}"))
     reply = await api.client.post(
         f"/v1/leases/{lease['lease_id']}/live-view", headers={"authorization": f"Bearer {api.key}"}
@@ -67,7 +67,7 @@ async def test_no_live_view_of_a_lease_that_has_ended(api: Api) -> None:
 
 
 async def test_the_holder_hears_what_a_person_does(api: Api, clock: ManualClock) -> None:
-    lease = await api.claim(shape=SHAPE)
+    lease = await api.create_lease(shape=SHAPE)
     controls = api.farm.dashboard.controls
     record = api.farm.leases.active[0]
     path = f"/v1/leases/{lease['lease_id']}/inputs"
@@ -106,7 +106,7 @@ async def test_the_holder_hears_what_a_person_does(api: Api, clock: ManualClock)
 
 
 async def test_only_the_holder_of_the_lease_hears(api: Api) -> None:
-    lease, other = await api.claim(shape=SHAPE), await tenant(api, "other")
+    lease, other = await api.create_lease(shape=SHAPE), await tenant(api, "other")
     path = f"/v1/leases/{lease['lease_id']}/inputs"
     for headers in ({"authorization": f"Bearer {api.key}"}, held(other, lease)):
         assert (await api.client.get(path, headers=headers)).status_code in (403, 404)
@@ -128,8 +128,8 @@ async def test_a_tape_is_bounded_and_forgotten(clock: ManualClock, monkeypatch: 
 
 
 async def test_a_look_is_no_step_of_the_replay(api: Api, admin: Page) -> None:
-    lease = await api.claim(shape=SHAPE)
-    headers = {**held(api, lease), "X-Dart-Fence": str(lease["fence"])}
+    lease = await api.create_lease(shape=SHAPE)
+    headers = {**held(api, lease), "X-Dart-Fencing-Token": str(lease["fencing_token"])}
     for body in ({}, {"settle": {"quiet_ms": 0}}, {"events": [{"type": "move", "x": 1, "y": 1}]}):
         reply = await api.client.post(f"/v1/leases/{lease['lease_id']}/step", headers=headers, json=body)
         assert reply.status_code == 200

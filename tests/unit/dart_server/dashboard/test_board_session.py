@@ -7,7 +7,7 @@ from dashboard_pages import HOST, Page
 from farm_harness import Api, ManualClock
 
 from dart_server.dashboard.sessions import IDLE_S, MOST_PER_KEY, MOST_SESSIONS, SESSION_S, Sessions, check_origin
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.keys import Scope
 
 
@@ -56,7 +56,7 @@ async def test_a_session_ends_when_nobody_uses_it_and_after_its_day(api: Api, ad
 
 
 async def test_requests_of_other_pages_change_nothing(api: Api, admin: Page) -> None:
-    lease = await api.claim(shape={"resolution": [320, 240]})
+    lease = await api.create_lease(shape={"resolution": [320, 240]})
     path = f"/leases/{lease['lease_id']}/release"
     for origin in ("http://evil.example", "null", f"http://{HOST}.evil.example"):
         assert (await admin.change("POST", path, headers={"origin": origin})).status_code == 403, origin
@@ -81,7 +81,7 @@ async def test_the_number_of_sessions_is_bounded(api: Api, clock: ManualClock) -
     assert len(sessions) == MOST_SESSIONS
     last, *_ = await sessions.log_in(api.key)
     assert len(sessions) == MOST_SESSIONS
-    with pytest.raises(FarmError, match="has ended"):
+    with pytest.raises(ApiError, match="has ended"):
         await sessions.require(first)
     assert (await sessions.require(last))[1].scope.value == "admin"
 
@@ -95,7 +95,7 @@ async def test_who_logs_in_again_and_again_ends_only_its_own_sessions(api: Api, 
         last, *_ = await sessions.log_in(tenant)
     assert len(sessions) == 1 + MOST_PER_KEY
     assert session.ended.is_set()
-    with pytest.raises(FarmError, match="has ended"):
+    with pytest.raises(ApiError, match="has ended"):
         await sessions.require(first)
     assert (await sessions.require(admins))[1].scope is Scope.ADMIN
     assert (await sessions.require(last))[1].scope is Scope.LEASE
@@ -103,6 +103,6 @@ async def test_who_logs_in_again_and_again_ends_only_its_own_sessions(api: Api, 
 
 @pytest.mark.parametrize("origin", ["", "null", "http://", "http://[", "ftp://farm:1", "http://farm:2"])
 def test_an_origin_is_this_farm_or_refused(origin: str) -> None:
-    with pytest.raises(FarmError):
+    with pytest.raises(ApiError):
         check_origin({"origin": origin, "host": "farm:1"})
     assert check_origin({"origin": "https://farm:1", "host": "farm:1"}) == "https"

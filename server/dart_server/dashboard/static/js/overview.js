@@ -149,10 +149,10 @@ export function overviewPage(place, session) {
         shortId(one.lease_id), one.owner, one.desktop_id ? link(`#/desktops/${one.desktop_id}`, shortId(one.desktop_id)) : "–",
         duration(one.age_s), duration(one.left_s), Object.entries(one.labels).map((pair) => pair.join("=")).join(" ") || "–"] })));
       queue.fill((now.queue ?? []).map((one) => ({ key: one.claim_id, cells: [
-        String(one.position + 1), one.owner, one.wants, duration(one.age_s), one.waits_for === "quota" ? "its quota" : "a desktop", String(one.priority)] })));
+        String(one.position + 1), one.owner, one.wants, duration(one.age_s), one.waiting_for === "quota" ? "its quota" : "a desktop", String(one.priority)] })));
       pools.fill((now.pools ?? []).map((one) => ({ key: one.name, cells: [
-        one.name, one.what, `${one.ready} of ${one.warm}`, `${one.standby} of ${one.standby_wanted}`, String(one.making), String(one.leased),
-        one.hits + one.misses ? `${Math.round(100 * one.hits / (one.hits + one.misses))} %` : "–", one.held_back ?? "–"] })));
+        one.name, one.what, `${one.ready} of ${one.warm}`, `${one.standby} of ${one.standby_desired}`, String(one.creating), String(one.leased),
+        one.hits + one.misses ? `${Math.round(100 * one.hits / (one.hits + one.misses))} %` : "–", one.in_backoff ?? "–"] })));
       meters.snapshots.set(farm.snapshot_bytes / farm.snapshot_quota_bytes, `${farm.snapshots} with ${bytes(farm.snapshot_bytes)} of ${bytes(farm.snapshot_quota_bytes)}`);
       silent = false;
     } catch (error) {

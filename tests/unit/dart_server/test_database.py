@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from database_fixtures import SHAPE, lease, slot
 from farm_harness import ManualClock
-from ledger_parts import SHAPE, lease, slot
 from sqlalchemy.exc import IntegrityError
 
-from dart_server.database.repository import EventNote, Repository
-from dart_server.database.retention import DAY_S, EVENTS, EVERY_S, OTHERS, Retention
+from dart_server.database.repository import NewEvent, Repository
+from dart_server.database.retention import BATCH_ROWS, DAY_S, EVENTS, EVERY_S, Retention
 from dart_server.database.write_queue import Database
 from dart_server.records import PoolRecord, SnapshotRecord
 from dart_server.wire import DesktopState, LeaseState
@@ -68,8 +68,8 @@ async def test_pools_are_put_replaced_and_deleted_by_name(repository: Repository
 
 async def test_events_are_found_by_desktop_lease_and_kind(repository: Repository) -> None:
     for number in range(3):
-        repository.add_event(EventNote("a", f"desktop_{number}", "lease_1", data={"n": number}))
-    repository.add_event(EventNote("b", "desktop_1", "lease_2"))
+        repository.add_event(NewEvent("a", f"desktop_{number}", "lease_1", data={"n": number}))
+    repository.add_event(NewEvent("b", "desktop_1", "lease_2"))
     found = await repository.events(0, 10)
     assert [event.kind for event in found] == ["a", "a", "a", "b"]
     assert [event.data["n"] for event in await repository.events(found[0].id, 1, lease_id="lease_1")] == [1]
@@ -81,13 +81,13 @@ async def test_events_are_found_by_desktop_lease_and_kind(repository: Repository
 async def test_the_grants_of_a_claim_are_written_all_or_none(repository: Repository) -> None:
     first, second = slot("1"), slot("2")
     await repository.add_leases([(lease("1", first, claim_id="claim_1"), first), (lease("2", second), second)])
-    (found,) = await repository.claim_leases("claim_1")
+    (found,) = await repository.leases_of_claim("claim_1")
     assert (found.lease_id, found.priority, found.gang_size, found.labels) == ("lease_1", -7, 2, {"team": "ä"})
     third, fourth = slot("3"), slot("4")
     with pytest.raises(IntegrityError):
         await repository.add_leases([(lease("3", third), third), (lease("4", fourth, request="1"), fourth)])
     assert {found.lease_id for found in await repository.active_leases()} == {"lease_1", "lease_2"}
-    assert {living.desktop_id for living in await repository.living_desktops()} == {"desktop_1", "desktop_2"}
+    assert {living.desktop_id for living in await repository.existing_desktops()} == {"desktop_1", "desktop_2"}
     assert len(await repository.events(0, 10, kind="lease_granted")) == 2
 
 
@@ -95,15 +95,15 @@ async def test_an_ended_lease_and_a_gone_desktop_are_not_living(repository: Repo
     used = slot("1")
     record = lease("1", used)
     await repository.add_lease(record, used)
-    record.state, record.fence = LeaseState.RELEASED, 4
+    record.state, record.fencing_token = LeaseState.RELEASED, 4
     repository.end_lease(record)
     used.state, used.lease_id = DesktopState.GONE, None
     repository.save_desktop(used)
     assert await repository.active_leases() == []
-    assert await repository.living_desktops() == []
+    assert await repository.existing_desktops() == []
     kept = await repository.lease("lease_1")
     assert kept is not None
-    assert (kept.state, kept.fence) == (LeaseState.RELEASED, 4)
+    assert (kept.state, kept.fencing_token) == (LeaseState.RELEASED, 4)
 
 
 async def test_what_ended_long_ago_is_forgotten_and_what_lives_is_not(
@@ -115,7 +115,7 @@ async def test_what_ended_long_ago_is_forgotten_and_what_lives_is_not(
     repository.add_setup("key_1", "a" * 64, "lease_ended", "00")
     repository.save_desktop(gone)
     gone.state = DesktopState.GONE
-    repository.save_desktop(gone, EventNote("desktop_gone", gone.desktop_id))
+    repository.save_desktop(gone, NewEvent("desktop_gone", gone.desktop_id))
     record = await repository.lease("lease_ended")
     assert record is not None
     record.state = LeaseState.RELEASED
@@ -129,8 +129,8 @@ async def test_what_ended_long_ago_is_forgotten_and_what_lives_is_not(
     assert last.kind == "lease_released", "the last event keeps the count"
     assert await repository.lease("lease_ended") is None
     assert [active.lease_id for active in await repository.active_leases()] == ["lease_kept"]
-    assert {living.desktop_id for living in await repository.living_desktops()} == {"desktop_kept", "desktop_ended"}
-    repository.add_event(EventNote("later"))
+    assert {living.desktop_id for living in await repository.existing_desktops()} == {"desktop_kept", "desktop_ended"}
+    repository.add_event(NewEvent("later"))
     assert (await repository.events(0, 10))[-1].id == last.id + 1
     again = slot("ended-again")
     await repository.add_lease(lease("ended-again", again, request="ended"), again)
@@ -138,14 +138,14 @@ async def test_what_ended_long_ago_is_forgotten_and_what_lives_is_not(
 
 async def test_forgetting_is_done_a_little_at_a_time(repository: Repository, clock: ManualClock) -> None:
     for _ in range(50):
-        repository.add_event(EventNote("old"))
+        repository.add_event(NewEvent("old"))
     await clock.advance(100.0)
-    repository.add_event(EventNote("new"))
+    repository.add_event(NewEvent("new"))
     before = clock.time() - 50.0
-    await repository.forget_events(before, 20)
+    await repository.delete_old_events(before, 20)
     assert len(await repository.events(0, 100)) == 31
     for _ in range(3):
-        await repository.forget_events(before, 20)
+        await repository.delete_old_events(before, 20)
     assert [event.kind for event in await repository.events(0, 100)] == ["new"]
 
 
@@ -175,7 +175,7 @@ async def test_a_history_of_a_bounded_length_takes_with_it_what_ended_before(
 def test_no_farm_writes_faster_than_it_forgets() -> None:
     record = Path(__file__).parents[3] / "benchmarks" / "results" / "farm_load.json"
     leases_per_s, events_of_a_lease = json.loads(record.read_text())["figures"]["leases_per_s"], 5
-    assert leases_per_s < OTHERS / EVERY_S
+    assert leases_per_s < BATCH_ROWS / EVERY_S
     assert leases_per_s * events_of_a_lease < EVENTS / EVERY_S
 
 
@@ -193,10 +193,10 @@ async def test_keys_that_ended_long_ago_are_forgotten_but_for_the_administrators
         await repository.add_key(name, name, name, scope, expires_at=expires_at)
     for name in ("revoked", "admin"):
         repository.revoke_key(name)
-    await repository.forget_keys(now - 1, 10)
+    await repository.delete_old_keys(now - 1, 10)
     assert len(await repository.keys()) == 5, "it is too early"
     await clock.advance(100.0)
-    await repository.forget_keys(clock.time() - 50, 10)
+    await repository.delete_old_keys(clock.time() - 50, 10)
     assert {key.key_id for key in await repository.keys()} == {"good", "long", "admin"}
     again = await repository.add_key("another", "admin", "admin", "admin")
     assert again.revoked_at is not None, "the secret of the farm's own key is not good again"
@@ -221,7 +221,7 @@ async def test_a_deleted_snapshot_is_kept_while_something_stands_on_it(
     repository.end_snapshot("snap_base", "deleted", "asked for")
     repository.end_snapshot("snap_used", "deleted", "asked for")
     await clock.advance(100.0)
-    await repository.forget_snapshots(clock.time(), 10)
+    await repository.delete_old_snapshots(clock.time(), 10)
     assert set(await repository.snapshot_ancestry({"snap_child", "snap_used"})) == {
         "snap_child",
         "snap_base",
@@ -231,6 +231,6 @@ async def test_a_deleted_snapshot_is_kept_while_something_stands_on_it(
     user.state = DesktopState.GONE
     repository.save_desktop(user)
     await clock.advance(100.0)
-    await repository.forget_snapshots(clock.time(), 10)
-    await repository.forget_snapshots(clock.time(), 10)
+    await repository.delete_old_snapshots(clock.time(), 10)
+    await repository.delete_old_snapshots(clock.time(), 10)
     assert await repository.snapshot_ancestry({"snap_child", "snap_base", "snap_used"}) == {}

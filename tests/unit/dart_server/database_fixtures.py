@@ -15,7 +15,7 @@ SHAPE = DesktopShape(resolution=(640, 400))
 
 
 def slot(name: str) -> Slot:
-    return Slot(f"desktop_{name}", SHAPE, "sha256:00", "sim", 1.0, state=DesktopState.LEASED, fence=3)
+    return Slot(f"desktop_{name}", SHAPE, "sha256:00", "sim", 1.0, state=DesktopState.LEASED, fencing_token=3)
 
 
 def lease(name: str, on: Slot, *, request: str | None = None, claim_id: str | None = None) -> LeaseRecord:
@@ -35,7 +35,7 @@ def lease(name: str, on: Slot, *, request: str | None = None, claim_id: str | No
         labels={"team": "ä"},
         slot=on,
         desktop_id=on.desktop_id,
-        fence=on.fence,
+        fencing_token=on.fencing_token,
         claim_id=claim_id,
         priority=-7,
         gang_size=2,

@@ -10,12 +10,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from farm_harness import until
+from farm_harness import wait_until
 
 from dart_server.clock import SystemClock
 from dart_server.database import checkpoints
-from dart_server.database.checkpoints import EVERY_COMMITS, Checkpoints
-from dart_server.database.repository import EventNote, Repository
+from dart_server.database.checkpoints import EVERY_COMMITS, CheckpointThread
+from dart_server.database.repository import NewEvent, Repository
 from dart_server.database.write_queue import Database
 
 BIG = "x" * 8000
@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 async def database(path: Path) -> AsyncIterator[Database]:
     path.parent.mkdir()
-    database = Database(f"sqlite:///{path}", sole=True)
+    database = Database(f"sqlite:///{path}", exclusive=True)
     await database.start()
     yield database
     await database.aclose()
@@ -50,7 +50,7 @@ def log_bytes(path: Path) -> int:
 
 async def write(repository: Repository, commits: int) -> None:
     for _ in range(commits):
-        await repository.add_event(EventNote("test", data={"n": BIG}))
+        await repository.add_event(NewEvent("test", data={"n": BIG}))
 
 
 @pytest.fixture
@@ -62,15 +62,15 @@ async def test_what_is_committed_comes_into_the_file_while_the_farm_lives(
     monkeypatch: pytest.MonkeyPatch, path: Path, repository: Repository
 ) -> None:
     carried: list[str] = []
-    carry = Checkpoints.carry
+    carry = CheckpointThread.checkpoint
 
-    def told(self: Checkpoints) -> None:
+    def told(self: CheckpointThread) -> None:
         carry(self)
         carried.append(threading.current_thread().name)
 
-    monkeypatch.setattr(Checkpoints, "carry", told)
+    monkeypatch.setattr(CheckpointThread, "checkpoint", told)
     await write(repository, EVERY_COMMITS)
-    await until(lambda: bool(carried))
+    await wait_until(lambda: bool(carried))
     assert carried == ["dart-checkpoints"]
     assert events_in_the_file(path) >= EVERY_COMMITS - 1
 
@@ -92,7 +92,7 @@ async def test_a_long_log_is_begun_anew_between_two_commits(
     before = log_bytes(path)
     monkeypatch.setattr(checkpoints, "LONG_PAGES", 500)
     for _ in range(3):
-        Checkpoints(path).carry()
+        CheckpointThread(path).checkpoint()
         await write(repository, 100)
     assert log_bytes(path) == before
     assert events_in_the_file(path) >= 500
@@ -108,31 +108,31 @@ async def test_somebody_who_reads_for_long_stops_neither_commits_nor_the_rest(
         reader.execute("BEGIN")
         assert reader.execute("select count(*) from events").fetchone() == (1,)
         await write(repository, EVERY_COMMITS)
-        Checkpoints(path).carry()
+        CheckpointThread(path).checkpoint()
         assert reader.execute("select count(*) from events").fetchone() == (1,)
-    Checkpoints(path).carry()
+    CheckpointThread(path).checkpoint()
     assert events_in_the_file(path) == EVERY_COMMITS + 1
 
 
 async def test_a_file_that_cannot_be_opened_is_told_once_and_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    failing = Checkpoints(tmp_path / "none.db")
+    failing = CheckpointThread(tmp_path / "none.db")
     tried = 0
-    carry = failing.carry
+    carry = failing.checkpoint
 
     def counted() -> None:
         nonlocal tried
         tried += 1
         carry()
 
-    failing.carry = counted  # type: ignore[method-assign]
+    failing.checkpoint = counted  # type: ignore[method-assign]
     failing.start()
     with caplog.at_level(logging.WARNING):
         for time in (1, 2):
             for _ in range(EVERY_COMMITS):
-                failing.committed()
-            await until(lambda: tried == time)  # noqa: B023 - awaited here
+                failing.note_commit()
+            await wait_until(lambda: tried == time)  # noqa: B023 - awaited here
         failing.stop()
     assert [record.getMessage() for record in caplog.records] == [
         "the ledger's log cannot be carried into its database now: unable to open database file"
@@ -145,23 +145,23 @@ async def test_the_file_is_found_however_the_url_writes_it(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[Path] = []
-    monkeypatch.setattr(Checkpoints, "start", lambda self: begun.append(self._path))
-    database = Database(url.format(path=tmp_path / "farm.db"), sole=True)
+    monkeypatch.setattr(CheckpointThread, "start", lambda self: begun.append(self._path))
+    database = Database(url.format(path=tmp_path / "farm.db"), exclusive=True)
     await database.start()
     await database.aclose()
     assert begun == [tmp_path / "farm.db"]
 
 
 async def test_a_database_in_memory_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Checkpoints, "start", lambda _: pytest.fail("there is no file"))
-    database = Database("sqlite://", sole=True)
+    monkeypatch.setattr(CheckpointThread, "start", lambda _: pytest.fail("there is no file"))
+    database = Database("sqlite://", exclusive=True)
     await database.start()
     await database.aclose()
 
 
 async def test_its_thread_ends_with_the_farm(path: Path) -> None:
     path.parent.mkdir()
-    database = Database(f"sqlite:///{path}", sole=True)
+    database = Database(f"sqlite:///{path}", exclusive=True)
     await database.start()
     assert "dart-checkpoints" in {thread.name for thread in threading.enumerate()}
     await database.aclose()

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ledger_parts import SHAPE, lease, slot
+from database_fixtures import SHAPE, lease, slot
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import IntegrityError
 
 from dart_server.database import bulk_statements
-from dart_server.database.bulk_statements import Prepared, execute_all
+from dart_server.database.bulk_statements import BoundStatement, execute_all
 from dart_server.database.engine import make_engine, upgrade
 from dart_server.database.models import DesktopRow, EventRow, LeaseRow
-from dart_server.database.repository import EventNote, Repository
+from dart_server.database.repository import NewEvent, Repository
 from dart_server.database.repository.desktops import desktop_row
 from dart_server.database.repository.leases import _END, _EXTEND, _insert
 from dart_server.records import Slot
@@ -24,7 +24,7 @@ from dart_server.wire import DesktopState
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:
-    engine = make_engine(f"sqlite:///{tmp_path / 'farm.db'}", sole=True)
+    engine = make_engine(f"sqlite:///{tmp_path / 'farm.db'}", exclusive=True)
     upgrade(engine)
     return engine
 
@@ -53,15 +53,15 @@ def some_life(number: int) -> list[Any]:
         desktop = slot(name)
         found += [desktop_row(desktop, 1.0), _insert(lease(name, desktop))]
         repository.add_event(
-            EventNote("lease_granted", desktop.desktop_id, f"lease_{name}", 3, {"owner": "ä", "n": [1]})
+            NewEvent("lease_granted", desktop.desktop_id, f"lease_{name}", 3, {"owner": "ä", "n": [1]})
         )
-        found += [_EXTEND(which=f"lease_{name}", expires_at=until, ttl_s=60.0) for until in (70.25, 80.1)]
-        desktop.fence += 1
+        found += [_EXTEND(row_key=f"lease_{name}", expires_at=until, ttl_s=60.0) for until in (70.25, 80.1)]
+        desktop.fencing_token += 1
         found.append(desktop_row(desktop, 2.0))
         if int(name) % 3 == 0:
             desktop.state = DesktopState.GONE
             found.append(desktop_row(desktop, 3.5))
-            found.append(_END(which=f"lease_{name}", state="released", ended_at=3.5, fence=4, setup_key=None))
+            found.append(_END(row_key=f"lease_{name}", state="released", ended_at=3.5, fencing_token=4, setup_key=None))
     return found + written.statements
 
 
@@ -102,6 +102,6 @@ def test_few_steps_for_many_rows(engine: Engine) -> None:
 
 
 def test_a_row_that_is_refused_is_told(engine: Engine) -> None:
-    twice: list[Prepared] = [desktop_row(Slot("same", SHAPE, "sha256:00", "sim", 1.0), 1.0) for _ in range(2)]
+    twice: list[BoundStatement] = [desktop_row(Slot("same", SHAPE, "sha256:00", "sim", 1.0), 1.0) for _ in range(2)]
     with pytest.raises(IntegrityError), engine.begin() as connection:
         execute_all(connection, twice)

@@ -10,29 +10,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from farm_harness import MakeApi, ManualClock, until
-from ledger_parts import lease, locked, slot
+from database_fixtures import lease, locked, slot
+from farm_harness import MakeApi, ManualClock, wait_until
 from sqlalchemy import Executable, event, select
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from dart_server.clock import SystemClock
 from dart_server.database import write_queue
 from dart_server.database.models import EventRow
-from dart_server.database.repository import EventNote, Repository
-from dart_server.database.transactions import Commits
+from dart_server.database.repository import NewEvent, Repository
+from dart_server.database.transactions import TransactionWriter
 from dart_server.database.write_queue import Database
-from dart_server.errors import ConfigError, LedgerAway
+from dart_server.errors import ConfigError, DatabaseUnavailableError
 
 
 @pytest.fixture(autouse=True)
-def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dart_server.database.engine.BUSY_MS", 20)
-    monkeypatch.setattr(write_queue, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(write_queue, "AVAILABILITY_TIMEOUT_S", 0.2)
     monkeypatch.setattr(write_queue, "RETRY_MAX_S", 0.1)
 
 
 @pytest.fixture
-async def database(little_patience: None, database_url: str) -> AsyncIterator[Database]:
+async def database(short_timeouts: None, database_url: str) -> AsyncIterator[Database]:
     database = Database(database_url)
     await database.start()
     yield database
@@ -45,7 +45,7 @@ def file_url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def file_database(little_patience: None, file_url: str) -> AsyncIterator[Database]:
+async def file_database(short_timeouts: None, file_url: str) -> AsyncIterator[Database]:
     database = Database(file_url)
     await database.start()
     yield database
@@ -63,8 +63,8 @@ async def numbers(database: Database) -> list[int]:
     return [row.data["n"] for row in rows]
 
 
-def note(number: int) -> EventNote:
-    return EventNote("test", data={"n": number})
+def note(number: int) -> NewEvent:
+    return NewEvent("test", data={"n": number})
 
 
 async def test_writes_wait_in_order_for_a_locked_file(
@@ -72,21 +72,21 @@ async def test_writes_wait_in_order_for_a_locked_file(
 ) -> None:
     with locked(file_url):
         receipts = [repository.add_event(note(number)) for number in range(1200)]
-        await until(lambda: file_database.away is not None)
-        with pytest.raises(LedgerAway) as refused:
+        await wait_until(lambda: file_database.unavailable_reason is not None)
+        with pytest.raises(DatabaseUnavailableError) as refused:
             await repository.events(0, 10)
-        assert (refused.value.status, refused.value.code.value) == (503, "ledger_away")
-        with pytest.raises(LedgerAway):
-            await repository.require()
+        assert (refused.value.status, refused.value.code.value) == (503, "database_unavailable")
+        with pytest.raises(DatabaseUnavailableError):
+            await repository.wait_available()
         assert not any(receipt.done() for receipt in receipts)
     await asyncio.gather(*receipts)
-    assert file_database.away is None
+    assert file_database.unavailable_reason is None
     assert await numbers(file_database) == list(range(1200))
 
 
 async def test_writes_wait_for_a_full_disk(file_database: Database, repository: Repository) -> None:
     await repository.add_event(note(0))
-    engine = file_database._commits._engine
+    engine = file_database._transactions._engine
     limit = {"pages": 1}
 
     def few_pages(connection: Any, _record: Any) -> None:
@@ -94,9 +94,9 @@ async def test_writes_wait_for_a_full_disk(file_database: Database, repository: 
 
     event.listen(engine, "connect", few_pages)
     engine.dispose()
-    receipts = [repository.add_event(EventNote("test", data={"n": n, "much": "x" * 5000})) for n in range(1, 30)]
-    await until(lambda: file_database.away is not None)
-    assert "full" in str(file_database.away)
+    receipts = [repository.add_event(NewEvent("test", data={"n": n, "much": "x" * 5000})) for n in range(1, 30)]
+    await wait_until(lambda: file_database.unavailable_reason is not None)
+    assert "full" in str(file_database.unavailable_reason)
     limit["pages"] = 100_000
     await asyncio.gather(*receipts)
     assert await numbers(file_database) == list(range(30))
@@ -107,18 +107,18 @@ async def test_a_commit_whose_answer_was_lost_is_not_made_twice(
 ) -> None:
     repository = Repository(database, SystemClock())
     await repository.add_event(note(0))
-    commit = Commits.commit
+    commit = TransactionWriter.commit
     tries: list[int] = []
 
-    def answer_lost(self: Commits, number: int, statements: Sequence[Executable], *, again: bool) -> None:
+    def answer_lost(self: TransactionWriter, number: int, statements: Sequence[Executable], *, is_retry: bool) -> None:
         tries.append(number)
         if len(tries) == 1:
             raise OperationalError("", None, sqlite3.OperationalError("lost before"), connection_invalidated=True)
-        commit(self, number, statements, again=again)
+        commit(self, number, statements, is_retry=is_retry)
         if len(tries) == 2:
             raise OperationalError("", None, sqlite3.OperationalError("lost after"), connection_invalidated=True)
 
-    monkeypatch.setattr(Commits, "commit", answer_lost)
+    monkeypatch.setattr(TransactionWriter, "commit", answer_lost)
     await repository.add_event(note(1))
     await repository.add_event(note(2))
     assert len(set(tries[:3])) == 1, "the same transaction is tried again"
@@ -129,13 +129,13 @@ async def test_refused_writes_are_found_by_halving(database: Database, monkeypat
     repository = Repository(database, SystemClock())
     await database.write(EventRow.__table__.insert().values(id=7, at=0.0, kind="taken", data={"n": -1}))
     transactions: list[int] = []
-    commit = Commits.commit
+    commit = TransactionWriter.commit
 
-    def counted(self: Commits, number: int, statements: Sequence[Executable], *, again: bool) -> None:
+    def counted(self: TransactionWriter, number: int, statements: Sequence[Executable], *, is_retry: bool) -> None:
         transactions.append(len(statements))
-        commit(self, number, statements, again=again)
+        commit(self, number, statements, is_retry=is_retry)
 
-    monkeypatch.setattr(Commits, "commit", counted)
+    monkeypatch.setattr(TransactionWriter, "commit", counted)
     faulty = {100, 101, 400}
     receipts = []
     for number in range(write_queue.BATCH_MAX):
@@ -148,7 +148,7 @@ async def test_refused_writes_are_found_by_halving(database: Database, monkeypat
     assert {number for number, outcome in enumerate(outcomes) if isinstance(outcome, IntegrityError)} == faulty
     assert await numbers(database) == [-1, *(number for number in range(write_queue.BATCH_MAX) if number not in faulty)]
     assert len(transactions) < 60, "not one by one"
-    assert database.away is None
+    assert database.unavailable_reason is None
     assert await repository.events(0, 1, kind="twice") == []
 
 
@@ -159,8 +159,8 @@ async def test_what_a_refused_write_was_given_is_not_logged(
     statement = EventRow.__table__.insert().values(values)
     await database.write(statement)
     with caplog.at_level(logging.ERROR), pytest.raises(IntegrityError) as refused:
-        await database.committed(database.write(statement))
-    assert "a write to the ledger failed" in caplog.text
+        await database.wait_committed(database.write(statement))
+    assert "a write to the database failed" in caplog.text
     assert "5f0c" not in caplog.text + str(refused.value)
 
 
@@ -171,13 +171,13 @@ async def test_a_grant_that_cannot_be_written_is_none_now_and_later(
         first = slot("1")
         # The first write hangs in the database already when the grants come.
         repository.add_event(note(0))
-        await until(lambda: file_database.away is not None)
+        await wait_until(lambda: file_database.unavailable_reason is not None)
         record = lease("1", first)
-        with pytest.raises(LedgerAway):
+        with pytest.raises(DatabaseUnavailableError):
             await repository.add_leases([(record, first)])
-        assert not first.recorded
+        assert not first.has_row
     assert await repository.active_leases() == []
-    assert await repository.living_desktops() == []
+    assert await repository.existing_desktops() == []
     assert await repository.events(0, 10, kind="lease_granted") == []
     await repository.add_leases([(lease("1", first), first)])
     assert [found.lease_id for found in await repository.active_leases()] == ["lease_1"]
@@ -188,7 +188,7 @@ async def test_a_grant_that_was_sent_already_is_ended_when_it_is_refused(
 ) -> None:
     with locked(file_url):
         first = slot("1")
-        with pytest.raises(LedgerAway):
+        with pytest.raises(DatabaseUnavailableError):
             await repository.add_leases([(lease("1", first), first)])
     assert await repository.active_leases() == []
     kinds = [event.kind for event in await repository.events(0, 10)]
@@ -197,7 +197,7 @@ async def test_a_grant_that_was_sent_already_is_ended_when_it_is_refused(
 
 async def test_a_key_that_could_not_be_made_opens_nothing_later(file_url: str, repository: Repository) -> None:
     await repository.add_event(note(0))
-    with locked(file_url), pytest.raises(LedgerAway):
+    with locked(file_url), pytest.raises(DatabaseUnavailableError):
         await repository.add_key("key_1", "late", "ab", "admin")
     found = await repository.key_by_hash("ab")
     assert found is None or found.revoked_at is not None
@@ -211,11 +211,11 @@ async def test_of_heartbeats_that_wait_only_the_last_is_written(
     await repository.add_lease(record, first)
     with locked(file_url):
         repository.add_event(note(0))
-        await until(lambda: file_database.away is not None)
+        await wait_until(lambda: file_database.unavailable_reason is not None)
         for second in range(500):
             record.expires_at = 1000.0 + second
             repository.extend_lease(record)
-        assert file_database.waiting == 2
+        assert file_database.pending_writes == 2
     found = await repository.lease("lease_1")
     assert found is not None
     assert found.expires_at == 1499.0
@@ -226,26 +226,26 @@ async def test_beyond_its_bound_history_is_left_out_and_that_is_told(
 ) -> None:
     monkeypatch.setattr(write_queue, "QUEUE_MAX", 10)
     told: list[tuple[float, int]] = []
-    file_database.when_back = lambda away_s, left_out: told.append((away_s, left_out))
+    file_database.on_recovered = lambda away_s, left_out: told.append((away_s, left_out))
     with locked(file_url):
         repository.add_event(note(0))
-        await until(lambda: file_database.away is not None)
+        await wait_until(lambda: file_database.unavailable_reason is not None)
         for number in range(1, 31):
             repository.add_event(note(number))
         receipt = repository.save_desktop(slot("1"))
     await receipt
     assert await numbers(file_database) == list(range(11))
     assert [left_out for _, left_out in told] == [20]
-    assert [living.desktop_id for living in await repository.living_desktops()] == ["desktop_1"], "state is kept"
+    assert [living.desktop_id for living in await repository.existing_desktops()] == ["desktop_1"], "state is kept"
 
 
 async def test_a_stop_does_not_wait_for_ever(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_queue, "CLOSE_S", 0.2)
+    monkeypatch.setattr(write_queue, "CLOSE_TIMEOUT_S", 0.2)
     database = Database(file_url)
     await database.start()
     with locked(file_url):
         database.write()
-        await until(lambda: database.away is not None)
+        await wait_until(lambda: database.unavailable_reason is not None)
         async with asyncio.timeout(30):
             await database.aclose()
 
@@ -270,14 +270,14 @@ async def test_a_database_that_cannot_be_used_is_one_sentence_without_its_passwo
 async def test_an_outage_is_told_once_while_ticks_go_on_with_what_needs_no_ledger(
     make_api: MakeApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api = await make_api(probe_s=1.0)
-    await api.claim()
+    api = await make_api(probe_interval_s=1.0)
+    await api.create_lease()
     probes: list[float] = []
     monkeypatch.setattr(api.farm.pool, "probe", lambda: probes.append(clock.monotonic()))
     with locked(api.farm.settings.database_url):
         # Nobody has written: the tick's own look at the keys finds out, and has to wait for it in real time.
         async with asyncio.timeout(30):
-            while api.farm.database.away is None or len(probes) < 8:
+            while api.farm.database.unavailable_reason is None or len(probes) < 8:
                 await clock.advance(1.0)
                 await asyncio.sleep(0.01)
     told = [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -286,36 +286,36 @@ async def test_an_outage_is_told_once_while_ticks_go_on_with_what_needs_no_ledge
         "the ledger's database is away: dat"
     ]
     async with asyncio.timeout(30):
-        while api.farm.database.away is not None:
+        while api.farm.database.unavailable_reason is not None:
             await clock.advance(2.0)
             await asyncio.sleep(0.01)
 
 
 async def test_the_farm_goes_on_while_its_database_is_away(make_api: MakeApi, clock: ManualClock) -> None:
     api = await make_api()
-    held = await api.claim()
+    held = await api.create_lease()
     path = f"/v1/leases/{held['lease_id']}"
     with locked(api.farm.settings.database_url):
         api.farm.repository.add_event(note(0))
-        await until(lambda: api.farm.database.away is not None)
+        await wait_until(lambda: api.farm.database.unavailable_reason is not None)
         assert (await api.call("POST", f"{path}/heartbeat")).status_code == 200
         refused = await api.call("POST", "/v1/leases", json={"client_request_id": "while-away-1"})
-        assert (refused.status_code, refused.json()["error"]) == (503, "ledger_away")
+        assert (refused.status_code, refused.json()["error"]) == (503, "database_unavailable")
         assert int(refused.headers["retry-after"]) >= 1
-        unready = await api.call("GET", "/readyz")
-        assert unready.status_code == 503
-        assert "database is away" in unready.json()["detail"]
+        not_ready_reasons = await api.call("GET", "/readyz")
+        assert not_ready_reasons.status_code == 503
+        assert "database is away" in not_ready_reasons.json()["detail"]
         history = await api.call("GET", "/v1/events")
-        assert (history.status_code, history.json()["error"]) == (503, "ledger_away")
+        assert (history.status_code, history.json()["error"]) == (503, "database_unavailable")
         unknown = await api.call("GET", "/v1/leases", headers={"authorization": "Bearer unknown"})
         assert unknown.status_code == 503, "whether a key is good cannot be told, which is not the same as no"
         assert (await api.call("GET", path)).json()["state"] == "active"
     async with asyncio.timeout(30):
-        while api.farm.database.away is not None:
+        while api.farm.database.unavailable_reason is not None:
             await clock.advance(2.0)
             await asyncio.sleep(0.01)
     assert (await api.call("GET", "/readyz")).status_code == 200
-    again = await api.claim(client_request_id="while-away-1")
+    again = await api.create_lease(client_request_id="while-away-1")
     assert again["lease_id"] != held["lease_id"]
     events = (await api.call("GET", "/v1/events")).json()
-    assert [event["data"]["events_left_out"] for event in events if event["kind"] == "ledger_back"] == [0]
+    assert [event["data"]["events_dropped"] for event in events if event["kind"] == "database_recovered"] == [0]

@@ -21,7 +21,7 @@ ROUTES = [
     ("GET", "/v1/events", Scope.READ),
     ("GET", "/metrics", Scope.READ),
     ("POST", "/v1/leases", Scope.LEASE),
-    ("POST", "/v1/setups/claim", Scope.LEASE),
+    ("POST", "/v1/setups/acquire", Scope.LEASE),
     ("DELETE", "/v1/snapshots/snap_x", Scope.LEASE),
     ("DELETE", "/v1/leases/lease_x", Scope.LEASE),
     ("POST", "/v1/leases/lease_x/execute", Scope.LEASE),
@@ -50,10 +50,10 @@ async def test_liveness_and_readiness_need_no_key(api: Api) -> None:
 
 
 async def test_a_tenant_sees_only_its_own(api: Api) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     await api.publish(lease, "a" * 64)
     admin, api.key = api.key, await api.farm.keys.add("tenant", Scope.LEASE)
-    own = await api.claim()
+    own = await api.create_lease()
     assert [view["lease_id"] for view in (await api.call("GET", "/v1/leases")).json()] == [own["lease_id"]]
     for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/heartbeat"), ("POST", "/reset")):
         reply = await api.call(
@@ -125,14 +125,14 @@ async def test_an_unforeseen_failure_is_an_envelope_without_its_inside(
     ["v1/quiesce", "v1/restored", "v1/exec", "v1/../v1/quiesce", "./v1/quiesce", "%2e/v1/quiesce", "/v1/quiesce"],
 )
 async def test_the_agents_control_routes_are_not_passed_through(api: Api, path: str) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     reply = await api.call("POST", f"/v1/leases/{lease['lease_id']}/guest/{path}", lease=lease)
     assert reply.status_code == 404
     assert reply.json()["error"] in ("not_found", "guest_error")
 
 
 async def test_osworld_routes_are_passed_through_unchanged(api: Api) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     path = f"/v1/leases/{lease['lease_id']}"
     reply = await api.call(
         "POST", f"{path}/guest/setup/launch", lease=lease, content=b"\x00body", headers={"content-type": "a/b"}
@@ -166,8 +166,8 @@ async def test_a_screen_that_no_desktop_can_have_is_wrong_input(api: Api, resolu
         assert (reply.status_code, reply.json()["error"]) == (422, "invalid"), path
 
 
-async def test_a_missing_fence_is_said(api: Api) -> None:
-    lease = await api.claim()
+async def test_a_missing_fencing_token_is_said(api: Api) -> None:
+    lease = await api.create_lease()
     headers = {"X-Dart-Lease-Token": lease["token"]}
     reply = await api.call("POST", f"/v1/leases/{lease['lease_id']}/step", headers=headers, json={})
     assert (reply.status_code, reply.json()["error"]) == (422, "invalid")
@@ -175,7 +175,7 @@ async def test_a_missing_fence_is_said(api: Api) -> None:
 
 
 async def test_metrics_have_no_ids(api: Api) -> None:
-    lease = await api.claim()
+    lease = await api.create_lease()
     await api.call("GET", f"/v1/leases/{lease['lease_id']}")
     text = (await api.call("GET", "/metrics")).text
     assert 'route="/v1/leases/{lease_id}"' in text

@@ -7,13 +7,13 @@ import json
 
 import httpx
 import pytest
-from farm_harness import Api, MakeApi, ManualClock, until
+from farm_harness import Api, MakeApi, ManualClock, wait_until
 
-from dart_server.errors import FarmError
+from dart_server.errors import ApiError
 from dart_server.http.app import create_app
-from dart_server.http.ingress.bodies import MAX_DEPTH, problem_in
+from dart_server.http.ingress.bodies import MAX_DEPTH, find_json_problem
 from dart_server.http.ingress.hosts import host_name
-from dart_server.http.ingress.limits import Limits
+from dart_server.http.ingress.limits import RequestLimiter
 from dart_server.keys import Scope
 
 PAGE = "https://dashboard.example"
@@ -69,7 +69,7 @@ async def test_the_farms_own_pages_and_named_origins_may_call(make_api: MakeApi)
     asked = {"origin": PAGE, "access-control-request-method": "POST"}
     reply = await api.client.options("/v1/leases", headers=asked)
     assert reply.status_code == 204
-    assert "X-Dart-Fence" in reply.headers["access-control-allow-headers"]
+    assert "X-Dart-Fencing-Token" in reply.headers["access-control-allow-headers"]
     assert "access-control-allow-credentials" not in reply.headers
     reply = await api.call("GET", "/v1/farm", headers={"origin": "https://evil.example"})
     assert "access-control-allow-origin" not in reply.headers
@@ -98,7 +98,7 @@ async def test_every_answer_is_dressed(api: Api, path: str) -> None:
     ],
 )
 def test_bodies_that_no_parser_should_see(body: bytes, words: str) -> None:
-    assert words in (problem_in(body) or "")
+    assert words in (find_json_problem(body) or "")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_bodies_that_no_parser_should_see(body: bytes, words: str) -> None:
     ],
 )
 def test_ordinary_bodies_pass(body: bytes) -> None:
-    assert problem_in(body) is None
+    assert find_json_problem(body) is None
 
 
 async def test_such_bodies_are_refused_at_the_door(api: Api) -> None:
@@ -145,48 +145,48 @@ async def test_heads_have_a_limit(api: Api, headers: dict[str, str]) -> None:
     assert (reply.status_code, reply.json()["error"]) == (431, "invalid")
 
 
-@pytest.mark.parametrize("fence", ["²", "9" * 5000, "-1", "1e3", " ", "0x1"])
-async def test_a_fence_is_a_number(api: Api, fence: str) -> None:
-    lease = await api.claim()
+@pytest.mark.parametrize("fencing_token", ["²", "9" * 5000, "-1", "1e3", " ", "0x1"])
+async def test_a_fencing_token_is_a_number(api: Api, fencing_token: str) -> None:
+    lease = await api.create_lease()
     headers = [
         (b"authorization", f"Bearer {api.key}".encode()),
         (b"x-dart-lease-token", lease["token"].encode()),
-        (b"x-dart-fence", fence.encode("latin-1")),
+        (b"x-dart-fencing_token", fencing_token.encode("latin-1")),
     ]
     reply = await api.client.get(f"/v1/leases/{lease['lease_id']}/screenshot", headers=headers)
     assert (reply.status_code, reply.json()["error"]) == (422, "invalid")
 
 
-def limits(clock: ManualClock, **given: float) -> Limits:
-    usual = {"requests_per_key": 2, "streams_per_key": 1, "streams": 2, "requests_per_s": 5}
-    return Limits(clock, **{**usual, "nbytes_per_key": 10, "nbytes": 15, **given})  # type: ignore[arg-type]
+def limits(clock: ManualClock, **given: float) -> RequestLimiter:
+    usual = {"requests_per_key": 2, "websockets_per_key": 1, "streams": 2, "requests_per_s": 5}
+    return RequestLimiter(clock, **{**usual, "nbytes_per_key": 10, "nbytes": 15, **given})  # type: ignore[arg-type]
 
 
-def refused(limits: Limits, key: str, *, stream: bool = False, unlimited: bool = False) -> bool:
+def refused(limits: RequestLimiter, key: str, *, stream: bool = False, unlimited: bool = False) -> bool:
     try:
-        limits.enter(key, stream=stream, unlimited=unlimited)
-    except FarmError as error:
+        limits.acquire(key, stream=stream, unlimited=unlimited)
+    except ApiError as error:
         return error.status == 429
     return False
 
 
 async def test_requests_under_way_are_limited_by_key(clock: ManualClock) -> None:
     counted = limits(clock)
-    visits = [counted.enter("a", stream=False, unlimited=False) for _ in range(2)]
+    active_requests = [counted.acquire("a", stream=False, unlimited=False) for _ in range(2)]
     assert refused(counted, "a")
     assert not refused(counted, "b"), "another key is not touched"
     assert not refused(counted, "a", unlimited=True)
-    counted.leave(visits[0])
+    counted.release(active_requests[0])
     assert refused(counted, "a"), "the unlimited one counts"
 
 
 async def test_websockets_are_limited_by_key_and_in_all(clock: ManualClock) -> None:
     counted = limits(clock)
-    visit = counted.enter("a", stream=True, unlimited=False)
+    active_request = counted.acquire("a", stream=True, unlimited=False)
     assert refused(counted, "a", stream=True)
     assert not refused(counted, "b", stream=True)
     assert refused(counted, "c", stream=True), "two in all"
-    counted.leave(visit)
+    counted.release(active_request)
     assert not refused(counted, "c", stream=True)
 
 
@@ -199,18 +199,18 @@ async def test_requests_per_second_are_limited_by_key(clock: ManualClock) -> Non
 
 async def test_what_is_over_a_limit_hears_when_to_come_again(make_api: MakeApi) -> None:
     api = await make_api(max_requests_per_key=1, max_desktops=1)
-    await api.claim()
+    await api.create_lease()
     tenant = await api.farm.keys.add("tenant", Scope.LEASE)
     headers = {"authorization": f"Bearer {tenant}"}
     waiting = asyncio.ensure_future(
         api.client.post("/v1/leases", json={"client_request_id": "waits-for-one", "wait_s": 60}, headers=headers)
     )
-    await until(lambda: api.farm.pool.waiting == 1)
+    await wait_until(lambda: api.farm.pool.waiting == 1)
     reply = await api.client.get("/v1/farm", headers=headers)
     assert (reply.status_code, reply.json()["error"]) == (429, "too_many_requests")
     assert reply.headers["retry-after"] == "1"
     assert (await api.call("GET", "/v1/farm")).status_code == 200, "others are served"
     waiting.cancel()
     await asyncio.wait({waiting})
-    await until(lambda: api.farm.pool.waiting == 0)
+    await wait_until(lambda: api.farm.pool.waiting == 0)
     assert (await api.client.get("/v1/farm", headers=headers)).status_code == 200
