@@ -209,7 +209,7 @@ class Client:
         raise Lost
 
     async def _learn(self, held: Held) -> None:
-        """A reset whose answer was lost has moved the fencing_token: the farm tells its owner the fencing_token of now."""
+        """A reset whose answer was lost has moved the fencing token: the farm tells its owner the fencing token of now."""
         view = await self._ask("GET", f"/v1/leases/{held.lease_id}")
         if view["state"] != "active" or view["fencing_token"] == held.fencing_token:
             raise Lost

@@ -95,7 +95,7 @@ def _grow(book: _Book, event: Mapping[str, Any], desktop: str, *, strictly: bool
         book.say(event, f"desktop {desktop} has no fencing_token")
         return
     if before is not None and (fencing_token < before or (strictly and fencing_token == before)):
-        book.say(event, f"the fencing_token of {desktop} went from {before} to {fencing_token}")
+        book.say(event, f"the fencing token of {desktop} went from {before} to {fencing_token}")
     book.fencing_token[desktop] = max(fencing_token, before or 0)
 
 

@@ -222,7 +222,7 @@ class AsyncFarmClient(FarmAdmin):
     async def attach(self, reference: str, *, takeover: bool = False) -> AsyncLease:
         """Use a lease of another process of the same key, by its `reference()` or its id.
 
-        Both keep it alive from now on; the desktop's state is shared. With `takeover` its fencing_token grows, so that the other's
+        Both keep it alive from now on; the desktop's state is shared. With `takeover` its fencing token grows, so that the other's
         calls are refused. Raises `LeaseExpired`, `NotFound`.
         """
         lease_id = reference.rpartition("#")[2]

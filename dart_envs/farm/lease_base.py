@@ -192,7 +192,7 @@ class HeldLease:
         return f"/v1/leases/{quote(self.lease_id)}"
 
     def guest_headers(self) -> dict[str, str]:
-        """The credentials of a guest call, with the fencing_token of now."""
+        """The credentials of a guest call, with the fencing token of now."""
         return {LEASE_TOKEN_HEADER: self._granted.token, FENCING_TOKEN_HEADER: str(self._fence)}
 
     def check_held(self) -> None:

@@ -27,7 +27,7 @@ FENCING_TOKEN_DIGITS = 18
 
 @dataclass(frozen=True, slots=True)
 class RouteRequirements:
-    """What the caller of a route must bring: a key of a scope, a lease's token, its fencing_token."""
+    """What the caller of a route must bring: a key of a scope, a lease's token, its fencing token."""
 
     scope: Scope | None = None
     token: bool = False

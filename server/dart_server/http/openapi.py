@@ -117,7 +117,7 @@ DESCRIPTIONS = {
     401: "no valid key",
     403: "the key or the lease token does not allow it, or a browser's page asks that may not",
     404: "there is no such thing, or it is another tenant's",
-    409: "the fencing_token is old, or a snapshot does not restore",
+    409: "the fencing token is old, or a snapshot does not restore",
     410: "the lease has ended",
     413: "the body is too large",
     422: "the request is not valid",

@@ -1,4 +1,4 @@
-"""Leases: the right to a ready desktop, with a time to live, heartbeats and a fencing_token.
+"""Leases: the right to a ready desktop, with a time to live, heartbeats and a fencing token.
 
 Rule: expiry is decided here alone, on the injected clock; a desktop's fencing_token grows with every grant, reset, takeover and end, and a call
 that carries an older one is refused. Ending one twice is no error.
@@ -170,7 +170,7 @@ class Leases:
         self._repository.extend_lease(lease)
 
     async def attach(self, lease_id: str, principal: Principal, *, takeover: bool) -> wire.Lease:
-        """A lease by reference, for another process of its owner. With `takeover` the fencing_token grows: the former user's calls are refused.
+        """A lease by reference, for another process of its owner. With `takeover` the fencing token grows: the former user's calls are refused.
         Raises `database_unavailable` before anything has changed."""
         await self._repository.wait_available()
         lease = await self.require(lease_id, principal)
@@ -209,7 +209,7 @@ class Leases:
             raise ApiError(ErrorCode.FENCED, detail, hint=f"GET /v1/leases/{lease.lease_id} tells it.")
 
     async def reset(self, access: LeaseAccess, request: wire.ResetRequest) -> wire.ResetReply:
-        """A fresh copy of a snapshot, or a fresh desktop, for the lease; the fencing_token grows first, so that late calls are refused. Raises
+        """A fresh copy of a snapshot, or a fresh desktop, for the lease; the fencing token grows first, so that late calls are refused. Raises
         `database_unavailable` before anything has changed."""
         await self._repository.wait_available()
         self.check(access)

@@ -121,7 +121,7 @@ class Making:
             return brought
 
     def release(self, slot: Slot) -> None:
-        """Take a desktop back from its lease, at once: its fencing_token grows, so that every later call with the old one is refused."""
+        """Take a desktop back from its lease, at once: its fencing token grows, so that every later call with the old one is refused."""
         slot.fencing_token += 1
         slot.lease_id = None
         slot.unused, slot.busy = False, True

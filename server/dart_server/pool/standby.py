@@ -291,7 +291,7 @@ class Standby:
 
     def exchange(self, slot: Slot, want: DesktopTarget) -> Slot:
         """The slot in which a lease goes on at its reset: an untouched one that is what is wanted already, else its own. The old one is
-        removed, at once refused by its fencing_token, and the standby is filled up again."""
+        removed, at once refused by its fencing token, and the standby is filled up again."""
         self._asked(want)
         standby = self._slots.first_that_serves(want)
         if standby is None:

@@ -21,7 +21,7 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     POST   /v1/leases/{lease_id}/live-view       -> LiveViewTicket                the dashboard's page of it, with a log-in for one use
     GET    /v1/leases/{lease_id}/inputs?after=N  -> HumanInputs                  a long poll (`wait_s`): what a person does who took over
     DELETE /v1/leases/{lease_id}                 release, idempotent
-    POST   /v1/leases/{lease_id}/reset           ResetRequest -> ResetReply       a fresh copy of a snapshot; the fencing_token grows
+    POST   /v1/leases/{lease_id}/reset           ResetRequest -> ResetReply       a fresh copy of a snapshot; the fencing token grows
     POST   /v1/leases/{lease_id}/step            StepRequest -> binary frame      one round trip: events, settle, frame
     WS     /v1/leases/{lease_id}/channel         StepRequest (text) -> binary frame, many times
     GET    /v1/leases/{lease_id}/screenshot      -> image/png
@@ -57,7 +57,7 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
 
 Everything under a lease except GET of the lease itself, heartbeat and release is a guest call. Guest calls carry the lease's own
 credentials in two headers, `X-Dart-Lease-Token` and `X-Dart-Fencing-Token` (`health` needs no fencing_token); the channel and the tunnel take them as
-headers of the upgrade request. A wrong or late fencing_token is refused with 409 `fenced`; GET of the lease tells its owner the fencing_token of now.
+headers of the upgrade request. A wrong or late fencing token is refused with 409 `fenced`; GET of the lease tells its owner the fencing token of now.
 
 Every error is an `ErrorBody`, also of a refused upgrade. Status by code: 401 unauthenticated, 403 forbidden, 404 not_found,
 image_missing, snapshot_missing, 422 invalid (413 too large, 405 wrong method, 431 too many headers), 409 fenced, snapshot_broken,

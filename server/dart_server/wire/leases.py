@@ -100,7 +100,7 @@ class RenewReply(WireModel):
 
 
 class AttachRequest(WireModel):
-    """Use a lease from another process of its owner. `takeover`: the fencing_token grows, so that the former user's calls are refused."""
+    """Use a lease from another process of its owner. `takeover`: the fencing token grows, so that the former user's calls are refused."""
 
     takeover: Flag = False
 
@@ -117,7 +117,7 @@ class ResetRequest(WireModel):
 
 
 class ResetReply(WireModel):
-    """What the desktop is a copy of now, and the new fencing_token; `restored` is False when it was booted, `standby` True when that was done
+    """What the desktop is a copy of now, and the new fencing token; `restored` is False when it was booted, `standby` True when that was done
     before the reset was asked for.
 
     `snapshot_id` is not the one asked for where that is among `quarantined`: those did not restore just now."""

@@ -261,7 +261,7 @@ class WireFarm:
             await socket.send_denial_response(refused)
             return
         await socket.accept()
-        fencing_token = socket.headers["x-dart-fencing_token"]
+        fencing_token = socket.headers["x-dart-fencing-token"]
         try:
             while True:
                 request = json.loads(await socket.receive_text())

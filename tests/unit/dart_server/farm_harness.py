@@ -97,7 +97,7 @@ class Api:
         return lease
 
     async def reset(self, lease: dict[str, Any], **fields: Any) -> dict[str, Any]:
-        """Reset and remember the new fencing_token."""
+        """Reset and remember the new fencing token."""
         reply = await self.call("POST", f"/v1/leases/{lease['lease_id']}/reset", lease=lease, json=fields)
         assert reply.status_code == 200, reply.text
         answer: dict[str, Any] = reply.json()

@@ -53,7 +53,7 @@ async def random_requests(api: Api, chance: random.Random, number: int) -> None:
             "x-request-id": word(),
             "user-agent": word(),
             "x-dart-lease-token": word(),
-            "x-dart-fencing_token": word(),
+            "x-dart-fencing-token": word(),
         }
         if chance.random() < 0.5:
             headers["authorization"] = f"Bearer {word()}"

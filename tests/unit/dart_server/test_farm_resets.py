@@ -1,4 +1,4 @@
-"""What a reset leaves behind when it is refused, or when the farm is killed in the middle of it: the fencing_token that is written."""
+"""What a reset leaves behind when it is refused, or when the farm is killed in the middle of it: the fencing token that is written."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_while_the_database_is_away_resets_and_takeovers_change_nothing(
             assert (reply.status_code, reply.json()["error"]) == (503, "database_unavailable"), route
             assert int(reply.headers["retry-after"]) >= 1
         assert await execute(api, lease) == (200, ""), (
-            "the desktop, and the fencing_token that opens it, are as they were"
+            "the desktop, and the fencing token that opens it, are as they were"
         )
         assert len(provider.log) == done
     async with asyncio.timeout(30):

@@ -116,7 +116,7 @@ async def test_a_users_snapshot_can_be_forked_by_id(api: Api) -> None:
     )
     assert (reply.status_code, reply.json()["error"]) == (404, "snapshot_missing")
     assert await get(api, fork, "/doc") == b"middle of the episode", (
-        "a refused reset leaves the desktop and its fencing_token alone"
+        "a refused reset leaves the desktop and its fencing token alone"
     )
 
 

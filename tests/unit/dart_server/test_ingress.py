@@ -151,7 +151,7 @@ async def test_a_fencing_token_is_a_number(api: Api, fencing_token: str) -> None
     headers = [
         (b"authorization", f"Bearer {api.key}".encode()),
         (b"x-dart-lease-token", lease["token"].encode()),
-        (b"x-dart-fencing_token", fencing_token.encode("latin-1")),
+        (b"x-dart-fencing-token", fencing_token.encode("latin-1")),
     ]
     reply = await api.client.get(f"/v1/leases/{lease['lease_id']}/screenshot", headers=headers)
     assert (reply.status_code, reply.json()["error"]) == (422, "invalid")

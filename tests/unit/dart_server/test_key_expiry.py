@@ -67,7 +67,7 @@ async def test_the_channel_of_a_revoked_key_is_closed(api: Api) -> None:
     sent: list[dict[str, Any]] = []
     inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     inbox.put_nowait({"type": "websocket.connect"})
-    headers = {"authorization": f"Bearer {mine.key}", "x-dart-lease-token": lease["token"], "x-dart-fencing_token": "1"}
+    headers = {"authorization": f"Bearer {mine.key}", "x-dart-lease-token": lease["token"], "x-dart-fencing-token": "1"}
     scope = {
         "type": "websocket",
         "path": f"/v1/leases/{lease['lease_id']}/channel",
