@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.machine import commit, machine
-from dart_envs.errors import CapabilityMissing, ImageMissing
+from dart_envs.errors import ImageNotFoundError, UnsupportedCapabilityError
 
 HERE = Path(__file__).parent
 
@@ -38,7 +38,7 @@ def main() -> int:
     started, measured = dt.datetime.now(dt.UTC), commit()
     try:
         figures = args.measure(args)
-    except (ImageMissing, CapabilityMissing) as error:
+    except (ImageNotFoundError, UnsupportedCapabilityError) as error:
         sys.stderr.write(f"bench {args.name}: {error}\n")
         return 2
     record = {

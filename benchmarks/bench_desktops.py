@@ -24,7 +24,7 @@ from benchmarks.desktops_restore import APPS, FORKS, measure_restores
 from benchmarks.desktops_standby import measure_standby
 from benchmarks.desktops_toggle import measure_toggles
 from benchmarks.desktops_weight import measure_weight
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_server.wire import DesktopShape
 
 PARTS = {
@@ -78,7 +78,7 @@ def chosen(asked: str | None, option: str, known: tuple[str, ...]) -> list[str]:
 
 async def _measure(args: argparse.Namespace, shape: DesktopShape, parts: list[str], apps: list[str]) -> dict[str, Any]:
     figures: dict[str, Any] = {}
-    async with await AsyncFarm.connect() as farm:
+    async with await AsyncFarmClient.connect() as farm:
         if "restores" in parts:
             figures |= await measure_restores(farm, shape, apps, args.resets)
         if "standby" in parts:

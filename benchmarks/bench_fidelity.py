@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import fidelity_damage, fidelity_digest, fidelity_leaks, fidelity_starts
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.types import RgbImage
 from dart_server.hostd.layout import Layout
@@ -76,7 +76,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 async def _measure(args: argparse.Namespace, layout: Layout) -> dict[str, Any]:
     shape = DesktopShape(image=args.image)
-    async with await AsyncFarm.connect() as farm:
+    async with await AsyncFarmClient.connect() as farm:
         starts = {} if args.no_starts else await fidelity_starts.compare(farm, shape)
         async with await farm.lease(shape) as lease:
             await _furnish(lease)

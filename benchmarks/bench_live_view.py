@@ -18,7 +18,7 @@ import httpx
 from websockets.asyncio.client import ClientConnection, unix_connect
 
 from benchmarks.farm_process import FarmProcess, own_farm, weigh
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_server.wire import DesktopShape
 
 ORIGIN = {"origin": "http://farm"}
@@ -45,7 +45,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _measure(args: argparse.Namespace, process: FarmProcess) -> dict[str, Any]:
-    farm = await AsyncFarm.connect(f"unix://{process.uds}", process.key)
+    farm = await AsyncFarmClient.connect(f"unix://{process.uds}", process.key)
     try:
         lease = await farm.lease(DesktopShape(image=args.image), ttl_s=600, wait_s=300)
         page = httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(process.uds)), base_url="http://farm")

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dart_envs.cli.check import choose, line_of
+from dart_envs.cli.check import first_variations, format_proof
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError
-from dart_envs.farm import AsyncFarm
+from dart_envs.farm import AsyncFarmClient
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.tasks import Suite, Task, suite
 from dart_envs.tasks.loader import BUNDLED
-from dart_envs.types import ActionType, Gesture
+from dart_envs.types import ActionType, DecodedAction
 from dart_envs.validation.records import ProofBook
 from dart_envs.validation.suites import jobs_of, prove_all
 
@@ -52,15 +52,15 @@ async def _measure(args: argparse.Namespace) -> dict[str, Any]:
     for name in args.suites:
         chosen = suite(name)
         families = list(chosen.families)[: args.families]
-        jobs = jobs_of(choose(chosen, families, None, args.variations))
-        again = jobs_of(choose(chosen, families[:REPEATED_FAMILIES], None, 1), repeats=args.repeats)
+        jobs = jobs_of(first_variations(chosen, families, None, args.variations))
+        again = jobs_of(first_variations(chosen, families[:REPEATED_FAMILIES], None, 1), repeats=args.repeats)
         wanted += [(job, chosen.shape) for job in [*jobs, *(job for job in again if job.repeat)]]
-    async with await AsyncFarm.connect() as farm:
+    async with await AsyncFarmClient.connect() as farm:
         for shape in dict.fromkeys(shape for _, shape in wanted):
             todo = book.todo([job for job, own in wanted if own == shape], shape)
             async for proof in prove_all(farm, todo, shape=shape, parallel=args.parallel):
                 book.add(proof, shape)
-                print(line_of(proof), file=sys.stderr, flush=True)
+                print(format_proof(proof), file=sys.stderr, flush=True)
         equal = [await compare(farm, suite(name), args.evaluations) for name in args.suites if args.evaluations]
     record = book.record(wanted)
     return {
@@ -117,7 +117,7 @@ async def solve_it(env: AsyncDesktopEnv, task: Task) -> None:
     step = 0
     while env.lease is not None:
         plays = await task.play(env.lease, step=step)
-        if not plays or (not isinstance(plays[0].action, Gesture) and plays[0].action.type is ActionType.DONE):
+        if not plays or (not isinstance(plays[0].action, DecodedAction) and plays[0].action.type is ActionType.DONE):
             return
         await env.step(plays[0].action)
         step += 1

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.bench_desktops import chosen
 from benchmarks.typing_fields import FIELDS, NO_FRAME, Field
 from benchmarks.typing_text import SCRIPTS, random_text
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_server.wire import DesktopShape, TextEvent
 
 KEPT_DIFFERENCES = 5
@@ -50,7 +50,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 async def _measure(args: argparse.Namespace, fields: list[str]) -> dict[str, Any]:
     shape = DesktopShape(image=args.image, resolution=RESOLUTION)
     figures: dict[str, Any] = {}
-    async with await AsyncFarm.connect() as farm:
+    async with await AsyncFarmClient.connect() as farm:
         for kind in fields:
             async with await farm.lease(shape, ttl_s=300.0, wait_s=400.0) as desktop:
                 typed = await typed_into(FIELDS[kind](desktop), args.characters, random.Random(args.seed))

@@ -20,7 +20,7 @@ from benchmarks import vector_rates
 from dart_envs import tasks
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_server.wire import DesktopShape
 
 PARTS = ("steps", "straggler", "gym", "trajectories")
@@ -122,7 +122,7 @@ async def _trajectories(args: argparse.Namespace) -> dict[str, Any]:
     step = max(1, len(names) // 997)
     window_s = args.window_s * args.repeats
     done = solved = faults = steps = 0
-    async with await AsyncFarm.connect() as farm:
+    async with await AsyncFarmClient.connect() as farm:
         started_s = time.perf_counter()
 
         async def play(number: int) -> None:

@@ -12,7 +12,7 @@ import statistics
 import time
 from typing import Any
 
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_server.wire import DesktopShape
 
@@ -30,7 +30,9 @@ class NotRestored(Exception):
     """A restore did not bring disk or memory back."""
 
 
-async def measure_libvirt(farm: AsyncFarm, *, rounds: int = 20, shape: DesktopShape | None = None) -> dict[str, Any]:
+async def measure_libvirt(
+    farm: AsyncFarmClient, *, rounds: int = 20, shape: DesktopShape | None = None
+) -> dict[str, Any]:
     """Restores of one idle desktop in place. Keys: `restore_idle_p50_s`, `restore_idle_p95_s`, `restore_idle_max_s`, `snapshot_s`,
     `rounds`. Raises `NotRestored`."""
     lease = await farm.lease(shape or DesktopShape(), wait_s=CLAIM_S)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.desktops_weight import pss_mib, written_mib
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_server.providers.base import DesktopSpec
 from dart_server.providers.runc.provider import RuncProvider
@@ -52,7 +52,9 @@ APPS = {
 }
 
 
-async def measure_restores(farm: AsyncFarm, shape: DesktopShape, apps: Sequence[str], resets: int) -> dict[str, Any]:
+async def measure_restores(
+    farm: AsyncFarmClient, shape: DesktopShape, apps: Sequence[str], resets: int
+) -> dict[str, Any]:
     """Restore times in seconds, per application, with the pause that the saved desktop felt and the time of an accessibility tree; forks
     and cold start of Calc; MiB of memory and disk per copy."""
     figures: dict[str, Any] = {"resets": resets}
@@ -65,7 +67,7 @@ async def measure_restores(farm: AsyncFarm, shape: DesktopShape, apps: Sequence[
     return figures
 
 
-async def _one(farm: AsyncFarm, lease: AsyncLease, name: str, resets: int) -> dict[str, Any]:
+async def _one(farm: AsyncFarmClient, lease: AsyncLease, name: str, resets: int) -> dict[str, Any]:
     app = APPS[name]
     launches_s = [await open_app(lease, app)]
     snapshot = await lease.snapshot(name=name)
@@ -101,7 +103,7 @@ async def _one(farm: AsyncFarm, lease: AsyncLease, name: str, resets: int) -> di
     return figures
 
 
-async def _forks(farm: AsyncFarm, shape: DesktopShape, snapshot_id: str, app: App) -> dict[str, Any]:
+async def _forks(farm: AsyncFarmClient, shape: DesktopShape, snapshot_id: str, app: App) -> dict[str, Any]:
     """Eight copies at once, each on a slot of its own that held another desktop before."""
     leases = [await farm.lease(shape, ttl_s=300.0, wait_s=300.0) for _ in range(FORKS)]
     try:

@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 from benchmarks.desktops_restore import percentile
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_server.wire import DesktopShape, DesktopState
 
 STANDBYS = 6
@@ -32,7 +32,7 @@ MARK = "/home/user/used"
 
 
 async def measure_standby(
-    farm: AsyncFarm, shape: DesktopShape, seconds: float, *, every_s: float = 1.0, standbys: int = STANDBYS
+    farm: AsyncFarmClient, shape: DesktopShape, seconds: float, *, every_s: float = 1.0, standbys: int = STANDBYS
 ) -> dict[str, Any]:
     """`reset_p50_s`, `reset_p95_s`, `reset_max_s`, `standby_hit_rate` and `resets` of `seconds` at one reset per `every_s`.
 
@@ -67,7 +67,7 @@ async def measure_standby(
     return figures
 
 
-async def _filled(farm: AsyncFarm, standbys: int) -> None:
+async def _filled(farm: AsyncFarmClient, standbys: int) -> None:
     """Return once that many desktops wait. Raises RuntimeError after FILL_LIMIT_S."""
     limit_s = time.monotonic() + FILL_LIMIT_S
     while sum(desktop.state is DesktopState.READY for desktop in await farm.desktops()) < standbys:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_server.providers.docker import engine
 from dart_server.wire import DesktopShape, SettleSpec
@@ -23,7 +23,7 @@ CLAIM_S = 400.0
 AT_REST = SettleSpec(quiet_ms=1_000, cap_ms=30_000)
 
 
-async def measure_weight(farm: AsyncFarm, shape: DesktopShape, provider: str) -> dict[str, Any]:
+async def measure_weight(farm: AsyncFarmClient, shape: DesktopShape, provider: str) -> dict[str, Any]:
     """`pss_per_desktop_mib` and `disk_per_desktop_mib` of an idle desktop."""
     lease = await farm.lease(shape, ttl_s=300.0, wait_s=CLAIM_S)
     try:

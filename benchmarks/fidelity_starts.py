@@ -16,9 +16,9 @@ from typing import Any
 
 from dart_envs import tasks
 from dart_envs.actions import to_input_events
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
-from dart_envs.types import Gesture
+from dart_envs.types import DecodedAction
 from dart_server.wire import DesktopShape, DesktopState, SettleSpec
 
 ACTIONS = 50
@@ -80,7 +80,7 @@ async def play(lease: AsyncLease) -> Played:
         step = 0
         while played.actions < ACTIONS and (actions := await task.oracle(lease, step=step)):
             action = actions[0]
-            events = action.events if isinstance(action, Gesture) else to_input_events(action, lease.resolution)
+            events = action.events if isinstance(action, DecodedAction) else to_input_events(action, lease.resolution)
             await lease.step(list(events), _SETTLE)
             tree = [element.model_dump(mode="json") for element in await lease.a11y()]
             played.trees.append(hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest())
@@ -97,7 +97,7 @@ async def play(lease: AsyncLease) -> Played:
     raise AssertionError(f"the script has only {played.actions} actions")
 
 
-async def compare(farm: AsyncFarm, shape: DesktopShape) -> dict[str, Any]:
+async def compare(farm: AsyncFarmClient, shape: DesktopShape) -> dict[str, Any]:
     """Play on each kind; `starts_equivalent`, and what differed from the cold one."""
     if await farm.snapshots():
         raise RuntimeError("a fresh farm is needed: this one has snapshots already")

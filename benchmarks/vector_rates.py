@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from dart_envs.envs.vector import DartVectorEnv
-from dart_envs.types import Action, ActionType, Gesture
+from dart_envs.types import Action, ActionType, DecodedAction
 from dart_server.wire import SettleSpec, WaitEvent
 
 Seconds = Callable[[int], float]
@@ -29,9 +29,9 @@ WARM_UP = 2
 OPTIONS: dict[str, Any] = {"task": TASK, "resolution": (1280, 800), "max_steps": STEPS, "settle": AT_ONCE}
 
 
-def pause(seconds: float) -> Gesture:
+def pause(seconds: float) -> DecodedAction:
     """A step that waits inside the desktop."""
-    return Gesture((WaitEvent(ms=round(seconds * 1000)),))
+    return DecodedAction((WaitEvent(ms=round(seconds * 1000)),))
 
 
 def equal(seconds: float) -> Seconds:

@@ -4,7 +4,7 @@
     env = gym.make("DartOSWorld-v0", task="basics", resolution=(640, 400))
 
 Importing registers `DartOSWorld-v0`. Light by rule: no torch, no vLLM, no FastAPI. For code without
-Gymnasium: `AsyncFarm` and `AsyncDesktopEnv` (async), `Farm` (sync). For tests: `dart_envs.testing.fake_farm`,
+Gymnasium: `AsyncFarmClient` and `AsyncDesktopEnv` (async), `FarmClient` (sync). For tests: `dart_envs.testing.fake_farm`,
 `dart_envs.testing.conformance`.
 """
 
@@ -14,17 +14,17 @@ from dart_envs.errors import (
     ActionError,
     DartEnvError,
     DesktopError,
-    DesktopGone,
+    DesktopFailedError,
     EvaluatorError,
     FarmError,
     GuestError,
-    LeaseLost,
+    LeaseLostError,
     SetupError,
     TaskError,
 )
-from dart_envs.farm.client import AsyncFarm, AsyncFarmClient
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
-from dart_envs.farm.sync import Farm, FarmClient
+from dart_envs.farm.sync import FarmClient
 from dart_envs.farm.sync_lease import Lease
 from dart_envs.types import (
     Action,
@@ -47,23 +47,21 @@ __all__ = [
     "ActionError",
     "ActionType",
     "AsyncDesktopEnv",
-    "AsyncFarm",
     "AsyncFarmClient",
     "AsyncLease",
     "DartEnvError",
     "Desktop",
     "DesktopError",
-    "DesktopGone",
+    "DesktopFailedError",
     "DesktopShape",
     "EndReason",
     "EvaluatorError",
-    "Farm",
     "FarmClient",
     "FarmError",
     "Frame",
     "GuestError",
     "Lease",
-    "LeaseLost",
+    "LeaseLostError",
     "Observation",
     "Outcome",
     "SettleSpec",

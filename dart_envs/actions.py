@@ -16,7 +16,7 @@ from typing import Any
 from dart_envs.errors import ActionError
 from dart_envs.key_names import is_key
 from dart_envs.observations.transforms import scale_point
-from dart_envs.types import Action, ActionType, Gesture
+from dart_envs.types import Action, ActionType, DecodedAction
 from dart_server.wire import (
     ButtonEvent,
     InputEvent,
@@ -32,15 +32,15 @@ MAX_TEXT_LENGTH = 4_096
 MAX_WHEEL_CLICKS = 50
 MAX_KEYS = 5
 MAX_WAIT_S = 60.0
-DRAG_MOVES = 8
+DRAG_STEPS = 8
 """Intermediate pointer moves of a drag: toolkits start dragging only after they saw the pointer move with the
 button down."""
-DRAG_MOVE_MS = 12
+DRAG_STEP_MS = 12
 MULTI_CLICK_GAP_MS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class _Needs:
+class _ActionSpec:
     """What one action type must carry; everything else stays at its default."""
 
     fields: frozenset[str]
@@ -48,23 +48,23 @@ class _Needs:
     """(button, times) for the types that are clicks."""
 
 
-FINAL = frozenset({ActionType.DONE, ActionType.FAIL})
+TERMINAL_ACTIONS = frozenset({ActionType.DONE, ActionType.FAIL})
 """The actions that end an episode."""
 _POINT = frozenset({"x", "y"})
-NEEDS: Mapping[ActionType, _Needs] = {
-    ActionType.CLICK: _Needs(_POINT, (LEFT, 1)),
-    ActionType.DOUBLE_CLICK: _Needs(_POINT, (LEFT, 2)),
-    ActionType.TRIPLE_CLICK: _Needs(_POINT, (LEFT, 3)),
-    ActionType.RIGHT_CLICK: _Needs(_POINT, (RIGHT, 1)),
-    ActionType.MIDDLE_CLICK: _Needs(_POINT, (MIDDLE, 1)),
-    ActionType.MOVE: _Needs(_POINT),
-    ActionType.DRAG: _Needs(_POINT | {"x2", "y2"}),
-    ActionType.SCROLL: _Needs(_POINT | {"dx", "dy"}),
-    ActionType.TYPE: _Needs(frozenset({"text"})),
-    ActionType.KEY: _Needs(frozenset({"keys"})),
-    ActionType.WAIT: _Needs(frozenset({"duration_s"})),
-    ActionType.DONE: _Needs(frozenset()),
-    ActionType.FAIL: _Needs(frozenset()),
+ACTION_SPECS: Mapping[ActionType, _ActionSpec] = {
+    ActionType.CLICK: _ActionSpec(_POINT, (LEFT, 1)),
+    ActionType.DOUBLE_CLICK: _ActionSpec(_POINT, (LEFT, 2)),
+    ActionType.TRIPLE_CLICK: _ActionSpec(_POINT, (LEFT, 3)),
+    ActionType.RIGHT_CLICK: _ActionSpec(_POINT, (RIGHT, 1)),
+    ActionType.MIDDLE_CLICK: _ActionSpec(_POINT, (MIDDLE, 1)),
+    ActionType.MOVE: _ActionSpec(_POINT),
+    ActionType.DRAG: _ActionSpec(_POINT | {"x2", "y2"}),
+    ActionType.SCROLL: _ActionSpec(_POINT | {"dx", "dy"}),
+    ActionType.TYPE: _ActionSpec(frozenset({"text"})),
+    ActionType.KEY: _ActionSpec(frozenset({"keys"})),
+    ActionType.WAIT: _ActionSpec(frozenset({"duration_s"})),
+    ActionType.DONE: _ActionSpec(frozenset()),
+    ActionType.FAIL: _ActionSpec(frozenset()),
 }
 _DEFAULTS = {spec.name: spec.default for spec in fields(Action) if spec.name != "type"}
 
@@ -74,7 +74,7 @@ def check_action(action: Action, resolution: tuple[int, int]) -> None:
     `resolution` has."""
     if not isinstance(action, Action) or not isinstance(action.type, ActionType):
         raise ActionError(f"{action!r} is not a dart_envs Action with a type of ActionType.")
-    needs = NEEDS[action.type].fields
+    needs = ACTION_SPECS[action.type].fields
     for name, default in _DEFAULTS.items():
         if name not in needs and getattr(action, name) != default:
             raise ActionError(f"A {action.type} action takes no {name}; leave it out.")
@@ -133,16 +133,16 @@ def to_input_events(action: Action, resolution: tuple[int, int]) -> list[InputEv
     """The input events that perform an action; none for `done`, `fail` and empty ones. Raises
     `ActionError`."""
     check_action(action, resolution)
-    click = NEEDS[action.type].click
+    click = ACTION_SPECS[action.type].click
     if click is not None:
         return [_move(action), *clicks(*click)]
-    return _PERFORM[action.type](action)
+    return _EVENT_BUILDERS[action.type](action)
 
 
-def to_gesture(action: Action, resolution: tuple[int, int]) -> Gesture:
+def decode_action(action: Action, resolution: tuple[int, int]) -> DecodedAction:
     """What a step performs for an action. Raises `ActionError`."""
     events = to_input_events(action, resolution)
-    return Gesture(tuple(events), action.type if action.type in FINAL else None)
+    return DecodedAction(tuple(events), action.type if action.type in TERMINAL_ACTIONS else None)
 
 
 def _move(action: Action) -> MoveEvent:
@@ -171,11 +171,11 @@ def _drag(action: Action) -> list[InputEvent]:
 def drag(start: tuple[int, int], end: tuple[int, int], button: int) -> list[InputEvent]:
     """From where the pointer is, `start`, to `end` with a button held; screen pixels."""
     events: list[InputEvent] = [ButtonEvent(type="down", button=button)]
-    for index in range(1, DRAG_MOVES + 1):
-        x = start[0] + round((end[0] - start[0]) * index / DRAG_MOVES)
-        y = start[1] + round((end[1] - start[1]) * index / DRAG_MOVES)
-        events += [WaitEvent(ms=DRAG_MOVE_MS), MoveEvent(x=x, y=y)]
-    return [*events, WaitEvent(ms=DRAG_MOVE_MS), ButtonEvent(type="up", button=button)]
+    for index in range(1, DRAG_STEPS + 1):
+        x = start[0] + round((end[0] - start[0]) * index / DRAG_STEPS)
+        y = start[1] + round((end[1] - start[1]) * index / DRAG_STEPS)
+        events += [WaitEvent(ms=DRAG_STEP_MS), MoveEvent(x=x, y=y)]
+    return [*events, WaitEvent(ms=DRAG_STEP_MS), ButtonEvent(type="up", button=button)]
 
 
 def _scroll(action: Action) -> list[InputEvent]:
@@ -190,25 +190,25 @@ def _chord(action: Action) -> list[InputEvent]:
     return down + up
 
 
-def _nothing(_action: Action) -> list[InputEvent]:
+def _no_events(_action: Action) -> list[InputEvent]:
     return []
 
 
-_PERFORM: Mapping[ActionType, Callable[[Action], list[InputEvent]]] = {
+_EVENT_BUILDERS: Mapping[ActionType, Callable[[Action], list[InputEvent]]] = {
     ActionType.MOVE: lambda action: [_move(action)],
     ActionType.DRAG: _drag,
     ActionType.SCROLL: _scroll,
     ActionType.TYPE: lambda action: [TextEvent(text=action.text)] if action.text else [],
     ActionType.KEY: _chord,
     ActionType.WAIT: lambda action: [WaitEvent(ms=round(action.duration_s * 1000))],
-    ActionType.DONE: _nothing,
-    ActionType.FAIL: _nothing,
+    ActionType.DONE: _no_events,
+    ActionType.FAIL: _no_events,
 }
 
 
 def action_to_dict(action: Action) -> dict[str, Any]:
     """JSON form: the type and the fields that it needs, nothing else."""
-    needs = NEEDS[action.type].fields
+    needs = ACTION_SPECS[action.type].fields
     record: dict[str, Any] = {"type": action.type.value}
     for name in _DEFAULTS:
         if name in needs:
@@ -224,7 +224,7 @@ def action_from_dict(record: Mapping[str, Any], resolution: tuple[int, int] | No
     except (KeyError, ValueError, TypeError):
         known = ", ".join(ActionType)
         raise ActionError(f"{record!r} names no action type; the types are {known}.") from None
-    unknown = sorted(set(record) - {"type"} - NEEDS[kind].fields)
+    unknown = sorted(set(record) - {"type"} - ACTION_SPECS[kind].fields)
     if unknown:
         raise ActionError(f"A {kind} action takes no {', '.join(unknown)}.")
     values: dict[str, Any] = {

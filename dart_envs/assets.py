@@ -1,6 +1,6 @@
 """The files that tasks bring along from the internet, kept under the names of OSWorld's own cache.
 
-Role: which files a task needs (`assets_of`), one of them as a path (`fetch_path`), a whole cache of somebody else's (`import_from`).
+Role: which files a task needs (`task_assets`), one of them as a path (`fetch_asset`), a whole cache of somebody else's (`import_assets`).
 Rule: a file appears in the cache whole or not at all, whoever fetches at the same time; a broken download goes on where it broke; with
 `DART_OFFLINE=1` nothing is asked of the network, and what is missing is an `AssetError` with the task, the address and the cure. The
 folder has OSWorld's layout, `<task id>/<name>`, so that its own code can use it as its cache. Non-goals: bringing files into a desktop
@@ -27,13 +27,13 @@ import httpx
 from dart_envs.errors import AssetError, TaskError
 from dart_envs.types import EvaluatorLike, SetupStepLike
 
-OFFLINE_VARIABLE, PLACE_VARIABLE, LIMIT_VARIABLE = "DART_OFFLINE", "DART_ASSETS_DIR", "DART_ASSET_MAX_BYTES"
+OFFLINE_VARIABLE, CACHE_DIR_VARIABLE, MAX_BYTES_VARIABLE = "DART_OFFLINE", "DART_ASSETS_DIR", "DART_ASSET_MAX_BYTES"
 MAX_BYTES = 4 * 2**30
 """The largest file that is fetched, unless `DART_ASSET_MAX_BYTES` says otherwise."""
-SPARE_BYTES = 256 * 2**20
+MIN_FREE_BYTES = 256 * 2**20
 """So much room stays free on the cache's disk."""
-ATTEMPTS = 5
-PAUSE_S = 1.0
+MAX_ATTEMPTS = 5
+INITIAL_BACKOFF_S = 1.0
 """Before the second attempt; doubled for each further one."""
 TIMEOUT_S = 60.0
 HF = "https://huggingface.co"
@@ -72,7 +72,7 @@ def download_name(url: str, path: str) -> str:
     return f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{PurePosixPath(path).name}"
 
 
-def assets_of(task: TaskWithAssets) -> tuple[Asset, ...]:
+def task_assets(task: TaskWithAssets) -> tuple[Asset, ...]:
     """Every file that set-up, post-configuration and evaluator of a task fetch, in order, each cache name once. Raises TaskError for a
     step or getter without the fields it needs.
     """
@@ -108,9 +108,9 @@ def is_offline() -> bool:
     return os.environ.get(OFFLINE_VARIABLE, "").strip().lower() not in ("", "0", "no", "false")
 
 
-def default_place() -> Path:
+def default_cache_dir() -> Path:
     """`DART_ASSETS_DIR`, else `$DART_HOME/assets`, `$XDG_DATA_HOME/dart/assets` or `~/.local/share/dart/assets`."""
-    if named := os.environ.get(PLACE_VARIABLE):
+    if named := os.environ.get(CACHE_DIR_VARIABLE):
         return Path(named)
     if home := os.environ.get("DART_HOME"):
         return Path(home) / "assets"
@@ -118,105 +118,105 @@ def default_place() -> Path:
     return (Path(data) if data else Path.home() / ".local" / "share") / "dart" / "assets"
 
 
-def path_of(cache_name: str, place: Path | None = None) -> Path:
+def cache_path(cache_name: str, cache_dir: Path | None = None) -> Path:
     """Where a file lies, or would lie, in the cache. Raises TaskError for a name that leads out of it."""
     parts = PurePosixPath(cache_name).parts
     if not parts or PurePosixPath(cache_name).is_absolute() or ".." in parts or "\0" in cache_name:
         raise TaskError(f"{cache_name!r} is not a name inside the asset cache.")
-    return (place or default_place()).joinpath(*parts)
+    return (cache_dir or default_cache_dir()).joinpath(*parts)
 
 
-def missing(task: TaskWithAssets, place: Path | None = None) -> tuple[Asset, ...]:
+def missing_assets(task: TaskWithAssets, cache_dir: Path | None = None) -> tuple[Asset, ...]:
     """The files of a task that the cache has not."""
-    return tuple(asset for asset in assets_of(task) if not path_of(asset.cache_name, place).is_file())
+    return tuple(asset for asset in task_assets(task) if not cache_path(asset.cache_name, cache_dir).is_file())
 
 
-def fetch_path(
+def fetch_asset(
     url: str,
     cache_name: str,
     *,
-    needed_by: str = "",
-    place: Path | None = None,
+    task_id: str = "",
+    cache_dir: Path | None = None,
     max_nbytes: int | None = None,
     client: httpx.Client | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Path:
     """The file as a path in the cache, fetched first where it is not there. Blocks: call it in a thread from a coroutine.
 
-    cache_name: path inside the cache (`Asset.cache_name`). needed_by: the task's id, for the error. Raises AssetError when it is not
+    cache_name: path inside the cache (`Asset.cache_name`). task_id: the task's id, for the error. Raises AssetError when it is not
     there and cannot be had, TaskError for a bad name.
     """
-    path = path_of(cache_name, place)
+    path = cache_path(cache_name, cache_dir)
     if path.is_file():
         return path
     if is_offline():
-        raise _lacking(url, path, needed_by, f"{OFFLINE_VARIABLE} is set")
+        raise _asset_error(url, path, task_id, f"{OFFLINE_VARIABLE} is set")
     if urlsplit(url).scheme not in ("http", "https"):
-        raise _lacking(url, path, needed_by, "only http and https addresses are fetched")
+        raise _asset_error(url, path, task_id, "only http and https addresses are fetched")
     path.parent.mkdir(parents=True, exist_ok=True)
-    limit = max_nbytes or int(os.environ.get(LIMIT_VARIABLE) or MAX_BYTES)
+    limit = max_nbytes or int(os.environ.get(MAX_BYTES_VARIABLE) or MAX_BYTES)
     with _locked(path) as part:
         if not path.is_file():
             try:
                 _download(url, part, limit, client, pause)
-            except (_Unfetchable, httpx.HTTPError, OSError) as error:
-                raise _lacking(url, path, needed_by, str(error) or type(error).__name__) from error
+            except (_PermanentDownloadError, httpx.HTTPError, OSError) as error:
+                raise _asset_error(url, path, task_id, str(error) or type(error).__name__) from error
             part.replace(path)
-            _tag_of(part).unlink(missing_ok=True)
+            _etag_path(part).unlink(missing_ok=True)
     return path
 
 
-def fetch_all(
-    task: TaskWithAssets, *, place: Path | None = None, client: httpx.Client | None = None
+def fetch_task_assets(
+    task: TaskWithAssets, *, cache_dir: Path | None = None, client: httpx.Client | None = None
 ) -> tuple[Path, ...]:
-    """All files of a task. Raises as `fetch_path`."""
+    """All files of a task. Raises as `fetch_asset`."""
     return tuple(
-        fetch_path(asset.url, asset.cache_name, needed_by=task.id, place=place, client=client)
-        for asset in assets_of(task)
+        fetch_asset(asset.url, asset.cache_name, task_id=task.id, cache_dir=cache_dir, client=client)
+        for asset in task_assets(task)
     )
 
 
-def import_from(folder: Path, task: TaskWithAssets, *, place: Path | None = None) -> tuple[Asset, ...]:
+def import_assets(folder: Path, task: TaskWithAssets, *, cache_dir: Path | None = None) -> tuple[Asset, ...]:
     """Copy what a task lacks from a folder: OSWorld's cache (`<task id>/<name>`, also under `cache/`), or a copy of the dataset that its
     addresses point into. Returns what was taken. Raises AssetError where a file cannot be copied.
     """
     taken = []
-    for asset in missing(task, place):
-        source = next((one for one in _places_of(folder, asset) if one.is_file()), None)
+    for asset in missing_assets(task, cache_dir):
+        source = next((one for one in _import_candidates(folder, asset) if one.is_file()), None)
         if source is None:
             continue
-        path = path_of(asset.cache_name, place)
+        path = cache_path(asset.cache_name, cache_dir)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(path) as part:
                 shutil.copyfile(source, part)
                 part.replace(path)
-                _tag_of(part).unlink(missing_ok=True)
+                _etag_path(part).unlink(missing_ok=True)
         except OSError as error:
-            raise _lacking(asset.url, path, task.id, f"{source} cannot be copied: {error.strerror}") from error
+            raise _asset_error(asset.url, path, task.id, f"{source} cannot be copied: {error.strerror}") from error
         taken.append(asset)
     return tuple(taken)
 
 
-def _places_of(folder: Path, asset: Asset) -> Iterator[Path]:
+def _import_candidates(folder: Path, asset: Asset) -> Iterator[Path]:
     for root in (folder, folder / "cache"):
-        yield path_of(asset.cache_name, root)
+        yield cache_path(asset.cache_name, root)
     inside = unquote(urlsplit(asset.url).path).partition("/resolve/")[2].partition("/")[2]
     if inside and ".." not in PurePosixPath(inside).parts:
         yield folder / inside
 
 
-class _Unfetchable(Exception):
+class _PermanentDownloadError(Exception):
     """Another attempt would not help."""
 
 
-def _lacking(url: str, path: Path, needed_by: str, why: str) -> AssetError:
-    who = f"Task {needed_by} needs" if needed_by else "Wanted is"
+def _asset_error(url: str, path: Path, task_id: str, why: str) -> AssetError:
+    who = f"Task {task_id} needs" if task_id else "Wanted is"
     return AssetError(
         f"{who} {path.name} from {url}, which is not in the asset cache ({path.parent}): {why}. Run `dart-envs assets fetch TASKS` "
         "where there is a network, or `dart-envs assets import DIR TASKS` with an OSWorld cache of your own.",
         url=url,
-        needed_by=needed_by,
+        task_id=task_id,
     )
 
 
@@ -228,72 +228,72 @@ def _locked(path: Path) -> Iterator[Path]:
         yield path.with_name(f".{path.name}.part")
 
 
-def _tag_of(part: Path) -> Path:
+def _etag_path(part: Path) -> Path:
     return part.with_suffix(".tag")
 
 
 def _download(url: str, part: Path, limit: int, client: httpx.Client | None, pause: Callable[[float], None]) -> None:
-    """Fill `part`, going on after breaks. Raises _Unfetchable, httpx.HTTPError, OSError."""
+    """Fill `part`, going on after breaks. Raises _PermanentDownloadError, httpx.HTTPError, OSError."""
     if url.startswith(HF) and (endpoint := os.environ.get("HF_ENDPOINT")):
         url = endpoint.rstrip("/") + url.removeprefix(HF)
     own = client or httpx.Client(follow_redirects=True, timeout=TIMEOUT_S)
     try:
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                _go_on(own, url, part, limit)
+                _download_once(own, url, part, limit)
                 return
-            except (httpx.TransportError, _Busy):
-                if attempt == ATTEMPTS:
+            except (httpx.TransportError, _TemporaryDownloadError):
+                if attempt == MAX_ATTEMPTS:
                     raise
-            pause(PAUSE_S * 2 ** (attempt - 1))
+            pause(INITIAL_BACKOFF_S * 2 ** (attempt - 1))
     finally:
         if client is None:
             own.close()
 
 
-class _Busy(httpx.HTTPError):
+class _TemporaryDownloadError(httpx.HTTPError):
     """The server asks to come again."""
 
 
-def _go_on(client: httpx.Client, url: str, part: Path, limit: int) -> None:
+def _download_once(client: httpx.Client, url: str, part: Path, limit: int) -> None:
     """One request: the rest of the file where the server says that it is the same one, else all of it."""
     have = part.stat().st_size if part.exists() else 0
-    tag = json.loads(_tag_of(part).read_text()) if have and _tag_of(part).exists() else None
+    tag = json.loads(_etag_path(part).read_text()) if have and _etag_path(part).exists() else None
     headers = {"Accept-Encoding": "identity"}
     if have and tag:
         headers |= {"Range": f"bytes={have}-", "If-Range": tag}
     with client.stream("GET", url, headers=headers) as reply:
         if reply.status_code in (408, 425, 429, 500, 502, 503, 504):
-            raise _Busy(f"the server answers {reply.status_code}")
+            raise _TemporaryDownloadError(f"the server answers {reply.status_code}")
         if reply.status_code == 416:
             part.unlink(missing_ok=True)
-            raise _Busy("the server has another file than the one that was begun")
+            raise _TemporaryDownloadError("the server has another file than the one that was begun")
         if reply.status_code not in (200, 206):
-            raise _Unfetchable(f"the server answers {reply.status_code}")
+            raise _PermanentDownloadError(f"the server answers {reply.status_code}")
         start = have if reply.status_code == 206 else 0
         length = reply.headers.get("content-length")
         total = None if length is None or not length.isdecimal() else start + int(length)
-        _check_room(start if total is None else total, start, limit, part)
+        _check_disk_space(start if total is None else total, start, limit, part)
         known = reply.headers.get("etag", "")
-        _tag_of(part).write_text(json.dumps(known if known and not known.startswith("W/") else None))
+        _etag_path(part).write_text(json.dumps(known if known and not known.startswith("W/") else None))
         with part.open("ab" if start else "wb") as file:
             _receive(reply, file, start, limit)
     size = part.stat().st_size
     if total is not None and size != total:
-        raise _Busy(f"{size} of {total} bytes came")
+        raise _TemporaryDownloadError(f"{size} of {total} bytes came")
 
 
 def _receive(reply: httpx.Response, file: BinaryIO, size: int, limit: int) -> None:
     for chunk in reply.iter_raw():
         size += len(chunk)
         if size > limit:
-            raise _Unfetchable(f"it is larger than {limit} bytes ({LIMIT_VARIABLE})")
+            raise _PermanentDownloadError(f"it is larger than {limit} bytes ({MAX_BYTES_VARIABLE})")
         file.write(chunk)
 
 
-def _check_room(total: int, start: int, limit: int, part: Path) -> None:
+def _check_disk_space(total: int, start: int, limit: int, part: Path) -> None:
     if total > limit:
-        raise _Unfetchable(f"it has {total} bytes, more than {limit} ({LIMIT_VARIABLE})")
+        raise _PermanentDownloadError(f"it has {total} bytes, more than {limit} ({MAX_BYTES_VARIABLE})")
     free = shutil.disk_usage(part.parent).free
-    if total - start > free - SPARE_BYTES:
-        raise _Unfetchable(f"it has {total} bytes and the disk has {free} left")
+    if total - start > free - MIN_FREE_BYTES:
+        raise _PermanentDownloadError(f"it has {total} bytes and the disk has {free} left")

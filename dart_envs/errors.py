@@ -2,19 +2,19 @@
 
     DartEnvError
     ├── DesktopError            a live desktop did not do what was asked
-    │   ├── DesktopGone         it died; `fault_owner` says whose fault it was
-    │   │   └── HostFault       the farm's own host failed at it
-    │   ├── LeaseLost           the lease is no longer ours
-    │   │   ├── LeaseExpired    it expired or was released
-    │   │   └── Fenced          the desktop has another fencing_token now
+    │   ├── DesktopFailedError         it died; `fault_owner` says whose fault it was
+    │   │   └── HostFaultError       the farm's own host failed at it
+    │   ├── LeaseLostError           the lease is no longer ours
+    │   │   ├── LeaseExpiredError    it expired or was released
+    │   │   └── StaleFencingTokenError          the desktop has another fencing_token now
     │   └── GuestError          the guest agent refused or failed one request
     ├── FarmError               the farm cannot be reached, refused, or is full: one class per code
-    │   ├── Unreachable  FarmTimeout
-    │   ├── Unauthenticated  Forbidden  NotFound  InvalidRequest
-    │   ├── NoCapacity  QuotaExceeded  TooManyRequests  Draining  LedgerAway            `retry_after_s` says when to ask again
-    │   ├── SnapshotQuota  SnapshotMissing  SnapshotBroken
-    │   ├── ImageMissing  CapabilityMissing
-    │   └── ClaimCancelled
+    │   ├── FarmUnreachableError  FarmTimeoutError
+    │   ├── UnauthenticatedError  ForbiddenError  NotFoundError  InvalidRequestError
+    │   ├── NoCapacityError  QuotaExceededError  TooManyRequestsError  FarmDrainingError  FarmDatabaseUnavailableError            `retry_after_s` says when to ask again
+    │   ├── SnapshotQuotaError  SnapshotNotFoundError  SnapshotBrokenError
+    │   ├── ImageNotFoundError  UnsupportedCapabilityError
+    │   └── ClaimCancelledError
     ├── SetupError              a set-up step failed; the task never started
     ├── EvaluatorError          the evaluator raised; never a silent 0
     ├── TaskError               a task file is wrong; names file and field
@@ -39,7 +39,7 @@ class DesktopError(DartEnvError):
     """A live desktop did not do what was asked."""
 
 
-class DesktopGone(DesktopError):
+class DesktopFailedError(DesktopError):
     """The desktop died. `fault_owner` says whether the policy broke it or the host lost it."""
 
     def __init__(self, message: str, *, fault_owner: FaultOwner = FaultOwner.HOST, cause: str = "unknown") -> None:
@@ -48,19 +48,19 @@ class DesktopGone(DesktopError):
         self.cause = cause
 
 
-class HostFault(DesktopGone):
+class HostFaultError(DesktopFailedError):
     """The farm or its host failed at what was asked; the policy had no part in it."""
 
 
-class LeaseLost(DesktopError):
+class LeaseLostError(DesktopError):
     """The lease expired, was released, or another client holds the desktop now."""
 
 
-class LeaseExpired(LeaseLost):
+class LeaseExpiredError(LeaseLostError):
     """The lease has ended: nobody kept it in time, or it was released."""
 
 
-class Fenced(LeaseLost):
+class StaleFencingTokenError(LeaseLostError):
     """The desktop has another fencing_token now: it was reset or taken over by another process. Attach to the lease again to go on."""
 
 
@@ -73,7 +73,7 @@ class GuestError(DesktopError):
         self.code = code
 
 
-def with_cure(message: str, hint: str | None) -> str:
+def append_hint(message: str, hint: str | None) -> str:
     """What went wrong and what cures it, as one text: a sentence that has no end yet is given one."""
     if hint is None:
         return message
@@ -92,96 +92,96 @@ class FarmError(DartEnvError):
     def __init__(
         self, message: str, *, code: str = "unknown", hint: str | None = None, retry_after_s: float | None = None
     ) -> None:
-        super().__init__(with_cure(message, hint))
+        super().__init__(append_hint(message, hint))
         self.code = code
         self.hint = hint
         self.retry_after_s = retry_after_s
 
 
-class Unreachable(FarmError):
+class FarmUnreachableError(FarmError):
     """No connection to the farm, or it broke before the answer."""
 
 
-class FarmTimeout(FarmError):
+class FarmTimeoutError(FarmError):
     """The farm did not answer in time; it may yet do what was asked."""
 
 
-class Unauthenticated(FarmError):
+class UnauthenticatedError(FarmError):
     """The key is missing, unknown, revoked or past its end."""
 
 
-class Forbidden(FarmError):
+class ForbiddenError(FarmError):
     """The key may not do that."""
 
 
-class NotFound(FarmError):
+class NotFoundError(FarmError):
     """There is no such thing, or it belongs to another key."""
 
 
-class InvalidRequest(FarmError):
+class InvalidRequestError(FarmError):
     """The request is wrong, whoever sends it."""
 
 
-class NoCapacity(FarmError):
+class NoCapacityError(FarmError):
     """No desktop became free in time."""
 
 
-class QuotaExceeded(FarmError):
+class QuotaExceededError(FarmError):
     """The key holds or waits for as many desktops as it may."""
 
 
-class TooManyRequests(FarmError):
+class TooManyRequestsError(FarmError):
     """The key sends more at once, or faster, than the farm lets one key do."""
 
 
-class Draining(FarmError):
+class FarmDrainingError(FarmError):
     """The farm takes no claims now: it starts, stops, or was told to."""
 
 
-class LedgerAway(FarmError):
+class FarmDatabaseUnavailableError(FarmError):
     """The farm's database is away: desktops and leases go on, nothing new is granted."""
 
 
-class SnapshotQuota(FarmError):
+class SnapshotQuotaError(FarmError):
     """There is no room for the snapshot."""
 
 
-class SnapshotMissing(FarmError):
+class SnapshotNotFoundError(FarmError):
     """The snapshot does not exist (any more)."""
 
 
-class SnapshotBroken(FarmError):
+class SnapshotBrokenError(FarmError):
     """The snapshot did not restore and is quarantined."""
 
 
-class ImageMissing(FarmError):
+class ImageNotFoundError(FarmError):
     """The farm does not have that desktop image."""
 
 
-class CapabilityMissing(FarmError):
+class UnsupportedCapabilityError(FarmError):
     """The farm's provider cannot do that."""
 
 
-class ClaimCancelled(FarmError):
+class ClaimCancelledError(FarmError):
     """The claim was cancelled before it was granted."""
 
 
-REFUSALS: Mapping[ErrorCode, type[FarmError]] = {
-    ErrorCode.UNAUTHENTICATED: Unauthenticated,
-    ErrorCode.FORBIDDEN: Forbidden,
-    ErrorCode.NOT_FOUND: NotFound,
-    ErrorCode.INVALID: InvalidRequest,
-    ErrorCode.NO_CAPACITY: NoCapacity,
-    ErrorCode.QUOTA_EXCEEDED: QuotaExceeded,
-    ErrorCode.TOO_MANY_REQUESTS: TooManyRequests,
-    ErrorCode.DRAINING: Draining,
-    ErrorCode.DATABASE_UNAVAILABLE: LedgerAway,
-    ErrorCode.TIMED_OUT: FarmTimeout,
-    ErrorCode.QUOTA: SnapshotQuota,
-    ErrorCode.SNAPSHOT_MISSING: SnapshotMissing,
-    ErrorCode.SNAPSHOT_BROKEN: SnapshotBroken,
-    ErrorCode.IMAGE_MISSING: ImageMissing,
-    ErrorCode.CAPABILITY_MISSING: CapabilityMissing,
+ERROR_CLASSES: Mapping[ErrorCode, type[FarmError]] = {
+    ErrorCode.UNAUTHENTICATED: UnauthenticatedError,
+    ErrorCode.FORBIDDEN: ForbiddenError,
+    ErrorCode.NOT_FOUND: NotFoundError,
+    ErrorCode.INVALID: InvalidRequestError,
+    ErrorCode.NO_CAPACITY: NoCapacityError,
+    ErrorCode.QUOTA_EXCEEDED: QuotaExceededError,
+    ErrorCode.TOO_MANY_REQUESTS: TooManyRequestsError,
+    ErrorCode.DRAINING: FarmDrainingError,
+    ErrorCode.DATABASE_UNAVAILABLE: FarmDatabaseUnavailableError,
+    ErrorCode.TIMED_OUT: FarmTimeoutError,
+    ErrorCode.QUOTA: SnapshotQuotaError,
+    ErrorCode.SNAPSHOT_MISSING: SnapshotNotFoundError,
+    ErrorCode.SNAPSHOT_BROKEN: SnapshotBrokenError,
+    ErrorCode.IMAGE_MISSING: ImageNotFoundError,
+    ErrorCode.CAPABILITY_MISSING: UnsupportedCapabilityError,
 }
 """The class of every refusal; what is about a desktop or a lease (`fenced`, `desktop_failed` …) has a `DesktopError` instead."""
 
@@ -199,12 +199,12 @@ class TaskError(DartEnvError):
 
 
 class AssetError(TaskError):
-    """A file that a task brings along is missing. `needed_by`: the task's id, empty where nobody said; `url`: where it would be."""
+    """A file that a task brings along is missing. `task_id`: the task's id, empty where nobody said; `url`: where it would be."""
 
-    def __init__(self, message: str, *, url: str, needed_by: str = "") -> None:
+    def __init__(self, message: str, *, url: str, task_id: str = "") -> None:
         super().__init__(message)
         self.url = url
-        self.needed_by = needed_by
+        self.task_id = task_id
 
 
 class ActionError(DartEnvError):

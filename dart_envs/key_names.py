@@ -16,7 +16,7 @@ NAMED_KEYS = (
     *(f"f{number}" for number in range(1, 13)),
     *("capslock", "numlock", "scrolllock", "printscreen", "pause"),
 )
-RARE_KEYS = (
+PYAUTOGUI_ONLY_KEYS = (
     *(
         "control",
         "super",
@@ -60,7 +60,7 @@ RARE_KEYS = (
 )
 """pyautogui's other names, which the guest knows; not among the names that a policy of ours is taught."""
 _NAMED = frozenset(NAMED_KEYS)
-_GUEST = _NAMED | frozenset(RARE_KEYS)
+_GUEST = _NAMED | frozenset(PYAUTOGUI_ONLY_KEYS)
 _PLUS = "+"
 
 
@@ -69,7 +69,7 @@ def is_key(name: str) -> bool:
     return name in _NAMED or (len(name) == 1 and name.isprintable())
 
 
-def guest_key(name: str) -> str | None:
+def to_guest_key(name: str) -> str | None:
     """What the guest calls a key that pyautogui names, in whatever case; None when it is no key."""
     if len(name) == 1:
         return {"\n": "enter", "\r": "enter", "\t": "tab"}.get(name, name if name.isprintable() else None)

@@ -53,7 +53,7 @@ class UnicodeText(Space[str]):
         return False
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        refuse_masks(mask, probability)
+        reject_masks(mask, probability)
         length = int(self.np_random.integers(0, min(self.max_length, SAMPLE_LENGTH) + 1))
         ranges = self.np_random.integers(0, len(_SAMPLE_RANGES), size=length)
         return "".join(chr(int(self.np_random.integers(*_SAMPLE_RANGES[index]))) for index in ranges)
@@ -83,7 +83,7 @@ class KeyChord(Space[str]):
         return False
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        refuse_masks(mask, probability)
+        reject_masks(mask, probability)
         key = SAMPLE_KEYS[int(self.np_random.integers(len(SAMPLE_KEYS)))]
         held = tuple(name for name in MODIFIERS if name != key and self.np_random.random() < 0.15)
         return format_chord((*held[: self.max_keys - 1], key))
@@ -102,7 +102,7 @@ class KeyChord(Space[str]):
         return hash((KeyChord, self.max_keys))
 
 
-def refuse_masks(mask: object, probability: object) -> None:
+def reject_masks(mask: object, probability: object) -> None:
     """Texts are drawn as they come; a mask for them has no meaning. Raises `ValueError`."""
     if mask is not None or probability is not None:
         raise ValueError("Text spaces are sampled without a mask.")

@@ -65,7 +65,7 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Gesture:
+class DecodedAction:
     """What one step performs, whatever action space it was written in: `events` in order; or `code`, Python that runs inside the desktop as
     its user; then the end of the episode when `end` is DONE or FAIL."""
 
@@ -192,7 +192,7 @@ class Desktop(Protocol):
 
 
 @runtime_checkable
-class DeclaresClock(Protocol):
+class SupportsClock(Protocol):
     """A task that has a time of day of its own; any `TaskLike` may be one as well."""
 
     @property
@@ -206,10 +206,10 @@ class DeclaresClock(Protocol):
 
 
 @runtime_checkable
-class KnowsNeeds(Protocol):
+class SupportsRequirements(Protocol):
     """A task that can tell before a desktop is leased that it would be leased in vain; any `TaskLike` may be one as well."""
 
-    async def check_needs(self, shape: DesktopShape, *, local_images: bool) -> None:
+    async def check_requirements(self, shape: DesktopShape, *, local_images: bool) -> None:
         """Raise `TaskError` where something is missing. local_images: desktops are made of this machine's images."""
         ...
 
@@ -291,7 +291,7 @@ class TaskLike(Protocol):
         """
         ...
 
-    async def oracle(self, desktop: Desktop, *, step: int = 0) -> Sequence[Action | Gesture]:
+    async def oracle(self, desktop: Desktop, *, step: int = 0) -> Sequence[Action | DecodedAction]:
         """The solution from its `step`-th action on, as far as the screen shows its targets now; empty when
         it is complete."""
         ...

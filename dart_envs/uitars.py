@@ -34,7 +34,7 @@ DEFAULT_WAIT_S = 1.0
 _MAX_BOX_CHARS = 120
 
 
-class ParseFault(StrEnum):
+class ParseErrorKind(StrEnum):
     """Whether the text is not in the action language at all, or says something in it that cannot be done."""
 
     STRUCTURE = "structure"
@@ -45,27 +45,27 @@ class ParseFault(StrEnum):
 class ParseError:
     """Why a text is not an action."""
 
-    fault: ParseFault
+    kind: ParseErrorKind
     detail: str
 
     def __str__(self) -> str:
-        return f"{self.fault}: {self.detail}"
+        return f"{self.kind}: {self.detail}"
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedAction:
     """An action, and the thought written before it."""
 
     action: Action
     thought: str
 
 
-class _Refused(Exception):
+class _ParseFailed(Exception):
     """Carries a ParseError out of the depths of `parse`; never leaves this module."""
 
-    def __init__(self, fault: ParseFault, detail: str) -> None:
+    def __init__(self, kind: ParseErrorKind, detail: str) -> None:
         super().__init__(detail)
-        self.error = ParseError(fault, detail)
+        self.error = ParseError(kind, detail)
 
 
 _ACTION = re.compile(r"Action\s*:", re.IGNORECASE)
@@ -115,17 +115,17 @@ _KEY_ALIASES = {
 _DIRECTIONS = {"up": (0, 1), "down": (0, -1), "left": (-1, 0), "right": (1, 0)}
 
 
-def parse(text: str, points: PointMap) -> Parsed | ParseError:
+def parse(text: str, points: PointMap) -> ParsedAction | ParseError:
     """The first and only action of a model's answer, in screen pixels. Never raises."""
     try:
         thought, name, arguments = _read(text)
         action = _to_action(name, arguments, points)
         check_action(action, points.screen_wh)
-    except _Refused as refused:
+    except _ParseFailed as refused:
         return refused.error
     except ActionError as error:
-        return ParseError(ParseFault.CONTENT, str(error))
-    return Parsed(action, thought)
+        return ParseError(ParseErrorKind.CONTENT, str(error))
+    return ParsedAction(action, thought)
 
 
 def format_action(action: Action, points: PointMap, *, thought: str = "") -> str:
@@ -139,24 +139,24 @@ def _read(text: str) -> tuple[str, str, dict[str, str]]:
     """Thought, action name and arguments of an answer."""
     marker = _ACTION.search(text)
     if marker is None:
-        raise _Refused(ParseFault.STRUCTURE, "there is no 'Action:'")
+        raise _ParseFailed(ParseErrorKind.STRUCTURE, "there is no 'Action:'")
     thought = text[: marker.start()].strip()
     if thought.lower().startswith("thought:"):
         thought = thought[len("thought:") :].strip()
     call = _CALL.match(text, marker.end())
     if call is None:
-        raise _Refused(ParseFault.STRUCTURE, "no call such as click(start_box='(x,y)') follows 'Action:'")
+        raise _ParseFailed(ParseErrorKind.STRUCTURE, "no call such as click(start_box='(x,y)') follows 'Action:'")
     position = call.end()
     arguments: dict[str, str] = {}
     while (argument := _ARGUMENT.match(text, position)) is not None:
         if argument.group(1) in arguments:
-            raise _Refused(ParseFault.STRUCTURE, f"the argument {argument.group(1)} is given twice")
+            raise _ParseFailed(ParseErrorKind.STRUCTURE, f"the argument {argument.group(1)} is given twice")
         arguments[argument.group(1)], position = _value(text, argument.end(), free=argument.group(1) == "content")
     rest = text[position:].lstrip(" \t,")
     if not rest.startswith(")"):
-        raise _Refused(ParseFault.STRUCTURE, f"the arguments of {call.group(1)} are not closed by ')'")
+        raise _ParseFailed(ParseErrorKind.STRUCTURE, f"the arguments of {call.group(1)} are not closed by ')'")
     if rest[1:].strip():
-        raise _Refused(ParseFault.STRUCTURE, f"more text follows the action {call.group(1)}")
+        raise _ParseFailed(ParseErrorKind.STRUCTURE, f"more text follows the action {call.group(1)}")
     return thought, call.group(1).lower(), arguments
 
 
@@ -166,7 +166,7 @@ def _value(text: str, start: int, *, free: bool) -> tuple[str, int]:
     if quote not in ("'", '"') or not quote:
         bare = _BARE_VALUE.match(text, start)
         if bare is None:
-            raise _Refused(ParseFault.STRUCTURE, "an argument has no value")
+            raise _ParseFailed(ParseErrorKind.STRUCTURE, "an argument has no value")
         return bare.group(), bare.end()
     pieces: list[str] = []
     index = start + 1
@@ -181,7 +181,7 @@ def _value(text: str, start: int, *, free: bool) -> tuple[str, int]:
         else:
             pieces.append(character)
             index += 1
-    raise _Refused(ParseFault.STRUCTURE, "a quoted value is not closed")
+    raise _ParseFailed(ParseErrorKind.STRUCTURE, "a quoted value is not closed")
 
 
 def _to_action(name: str, arguments: dict[str, str], points: PointMap) -> Action:
@@ -190,7 +190,7 @@ def _to_action(name: str, arguments: dict[str, str], points: PointMap) -> Action
         return Action(_POINT_TYPES[name], x=x, y=y)
     read = _READERS.get(name)
     if read is None:
-        raise _Refused(ParseFault.CONTENT, f"there is no action {name!r}")
+        raise _ParseFailed(ParseErrorKind.CONTENT, f"there is no action {name!r}")
     return read(name, arguments, points)
 
 
@@ -198,17 +198,19 @@ def _point(name: str, arguments: dict[str, str], which: str, points: PointMap) -
     keys = (f"{which}_box", f"{which}_point", *(("point", "box") if which == "start" else ()))
     written = next((arguments[key] for key in keys if key in arguments), None)
     if written is None:
-        raise _Refused(ParseFault.CONTENT, f"{name} needs {which}_box='(x,y)'")
+        raise _ParseFailed(ParseErrorKind.CONTENT, f"{name} needs {which}_box='(x,y)'")
     box = _BOX.fullmatch(_MARKS.sub("", written[:_MAX_BOX_CHARS]).strip())
     numbers = [float(number) for number in re.split(r"[,\s]+", box.group(1))] if box else []
     if len(numbers) == 4:
         numbers = [(numbers[0] + numbers[2]) / 2, (numbers[1] + numbers[3]) / 2]
     if len(numbers) != 2:
-        raise _Refused(ParseFault.CONTENT, f"{written[:80]!r} is not a point (x,y)")
+        raise _ParseFailed(ParseErrorKind.CONTENT, f"{written[:80]!r} is not a point (x,y)")
     screen = points.to_screen(*numbers)
     if screen is None:
-        width, height = points.written_wh
-        raise _Refused(ParseFault.CONTENT, f"the point {written[:80]!r} is outside the {width}x{height} picture")
+        width, height = points.coordinate_wh
+        raise _ParseFailed(
+            ParseErrorKind.CONTENT, f"the point {written[:80]!r} is outside the {width}x{height} picture"
+        )
     return screen
 
 
@@ -217,7 +219,7 @@ def _number(name: str, arguments: dict[str, str], key: str, default: float) -> f
     if written is None:
         return default
     if not re.fullmatch(r"-?\d{1,6}(\.\d{1,6})?", written.strip()):
-        raise _Refused(ParseFault.CONTENT, f"{key} of {name} is not a number: {written[:80]!r}")
+        raise _ParseFailed(ParseErrorKind.CONTENT, f"{key} of {name} is not a number: {written[:80]!r}")
     return float(written)
 
 
@@ -232,18 +234,18 @@ def _read_scroll(name: str, arguments: dict[str, str], points: PointMap) -> Acti
     if "direction" in arguments:
         direction = _DIRECTIONS.get(arguments["direction"].strip().lower())
         if direction is None:
-            raise _Refused(ParseFault.CONTENT, "the direction of a scroll is up, down, left or right")
+            raise _ParseFailed(ParseErrorKind.CONTENT, "the direction of a scroll is up, down, left or right")
         clicks = int(_number(name, arguments, "amount", SCROLL_CLICKS))
         return Action(ActionType.SCROLL, x=x, y=y, dx=direction[0] * clicks, dy=direction[1] * clicks)
     if "dx" not in arguments and "dy" not in arguments:
-        raise _Refused(ParseFault.CONTENT, "scroll needs direction='down'")
+        raise _ParseFailed(ParseErrorKind.CONTENT, "scroll needs direction='down'")
     dx, dy = (int(_number(name, arguments, key, 0)) for key in ("dx", "dy"))
     return Action(ActionType.SCROLL, x=x, y=y, dx=dx, dy=dy)
 
 
 def _read_type(name: str, arguments: dict[str, str], points: PointMap) -> Action:
     if "content" not in arguments:
-        raise _Refused(ParseFault.CONTENT, "type needs content='...'")
+        raise _ParseFailed(ParseErrorKind.CONTENT, "type needs content='...'")
     return Action(ActionType.TYPE, text=arguments["content"])
 
 
@@ -253,7 +255,7 @@ def _read_hotkey(name: str, arguments: dict[str, str], points: PointMap) -> Acti
         names = token.split("+") if "+" in token and len(token) > 1 else [token]
         keys += [_key(key) for key in names]
     if not keys:
-        raise _Refused(ParseFault.CONTENT, "hotkey needs key='ctrl s'")
+        raise _ParseFailed(ParseErrorKind.CONTENT, "hotkey needs key='ctrl s'")
     return Action(ActionType.KEY, keys=tuple(keys))
 
 
@@ -289,7 +291,7 @@ def _call(action: Action, points: PointMap) -> str:
 def _box(x: int | None, y: int | None, points: PointMap) -> str:
     assert x is not None
     assert y is not None
-    written_x, written_y = points.to_written(x, y)
+    written_x, written_y = points.to_model(x, y)
     return f"'({written_x},{written_y})'"
 
 

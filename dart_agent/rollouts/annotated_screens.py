@@ -10,7 +10,7 @@ import asyncio
 from pathlib import Path
 
 from dart_agent.rollouts.episode_loop import ObservedStep
-from dart_envs.observations.annotated_screens import write_screen
+from dart_envs.observations.annotated_screens import write_annotated_screen
 
 
 class AnnotatedScreenWriter:
@@ -26,7 +26,7 @@ class AnnotatedScreenWriter:
         if observation.a11y is None:
             raise ValueError("an annotated screen needs the accessibility tree in the observation")
         await asyncio.to_thread(
-            write_screen,
+            write_annotated_screen,
             self.directory,
             observation.screenshot,
             task_id=task_id,

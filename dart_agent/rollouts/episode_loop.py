@@ -35,7 +35,7 @@ from dart_envs.actions import action_to_dict
 from dart_envs.errors import ActionError
 from dart_envs.hashing import image_sha256
 from dart_envs.types import Action, ActionType, EndReason, Observation, RgbImage, StepResult, TaskLike
-from dart_envs.uitars import Parsed, ParseError, parse
+from dart_envs.uitars import ParsedAction, ParseError, parse
 
 
 class EpisodeEnv(Protocol):
@@ -110,7 +110,7 @@ async def run_episode(
             return episode.finish(task, EndReason.FARM_FAULT, 0.0, f"policy: {error}", {})
         answered_s = episode.clock.monotonic()
         parsed = parse(completion.text, prompt.points)
-        action = parsed.action if isinstance(parsed, Parsed) else None
+        action = parsed.action if isinstance(parsed, ParsedAction) else None
         if on_step is not None:
             await on_step(ObservedStep(len(episode.steps), observation, action))
         result, refusal = await _perform(env, parsed, on_parse_error)
@@ -124,7 +124,7 @@ async def run_episode(
 
 
 async def _perform(
-    env: EpisodeEnv, parsed: Parsed | ParseError, on_parse_error: OnParseError
+    env: EpisodeEnv, parsed: ParsedAction | ParseError, on_parse_error: OnParseError
 ) -> tuple[StepResult, str | None]:
     """The transition, and why the answer was no action (None when it was one)."""
     instead = _GIVE_UP if on_parse_error is OnParseError.FAIL else _NO_OP

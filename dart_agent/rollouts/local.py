@@ -64,7 +64,7 @@ async def run_rollouts(
 ) -> dict[str, str]:
     """Play all; `ended` gets a line and the trajectory of each. Returns those that could never begin, with their causes."""
     from dart_envs.envs.core import AsyncDesktopEnv
-    from dart_envs.farm.client import AsyncFarm
+    from dart_envs.farm.client import AsyncFarmClient
 
     spec = preset(plan.prompt)
     source = InMemoryWorkSource(plan.work_items())
@@ -75,7 +75,7 @@ async def run_rollouts(
 
     async with (
         open_policy_factory(plan.policy, spec.coordinates, addresses) as make_policy,
-        await AsyncFarm.connect(plan.farm_url) as farm,
+        await AsyncFarmClient.connect(plan.farm_url) as farm,
     ):
         worker = RolloutWorker(
             "dart-agent",

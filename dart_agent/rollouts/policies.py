@@ -18,7 +18,7 @@ from dart_agent.errors import ProviderError
 from dart_agent.types import Completion, FinishReason, Policy, PolicyRequest
 from dart_envs.errors import DartEnvError
 from dart_envs.observations.geometry import Coordinates, PointMap
-from dart_envs.types import Action, ActionType, Desktop, Gesture
+from dart_envs.types import Action, ActionType, DecodedAction, Desktop
 from dart_envs.uitars import format_action
 from dart_server.wire import A11yElement
 
@@ -29,7 +29,7 @@ class SolutionStepLike(Protocol):
     """One move of a solution: `dart_envs.tasks.Play`."""
 
     @property
-    def action(self) -> Action | Gesture:
+    def action(self) -> Action | DecodedAction:
         """In screen pixels."""
         ...
 

@@ -191,7 +191,7 @@ async def run_worker(config: WorkerConfig) -> None:
     """The rollout worker of one configuration, until cancelled."""
     from dart_agent.data_client.client import DataManagerClient
     from dart_envs.envs.core import AsyncDesktopEnv
-    from dart_envs.farm.client import AsyncFarm
+    from dart_envs.farm.client import AsyncFarmClient
 
     spec = preset(config.prompt, images=config.history_images)
     screens = None if config.screens is None else AnnotatedScreenWriter(config.screens)
@@ -199,7 +199,7 @@ async def run_worker(config: WorkerConfig) -> None:
     async with (
         DataManagerClient(config.socket, config.images) as data,
         open_policy_factory(config.policy, spec.coordinates, config.addresses, seed=config.seed) as make_policy,
-        await AsyncFarm.connect(config.farm_url) as farm,
+        await AsyncFarmClient.connect(config.farm_url) as farm,
     ):
         await data.release_worker(config.name)
         worker = RolloutWorker(

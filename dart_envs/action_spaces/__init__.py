@@ -28,7 +28,7 @@ from dart_envs.action_spaces.uitars_text import UitarsCodec
 
 ENTRY_POINT_GROUP = "dart_envs.action_spaces"
 CodecFactory = Callable[[tuple[int, int]], ActionCodec]
-ActionSpaceChoice = str | CodecFactory
+ActionSpaceLike = str | CodecFactory
 
 CODECS: Mapping[str, CodecFactory] = {
     "canonical": CanonicalCodec,
@@ -41,7 +41,7 @@ CODECS: Mapping[str, CodecFactory] = {
 }
 
 
-def make_codec(choice: ActionSpaceChoice, resolution: tuple[int, int]) -> ActionCodec:
+def make_codec(choice: ActionSpaceLike, resolution: tuple[int, int]) -> ActionCodec:
     """A new codec for a screen of `resolution` (width, height): by name, or from a factory. Raises `ValueError` for an unknown name."""
     if not isinstance(choice, str):
         return choice(resolution)
@@ -54,4 +54,4 @@ def make_codec(choice: ActionSpaceChoice, resolution: tuple[int, int]) -> Action
     return factory(resolution)
 
 
-__all__ = ["CODECS", "ENTRY_POINT_GROUP", "ActionCodec", "ActionSpaceChoice", "CodecFactory", "make_codec"]
+__all__ = ["CODECS", "ENTRY_POINT_GROUP", "ActionCodec", "ActionSpaceLike", "CodecFactory", "make_codec"]

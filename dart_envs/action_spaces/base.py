@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium import Space
 
-from dart_envs.actions import to_gesture
+from dart_envs.actions import decode_action
 from dart_envs.errors import ActionError
-from dart_envs.types import Action, Gesture
+from dart_envs.types import Action, DecodedAction
 
 
 class ActionCodec(Protocol):
@@ -24,26 +24,26 @@ class ActionCodec(Protocol):
         """An episode begins: nothing is held."""
         ...
 
-    def decode(self, value: Any, pointer: tuple[int, int]) -> Gesture:
+    def decode(self, value: Any, pointer: tuple[int, int]) -> DecodedAction:
         """What to perform; `pointer` is where the pointer is, screen pixels. Changes nothing. Raises `ActionError`."""
         ...
 
-    def performed(self) -> None:
+    def commit(self) -> None:
         """What was decoded last is performed now."""
         ...
 
 
-class Stateless:
+class StatelessCodec:
     """Base of codecs that remember nothing between actions."""
 
     def reset(self) -> None:
         """Nothing is remembered."""
 
-    def performed(self) -> None:
+    def commit(self) -> None:
         """Nothing is remembered."""
 
 
-class ActionText(Space[str]):
+class TextActionSpace(Space[str]):
     """Base of spaces of texts for a screen of `resolution`: two are equal when class and resolution are. `part`: a space that samples are
     drawn with, seeded together with this one."""
 
@@ -65,20 +65,20 @@ class ActionText(Space[str]):
         return f"{type(self).__name__}({self.resolution})"
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and isinstance(other, ActionText) and other.resolution == self.resolution
+        return type(other) is type(self) and isinstance(other, TextActionSpace) and other.resolution == self.resolution
 
     def __hash__(self) -> int:
         return hash((type(self), self.resolution))
 
 
-def own_action(value: object, resolution: tuple[int, int]) -> Gesture | None:
-    """What an `Action` or a `Gesture` means, which every action space takes beside its own elements; None for all else."""
-    if isinstance(value, Gesture):
+def decode_common_action(value: object, resolution: tuple[int, int]) -> DecodedAction | None:
+    """What an `Action` or a `DecodedAction` means, which every action space takes beside its own elements; None for all else."""
+    if isinstance(value, DecodedAction):
         return value
-    return to_gesture(value, resolution) if isinstance(value, Action) else None
+    return decode_action(value, resolution) if isinstance(value, Action) else None
 
 
-def whole_number(value: object, low: int, high: int, name: str) -> int:
+def parse_int(value: object, low: int, high: int, name: str) -> int:
     """An integer of [low, high], also as a NumPy scalar or an array of one element. Raises `ActionError`."""
     element = value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else value
     if isinstance(element, float) and element.is_integer():

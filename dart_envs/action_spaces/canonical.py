@@ -6,13 +6,13 @@ from typing import Any
 
 from gymnasium import Space
 
-from dart_envs.action_spaces.base import Stateless, own_action
-from dart_envs.actions import to_gesture
+from dart_envs.action_spaces.base import StatelessCodec, decode_common_action
+from dart_envs.actions import decode_action
 from dart_envs.spaces import action_from_space, make_action_space
-from dart_envs.types import Gesture
+from dart_envs.types import DecodedAction
 
 
-class CanonicalCodec(Stateless):
+class CanonicalCodec(StatelessCodec):
     """Elements of the Dict, `Action`s, and the JSON form of an action."""
 
     def __init__(self, resolution: tuple[int, int]) -> None:
@@ -23,6 +23,6 @@ class CanonicalCodec(Stateless):
     def space(self) -> Space[Any]:
         return self._space
 
-    def decode(self, value: Any, pointer: tuple[int, int]) -> Gesture:
-        own = own_action(value, self._resolution)
-        return own or to_gesture(action_from_space(value, self._resolution), self._resolution)
+    def decode(self, value: Any, pointer: tuple[int, int]) -> DecodedAction:
+        own = decode_common_action(value, self._resolution)
+        return own or decode_action(action_from_space(value, self._resolution), self._resolution)

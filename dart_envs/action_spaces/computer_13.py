@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from dart_envs.action_spaces.base import own_action, whole_number
+from dart_envs.action_spaces.base import decode_common_action, parse_int
 from dart_envs.actions import MAX_KEYS, MAX_TEXT_LENGTH, MAX_WHEEL_CLICKS, check_text, clicks, drag
 from dart_envs.errors import ActionError
-from dart_envs.key_names import guest_key
+from dart_envs.key_names import to_guest_key
 from dart_envs.spaces import WHEEL_CLICKS, KeyChord, UnicodeText
-from dart_envs.types import ActionType, Gesture
+from dart_envs.types import ActionType, DecodedAction
 from dart_server.wire import ButtonEvent, InputEvent, KeyEvent, MoveEvent, ScrollEvent, TextEvent, WaitEvent
 
 BUTTONS = ("left", "right", "middle")
@@ -57,11 +57,11 @@ class Computer13Codec:
     def reset(self) -> None:
         """Nothing is remembered here; a fresh desktop holds no button."""
 
-    def performed(self) -> None:
+    def commit(self) -> None:
         """Nothing is remembered."""
 
-    def decode(self, value: Any, pointer: tuple[int, int]) -> Gesture:
-        own = own_action(value, self._resolution)
+    def decode(self, value: Any, pointer: tuple[int, int]) -> DecodedAction:
+        own = decode_common_action(value, self._resolution)
         if own is not None:
             return own
         kind, given = self._read(value)
@@ -69,7 +69,7 @@ class Computer13Codec:
         if unknown:
             raise ActionError(f"{kind} takes no {', '.join(unknown)}.")
         end = _ENDS.get(kind)
-        return Gesture((), end) if end is not None else Gesture(tuple(_EVENTS[kind](self, given, pointer)))
+        return DecodedAction((), end) if end is not None else DecodedAction(tuple(_EVENTS[kind](self, given, pointer)))
 
     def _read(self, value: Any) -> tuple[str, dict[str, Any]]:
         """Name and parameters, whichever form they came in."""
@@ -88,10 +88,10 @@ class Computer13Codec:
             if not isinstance(nested, Mapping):
                 raise ActionError(f"The parameters of {kind} are a dict, not {type(nested).__name__}.")
             return kind, record | dict(nested)
-        kind = ACTION_TYPES[whole_number(kind, 0, len(ACTION_TYPES) - 1, "action_type")]
+        kind = ACTION_TYPES[parse_int(kind, 0, len(ACTION_TYPES) - 1, "action_type")]
         chosen = {name: record[name] for name in _PARAMETERS[kind] if name in record}
         if "button" in chosen:
-            chosen["button"] = BUTTONS[whole_number(chosen["button"], 0, len(BUTTONS) - 1, "button")]
+            chosen["button"] = BUTTONS[parse_int(chosen["button"], 0, len(BUTTONS) - 1, "button")]
         if isinstance(chosen.get("keys"), str):
             chosen["keys"] = _split(chosen["keys"])
         return kind, chosen
@@ -112,7 +112,7 @@ class Computer13Codec:
         return self._point("MOVE_TO", given)
 
     def click(self, given: Mapping[str, Any], _pointer: tuple[int, int]) -> list[InputEvent]:
-        times = whole_number(given.get("num_clicks", 1), 1, MAX_CLICKS, "num_clicks of CLICK")
+        times = parse_int(given.get("num_clicks", 1), 1, MAX_CLICKS, "num_clicks of CLICK")
         return self._clicks(given, "CLICK", _button(given), times)
 
     def right_click(self, given: Mapping[str, Any], _pointer: tuple[int, int]) -> list[InputEvent]:
@@ -154,8 +154,7 @@ def _scroll(_codec: Computer13Codec, given: Mapping[str, Any], _pointer: tuple[i
     if "dx" not in given and "dy" not in given:
         raise ActionError("SCROLL needs dx or dy, in clicks of the wheel.")
     dx, dy = (
-        whole_number(given.get(name, 0), -MAX_WHEEL_CLICKS, MAX_WHEEL_CLICKS, f"{name} of SCROLL")
-        for name in ("dx", "dy")
+        parse_int(given.get(name, 0), -MAX_WHEEL_CLICKS, MAX_WHEEL_CLICKS, f"{name} of SCROLL") for name in ("dx", "dy")
     )
     return [ScrollEvent(dx=dx, dy=dy)] if dx or dy else []
 
@@ -178,7 +177,7 @@ def _button(given: Mapping[str, Any]) -> str:
 
 
 def _key(kind: str, name: object) -> str:
-    key = guest_key(name) if isinstance(name, str) else None
+    key = to_guest_key(name) if isinstance(name, str) else None
     if key is None:
         raise ActionError(f"{kind} needs a key of pyautogui's names or one character, not {name!r}.")
     return key

@@ -14,9 +14,9 @@ from typing import Any
 
 from gymnasium import spaces
 
-from dart_envs.action_spaces.base import Stateless, own_action, whole_number
-from dart_envs.actions import LEFT, RIGHT, clicks, to_gesture
-from dart_envs.types import Action, ActionType, Gesture
+from dart_envs.action_spaces.base import StatelessCodec, decode_common_action, parse_int
+from dart_envs.actions import LEFT, RIGHT, clicks, decode_action
+from dart_envs.types import Action, ActionType, DecodedAction
 from dart_server.wire import InputEvent, KeyEvent, MoveEvent, ScrollEvent, WaitEvent
 
 GRID = (16, 9)
@@ -38,15 +38,15 @@ WHEEL_CLICKS = 3
 WAIT_MS = 500
 
 
-class DiscreteGridCodec(Stateless):
+class DiscreteGridCodec(StatelessCodec):
     """See the module. `columns`, `rows`: the grid; cells are as equal as whole pixels allow."""
 
     def __init__(self, resolution: tuple[int, int], columns: int = GRID[0], rows: int = GRID[1]) -> None:
         self._resolution = resolution
         self._columns, self._rows = columns, rows
-        self._rest: list[Gesture] = [Gesture(_chord(keys)) for keys in KEYS]
-        self._rest += [Gesture((ScrollEvent(dy=dy),)) for dy in (WHEEL_CLICKS, -WHEEL_CLICKS)]
-        self._rest += [Gesture((WaitEvent(ms=WAIT_MS),)), to_gesture(Action(ActionType.DONE), resolution)]
+        self._rest: list[DecodedAction] = [DecodedAction(_chord(keys)) for keys in KEYS]
+        self._rest += [DecodedAction((ScrollEvent(dy=dy),)) for dy in (WHEEL_CLICKS, -WHEEL_CLICKS)]
+        self._rest += [DecodedAction((WaitEvent(ms=WAIT_MS),)), decode_action(Action(ActionType.DONE), resolution)]
         self._space = spaces.Discrete(len(_CELL_CLICKS) * self.cells + len(self._rest))
 
     @property
@@ -64,16 +64,16 @@ class DiscreteGridCodec(Stateless):
         width, height = self._resolution
         return (2 * column + 1) * width // (2 * self._columns), (2 * row + 1) * height // (2 * self._rows)
 
-    def decode(self, value: Any, pointer: tuple[int, int]) -> Gesture:
-        own = own_action(value, self._resolution)
+    def decode(self, value: Any, pointer: tuple[int, int]) -> DecodedAction:
+        own = decode_common_action(value, self._resolution)
         if own is not None:
             return own
-        number = whole_number(value, 0, int(self._space.n) - 1, "An action of discrete-grid")
+        number = parse_int(value, 0, int(self._space.n) - 1, "An action of discrete-grid")
         which, cell = divmod(number, self.cells)
         if which >= len(_CELL_CLICKS):
             return self._rest[number - len(_CELL_CLICKS) * self.cells]
         x, y = self.centre(cell)
-        return Gesture((MoveEvent(x=x, y=y), *clicks(*_CELL_CLICKS[which])))
+        return DecodedAction((MoveEvent(x=x, y=y), *clicks(*_CELL_CLICKS[which])))
 
 
 def _chord(keys: tuple[str, ...]) -> tuple[InputEvent, ...]:

@@ -4,7 +4,7 @@
     2, 3, 4  left, middle and right button: held while above 0
     5, 6     wheel: clicks to the right, clicks up, WHEEL_CLICKS at 1
     7 ..     KEYS in order: held while above 0
-    last     the end: DONE above DONE_ABOVE
+    last     the end: DONE above DONE_THRESHOLD
 
 Rule: keys are pressed before buttons and let go after them; what is held stays held between steps, so that a drag is three of
 them, and is let go before DONE. Non-goals: text.
@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from dart_envs.action_spaces.base import own_action
+from dart_envs.action_spaces.base import decode_common_action
 from dart_envs.errors import ActionError
-from dart_envs.types import ActionType, Gesture
+from dart_envs.types import ActionType, DecodedAction
 from dart_server.wire import ButtonEvent, InputEvent, KeyEvent, MoveEvent, ScrollEvent
 
 BUTTONS = (1, 2, 3)
 KEYS = ("ctrl", "shift", "alt", "enter", "tab", "escape", "space", "backspace", "up", "down", "left", "right")
 WHEEL_CLICKS = 5
-DONE_ABOVE = 0.95
+DONE_THRESHOLD = 0.95
 SIZE = 2 + len(BUTTONS) + 2 + len(KEYS) + 1
 
 
@@ -46,12 +46,12 @@ class NormalizedCodec:
         """A fresh desktop: nothing is held."""
         self._held = self._decoded = frozenset()
 
-    def performed(self) -> None:
+    def commit(self) -> None:
         """What was decoded last is held now."""
         self._held = self._decoded
 
-    def decode(self, value: Any, pointer: tuple[int, int]) -> Gesture:
-        own = own_action(value, self._resolution)
+    def decode(self, value: Any, pointer: tuple[int, int]) -> DecodedAction:
+        own = decode_common_action(value, self._resolution)
         if own is not None:
             self._decoded = self._held
             return own
@@ -67,7 +67,7 @@ class NormalizedCodec:
         ]
         named: tuple[int | str, ...] = (*BUTTONS, *KEYS)
         levels = np.concatenate([numbers[2:5], numbers[7 : 7 + len(KEYS)]])
-        done = bool(numbers[-1] > DONE_ABOVE)
+        done = bool(numbers[-1] > DONE_THRESHOLD)
         wanted = frozenset(name for name, level in zip(named, levels, strict=True) if level > 0 and not done)
         order: tuple[int | str, ...] = (*KEYS, *BUTTONS)
         events += [_press(name, down=False) for name in reversed(order) if name in self._held - wanted]
@@ -76,7 +76,7 @@ class NormalizedCodec:
         if any(wheel):
             events.append(ScrollEvent(dx=wheel[0], dy=wheel[1]))
         self._decoded = wanted
-        return Gesture(tuple(events), ActionType.DONE if done else None)
+        return DecodedAction(tuple(events), ActionType.DONE if done else None)
 
 
 def _press(name: int | str, *, down: bool) -> InputEvent:

@@ -1,6 +1,6 @@
 """Python text of pyautogui calls, read as input events. Nothing of it is ever executed on the host.
 
-Role: `read_calls`. Rule: statements are calls of the functions in `CALLS` with literal arguments, `time.sleep`, `with pyautogui.hold(...)`,
+Role: `parse_calls`. Rule: statements are calls of the functions in `CALLS` with literal arguments, `time.sleep`, `with pyautogui.hold(...)`,
 imports of the two modules and settings of pyautogui (which change nothing here); everything else is an `ActionError` that names it.
 Durations of movements are left out, pauses and intervals are kept. Arguments are pyautogui's own. Non-goals: the space (`pyautogui_text`).
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from dart_envs.actions import MAX_TEXT_LENGTH, MAX_WAIT_S, MAX_WHEEL_CLICKS, check_text, clicks, drag
 from dart_envs.errors import ActionError
-from dart_envs.key_names import guest_key
+from dart_envs.key_names import to_guest_key
 from dart_server.wire import ButtonEvent, InputEvent, KeyEvent, MoveEvent, ScrollEvent, TextEvent, WaitEvent
 
 MAX_CODE_LENGTH = 4 * MAX_TEXT_LENGTH
@@ -25,7 +25,7 @@ BUTTONS = {"left": 1, "primary": 1, "middle": 2, "right": 3, "secondary": 3, 1: 
 IGNORED = frozenset({"duration", "tween", "logScreenshot", "_pause", "mouseDownUp", "pause"})
 
 
-class Reading:
+class EventBuilder:
     """The events so far and where the pointer will be after them."""
 
     def __init__(self, resolution: tuple[int, int], pointer: tuple[int, int]) -> None:
@@ -48,7 +48,7 @@ class Reading:
         if seconds > 0:
             self.add(WaitEvent(ms=round(seconds * 1000)))
 
-    def place(self, x: Any, y: Any) -> tuple[int, int]:
+    def resolve_point(self, x: Any, y: Any) -> tuple[int, int]:
         """The point that two arguments mean; what is left out is where the pointer is."""
         if isinstance(x, list | tuple):
             if len(x) != 2 or y is not None:
@@ -60,24 +60,24 @@ class Reading:
             raise ActionError(f"The point ({point[0]}, {point[1]}) is outside the {width}x{height} screen.")
         return point[0], point[1]
 
-    def go(self, x: Any, y: Any) -> None:
+    def move_to(self, x: Any, y: Any) -> None:
         """Move there, when a point is given."""
         if x is None and y is None:
             return
-        self.pointer = self.place(x, y)
+        self.pointer = self.resolve_point(x, y)
         self.add(MoveEvent(x=self.pointer[0], y=self.pointer[1]))
 
-    def pull(self, target: tuple[int, int], button: Any) -> None:
+    def drag_to(self, target: tuple[int, int], button: Any) -> None:
         """Drag from where the pointer is."""
         self.add(*drag(self.pointer, target, _button(button)))
         self.pointer = target
 
-    def stroke(self, key: str) -> None:
+    def press_key(self, key: str) -> None:
         """Press and release a key."""
         self.add(KeyEvent(type="key_down", key=key), KeyEvent(type="key_up", key=key))
 
 
-def read_calls(code: str, resolution: tuple[int, int], pointer: tuple[int, int]) -> list[InputEvent]:
+def parse_calls(code: str, resolution: tuple[int, int], pointer: tuple[int, int]) -> list[InputEvent]:
     """The input events of a text, on a screen of `resolution` whose pointer is at `pointer`. Raises `ActionError`."""
     if len(code) > MAX_CODE_LENGTH:
         raise ActionError(f"The text of an action has {len(code)} characters; the limit is {MAX_CODE_LENGTH}.")
@@ -87,13 +87,13 @@ def read_calls(code: str, resolution: tuple[int, int], pointer: tuple[int, int])
         raise ActionError(f"The text is not Python: {error.msg} in line {error.lineno or 1}.") from None
     except (ValueError, RecursionError, MemoryError):
         raise ActionError("The text is not Python that can be read.") from None
-    reading = Reading(resolution, pointer)
+    builder = EventBuilder(resolution, pointer)
     for statement in tree.body:
-        _perform(statement, reading)
-    return reading.events
+        _perform(statement, builder)
+    return builder.events
 
 
-def _perform(statement: ast.stmt, reading: Reading) -> None:
+def _perform(statement: ast.stmt, builder: EventBuilder) -> None:
     match statement:
         case ast.Pass():
             return
@@ -102,16 +102,16 @@ def _perform(statement: ast.stmt, reading: Reading) -> None:
         case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="pyautogui"), attr="FAILSAFE" | "PAUSE")]):
             return
         case ast.Expr(value=ast.Call() as call):
-            _call(call, reading)
+            _call(call, builder)
         case ast.With(items=[ast.withitem(context_expr=ast.Call() as call, optional_vars=None)], body=body):
             module, name = _name(call)
             if (module, name) != ("pyautogui", "hold"):
                 raise ActionError("The only `with` is `with pyautogui.hold(...)`.")
             keys = _names(_bind(name, call, ("keys",)).get("keys"))
-            reading.add(*(KeyEvent(type="key_down", key=key) for key in keys))
+            builder.add(*(KeyEvent(type="key_down", key=key) for key in keys))
             for inner in body:
-                _perform(inner, reading)
-            reading.add(*(KeyEvent(type="key_up", key=key) for key in reversed(keys)))
+                _perform(inner, builder)
+            builder.add(*(KeyEvent(type="key_up", key=key) for key in reversed(keys)))
         case _:
             raise ActionError(
                 f"Line {statement.lineno} is no call of pyautogui or time.sleep with literal arguments; code that needs more runs"
@@ -119,7 +119,7 @@ def _perform(statement: ast.stmt, reading: Reading) -> None:
             )
 
 
-def _call(call: ast.Call, reading: Reading) -> None:
+def _call(call: ast.Call, builder: EventBuilder) -> None:
     module, name = _name(call)
     if module == "time" and name == "sleep":
         name = "sleep"
@@ -129,10 +129,10 @@ def _call(call: ast.Call, reading: Reading) -> None:
         )
     if name == "hotkey":
         keywords = _bind(name, ast.Call(call.func, [], call.keywords), ("interval",))
-        _hotkey(reading, [_literal(argument) for argument in call.args], keywords.get("interval", 0.0))
+        _hotkey(builder, [_literal(argument) for argument in call.args], keywords.get("interval", 0.0))
         return
     parameters, perform = CALLS[name]
-    perform(reading, _bind(name, call, parameters))
+    perform(builder, _bind(name, call, parameters))
 
 
 def _name(call: ast.Call) -> tuple[str, str]:
@@ -190,7 +190,7 @@ def _button(value: Any) -> int:
 
 
 def _key(value: Any) -> str:
-    key = guest_key(value) if isinstance(value, str) else None
+    key = to_guest_key(value) if isinstance(value, str) else None
     if key is None:
         raise ActionError(f"{value!r} is no key of pyautogui's.")
     return key
@@ -200,115 +200,115 @@ def _names(value: Any) -> list[str]:
     return [_key(one) for one in (value if isinstance(value, list | tuple) else [value])]
 
 
-def _clicks(reading: Reading, given: Mapping[str, Any], times: int, button: Any) -> None:
-    reading.go(given.get("x"), given.get("y"))
+def _clicks(builder: EventBuilder, given: Mapping[str, Any], times: int, button: Any) -> None:
+    builder.move_to(given.get("x"), given.get("y"))
     interval_s = _seconds(given.get("interval", 0.0))
     number = _button(button)
     if interval_s <= 0:
-        reading.add(*clicks(number, times))
+        builder.add(*clicks(number, times))
         return
     for _ in range(times):
-        reading.add(*clicks(number, 1))
-        reading.wait(interval_s)
+        builder.add(*clicks(number, 1))
+        builder.wait(interval_s)
 
 
-def _click(reading: Reading, given: Mapping[str, Any]) -> None:
+def _click(builder: EventBuilder, given: Mapping[str, Any]) -> None:
     times = _count(given.get("clicks", 1), MAX_REPEATS, "clicks")
-    _clicks(reading, given, times, given.get("button", "left"))
+    _clicks(builder, given, times, given.get("button", "left"))
 
 
-def _multiple(times: int, fixed: str | None = None) -> Callable[[Reading, Mapping[str, Any]], None]:
-    def perform(reading: Reading, given: Mapping[str, Any]) -> None:
-        _clicks(reading, given, times, fixed or given.get("button", "left"))
-
-    return perform
-
-
-def _hold_button(kind: str) -> Callable[[Reading, Mapping[str, Any]], None]:
-    def perform(reading: Reading, given: Mapping[str, Any]) -> None:
-        reading.go(given.get("x"), given.get("y"))
-        reading.add(ButtonEvent(type="down" if kind == "down" else "up", button=_button(given.get("button", "left"))))
+def _multiple(times: int, fixed: str | None = None) -> Callable[[EventBuilder, Mapping[str, Any]], None]:
+    def perform(builder: EventBuilder, given: Mapping[str, Any]) -> None:
+        _clicks(builder, given, times, fixed or given.get("button", "left"))
 
     return perform
 
 
-def _offset(reading: Reading, given: Mapping[str, Any]) -> tuple[int, int]:
+def _hold_button(kind: str) -> Callable[[EventBuilder, Mapping[str, Any]], None]:
+    def perform(builder: EventBuilder, given: Mapping[str, Any]) -> None:
+        builder.move_to(given.get("x"), given.get("y"))
+        builder.add(ButtonEvent(type="down" if kind == "down" else "up", button=_button(given.get("button", "left"))))
+
+    return perform
+
+
+def _offset(builder: EventBuilder, given: Mapping[str, Any]) -> tuple[int, int]:
     x, y = given.get("xOffset", 0), given.get("yOffset", 0)
     if isinstance(x, list | tuple) and len(x) == 2:
         x, y = x
-    return reading.place(reading.pointer[0] + _whole(x), reading.pointer[1] + _whole(y))
+    return builder.resolve_point(builder.pointer[0] + _whole(x), builder.pointer[1] + _whole(y))
 
 
-def _move(reading: Reading, given: Mapping[str, Any]) -> None:
-    reading.go(*_offset(reading, given))
+def _move(builder: EventBuilder, given: Mapping[str, Any]) -> None:
+    builder.move_to(*_offset(builder, given))
 
 
-def _drag_to(reading: Reading, given: Mapping[str, Any]) -> None:
-    reading.pull(reading.place(given.get("x"), given.get("y")), given.get("button", "left"))
+def _drag_to(builder: EventBuilder, given: Mapping[str, Any]) -> None:
+    builder.drag_to(builder.resolve_point(given.get("x"), given.get("y")), given.get("button", "left"))
 
 
-def _drag_by(reading: Reading, given: Mapping[str, Any]) -> None:
-    reading.pull(_offset(reading, given), given.get("button", "left"))
+def _drag_by(builder: EventBuilder, given: Mapping[str, Any]) -> None:
+    builder.drag_to(_offset(builder, given), given.get("button", "left"))
 
 
-def _wheel(axis: str) -> Callable[[Reading, Mapping[str, Any]], None]:
-    def perform(reading: Reading, given: Mapping[str, Any]) -> None:
+def _wheel(axis: str) -> Callable[[EventBuilder, Mapping[str, Any]], None]:
+    def perform(builder: EventBuilder, given: Mapping[str, Any]) -> None:
         amount = _whole(given.get("clicks"))
         if abs(amount) > MAX_WHEEL_CLICKS:
             raise ActionError(f"A scroll is at most {MAX_WHEEL_CLICKS} clicks of the wheel, not {amount}.")
-        reading.go(given.get("x"), given.get("y"))
+        builder.move_to(given.get("x"), given.get("y"))
         if amount:
-            reading.add(ScrollEvent(dx=amount) if axis == "x" else ScrollEvent(dy=amount))
+            builder.add(ScrollEvent(dx=amount) if axis == "x" else ScrollEvent(dy=amount))
 
     return perform
 
 
-def _press(reading: Reading, given: Mapping[str, Any]) -> None:
+def _press(builder: EventBuilder, given: Mapping[str, Any]) -> None:
     keys, interval_s = _names(given.get("keys")), _seconds(given.get("interval", 0.0))
     for _ in range(_count(given.get("presses", 1), MAX_REPEATS, "presses")):
         for key in keys:
-            reading.stroke(key)
-        reading.wait(interval_s)
+            builder.press_key(key)
+        builder.wait(interval_s)
 
 
-def _hold_key(kind: str) -> Callable[[Reading, Mapping[str, Any]], None]:
-    def perform(reading: Reading, given: Mapping[str, Any]) -> None:
-        reading.add(KeyEvent(type="key_down" if kind == "down" else "key_up", key=_key(given.get("key"))))
+def _hold_key(kind: str) -> Callable[[EventBuilder, Mapping[str, Any]], None]:
+    def perform(builder: EventBuilder, given: Mapping[str, Any]) -> None:
+        builder.add(KeyEvent(type="key_down" if kind == "down" else "key_up", key=_key(given.get("key"))))
 
     return perform
 
 
-def _hotkey(reading: Reading, keys: list[Any], interval: Any) -> None:
+def _hotkey(builder: EventBuilder, keys: list[Any], interval: Any) -> None:
     named = [_key(key) for key in (keys[0] if len(keys) == 1 and isinstance(keys[0], list | tuple) else keys)]
     named = [key.lower() if len(key) == 1 else key for key in named]
     interval_s = _seconds(interval)
     for key in named:
-        reading.add(KeyEvent(type="key_down", key=key))
-        reading.wait(interval_s)
+        builder.add(KeyEvent(type="key_down", key=key))
+        builder.wait(interval_s)
     for key in reversed(named):
-        reading.add(KeyEvent(type="key_up", key=key))
+        builder.add(KeyEvent(type="key_up", key=key))
 
 
-def _write(reading: Reading, given: Mapping[str, Any]) -> None:
+def _write(builder: EventBuilder, given: Mapping[str, Any]) -> None:
     message, interval_s = given.get("message"), _seconds(given.get("interval", 0.0))
     if isinstance(message, list | tuple):
         for key in message:
-            reading.stroke(_key(key))
-            reading.wait(interval_s)
+            builder.press_key(_key(key))
+            builder.wait(interval_s)
         return
     check_text(message)  # type: ignore[arg-type]
     assert isinstance(message, str)
     if interval_s <= 0 or not message:
-        reading.add(*([TextEvent(text=message)] if message else []))
+        builder.add(*([TextEvent(text=message)] if message else []))
         return
     for character in message:
-        reading.add(TextEvent(text=character))
-        reading.wait(interval_s)
+        builder.add(TextEvent(text=character))
+        builder.wait(interval_s)
 
 
 _XY = ("x", "y")
-CALLS: Mapping[str, tuple[tuple[str, ...], Callable[[Reading, Mapping[str, Any]], None]]] = {
-    "moveTo": ((*_XY, "duration"), lambda reading, given: reading.go(given.get("x"), given.get("y"))),
+CALLS: Mapping[str, tuple[tuple[str, ...], Callable[[EventBuilder, Mapping[str, Any]], None]]] = {
+    "moveTo": ((*_XY, "duration"), lambda builder, given: builder.move_to(given.get("x"), given.get("y"))),
     **dict.fromkeys(("move", "moveRel"), (("xOffset", "yOffset", "duration"), _move)),
     "click": ((*_XY, "clicks", "interval", "button", "duration"), _click),
     "leftClick": ((*_XY, "interval", "duration"), _multiple(1, "left")),
@@ -327,6 +327,6 @@ CALLS: Mapping[str, tuple[tuple[str, ...], Callable[[Reading, Mapping[str, Any]]
     "keyUp": (("key",), _hold_key("up")),
     "hotkey": (("interval",), _press),
     **dict.fromkeys(("write", "typewrite"), (("message", "interval"), _write)),
-    "sleep": (("seconds",), lambda reading, given: reading.wait(_seconds(given.get("seconds")))),
+    "sleep": (("seconds",), lambda builder, given: builder.wait(_seconds(given.get("seconds")))),
 }
 """Function -> (its arguments in order, what it does)."""

@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from dart_envs.action_spaces.base import ActionText, Stateless, own_action
-from dart_envs.action_spaces.pyautogui_calls import MAX_CODE_LENGTH, read_calls
-from dart_envs.actions import to_gesture
+from dart_envs.action_spaces.base import StatelessCodec, TextActionSpace, decode_common_action
+from dart_envs.action_spaces.pyautogui_calls import MAX_CODE_LENGTH, parse_calls
+from dart_envs.actions import decode_action
 from dart_envs.errors import ActionError
-from dart_envs.spaces import SAMPLE_KEYS, UnicodeText, refuse_masks
-from dart_envs.types import Action, ActionType, Gesture
+from dart_envs.spaces import SAMPLE_KEYS, UnicodeText, reject_masks
+from dart_envs.types import Action, ActionType, DecodedAction
 
-_FENCE = re.compile(r"\s*```(?:python|py)?[ \t]*\n(.*?)\n?```\s*", re.DOTALL)
+_CODE_FENCE = re.compile(r"\s*```(?:python|py)?[ \t]*\n(.*?)\n?```\s*", re.DOTALL)
 _WORDS = {"WAIT": ActionType.WAIT, "DONE": ActionType.DONE, "FAIL": ActionType.FAIL}
 
 
-class PyautoguiText(ActionText):
+class PyautoguiTextSpace(TextActionSpace):
     """Texts that can be performed on a screen of `resolution`; samples are one call, or one of the three words."""
 
     def __init__(self, resolution: tuple[int, int], *, seed: int | np.random.Generator | None = None) -> None:
@@ -32,7 +32,7 @@ class PyautoguiText(ActionText):
         super().__init__(resolution, self._texts, seed)
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        refuse_masks(mask, probability)
+        reject_masks(mask, probability)
         x, y = (int(self.np_random.integers(side)) for side in self.resolution)
         key = SAMPLE_KEYS[int(self.np_random.integers(len(SAMPLE_KEYS)))]
         clicks = int(self.np_random.integers(-5, 6))
@@ -52,38 +52,38 @@ class PyautoguiText(ActionText):
 
     def contains(self, x: Any) -> bool:
         try:
-            return isinstance(x, str) and read_text(x, self.resolution, (0, 0)) is not None
+            return isinstance(x, str) and parse_text(x, self.resolution, (0, 0)) is not None
         except ActionError:
             return False
 
 
-def bare(text: str) -> str:
+def strip_code_fence(text: str) -> str:
     """The code without the fence and the space around it."""
-    fenced = _FENCE.fullmatch(text)
+    fenced = _CODE_FENCE.fullmatch(text)
     return (fenced.group(1) if fenced else text).strip()
 
 
-def read_text(text: str, resolution: tuple[int, int], pointer: tuple[int, int]) -> Gesture:
+def parse_text(text: str, resolution: tuple[int, int], pointer: tuple[int, int]) -> DecodedAction:
     """What a text performs. Raises `ActionError`."""
-    code = bare(text)
+    code = strip_code_fence(text)
     if code in _WORDS:
-        return to_gesture(Action(_WORDS[code]), resolution)
-    return Gesture(tuple(read_calls(code, resolution, pointer)))
+        return decode_action(Action(_WORDS[code]), resolution)
+    return DecodedAction(tuple(parse_calls(code, resolution, pointer)))
 
 
-class PyautoguiCodec(Stateless):
+class PyautoguiCodec(StatelessCodec):
     """Texts, OSWorld's `{"command": text}`, and `Action`s."""
 
     def __init__(self, resolution: tuple[int, int]) -> None:
         self._resolution = resolution
-        self._space = PyautoguiText(resolution)
+        self._space = PyautoguiTextSpace(resolution)
 
     @property
     def space(self) -> Space[Any]:
         return self._space
 
-    def decode(self, value: Any, pointer: tuple[int, int]) -> Gesture:
-        return own_action(value, self._resolution) or read_text(_text(value), self._resolution, pointer)
+    def decode(self, value: Any, pointer: tuple[int, int]) -> DecodedAction:
+        return decode_common_action(value, self._resolution) or parse_text(_text(value), self._resolution, pointer)
 
 
 class PyautoguiExecCodec(PyautoguiCodec):
@@ -91,25 +91,25 @@ class PyautoguiExecCodec(PyautoguiCodec):
 
     def __init__(self, resolution: tuple[int, int]) -> None:
         super().__init__(resolution)
-        self._code_space = PythonText(resolution)
+        self._code_space = PythonTextSpace(resolution)
 
     @property
     def space(self) -> Space[Any]:
         return self._code_space
 
-    def decode(self, value: Any, pointer: tuple[int, int]) -> Gesture:
-        own = own_action(value, self._resolution)
+    def decode(self, value: Any, pointer: tuple[int, int]) -> DecodedAction:
+        own = decode_common_action(value, self._resolution)
         if own is not None:
             return own
-        code = bare(_text(value))
+        code = strip_code_fence(_text(value))
         if code in _WORDS:
-            return to_gesture(Action(_WORDS[code]), self._resolution)
+            return decode_action(Action(_WORDS[code]), self._resolution)
         if len(code) > MAX_CODE_LENGTH or "\0" in code:
             raise ActionError(f"Code has at most {MAX_CODE_LENGTH} characters and no NUL.")
-        return Gesture(code=code)
+        return DecodedAction(code=code)
 
 
-class PythonText(PyautoguiText):
+class PythonTextSpace(PyautoguiTextSpace):
     """Any text that fits; samples are calls of pyautogui."""
 
     def contains(self, x: Any) -> bool:

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from dart_envs.action_spaces.base import ActionText, Stateless, own_action
-from dart_envs.actions import MAX_TEXT_LENGTH, to_gesture
+from dart_envs.action_spaces.base import StatelessCodec, TextActionSpace, decode_common_action
+from dart_envs.actions import MAX_TEXT_LENGTH, decode_action
 from dart_envs.errors import ActionError
 from dart_envs.observations.geometry import PointMap
-from dart_envs.spaces import action_from_space, make_action_space, refuse_masks
-from dart_envs.types import Gesture
+from dart_envs.spaces import action_from_space, make_action_space, reject_masks
+from dart_envs.types import DecodedAction
 from dart_envs.uitars import ParseError, format_action, parse
 
 _BARE_CALL = re.compile(r"\s*[A-Za-z_]\w*\s*\(")
 
 
-class UitarsText(ActionText):
+class UitarsTextSpace(TextActionSpace):
     """Texts of the language that can be performed on a screen of `resolution`."""
 
     def __init__(self, resolution: tuple[int, int], *, seed: int | np.random.Generator | None = None) -> None:
@@ -31,39 +31,39 @@ class UitarsText(ActionText):
         super().__init__(resolution, self._actions, seed)
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        refuse_masks(mask, probability)
+        reject_masks(mask, probability)
         return format_action(action_from_space(self._actions.sample(), self.resolution), self._points)
 
     def contains(self, x: Any) -> bool:
-        return isinstance(x, str) and not isinstance(parse(_marked(x), self._points), ParseError)
+        return isinstance(x, str) and not isinstance(parse(_with_action_prefix(x), self._points), ParseError)
 
 
-class UitarsCodec(Stateless):
+class UitarsCodec(StatelessCodec):
     """Texts, and `Action`s."""
 
     def __init__(self, resolution: tuple[int, int]) -> None:
         self._resolution = resolution
         self._points = PointMap(resolution, resolution)
-        self._space = UitarsText(resolution)
+        self._space = UitarsTextSpace(resolution)
 
     @property
     def space(self) -> Space[Any]:
         return self._space
 
-    def decode(self, value: Any, pointer: tuple[int, int]) -> Gesture:
-        own = own_action(value, self._resolution)
+    def decode(self, value: Any, pointer: tuple[int, int]) -> DecodedAction:
+        own = decode_common_action(value, self._resolution)
         if own is not None:
             return own
         if not isinstance(value, str):
             raise ActionError(f"An action of this space is a text in UI-TARS' language, not {type(value).__name__}.")
         if len(value) > 4 * MAX_TEXT_LENGTH:
             raise ActionError(f"The text of an action has {len(value)} characters; the limit is {4 * MAX_TEXT_LENGTH}.")
-        parsed = parse(_marked(value), self._points)
+        parsed = parse(_with_action_prefix(value), self._points)
         if isinstance(parsed, ParseError):
             raise ActionError(f"{parsed.detail[:1].upper()}{parsed.detail[1:]}.")
-        return to_gesture(parsed.action, self._resolution)
+        return decode_action(parsed.action, self._resolution)
 
 
-def _marked(text: str) -> str:
+def _with_action_prefix(text: str) -> str:
     """A bare call gets the mark that the language wants before it."""
     return f"Action: {text}" if _BARE_CALL.match(text) else text

@@ -22,25 +22,25 @@ app = typer.Typer(no_args_is_help=True, help="Files that tasks bring along: fetc
 Targets = Annotated[
     list[str], typer.Argument(help="task files, folders of task files (OSWorld's examples/), task ids, suites")
 ]
-Place = Annotated[
+CacheOption = Annotated[
     Path | None,
-    typer.Option("--cache", help=f"the cache's folder; default: {assets.PLACE_VARIABLE} or the data folder"),
+    typer.Option("--cache", help=f"the cache's folder; default: {assets.CACHE_DIR_VARIABLE} or the data folder"),
 ]
 
 
 @app.command()
 def fetch(
     targets: Targets,
-    cache: Place = None,
+    cache: CacheOption = None,
     parallel: Annotated[int, typer.Option("--parallel", "-p", min=1, max=32, help="tasks at a time")] = 4,
 ) -> None:
     """Fetch what the cache has not; a broken download goes on where it broke."""
     tasks = _tasks(targets)
-    lacking = [task for task in tasks if assets.missing(task, cache)]
+    lacking = [task for task in tasks if assets.missing_assets(task, cache)]
 
     def one(task: Task) -> str | None:
         try:
-            assets.fetch_all(task, place=cache)
+            assets.fetch_task_assets(task, cache_dir=cache)
         except AssetError as error:
             return str(error)
         return None
@@ -51,39 +51,39 @@ def fetch(
                 print(f"{task.id}: fetched", flush=True)
             else:
                 print(f"dart-envs: {failure}", file=sys.stderr)
-    _sum(tasks, cache)
+    _print_summary(tasks, cache)
 
 
 @app.command(name="import")
 def import_(
     folder: Annotated[Path, typer.Argument(help="OSWorld's cache folder, or a copy of its dataset of files")],
     targets: Targets,
-    cache: Place = None,
+    cache: CacheOption = None,
 ) -> None:
     """Copy what the cache has not from a folder of your own."""
     if not folder.is_dir():
-        raise _wrong(f"{folder} is not a folder.")
+        raise _usage_error(f"{folder} is not a folder.")
     tasks = _tasks(targets)
     taken = 0
     for task in tasks:
         try:
-            taken += len(assets.import_from(folder, task, place=cache))
+            taken += len(assets.import_assets(folder, task, cache_dir=cache))
         except AssetError as error:
             print(f"dart-envs: {error}", file=sys.stderr)
     print(f"{taken} files were taken from {folder}.")
-    _sum(tasks, cache)
+    _print_summary(tasks, cache)
 
 
 @app.command()
 def check(
     targets: Targets,
-    cache: Place = None,
+    cache: CacheOption = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="write every file and whether it is there")] = None,
 ) -> None:
     """Say which files are missing; asks nothing of the network."""
     tasks = _tasks(targets)
     for task in tasks:
-        for asset in assets.missing(task, cache):
+        for asset in assets.missing_assets(task, cache):
             print(f"missing {asset.cache_name}  {asset.url}")
     if json_file is not None:
         listed = [
@@ -92,36 +92,36 @@ def check(
                 "kind": asset.kind,
                 "url": asset.url,
                 "cache_name": asset.cache_name,
-                "there": assets.path_of(asset.cache_name, cache).is_file(),
+                "cached": assets.cache_path(asset.cache_name, cache).is_file(),
             }
             for task in tasks
-            for asset in assets.assets_of(task)
+            for asset in assets.task_assets(task)
         ]
         json_file.write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
-    _sum(tasks, cache)
+    _print_summary(tasks, cache)
 
 
 def _tasks(targets: list[str]) -> list[Task]:
-    from dart_envs.cli.evaluate import choose
+    from dart_envs.cli.evaluate import tasks_from_arguments
 
     try:
-        tasks = choose(targets, None, None)
+        tasks = tasks_from_arguments(targets, None, None)
         for task in tasks:
-            for asset in assets.assets_of(task):
-                assets.path_of(asset.cache_name)
+            for asset in assets.task_assets(task):
+                assets.cache_path(asset.cache_name)
     except TaskError as error:
-        raise _wrong(str(error)) from None
+        raise _usage_error(str(error)) from None
     return tasks
 
 
-def _sum(tasks: list[Task], cache: Path | None) -> None:
-    needed = sum(len(assets.assets_of(task)) for task in tasks)
-    lacking = sum(len(assets.missing(task, cache)) for task in tasks)
-    print(f"{needed - lacking} of {needed} files of {len(tasks)} tasks are in {cache or assets.default_place()}.")
+def _print_summary(tasks: list[Task], cache: Path | None) -> None:
+    needed = sum(len(assets.task_assets(task)) for task in tasks)
+    lacking = sum(len(assets.missing_assets(task, cache)) for task in tasks)
+    print(f"{needed - lacking} of {needed} files of {len(tasks)} tasks are in {cache or assets.default_cache_dir()}.")
     if lacking:
         raise typer.Exit(1)
 
 
-def _wrong(message: str) -> typer.Exit:
+def _usage_error(message: str) -> typer.Exit:
     print(f"dart-envs: {message}", file=sys.stderr)
     return typer.Exit(2)

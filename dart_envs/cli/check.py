@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dart_envs.cli.exits import EXIT_FAILED, EXIT_WRONG_INPUT
+from dart_envs.cli.exits import EXIT_RUNTIME_ERROR, EXIT_USAGE_ERROR
 from dart_envs.envs.env import make_shape
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.evaluators.scorer_choice import scorer_named
@@ -39,7 +39,8 @@ def check(
         str | None, typer.Option("--resolution", help="screen size in pixels; default: the suite's own")
     ] = None,
     font_size: Annotated[
-        int | None, typer.Option("--font-size", min=6, max=48, help="GUI font size in points; default: the suite's own")
+        int | None,
+        typer.Option("--font-size", min=6, max=48, help="GUI font size in points; default: the suite's own"),
     ] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, max=100, help="times that every play is done")] = 1,
     parallel: Annotated[int, typer.Option("--parallel", "-p", min=1, max=64, help="desktops at a time")] = 2,
@@ -50,7 +51,7 @@ def check(
     scorer: Annotated[
         str | None,
         typer.Option(
-            help="who judges: auto, own or official; default: DART_SCORER, else auto; with --osworld: official"
+            help="who judges: auto, builtin or osworld; default: DART_SCORER, else auto; with --osworld: osworld"
         ),
     ] = None,
     osworld: Annotated[
@@ -74,9 +75,9 @@ def check(
         check_osworld(osworld, only or (), out, table, parallel, scorer)
         return
     if only or table is not None:
-        raise _stop(f"{'--only' if only else '--table'} goes with --osworld.", EXIT_WRONG_INPUT)
+        raise _exit_error(f"{'--only' if only else '--table'} goes with --osworld.", EXIT_USAGE_ERROR)
     if not targets:
-        raise _stop("name a suite or task files, or OSWorld's data with --osworld.", EXIT_WRONG_INPUT)
+        raise _exit_error("name a suite or task files, or OSWorld's data with --osworld.", EXIT_USAGE_ERROR)
     paths = [Path(target) for target in targets]
     if any(path.suffix == ".json" or path.exists() for path in paths):
         check_files(paths)
@@ -87,19 +88,19 @@ def check(
         wanted = [
             (job, shape)
             for chosen in map(suite, targets)
-            for shape in [chosen_shape(chosen, image, resolution, font_size)]
-            for job in jobs_of(choose(chosen, names, split, variations), repeats=repeats, scorer=judged_by)
+            for shape in [suite_shape(chosen, image, resolution, font_size)]
+            for job in jobs_of(first_variations(chosen, names, split, variations), repeats=repeats, scorer=judged_by)
         ]
         book = ProofBook(out)
     except (TaskError, EvaluatorError, ValueError) as error:
-        raise _stop(str(error), EXIT_WRONG_INPUT) from None
+        raise _exit_error(str(error), EXIT_USAGE_ERROR) from None
     code = 0
     try:
-        asyncio.run(_prove(book, wanted, parallel))
+        asyncio.run(_validate(book, wanted, parallel))
     except DartEnvError as error:
-        code = _say(str(error), EXIT_FAILED)
+        code = _print_error(str(error), EXIT_RUNTIME_ERROR)
     except KeyboardInterrupt:
-        code = _say("interrupted.", EXIT_INTERRUPTED)
+        code = _print_error("interrupted.", EXIT_INTERRUPTED)
     if code and out is None:
         raise typer.Exit(code)
     record = {"targets": targets, "variations": variations, "repeats": repeats} | book.record(wanted)
@@ -110,9 +111,9 @@ def check(
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if code:
-        raise _stop(f"what was proved is in {out}; the same command goes on from there.", code)
+        raise _exit_error(f"what was proved is in {out}; the same command goes on from there.", code)
     if not record["all_hold"]:
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(EXIT_RUNTIME_ERROR)
 
 
 def check_osworld(
@@ -124,16 +125,16 @@ def check_osworld(
     try:
         good = command.check(folder, only=only, out=out, page=page, parallel=parallel, scorer=scorer)
     except (TaskError, EvaluatorError, ValueError, OSError) as error:
-        raise _stop(str(error), EXIT_WRONG_INPUT) from None
+        raise _exit_error(str(error), EXIT_USAGE_ERROR) from None
     except DartEnvError as error:
-        raise _stop(str(error), EXIT_FAILED) from None
+        raise _exit_error(str(error), EXIT_RUNTIME_ERROR) from None
     except KeyboardInterrupt:
-        raise _stop("interrupted; with --out the same command goes on from there.", EXIT_INTERRUPTED) from None
+        raise _exit_error("interrupted; with --out the same command goes on from there.", EXIT_INTERRUPTED) from None
     if not good:
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(EXIT_RUNTIME_ERROR)
 
 
-def chosen_shape(chosen: Suite, image: str | None, resolution: str | None, font_size: int | None) -> DesktopShape:
+def suite_shape(chosen: Suite, image: str | None, resolution: str | None, font_size: int | None) -> DesktopShape:
     """The suite's own desktop, but for what was asked for. Raises ValueError."""
     size = chosen.shape.resolution
     if resolution is not None:
@@ -144,7 +145,7 @@ def chosen_shape(chosen: Suite, image: str | None, resolution: str | None, font_
     return make_shape(image or chosen.image, size, chosen.shape.font_size if font_size is None else font_size)
 
 
-def choose(chosen: Suite, families: Sequence[str] | None, split: str | None, variations: int) -> list[Task]:
+def first_variations(chosen: Suite, families: Sequence[str] | None, split: str | None, variations: int) -> list[Task]:
     """The first variations of each family. Raises TaskError."""
     return [
         chosen.load(task_id)
@@ -161,7 +162,7 @@ def check_files(paths: Sequence[Path]) -> None:
         try:
             task = load_file(file)
         except TaskError as error:
-            wrong = _say(str(error), EXIT_WRONG_INPUT)
+            wrong = _print_error(str(error), EXIT_USAGE_ERROR)
             continue
         missing = f" (cannot run here: no {', no '.join(task.unsupported)})" if task.unsupported else ""
         print(f"{file}: good{missing}")
@@ -169,29 +170,29 @@ def check_files(paths: Sequence[Path]) -> None:
         raise typer.Exit(wrong)
 
 
-async def _prove(book: ProofBook, wanted: Sequence[tuple[Job, DesktopShape]], parallel: int) -> None:
+async def _validate(book: ProofBook, wanted: Sequence[tuple[Job, DesktopShape]], parallel: int) -> None:
     """Do what the book does not hold yet, shape by shape."""
-    from dart_envs.farm import AsyncFarm
+    from dart_envs.farm import AsyncFarmClient
     from dart_envs.validation.suites import prove_all
 
     todo: list[tuple[DesktopShape, list[Job]]] = []
     for shape in dict.fromkeys(shape for _, shape in wanted):
-        own = [job for job, of in wanted if of == shape]
-        left = book.todo(own, shape)
-        if len(left) < len(own):
-            print(f"{len(own) - len(left)} of {len(own)} proofs stand already.", flush=True)
+        builtin = [job for job, of in wanted if of == shape]
+        left = book.todo(builtin, shape)
+        if len(left) < len(builtin):
+            print(f"{len(builtin) - len(left)} of {len(builtin)} proofs stand already.", flush=True)
         if left:
             todo.append((shape, left))
     if not todo:
         return
-    async with await AsyncFarm.connect() as farm:
+    async with await AsyncFarmClient.connect() as farm:
         for shape, left in todo:
             async for proof in prove_all(farm, left, shape=shape, parallel=parallel):
                 book.add(proof, shape)
-                print(line_of(proof), flush=True)
+                print(format_proof(proof), flush=True)
 
 
-def line_of(proof: Proof) -> str:
+def format_proof(proof: Proof) -> str:
     """One proof in one line."""
     word = "ok  " if proof.holds else "FAIL"
     times = f"set-up {proof.setup_s:5.2f} s, play {proof.play_s:5.2f} s"
@@ -199,10 +200,10 @@ def line_of(proof: Proof) -> str:
     return f"{word} {proof.task_id:<28} {proof.kind:<10} {times}{again} {proof.cause or ''}".rstrip()
 
 
-def _say(message: str, code: int) -> int:
+def _print_error(message: str, code: int) -> int:
     print(f"dart-envs: {message}", file=sys.stderr)
     return code
 
 
-def _stop(message: str, code: int) -> typer.Exit:
-    return typer.Exit(_say(message, code))
+def _exit_error(message: str, code: int) -> typer.Exit:
+    return typer.Exit(_print_error(message, code))

@@ -1,6 +1,6 @@
-"""`dart-envs tasks play`: a task's own solution, a person in the live view, or a demonstration again.
+"""`dart-envs tasks play`: a task's own solution, a human in the live view, or a demonstration again.
 
-Role: arguments, what the person is told, how they say that they are done. Non-goals: recording (`dart_envs.demos`), the page
+Role: arguments, what the human is told, how they say that they are done. Non-goals: recording (`dart_envs.demos`), the page
 (`dart_envs.farm.live`).
 """
 
@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dart_envs.cli.exits import failed, wrong
+from dart_envs.cli.exits import runtime_error, usage_error
 from dart_envs.envs.env import make_shape
-from dart_envs.envs.evaluation_target import JudgeOn
+from dart_envs.envs.evaluation_target import EvaluateOn
 from dart_envs.errors import DartEnvError, TaskError
 from dart_envs.tasks import Task, load, shape_of
-from dart_envs.types import Action, ActionType, Gesture, RgbImage, StepResult
+from dart_envs.types import Action, ActionType, DecodedAction, RgbImage, StepResult
 from dart_server.wire import DesktopShape
 
 if TYPE_CHECKING:
     from dart_envs.demos import Demonstration, DemoStep, DemoWriter
-    from dart_envs.demos.human import PersonRecorder
-    from dart_envs.demos.oracle import Told
+    from dart_envs.demos.human import HumanRecorder
+    from dart_envs.demos.oracle import ScriptStep
     from dart_envs.envs.core import AsyncDesktopEnv
 
 LABELS = {"purpose": "demonstration"}
-SHOWN_TEXT = 60
+MAX_SHOWN_TEXT_LENGTH = 60
 
 
 def play(
@@ -42,13 +42,13 @@ def play(
             "--record", "-r", help="new folder for the demonstration; without --oracle you play, in the live view"
         ),
     ] = None,
-    oracle: Annotated[
-        bool, typer.Option("--oracle", help="record the task's own solution instead of a person")
-    ] = False,
-    again: Annotated[Path | None, typer.Option("--replay", help="do the demonstration of this folder again")] = None,
-    near_miss: Annotated[bool, typer.Option("--near-miss", help="play the near miss instead of the oracle")] = False,
-    tree: Annotated[
-        bool, typer.Option("--tree/--no-tree", help="record the accessibility tree, which a warm start needs")
+    oracle: Annotated[bool, typer.Option("--oracle", help="record the task's own solution instead of a human")] = False,
+    replay_folder: Annotated[
+        Path | None, typer.Option("--replay", help="do the demonstration of this folder again")
+    ] = None,
+    near_miss: Annotated[bool, typer.Option("--near-miss", help="play the near_miss instead of the oracle")] = False,
+    a11y: Annotated[
+        bool, typer.Option("--a11y/--no-a11y", help="record the accessibility tree, which a warm start needs")
     ] = True,
     save: Annotated[Path | None, typer.Option(help="folder for a screenshot of every step")] = None,
     resolution: Annotated[
@@ -59,45 +59,45 @@ def play(
     ] = None,
 ) -> None:
     """Play a task on a live desktop: its own solution; or you, recorded (--record); or a demonstration again (--replay)."""
-    from dart_envs.demos.store import DemonstrationError, check_place, read_demonstration
+    from dart_envs.demos.store import DemonstrationError, check_folder_empty, read_demonstration
 
     try:
-        if again is not None:
+        if replay_folder is not None:
             given: dict[str, object] = {"a task": task, "--record": record, "--save": save, "--resolution": resolution}
             given |= {"--font-size": font_size, "--oracle": oracle or None, "--near-miss": near_miss or None}
             if beside := [name for name, value in given.items() if value is not None]:
                 raise TaskError(f"--replay takes task and desktop from the demonstration; leave {beside[0]} out.")
-            recorded = read_demonstration(again)
-            work = _replay(load(recorded.task_id), recorded, again)
+            recorded = read_demonstration(replay_folder)
+            work = _replay(load(recorded.task_id), recorded, replay_folder)
         elif task is None:
             raise TaskError("Name a task (`dart-envs tasks list --ids` lists them), or a demonstration with --replay.")
         else:
             loaded = load(task)
             shape = _shape(loaded, resolution, font_size)
             if record is not None:
-                check_place(record)
+                check_folder_empty(record)
             if near_miss and record is not None:
-                raise TaskError("A near miss is no demonstration; record the --oracle, or play yourself.")
+                raise TaskError("A near_miss is no demonstration; record the --oracle, or play yourself.")
             if oracle and record is None:
                 raise TaskError("--oracle says what --record records; without --record the solution is played anyway.")
             if record is not None and not oracle:
                 if save is not None:
                     raise TaskError("--record keeps the screens already; leave --save out.")
-                work = _record_person(loaded, shape, record, tree)
+                work = _record_human(loaded, shape, record, a11y)
             else:
                 script = "near_miss" if near_miss else "oracle"
                 if script not in loaded.scripts:
                     raise TaskError(f"Task {loaded.id} has no script {script!r} to play.")
-                work = _play_script(loaded, shape, near_miss, record, tree, save)
+                work = _run_script(loaded, shape, near_miss, record, a11y, save)
     except (TaskError, DemonstrationError) as error:
-        raise wrong(str(error)) from None
+        raise usage_error(str(error)) from None
     try:
         code = asyncio.run(work)
     except DartEnvError as error:
-        raise failed(str(error)) from None
+        raise runtime_error(str(error)) from None
     except KeyboardInterrupt:
         kept = f" What was recorded so far is in {record}." if record is not None and record.exists() else ""
-        raise failed(f"Stopped.{kept}") from None
+        raise runtime_error(f"Stopped.{kept}") from None
     raise typer.Exit(code)
 
 
@@ -116,62 +116,64 @@ def _shape(task: Task, resolution: str | None, font_size: int | None) -> Desktop
         raise TaskError(str(error)) from None
 
 
-async def _play_script(
-    task: Task, shape: DesktopShape, near_miss: bool, record: Path | None, tree: bool, save: Path | None
+async def _run_script(
+    task: Task, shape: DesktopShape, near_miss: bool, record: Path | None, a11y: bool, save: Path | None
 ) -> int:
     """The task's own solution; recorded where a folder is given. Exit code."""
-    from dart_envs.demos.oracle import play_script
+    from dart_envs.demos.oracle import run_script
     from dart_envs.envs.core import AsyncDesktopEnv
-    from dart_envs.farm import AsyncFarm
+    from dart_envs.farm import AsyncFarmClient
 
     print(f"{task.id}: {task.instruction}")
-    parts = ("screenshot", "a11y") if record is not None and tree else ("screenshot",)
+    parts = ("screenshot", "a11y") if record is not None and a11y else ("screenshot",)
 
-    def tell(told: Told) -> None:
-        _keep(save, told.result.observation.screenshot, told.index)
-        print(f"  {told.index}. {said(told.action)}{f' on {told.target}' if told.target else ''}")
+    def on_step(told: ScriptStep) -> None:
+        _save_screenshot(save, told.result.observation.screenshot, told.index)
+        print(f"  {told.index}. {describe_action(told.action)}{f' on {told.target}' if told.target else ''}")
 
     started = asyncio.get_running_loop().time()
     async with (
-        await AsyncFarm.connect() as farm,
+        await AsyncFarmClient.connect() as farm,
         AsyncDesktopEnv(farm, shape=shape, observation=parts, labels=LABELS if record else None) as env,
     ):
         observation, _ = await env.reset(task)
-        _keep(save, observation.screenshot, 0)
-        writer = None if record is None else _writer(record, task, env, "near miss" if near_miss else "oracle")
+        _save_screenshot(save, observation.screenshot, 0)
+        writer = None if record is None else _writer(record, task, env, "near_miss" if near_miss else "oracle")
         script = "near_miss" if near_miss else "oracle"
-        result = await play_script(env, task, observation, script=script, writer=writer, tell=tell)  # type: ignore[arg-type]
+        result = await run_script(env, task, observation, script=script, writer=writer, on_step=on_step)  # type: ignore[arg-type]
     if writer is not None:
-        _finish(writer, result, asyncio.get_running_loop().time() - started)
-    print(f"  {_verdict(result)}")
+        _finish_demonstration(writer, result, asyncio.get_running_loop().time() - started)
+    print(f"  {_format_outcome(result)}")
     return 0
 
 
-async def _record_person(task: Task, shape: DesktopShape, folder: Path, tree: bool) -> int:
-    """A person in the live view. Exit code."""
-    from dart_envs.demos.human import PersonRecorder
+async def _record_human(task: Task, shape: DesktopShape, folder: Path, a11y: bool) -> int:
+    """A human in the live view. Exit code."""
+    from dart_envs.demos.human import HumanRecorder
     from dart_envs.envs.core import AsyncDesktopEnv
-    from dart_envs.farm import AsyncFarm
+    from dart_envs.farm import AsyncFarmClient
     from dart_envs.farm.lease import AsyncLease
     from dart_envs.farm.live import LiveWindow
 
     print(f"{task.id}: preparing its desktop …", flush=True)
     async with (
-        await AsyncFarm.connect() as farm,
-        AsyncDesktopEnv(farm, shape=shape, labels=LABELS, judge_on=JudgeOn.COPY) as env,
+        await AsyncFarmClient.connect() as farm,
+        AsyncDesktopEnv(farm, shape=shape, labels=LABELS, evaluate_on=EvaluateOn.COPY) as env,
         LiveWindow(say=lambda line: print(line, flush=True)) as window,
     ):
         await env.reset(task)
         lease = env.lease
         assert isinstance(lease, AsyncLease)
-        writer = _writer(folder, task, env, "person")
-        recorder = PersonRecorder(lease, writer, tree=tree, tell=lambda step: print(f"  {_line(step)}", flush=True))
+        writer = _writer(folder, task, env, "human")
+        recorder = HumanRecorder(
+            lease, writer, a11y=a11y, on_step=lambda step: print(f"  {_format_step(step)}", flush=True)
+        )
         began_s = asyncio.get_running_loop().time()
         await recorder.start()
         try:
             await window.show(lease)
             print(f"\nThe task: {task.instruction}\n")
-            last = await _until_done(recorder)
+            last = await _wait_for_outcome(recorder)
             await recorder.stop(last)
         finally:
             await recorder.aclose()
@@ -179,21 +181,21 @@ async def _record_person(task: Task, shape: DesktopShape, folder: Path, tree: bo
             print(f"Broken off, without a verdict; what was done is in {folder}.")
             return 1
         result = await env.step(Action(last))
-        _finish(writer, result, asyncio.get_running_loop().time() - began_s)
-    print(f"  {_verdict(result)}")
-    if recorder.missed:
-        print(f"  {recorder.missed} inputs were lost: this machine could not keep up. Better record it again.")
+        _finish_demonstration(writer, result, asyncio.get_running_loop().time() - began_s)
+    print(f"  {_format_outcome(result)}")
+    if recorder.lost_inputs:
+        print(f"  {recorder.lost_inputs} inputs were lost: this machine could not keep up. Better record it again.")
     if writer.count > task.max_steps:
         print(f"  {writer.count} actions; the task's own budget is {task.max_steps}.")
     print(f"Recorded in {folder}; `dart-envs tasks play --replay {folder}` does it again.")
     return 0
 
 
-async def _until_done(recorder: PersonRecorder) -> ActionType | None:
-    """DONE, FAIL, or None for broken off: by a line on the terminal, else by giving the desktop back on the page."""
+async def _wait_for_outcome(recorder: HumanRecorder) -> ActionType | None:
+    """DONE, FAIL, or None for broken off: recorded_by a line on the terminal, else recorded_by giving the desktop back on the page."""
     if not sys.stdin.isatty():
         print("Take over in the live view, do the task, and give the desktop back when it is done.", flush=True)
-        await recorder.wait(recorder.given_back)
+        await recorder.wait(recorder.control_returned)
         return ActionType.DONE
     print(
         "Take over in the live view and do the task. Then press Enter here (f and Enter: it cannot be done; q: break off)."
@@ -219,14 +221,16 @@ async def _replay(task: Task, recorded: Demonstration, folder: Path) -> int:
     """A demonstration again. Exit code: 0 where the reward is the same."""
     from dart_envs.demos.replay import replay
     from dart_envs.envs.core import AsyncDesktopEnv
-    from dart_envs.farm import AsyncFarm
+    from dart_envs.farm import AsyncFarmClient
 
-    print(f"{task.id}: {task.instruction}\n{len(recorded.steps)} steps by {recorded.by}, {recorded.started_at}")
+    print(
+        f"{task.id}: {task.instruction}\n{len(recorded.steps)} steps recorded_by {recorded.recorded_by}, {recorded.started_at}"
+    )
     if task.content_hash != recorded.content_hash:
         print("  The task has changed since: what was right then may not be now.")
     budget = max(task.max_steps, len(recorded.steps) + 1)
     async with (
-        await AsyncFarm.connect() as farm,
+        await AsyncFarmClient.connect() as farm,
         AsyncDesktopEnv(farm, shape=recorded.shape, max_steps=budget, labels={"purpose": "replay"}) as env,
     ):
         done = await replay(
@@ -234,9 +238,11 @@ async def _replay(task: Task, recorded: Demonstration, folder: Path) -> int:
             task,
             recorded,
             folder,
-            tell=lambda step, same: print(f"  {_line(step)}{'' if same else '   (the screen looked different)'}"),
+            on_step=lambda step, same: print(
+                f"  {_format_step(step)}{'' if same else '   (the screen looked different)'}"
+            ),
         )
-    print(f"  {_verdict(done.result)}")
+    print(f"  {_format_outcome(done.result)}")
     if recorded.end is None or recorded.reward is None or done.reward is None:
         print("There are no two verdicts to compare.")
         return 1
@@ -245,7 +251,7 @@ async def _replay(task: Task, recorded: Demonstration, folder: Path) -> int:
     return 0 if same else 1
 
 
-def _writer(folder: Path, task: Task, env: AsyncDesktopEnv, by: str) -> DemoWriter:
+def _writer(folder: Path, task: Task, env: AsyncDesktopEnv, recorded_by: str) -> DemoWriter:
     from dart_envs.demos import Demonstration, DemoWriter
 
     assert env.lease is not None
@@ -253,7 +259,7 @@ def _writer(folder: Path, task: Task, env: AsyncDesktopEnv, by: str) -> DemoWrit
         task_id=task.id if task.origin is None else str(task.origin.resolve()),
         content_hash=task.content_hash,
         instruction=task.instruction,
-        by=by,
+        recorded_by=recorded_by,
         shape=env.shape,
         image_digest=env.lease.image_digest,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -262,7 +268,7 @@ def _writer(folder: Path, task: Task, env: AsyncDesktopEnv, by: str) -> DemoWrit
     return DemoWriter(folder, head)
 
 
-def _finish(writer: DemoWriter, result: StepResult, duration_s: float) -> None:
+def _finish_demonstration(writer: DemoWriter, result: StepResult, duration_s: float) -> None:
     assert result.end is not None
     writer.finish(
         result.end.value,
@@ -273,7 +279,7 @@ def _finish(writer: DemoWriter, result: StepResult, duration_s: float) -> None:
     )
 
 
-def _keep(save: Path | None, image: RgbImage, index: int) -> None:
+def _save_screenshot(save: Path | None, image: RgbImage, index: int) -> None:
     if save is not None:
         from PIL import Image
 
@@ -281,26 +287,30 @@ def _keep(save: Path | None, image: RgbImage, index: int) -> None:
         Image.fromarray(image).save(save / f"{index:02d}.png")
 
 
-def _verdict(result: StepResult) -> str:
+def _format_outcome(result: StepResult) -> str:
     assert result.end is not None
     if result.end.masked:
         return f"{result.end}: no verdict ({result.info.get('cause')})"
     return f"{result.end}: reward {result.reward:g} {result.info.get('outcome', '')}".rstrip()
 
 
-def _line(step: DemoStep) -> str:
+def _format_step(step: DemoStep) -> str:
     if step.action is None:
         return f"{step.index + 1}. a gesture of {len(step.events)} events"
-    return f"{step.index + 1}. {said(step.action)}"
+    return f"{step.index + 1}. {describe_action(step.action)}"
 
 
-def said(action: Action | Gesture) -> str:
+def describe_action(action: Action | DecodedAction) -> str:
     """An action in a few words."""
-    if isinstance(action, Gesture):
+    if isinstance(action, DecodedAction):
         return f"runs {action.code!r}" if action.code is not None else f"{len(action.events)} events"
-    shown = replace(action, text=action.text[:SHOWN_TEXT] + "…") if len(action.text) > SHOWN_TEXT else action
+    shown = (
+        replace(action, text=action.text[:MAX_SHOWN_TEXT_LENGTH] + "…")
+        if len(action.text) > MAX_SHOWN_TEXT_LENGTH
+        else action
+    )
     place = "" if action.x is None else f" at {action.x}, {action.y}"
     place += "" if action.x2 is None else f" to {action.x2}, {action.y2}"
     what = repr(shown.text) if action.text else "+".join(action.keys)
-    wheel = f" by {action.dx}, {action.dy}" if action.type is ActionType.SCROLL else ""
+    wheel = f" recorded_by {action.dx}, {action.dy}" if action.type is ActionType.SCROLL else ""
     return f"{action.type} {what}".rstrip() + place + wheel

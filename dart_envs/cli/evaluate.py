@@ -16,22 +16,22 @@ from typing import Annotated, Any
 import typer
 
 from dart_envs.action_spaces import make_codec
-from dart_envs.cli.exits import failed, wrong
+from dart_envs.cli.exits import runtime_error, usage_error
 from dart_envs.envs.env import make_shape
-from dart_envs.envs.task_sources import one_image, select
+from dart_envs.envs.task_sources import common_image, select_tasks
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
-from dart_envs.evaluation.page import Part, to_html
-from dart_envs.evaluation.policies import Policy
+from dart_envs.evaluation.page import BudgetReport, to_html
+from dart_envs.evaluation.policies import EpisodePolicyFactory
 from dart_envs.evaluation.report import summarise, to_text
-from dart_envs.evaluation.run import Trial, append, read_trials, run_trials
+from dart_envs.evaluation.run import EvaluationEpisode, append_episode, read_episodes, run_episodes
 from dart_envs.evaluators import scorer_named
 from dart_envs.tasks import Task, load, shape_of
 from dart_server.wire import DesktopShape
 
-TRIALS, SETTINGS, REPORT_JSON, REPORT_HTML = "trials.jsonl", "settings.json", "report.json", "report.html"
-MAY_CHANGE = frozenset({"split", "base_url"})
-"""Settings that say which trials there are, or where the same model is, but not how a trial was made."""
-EXIT_STOPPED = 130
+EPISODES_FILE, SETTINGS_FILE, REPORT_JSON, REPORT_HTML = "episodes.jsonl", "settings.json", "report.json", "report.html"
+CHANGEABLE_SETTINGS = frozenset({"split", "base_url"})
+"""Settings that say which episodes there are, or where the same model is, but not how a trial was made."""
+EXIT_INTERRUPTED = 130
 """As of a program that Ctrl-C ended."""
 
 
@@ -56,7 +56,7 @@ def evaluate(
     resolution: Annotated[str | None, typer.Option(help="screen size in pixels; default: the first task's own")] = None,
     seed: Annotated[int, typer.Option(help="of random policies")] = 0,
     scorer: Annotated[
-        str | None, typer.Option(help="who judges: auto, own or official; default: DART_SCORER, else auto")
+        str | None, typer.Option(help="who judges: auto, builtin or osworld; default: DART_SCORER, else auto")
     ] = None,
     base_url: Annotated[str | None, typer.Option(help="of openai: an OpenAI-compatible endpoint, up to /v1")] = None,
     model: Annotated[str | None, typer.Option(help="of openai: the model's name there")] = None,
@@ -68,10 +68,10 @@ def evaluate(
     from dart_envs.evaluation.openai import Endpoint, openai_policy
 
     try:
-        budgets = read_budgets(max_steps)
-        tasks = choose(targets, split, limit)
-        image = image or one_image(tasks)
-        shape = trial_shape(tasks[0], image, resolution)
+        budgets = parse_step_budgets(max_steps)
+        tasks = tasks_from_arguments(targets, split, limit)
+        image = image or common_image(tasks)
+        shape = evaluation_shape(tasks[0], image, resolution)
         if policy == "openai":
             if base_url is None or model is None:
                 raise ValueError("the policy openai needs --base-url and --model")
@@ -92,44 +92,44 @@ def evaluate(
             "scorer": str(scorer_named(scorer)),
             "split": split,
         }
-        run = _Run(chosen, tasks, shape, action_space, desktops, seed, scorer)
+        run = _EvaluationRun(chosen, tasks, shape, action_space, desktops, seed, scorer)
         parts = [
             run.part(out if len(budgets) == 1 else out / f"steps-{budget}", budget, settings) for budget in budgets
         ]
     except (TaskError, ValueError, EvaluatorError) as error:
-        raise wrong(str(error) if str(error).endswith(".") else f"{error}.") from None
+        raise usage_error(str(error) if str(error).endswith(".") else f"{error}.") from None
     unplayable = [task for task in tasks if task.unsupported]
     if unplayable:
-        raise wrong(f"{unplayable[0].id} cannot run: no {', no '.join(unplayable[0].unsupported)}.")
+        raise usage_error(f"{unplayable[0].id} cannot run: no {', no '.join(unplayable[0].unsupported)}.")
     title = f"{policy} on {', '.join(targets)}"
     try:
         for part in parts:
-            run.go(part, title if part.budget is None else f"{title}, at most {part.budget} steps")
+            run.run_pending(part, title if part.budget is None else f"{title}, at most {part.budget} steps")
     except DartEnvError as error:
-        raise failed(f"{error} What was done is in {out}; the same command goes on from there.") from None
+        raise runtime_error(f"{error} What was done is in {out}; the same command goes on from there.") from None
     except KeyboardInterrupt:
         print(f"\ndart-envs: stopped. What was done is in {out}; the same command goes on from there.", file=sys.stderr)
-        raise typer.Exit(EXIT_STOPPED) from None
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
-        if any(part.begun for part in parts):
+        if any(part.has_results for part in parts):
             write_report(out, parts, tasks, title, settings)
-    if not any(part.trials for part in parts):
-        raise failed(f"no trial came to a verdict; the causes are above and in {out}.")
+    if not any(part.episodes for part in parts):
+        raise runtime_error(f"no trial came to a verdict; the causes are above and in {out}.")
 
 
-def trial_shape(first: Task, image: str | None, resolution: str | None) -> DesktopShape:
-    """The desktop of all trials: what was asked for, else what the first task is for. Raises ValueError."""
-    own = shape_of(first)
-    size = own.resolution
+def evaluation_shape(first: Task, image: str | None, resolution: str | None) -> DesktopShape:
+    """The desktop of all episodes: what was asked for, else what the first task is for. Raises ValueError."""
+    builtin = shape_of(first)
+    size = builtin.resolution
     if resolution is not None:
         width, _, height = resolution.partition("x")
         if not (width.isdecimal() and height.isdecimal()):
             raise ValueError(f"--resolution looks like 1280x800, not {resolution!r}.")
         size = (int(width), int(height))
-    return make_shape(image or own.image, size, own.font_size)
+    return make_shape(image or builtin.image, size, builtin.font_size)
 
 
-def read_budgets(given: str | None) -> list[int | None]:
+def parse_step_budgets(given: str | None) -> list[int | None]:
     """`15` or `15,50,100`; [None] for the tasks' own. Raises ValueError."""
     if given is None:
         return [None]
@@ -140,47 +140,50 @@ def read_budgets(given: str | None) -> list[int | None]:
 
 
 @dataclass
-class _Part:
+class _BudgetRun:
     """What one step budget has in its folder."""
 
     folder: Path
     budget: int | None
     settings: Mapping[str, Any]
-    trials: dict[str, Trial]
-    unjudged: dict[str, Trial] = field(default_factory=dict)
-    """Trials of this run that have no verdict."""
+    episodes: dict[str, EvaluationEpisode]
+    masked: dict[str, EvaluationEpisode] = field(default_factory=dict)
+    """Trials of this run that have masked."""
 
     @property
-    def begun(self) -> bool:
-        return bool(self.trials or self.unjudged)
+    def has_results(self) -> bool:
+        return bool(self.episodes or self.masked)
 
-    def of(self, tasks: Sequence[Task]) -> list[Trial]:
-        """The trials of these tasks, in their order."""
-        both = {**self.unjudged, **self.trials}
+    def of(self, tasks: Sequence[Task]) -> list[EvaluationEpisode]:
+        """The episodes of these tasks, in their order."""
+        both = {**self.masked, **self.episodes}
         return [both[task.id] for task in tasks if task.id in both]
 
 
 def write_report(
-    out: Path, parts: Sequence[_Part], tasks: Sequence[Task], title: str, settings: Mapping[str, Any]
+    out: Path, parts: Sequence[_BudgetRun], tasks: Sequence[Task], title: str, settings: Mapping[str, Any]
 ) -> None:
     """`report.json` and `report.html` of all step budgets together, and of each where there are several."""
-    told = [Part(part.budget, part.of(tasks), len(tasks)) for part in parts]
-    folders = [(out, told), *((part.folder, [one]) for part, one in zip(parts, told, strict=True) if len(parts) > 1)]
+    reports = [BudgetReport(part.budget, part.of(tasks), len(tasks)) for part in parts]
+    folders = [
+        (out, reports),
+        *((part.folder, [one]) for part, one in zip(parts, reports, strict=True) if len(parts) > 1),
+    ]
     for folder, shown in folders:
-        summaries = [{"max_steps": one.budget, **summarise(one.trials).as_dict()} for one in shown]
+        summaries = [{"max_steps": one.budget, **summarise(one.episodes).as_dict()} for one in shown]
         content = {"settings": dict(settings), **(summaries[0] if len(shown) == 1 else {"budgets": summaries})}
         folder.mkdir(parents=True, exist_ok=True)
         (folder / REPORT_JSON).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         (folder / REPORT_HTML).write_text(to_html(shown, title, settings), encoding="utf-8")
-    for one in told:
-        if one.trials:
+    for one in reports:
+        if one.episodes:
             print("" if one.budget is None else f"\nat most {one.name}")
-            print(to_text(summarise(one.trials)))
+            print(to_text(summarise(one.episodes)))
     print(f"\nreport: {out / REPORT_HTML}")
 
 
 def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError where the folder holds trials that were made otherwise: they would be mixed."""
+    """Raise ValueError where the folder holds episodes that were made otherwise: they would be mixed."""
     if not path.exists():
         return
     try:
@@ -190,14 +193,14 @@ def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
         raise ValueError(f"{path} cannot be read ({error}); remove it or choose another --out") from error
     if other:
         now = ", ".join(f"{name} {before.get(name)} (now {settings[name]})" for name in other)
-        raise ValueError(f"{path.parent} holds trials made with {now}; choose another --out")
+        raise ValueError(f"{path.parent} holds episodes made with {now}; choose another --out")
 
 
 @dataclass(frozen=True)
-class _Run:
+class _EvaluationRun:
     """One policy on one choice of tasks, once for each step budget."""
 
-    policy: Policy
+    policy: EpisodePolicyFactory
     tasks: Sequence[Task]
     shape: DesktopShape
     action_space: str
@@ -205,26 +208,28 @@ class _Run:
     seed: int
     scorer: str | None
 
-    def part(self, folder: Path, budget: int | None, settings: Mapping[str, Any]) -> _Part:
-        """Raises ValueError for a file that is none of ours, and for trials made with other settings."""
-        exact = {name: value for name, value in settings.items() if name not in MAY_CHANGE} | {"max_steps": budget}
-        check_settings(folder / SETTINGS, exact)
-        return _Part(folder, budget, exact, read_trials(folder / TRIALS))
+    def part(self, folder: Path, budget: int | None, settings: Mapping[str, Any]) -> _BudgetRun:
+        """Raises ValueError for a file that is none of ours, and for episodes made with other settings."""
+        exact = {name: value for name, value in settings.items() if name not in CHANGEABLE_SETTINGS} | {
+            "max_steps": budget
+        }
+        check_settings(folder / SETTINGS_FILE, exact)
+        return _BudgetRun(folder, budget, exact, read_episodes(folder / EPISODES_FILE))
 
-    def go(self, part: _Part, title: str) -> None:
+    def run_pending(self, part: _BudgetRun, title: str) -> None:
         """Run what is not done. Raises DartEnvError."""
-        todo = [task for task in self.tasks if task.id not in part.trials]
+        todo = [task for task in self.tasks if task.id not in part.episodes]
         part.folder.mkdir(parents=True, exist_ok=True)
-        (part.folder / SETTINGS).write_text(json.dumps(part.settings, indent=1) + "\n", encoding="utf-8")
+        (part.folder / SETTINGS_FILE).write_text(json.dumps(part.settings, indent=1) + "\n", encoding="utf-8")
         print(f"{title}: {len(self.tasks)} tasks, {len(self.tasks) - len(todo)} of them done already.", flush=True)
         if todo:
-            asyncio.run(self._trials(todo, part))
+            asyncio.run(self._run_episodes(todo, part))
 
-    async def _trials(self, todo: Sequence[Task], part: _Part) -> None:
-        from dart_envs.farm import AsyncFarm
+    async def _run_episodes(self, todo: Sequence[Task], part: _BudgetRun) -> None:
+        from dart_envs.farm import AsyncFarmClient
 
-        async with await AsyncFarm.connect() as farm:
-            async for trial in run_trials(
+        async with await AsyncFarmClient.connect() as farm:
+            async for trial in run_episodes(
                 farm,
                 todo,
                 self.policy,
@@ -235,14 +240,14 @@ class _Run:
                 seed=self.seed,
                 scorer=self.scorer,
             ):
-                (part.unjudged if trial.reward is None else part.trials)[trial.task_id] = trial
-                append(part.folder / TRIALS, trial)
+                (part.masked if trial.reward is None else part.episodes)[trial.task_id] = trial
+                append_episode(part.folder / EPISODES_FILE, trial)
                 reward = "  - " if trial.reward is None else f"{trial.reward:4.2f}"
-                told = f"{reward}  {trial.task_id}  {trial.end}, {trial.steps} steps  {trial.cause or ''}"
-                print(told.rstrip(), flush=True)
+                reports = f"{reward}  {trial.task_id}  {trial.end}, {trial.steps} steps  {trial.cause or ''}"
+                print(reports.rstrip(), flush=True)
 
 
-def choose(targets: Sequence[str], split: str | None, limit: int | None) -> list[Task]:
+def tasks_from_arguments(targets: Sequence[str], split: str | None, limit: int | None) -> list[Task]:
     """The tasks that the arguments name, in order, without repeats; `limit` of them, evenly spread. Raises `TaskError`."""
     ids: dict[str, None] = {}
     for target in targets:
@@ -252,7 +257,7 @@ def choose(targets: Sequence[str], split: str | None, limit: int | None) -> list
         elif target.endswith(".json"):
             ids[target] = None
         else:
-            ids.update(dict.fromkeys(select(target, split).ids))
+            ids.update(dict.fromkeys(select_tasks(target, split).ids))
     names = list(ids)
     if limit is not None and limit < len(names):
         names = [names[index * len(names) // limit] for index in range(limit)]

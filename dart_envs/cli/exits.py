@@ -6,17 +6,17 @@ import sys
 
 import typer
 
-EXIT_FAILED = 1
-EXIT_WRONG_INPUT = 2
+EXIT_RUNTIME_ERROR = 1
+EXIT_USAGE_ERROR = 2
 
 
-def wrong(message: str) -> typer.Exit:
+def usage_error(message: str) -> typer.Exit:
     """One sentence about wrong input; raise what is returned."""
     print(f"dart-envs: {message}", file=sys.stderr)
-    return typer.Exit(EXIT_WRONG_INPUT)
+    return typer.Exit(EXIT_USAGE_ERROR)
 
 
-def failed(message: str) -> typer.Exit:
+def runtime_error(message: str) -> typer.Exit:
     """One sentence about what did not work; raise what is returned."""
     print(f"dart-envs: {message}", file=sys.stderr)
-    return typer.Exit(EXIT_FAILED)
+    return typer.Exit(EXIT_RUNTIME_ERROR)

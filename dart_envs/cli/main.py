@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from dart_envs.cli import assets, check, demos, evaluate, scorer
-from dart_envs.cli.exits import wrong
+from dart_envs.cli.exits import usage_error
 from dart_envs.errors import TaskError
 from dart_envs.tasks import Split, Task, load, suite
 
@@ -55,7 +55,7 @@ def list_tasks(
             marks = "".join(mark for mark, on in (("  [demo]", family.demo), ("  [held out]", family.held_out)) if on)
             print(f"{family.name:<14} {family.app:<11} steps<={family.max_steps:<3} {sizes}  {family.about}{marks}")
     except TaskError as error:
-        raise wrong(str(error)) from None
+        raise usage_error(str(error)) from None
 
 
 @tasks_app.command()
@@ -81,7 +81,7 @@ def _load(task: str) -> Task:
     try:
         return load(task)
     except TaskError as error:
-        raise wrong(str(error)) from None
+        raise usage_error(str(error)) from None
 
 
 def main() -> None:

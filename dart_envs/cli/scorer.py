@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from dart_envs.cli.exits import failed, wrong
+from dart_envs.cli.exits import runtime_error, usage_error
 from dart_envs.errors import DartEnvError
 from dart_envs.scorer import paths
 
@@ -36,11 +36,11 @@ def install(
     try:
         check(chosen, python)
     except InstallError as error:
-        raise wrong(str(error)) from None
+        raise usage_error(str(error)) from None
     try:
         make(paths.directory(), chosen, python=python, say=lambda line: print(line, flush=True))
     except DartEnvError as error:
-        raise failed(str(error)) from None
+        raise runtime_error(str(error)) from None
 
 
 @app.command()
@@ -51,12 +51,12 @@ def status() -> None:
     place = paths.directory()
     record = paths.installed(place)
     if record is None:
-        raise failed(f"OSWorld's official scorer is not installed in {place}. {CURE}")
+        raise runtime_error(f"OSWorld's official scorer is not installed in {place}. {CURE}")
     try:
         with Worker(place) as worker:
             hello = worker.ask({"op": "hello"}, timeout_s=60.0)
     except DartEnvError as error:
-        raise failed(f"{error} {CURE}") from None
+        raise runtime_error(f"{error} {CURE}") from None
     print(f"{place}: desktop-env {hello['release']} on Python {hello['python']}")
     print(
         f"extras: {', '.join(record.extras) or 'none'}; {len(hello['metrics'])} metrics, {len(hello['getters'])} getters"

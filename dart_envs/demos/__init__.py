@@ -4,7 +4,7 @@ Reading order: `coalesce` (raw input → actions), `store` (the files), `person`
 `replay` (does it still earn the same?). `dart-envs tasks play --record` and `--replay` run them.
 """
 
-from dart_envs.demos.coalesce import Coalescer, Done
+from dart_envs.demos.coalesce import Coalescer, RecordedAction
 from dart_envs.demos.store import Demonstration, DemonstrationError, DemoStep, DemoWriter, read_demonstration
 
 __all__ = [
@@ -13,6 +13,6 @@ __all__ = [
     "DemoWriter",
     "Demonstration",
     "DemonstrationError",
-    "Done",
+    "RecordedAction",
     "read_demonstration",
 ]

@@ -13,36 +13,36 @@ from pathlib import Path
 import numpy as np
 
 from dart_envs.clock import SYSTEM_CLOCK, Clock
-from dart_envs.demos.store import Demonstration, DemonstrationError, DemoStep, picture_of
+from dart_envs.demos.store import Demonstration, DemonstrationError, DemoStep, load_screen
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.tasks.model import Task
 from dart_envs.types import Action, ActionType, RgbImage, StepResult
 from dart_server.wire import SettleSpec
 
-ALIKE = 0.995
+MIN_EQUAL_FRACTION = 0.995
 """Share of pixels that are equal on screens that look alike: a caret, a clock, a pointer's shade may differ."""
-EQUAL_WITHIN = 24
+PIXEL_TOLERANCE = 24
 """Difference of a colour, of 255, that an eye does not see."""
-GRACE_S = 3.0
-LONGEST_S = 60.0
-LOOK = SettleSpec(quiet_ms=100, cap_ms=500)
+SCREEN_WAIT_GRACE_S = 3.0
+MAX_SCREEN_WAIT_S = 60.0
+SCREEN_SETTLE = SettleSpec(quiet_ms=100, cap_ms=500)
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
-    """How a replay ended. unlike: steps before which the screen never looked as it did in the demonstration."""
+class ReplayResult:
+    """How a replay ended. mismatched_steps: steps before which the screen never looked as it did in the demonstration."""
 
     result: StepResult
     reward: float | None
-    unlike: tuple[int, ...]
+    mismatched_steps: tuple[int, ...]
 
 
-def alike(one: RgbImage, other: RgbImage) -> bool:
+def screens_match(one: RgbImage, other: RgbImage) -> bool:
     """Whether two screens look the same to a person."""
     if one.shape != other.shape:
         return False
-    apart = np.abs(one.astype(np.int16) - other.astype(np.int16)).max(axis=2) > EQUAL_WITHIN
-    return float(apart.mean()) <= 1 - ALIKE
+    apart = np.abs(one.astype(np.int16) - other.astype(np.int16)).max(axis=2) > PIXEL_TOLERANCE
+    return float(apart.mean()) <= 1 - MIN_EQUAL_FRACTION
 
 
 async def replay(
@@ -51,40 +51,40 @@ async def replay(
     demonstration: Demonstration,
     folder: Path,
     *,
-    tell: Callable[[DemoStep, bool], None] = lambda step, same: None,
+    on_step: Callable[[DemoStep, bool], None] = lambda step, same: None,
     clock: Clock = SYSTEM_CLOCK,
-) -> Replayed:
-    """Play it in an environment of the demonstration's shape, whose budget has room for all its steps. `tell` gets every step and whether
+) -> ReplayResult:
+    """Play it in an environment of the demonstration's shape, whose budget has room for all its steps. `on_step` gets every step and whether
     the screen looked alike before it. Raises `DemonstrationError` where there is nothing to replay, `DartEnvError`."""
     steps = demonstration.steps
     if not steps:
         raise DemonstrationError(f"{folder} holds no steps.")
     await env.reset(task)
-    unlike: list[int] = []
-    ended_s = 0.0
+    mismatched_steps: list[int] = []
+    end_s = 0.0
     result: StepResult | None = None
     for step in steps:
-        same = await _ready(env, picture_of(folder, step.before), max(0.0, step.at_s - ended_s), clock)
+        same = await _wait_for_screen(env, load_screen(folder, step.before), max(0.0, step.at_s - end_s), clock)
         if not same:
-            unlike.append(step.index)
-        ended_s = step.at_s + step.duration_s
-        result = await env.step(step.performed)
-        tell(step, same)
+            mismatched_steps.append(step.index)
+        end_s = step.at_s + step.duration_s
+        result = await env.step(step.replay_action)
+        on_step(step, same)
         if result.end is not None:
             break
     if result is None or result.end is None:
         result = await env.step(Action(ActionType.DONE))
     assert result.end is not None
-    return Replayed(result, None if result.end.masked else float(result.reward), tuple(unlike))
+    return ReplayResult(result, None if result.end.masked else float(result.reward), tuple(mismatched_steps))
 
 
-async def _ready(env: AsyncDesktopEnv, wanted: RgbImage, took_s: float, clock: Clock) -> bool:
+async def _wait_for_screen(env: AsyncDesktopEnv, wanted: RgbImage, took_s: float, clock: Clock) -> bool:
     """Wait until the screen looks like `wanted`, at most about as long as the demonstration did."""
     assert env.lease is not None
-    deadline_s = clock.monotonic() + min(took_s + GRACE_S, LONGEST_S)
+    deadline_s = clock.monotonic() + min(took_s + SCREEN_WAIT_GRACE_S, MAX_SCREEN_WAIT_S)
     while True:
-        frame = await env.lease.step([], LOOK)
-        if alike(frame.image, wanted):
+        frame = await env.lease.step([], SCREEN_SETTLE)
+        if screens_match(frame.image, wanted):
             return True
         if clock.monotonic() >= deadline_s:
             return False

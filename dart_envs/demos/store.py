@@ -2,7 +2,7 @@
 
     DIR/demonstration.json     the task (id, hash of its content, instruction), the desktop's shape, who did it, how it ended, the reward
         steps.jsonl            one line per action: the canonical action (the form of training records), its events, the screens around it
-        screens/<sha256>.png   full screens, by content; <sha256>.json beside one whose accessibility tree is known: `dart_envs.observations.annotated_screens`
+        screens/<sha256>.png   full screens, recorded_by content; <sha256>.json beside one whose accessibility tree is known: `dart_envs.observations.annotated_screens`
 
 Role: `DemoWriter`, `read_demonstration`. Rule: what was done is on disk as soon as it is done; only a demonstration that came to its end
 has an `end`. Non-goals: recording (`person`, `oracle`), performing (`replay`).
@@ -20,12 +20,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from dart_envs.actions import action_from_dict, action_to_dict
 from dart_envs.errors import ActionError, DartEnvError
-from dart_envs.observations.annotated_screens import replace_file, write_picture, write_screen
-from dart_envs.types import Action, Gesture, RgbImage
+from dart_envs.observations.annotated_screens import write_annotated_screen, write_file_atomically, write_screenshot
+from dart_envs.types import Action, DecodedAction, RgbImage
 from dart_server.wire import A11yElement, DesktopShape, InputEvent
 
 FORMAT = "dart-demonstration/1"
-DEMONSTRATION, STEPS, SCREENS = "demonstration.json", "steps.jsonl", "screens"
+DEMONSTRATION_FILE, STEPS_FILE, SCREENS_FOLDER = "demonstration.json", "steps.jsonl", "screens"
 _EVENTS: TypeAdapter[tuple[InputEvent, ...]] = TypeAdapter(tuple[InputEvent, ...])
 
 
@@ -47,9 +47,9 @@ class DemoStep:
     after: str
 
     @property
-    def performed(self) -> Action | Gesture:
+    def replay_action(self) -> Action | DecodedAction:
         """What to perform to do it again."""
-        return self.action if self.action is not None else Gesture(self.events)
+        return self.action if self.action is not None else DecodedAction(self.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Demonstration:
     task_id: str
     content_hash: str
     instruction: str
-    by: str
+    recorded_by: str
     shape: DesktopShape
     image_digest: str
     started_at: str
@@ -76,10 +76,10 @@ class DemoWriter:
     """Writes one demonstration into a new or empty folder. Raises `DemonstrationError` where something is there already."""
 
     def __init__(self, folder: Path, head: Demonstration) -> None:
-        check_place(folder)
+        check_folder_empty(folder)
         self.folder = folder
         self.head = head
-        self._screens = folder / SCREENS
+        self._screens = folder / SCREENS_FOLDER
         self._screens.mkdir(parents=True, exist_ok=True)
         self._count = 0
         self._write_head({})
@@ -97,9 +97,9 @@ class DemoWriter:
     ) -> DemoStep:
         """Keep one action. before, after: screens, uint8 [H, W, 3]; elements: the accessibility tree of `before`, if it is known."""
         if elements is None:
-            known = write_picture(self._screens, before)
+            known = write_screenshot(self._screens, before)
         else:
-            known = write_screen(
+            known = write_annotated_screen(
                 self._screens,
                 before,
                 task_id=self.head.task_id,
@@ -115,14 +115,14 @@ class DemoWriter:
             action,
             tuple(events),
             known,
-            write_picture(self._screens, after),
+            write_screenshot(self._screens, after),
         )
         line = {
             **asdict(step),
             "action": None if action is None else action_to_dict(action),
             "events": _EVENTS.dump_python(step.events, mode="json"),
         }
-        with (self.folder / STEPS).open("a", encoding="utf-8") as file:
+        with (self.folder / STEPS_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
         self._count += 1
         return step
@@ -140,16 +140,16 @@ class DemoWriter:
         self._write_head({"duration_s": round(duration_s, 3), **verdict})
 
     def _write_head(self, verdict: Mapping[str, Any]) -> None:
-        head = {name: value for name, value in _plain(self.head).items() if name != "steps"} | dict(verdict)
+        head = {name: value for name, value in _to_json(self.head).items() if name != "steps"} | dict(verdict)
         text = json.dumps({"format": FORMAT, **head}, indent=1, ensure_ascii=False, default=str)
-        replace_file(self.folder / DEMONSTRATION, (text + "\n").encode())
+        write_file_atomically(self.folder / DEMONSTRATION_FILE, (text + "\n").encode())
 
 
-def _plain(head: Demonstration) -> dict[str, Any]:
+def _to_json(head: Demonstration) -> dict[str, Any]:
     return {**asdict(head), "shape": head.shape.model_dump(mode="json"), "outcome": dict(head.outcome)}
 
 
-def check_place(folder: Path) -> None:
+def check_folder_empty(folder: Path) -> None:
     """Raise `DemonstrationError` unless a demonstration can be written there."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DemonstrationError(f"{folder} is there already and not an empty folder; choose another for --record.")
@@ -157,18 +157,18 @@ def check_place(folder: Path) -> None:
 
 def read_demonstration(folder: Path) -> Demonstration:
     """The demonstration of a folder, with its steps. Raises `DemonstrationError`."""
-    path = folder / DEMONSTRATION
+    path = folder / DEMONSTRATION_FILE
     try:
         head = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DemonstrationError(f"{folder} holds no demonstration: there is no {DEMONSTRATION} in it.") from None
+        raise DemonstrationError(f"{folder} holds no demonstration: there is no {DEMONSTRATION_FILE} in it.") from None
     except (OSError, ValueError) as error:
         raise DemonstrationError(f"{path} cannot be read: {error}.") from error
     if not isinstance(head, dict) or head.pop("format", None) != FORMAT:
         raise DemonstrationError(f"{path} is not of the format {FORMAT}.")
     try:
         shape = DesktopShape.model_validate(head.pop("shape"))
-        return Demonstration(**head, shape=shape, steps=tuple(_read_steps(folder / STEPS)))
+        return Demonstration(**head, shape=shape, steps=tuple(_read_steps(folder / STEPS_FILE)))
     except (TypeError, KeyError, ValidationError) as error:
         raise DemonstrationError(f"{path} is not a demonstration: {error}.") from error
 
@@ -188,12 +188,12 @@ def _read_steps(path: Path) -> list[DemoStep]:
     return steps
 
 
-def picture_of(folder: Path, sha256: str) -> RgbImage:
+def load_screen(folder: Path, sha256: str) -> RgbImage:
     """A screen of a demonstration, uint8 [H, W, 3]. Raises `DemonstrationError`."""
     import numpy as np
     from PIL import Image
 
-    path = folder / SCREENS / f"{sha256}.png"
+    path = folder / SCREENS_FOLDER / f"{sha256}.png"
     try:
         with Image.open(path) as image:
             return np.asarray(image.convert("RGB"), dtype=np.uint8)

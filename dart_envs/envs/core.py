@@ -22,40 +22,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dart_envs.actions import to_gesture
+from dart_envs.actions import decode_action
 from dart_envs.clock import SYSTEM_CLOCK, Clock
 from dart_envs.envs.evaluation_target import (
-    JudgeOn,
+    EvaluateOn,
     check_alive,
     check_outcome,
-    copy_of,
-    desktop_to_judge,
-    judge_on_named,
+    evaluation_desktop,
+    forked_copy,
+    parse_evaluate_on,
 )
-from dart_envs.envs.prepare import Preparer
+from dart_envs.envs.prepare import SetupPreparer
 from dart_envs.errors import (
     ActionError,
     DartEnvError,
-    DesktopGone,
+    DesktopFailedError,
     EvaluatorError,
     FarmError,
     GuestError,
-    LeaseLost,
+    LeaseLostError,
     SetupError,
 )
 from dart_envs.evaluators.scorer_choice import scorer_named
 from dart_envs.farm.base import FarmLike, LeaseLike
-from dart_envs.farm.transport import FATAL_CODES
+from dart_envs.farm.transport import NON_RETRYABLE_CODES
 from dart_envs.types import (
     Action,
     ActionType,
+    DecodedAction,
     EndReason,
     Frame,
-    Gesture,
-    KnowsNeeds,
     Observation,
     Outcome,
     StepResult,
+    SupportsRequirements,
     TaskLike,
 )
 from dart_server.wire import DesktopShape, FaultOwner, SettleSpec
@@ -68,9 +68,9 @@ RESET_ATTEMPTS = 3
 EVALUATE_TIMEOUT_S = 120.0
 REFUSED_EVENT_CODES = frozenset({"unknown_key", "bad_request"})
 CODE_TIMEOUT_S = 60.0
-CODE_HEAD = "import pyautogui; import time; pyautogui.FAILSAFE = False\n"
+CODE_PREAMBLE = "import pyautogui; import time; pyautogui.FAILSAFE = False\n"
 """What comes before an agent's own Python, as OSWorld's agents expect."""
-_FINAL = {ActionType.DONE: EndReason.DONE, ActionType.FAIL: EndReason.FAIL}
+_TERMINAL_END_REASONS = {ActionType.DONE: EndReason.DONE, ActionType.FAIL: EndReason.FAIL}
 
 
 class AsyncDesktopEnv:
@@ -78,8 +78,8 @@ class AsyncDesktopEnv:
 
     farm: where desktops come from; it is not closed here. max_steps: overrides the task's own budget.
     observation: which of `screenshot`, `a11y`, `a11y_xml`, `terminal` to fetch at every step. labels: shown in the farm's
-    lists of leases. judge_on: `desktop` or `copy`, what an episode's end is judged on (`dart_envs.envs.evaluation_target`). scorer: `auto`, `own` or
-    `official` is passed on to the task's `evaluate`; None leaves it to `DART_SCORER`.
+    lists of leases. evaluate_on: `desktop` or `copy`, what an episode's end is judged on (`dart_envs.envs.evaluation_target`). scorer: `auto`, `builtin` or
+    `osworld` is passed on to the task's `evaluate`; None leaves it to `DART_SCORER`.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class AsyncDesktopEnv:
         setup_wait_s: float = 180.0,
         evaluate_timeout_s: float = EVALUATE_TIMEOUT_S,
         labels: Mapping[str, str] | None = None,
-        judge_on: JudgeOn | str = JudgeOn.DESKTOP,
+        evaluate_on: EvaluateOn | str = EvaluateOn.DESKTOP,
         scorer: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -110,20 +110,20 @@ class AsyncDesktopEnv:
         self._farm = farm
         self._max_steps = max_steps
         self._settle = settle
-        self._parts = frozenset(observation)
+        self._observation_parts = frozenset(observation)
         self._ttl_s, self._wait_s = ttl_s, wait_s
         self._evaluate_timeout_s = evaluate_timeout_s
         self._labels = dict(labels or {})
-        self._judge_on = judge_on_named(judge_on)
-        self._how: dict[str, Any] = {} if scorer is None else {"scorer": str(scorer_named(scorer))}
+        self._evaluate_on = parse_evaluate_on(evaluate_on)
+        self._evaluate_options: dict[str, Any] = {} if scorer is None else {"scorer": str(scorer_named(scorer))}
         self._clock = clock
-        self._preparer = Preparer(farm, self.shape, clock=clock, wait_s=setup_wait_s)
+        self._setup_preparer = SetupPreparer(farm, self.shape, clock=clock, wait_s=setup_wait_s)
         self._lease: LeaseLike | None = None
-        self._unusable = False
+        self._lease_unusable = False
         self._task: TaskLike | None = None
-        self._over = True
+        self._episode_over = True
         self._steps = 0
-        self._last: Observation | None = None
+        self._last_observation: Observation | None = None
         self._pointer = (0, 0)
         self.timings_s: dict[str, float] = {}
         """How long the parts of the last `reset` or `step` took, seconds: lease, prepare, act, evaluate."""
@@ -162,42 +162,42 @@ class AsyncDesktopEnv:
 
         A desktop or lease that fails meanwhile is replaced, up to three times. `seed` is recorded in info:
         the desktop itself has no randomness of ours. Raises `TaskError` for a task that lacks something it needs, before a desktop
-        is leased (where only the desktop can tell, before it is set up), and `SetupError`, `FarmError`, `DesktopGone` or `LeaseLost`
+        is leased (where only the desktop can tell, before it is set up), and `SetupError`, `FarmError`, `DesktopFailedError` or `LeaseLostError`
         when no attempt came through.
         """
-        self._over, self._task, self._steps, self._last = True, task, 0, None
+        self._episode_over, self._task, self._steps, self._last_observation = True, task, 0, None
         self.timings_s = {}
-        if isinstance(task, KnowsNeeds):
-            await task.check_needs(self.shape, local_images=getattr(self._farm, "embedded", False))
+        if isinstance(task, SupportsRequirements):
+            await task.check_requirements(self.shape, local_images=getattr(self._farm, "embedded", False))
         for attempt in range(1, RESET_ATTEMPTS + 1):
             try:
                 observation = await self._start(task, share_setup)
-            except (DesktopGone, LeaseLost, GuestError, FarmError, SetupError) as error:
-                self._unusable = True
-                if attempt == RESET_ATTEMPTS or not _worth_retrying(error):
+            except (DesktopFailedError, LeaseLostError, GuestError, FarmError, SetupError) as error:
+                self._lease_unusable = True
+                if attempt == RESET_ATTEMPTS or not _is_retryable(error):
                     raise
                 log.warning("Attempt %d to start %s failed, trying another desktop: %s", attempt, task.id, error)
             except BaseException:  # a cancelled set-up leaves a half-made desktop; raised again
-                self._unusable = True
+                self._lease_unusable = True
                 raise
             else:
-                self._over, self._last = False, observation
+                self._episode_over, self._last_observation = False, observation
                 return observation, {"task_id": task.id, "max_steps": self.max_steps, "seed": seed}
         raise AssertionError("the last attempt returns or raises")
 
     async def _start(self, task: TaskLike, share_setup: bool | None) -> Observation:
         started_s = self._clock.monotonic()
-        if self._lease is not None and (self._unusable or self._lease.lost):
-            await self.drop_lease()
+        if self._lease is not None and (self._lease_unusable or self._lease.lost):
+            await self.release_lease()
         fresh = self._lease is None
         if self._lease is None:
-            key = self._preparer.known_key(task, share_setup)
+            key = self._setup_preparer.known_setup_key(task, share_setup)
             self._lease = await self._farm.lease(
                 self.shape, key, ttl_s=self._ttl_s, wait_s=self._wait_s, labels=self._labels
             )
-            self._unusable = False
+            self._lease_unusable = False
         leased_s = self._clock.monotonic()
-        await self._preparer.prepare(self._lease, task, fresh=fresh, share=share_setup)
+        await self._setup_preparer.prepare(self._lease, task, fresh=fresh, share=share_setup)
         prepared_s = self._clock.monotonic()
         observation = await self._observe(await self._lease.step([], RESET_SETTLE))
         self.timings_s = {
@@ -209,46 +209,50 @@ class AsyncDesktopEnv:
 
     # Step.
 
-    async def step(self, action: Action | Gesture) -> StepResult:
+    async def step(self, action: Action | DecodedAction) -> StepResult:
         """Perform one action and observe; judge when the action ends the episode or uses up the budget.
 
-        A `Gesture` is performed as it is; one with code tells in `info["code"]` how the code ended.
+        A `DecodedAction` is performed as it is; one with code tells in `info["code"]` how the code ended.
 
         Raises `ActionError` (nothing happened, the step does not count) and `DartEnvError` when no episode is
         running. Faults of the farm and of the desktop never raise: they end the episode, and the result says
         whose they were.
         """
-        if self._over or self._lease is None or self._last is None:
+        if self._episode_over or self._lease is None or self._last_observation is None:
             raise DartEnvError("No episode is running; call reset() first.")
-        gesture = action if isinstance(action, Gesture) else to_gesture(action, self.shape.resolution)
+        decoded = action if isinstance(action, DecodedAction) else decode_action(action, self.shape.resolution)
         said: dict[str, Any] = {}
         started_s = self._clock.monotonic()
         self.timings_s = {}
         try:
-            if gesture.code is not None:
-                said = {"code": await self._run_code(self._lease, gesture.code)}
-            if gesture.end is None or gesture.events or gesture.code is not None:
-                self._last = await self._observe(await self._lease.step(list(gesture.events), self._settle))
+            if decoded.code is not None:
+                said = {"code": await self._run_code(self._lease, decoded.code)}
+            if decoded.end is None or decoded.events or decoded.code is not None:
+                self._last_observation = await self._observe(await self._lease.step(list(decoded.events), self._settle))
         except GuestError as error:
             if error.code in REFUSED_EVENT_CODES:
                 raise ActionError(f"The desktop refused the action: {error}") from error
-            return self._faulted(error)
-        except (DesktopGone, LeaseLost, FarmError) as error:
-            return self._faulted(error)
+            return self._end_with_fault(error)
+        except (DesktopFailedError, LeaseLostError, FarmError) as error:
+            return self._end_with_fault(error)
         except BaseException:  # of a cancelled action nobody knows the effect; raised again
-            self._over = self._unusable = True
+            self._episode_over = self._lease_unusable = True
             raise
         finally:
             self.timings_s["act"] = self._clock.monotonic() - started_s
         self._steps += 1
-        if gesture.end is None and self._steps < self.max_steps:
-            return StepResult(self._last, 0.0, terminated=False, truncated=False, end=None, info=self._info() | said)
-        result = await self._judge(EndReason.MAX_STEPS if gesture.end is None else _FINAL[gesture.end])
+        if decoded.end is None and self._steps < self.max_steps:
+            return StepResult(
+                self._last_observation, 0.0, terminated=False, truncated=False, end=None, info=self._info() | said
+            )
+        result = await self._evaluate_end(
+            EndReason.MAX_STEPS if decoded.end is None else _TERMINAL_END_REASONS[decoded.end]
+        )
         return replace(result, info={**result.info, **said})
 
     async def _run_code(self, lease: LeaseLike, code: str) -> dict[str, Any]:
         """Run Python inside the desktop as its user; how it ended is data, whatever it was."""
-        reply = await lease.exec(["python", "-c", CODE_HEAD + code], timeout_s=CODE_TIMEOUT_S)
+        reply = await lease.exec(["python", "-c", CODE_PREAMBLE + code], timeout_s=CODE_TIMEOUT_S)
         return {"returncode": reply.returncode, "timed_out": reply.timed_out, "stderr": reply.stderr[-2_000:]}
 
     async def evaluate(self) -> Outcome:
@@ -257,12 +261,12 @@ class AsyncDesktopEnv:
         The copy takes another desktop of the farm for that long. Raises `DartEnvError` when no episode is running, `EvaluatorError` where
         there is no verdict, `DesktopError` or `FarmError` (no forks with this provider, no free desktop) where there is no copy.
         """
-        if self._over or self._lease is None or self._task is None:
+        if self._episode_over or self._lease is None or self._task is None:
             raise DartEnvError("No episode is running; call reset() first.")
-        async with copy_of(self._lease, self._wait_s) as copy:
+        async with forked_copy(self._lease, self._wait_s) as copy:
             try:
                 async with asyncio.timeout(self._evaluate_timeout_s):
-                    outcome = await self._task.evaluate(copy, **self._how)
+                    outcome = await self._task.evaluate(copy, **self._evaluate_options)
                 check_outcome(outcome)
                 await check_alive(copy)
             except TimeoutError:
@@ -273,64 +277,68 @@ class AsyncDesktopEnv:
                 raise EvaluatorError(f"{type(error).__name__}: {error}") from error
         return outcome
 
-    async def _judge(self, end: EndReason) -> StepResult:
+    async def _evaluate_end(self, end: EndReason) -> StepResult:
         """The evaluator's one run of this episode. A desktop that was broken from inside scores 0 whatever it
         holds; one that could not do what the evaluator asked may have passed for a solved one."""
         assert self._lease is not None
         assert self._task is not None
-        self._over = True
+        self._episode_over = True
         started_s = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._evaluate_timeout_s):
                 await check_alive(self._lease)
-                async with desktop_to_judge(self._lease, self._judge_on, self._wait_s) as (desktop, judged_on):
-                    outcome = await self._task.evaluate(desktop, end=end, **self._how)
+                async with evaluation_desktop(self._lease, self._evaluate_on, self._wait_s) as (desktop, evaluated_on):
+                    outcome = await self._task.evaluate(desktop, end=end, **self._evaluate_options)
                     check_outcome(outcome)
                     if outcome.reward > 0.0:
                         await check_alive(desktop)
-        except (DesktopGone, LeaseLost, FarmError) as error:
-            return self._faulted(error)
+        except (DesktopFailedError, LeaseLostError, FarmError) as error:
+            return self._end_with_fault(error)
         except Exception as error:  # noqa: BLE001 - whatever an evaluator raises is its own failure, never a score
-            return await self._evaluator_failed(error)
+            return await self._end_with_evaluator_error(error)
         except BaseException:  # a cancelled judgement may have changed the desktop; raised again
-            self._unusable = True
+            self._lease_unusable = True
             raise
         finally:
             self.timings_s["evaluate"] = self._clock.monotonic() - started_s
-        details = dict(outcome.details) | ({} if judged_on == JudgeOn.DESKTOP else {"judged_on": str(judged_on)})
-        return self._ended(end, reward=float(outcome.reward), details=details)
+        details = dict(outcome.details) | (
+            {} if evaluated_on == EvaluateOn.DESKTOP else {"evaluated_on": str(evaluated_on)}
+        )
+        return self._end_episode(end, reward=float(outcome.reward), details=details)
 
-    async def _evaluator_failed(self, error: Exception) -> StepResult:
+    async def _end_with_evaluator_error(self, error: Exception) -> StepResult:
         """An evaluator that failed on a desktop that turns out to be dead did not fail by itself."""
         assert self._lease is not None
         try:
             await check_alive(self._lease)
-        except (DesktopGone, LeaseLost, FarmError) as fault:
-            return self._faulted(fault)
+        except (DesktopFailedError, LeaseLostError, FarmError) as fault:
+            return self._end_with_fault(fault)
         what = str(error) if isinstance(error, EvaluatorError) else f"{type(error).__name__}: {error}"
         log.warning("The evaluator of %s failed: %s", self._task.id if self._task else "?", what)
-        return self._ended(EndReason.EVALUATOR_ERROR, cause=f"evaluator: {what}")
+        return self._end_episode(EndReason.EVALUATOR_ERROR, cause=f"evaluator: {what}")
 
     # Ends.
 
-    def _faulted(self, error: DesktopGone | LeaseLost | FarmError | GuestError) -> StepResult:
-        self._over = self._unusable = True
-        if isinstance(error, DesktopGone) and error.fault_owner is FaultOwner.POLICY:
-            return self._ended(EndReason.BROKE_DESKTOP, cause=error.cause)
+    def _end_with_fault(self, error: DesktopFailedError | LeaseLostError | FarmError | GuestError) -> StepResult:
+        self._episode_over = self._lease_unusable = True
+        if isinstance(error, DesktopFailedError) and error.fault_owner is FaultOwner.POLICY:
+            return self._end_episode(EndReason.BROKE_DESKTOP, cause=error.cause)
         log.warning("The episode of %s ends by a fault of the farm: %s", self._task.id if self._task else "?", error)
-        code = error.cause if isinstance(error, DesktopGone) else getattr(error, "code", "lease_lost")
-        return self._ended(EndReason.FARM_FAULT, cause=f"{code}: {error}")
+        code = error.cause if isinstance(error, DesktopFailedError) else getattr(error, "code", "lease_lost")
+        return self._end_episode(EndReason.FARM_FAULT, cause=f"{code}: {error}")
 
-    def _ended(
+    def _end_episode(
         self, end: EndReason, *, reward: float = 0.0, cause: str | None = None, details: Mapping[str, Any] | None = None
     ) -> StepResult:
-        assert self._last is not None
-        self._over = True
+        assert self._last_observation is not None
+        self._episode_over = True
         terminated = end in {EndReason.DONE, EndReason.FAIL, EndReason.BROKE_DESKTOP}
         info = {**self._info(), "end": end.value, "masked": end.masked, "cause": cause}
         if details is not None:
             info["outcome"] = dict(details)
-        return StepResult(self._last, reward, terminated=terminated, truncated=not terminated, end=end, info=info)
+        return StepResult(
+            self._last_observation, reward, terminated=terminated, truncated=not terminated, end=end, info=info
+        )
 
     def _info(self) -> dict[str, Any]:
         return {"task_id": self._task.id if self._task else None, "steps": self._steps}
@@ -339,24 +347,24 @@ class AsyncDesktopEnv:
         assert self._lease is not None
         assert self._task is not None
         self._pointer = frame.header.cursor
-        a11y = tuple(await self._lease.a11y()) if "a11y" in self._parts else None
-        terminal = await self._lease.terminal() if "terminal" in self._parts else None
-        xml = await _tree_xml(self._lease) if "a11y_xml" in self._parts else None
+        a11y = tuple(await self._lease.a11y()) if "a11y" in self._observation_parts else None
+        terminal = await self._lease.terminal() if "terminal" in self._observation_parts else None
+        xml = await _a11y_xml(self._lease) if "a11y_xml" in self._observation_parts else None
         return Observation(frame.image, self._task.instruction, a11y, terminal, xml)
 
     # The end.
 
-    async def drop_lease(self) -> None:
+    async def release_lease(self) -> None:
         """Give the desktop back; the next reset takes another one. Ends the running episode. Idempotent."""
-        self._over = True
+        self._episode_over = True
         lease, self._lease = self._lease, None
-        self._unusable = False
+        self._lease_unusable = False
         if lease is not None:
             await lease.release()
 
     async def aclose(self) -> None:
         """Give the desktop back. Idempotent."""
-        await self.drop_lease()
+        await self.release_lease()
 
     async def __aenter__(self) -> AsyncDesktopEnv:
         return self
@@ -366,7 +374,7 @@ class AsyncDesktopEnv:
             await self.aclose()
 
 
-async def _tree_xml(lease: LeaseLike) -> str:
+async def _a11y_xml(lease: LeaseLike) -> str:
     """The accessibility tree in OSWorld's form. Raises `GuestError` for an answer that is none."""
     reply = await lease.guest("GET", "/accessibility")
     try:
@@ -375,5 +383,5 @@ async def _tree_xml(lease: LeaseLike) -> str:
         raise GuestError(f"The accessibility tree did not come (status {reply.status}).", code="bad_tree") from error
 
 
-def _worth_retrying(error: DartEnvError) -> bool:
-    return not (isinstance(error, FarmError) and (error.code in FATAL_CODES or error.code == "no_capacity"))
+def _is_retryable(error: DartEnvError) -> bool:
+    return not (isinstance(error, FarmError) and (error.code in NON_RETRYABLE_CODES or error.code == "no_capacity"))

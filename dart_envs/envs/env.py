@@ -19,19 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from dart_envs.action_spaces import ActionSpaceChoice, make_codec
+from dart_envs.action_spaces import ActionSpaceLike, make_codec
 from dart_envs.envs.core import DEFAULT_SETTLE, AsyncDesktopEnv
-from dart_envs.envs.evaluation_target import JudgeOn, judge_on_named
-from dart_envs.envs.task_sources import TaskChoice, load, select
+from dart_envs.envs.evaluation_target import EvaluateOn, parse_evaluate_on
+from dart_envs.envs.task_sources import TaskSelection, load_task, select_tasks
 from dart_envs.errors import DartEnvError, FarmError
 from dart_envs.evaluators.scorer_choice import scorer_named
 from dart_envs.farm.base import FarmLike, LeaseLike
-from dart_envs.farm.client import AsyncFarm
-from dart_envs.farm.live import LiveWindow, Showable
-from dart_envs.farm.loop import LoopThread
+from dart_envs.farm.client import AsyncFarmClient
+from dart_envs.farm.live import LiveWindow, SupportsLiveView
+from dart_envs.farm.loop import EventLoopThread
 from dart_envs.farm.transport import parse_address
-from dart_envs.observations.views import ObservationChoice, View, make_spec
-from dart_envs.types import Action, Gesture, Outcome, RgbImage, TaskLike
+from dart_envs.observations.views import ObservationEncoder, ObservationSpecLike, make_observation_spec
+from dart_envs.types import Action, DecodedAction, Outcome, RgbImage, TaskLike
 from dart_server.wire import DesktopShape, SettleSpec
 
 log = logging.getLogger(__name__)
@@ -58,8 +58,8 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
     in a browser, or prints its address where there is no display.
 
     action_space: `canonical`, `computer_13`, `pyautogui`, `pyautogui-exec`, `uitars`, `discrete-grid`,
-    `normalized` (see `dart_envs.action_spaces`), or a codec's factory. judge_on: `desktop` or `copy`, what an episode's end is judged on.
-    scorer: `auto`, `own` or `official`; None leaves it to `DART_SCORER`.
+    `normalized` (see `dart_envs.action_spaces`), or a codec's factory. evaluate_on: `desktop` or `copy`, what an episode's end is judged on.
+    scorer: `auto`, `builtin` or `osworld`; None leaves it to `DART_SCORER`.
 
     Actions: elements of `action_space`, or `dart_envs.Action`s whatever the space. Reward: 0.0 until the
     evaluator ran, which happens once, at DONE, FAIL or the last step. `info["end"]` says why an episode
@@ -70,7 +70,7 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
 
     def __init__(
         self,
-        task: TaskChoice = None,
+        task: TaskSelection = None,
         split: str = "train",
         max_steps: int | None = None,
         resolution: tuple[int, int] = (1920, 1080),
@@ -79,26 +79,26 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         farm: str | FarmLike | None = None,
         render_mode: str | None = None,
         settle: SettleSpec | Mapping[str, int] | None = None,
-        observation: ObservationChoice = OBSERVATION,
+        observation: ObservationSpecLike = OBSERVATION,
         labels: Mapping[str, str] | None = None,
-        action_space: ActionSpaceChoice = "canonical",
-        judge_on: JudgeOn | str = JudgeOn.DESKTOP,
+        action_space: ActionSpaceLike = "canonical",
+        evaluate_on: EvaluateOn | str = EvaluateOn.DESKTOP,
         scorer: str | None = None,
     ) -> None:
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode is None, rgb_array or human, not {render_mode!r}.")
         self.render_mode = render_mode
-        self.tasks = select(task, split)
+        self.tasks = select_tasks(task, split)
         self.shape = make_shape(image or self.tasks.image, resolution, font_size)
         self._codec = make_codec(action_space, self.shape.resolution)
         self.action_space = self._codec.space
-        self._view = View(make_spec(observation), self.shape.resolution)
-        self.observation_space = self._view.space
+        self._observation_encoder = ObservationEncoder(make_observation_spec(observation), self.shape.resolution)
+        self.observation_space = self._observation_encoder.space
         self._core_options = make_core_options(
-            self.shape, max_steps, settle, self._view.spec.parts, labels, judge_on, scorer
+            self.shape, max_steps, settle, self._observation_encoder.spec.parts, labels, evaluate_on, scorer
         )
-        self._farm = check_farm(farm)
-        self._held: _Held | None = None
+        self._farm = validate_farm(farm)
+        self._session: _EnvSession | None = None
         self._screen: RgbImage | None = None
 
     def reset(
@@ -109,41 +109,41 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         super().reset(seed=seed)
         check_reset_options(options, RESET_OPTIONS)
         chosen = (options or {}).get("task")
-        task = self.tasks.draw(self.np_random) if chosen is None else load(chosen)
-        held = self._hold()
+        task = self.tasks.draw(self.np_random) if chosen is None else load_task(chosen)
+        held = self._open_session()
         observation, info = held.loop.run(held.core.reset(task, seed))
         if self.render_mode == "human":
             held.loop.run(held.show())
         self._codec.reset()
         self._screen = observation.screenshot
-        return self._view.element(observation), dict(info)
+        return self._observation_encoder.encode(observation), dict(info)
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Perform one action. Raises `ActionError` for one outside the action space; the episode then goes
         on."""
-        if self._held is None:
+        if self._session is None:
             raise DartEnvError("No episode is running; call reset() first.")
-        gesture = self._codec.decode(action, self._held.core.pointer)
-        self._codec.performed()
-        result = self._held.loop.run(self._held.core.step(gesture))
+        decoded = self._codec.decode(action, self._session.core.pointer)
+        self._codec.commit()
+        result = self._session.loop.run(self._session.core.step(decoded))
         self._screen = result.observation.screenshot
-        element = self._view.element(result.observation)
+        element = self._observation_encoder.encode(result.observation)
         return element, float(result.reward), result.terminated, result.truncated, dict(result.info)
 
     def evaluate(self) -> Outcome:
         """The evaluator's verdict on the desktop as it is now, at any step: dense rewards. It runs on a copy, so that the
         episode goes on undisturbed. Errors as of `AsyncDesktopEnv.evaluate`."""
-        if self._held is None:
+        if self._session is None:
             raise DartEnvError("No episode is running; call reset() first.")
-        return self._held.loop.run(self._held.core.evaluate())
+        return self._session.loop.run(self._session.core.evaluate())
 
-    def oracle(self, step: int = 0) -> list[Action | Gesture]:
+    def oracle(self, step: int = 0) -> list[Action | DecodedAction]:
         """The running task's solution from its `step`-th action on, as far as the screen shows its targets
         now (empty when complete).
 
         For demonstrations and tests: perform the first action, then ask again with `step + 1`.
         """
-        held, task = self._held, self.current_task
+        held, task = self._session, self.current_task
         if held is None or task is None or held.core.lease is None:
             raise DartEnvError("No episode is running; call reset() first.")
         return list(held.loop.run(_oracle(task, held.core.lease, step)))
@@ -160,35 +160,35 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
     @property
     def current_task(self) -> TaskLike | None:
         """The task of the running or last episode."""
-        return None if self._held is None else self._held.core.task
+        return None if self._session is None else self._session.core.task
 
     @property
     def timings_s(self) -> dict[str, float]:
         """How long the parts of the last `reset` or `step` took, seconds."""
-        return {} if self._held is None else dict(self._held.core.timings_s)
+        return {} if self._session is None else dict(self._session.core.timings_s)
 
     def close(self) -> None:
         """Give the desktop back and disconnect. Idempotent; the next `reset` would take a desktop again."""
-        held, self._held = self._held, None
+        held, self._session = self._session, None
         if held is not None:
             held.close()
 
-    def _hold(self) -> _Held:
-        if self._held is None or self._held.pid != os.getpid():
-            self._held = _Held(self._farm, self._core_options)
-            weakref.finalize(self, _Held.close_quietly, self._held)
-        return self._held
+    def _open_session(self) -> _EnvSession:
+        if self._session is None or self._session.pid != os.getpid():
+            self._session = _EnvSession(self._farm, self._core_options)
+            weakref.finalize(self, _EnvSession.close_quietly, self._session)
+        return self._session
 
 
-class _Held:
+class _EnvSession:
     """What an env holds outside itself: a connection and a leased desktop, on the process's event loop."""
 
     def __init__(self, farm: str | FarmLike | None, core_options: Mapping[str, Any]) -> None:
         self.pid = os.getpid()
-        self.loop = LoopThread.shared()
+        self.loop = EventLoopThread.shared()
         self._own_farm: FarmLike | None = None
         if farm is None or isinstance(farm, str):
-            farm = self._own_farm = self.loop.run(AsyncFarm.connect(farm))
+            farm = self._own_farm = self.loop.run(AsyncFarmClient.connect(farm))
         self.core = AsyncDesktopEnv(farm, **core_options)
         self._window: LiveWindow | None = None
         self._closed = False
@@ -196,7 +196,7 @@ class _Held:
     async def show(self) -> None:
         """Let a person see the leased desktop, once for each lease. Raises `FarmError` where the farm has no live view."""
         lease = self.core.lease
-        if not isinstance(lease, Showable):
+        if not isinstance(lease, SupportsLiveView):
             raise FarmError("This farm has no live view; use render_mode rgb_array.", code="capability_missing")
         self._window = self._window or LiveWindow()
         await self._window.show(lease)
@@ -236,17 +236,17 @@ def make_shape(image: str, resolution: tuple[int, int], font_size: int | None) -
         width = height = 0
     if not (64 <= width <= 7680 and 64 <= height <= 4320):
         raise ValueError(f"resolution is (width, height) in pixels, 64×64 to 7680×4320, not {resolution!r}.")
-    return _made(DesktopShape, {"image": image, "resolution": (width, height), "font_size": font_size}, "")
+    return _validate_model(DesktopShape, {"image": image, "resolution": (width, height), "font_size": font_size}, "")
 
 
 def make_settle(settle: SettleSpec | Mapping[str, int] | None) -> SettleSpec:
     """The settling to use: the one given, as a spec or as its fields, or the default. Raises `ValueError` with the field at fault."""
     if settle is None:
         return DEFAULT_SETTLE
-    return settle if isinstance(settle, SettleSpec) else _made(SettleSpec, settle, "settle.")
+    return settle if isinstance(settle, SettleSpec) else _validate_model(SettleSpec, settle, "settle.")
 
 
-def _made(model: type[_M], fields: Mapping[str, Any], prefix: str) -> _M:
+def _validate_model(model: type[_M], fields: Mapping[str, Any], prefix: str) -> _M:
     """The model of these fields. Raises `ValueError` about the first one at fault, in one sentence."""
     try:
         return model.model_validate(dict(fields))
@@ -262,7 +262,7 @@ def make_core_options(
     settle: SettleSpec | Mapping[str, int] | None,
     parts: Sequence[str],
     labels: Mapping[str, str] | None,
-    judge_on: JudgeOn | str,
+    evaluate_on: EvaluateOn | str,
     scorer: str | None,
 ) -> dict[str, Any]:
     """Arguments of `AsyncDesktopEnv`, checked before there is one. Raises `ValueError`, and `EvaluatorError` for an unknown scorer."""
@@ -276,12 +276,12 @@ def make_core_options(
         "settle": make_settle(settle),
         "observation": parts,
         "labels": labels,
-        "judge_on": judge_on_named(judge_on),
+        "evaluate_on": parse_evaluate_on(evaluate_on),
         "scorer": scorer,
     }
 
 
-def check_farm(farm: str | FarmLike | None) -> str | FarmLike | None:
+def validate_farm(farm: str | FarmLike | None) -> str | FarmLike | None:
     """The farm as it was given. Raises `FarmError` for an address that is none, `ValueError` for what is no farm."""
     if isinstance(farm, str):
         parse_address(farm)
@@ -297,5 +297,5 @@ def check_reset_options(options: Mapping[str, Any] | None, known: Sequence[str])
         raise ValueError(f"reset has no option {', '.join(unknown)}; its options are {', '.join(known)}.")
 
 
-async def _oracle(task: TaskLike, lease: LeaseLike, step: int) -> list[Action | Gesture]:
+async def _oracle(task: TaskLike, lease: LeaseLike, step: int) -> list[Action | DecodedAction]:
     return list(await task.oracle(lease, step=step))

@@ -1,6 +1,6 @@
 """Where an evaluator looks: at the desktop itself, or at a copy of it.
 
-Role: `JudgeOn`, `desktop_to_judge`, and the checks of a verdict. Rule: a copy is forked from the desktop as it is now and given back
+Role: `EvaluateOn`, `evaluation_desktop`, and the checks of a verdict. Rule: a copy is forked from the desktop as it is now and given back
 whatever happens; where none can be had at an episode's end, the desktop itself is judged and the verdict says so. Non-goals: judging
 (`TaskLike.evaluate`), episodes (`dart_envs.envs.core`).
 """
@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 
-from dart_envs.errors import DesktopGone, EvaluatorError, FarmError, GuestError, HostFault
+from dart_envs.errors import DesktopFailedError, EvaluatorError, FarmError, GuestError, HostFaultError
 from dart_envs.farm.base import LeaseLike
 from dart_envs.types import Outcome
 
 log = logging.getLogger(__name__)
 
 
-class JudgeOn(StrEnum):
+class EvaluateOn(StrEnum):
     """What the evaluator at an episode's end runs on."""
 
     DESKTOP = "desktop"
@@ -28,16 +28,16 @@ class JudgeOn(StrEnum):
     """A copy, forked for it: the desktop stays as the policy left it, for one who looks at it or goes on with it afterwards."""
 
 
-def judge_on_named(name: JudgeOn | str) -> JudgeOn:
+def parse_evaluate_on(name: EvaluateOn | str) -> EvaluateOn:
     """By value. Raises ValueError naming those that exist."""
     try:
-        return JudgeOn(name)
+        return EvaluateOn(name)
     except ValueError:
-        raise ValueError(f"judge_on is {' or '.join(JudgeOn)}, not {name!r}.") from None
+        raise ValueError(f"evaluate_on is {' or '.join(EvaluateOn)}, not {name!r}.") from None
 
 
 @asynccontextmanager
-async def copy_of(lease: LeaseLike, wait_s: float) -> AsyncIterator[LeaseLike]:
+async def forked_copy(lease: LeaseLike, wait_s: float) -> AsyncIterator[LeaseLike]:
     """A copy of a desktop, given back at the end. Raises FarmError or DesktopError where there is none."""
     fork = await lease.fork(1, wait_s=wait_s)
     (copy,) = fork.leases
@@ -48,19 +48,19 @@ async def copy_of(lease: LeaseLike, wait_s: float) -> AsyncIterator[LeaseLike]:
 
 
 @asynccontextmanager
-async def desktop_to_judge(lease: LeaseLike, on: JudgeOn, wait_s: float) -> AsyncIterator[tuple[LeaseLike, str]]:
+async def evaluation_desktop(lease: LeaseLike, on: EvaluateOn, wait_s: float) -> AsyncIterator[tuple[LeaseLike, str]]:
     """The desktop that an episode's end is judged on, and what to say of it: `desktop`, `copy`, or why it is no copy.
 
-    An evaluator that fails on a copy that turns out to be dead raises `DesktopGone`, with its owner.
+    An evaluator that fails on a copy that turns out to be dead raises `DesktopFailedError`, with its owner.
     """
     async with AsyncExitStack() as stack:
-        desktop, said = lease, str(JudgeOn.DESKTOP)
-        if on is JudgeOn.COPY:
+        desktop, said = lease, str(EvaluateOn.DESKTOP)
+        if on is EvaluateOn.COPY:
             try:
-                desktop, said = await stack.enter_async_context(copy_of(lease, wait_s)), str(JudgeOn.COPY)
-            except (FarmError, GuestError, HostFault) as error:
+                desktop, said = await stack.enter_async_context(forked_copy(lease, wait_s)), str(EvaluateOn.COPY)
+            except (FarmError, GuestError, HostFaultError) as error:
                 log.warning("The episode is judged on its own desktop: %s", error)
-                reason = error.cause if isinstance(error, HostFault) else error.code
+                reason = error.cause if isinstance(error, HostFaultError) else error.code
                 said = f"desktop, since there is no copy: {reason}"
         try:
             yield desktop, said
@@ -71,10 +71,12 @@ async def desktop_to_judge(lease: LeaseLike, on: JudgeOn, wait_s: float) -> Asyn
 
 
 async def check_alive(lease: LeaseLike) -> None:
-    """Raise `DesktopGone`, with its owner, where the desktop is dead."""
+    """Raise `DesktopFailedError`, with its owner, where the desktop is dead."""
     health = await lease.health()
     if not health.alive:
-        raise DesktopGone(f"The desktop died: {health.cause}.", fault_owner=health.fault_owner, cause=health.cause)
+        raise DesktopFailedError(
+            f"The desktop died: {health.cause}.", fault_owner=health.fault_owner, cause=health.cause
+        )
 
 
 def check_outcome(outcome: Outcome) -> None:

@@ -1,7 +1,7 @@
 """Bring a leased desktop to a task's prepared state, building the shared snapshot of that state when nobody
 has yet.
 
-Role: `Preparer`, used by `core`. Rule: one builder per key, the others wait; a builder that fails says so at
+Role: `SetupPreparer`, used by `core`. Rule: one builder per key, the others wait; a builder that fails says so at
 once, so that the next one may try; every episode starts from a restored copy, the builder's own too.
 Non-goals: what a set-up does (`TaskLike.prepare`).
 """
@@ -11,21 +11,21 @@ from __future__ import annotations
 import logging
 
 from dart_envs.clock import Clock
-from dart_envs.errors import DartEnvError, DesktopGone, FarmError, GuestError, SetupError
+from dart_envs.errors import DartEnvError, DesktopFailedError, FarmError, GuestError, SetupError
 from dart_envs.farm.base import FarmLike, LeaseLike
-from dart_envs.types import DeclaresClock, TaskLike
+from dart_envs.types import SupportsClock, TaskLike
 from dart_server.wire import DesktopShape, ErrorCode, FaultOwner, SettleSpec
 
 log = logging.getLogger(__name__)
 
 SETUP_SETTLE = SettleSpec(quiet_ms=300, cap_ms=5_000)
-CLAIM_SLICE_S = 30.0
-BUSY_PAUSE_S = 0.1
-GONE_SNAPSHOT_CODES = frozenset({ErrorCode.SNAPSHOT_MISSING, ErrorCode.SNAPSHOT_BROKEN})
+SETUP_POLL_S = 30.0
+SETUP_BUSY_DELAY_S = 0.1
+LOST_SNAPSHOT_CODES = frozenset({ErrorCode.SNAPSHOT_MISSING, ErrorCode.SNAPSHOT_BROKEN})
 """The snapshot was evicted or damaged between the claim and the restore: claim again."""
 
 
-class Preparer:
+class SetupPreparer:
     """Prepares desktops of one shape. Remembers the image digest, so that later leases can ask for the right
     copy at once."""
 
@@ -35,11 +35,11 @@ class Preparer:
         self._clock = clock
         self._wait_s = wait_s
         self._image_digest: str | None = None
-        self._snapshots_work = True
+        self._snapshots_supported = True
 
-    def known_key(self, task: TaskLike, share: bool | None = None) -> str | None:
+    def known_setup_key(self, task: TaskLike, share: bool | None = None) -> str | None:
         """The task's set-up key, once a lease has told which image the farm has."""
-        if self._image_digest is None or not self._publishes(task, share):
+        if self._image_digest is None or not self._should_publish(task, share):
             return None
         return task.setup_key(self._image_digest, self._shape)
 
@@ -50,7 +50,7 @@ class Preparer:
         Raises `SetupError`, `FarmError` and `DesktopError`s, and `TaskError` for a desktop without a program that the task needs.
         """
         self._image_digest = lease.image_digest
-        if not self._publishes(task, share):
+        if not self._should_publish(task, share):
             await self._build(lease, task, fresh=fresh)
             return
         key = task.setup_key(lease.image_digest, self._shape)
@@ -63,25 +63,25 @@ class Preparer:
                 raise SetupError(
                     f"The set-up of {task.id} was still being built by another client after {self._wait_s:.0f} s."
                 )
-            grant = await lease.acquire_setup(key, wait_s=min(left_s, CLAIM_SLICE_S))
+            grant = await lease.acquire_setup(key, wait_s=min(left_s, SETUP_POLL_S))
             if grant.state == "build" and grant.grant is not None:
                 published = await self._build_and_publish(lease, task, key, grant.grant, fresh=fresh)
                 if not published:
                     return
             if grant.state == "busy":
-                await self._clock.sleep(BUSY_PAUSE_S)
+                await self._clock.sleep(SETUP_BUSY_DELAY_S)
                 continue
             fresh = False
             try:
                 if (await lease.reset(key)).setup_key == key:
                     return
             except FarmError as error:
-                if error.code not in GONE_SNAPSHOT_CODES:
+                if error.code not in LOST_SNAPSHOT_CODES:
                     raise
             log.info("The prepared state of %s is gone; claiming it again.", task.id)
 
-    def _publishes(self, task: TaskLike, share: bool | None) -> bool:
-        return self._snapshots_work and (task.publish_setup if share is None else share)
+    def _should_publish(self, task: TaskLike, share: bool | None) -> bool:
+        return self._snapshots_supported and (task.publish_setup if share is None else share)
 
     async def _build_and_publish(self, lease: LeaseLike, task: TaskLike, key: str, grant: str, *, fresh: bool) -> bool:
         """True when the state is published; False when the farm cannot keep it and this desktop is all there
@@ -94,7 +94,7 @@ class Preparer:
             await self._abandon(key, grant, error)
             if isinstance(error, FarmError) and error.code == ErrorCode.CAPABILITY_MISSING:
                 log.warning("This farm takes no snapshots; every reset runs the set-up again.")
-                self._snapshots_work = False
+                self._snapshots_supported = False
                 return False
             if isinstance(error, FarmError) and error.code == ErrorCode.QUOTA:
                 log.warning("The farm has no room for the prepared state of %s.", task.id)
@@ -106,10 +106,10 @@ class Preparer:
         if not (fresh and lease.setup_key is None):
             await lease.reset(None)
         try:
-            if isinstance(task, DeclaresClock) and task.starts_at is not None:
+            if isinstance(task, SupportsClock) and task.starts_at is not None:
                 await lease.set_clock(task.starts_at)
             await task.prepare(lease)
-        except DesktopGone as gone:
+        except DesktopFailedError as gone:
             if gone.fault_owner is FaultOwner.POLICY:
                 raise SetupError(f"The set-up of {task.id} broke its own desktop: {gone.cause}.") from gone
             raise

@@ -35,9 +35,9 @@ class StableBaselinesVecEnv(VecEnv):  # type: ignore[misc]
         if texts:
             raise ValueError(f"Stable-Baselines3 takes no texts; leave {', '.join(texts)} out of the observation.")
         self.envs = envs
-        self._only = next(iter(parts)) if len(parts) == 1 else None
+        self._only_part = next(iter(parts)) if len(parts) == 1 else None
         self.render_mode = envs.render_mode
-        space = parts[self._only] if self._only is not None else whole
+        space = parts[self._only_part] if self._only_part is not None else whole
         super().__init__(envs.num_envs, space, envs.single_action_space)
 
     def reset(self) -> Any:
@@ -46,7 +46,7 @@ class StableBaselinesVecEnv(VecEnv):  # type: ignore[misc]
         observations, infos = self.envs.reset(seed=seeds)
         self.reset_infos = self._infos(infos)
         self._reset_seeds()
-        return self._shown(observations)
+        return self._unwrap(observations)
 
     def step_async(self, actions: NDArray[Any]) -> None:
         self.envs.step_async(list(actions))
@@ -57,11 +57,11 @@ class StableBaselinesVecEnv(VecEnv):  # type: ignore[misc]
         each = self._infos(infos)
         for index in np.flatnonzero(dones):
             each[index]["TimeLimit.truncated"] = bool(truncated[index] and not terminated[index])
-            each[index]["terminal_observation"] = self._shown(infos["final_obs"][index])
-        return self._shown(observations), rewards.astype(np.float32), dones, each
+            each[index]["terminal_observation"] = self._unwrap(infos["final_obs"][index])
+        return self._unwrap(observations), rewards.astype(np.float32), dones, each
 
-    def _shown(self, observation: dict[str, Any]) -> Any:
-        return observation if self._only is None else observation[self._only]
+    def _unwrap(self, observation: dict[str, Any]) -> Any:
+        return observation if self._only_part is None else observation[self._only_part]
 
     def _infos(self, infos: dict[str, Any]) -> list[dict[str, Any]]:
         """One dict for each desktop, of what it has."""

@@ -1,6 +1,6 @@
 """One desktop of a vector environment: its core, its seed, its autoreset, its deadlines, and failures that stay its own.
 
-Role: `Slot`. Rule: `advance` never raises for what happens on a desktop, and never outlasts its deadline; a reset that failed is an
+Role: `SubEnv`. Rule: `step` never raises for what happens on a desktop, and never outlasts its deadline; a reset that failed is an
 episode that ended by a fault of the farm, and is tried again by the next step. Non-goals: batching (`vector`).
 
     NEXT_STEP   the action after an end is ignored and brings the next episode's first observation; that reset begins at the end already
@@ -21,11 +21,11 @@ from gymnasium.vector import AutoresetMode
 
 from dart_envs.action_spaces import ActionCodec
 from dart_envs.envs.core import AsyncDesktopEnv
-from dart_envs.envs.task_sources import TaskSource, load
+from dart_envs.envs.task_sources import TaskSource, load_task
 from dart_envs.errors import ActionError, DartEnvError
 from dart_envs.farm.base import FarmLike
-from dart_envs.observations.views import View
-from dart_envs.types import EndReason, Gesture, Observation, Outcome, RgbImage
+from dart_envs.observations.views import ObservationEncoder
+from dart_envs.types import DecodedAction, EndReason, Observation, Outcome, RgbImage
 
 log = logging.getLogger(__name__)
 
@@ -44,40 +44,40 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotSpec:
+class SubEnvSpec:
     """What all desktops of a vector have in common. Deadlines in seconds, None: none of our own."""
 
     tasks: TaskSource
-    view: View
+    view: ObservationEncoder
     core_options: Mapping[str, Any]
     autoreset: AutoresetMode = AutoresetMode.NEXT_STEP
     step_deadline_s: float | None = None
     reset_deadline_s: float | None = None
 
 
-class Slot:
+class SubEnv:
     """Episodes on one desktop, one after another."""
 
-    def __init__(self, index: int, farm: FarmLike, spec: SlotSpec, codec: ActionCodec) -> None:
+    def __init__(self, index: int, farm: FarmLike, spec: SubEnvSpec, codec: ActionCodec) -> None:
         self.index = index
         self._spec = spec
         self._codec = codec
         self._core = AsyncDesktopEnv(farm, **spec.core_options)
         self._rng = np.random.default_rng()
-        self._last: Observation | None = None
-        self._over = True
+        self._last_observation: Observation | None = None
+        self._episode_over = True
         self._episode = 0
-        self._ahead: asyncio.Task[Transition] | None = None
+        self._pending_reset: asyncio.Task[Transition] | None = None
 
     @property
-    def blank(self) -> bool:
+    def never_reset(self) -> bool:
         """True before the first episode."""
-        return self._last is None
+        return self._last_observation is None
 
     @property
-    def over(self) -> bool:
+    def episode_over(self) -> bool:
         """True where no episode runs, or the next one has begun and was not shown yet."""
-        return self._over or self._ahead is not None
+        return self._episode_over or self._pending_reset is not None
 
     @property
     def pointer(self) -> tuple[int, int]:
@@ -87,48 +87,48 @@ class Slot:
     @property
     def screen(self) -> RgbImage | None:
         """A copy of the last screenshot."""
-        return None if self._last is None else self._last.screenshot.copy()
+        return None if self._last_observation is None else self._last_observation.screenshot.copy()
 
     async def reset(self, *, seed: int | None = None, task: Any = None) -> Transition:
         """Start an episode; a failure comes back as a truncated transition with its `error`."""
-        ahead, self._ahead = self._ahead, None
+        ahead, self._pending_reset = self._pending_reset, None
         if ahead is not None:
             if seed is None and task is None:
                 return await ahead
             await asyncio.wait([ahead])
         if seed is not None:
             self._rng = np.random.default_rng(seed)
-        return await self._begin(seed, task)
+        return await self._start_episode(seed, task)
 
-    async def _begin(self, seed: int | None = None, task: Any = None) -> Transition:
+    async def _start_episode(self, seed: int | None = None, task: Any = None) -> Transition:
         self._episode += 1
         try:
-            chosen = self._spec.tasks.draw(self._rng) if task is None else load(task)
+            chosen = self._spec.tasks.draw(self._rng) if task is None else load_task(task)
             async with asyncio.timeout(self._spec.reset_deadline_s):
-                self._last, info = await self._core.reset(chosen, seed)
+                self._last_observation, info = await self._core.reset(chosen, seed)
         except TimeoutError:
-            return self._failed(DartEnvError(f"The reset took more than {self._spec.reset_deadline_s:g} s."))
+            return self._reset_failed(DartEnvError(f"The reset took more than {self._spec.reset_deadline_s:g} s."))
         except DartEnvError as error:
-            return self._failed(error)
-        self._over = False
+            return self._reset_failed(error)
+        self._episode_over = False
         self._codec.reset()
         return self._transition(0.0, False, False, info)
 
-    def _failed(self, error: DartEnvError) -> Transition:
+    def _reset_failed(self, error: DartEnvError) -> Transition:
         """A reset that brought no episode."""
-        self._over = True
+        self._episode_over = True
         log.warning("Desktop %d could not start an episode: %s", self.index, error)
         end = EndReason.FARM_FAULT
         info = {"end": end.value, "masked": end.masked, "cause": f"reset: {error}"}
         return self._transition(0.0, False, True, info, error)
 
-    async def advance(self, action: Gesture) -> Transition:
+    async def step(self, action: DecodedAction) -> Transition:
         """Perform an action; what an ended episode makes of it, the module says.
 
         An action that the desktop itself refuses changes nothing; `info["action_error"]` says why. One that is not done within the
         deadline ends the episode as a fault of the farm, and the desktop is replaced.
         """
-        if self._over or self._ahead is not None:
+        if self._episode_over or self._pending_reset is not None:
             return await self.reset()
         try:
             async with asyncio.timeout(self._spec.step_deadline_s):
@@ -138,37 +138,37 @@ class Slot:
         except TimeoutError:
             end = EndReason.FARM_FAULT
             cause = f"deadline: the step took more than {self._spec.step_deadline_s:g} s"
-            return await self._ended(
+            return await self._finish_transition(
                 self._transition(0.0, False, True, {"end": end.value, "masked": end.masked, "cause": cause})
             )
-        self._last = result.observation
+        self._last_observation = result.observation
         transition = self._transition(result.reward, result.terminated, result.truncated, dict(result.info))
-        return transition if result.end is None else await self._ended(transition)
+        return transition if result.end is None else await self._finish_transition(transition)
 
-    async def _ended(self, last: Transition) -> Transition:
+    async def _finish_transition(self, last: Transition) -> Transition:
         """What an episode's last action is answered with, and the begin of the next one where the mode wants it."""
-        self._over = True
+        self._episode_over = True
         if self._spec.autoreset is AutoresetMode.NEXT_STEP:
-            self._ahead = asyncio.create_task(self._begin(), name=f"dart-reset-ahead-{self.index}")
+            self._pending_reset = asyncio.create_task(self._start_episode(), name=f"dart-reset-ahead-{self.index}")
         if self._spec.autoreset is not AutoresetMode.SAME_STEP:
             return last
-        first = await self._begin()
+        first = await self._start_episode()
         info = {**first.info, "final_obs": last.element, "final_info": last.info}
         return replace(last, element=first.element, info=info, error=first.error)
 
     async def evaluate(self) -> Outcome:
         """The verdict on the running episode's desktop as it is now, made on a copy. Errors as of `AsyncDesktopEnv.evaluate`."""
-        if self.over:
+        if self.episode_over:
             raise DartEnvError("No episode is running; its next observation has not been shown yet.")
         return await self._core.evaluate()
 
-    async def repeat(self) -> Transition:
+    async def current(self) -> Transition:
         """The last observation again, for desktops that a masked reset leaves alone."""
         return self._transition(0.0, False, False, {})
 
     async def aclose(self) -> None:
         """Give the desktop back."""
-        ahead, self._ahead = self._ahead, None
+        ahead, self._pending_reset = self._pending_reset, None
         if ahead is not None:
             ahead.cancel()
             await asyncio.wait([ahead])
@@ -177,8 +177,10 @@ class Slot:
     def _transition(
         self, reward: float, terminated: bool, truncated: bool, info: dict[str, Any], error: DartEnvError | None = None
     ) -> Transition:
-        if self._last is None:
+        if self._last_observation is None:
             width, height = self._core.shape.resolution
-            self._last = Observation(np.zeros((height, width, 3), dtype=np.uint8), "")
+            self._last_observation = Observation(np.zeros((height, width, 3), dtype=np.uint8), "")
         tagged = {**info, "episode_number": self._episode}
-        return Transition(self.index, self._spec.view.element(self._last), reward, terminated, truncated, tagged, error)
+        return Transition(
+            self.index, self._spec.view.encode(self._last_observation), reward, terminated, truncated, tagged, error
+        )

@@ -18,13 +18,13 @@ from dart_envs.types import TaskLike
 
 DEFAULT_SUITE = "basics"
 DEFAULT_IMAGE = "basic"
-OneTask = str | TaskLike | Mapping[str, Any]
+TaskReference = str | TaskLike | Mapping[str, Any]
 """A task id, the path of a task file, a task, or the content of a task file."""
-Sampler = Callable[[np.random.Generator], OneTask]
+EpisodeTaskSampler = Callable[[np.random.Generator], TaskReference]
 """Picks the next episode's task. What it draws from the generator follows the seed of `reset`. An attribute `image` names the desktop image
 that its tasks are for."""
-TaskChoice = OneTask | Sampler | Sequence[OneTask] | None
-_OF_A_TASK = ("id", "instruction", "max_steps", "publish_setup", "setup_key", "prepare", "evaluate")
+TaskSelection = TaskReference | EpisodeTaskSampler | Sequence[TaskReference] | None
+_TASK_ATTRIBUTES = ("id", "instruction", "max_steps", "publish_setup", "setup_key", "prepare", "evaluate")
 
 
 class TaskSource(Protocol):
@@ -60,17 +60,17 @@ class TaskPool:
     def image(self) -> str:
         """The desktop image that the tasks are made for. Raises `TaskError` where it is not the same for all."""
         one_of_each = {_family_of(entry): entry for entry in self._entries}
-        return one_image([load(entry) for entry in one_of_each.values()])
+        return common_image([load_task(entry) for entry in one_of_each.values()])
 
     def draw(self, rng: np.random.Generator) -> TaskLike:
         """One task, uniformly."""
-        return load(self._entries[int(rng.integers(len(self._entries)))])
+        return load_task(self._entries[int(rng.integers(len(self._entries)))])
 
 
-class Sampled:
+class SampledTasks:
     """Tasks that a sampler picks, one for each episode."""
 
-    def __init__(self, sampler: Sampler) -> None:
+    def __init__(self, sampler: EpisodeTaskSampler) -> None:
         self._sampler = sampler
 
     @property
@@ -81,14 +81,14 @@ class Sampled:
     def draw(self, rng: np.random.Generator) -> TaskLike:
         """The sampler's next pick. Raises `TaskError`, also for whatever the sampler raises."""
         try:
-            return load(self._sampler(rng))
+            return load_task(self._sampler(rng))
         except DartEnvError:
             raise
         except Exception as error:
             raise TaskError(f"The sampler of tasks failed: {type(error).__name__}: {error}") from error
 
 
-def one_image(tasks: Sequence[TaskLike]) -> str:
+def common_image(tasks: Sequence[TaskLike]) -> str:
     """The desktop image that all these tasks are made for. Raises `TaskError` naming the images where there are several."""
     images = sorted({str(getattr(task, "image", DEFAULT_IMAGE)) for task in tasks})
     if len(images) > 1:
@@ -106,7 +106,7 @@ def _family_of(entry: str | TaskLike) -> str | int:
     return entry if entry.endswith(".json") else entry.rsplit("/", 1)[0]
 
 
-def load(entry: OneTask) -> TaskLike:
+def load_task(entry: TaskReference) -> TaskLike:
     """A task by id or path, or from the content of its file; a task itself as it is. Raises `TaskError`."""
     from dart_envs import tasks
 
@@ -114,7 +114,7 @@ def load(entry: OneTask) -> TaskLike:
         return tasks.load(entry)
     if isinstance(entry, Mapping):
         return tasks.load_data(entry, name=f"task {entry.get('id', 'without an id')}")
-    if lacking := [name for name in _OF_A_TASK if not hasattr(entry, name)]:
+    if lacking := [name for name in _TASK_ATTRIBUTES if not hasattr(entry, name)]:
         raise TaskError(
             f"{entry!r} is no task: it has no {lacking[0]}. Give a task id, a path, a task, or a task file's content."
         )
@@ -122,14 +122,14 @@ def load(entry: OneTask) -> TaskLike:
 
 
 @overload
-def select(choice: str | None, split: str | None) -> TaskPool: ...
+def select_tasks(choice: str | None, split: str | None) -> TaskPool: ...
 
 
 @overload
-def select(choice: TaskChoice, split: str | None) -> TaskPool | Sampled: ...
+def select_tasks(choice: TaskSelection, split: str | None) -> TaskPool | SampledTasks: ...
 
 
-def select(choice: TaskChoice, split: str | None) -> TaskPool | Sampled:
+def select_tasks(choice: TaskSelection, split: str | None) -> TaskPool | SampledTasks:
     """What `choice` names: nothing (the bundled suite), a suite, `suite/family`, a family of the
     bundled suite, a task id, the path of a task file (`.json`) or of a folder of them, a task, the content of a task file, a sequence of
     these, or a sampler. `split` applies to suites and families (None: all).
@@ -140,24 +140,24 @@ def select(choice: TaskChoice, split: str | None) -> TaskPool | Sampled:
     if isinstance(choice, str):
         return TaskPool(_from_name(choice, split))
     if isinstance(choice, Sequence):
-        loaded = [(entry, load(entry)) for entry in choice]
+        loaded = [(entry, load_task(entry)) for entry in choice]
         return TaskPool([entry if isinstance(entry, str) else task for entry, task in loaded])
     if callable(choice):
-        return Sampled(choice)
-    return TaskPool([load(choice)])
+        return SampledTasks(choice)
+    return TaskPool([load_task(choice)])
 
 
 def _from_name(name: str, split: str | None) -> Sequence[str]:
     from dart_envs import tasks
 
     if name.endswith(".json"):
-        load(name)
+        load_task(name)
         return [name]
     if name.startswith(("/", ".", "~")):
         return _from_folder(name)
     match name.split("/"):
         case [suite, family, _variation]:
-            load(name)
+            load_task(name)
             return [name]
         case [suite, family]:
             return _from_suite(suite, split, family)
@@ -179,7 +179,7 @@ def _from_folder(name: str) -> Sequence[str]:
     if not files:
         raise TaskError(f"{name!r} is no task file and no folder of task files, and no name in a suite either.")
     for path in files:
-        load(path)
+        load_task(path)
     return files
 
 

@@ -23,28 +23,28 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from dart_envs.action_spaces import ActionSpaceChoice, make_codec
+from dart_envs.action_spaces import ActionSpaceLike, make_codec
 from dart_envs.envs.env import (
     OBSERVATION,
     RESET_OPTIONS,
-    check_farm,
     check_reset_options,
     make_core_options,
     make_shape,
+    validate_farm,
 )
-from dart_envs.envs.evaluation_target import JudgeOn
-from dart_envs.envs.slot import Slot, SlotSpec, Transition
-from dart_envs.envs.task_sources import TaskChoice, select
+from dart_envs.envs.evaluation_target import EvaluateOn
+from dart_envs.envs.slot import SubEnv, SubEnvSpec, Transition
+from dart_envs.envs.task_sources import TaskSelection, select_tasks
 from dart_envs.errors import ActionError, DartEnvError
 from dart_envs.farm.base import FarmLike
-from dart_envs.farm.client import AsyncFarm
-from dart_envs.farm.loop import LoopThread
-from dart_envs.observations.views import ObservationChoice, View, make_spec
-from dart_envs.types import Gesture, Outcome, RgbImage
+from dart_envs.farm.client import AsyncFarmClient
+from dart_envs.farm.loop import EventLoopThread
+from dart_envs.observations.views import ObservationEncoder, ObservationSpecLike, make_observation_spec
+from dart_envs.types import DecodedAction, Outcome, RgbImage
 from dart_server.wire import SettleSpec
 
 _T = TypeVar("_T")
-Batch = tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+VectorStep = tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
 class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
@@ -69,7 +69,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
     def __init__(
         self,
         num_envs: int = 1,
-        task: TaskChoice = None,
+        task: TaskSelection = None,
         split: str = "train",
         max_steps: int | None = None,
         resolution: tuple[int, int] = (1920, 1080),
@@ -78,13 +78,13 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         farm: str | FarmLike | None = None,
         render_mode: str | None = None,
         settle: SettleSpec | Mapping[str, int] | None = None,
-        observation: ObservationChoice = OBSERVATION,
+        observation: ObservationSpecLike = OBSERVATION,
         labels: Mapping[str, str] | None = None,
-        action_space: ActionSpaceChoice = "canonical",
+        action_space: ActionSpaceLike = "canonical",
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         step_deadline_s: float | None = None,
         reset_deadline_s: float | None = None,
-        judge_on: JudgeOn | str = JudgeOn.DESKTOP,
+        evaluate_on: EvaluateOn | str = EvaluateOn.DESKTOP,
         scorer: str | None = None,
     ) -> None:
         if num_envs < 1:
@@ -95,22 +95,26 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             raise ValueError("step_deadline_s and reset_deadline_s are seconds above 0, or None.")
         self.num_envs = num_envs
         self.render_mode = render_mode
-        self.tasks = select(task, split)
+        self.tasks = select_tasks(task, split)
         self.shape = make_shape(image or self.tasks.image, resolution, font_size)
-        self._view = View(make_spec(observation), self.shape.resolution)
+        self._observation_encoder = ObservationEncoder(make_observation_spec(observation), self.shape.resolution)
         self._codecs = [make_codec(action_space, self.shape.resolution) for _ in range(num_envs)]
         self.single_action_space = self._codecs[0].space
-        self.single_observation_space = self._view.space
+        self.single_observation_space = self._observation_encoder.space
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
-        core_options = make_core_options(self.shape, max_steps, settle, self._view.spec.parts, labels, judge_on, scorer)
-        mode = _mode(autoreset_mode)
+        core_options = make_core_options(
+            self.shape, max_steps, settle, self._observation_encoder.spec.parts, labels, evaluate_on, scorer
+        )
+        mode = _parse_autoreset_mode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": mode}  # type: ignore[misc]
-        self._spec = SlotSpec(self.tasks, self._view, core_options, mode, step_deadline_s, reset_deadline_s)
-        self._farm = check_farm(farm)
-        self._own_farm: AsyncFarm | None = None
-        self._loop = LoopThread.shared()
-        self._slots: list[Slot] = []
+        self._spec = SubEnvSpec(
+            self.tasks, self._observation_encoder, core_options, mode, step_deadline_s, reset_deadline_s
+        )
+        self._farm = validate_farm(farm)
+        self._own_farm: AsyncFarmClient | None = None
+        self._loop = EventLoopThread.shared()
+        self._sub_envs: list[SubEnv] = []
         self._running: dict[int, asyncio.Task[Transition]] = {}
         self._waiting_for: str | None = None
         self._tags: dict[int, int] = {}
@@ -130,9 +134,9 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         if mask.shape != (self.num_envs,):
             raise ValueError(f"reset_mask has one entry per desktop ({self.num_envs}), not shape {mask.shape}.")
         seeds = self._seeds(seed)
-        self._run(self._prepare_slots())
+        self._run(self._make_sub_envs())
         self._waiting_for = None
-        wanted = [index for index in range(self.num_envs) if mask[index] or self._slots[index].blank]
+        wanted = [index for index in range(self.num_envs) if mask[index] or self._sub_envs[index].never_reset]
         transitions = self._run(self._reset_all(wanted, seeds, chosen.get("task")))
         failed = [transition.error for transition in transitions if transition.error is not None]
         if failed and len(failed) == len(wanted):
@@ -140,7 +144,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         observations, *_, infos = self._batch(transitions)
         return observations, infos
 
-    def step(self, actions: Any) -> Batch:
+    def step(self, actions: Any) -> VectorStep:
         """Perform one action everywhere and wait for all."""
         self.step_async(actions)
         return self.step_wait()
@@ -153,7 +157,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         self._run(self._start(dict(enumerate(canonical))))
         self._waiting_for = "step"
 
-    def step_wait(self, timeout: float | None = None) -> Batch:
+    def step_wait(self, timeout: float | None = None) -> VectorStep:
         """Results of `step_async`, all desktops. After a `TimeoutError` nothing is lost: call it again for
         the same results."""
         if self._waiting_for != "step":
@@ -199,7 +203,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         Desktops with an action in flight are refused.
         """
         indices = list(range(self.num_envs)) if env_ids is None else [int(index) for index in env_ids]
-        if not self._slots:
+        if not self._sub_envs:
             raise gym.error.ResetNeeded("Call reset() before evaluate.")
         if busy := sorted(set(indices) & set(self._running)):
             raise AlreadyPendingCallError(f"Desktops {busy} have an action in flight.", "evaluate")
@@ -216,7 +220,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             return None
         width, height = self.shape.resolution
         blank = np.zeros((height, width, 3), dtype=np.uint8)
-        return tuple(slot.screen if slot.screen is not None else blank.copy() for slot in self._slots)
+        return tuple(sub_env.screen if sub_env.screen is not None else blank.copy() for sub_env in self._sub_envs)
 
     @property
     def busy(self) -> tuple[int, ...]:
@@ -232,29 +236,31 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         return self._loop.run(work)
 
-    async def _prepare_slots(self) -> None:
+    async def _make_sub_envs(self) -> None:
         await self._cancel()
-        if not self._slots:
+        if not self._sub_envs:
             farm = self._farm
             if farm is None or isinstance(farm, str):
-                farm = self._own_farm = await AsyncFarm.connect(farm)
-            self._slots = [Slot(index, farm, self._spec, self._codecs[index]) for index in range(self.num_envs)]
+                farm = self._own_farm = await AsyncFarmClient.connect(farm)
+            self._sub_envs = [SubEnv(index, farm, self._spec, self._codecs[index]) for index in range(self.num_envs)]
 
     async def _reset_all(self, wanted: Iterable[int], seeds: Sequence[int | None], task: Any) -> list[Transition]:
         chosen = set(wanted)
         return list(
             await asyncio.gather(
                 *(
-                    slot.reset(seed=seeds[slot.index], task=task) if slot.index in chosen else slot.repeat()
-                    for slot in self._slots
+                    sub_env.reset(seed=seeds[sub_env.index], task=task)
+                    if sub_env.index in chosen
+                    else sub_env.current()
+                    for sub_env in self._sub_envs
                 )
             )
         )
 
-    async def _start(self, actions: Mapping[int, Gesture]) -> None:
+    async def _start(self, actions: Mapping[int, DecodedAction]) -> None:
         for index, action in actions.items():
             self._tags[index], self._next_tag = self._next_tag, self._next_tag + 1
-            self._running[index] = asyncio.create_task(self._slots[index].advance(action), name=f"dart-slot-{index}")
+            self._running[index] = asyncio.create_task(self._sub_envs[index].step(action), name=f"dart-slot-{index}")
 
     async def _wait(self, count: int, timeout_s: float | None) -> None:
         async with asyncio.timeout(timeout_s):
@@ -269,13 +275,13 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         return [replace(answer, info={**answer.info, "tag": self._tags[answer.index]}) for answer in answers]
 
     async def _evaluate(self, indices: Sequence[int]) -> list[Outcome | DartEnvError]:
-        async def verdict(slot: Slot) -> Outcome | DartEnvError:
+        async def verdict(sub_env: SubEnv) -> Outcome | DartEnvError:
             try:
-                return await slot.evaluate()
+                return await sub_env.evaluate()
             except DartEnvError as error:
                 return error
 
-        return list(await asyncio.gather(*(verdict(self._slots[index]) for index in indices)))
+        return list(await asyncio.gather(*(verdict(self._sub_envs[index]) for index in indices)))
 
     async def _cancel(self) -> None:
         running, self._running = list(self._running.values()), {}
@@ -285,8 +291,8 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
 
     async def _aclose(self) -> None:
         await self._cancel()
-        slots, self._slots = self._slots, []
-        await asyncio.gather(*(slot.aclose() for slot in slots))
+        slots, self._sub_envs = self._sub_envs, []
+        await asyncio.gather(*(sub_env.aclose() for sub_env in slots))
         if self._own_farm is not None:
             await self._own_farm.aclose()
             self._own_farm = None
@@ -294,7 +300,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
     # Batches.
 
     def _check_idle(self, call: str, *, allow: str | None = None) -> None:
-        if not self._slots:
+        if not self._sub_envs:
             raise gym.error.ResetNeeded(f"Call reset() before {call}.")
         if self._waiting_for is not None and self._waiting_for != allow:
             raise AlreadyPendingCallError(
@@ -310,7 +316,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             raise ValueError(f"There are {self.num_envs} desktops and {len(seed)} seeds.")
         return list(seed)
 
-    def _actions(self, actions: Any, indices: Sequence[int]) -> list[Gesture]:
+    def _actions(self, actions: Any, indices: Sequence[int]) -> list[DecodedAction]:
         count = len(indices)
         if isinstance(actions, Mapping):
             short = [name for name, column in actions.items() if len(column) != count]
@@ -321,16 +327,16 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             singles = list(actions)
             if len(singles) != count:
                 raise ActionError(f"{count} actions are needed, one per desktop, not {len(singles)}.")
-        ended = [index for index in indices if self._slots[index].over]
+        ended = [index for index in indices if self._sub_envs[index].episode_over]
         if ended and self._spec.autoreset is AutoresetMode.DISABLED:
             raise gym.error.ResetNeeded(f"The episodes of desktops {ended} have ended; reset them with a reset_mask.")
-        gestures = [
-            self._codecs[index].decode(single, self._slots[index].pointer)
+        decoded = [
+            self._codecs[index].decode(single, self._sub_envs[index].pointer)
             for index, single in zip(indices, singles, strict=True)
         ]
         for index in indices:
-            self._codecs[index].performed()
-        return gestures
+            self._codecs[index].commit()
+        return decoded
 
     def _stack(
         self, ready: Sequence[Transition]
@@ -343,14 +349,14 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         truncated = np.array([transition.truncated for transition in ready], dtype=np.bool_)
         return observations, rewards, terminated, truncated
 
-    def _batch(self, transitions: Sequence[Transition]) -> Batch:
+    def _batch(self, transitions: Sequence[Transition]) -> VectorStep:
         infos: dict[str, Any] = {}
         for transition in transitions:
             infos = self._add_info(infos, transition.info, transition.index)
         return (*self._stack(transitions), infos)
 
 
-def _mode(given: AutoresetMode | str) -> AutoresetMode:
+def _parse_autoreset_mode(given: AutoresetMode | str) -> AutoresetMode:
     """By value or by name. Raises `ValueError`."""
     if isinstance(given, AutoresetMode):
         return given

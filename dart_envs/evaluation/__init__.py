@@ -1,24 +1,24 @@
-"""Trials: any policy on any tasks, many desktops at a time, resumable, with a report. `dart-envs eval` runs them.
+"""Episodes: any policy on any tasks, many desktops at a time, resumable, with a report. `dart-envs eval` runs them.
 
 Reading order: `policies` (who acts), `openai` (a model behind an endpoint), `run` (episodes and their records), `report` (tables,
 intervals), `page` (HTML).
 """
 
-from dart_envs.evaluation.page import Part, to_html
-from dart_envs.evaluation.policies import Act, Policy, Seen, make_policy
-from dart_envs.evaluation.report import Summary, summarise, to_text
-from dart_envs.evaluation.run import Trial, read_trials, run_trials
+from dart_envs.evaluation.page import BudgetReport, to_html
+from dart_envs.evaluation.policies import EpisodePolicy, EpisodePolicyFactory, PolicyInput, make_policy
+from dart_envs.evaluation.report import EvaluationSummary, summarise, to_text
+from dart_envs.evaluation.run import EvaluationEpisode, read_episodes, run_episodes
 
 __all__ = [
-    "Act",
-    "Part",
-    "Policy",
-    "Seen",
-    "Summary",
-    "Trial",
+    "BudgetReport",
+    "EpisodePolicy",
+    "EpisodePolicyFactory",
+    "EvaluationEpisode",
+    "EvaluationSummary",
+    "PolicyInput",
     "make_policy",
-    "read_trials",
-    "run_trials",
+    "read_episodes",
+    "run_episodes",
     "summarise",
     "to_html",
     "to_text",

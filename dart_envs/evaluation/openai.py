@@ -21,7 +21,7 @@ from PIL import Image
 from dart_envs.action_spaces import ActionCodec
 from dart_envs.clock import SYSTEM_CLOCK, Clock
 from dart_envs.envs.core import AsyncDesktopEnv
-from dart_envs.evaluation.policies import Act, EndpointError, Policy, Seen
+from dart_envs.evaluation.policies import EndpointError, EpisodePolicy, EpisodePolicyFactory, PolicyInput
 from dart_envs.types import RgbImage
 
 PROMPTS = {
@@ -36,9 +36,9 @@ PROMPTS = {
     "DRAG_TO, SCROLL (dx, dy), TYPING (text), PRESS (key), HOTKEY (keys), WAIT, DONE, FAIL. Points are absolute pixels.",
 }
 """What the model is told of each action space that has a text."""
-ATTEMPTS = 4
-PAUSE_S = 1.0
-BUSY = frozenset({408, 409, 429, 500, 502, 503, 504})
+MAX_ATTEMPTS = 4
+INITIAL_BACKOFF_S = 1.0
+RETRYABLE_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Endpoint:
     timeout_s: float = 120.0
 
 
-def openai_policy(endpoint: Endpoint, action_space: str, *, clock: Clock = SYSTEM_CLOCK) -> Policy:
+def openai_policy(endpoint: Endpoint, action_space: str, *, clock: Clock = SYSTEM_CLOCK) -> EpisodePolicyFactory:
     """A policy that asks `endpoint`. Raises ValueError for an action space without a text."""
     if action_space not in PROMPTS:
         raise ValueError(
@@ -65,40 +65,40 @@ def openai_policy(endpoint: Endpoint, action_space: str, *, clock: Clock = SYSTE
     if not endpoint.base_url.startswith(("http://", "https://")):
         raise ValueError(f"--base-url looks like http://127.0.0.1:8000/v1, not {endpoint.base_url!r}")
 
-    def make(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Act:
+    def make(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> EpisodePolicy:
         turns: list[tuple[dict[str, Any], str]] = []
 
-        async def act(seen: Seen) -> Any:
-            asked = {"role": "user", "content": [_words(seen), _picture(seen.observation.screenshot)]}
+        async def act(seen: PolicyInput) -> Any:
+            asked = {"role": "user", "content": [_text_part(seen), _image_part(seen.observation.screenshot)]}
             recent = turns[-endpoint.history :] if endpoint.history else []
-            messages: list[dict[str, Any]] = [{"role": "system", "content": _system(action_space, seen)}]
+            messages: list[dict[str, Any]] = [{"role": "system", "content": _system_prompt(action_space, seen)}]
             for question, answer in recent:
                 messages += [question, {"role": "assistant", "content": answer}]
-            text = await ask(endpoint, [*messages, asked], clock=clock)
+            text = await request_completion(endpoint, [*messages, asked], clock=clock)
             turns.append((asked, text))
-            return read_answer(text, action_space)
+            return parse_answer(text, action_space)
 
         return act
 
     return make
 
 
-def _system(action_space: str, seen: Seen) -> str:
+def _system_prompt(action_space: str, seen: PolicyInput) -> str:
     height, width = seen.observation.screenshot.shape[:2]
     return f"You operate a desktop of {width}x{height} pixels. The task: {seen.observation.instruction}\n{PROMPTS[action_space]}"
 
 
-def _words(seen: Seen) -> dict[str, Any]:
+def _text_part(seen: PolicyInput) -> dict[str, Any]:
     return {"type": "text", "text": f"Step {seen.steps + 1} of at most {seen.budget}. This is the screen now."}
 
 
-def _picture(image: RgbImage) -> dict[str, Any]:
+def _image_part(image: RgbImage) -> dict[str, Any]:
     Image.fromarray(image).save(file := io.BytesIO(), "PNG", compress_level=1)
     url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-async def ask(endpoint: Endpoint, messages: list[dict[str, Any]], *, clock: Clock = SYSTEM_CLOCK) -> str:
+async def request_completion(endpoint: Endpoint, messages: list[dict[str, Any]], *, clock: Clock = SYSTEM_CLOCK) -> str:
     """The text of one answer. Raises EndpointError."""
     key = os.environ.get(endpoint.api_key_env)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -110,9 +110,9 @@ async def ask(endpoint: Endpoint, messages: list[dict[str, Any]], *, clock: Cloc
     }
     said = ""
     async with httpx.AsyncClient(timeout=endpoint.timeout_s) as client:
-        for attempt in range(ATTEMPTS):
+        for attempt in range(MAX_ATTEMPTS):
             if attempt:
-                await clock.sleep(PAUSE_S * 2 ** (attempt - 1))
+                await clock.sleep(INITIAL_BACKOFF_S * 2 ** (attempt - 1))
             try:
                 reply = await client.post(
                     f"{endpoint.base_url.rstrip('/')}/chat/completions", json=body, headers=headers
@@ -120,11 +120,11 @@ async def ask(endpoint: Endpoint, messages: list[dict[str, Any]], *, clock: Cloc
             except httpx.HTTPError as error:
                 said = f"{type(error).__name__}: {error}"
                 continue
-            if reply.status_code in BUSY:
+            if reply.status_code in RETRYABLE_STATUS:
                 said = f"status {reply.status_code}"
                 continue
             return _text(endpoint, reply)
-    raise EndpointError(f"{endpoint.base_url} did not answer in {ATTEMPTS} attempts ({said}).")
+    raise EndpointError(f"{endpoint.base_url} did not answer in {MAX_ATTEMPTS} attempts ({said}).")
 
 
 def _text(endpoint: Endpoint, reply: httpx.Response) -> str:
@@ -138,7 +138,7 @@ def _text(endpoint: Endpoint, reply: httpx.Response) -> str:
         ) from error
 
 
-def read_answer(text: str, action_space: str) -> Any:
+def parse_answer(text: str, action_space: str) -> Any:
     """What the codec of the space is given: JSON for `computer_13`, else the text."""
     if action_space != "computer_13":
         return text

@@ -1,6 +1,6 @@
 """The report as a web page of its own: what each step budget came to, side by side, and every trial.
 
-Role: `to_html`. Rule: one file without scripts or anything from elsewhere, readable on a narrow screen and in the dark; what has no verdict
+Role: `to_html`. Rule: one file without scripts or anything from elsewhere, readable on a narrow screen and in the dark; what has masked
 never looks like a 0. Non-goals: numbers (`report`).
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dart_envs.evaluation.report import ALL, INFEASIBLE, Row, Summary, summarise
-from dart_envs.evaluation.run import Trial
+from dart_envs.evaluation.report import ALL, INFEASIBLE, EvaluationSummary, ReportRow, summarise
+from dart_envs.evaluation.run import EvaluationEpisode
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --line: #d9dee5; --ground: #fff; --raised: #f5f7fa; --good: #1a7f37;
@@ -46,20 +46,20 @@ details > summary { cursor: pointer; padding: .35rem 0; }
 """
 
 NOTE = (
-    "Intervals are Wilson's, 95 %, of the share of trials with reward 1. A trial without a verdict (a fault of the farm, an evaluator "
+    "Intervals are Wilson's, 95 %, of the share of episodes with reward 1. A trial without a verdict (a fault of the farm, an evaluator "
     "or an endpoint) counts nowhere, and is run again by the same command."
 )
-NUMBERS = frozenset({"trials", "no verdict", "solved", "mean reward", "budget", "steps", "seconds"})
+NUMBERS = frozenset({"episodes", "masked", "solved", "mean reward", "budget", "steps", "seconds"})
 """Columns of numbers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One step budget (None: each task's own) and its trials."""
+class BudgetReport:
+    """One step budget (None: each task's own) and its episodes."""
 
     budget: int | None
-    trials: Sequence[Trial]
-    planned: int
+    episodes: Sequence[EvaluationEpisode]
+    n_tasks: int
     """How many tasks there are to be run."""
 
     @property
@@ -67,17 +67,17 @@ class Part:
         return "the tasks' own budgets" if self.budget is None else f"{self.budget} steps"
 
 
-def to_html(parts: Sequence[Part], title: str, settings: Mapping[str, Any]) -> str:
+def to_html(parts: Sequence[BudgetReport], title: str, settings: Mapping[str, Any]) -> str:
     """The whole page."""
-    told = [(part, summarise(part.trials)) for part in parts]
+    reports = [(part, summarise(part.episodes)) for part in parts]
     shown = {name: value for name, value in settings.items() if value is not None}
     facts = "".join(
         f"<div><dt>{html.escape(name.replace('_', ' '))}</dt><dd>{html.escape(_plain(value))}</dd></div>"
         for name, value in shown.items()
     )
-    body = [f"<h1>{html.escape(title)}</h1>", f"<dl>{facts}</dl>", _cards(told)]
-    if any(part.trials for part in parts):
-        body += [_domains(told), "<h2>Trials</h2>", _trials(parts)]
+    body = [f"<h1>{html.escape(title)}</h1>", f"<dl>{facts}</dl>", _cards(reports)]
+    if any(part.episodes for part in parts):
+        body += [_domains(reports), "<h2>Episodes</h2>", _episodes_table(parts)]
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -93,34 +93,34 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
-def _cards(told: Sequence[tuple[Part, Summary]]) -> str:
-    return '<div class="cards">' + "".join(_card(part, summary.rows[-1]) for part, summary in told) + "</div>"
+def _cards(reports: Sequence[tuple[BudgetReport, EvaluationSummary]]) -> str:
+    return '<div class="cards">' + "".join(_card(part, summary.rows[-1]) for part, summary in reports) + "</div>"
 
 
-def _card(part: Part, row: Row) -> str:
+def _card(part: BudgetReport, row: ReportRow) -> str:
     lines = [f'<p class="soft">{"At most " if part.budget else "With "}{html.escape(part.name)}</p>']
-    if row.trials:
+    if row.episodes:
         lines += [
-            f"<p><b>{row.solved / row.trials:.1%}</b> solved, {row.solved} of {row.trials}</p>",
+            f"<p><b>{row.solved / row.episodes:.1%}</b> solved, {row.solved} of {row.episodes}</p>",
             _bar(row),
-            f'<p class="soft">95 %: {_interval(row)} · mean reward {_told(row.mean_reward, 3)} · '
-            f"{_told(row.mean_steps, 1)} steps</p>",
+            f'<p class="soft">95 %: {_interval(row)} · mean reward {_format_number(row.mean_reward, 3)} · '
+            f"{_format_number(row.mean_steps, 1)} steps</p>",
         ]
     else:
-        lines.append("<p><b>–</b> no verdict yet</p>")
-    if row.unjudged:
-        lines.append(f'<p class="none">{row.unjudged} without a verdict</p>')
-    missing = part.planned - row.trials - row.unjudged
+        lines.append("<p><b>–</b> masked yet</p>")
+    if row.masked:
+        lines.append(f'<p class="none">{row.masked} without a verdict</p>')
+    missing = part.n_tasks - row.episodes - row.masked
     if missing > 0:
-        lines.append(f'<p class="none">{missing} of {part.planned} tasks not run yet</p>')
+        lines.append(f'<p class="none">{missing} of {part.n_tasks} tasks not run yet</p>')
     return f'<div class="card">{"".join(lines)}</div>'
 
 
-def _bar(row: Row) -> str:
+def _bar(row: ReportRow) -> str:
     """The interval as a stripe and the share as a mark in it."""
-    if row.share_low is None or row.share_high is None:
+    if row.success_rate_low is None or row.success_rate_high is None:
         return ""
-    low, high, share = 100 * row.share_low, 100 * row.share_high, 100 * row.solved / row.trials
+    low, high, share = 100 * row.success_rate_low, 100 * row.success_rate_high, 100 * row.solved / row.episodes
     return (
         f'<div class="bar" role="img" aria-label="{share:.0f} %, between {low:.0f} % and {high:.0f} %">'
         f'<i class="range" style="left:{low:.2f}%;width:{high - low:.2f}%"></i>'
@@ -128,27 +128,29 @@ def _bar(row: Row) -> str:
     )
 
 
-def _interval(row: Row) -> str:
-    if row.share_low is None or row.share_high is None:
+def _interval(row: ReportRow) -> str:
+    if row.success_rate_low is None or row.success_rate_high is None:
         return "–"
-    return f"{row.share_low:.1%} to {row.share_high:.1%}"
+    return f"{row.success_rate_low:.1%} to {row.success_rate_high:.1%}"
 
 
-def _domains(told: Sequence[tuple[Part, Summary]]) -> str:
+def _domains(reports: Sequence[tuple[BudgetReport, EvaluationSummary]]) -> str:
     """A line for each domain; of several budgets their solved shares side by side, and each one's table below."""
-    if len(told) == 1:
-        return f"<h2>Domains</h2>{_table_of(told[0][1])}"
-    names = dict.fromkeys(row.domain for _, summary in told for row in summary.rows if row.domain != ALL)
+    if len(reports) == 1:
+        return f"<h2>Domains</h2>{_table_of(reports[0][1])}"
+    names = dict.fromkeys(row.domain for _, summary in reports for row in summary.rows if row.domain != ALL)
     names = dict.fromkeys(
         [*sorted(name for name in names if name != INFEASIBLE), *(n for n in names if n == INFEASIBLE), ALL]
     )
-    head = "".join(f'<th scope="col">{part.name}</th>' for part, _ in told)
+    head = "".join(f'<th scope="col">{part.name}</th>' for part, _ in reports)
     lines = []
     for name in names:
-        rows = [next((row for row in summary.rows if row.domain == name), None) for _, summary in told]
+        rows = [next((row for row in summary.rows if row.domain == name), None) for _, summary in reports]
         cells = "".join(f"<td>{_share(row)}</td>" for row in rows)
         lines.append(f'<tr{_row_class(name)}><td class="id">{html.escape(_domain(name))}</td>{cells}</tr>')
-    each = "".join(f"<details><summary>{part.name}</summary>{_table_of(summary)}</details>" for part, summary in told)
+    each = "".join(
+        f"<details><summary>{part.name}</summary>{_table_of(summary)}</details>" for part, summary in reports
+    )
     table = f"<thead><tr><th scope='col'>domain</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
     return f'<h2>Domains by step budget</h2><div class="wide"><table>{table}</table></div>{each}'
 
@@ -161,22 +163,22 @@ def _row_class(name: str) -> str:
     return ' class="all"' if name == ALL else ""
 
 
-def _share(row: Row | None) -> str:
-    if row is None or not row.trials:
-        return '<span class="none">no verdict</span>' if row is not None and row.unjudged else "–"
-    return f'{row.solved / row.trials:.1%} <span class="soft">({row.solved}/{row.trials})</span>{_bar(row)}'
+def _share(row: ReportRow | None) -> str:
+    if row is None or not row.episodes:
+        return '<span class="none">masked</span>' if row is not None and row.masked else "–"
+    return f'{row.solved / row.episodes:.1%} <span class="soft">({row.solved}/{row.episodes})</span>{_bar(row)}'
 
 
-def _table_of(summary: Summary) -> str:
-    names = ("domain", "trials", "no verdict", "solved", "95 % interval", "mean reward", "steps", "seconds")
+def _table_of(summary: EvaluationSummary) -> str:
+    names = ("domain", "episodes", "masked", "solved", "95 % interval", "mean reward", "steps", "seconds")
     head = "".join(f'<th scope="col"{_aligned(name)}>{name}</th>' for name in names)
     lines = []
     for row in summary.rows:
-        solved = f"{row.solved} ({row.solved / row.trials:.1%})" if row.trials else "–"
-        unjudged = f'<span class="none">{row.unjudged}</span>' if row.unjudged else "0"
+        solved = f"{row.solved} ({row.solved / row.episodes:.1%})" if row.episodes else "–"
+        masked = f'<span class="none">{row.masked}</span>' if row.masked else "0"
         numbers = (
-            str(row.trials), unjudged, solved, _interval(row) + _bar(row), _told(row.mean_reward, 3), _told(row.mean_steps, 1),
-            _told(row.mean_seconds, 1),
+            str(row.episodes), masked, solved, _interval(row) + _bar(row), _format_number(row.mean_reward, 3), _format_number(row.mean_steps, 1),
+            _format_number(row.mean_duration_s, 1),
         )  # fmt: skip
         cells = "".join(f"<td{_aligned(name)}>{cell}</td>" for name, cell in zip(names[1:], numbers, strict=True))
         lines.append(f'<tr{_row_class(row.domain)}><td class="id">{html.escape(_domain(row.domain))}</td>{cells}</tr>')
@@ -188,20 +190,22 @@ def _aligned(column: str) -> str:
     return ' class="n"' if column in NUMBERS else ""
 
 
-def _told(value: float | None, digits: int) -> str:
+def _format_number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def _trials(parts: Sequence[Part]) -> str:
+def _episodes_table(parts: Sequence[BudgetReport]) -> str:
     """Every task, with its trial in each budget; those that were not solved first."""
-    by_part = [{trial.task_id: trial for trial in part.trials} for part in parts]
-    tasks = sorted({task_id for trials in by_part for task_id in trials}, key=lambda one: (_merit(one, by_part), one))
+    by_part = [{trial.task_id: trial for trial in part.episodes} for part in parts]
+    tasks = sorted(
+        {task_id for episodes in by_part for task_id in episodes}, key=lambda one: (_worst_reward(one, by_part), one)
+    )
     several = len(parts) > 1
     names = [*(["budget"] if several else []), "reward", "end", "steps", "seconds", "cause"]
     head = "".join(f'<th scope="col"{_aligned(name)}>{name}</th>' for name in names)
     lines = []
     for task_id in tasks:
-        runs = [(part, trials[task_id]) for part, trials in zip(parts, by_part, strict=True) if task_id in trials]
+        runs = [(part, episodes[task_id]) for part, episodes in zip(parts, by_part, strict=True) if task_id in episodes]
         for index, (part, trial) in enumerate(runs):
             span = f' rowspan="{len(runs)}"' if len(runs) > 1 else ""
             first = f'<td class="id"{span}>{html.escape(task_id)}</td>' if index == 0 else ""
@@ -213,19 +217,19 @@ def _trials(parts: Sequence[Part]) -> str:
     return f'<p class="soft">What was not solved comes first.</p><div class="wide"><table>{table}</table></div>'
 
 
-def _merit(task_id: str, by_part: Iterable[Mapping[str, Trial]]) -> float:
-    rewards = [trials[task_id].reward for trials in by_part if task_id in trials]
+def _worst_reward(task_id: str, by_part: Iterable[Mapping[str, EvaluationEpisode]]) -> float:
+    rewards = [episodes[task_id].reward for episodes in by_part if task_id in episodes]
     return min(-1.0 if reward is None else reward for reward in rewards)
 
 
-def _cells(trial: Trial) -> str:
+def _cells(trial: EvaluationEpisode) -> str:
     if trial.reward is None:
-        reward = '<span class="none">no verdict</span>'
+        reward = '<span class="none">masked</span>'
     else:
         reward = f'<span class="solved">{trial.reward:g}</span>' if trial.reward == 1.0 else f"{trial.reward:g}"
-    refused = f", {trial.refused} refused" if trial.refused else ""
+    refused = f", {trial.rejected_actions} refused" if trial.rejected_actions else ""
     return (
         f"<td>{reward}</td><td>{html.escape(trial.end)}{' (infeasible task)' if trial.infeasible else ''}</td>"
-        f"<td{_aligned('steps')}>{trial.steps}{refused}</td><td{_aligned('seconds')}>{trial.seconds:.1f}</td>"
+        f"<td{_aligned('steps')}>{trial.steps}{refused}</td><td{_aligned('seconds')}>{trial.duration_s:.1f}</td>"
         f'<td class="cause">{html.escape(trial.cause or "")}</td>'
     )

@@ -1,6 +1,6 @@
 """Who acts in a trial: the oracle, nobody, a die, or a callable of the user's.
 
-    def act(seen: Seen) -> action        # or: async def; a class or factory without arguments gives a fresh one per episode
+    def act(seen: PolicyInput) -> action        # or: async def; a class or factory without arguments gives a fresh one per episode
 
 Role: `make_policy` by name. Rule: an action is whatever the chosen action space takes; a policy never sees the task beyond its instruction.
 Only the oracle does, and is for checks. Policies of other packages come in by the entry point group `dart_envs.policies`.
@@ -27,7 +27,7 @@ ENTRY_POINT_GROUP = "dart_envs.policies"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PolicyInput:
     """What a policy may know at a step. `steps`: actions taken so far; `budget`: how many there may be."""
 
     observation: Observation
@@ -35,15 +35,15 @@ class Seen:
     budget: int
 
 
-Act = Callable[[Seen], Awaitable[Any]]
+EpisodePolicy = Callable[[PolicyInput], Awaitable[Any]]
 """One episode's policy: an action for what is seen. What it raises is its own failure, but for `DartEnvError`s."""
 
-Policy = Callable[[AsyncDesktopEnv, ActionCodec, np.random.Generator], Act]
+EpisodePolicyFactory = Callable[[AsyncDesktopEnv, ActionCodec, np.random.Generator], EpisodePolicy]
 """Makes the policy of an episode that has just been reset."""
 
 
-def _oracle(env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Act:
-    async def act(seen: Seen) -> Any:
+def _oracle(env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> EpisodePolicy:
+    async def act(seen: PolicyInput) -> Any:
         if env.task is None or env.lease is None:
             raise DartEnvError("The desktop was lost.")
         actions = await env.task.oracle(env.lease, step=seen.steps)
@@ -52,47 +52,47 @@ def _oracle(env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator
     return act
 
 
-def _noop(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Act:
-    async def act(_seen: Seen) -> Any:
+def _noop(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> EpisodePolicy:
+    async def act(_seen: PolicyInput) -> Any:
         return Action(ActionType.DONE)
 
     return act
 
 
-def _fail(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Act:
-    async def act(_seen: Seen) -> Any:
+def _fail(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> EpisodePolicy:
+    async def act(_seen: PolicyInput) -> Any:
         return Action(ActionType.FAIL)
 
     return act
 
 
-def _random(_env: AsyncDesktopEnv, codec: ActionCodec, rng: np.random.Generator) -> Act:
+def _random(_env: AsyncDesktopEnv, codec: ActionCodec, rng: np.random.Generator) -> EpisodePolicy:
     codec.space.seed(int(rng.integers(2**31)))
 
-    async def act(_seen: Seen) -> Any:
+    async def act(_seen: PolicyInput) -> Any:
         return codec.space.sample()
 
     return act
 
 
 class EndpointError(DartEnvError):
-    """The service that a policy asks gave no answer: no verdict about the policy."""
+    """The service that a policy asks gave no answer: masked about the policy."""
 
 
-BUILT_IN: dict[str, Policy] = {"oracle": _oracle, "noop": _noop, "fail": _fail, "random": _random}
+BUILTIN_POLICIES: dict[str, EpisodePolicyFactory] = {"oracle": _oracle, "noop": _noop, "fail": _fail, "random": _random}
 """`noop` says DONE at once, `fail` says FAIL at once, `random` samples the action space."""
 
 
-def make_policy(name: str) -> Policy:
+def make_policy(name: str) -> EpisodePolicyFactory:
     """A built-in policy, one of an entry point, or `module:attribute`. Raises `ValueError` with the cure."""
-    if name in BUILT_IN:
-        return BUILT_IN[name]
+    if name in BUILTIN_POLICIES:
+        return BUILTIN_POLICIES[name]
     found = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
     if name in found:
-        return _of_callable(found[name].load())
+        return _policy_from_callable(found[name].load())
     module, colon, attribute = name.partition(":")
     if not colon:
-        known = ", ".join([*BUILT_IN, *sorted(found)])
+        known = ", ".join([*BUILTIN_POLICIES, *sorted(found)])
         raise ValueError(f"there is no policy {name!r}; there are {known}, or write module:callable")
     try:
         made = importlib.import_module(module)
@@ -102,17 +102,17 @@ def make_policy(name: str) -> Policy:
         raise ValueError(f"{name} cannot be imported: {error}") from error
     if not callable(made):
         raise ValueError(f"{name} is not callable")
-    return _of_callable(made)
+    return _policy_from_callable(made)
 
 
-def _of_callable(given: Any) -> Policy:
+def _policy_from_callable(given: Any) -> EpisodePolicyFactory:
     """A function of what is seen, or a class or factory that makes one for each episode."""
 
-    def make(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> Act:
+    def make(_env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator) -> EpisodePolicy:
         takes_nothing = inspect.isclass(given) or not inspect.signature(given).parameters
         chosen = given() if takes_nothing else given
 
-        async def act(seen: Seen) -> Any:
+        async def act(seen: PolicyInput) -> Any:
             answer = chosen(seen)
             return await answer if inspect.isawaitable(answer) else answer
 

@@ -1,7 +1,7 @@
-"""What trials come to: a row for each domain, with 95 % intervals; infeasible tasks and trials without a verdict apart.
+"""What episodes come to: a row for each domain, with 95 % intervals; infeasible tasks and episodes without a verdict apart.
 
 Role: `summarise`, and its text. Rule: a mean counts verdicts only; what has none is told beside it, never as 0. The interval is
-Wilson's, z = 1.96, for the share of trials with reward 1 (E. B. Wilson, 1927). Non-goals: running (`run`), the web page (`page`).
+Wilson's, z = 1.96, for the share of episodes with reward 1 (E. B. Wilson, 1927). Non-goals: running (`run`), the web page (`page`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dart_envs.evaluation.run import Trial
+from dart_envs.evaluation.run import EvaluationEpisode
 
 Z = 1.96
 INFEASIBLE = "(infeasible)"
@@ -19,45 +19,45 @@ ALL = "(all)"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One line. `trials` have a verdict, `unjudged` have none. Shares and rewards in [0, 1]; None where there is no trial."""
+class ReportRow:
+    """One line. `episodes` have a verdict, `masked` have none. Shares and rewards in [0, 1]; None where there is no trial."""
 
     domain: str
-    trials: int
-    unjudged: int
+    episodes: int
+    masked: int
     solved: int
     mean_reward: float | None
-    share_low: float | None
-    share_high: float | None
+    success_rate_low: float | None
+    success_rate_high: float | None
     mean_steps: float | None
-    mean_seconds: float | None
+    mean_duration_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class EvaluationSummary:
     """Rows by domain, the infeasible tasks' row if there are any, and all together."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ReportRow, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {"rows": [asdict(row) for row in self.rows]}
 
 
-def wilson(successes: int, trials: int) -> tuple[float, float] | None:
-    """The 95 % interval of a share; None without trials."""
-    if trials == 0:
+def wilson(successes: int, episodes: int) -> tuple[float, float] | None:
+    """The 95 % interval of a share; None without episodes."""
+    if episodes == 0:
         return None
-    share = successes / trials
-    centre = share + Z * Z / (2 * trials)
-    half = Z * math.sqrt(share * (1 - share) / trials + Z * Z / (4 * trials * trials))
-    scale = 1 + Z * Z / trials
+    share = successes / episodes
+    centre = share + Z * Z / (2 * episodes)
+    half = Z * math.sqrt(share * (1 - share) / episodes + Z * Z / (4 * episodes * episodes))
+    scale = 1 + Z * Z / episodes
     return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
-def summarise(trials: Iterable[Trial]) -> Summary:
+def summarise(episodes: Iterable[EvaluationEpisode]) -> EvaluationSummary:
     """Rows of feasible tasks by domain in order of name, infeasible ones apart, then all."""
-    everything = list(trials)
+    everything = list(episodes)
     feasible = [trial for trial in everything if not trial.infeasible]
     rows = [
         _row(name, [one for one in feasible if one.domain == name]) for name in sorted({t.domain for t in feasible})
@@ -65,24 +65,24 @@ def summarise(trials: Iterable[Trial]) -> Summary:
     infeasible = [trial for trial in everything if trial.infeasible]
     if infeasible:
         rows.append(_row(INFEASIBLE, infeasible))
-    return Summary((*rows, _row(ALL, everything)))
+    return EvaluationSummary((*rows, _row(ALL, everything)))
 
 
-def _row(domain: str, trials: Sequence[Trial]) -> Row:
-    judged = [trial for trial in trials if trial.reward is not None]
+def _row(domain: str, episodes: Sequence[EvaluationEpisode]) -> ReportRow:
+    judged = [trial for trial in episodes if trial.reward is not None]
     rewards = [float(trial.reward or 0.0) for trial in judged]
     solved = sum(reward == 1.0 for reward in rewards)
     interval = wilson(solved, len(judged)) or (None, None)
-    return Row(
+    return ReportRow(
         domain,
         len(judged),
-        len(trials) - len(judged),
+        len(episodes) - len(judged),
         solved,
         _mean(rewards),
         interval[0],
         interval[1],
         _mean([trial.steps for trial in judged]),
-        _mean([trial.seconds for trial in judged]),
+        _mean([trial.duration_s for trial in judged]),
     )
 
 
@@ -90,29 +90,31 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-HEADER = ("domain", "trials", "no verdict", "solved", "mean reward", "95 % interval", "steps", "seconds")
+HEADER = ("domain", "episodes", "masked", "solved", "mean reward", "95 % interval", "steps", "seconds")
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    def told(value: float | None, form: str) -> str:
+def _cells(row: ReportRow) -> tuple[str, ...]:
+    def format_number(value: float | None, form: str) -> str:
         return "-" if value is None else format(value, form)
 
     interval = (
-        "-" if row.share_low is None or row.share_high is None else f"{row.share_low:.1%} to {row.share_high:.1%}"
+        "-"
+        if row.success_rate_low is None or row.success_rate_high is None
+        else f"{row.success_rate_low:.1%} to {row.success_rate_high:.1%}"
     )
     return (
         row.domain,
-        str(row.trials),
-        str(row.unjudged),
-        f"{row.solved} ({row.solved / row.trials:.1%})" if row.trials else "-",
-        told(row.mean_reward, ".3f"),
+        str(row.episodes),
+        str(row.masked),
+        f"{row.solved} ({row.solved / row.episodes:.1%})" if row.episodes else "-",
+        format_number(row.mean_reward, ".3f"),
         interval,
-        told(row.mean_steps, ".1f"),
-        told(row.mean_seconds, ".1f"),
+        format_number(row.mean_steps, ".1f"),
+        format_number(row.mean_duration_s, ".1f"),
     )
 
 
-def to_text(summary: Summary) -> str:
+def to_text(summary: EvaluationSummary) -> str:
     """A table for the terminal."""
     lines = [HEADER, *(_cells(row) for row in summary.rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]

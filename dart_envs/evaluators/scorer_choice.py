@@ -1,4 +1,4 @@
-"""Which scorer judges a task: our own light metrics or OSWorld's own evaluators.
+"""Which scorer judges a task: the builtin light metrics or OSWorld's own evaluators.
 
 Role: `Scorer`, `decide`. Rule: decided by names alone, before a desktop is touched; what cannot be served is one sentence with the cure.
 Non-goals: judging (`dart_envs.evaluators.verdict`, `dart_envs.scorer.osworld`).
@@ -32,10 +32,10 @@ class Scorer(StrEnum):
     """Who judges."""
 
     AUTO = "auto"
-    """For tasks of ours: our own metrics, where they serve everything. For OSWorld's task files: our own where they are proven equal to
+    """For tasks of ours: the builtin metrics, where they serve everything. For OSWorld's task files: our own where they are proven equal to
     OSWorld's for every function and getter, else OSWorld's."""
-    OWN = "own"
-    OFFICIAL = "official"
+    BUILTIN = "builtin"
+    OSWORLD = "osworld"
 
 
 def scorer_named(name: str | None) -> Scorer:
@@ -45,7 +45,7 @@ def scorer_named(name: str | None) -> Scorer:
         return Scorer(said)
     except ValueError:
         source = "a scorer" if name else SCORER_VARIABLE
-        raise EvaluatorError(f"{source} is auto, own or official, not {said!r}.") from None
+        raise EvaluatorError(f"{source} is auto, builtin or osworld, not {said!r}.") from None
 
 
 def getters_of(evaluator: EvaluatorLike) -> set[str]:
@@ -54,12 +54,12 @@ def getters_of(evaluator: EvaluatorLike) -> set[str]:
 
 
 def unserved_by_own(evaluator: EvaluatorLike) -> list[str]:
-    """What our own metrics and getters lack, in words."""
+    """What the builtin metrics and getters lack, in words."""
     return _lacking(evaluator, set(METRICS), set(GETTERS))
 
 
 def unserved_by_official(evaluator: EvaluatorLike) -> list[str]:
-    """What the official scorer lacks, whatever is installed, in words."""
+    """What OSWorld's scorer lacks, whatever is installed, in words."""
     return _lacking(evaluator, OFFICIAL_METRICS, OFFICIAL_GETTERS)
 
 
@@ -72,7 +72,7 @@ def _lacking(
 
 
 def proven_equal(evaluator: EvaluatorLike) -> bool:
-    """Whether our own metrics judge all of an evaluator just as OSWorld's do; options make another metric of one."""
+    """Whether the builtin metrics judge all of an evaluator just as OSWorld's do; options make another metric of one."""
     return (
         set(evaluator.functions) <= set(OSWORLD)
         and getters_of(evaluator) <= OSWORLD_GETTERS
@@ -83,15 +83,15 @@ def proven_equal(evaluator: EvaluatorLike) -> bool:
 
 def unserved(evaluator: EvaluatorLike) -> list[str]:
     """What neither scorer has, in words; empty when one of them serves the whole evaluator."""
-    own, official = unserved_by_own(evaluator), unserved_by_official(evaluator)
-    if not own or not official:
+    builtin, osworld = unserved_by_own(evaluator), unserved_by_official(evaluator)
+    if not builtin or not osworld:
         return []
-    neither = [name for name in own if name in official]
-    return neither or [f"one scorer that has both {own[0]} and {official[0]}"]
+    neither = [name for name in builtin if name in osworld]
+    return neither or [f"one scorer that has both {builtin[0]} and {osworld[0]}"]
 
 
 def packages_needed(evaluator: EvaluatorLike) -> set[str]:
-    """Names on PyPI of the rare packages that an evaluator needs of the official scorer."""
+    """Names on PyPI of the rare packages that an evaluator needs of OSWorld's scorer."""
     packages = {package for name in evaluator.functions for package in PACKAGES_OF_METRIC.get(name, ())}
     return packages | {package for name in getters_of(evaluator) for package in PACKAGES_OF_GETTER.get(name, ())}
 
@@ -101,27 +101,27 @@ def decide(evaluator: EvaluatorLike, scorer: Scorer, *, as_osworld: bool = False
 
     Raises EvaluatorError, with the cure, where the one that is asked for cannot judge this evaluator.
     """
-    own, official = unserved_by_own(evaluator), unserved_by_official(evaluator)
+    builtin, osworld = unserved_by_own(evaluator), unserved_by_official(evaluator)
     neither = unserved(evaluator)
     if neither and scorer is Scorer.AUTO:
-        raise EvaluatorError(f"Neither our own metrics nor OSWorld's official scorer have {', '.join(neither)}.")
+        raise EvaluatorError(f"Neither the builtin metrics nor OSWorld's scorer have {', '.join(neither)}.")
     if scorer is Scorer.AUTO:
-        ours = not own and (not as_osworld or bool(official) or proven_equal(evaluator))
-        scorer = Scorer.OWN if ours else Scorer.OFFICIAL
-    if scorer is Scorer.OWN:
-        if own:
+        ours = not builtin and (not as_osworld or bool(osworld) or proven_equal(evaluator))
+        scorer = Scorer.BUILTIN if ours else Scorer.OSWORLD
+    if scorer is Scorer.BUILTIN:
+        if builtin:
             raise EvaluatorError(
-                f"Our own metrics have no {', no '.join(own)}; set {SCORER_VARIABLE}=auto or official."
+                f"Our builtin metrics have no {', no '.join(builtin)}; set {SCORER_VARIABLE}=auto or osworld."
             )
-        return Scorer.OWN
-    if official:
-        raise EvaluatorError(f"OSWorld's official scorer has no {', no '.join(official)}.")
+        return Scorer.BUILTIN
+    if osworld:
+        raise EvaluatorError(f"OSWorld's scorer has no {', no '.join(osworld)}.")
     check_installed(evaluator)
-    return Scorer.OFFICIAL
+    return Scorer.OSWORLD
 
 
 def check_installed(evaluator: EvaluatorLike) -> None:
-    """Raise EvaluatorError, with the command, where the official scorer, or a package that it needs for this, is not installed."""
+    """Raise EvaluatorError, with the command, where OSWorld's scorer, or a package that it needs for this, is not installed."""
     record = paths.installed()
     extras = {paths.EXTRA_OF_PACKAGE[package] for package in packages_needed(evaluator)}
     lacking = sorted(extras - set(record.extras if record else ()))
@@ -129,12 +129,12 @@ def check_installed(evaluator: EvaluatorLike) -> None:
         option = f" --with {','.join(lacking)}" if lacking else ""
         what = "the extra " + " and ".join(lacking) + " of it" if record else "it"
         raise EvaluatorError(
-            f"This task is judged by OSWorld's official scorer, and {what} is not installed."
+            f"This task is judged by OSWorld's scorer, and {what} is not installed."
             f" Run `dart-envs scorer install{option}`."
         )
     running = sorted(set(evaluator.functions) & RUNNING_CODE)
     if running and os.environ.get(RUN_CODE_VARIABLE) != "1":
         raise EvaluatorError(
-            f"The official metric {running[0]} runs a program that the policy wrote on this machine, with this user's rights;"
+            f"The osworld metric {running[0]} runs a program that the policy wrote on this machine, with this user's rights;"
             f" set {RUN_CODE_VARIABLE}=1 where that is acceptable."
         )

@@ -33,8 +33,8 @@ async def evaluate(
 ) -> Outcome:
     """Judge a desktop. end: how the episode ended, where that is known; saying FAIL is right exactly for infeasible tasks.
 
-    scorer: `auto`, `own` or `official`; None: what `DART_SCORER` says. as_osworld: the task is
-    OSWorld's, so that functions mean what they mean there. task_id: whose files the official scorer asks the asset cache for.
+    scorer: `auto`, `builtin` or `osworld`; None: what `DART_SCORER` says. as_osworld: the task is
+    OSWorld's, so that functions mean what they mean there. task_id: whose files the osworld scorer asks the asset cache for.
     Raises EvaluatorError when a function, getter or rule is wrong or a scorer is missing, and `DesktopError` when the desktop is lost.
     """
     if INFEASIBLE in evaluator.functions:
@@ -46,7 +46,7 @@ async def evaluate(
     try:
         kept: dict[str, str] = {}
         notes = await run_steps(desktop, evaluator.postconfig, clock=clock, lenient=True, kept=kept, task_id=task_id)
-        if judged_by is Scorer.OFFICIAL:
+        if judged_by is Scorer.OSWORLD:
             outcome = await osworld.judge(desktop, evaluator, kept=kept, task_id=task_id)
         else:
             outcome = await _judge(Probe(desktop, clock, kept), evaluator, metrics)

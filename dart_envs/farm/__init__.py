@@ -8,33 +8,31 @@ Same names, arguments and errors (`dart_envs.errors`); docs/clients.md has the t
 
 from __future__ import annotations
 
-from dart_envs.farm.base import FarmLike, GuestReply, LeaseLike
+from dart_envs.farm.base import FarmLike, GuestResponse, LeaseLike
 from dart_envs.farm.claims import AsyncClaim
-from dart_envs.farm.client import AsyncFarm, AsyncFarmClient
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
-from dart_envs.farm.retry import Retries
-from dart_envs.farm.sync import Claim, Farm, FarmClient
+from dart_envs.farm.retry import RetryPolicy
+from dart_envs.farm.sync import Claim, FarmClient
 from dart_envs.farm.sync_lease import Lease
 
 __all__ = [
     "AsyncClaim",
-    "AsyncFarm",
     "AsyncFarmClient",
     "AsyncLease",
     "Claim",
-    "Farm",
     "FarmClient",
     "FarmLike",
-    "GuestReply",
+    "GuestResponse",
     "Lease",
     "LeaseLike",
-    "Retries",
+    "RetryPolicy",
     "connect",
     "connect_async",
 ]
 
 
-def connect(url: str | None = None, api_key: str | None = None, *, retries: Retries | None = None) -> FarmClient:
+def connect(url: str | None = None, api_key: str | None = None, *, retries: RetryPolicy | None = None) -> FarmClient:
     """Connect to the farm at `url`, at `DART_FARM_URL`, or to this user's embedded farm, which is started on demand.
 
     `api_key` falls back to `DART_API_KEY`, then to the key file beside a Unix socket. Raises `FarmError`.
@@ -43,7 +41,7 @@ def connect(url: str | None = None, api_key: str | None = None, *, retries: Retr
 
 
 async def connect_async(
-    url: str | None = None, api_key: str | None = None, *, retries: Retries | None = None
+    url: str | None = None, api_key: str | None = None, *, retries: RetryPolicy | None = None
 ) -> AsyncFarmClient:
     """The same for async code."""
     return await AsyncFarmClient.connect(url, api_key, retries=retries)

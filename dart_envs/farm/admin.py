@@ -1,7 +1,7 @@
 """An administrator's work: keys, pools, desktops, draining.
 
 Role: `FarmAdmin`, a part of `AsyncFarmClient`. Rule: one method per route, typed answers; a key that may not do it gets
-`Forbidden`. What means the same when it comes twice is repeated while the farm is away for a moment; the making of a key is
+`ForbiddenError`. What means the same when it comes twice is repeated while the farm is away for a moment; the making of a key is
 not. Non-goals: what all keys may do (`views`, `client`).
 """
 
@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from dart_envs.farm.retry import repeated
-from dart_envs.farm.views import FarmViews
+from dart_envs.farm.retry import call_with_retries
+from dart_envs.farm.views import FarmReader
 from dart_server.wire import (
     DesktopView,
     FarmView,
@@ -31,11 +31,13 @@ _KEYS = TypeAdapter(list[KeyView])
 _POOLS = TypeAdapter(list[PoolView])
 
 
-class FarmAdmin(FarmViews):
+class FarmAdmin(FarmReader):
     """What needs a key of scope `admin`; looking at pools does not."""
 
     async def _change(self, method: str, path: str, body: WireModel | None = None) -> bytes:
-        return await repeated(lambda: self._transport.call(method, path, body=body), self._retries, self._clock)
+        return await call_with_retries(
+            lambda: self._transport.call(method, path, body=body), self._retries, self._clock
+        )
 
     # Keys.
 
@@ -78,7 +80,7 @@ class FarmAdmin(FarmViews):
         return _POOLS.validate_json(await self._read("/v1/pools"))
 
     async def pool(self, name: str) -> PoolView:
-        """One pool. Raises `NotFound`."""
+        """One pool. Raises `NotFoundError`."""
         return PoolView.model_validate_json(await self._read(f"/v1/pools/{quote(name, safe='')}"))
 
     async def set_pool(self, name: str, spec: PoolSpec) -> PoolView:

@@ -27,7 +27,7 @@ from dart_server.wire import (
 
 
 @dataclass(frozen=True, slots=True)
-class GuestReply:
+class GuestResponse:
     """Answer of one of the guest agent's own routes, passed through unchanged."""
 
     status: int
@@ -89,7 +89,7 @@ class LeaseLike(Desktop, Protocol):
         json: object | None = None,
         content: bytes | None = None,
         timeout_s: float = 60.0,
-    ) -> GuestReply:
+    ) -> GuestResponse:
         """One of the guest agent's OSWorld routes."""
         ...
 

@@ -23,7 +23,7 @@ from dart_server.wire.messages import Connect, HandshakeRefused, MessageSocket, 
 HEADER_PREFIX_NBYTES = 4
 
 
-class ChannelClosed(DartEnvError):
+class ChannelClosedError(DartEnvError):
     """The connection ended; `sent` says whether the request may have reached the desktop."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
@@ -46,7 +46,7 @@ def split_frame(message: bytes | bytearray) -> tuple[dict[str, Any], memoryview]
     return header, payload
 
 
-async def open_messages(transport: Transport, path: str, headers: Mapping[str, str]) -> MessageSocket:
+async def open_message_socket(transport: Transport, path: str, headers: Mapping[str, str]) -> MessageSocket:
     """Open the channel's connection to the farm. Raises `FarmError`, or what the refusal's envelope says."""
     address = transport.address
     parts = urlsplit(address.base_url)
@@ -72,15 +72,15 @@ async def open_messages(transport: Transport, path: str, headers: Mapping[str, s
         raise transport.unreachable(error) from error
 
 
-class Channel:
+class LeaseChannel:
     """An open channel. Requests may overlap; each gets the answer that carries its own `seq`."""
 
     def __init__(self, socket: MessageSocket) -> None:
         self._socket = socket
         self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], memoryview]]] = {}
-        self._drafts: dict[int, memoryview] = {}
+        self._early_images: dict[int, memoryview] = {}
         """Pictures that came ahead of their frames, by `seq`."""
-        self._closed: ChannelClosed | None = None
+        self._closed: ChannelClosedError | None = None
         self._reader = asyncio.create_task(self._read(), name="dart-channel-reader")
 
     @property
@@ -91,10 +91,10 @@ class Channel:
     async def request(self, request: StepRequest, timeout_s: float) -> tuple[dict[str, Any], memoryview]:
         """Send one request and wait for its own answer: the frame's header and payload.
 
-        Raises `ChannelClosed`, or `FarmError` with code `timeout`.
+        Raises `ChannelClosedError`, or `FarmError` with code `timeout`.
         """
         if self._closed is not None:
-            raise ChannelClosed(str(self._closed), sent=False)
+            raise ChannelClosedError(str(self._closed), sent=False)
         answer: asyncio.Future[tuple[dict[str, Any], memoryview]] = asyncio.get_running_loop().create_future()
         self._waiting[request.seq] = answer
         try:
@@ -102,13 +102,13 @@ class Channel:
                 try:
                     self._socket.send(request.model_dump_json())
                 except SocketClosed as closed:
-                    raise ChannelClosed(f"The channel to the desktop closed ({closed}).", sent=False) from closed
+                    raise ChannelClosedError(f"The channel to the desktop closed ({closed}).", sent=False) from closed
                 return await answer
         except TimeoutError as error:
             raise FarmError(f"The desktop did not answer within {timeout_s:.0f} s.", code="timeout") from error
         finally:
             self._waiting.pop(request.seq, None)
-            self._drafts.pop(request.seq, None)
+            self._early_images.pop(request.seq, None)
             if answer.done() and not answer.cancelled():
                 answer.exception()
 
@@ -131,20 +131,20 @@ class Channel:
         if not isinstance(seq, int) or answer is None or answer.done():
             return
         if header.get("draft"):
-            self._drafts[seq] = payload
+            self._early_images[seq] = payload
         elif header.get("early"):
-            answer.set_result((header, self._drafts.pop(seq, payload)))
+            answer.set_result((header, self._early_images.pop(seq, payload)))
         else:
             answer.set_result((header, payload))
 
     def _fail(self, reason: str) -> None:
-        self._closed = ChannelClosed(reason, sent=True)
+        self._closed = ChannelClosedError(reason, sent=True)
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(ChannelClosed(reason, sent=True))
+                answer.set_exception(ChannelClosedError(reason, sent=True))
 
     async def aclose(self) -> None:
-        """Close the connection; whoever waits gets `ChannelClosed`. Idempotent."""
+        """Close the connection; whoever waits gets `ChannelClosedError`. Idempotent."""
         if self._closed is None:
             self._fail("The channel was closed by this client.")
         await self._socket.aclose()

@@ -17,33 +17,33 @@ from pydantic import ValidationError
 
 from dart_envs.clock import Clock
 from dart_envs.errors import (
-    REFUSALS,
-    ClaimCancelled,
+    ERROR_CLASSES,
+    ClaimCancelledError,
     DartEnvError,
     FarmError,
-    FarmTimeout,
-    NoCapacity,
-    NotFound,
-    Unreachable,
+    FarmTimeoutError,
+    FarmUnreachableError,
+    NoCapacityError,
+    NotFoundError,
 )
 from dart_envs.farm.lease import AsyncLease
-from dart_envs.farm.retry import Retries, repeated
+from dart_envs.farm.retry import RetryPolicy, call_with_retries
 from dart_envs.farm.transport import REPLY_GRACE_S, Transport, error_from_envelope
-from dart_server.wire import ClaimState, ClaimView, ErrorBody, Lease
+from dart_server.wire import ClaimState, ClaimView, ErrorBody, LeaseGrant
 
 log = logging.getLogger(__name__)
 
-POLL_S = 20.0
+LONG_POLL_S = 20.0
 """How long one long poll waits at the farm."""
-QUIET_S = 45.0
+STREAM_IDLE_TIMEOUT_S = 45.0
 """A stream of events that tells nothing for so long is taken for dead."""
-OUTAGE_S = 60.0
+OUTAGE_TIMEOUT_S = 60.0
 """A farm that cannot be reached for longer than this is given up."""
-OUTAGE_PAUSE_S = 0.5
+OUTAGE_BACKOFF_S = 0.5
 
-Progress = Callable[[ClaimView], object]
-Hold = Callable[[Lease], AsyncLease]
-Again = Callable[[], Awaitable[bytes]]
+ProgressCallback = Callable[[ClaimView], object]
+LeaseFactory = Callable[[LeaseGrant], AsyncLease]
+ResubmitClaim = Callable[[], Awaitable[bytes]]
 """Makes the claim once more, under its client request id: a farm that was started again does not know those that waited."""
 
 
@@ -54,18 +54,18 @@ class AsyncClaim:
         self,
         transport: Transport,
         view: ClaimView,
-        hold: Hold,
+        hold: LeaseFactory,
         clock: Clock,
-        retries: Retries,
+        retries: RetryPolicy,
         *,
-        again: Again | None = None,
+        resubmit: ResubmitClaim | None = None,
     ) -> None:
         self._transport = transport
         self._view = view
-        self._hold = hold
+        self._open_lease = hold
         self._clock = clock
         self._retries = retries
-        self._again = again
+        self._resubmit = resubmit
         self._leases: list[AsyncLease] | None = None
 
     @property
@@ -87,7 +87,7 @@ class AsyncClaim:
         return self._view.position
 
     @property
-    def settled(self) -> bool:
+    def finished(self) -> bool:
         """Nothing of it is left to give back: it ended without desktops, or they were taken over as leases."""
         return self._leases is not None or self._view.state not in (ClaimState.WAITING, ClaimState.GRANTED)
 
@@ -109,34 +109,36 @@ class AsyncClaim:
                             told = view
                             yield view
             else:
-                view = await self._poll(POLL_S)
+                view = await self._poll(LONG_POLL_S)
                 if _differs(view, told):
                     told = view
                     yield view
 
-    async def wait(self, timeout_s: float | None = None, *, on_progress: Progress | None = None) -> list[AsyncLease]:
+    async def wait(
+        self, timeout_s: float | None = None, *, on_progress: ProgressCallback | None = None
+    ) -> list[AsyncLease]:
         """The leases, once they are granted; their heartbeats start at once.
 
-        `on_progress` is called with each change. Raises `NoCapacity` when the claim's deadline passed, `ClaimCancelled`, the
-        class of a refusal's code, or after `timeout_s` seconds `FarmTimeout`: then the claim goes on waiting, and `wait` may be
+        `on_progress` is called with each change. Raises `NoCapacityError` when the claim's deadline passed, `ClaimCancelledError`, the
+        class of a refusal's code, or after `timeout_s` seconds `FarmTimeoutError`: then the claim goes on waiting, and `wait` may be
         called again.
         """
         try:
             async with asyncio.timeout(timeout_s):
-                await self._ended(on_progress)
+                await self._wait_until_finished(on_progress)
         except TimeoutError:
-            raise FarmTimeout(
+            raise FarmTimeoutError(
                 f"The claim {self.claim_id} still waits after {timeout_s:g} s, at position {self.position}.",
                 code="timeout",
                 hint="Wait again, or cancel it.",
             ) from None
         if self._view.state is not ClaimState.GRANTED:
-            raise self._why()
+            raise self._failure()
         if self._leases is None:
-            self._leases = [self._hold(lease) for lease in self._view.leases]
+            self._leases = [self._open_lease(lease) for lease in self._view.leases]
         return list(self._leases)
 
-    async def _ended(self, on_progress: Progress | None) -> None:
+    async def _wait_until_finished(self, on_progress: ProgressCallback | None) -> None:
         async with aclosing(self.progress()) as progress:
             async for view in progress:
                 if on_progress is not None:
@@ -145,10 +147,13 @@ class AsyncClaim:
     async def cancel(self) -> None:
         """Leave the queue; desktops that were granted and not yet taken are given back. Idempotent."""
         try:
-            await repeated(
-                lambda: self._transport.call("DELETE", self._path), self._retries, self._clock, patience_s=OUTAGE_S
+            await call_with_retries(
+                lambda: self._transport.call("DELETE", self._path),
+                self._retries,
+                self._clock,
+                retry_timeout_s=OUTAGE_TIMEOUT_S,
             )
-        except NotFound:
+        except NotFoundError:
             self._view = self._view.model_copy(update={"state": ClaimState.CANCELLED, "position": None})
         if self._leases is not None:
             for lease in self._leases:
@@ -156,24 +161,24 @@ class AsyncClaim:
         if self._view.state is ClaimState.WAITING:
             await self.refresh()
 
-    async def let_go(self) -> None:
+    async def aclose(self) -> None:
         """What leaving a context does: a claim that was made here is cancelled, one that was only found is left to its owner.
         Never raises for a farm that is gone."""
-        if self._again is None:
+        if self._resubmit is None:
             return
         try:
             await self.cancel()
         except FarmError as error:
             log.warning("The claim %s could not be cancelled and ends at its deadline: %s", self.claim_id, error)
 
-    def _why(self) -> DartEnvError:
+    def _failure(self) -> DartEnvError:
         failure = self._view.error
         if self._view.state is ClaimState.CANCELLED:
-            return ClaimCancelled(f"The claim {self.claim_id} was cancelled.", code="cancelled")
+            return ClaimCancelledError(f"The claim {self.claim_id} was cancelled.", code="cancelled")
         if failure is None:
-            return NoCapacity(f"The claim {self.claim_id} was not granted in time.", code="no_capacity")
-        if failure.error in REFUSALS:
-            return REFUSALS[failure.error](failure.detail, code=failure.error.value, hint=failure.hint)
+            return NoCapacityError(f"The claim {self.claim_id} was not granted in time.", code="no_capacity")
+        if failure.error in ERROR_CLASSES:
+            return ERROR_CLASSES[failure.error](failure.detail, code=failure.error.value, hint=failure.hint)
         return error_from_envelope(ErrorBody(**failure.model_dump(), request_id=""))
 
     @property
@@ -182,28 +187,30 @@ class AsyncClaim:
 
     async def _poll(self, wait_s: float) -> ClaimView:
         """One long poll, repeated while the farm is away; a claim that was made here and is forgotten is made again."""
-        gives_up_s = self._clock.monotonic() + OUTAGE_S + wait_s
+        deadline_s = self._clock.monotonic() + OUTAGE_TIMEOUT_S + wait_s
         while True:
             try:
                 content = await self._transport.call(
                     "GET", self._path, params={"wait_s": f"{wait_s:g}"}, timeout_s=wait_s + REPLY_GRACE_S
                 )
-            except (Unreachable, FarmTimeout):
-                if self._clock.monotonic() >= gives_up_s:
+            except (FarmUnreachableError, FarmTimeoutError):
+                if self._clock.monotonic() >= deadline_s:
                     raise
-                await self._clock.sleep(OUTAGE_PAUSE_S)
+                await self._clock.sleep(OUTAGE_BACKOFF_S)
                 continue
-            except NotFound:
-                if self._again is None or self._view.state is not ClaimState.WAITING:
+            except NotFoundError:
+                if self._resubmit is None or self._view.state is not ClaimState.WAITING:
                     raise
-                content = await self._again()
+                content = await self._resubmit()
             self._view = ClaimView.model_validate_json(content)
             return self._view
 
     async def _stream(self) -> AsyncGenerator[ClaimView, None]:
         """What the farm's events tell; ends with the claim, or when the stream breaks off."""
         try:
-            async with self._transport.lines(f"{self._path}/events", quiet_s=QUIET_S) as lines:
+            async with self._transport.stream_lines(
+                f"{self._path}/events", idle_timeout_s=STREAM_IDLE_TIMEOUT_S
+            ) as lines:
                 async for line in lines:
                     name, _, value = line.partition(":")
                     if name != "data":
@@ -221,7 +228,7 @@ class AsyncClaim:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        await self.let_go()
+        await self.aclose()
 
 
 def _differs(view: ClaimView, told: ClaimView) -> bool:

@@ -1,7 +1,7 @@
 """The client of a farm: connect, claim and lease desktops.
 
 Role: `AsyncFarmClient`, the one async core under env, vector env and runner, and under `FarmClient`. Rule: whatever was claimed
-through it is given back by `aclose`, and a claim that was cancelled half-way gives its desktop back; a request that is repeated
+through it is given back by `aclose`, and a claim that was cancelled half-way gives its desktop back; a request that is call_with_retries
 carries the client request id of the first one, so it can never give two desktops. Non-goals: retries of failed desktops
 (`dart_envs.envs.core`), starting a farm (`embedded`).
 """
@@ -17,25 +17,25 @@ from functools import partial
 from urllib.parse import quote
 
 from dart_envs.clock import SYSTEM_CLOCK, Clock
-from dart_envs.errors import FarmError, InvalidRequest, Unreachable
+from dart_envs.errors import FarmError, FarmUnreachableError, InvalidRequestError
 from dart_envs.farm.admin import FarmAdmin
-from dart_envs.farm.claims import Again, AsyncClaim, Hold
+from dart_envs.farm.claims import AsyncClaim, LeaseFactory, ResubmitClaim
 from dart_envs.farm.embedded import ensure_embedded_farm
 from dart_envs.farm.lease import AsyncLease
-from dart_envs.farm.retry import Retries, repeated
-from dart_envs.farm.transport import REPLY_GRACE_S, Transport, find_key, parse_address
+from dart_envs.farm.retry import RetryPolicy, call_with_retries
+from dart_envs.farm.transport import REPLY_GRACE_S, Transport, parse_address, resolve_api_key
 from dart_server.wire import (
     AttachRequest,
     ClaimRequest,
     ClaimView,
     DesktopShape,
-    Lease,
+    LeaseGrant,
     LeaseRequest,
 )
 
 log = logging.getLogger(__name__)
 
-CLAIM_PATIENCE_S = 60.0
+CLAIM_RETRY_TIMEOUT_S = 60.0
 """For so long the making of a claim is repeated when the farm is away or the key's quota is used up."""
 
 
@@ -48,13 +48,13 @@ class AsyncFarmClient(FarmAdmin):
         *,
         clock: Clock = SYSTEM_CLOCK,
         embedded: bool = False,
-        retries: Retries | None = None,
+        retries: RetryPolicy | None = None,
     ) -> None:
-        super().__init__(transport, clock, retries or Retries())
+        super().__init__(transport, clock, retries or RetryPolicy())
         self._embedded = embedded
         self._leases: set[AsyncLease] = set()
         self._claims: set[AsyncClaim] = set()
-        self._unwanted: set[asyncio.Task[None]] = set()
+        self._unwanted_grants: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def connect(
@@ -63,7 +63,7 @@ class AsyncFarmClient(FarmAdmin):
         api_key: str | None = None,
         *,
         clock: Clock = SYSTEM_CLOCK,
-        retries: Retries | None = None,
+        retries: RetryPolicy | None = None,
     ) -> AsyncFarmClient:
         """Connect to the farm at `url`, at `DART_FARM_URL`, or to this user's embedded farm, which is started
         on demand.
@@ -73,7 +73,7 @@ class AsyncFarmClient(FarmAdmin):
         url = url or os.environ.get("DART_FARM_URL")
         embedded = not url
         address = parse_address(url or f"unix://{await ensure_embedded_farm(clock=clock)}")
-        transport = Transport(address, find_key(address, api_key))
+        transport = Transport(address, resolve_api_key(address, api_key))
         farm = cls(transport, clock=clock, embedded=embedded, retries=retries)
         try:
             await farm._transport.call("GET", "/healthz", timeout_s=10.0)
@@ -109,7 +109,7 @@ class AsyncFarmClient(FarmAdmin):
         of the pool that has these labels.
 
         Heartbeats start at once. A farm that is started again meanwhile, and forgets who waits, is asked again under the same
-        client request id for as long. Raises `FarmError` (`NoCapacity`, `ImageMissing`, …).
+        client request id for as long. Raises `FarmError` (`NoCapacityError`, `ImageNotFoundError`, …).
         """
         request = LeaseRequest(
             client_request_id=uuid.uuid4().hex,
@@ -122,39 +122,39 @@ class AsyncFarmClient(FarmAdmin):
             match_labels=dict(match_labels or {}),
             priority=priority,
         )
-        granting = asyncio.create_task(self._grant(request), name="dart-claim")
+        granting = asyncio.create_task(self._request_lease(request), name="dart-claim")
         try:
             return await asyncio.shield(granting)
         except asyncio.CancelledError:
-            task = asyncio.create_task(self._give_back(granting), name="dart-give-back")
-            self._unwanted.add(task)
-            task.add_done_callback(self._unwanted.discard)
+            task = asyncio.create_task(self._release_unwanted(granting), name="dart-release-unwanted")
+            self._unwanted_grants.add(task)
+            task.add_done_callback(self._unwanted_grants.discard)
             raise
 
-    async def _grant(self, request: LeaseRequest) -> AsyncLease:
+    async def _request_lease(self, request: LeaseRequest) -> AsyncLease:
         timeout_s = request.wait_s + REPLY_GRACE_S
-        content = await repeated(
+        content = await call_with_retries(
             lambda: self._transport.call("POST", "/v1/leases", body=request, timeout_s=timeout_s),
             self._retries,
             self._clock,
-            patience_s=max(request.wait_s, REPLY_GRACE_S),
-            outage_s=request.wait_s,
-            before_again=self._revive,
+            retry_timeout_s=max(request.wait_s, REPLY_GRACE_S),
+            outage_timeout_s=request.wait_s,
+            before_retry=self._restart_embedded,
         )
-        return self._hold(Lease.model_validate_json(content))
+        return self._open_lease(LeaseGrant.model_validate_json(content))
 
-    def _hold(self, granted: Lease, *, attached: bool = False) -> AsyncLease:
+    def _open_lease(self, granted: LeaseGrant, *, attached: bool = False) -> AsyncLease:
         lease = AsyncLease(self._transport, granted, self._clock, self.claim, attached=attached)
         self._leases = {held for held in self._leases if not held.lost} | {lease}
         return lease
 
-    async def _revive(self, error: FarmError) -> None:
+    async def _restart_embedded(self, error: FarmError) -> None:
         """The embedded farm stops when nobody needs it; now somebody does."""
-        if self._embedded and isinstance(error, Unreachable):
+        if self._embedded and isinstance(error, FarmUnreachableError):
             await ensure_embedded_farm(clock=self._clock)
-            self._transport.use_key(find_key(self._transport.address, None))
+            self._transport.set_api_key(resolve_api_key(self._transport.address, None))
 
-    async def _give_back(self, granting: asyncio.Task[AsyncLease]) -> None:
+    async def _release_unwanted(self, granting: asyncio.Task[AsyncLease]) -> None:
         try:
             lease = await granting
         except FarmError as error:
@@ -180,7 +180,7 @@ class AsyncFarmClient(FarmAdmin):
 
         It waits at the farm for `deadline_s` seconds at most; `priority` is between -100 and 100, higher is served first. A
         program that may be started again gives its own `client_request_id` (8 to 64 characters): the same one is the same
-        claim. Raises `FarmError` (`QuotaExceeded`, `Draining`, …).
+        claim. Raises `FarmError` (`QuotaExceededError`, `FarmDrainingError`, …).
         """
         request = ClaimRequest(
             client_request_id=client_request_id or uuid.uuid4().hex,
@@ -196,52 +196,52 @@ class AsyncFarmClient(FarmAdmin):
         )
 
         async def ask() -> bytes:
-            return await repeated(
+            return await call_with_retries(
                 lambda: self._transport.call("POST", "/v1/claims", body=request),
                 self._retries,
                 self._clock,
-                patience_s=CLAIM_PATIENCE_S,
-                outage_s=CLAIM_PATIENCE_S,
-                before_again=self._revive,
+                retry_timeout_s=CLAIM_RETRY_TIMEOUT_S,
+                outage_timeout_s=CLAIM_RETRY_TIMEOUT_S,
+                before_retry=self._restart_embedded,
             )
 
-        claim = self._follow(await ask(), self._hold, ask)
-        self._claims = {known for known in self._claims if not known.settled} | {claim}
+        claim = self._make_claim(await ask(), self._open_lease, ask)
+        self._claims = {known for known in self._claims if not known.finished} | {claim}
         return claim
 
     async def find_claim(self, claim_id: str) -> AsyncClaim:
         """A claim of another process of the same key: to be looked at, waited for, or cancelled in so many words. Leases that
-        its `wait` gives are attached to, not owned. Raises `NotFound`."""
+        its `wait` gives are attached to, not owned. Raises `NotFoundError`."""
         content = await self._read(f"/v1/claims/{quote(claim_id, safe='')}", {"wait_s": "0"})
-        return self._follow(content, partial(self._hold, attached=True), None)
+        return self._make_claim(content, partial(self._open_lease, attached=True), None)
 
-    def _follow(self, content: bytes, hold: Hold, again: Again | None) -> AsyncClaim:
+    def _make_claim(self, content: bytes, hold: LeaseFactory, resubmit: ResubmitClaim | None) -> AsyncClaim:
         view = ClaimView.model_validate_json(content)
-        return AsyncClaim(self._transport, view, hold, self._clock, self._retries, again=again)
+        return AsyncClaim(self._transport, view, hold, self._clock, self._retries, resubmit=resubmit)
 
     async def attach(self, reference: str, *, takeover: bool = False) -> AsyncLease:
         """Use a lease of another process of the same key, by its `reference()` or its id.
 
         Both keep it alive from now on; the desktop's state is shared. With `takeover` its fencing token grows, so that the other's
-        calls are refused. Raises `LeaseExpired`, `NotFound`.
+        calls are refused. Raises `LeaseExpiredError`, `NotFoundError`.
         """
         lease_id = reference.rpartition("#")[2]
         if not lease_id:
-            raise InvalidRequest(f"{reference!r} is not the reference of a lease.", code="invalid")
-        content = await repeated(
+            raise InvalidRequestError(f"{reference!r} is not the reference of a lease.", code="invalid")
+        content = await call_with_retries(
             lambda: self._transport.call(
                 "POST", f"/v1/leases/{quote(lease_id, safe='')}/attach", body=AttachRequest(takeover=takeover)
             ),
-            self._retries if not takeover else Retries(attempts=1),
+            self._retries if not takeover else RetryPolicy(attempts=1),
             self._clock,
         )
-        return self._hold(Lease.model_validate_json(content), attached=True)
+        return self._open_lease(LeaseGrant.model_validate_json(content), attached=True)
 
     async def aclose(self) -> None:
         """Give back what was claimed here, let go of what was attached to, and close the connections. Idempotent."""
-        claims = [claim for claim in self._claims if not claim.settled]
+        claims = [claim for claim in self._claims if not claim.finished]
         await asyncio.gather(
-            *self._unwanted, *(lease.let_go() for lease in self._leases), *(claim.let_go() for claim in claims)
+            *self._unwanted_grants, *(lease.aclose() for lease in self._leases), *(claim.aclose() for claim in claims)
         )
         self._leases.clear()
         self._claims.clear()
@@ -252,7 +252,3 @@ class AsyncFarmClient(FarmAdmin):
 
     async def __aexit__(self, *_exc: object) -> None:
         await self.aclose()
-
-
-AsyncFarm = AsyncFarmClient
-"""The short name."""

@@ -23,7 +23,7 @@ from dart_envs.errors import FarmError
 from dart_server.wire import paths
 
 START_TIMEOUT_S = 120.0
-POLL_S = 0.1
+POLL_INTERVAL_S = 0.1
 DOCTOR_HINT = "\nRun `dart-farm doctor` to see what this host lacks."
 LOG_TAIL_LINES = 15
 LOG_TAIL_NBYTES = 8_192
@@ -70,7 +70,7 @@ async def ensure_embedded_farm(
                     code="unreachable",
                     hint=f"See {place / 'farm.log'}.",
                 )
-            await clock.sleep(POLL_S)
+            await clock.sleep(POLL_INTERVAL_S)
         if await _healthy(socket_path):
             return socket_path
         await _start(place, socket_path, clock, deadline_s, command or _default_command())
@@ -99,7 +99,7 @@ async def _start(place: Path, socket_path: Path, clock: Clock, deadline_s: float
                 code="timeout",
                 hint=DOCTOR_HINT,
             )
-        await clock.sleep(POLL_S)
+        await clock.sleep(POLL_INTERVAL_S)
         if status == 0 and not await _healthy(socket_path):
             daemon = _spawn(command, log_path)
 

@@ -18,11 +18,11 @@ from typing import Any, Literal, Protocol, cast
 from pydantic import TypeAdapter, ValidationError
 
 from dart_envs.clock import Clock
-from dart_envs.errors import DartEnvError, FarmError, GuestError, SnapshotBroken
-from dart_envs.farm.base import GuestReply
-from dart_envs.farm.channel import ChannelClosed
+from dart_envs.errors import DartEnvError, FarmError, GuestError, SnapshotBrokenError
+from dart_envs.farm.base import GuestResponse
+from dart_envs.farm.channel import ChannelClosedError
 from dart_envs.farm.frames import channel_error, decode_image, envelope_code, step_timeout_s
-from dart_envs.farm.lease_base import HeldLease
+from dart_envs.farm.lease_base import LeaseBase
 from dart_envs.farm.transport import REPLY_GRACE_S, Transport
 from dart_envs.farm.tunnel import open_tunnel
 from dart_envs.types import Frame
@@ -37,7 +37,7 @@ from dart_server.wire import (
     FrameHeader,
     FrameSpec,
     InputEvent,
-    Lease,
+    LeaseGrant,
     ResetReply,
     ResetRequest,
     SettleSpec,
@@ -70,7 +70,7 @@ class PendingLeases(Protocol):
         ...
 
 
-class ClaimMore(Protocol):
+class ClaimFactory(Protocol):
     """Claims more desktops at the same farm, all or none."""
 
     def __call__(
@@ -86,22 +86,28 @@ class ClaimMore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
+class AsyncFork:
     """Copies of a desktop, and the snapshot they were made from (its `pause_ms` is what the original felt)."""
 
     snapshot: SnapshotView
     leases: tuple[AsyncLease, ...]
 
 
-class AsyncLease(HeldLease):
+class AsyncLease(LeaseBase):
     """A leased desktop. Made by `AsyncFarmClient.lease`, a claim's `wait` or `attach`; as an async context manager it releases
     what was claimed here and detaches from what was attached to."""
 
     def __init__(
-        self, transport: Transport, granted: Lease, clock: Clock, claim_more: ClaimMore, *, attached: bool = False
+        self,
+        transport: Transport,
+        granted: LeaseGrant,
+        clock: Clock,
+        make_claim: ClaimFactory,
+        *,
+        attached: bool = False,
     ) -> None:
         super().__init__(transport, granted, clock, attached=attached)
-        self._claim_more = claim_more
+        self._make_claim = make_claim
         self._snapshot_id = granted.snapshot_id
 
     @property
@@ -116,7 +122,7 @@ class AsyncLease(HeldLease):
     ) -> Frame:
         """Perform input events, wait until the screen settled, return the frame.
 
-        Raises `GuestError` (refused, the desktop lives), `DesktopGone`, `LeaseLost`, or `FarmError`
+        Raises `GuestError` (refused, the desktop lives), `DesktopFailedError`, `LeaseLostError`, or `FarmError`
         (`timeout`, `channel_lost`, `unreachable`): in the last three cases the events may or may not have
         been performed.
         """
@@ -126,16 +132,16 @@ class AsyncLease(HeldLease):
             channel = await self.open_channel()
             try:
                 header, payload = await channel.request(request, timeout_s)
-            except ChannelClosed as closed:
-                error = await self.explain(FarmError(str(closed), code="channel_lost"))
+            except ChannelClosedError as closed:
+                error = await self.attribute_fault(FarmError(str(closed), code="channel_lost"))
                 repeatable = not closed.sent or not events
                 if attempt == 1 and repeatable and isinstance(error, FarmError):
                     continue
                 raise error from closed
             except FarmError as timeout:
-                raise await self.explain(timeout) from timeout
+                raise await self.attribute_fault(timeout) from timeout
             if "error" in header:
-                raise await self.explain(channel_error(header))
+                raise await self.attribute_fault(channel_error(header))
             try:
                 parsed = FrameHeader.model_validate(header)
             except ValidationError as error:
@@ -180,10 +186,10 @@ class AsyncLease(HeldLease):
         return ExecReply.model_validate_json(content)
 
     async def read_file(self, path: str) -> bytes | None:
-        response = await self.raw("GET", "/files", params={"path": path})
+        response = await self.request("GET", "/files", params={"path": path})
         if response.status == 404 and envelope_code(response.content) in {None, ErrorCode.GUEST_ERROR}:
             return None
-        return await self.checked(response, "GET /files")
+        return await self.content_or_raise(response, "GET /files")
 
     async def write_file(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
         await self.call("PUT", "/files", content=content, params={"path": path, "mode": f"{mode:04o}"})
@@ -200,7 +206,9 @@ class AsyncLease(HeldLease):
         if reply.status == 404:
             return False
         said = reply.content[:200].decode("utf-8", "replace")
-        raise await self.explain(GuestError(f"Window {title!r} could not be activated ({reply.status}): {said}"))
+        raise await self.attribute_fault(
+            GuestError(f"Window {title!r} could not be activated ({reply.status}): {said}")
+        )
 
     async def _window_title(self, title: str, strict: bool) -> str | None:
         """The whole title of the window that is meant, None when there is none: OSWorld's own route does not
@@ -209,7 +217,7 @@ class AsyncLease(HeldLease):
         try:
             windows = _WINDOWS.validate_json(reply.content)["windows"]
         except (ValidationError, KeyError) as error:
-            raise await self.explain(GuestError(f"The list of windows cannot be read: {error}")) from error
+            raise await self.attribute_fault(GuestError(f"The list of windows cannot be read: {error}")) from error
         titles = [str(window.get("title", "")) for window in windows]
         return next((name for name in titles if name == title or (not strict and title in name)), None)
 
@@ -222,20 +230,20 @@ class AsyncLease(HeldLease):
         json: object | None = None,
         content: bytes | None = None,
         timeout_s: float = 60.0,
-    ) -> GuestReply:
+    ) -> GuestResponse:
         """One of the guest agent's OSWorld routes, whatever it answers; failures on the way to it are
         raised."""
-        reply = await self.raw(
+        reply = await self.request(
             method, f"/guest/{path.lstrip('/')}", params=params, json=json, content=content, timeout_s=timeout_s
         )
         if reply.status >= 400 and envelope_code(reply.content) is not None:
-            await self.checked(reply, f"{method} {path}")
+            await self.content_or_raise(reply, f"{method} {path}")
         return reply
 
     @asynccontextmanager
     async def tunnel(self, port: int) -> AsyncIterator[tuple[str, int]]:
         """A local (host, port) on the loopback interface that leads to TCP `port` inside the desktop."""
-        self.check_held()
+        self.raise_if_lost()
         path = f"{self.path}/tunnel?port={port}"
         async with open_tunnel(self.transport, path, self.guest_headers) as address:
             yield address
@@ -253,43 +261,43 @@ class AsyncLease(HeldLease):
     # Snapshots and resets.
 
     async def reset(
-        self, setup_key: str | None = None, *, snapshot_id: str | None = None, or_ancestor: bool = False
+        self, setup_key: str | None = None, *, snapshot_id: str | None = None, allow_ancestor: bool = False
     ) -> ResetReply:
         """Replace the desktop by a fresh copy of a prepared state, of a snapshot (id or name), or of the booted base.
 
         A snapshot that does not restore is quarantined by the farm and the desktop becomes a copy of its deepest
         ancestor that does: that is the `FarmError` `snapshot_broken`, after which the lease goes on with that
-        desktop, or with `or_ancestor` a reply whose `snapshot_id` says so.
+        desktop, or with `allow_ancestor` a reply whose `snapshot_id` says so.
         """
         await self.close_channel()
         request = ResetRequest(setup_key=setup_key, snapshot_id=snapshot_id)
-        content = await self.call("POST", "/reset", body=request, timeout_s=RESET_TIMEOUT_S, explain=False)
+        content = await self.call("POST", "/reset", body=request, timeout_s=RESET_TIMEOUT_S, check_health=False)
         reply = ResetReply.model_validate_json(content)
-        self._fence, self._desktop_id, self._setup_key = reply.fencing_token, reply.desktop_id, reply.setup_key
+        self._fencing_token, self._desktop_id, self._setup_key = reply.fencing_token, reply.desktop_id, reply.setup_key
         self._snapshot_id = reply.snapshot_id
-        if snapshot_id is not None and reply.quarantined and not or_ancestor:
+        if snapshot_id is not None and reply.quarantined and not allow_ancestor:
             now = f"a copy of {reply.snapshot_id}" if reply.restored else "a fresh boot of its image"
-            raise SnapshotBroken(
+            raise SnapshotBrokenError(
                 f"The snapshot {snapshot_id} did not restore and is quarantined; the desktop is {now} now.",
                 code=ErrorCode.SNAPSHOT_BROKEN,
             )
         return reply
 
-    async def restore(self, snapshot: str | SnapshotView, *, or_ancestor: bool = False) -> ResetReply:
+    async def restore(self, snapshot: str | SnapshotView, *, allow_ancestor: bool = False) -> ResetReply:
         """Replace the desktop by a fresh copy of a snapshot, given by its view, id or name; errors as of `reset`."""
         wanted = snapshot if isinstance(snapshot, str) else snapshot.snapshot_id
-        return await self.reset(snapshot_id=wanted, or_ancestor=or_ancestor)
+        return await self.reset(snapshot_id=wanted, allow_ancestor=allow_ancestor)
 
-    async def fork(self, count: int = 1, *, name: str | None = None, wait_s: float = 60.0) -> Fork:
+    async def fork(self, count: int = 1, *, name: str | None = None, wait_s: float = 60.0) -> AsyncFork:
         """`count` leases on copies of this desktop as it is now; the desktop itself goes on after a short pause
-        (`Fork.snapshot.pause_ms`).
+        (`AsyncFork.snapshot.pause_ms`).
 
         The snapshot between them stays with `name`; without, it is deleted once the copies live. The copies (at most 64) are
         claimed as a gang: all or none, and nobody's desktop is held while they wait up to `wait_s`. Raises what a claim raises.
         """
         view = await self.snapshot(name)
         asked = asyncio.create_task(
-            self._claim_more(
+            self._make_claim(
                 count,
                 self.shape,
                 snapshot_id=view.snapshot_id,
@@ -302,27 +310,27 @@ class AsyncLease(HeldLease):
         try:
             leases = await (await asyncio.shield(asked)).wait()
         except BaseException:  # cancelled, too, no copy may stay leased; raised again
-            await self._unclaim(asked)
+            await self._cancel_claim(asked)
             raise
         finally:
             if name is None:
-                await self._drop_snapshot(view.snapshot_id)
-        return Fork(view, tuple(leases))
+                await self._delete_fork_snapshot(view.snapshot_id)
+        return AsyncFork(view, tuple(leases))
 
-    async def _unclaim(self, asked: asyncio.Task[PendingLeases]) -> None:
+    async def _cancel_claim(self, asked: asyncio.Task[PendingLeases]) -> None:
         try:
             await (await asked).cancel()
         except DartEnvError as error:
             log.debug("A fork came to nothing: %s", error)
 
-    async def _drop_snapshot(self, snapshot_id: str) -> None:
+    async def _delete_fork_snapshot(self, snapshot_id: str) -> None:
         try:
             await self.transport.call("DELETE", f"/v1/snapshots/{snapshot_id}")
         except FarmError as error:
             log.warning("The snapshot %s of a fork stays until it is evicted: %s", snapshot_id, error)
 
     async def acquire_setup(self, key: str, wait_s: float = 120.0) -> SetupGrant:
-        self.check_held()
+        self.raise_if_lost()
         claim = SetupAcquireRequest(key=key, lease_id=self.lease_id, wait_s=wait_s)
         content = await self.transport.call(
             "POST",
@@ -355,4 +363,4 @@ class AsyncLease(HeldLease):
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        await self.let_go()
+        await self.aclose()

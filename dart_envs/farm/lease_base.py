@@ -1,6 +1,6 @@
 """What every lease does whatever it is used for: heartbeat, channel, calls with its credentials, release.
 
-Role: `HeldLease`, the lower half of `AsyncLease`. Rule: every failure leaves here as a `dart_envs.errors`
+Role: `LeaseBase`, the lower half of `AsyncLease`. Rule: every failure leaves here as a `dart_envs.errors`
 class with the right owner (a dead desktop's health decides whose fault it was); the server alone decides when
 a lease has ended. Non-goals: what the calls mean (`lease`).
 """
@@ -15,11 +15,19 @@ from datetime import datetime
 from urllib.parse import quote
 
 from dart_envs.clock import Clock
-from dart_envs.errors import DartEnvError, DesktopError, DesktopGone, FarmError, GuestError, LeaseLost, NotFound
-from dart_envs.farm.base import GuestReply
-from dart_envs.farm.channel import Channel, open_messages
+from dart_envs.errors import (
+    DartEnvError,
+    DesktopError,
+    DesktopFailedError,
+    FarmError,
+    GuestError,
+    LeaseLostError,
+    NotFoundError,
+)
+from dart_envs.farm.base import GuestResponse
+from dart_envs.farm.channel import LeaseChannel, open_message_socket
 from dart_envs.farm.history import EVENTS, event_params
-from dart_envs.farm.transport import REPLY_GRACE_S, Address, Transport, desktop_gone, error_from_response
+from dart_envs.farm.transport import REPLY_GRACE_S, Address, Transport, desktop_failed_error, error_from_response
 from dart_server.wire import (
     FENCING_TOKEN_HEADER,
     LEASE_TOKEN_HEADER,
@@ -29,7 +37,7 @@ from dart_server.wire import (
     Event,
     FaultOwner,
     HeartbeatReply,
-    Lease,
+    LeaseGrant,
     LeaseView,
     LiveViewTicket,
     RenewReply,
@@ -41,30 +49,30 @@ log = logging.getLogger(__name__)
 
 HEALTH_TIMEOUT_S = 15.0
 RELEASE_TIMEOUT_S = 30.0
-BEAT_TIMEOUT_S = 10.0
-BEATS_PER_TTL = 3
-BEAT_AGAIN_S = 1.0
+HEARTBEAT_TIMEOUT_S = 10.0
+HEARTBEATS_PER_TTL = 3
+HEARTBEAT_RETRY_S = 1.0
 """After a heartbeat that failed the next one comes this soon, so that a farm that is away shortly finds its leases kept."""
 
 
-class HeldLease:
+class LeaseBase:
     """A claim that is kept alive until it is released or lost."""
 
-    def __init__(self, transport: Transport, granted: Lease, clock: Clock, *, attached: bool = False) -> None:
+    def __init__(self, transport: Transport, granted: LeaseGrant, clock: Clock, *, attached: bool = False) -> None:
         self.transport = transport
         self._attached = attached
         self._ttl_s = granted.ttl_s
         self._clock = clock
         self._granted = granted
-        self._fence = granted.fencing_token
+        self._fencing_token = granted.fencing_token
         self._desktop_id = granted.desktop_id
         self._setup_key = granted.setup_key
         self._seq = itertools.count(1)
-        self._channel: Channel | None = None
+        self._channel: LeaseChannel | None = None
         self._channel_lock = asyncio.Lock()
-        self._lost: LeaseLost | None = None
+        self._lost: LeaseLostError | None = None
         self._release_task: asyncio.Task[None] | None = None
-        self._heartbeat = self._start_beating()
+        self._heartbeat = self._start_heartbeats()
 
     # What the lease is.
 
@@ -78,7 +86,7 @@ class HeldLease:
 
     @property
     def fencing_token(self) -> int:
-        return self._fence
+        return self._fencing_token
 
     @property
     def shape(self) -> DesktopShape:
@@ -117,12 +125,12 @@ class HeldLease:
     async def renew(self, ttl_s: float) -> datetime:
         """Give the lease another time to live, from now on, more than 1 and at most 3600 s; heartbeats go on with it. Returns
         its new end."""
-        self.check_held()
+        self.raise_if_lost()
         content = await self._owner_call("POST", "/renew", RenewRequest(ttl_s=ttl_s))
         reply = RenewReply.model_validate_json(content)
         self._ttl_s = reply.ttl_s
         self._heartbeat.cancel()
-        self._heartbeat = self._start_beating()
+        self._heartbeat = self._start_heartbeats()
         return reply.expires_at
 
     async def view(self) -> LeaseView:
@@ -146,7 +154,7 @@ class HeldLease:
         return EVENTS.validate_json(await self.transport.call("GET", f"{self.path}/events", params=params))
 
     async def health(self) -> DesktopHealthView:
-        self.check_held()
+        self.raise_if_lost()
         content = await self.transport.call(
             "GET", f"{self.path}/health", headers=self.guest_headers(), timeout_s=HEALTH_TIMEOUT_S
         )
@@ -154,14 +162,14 @@ class HeldLease:
 
     # The end.
 
-    async def let_go(self) -> None:
+    async def aclose(self) -> None:
         """What leaving a context does: a lease that was claimed here is released, one that was attached to stays with the others."""
         await (self.detach() if self._attached else self.release())
 
     async def detach(self) -> None:
         """Leave the lease to another process: nothing is released, but this object keeps it no longer. Idempotent."""
         if self._release_task is None and self._lost is None:
-            self._lost = LeaseLost(f"Lease {self.lease_id} was detached from.")
+            self._lost = LeaseLostError(f"Lease {self.lease_id} was detached from.")
         self._heartbeat.cancel()
         await self.close_channel()
 
@@ -173,7 +181,7 @@ class HeldLease:
         await asyncio.shield(self._release_task)
 
     async def _release(self) -> None:
-        was_lost, self._lost = self._lost, self._lost or LeaseLost(f"Lease {self.lease_id} was released.")
+        was_lost, self._lost = self._lost, self._lost or LeaseLostError(f"Lease {self.lease_id} was released.")
         self._heartbeat.cancel()
         await self.close_channel()
         if was_lost is None:
@@ -193,29 +201,29 @@ class HeldLease:
 
     def guest_headers(self) -> dict[str, str]:
         """The credentials of a guest call, with the fencing token of now."""
-        return {LEASE_TOKEN_HEADER: self._granted.token, FENCING_TOKEN_HEADER: str(self._fence)}
+        return {LEASE_TOKEN_HEADER: self._granted.token, FENCING_TOKEN_HEADER: str(self._fencing_token)}
 
-    def check_held(self) -> None:
-        """Raise `LeaseLost` when the lease is known to be gone."""
+    def raise_if_lost(self) -> None:
+        """Raise `LeaseLostError` when the lease is known to be gone."""
         if self._lost is not None:
-            raise LeaseLost(str(self._lost))
+            raise LeaseLostError(str(self._lost))
 
-    def _start_beating(self) -> asyncio.Task[None]:
-        return asyncio.create_task(self._beat(), name=f"dart-heartbeat-{self.lease_id}")
+    def _start_heartbeats(self) -> asyncio.Task[None]:
+        return asyncio.create_task(self._heartbeat_loop(), name=f"dart-heartbeat-{self.lease_id}")
 
-    async def _beat(self) -> None:
-        interval_s = pause_s = self._ttl_s / BEATS_PER_TTL
+    async def _heartbeat_loop(self) -> None:
+        interval_s = pause_s = self._ttl_s / HEARTBEATS_PER_TTL
         failing = False
         while True:
             await self._clock.sleep(pause_s)
             try:
-                content = await self._owner_call("POST", "/heartbeat", timeout_s=min(interval_s, BEAT_TIMEOUT_S))
+                content = await self._owner_call("POST", "/heartbeat", timeout_s=min(interval_s, HEARTBEAT_TIMEOUT_S))
                 HeartbeatReply.model_validate_json(content)
-            except LeaseLost as lost:
-                await self._give_up(lost)
+            except LeaseLostError as lost:
+                await self._mark_lost(lost)
                 return
-            except NotFound:
-                await self._give_up(LeaseLost(f"The farm does not know lease {self.lease_id} any more."))
+            except NotFoundError:
+                await self._mark_lost(LeaseLostError(f"The farm does not know lease {self.lease_id} any more."))
                 return
             except (FarmError, DesktopError) as error:
                 log.log(
@@ -224,7 +232,7 @@ class HeldLease:
                     self.lease_id,
                     error,
                 )
-                failing, pause_s = True, min(interval_s, BEAT_AGAIN_S)
+                failing, pause_s = True, min(interval_s, HEARTBEAT_RETRY_S)
             else:
                 if failing:
                     log.warning("Heartbeats of lease %s reach the farm again.", self.lease_id)
@@ -237,21 +245,23 @@ class HeldLease:
             method, self.path + path, body=body, headers=self.guest_headers(), timeout_s=timeout_s
         )
 
-    async def _give_up(self, lost: LeaseLost) -> None:
+    async def _mark_lost(self, lost: LeaseLostError) -> None:
         log.warning("Lease %s is lost: %s", self.lease_id, lost)
         self._lost = self._lost or lost
         await self.close_channel()
 
-    async def open_channel(self) -> Channel:
+    async def open_channel(self) -> LeaseChannel:
         """The stepping channel, opened when it is not open."""
-        self.check_held()
+        self.raise_if_lost()
         async with self._channel_lock:
             if self._channel is None or self._channel.closed:
                 try:
-                    socket = await open_messages(self.transport, f"{self.path}/channel?early=1", self.guest_headers())
+                    socket = await open_message_socket(
+                        self.transport, f"{self.path}/channel?early=1", self.guest_headers()
+                    )
                 except DartEnvError as error:
-                    raise await self.explain(error) from error
-                self._channel = Channel(socket)
+                    raise await self.attribute_fault(error) from error
+                self._channel = LeaseChannel(socket)
             return self._channel
 
     async def close_channel(self) -> None:
@@ -260,7 +270,7 @@ class HeldLease:
         if channel is not None:
             await channel.aclose()
 
-    async def raw(
+    async def request(
         self,
         method: str,
         path: str,
@@ -270,9 +280,9 @@ class HeldLease:
         content: bytes | None = None,
         params: Mapping[str, str] | None = None,
         timeout_s: float = REPLY_GRACE_S,
-    ) -> GuestReply:
+    ) -> GuestResponse:
         """One guest call below the lease's route, whatever its status. Raises when there is no answer."""
-        self.check_held()
+        self.raise_if_lost()
         try:
             response = await self.transport.send(
                 method,
@@ -285,8 +295,8 @@ class HeldLease:
                 timeout_s=timeout_s,
             )
         except FarmError as error:
-            raise await self.explain(error) from error
-        return GuestReply(response.status_code, response.content, response.headers.get("content-type", ""))
+            raise await self.attribute_fault(error) from error
+        return GuestResponse(response.status_code, response.content, response.headers.get("content-type", ""))
 
     async def call(
         self,
@@ -297,33 +307,39 @@ class HeldLease:
         content: bytes | None = None,
         params: Mapping[str, str] | None = None,
         timeout_s: float = REPLY_GRACE_S,
-        explain: bool = True,
+        check_health: bool = True,
     ) -> bytes:
         """One guest call that must succeed; the body of its answer."""
-        reply = await self.raw(method, path, body=body, content=content, params=params, timeout_s=timeout_s)
-        return await self.checked(reply, f"{method} {path}", explain=explain)
+        reply = await self.request(method, path, body=body, content=content, params=params, timeout_s=timeout_s)
+        return await self.content_or_raise(reply, f"{method} {path}", check_health=check_health)
 
-    async def checked(self, reply: GuestReply, what: str, *, explain: bool = True) -> bytes:
+    async def content_or_raise(self, reply: GuestResponse, what: str, *, check_health: bool = True) -> bytes:
         """The body of a good answer; raises for a bad one."""
         if reply.status < 400:
             return reply.content
-        raise await self.explain(error_from_response(reply.status, reply.content, what=what), ask=explain)
+        raise await self.attribute_fault(
+            error_from_response(reply.status, reply.content, what=what), check_health=check_health
+        )
 
-    async def explain(self, error: DartEnvError, *, ask: bool = True) -> DartEnvError:
-        """The same failure with its right owner: with `ask`, what looks like a dead desktop is checked
+    async def attribute_fault(self, error: DartEnvError, *, check_health: bool = True) -> DartEnvError:
+        """The same failure with its right owner: with `check_health`, what looks like a dead desktop is checked
         against its health."""
-        if isinstance(error, LeaseLost):
-            await self._give_up(error)
+        if isinstance(error, LeaseLostError):
+            await self._mark_lost(error)
             return error
         if self._lost is not None:
-            return LeaseLost(str(self._lost))
-        suspicious = isinstance(error, DesktopGone | GuestError) or (
+            return LeaseLostError(str(self._lost))
+        suspicious = isinstance(error, DesktopFailedError | GuestError) or (
             isinstance(error, FarmError) and error.code in {"channel_lost", "timeout", ErrorCode.NOT_FOUND}
         )
-        if not ask or not suspicious or (isinstance(error, DesktopGone) and error.fault_owner is FaultOwner.POLICY):
+        if (
+            not check_health
+            or not suspicious
+            or (isinstance(error, DesktopFailedError) and error.fault_owner is FaultOwner.POLICY)
+        ):
             return error
         try:
             health = await self.health()
         except DartEnvError as unknown:
-            return error if isinstance(error, DesktopGone) else unknown
-        return desktop_gone(health) or error
+            return error if isinstance(error, DesktopFailedError) else unknown
+        return desktop_failed_error(health) or error

@@ -1,6 +1,6 @@
 """The farm's live view of a lease, in the browser of the person who holds it; and what that person does there.
 
-Role: `LiveWindow` opens it or tells its address, `listen` hears the person. Rule: an address that is shown or handed to a browser holds no
+Role: `LiveWindow` opens it or tells its address, `poll_human_inputs` hears the person. Rule: an address that is shown or handed to a browser holds no
 key, but a ticket that logs in once and for a few minutes; a farm on a Unix socket gets a port on this machine's loopback for as long as the
 window lasts, where everyone still needs a key. Non-goals: the page itself (`dart_server.dashboard`), what input means (`dart_envs.demos`).
 """
@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol, runtime_checkable
 
-from dart_envs.farm.lease_base import HeldLease
+from dart_envs.farm.lease_base import LeaseBase
 from dart_envs.farm.transport import REPLY_GRACE_S, Address
 from dart_server.wire import HumanInputs, LiveViewTicket
 
@@ -26,7 +26,7 @@ CHUNK_NBYTES = 64 * 1024
 
 
 @runtime_checkable
-class Showable(Protocol):
+class SupportsLiveView(Protocol):
     """A lease whose farm has a page of it."""
 
     @property
@@ -63,7 +63,7 @@ class LiveWindow:
         self._base: dict[str, str] = {}
         self._shown: str | None = None
 
-    async def show(self, lease: Showable) -> None:
+    async def show(self, lease: SupportsLiveView) -> None:
         """Open the lease's page in a browser and tell its address; without a browser, tell an address that logs in once.
 
         Does nothing for the lease that is shown already. Raises `FarmError`.
@@ -86,7 +86,7 @@ class LiveWindow:
         if address.socket_path is None:
             return address.base_url
         if address.socket_path not in self._base:
-            port = await self._stack.enter_async_context(loopback_port(address.socket_path))
+            port = await self._stack.enter_async_context(loopback_relay(address.socket_path))
             self._base[address.socket_path] = f"http://127.0.0.1:{port}"
         return self._base[address.socket_path]
 
@@ -102,10 +102,10 @@ class LiveWindow:
         await self.aclose()
 
 
-async def listen(lease: HeldLease, after: int, wait_s: float) -> HumanInputs:
+async def poll_human_inputs(lease: LeaseBase, after: int, wait_s: float) -> HumanInputs:
     """What a person did in the live view after the input of that number, waiting up to `wait_s` (at most 60) for something.
-    The first call begins it. Raises `LeaseLost`, `FarmError`."""
-    lease.check_held()
+    The first call begins it. Raises `LeaseLostError`, `FarmError`."""
+    lease.raise_if_lost()
     content = await lease.transport.call(
         "GET",
         f"{lease.path}/inputs",
@@ -117,7 +117,7 @@ async def listen(lease: HeldLease, after: int, wait_s: float) -> HumanInputs:
 
 
 @asynccontextmanager
-async def loopback_port(socket_path: str) -> AsyncIterator[int]:
+async def loopback_relay(socket_path: str) -> AsyncIterator[int]:
     """A port on 127.0.0.1 that leads to a Unix socket, for as long as the context is open: browsers know no Unix sockets."""
     relays: set[asyncio.Task[None]] = set()
 
@@ -129,8 +129,8 @@ async def loopback_port(socket_path: str) -> AsyncIterator[int]:
             writer.close()
             return
         async with asyncio.TaskGroup() as both:
-            both.create_task(_pump(reader, inner_writer))
-            both.create_task(_pump(inner_reader, writer))
+            both.create_task(_copy_stream(reader, inner_writer))
+            both.create_task(_copy_stream(inner_reader, writer))
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(relay(reader, writer))
@@ -148,7 +148,7 @@ async def loopback_port(socket_path: str) -> AsyncIterator[int]:
         await server.wait_closed()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(ConnectionError):
         try:
             while chunk := await reader.read(CHUNK_NBYTES):

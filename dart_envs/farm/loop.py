@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 
-class LoopThread:
+class EventLoopThread:
     """An event loop in a daemon thread."""
 
-    _shared: LoopThread | None = None
+    _shared: EventLoopThread | None = None
     _shared_lock = threading.Lock()
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class LoopThread:
         self._thread.start()
 
     @classmethod
-    def shared(cls) -> LoopThread:
+    def shared(cls) -> EventLoopThread:
         """The one of this process."""
         with cls._shared_lock:
             if cls._shared is None or cls._shared.pid != os.getpid():

@@ -1,6 +1,6 @@
 """Asking the farm again.
 
-Role: `Retries`, which says whether and when a request that failed is repeated, and `repeated`, which does it. Rule: only
+Role: `RetryPolicy`, which says whether and when a request that failed is repeated, and `repeated`, which does it. Rule: only
 requests that mean the same when they come twice are given to it (reads, heartbeats, and claims under one client request id), so
 that nothing is ever done double; the farm's `Retry-After` is honoured, and a wait that would be longer than the caller's
 patience is not begun. Non-goals: knowing requests.
@@ -14,64 +14,79 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dart_envs.clock import Clock
-from dart_envs.errors import Draining, FarmError, LedgerAway, QuotaExceeded, TooManyRequests, Unreachable
+from dart_envs.errors import (
+    FarmDatabaseUnavailableError,
+    FarmDrainingError,
+    FarmError,
+    FarmUnreachableError,
+    QuotaExceededError,
+    TooManyRequestsError,
+)
 
 _T = TypeVar("_T")
-REPEATABLE = (Unreachable, QuotaExceeded, TooManyRequests, Draining, LedgerAway)
-OUTAGES = (Unreachable, LedgerAway)
+RETRYABLE_ERRORS = (
+    FarmUnreachableError,
+    QuotaExceededError,
+    TooManyRequestsError,
+    FarmDrainingError,
+    FarmDatabaseUnavailableError,
+)
+OUTAGE_ERRORS = (FarmUnreachableError, FarmDatabaseUnavailableError)
 """The farm, or its ledger, is away, as while it is started again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Retries:
+class RetryPolicy:
     """How often, and how patiently. `attempts` 1 repeats nothing.
 
-    Without a `Retry-After` the pauses double from `first_pause_s` up to `longest_pause_s`, each shortened by up to a half at
+    Without a `Retry-After` the pauses double from `initial_backoff_s` up to `max_backoff_s`, each shortened by up to a half at
     random.
     """
 
     attempts: int = 4
-    first_pause_s: float = 0.2
-    longest_pause_s: float = 5.0
-    longest_retry_after_s: float = 60.0
+    initial_backoff_s: float = 0.2
+    max_backoff_s: float = 5.0
+    max_retry_after_s: float = 60.0
 
-    def pause_s(self, error: FarmError, attempt: int, *, lasting: bool = False) -> float | None:
+    def backoff_s(self, error: FarmError, attempt: int, *, wait_out_outage: bool = False) -> float | None:
         """Seconds until the next attempt after `attempt` ones have failed, the last with `error`; None: do not try again.
 
-        `lasting`: an outage is waited out, however many attempts that takes, unless nothing is to be repeated at all."""
-        waited_out = lasting and self.attempts > 1 and isinstance(error, OUTAGES)
-        if not isinstance(error, REPEATABLE) or (attempt >= self.attempts and not waited_out):
+        `wait_out_outage`: an outage is waited out, however many attempts that takes, unless nothing is to be repeated at all."""
+        waited_out = wait_out_outage and self.attempts > 1 and isinstance(error, OUTAGE_ERRORS)
+        if not isinstance(error, RETRYABLE_ERRORS) or (attempt >= self.attempts and not waited_out):
             return None
         if error.retry_after_s is not None:
-            return error.retry_after_s if error.retry_after_s <= self.longest_retry_after_s else None
-        if isinstance(error, QuotaExceeded):
+            return error.retry_after_s if error.retry_after_s <= self.max_retry_after_s else None
+        if isinstance(error, QuotaExceededError):
             return None
-        pause_s: float = min(self.first_pause_s * 2 ** (attempt - 1), self.longest_pause_s)
-        return pause_s * random.uniform(0.5, 1.0)
+        backoff_s: float = min(self.initial_backoff_s * 2 ** (attempt - 1), self.max_backoff_s)
+        return backoff_s * random.uniform(0.5, 1.0)
 
 
-async def repeated(
+async def call_with_retries(
     request: Callable[[], Awaitable[_T]],
-    retries: Retries,
+    retries: RetryPolicy,
     clock: Clock,
     *,
-    patience_s: float = float("inf"),
-    outage_s: float = 0.0,
-    before_again: Callable[[FarmError], Awaitable[None]] | None = None,
+    retry_timeout_s: float = float("inf"),
+    outage_timeout_s: float = 0.0,
+    before_retry: Callable[[FarmError], Awaitable[None]] | None = None,
 ) -> _T:
-    """What the request answers, asked again as `retries` says while the pauses fit into `patience_s`; for `outage_s` from now through
+    """What the request answers, asked again as `retries` says while the pauses fit into `retry_timeout_s`; for `outage_timeout_s` from now through
     every outage of the farm. Raises its last error."""
     began_s = clock.monotonic()
-    gives_up_s = began_s + patience_s
+    deadline_s = began_s + retry_timeout_s
     attempt = 1
     while True:
         try:
             return await request()
         except FarmError as error:
-            pause_s = retries.pause_s(error, attempt, lasting=clock.monotonic() < began_s + outage_s)
-            if pause_s is None or clock.monotonic() + pause_s > gives_up_s:
+            backoff_s = retries.backoff_s(
+                error, attempt, wait_out_outage=clock.monotonic() < began_s + outage_timeout_s
+            )
+            if backoff_s is None or clock.monotonic() + backoff_s > deadline_s:
                 raise
             attempt += 1
-            await clock.sleep(pause_s)
-            if before_again is not None:
-                await before_again(error)
+            await clock.sleep(backoff_s)
+            if before_retry is not None:
+                await before_retry(error)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Generator, Mapping
 from datetime import datetime
 
-from dart_envs.farm.claims import AsyncClaim, Progress
+from dart_envs.farm.claims import AsyncClaim, ProgressCallback
 from dart_envs.farm.client import AsyncFarmClient
-from dart_envs.farm.loop import LoopThread
-from dart_envs.farm.retry import Retries
+from dart_envs.farm.loop import EventLoopThread
+from dart_envs.farm.retry import RetryPolicy
 from dart_envs.farm.sync_lease import Lease
 from dart_server.wire import (
     ClaimState,
@@ -39,7 +39,7 @@ async def _next(views: AsyncGenerator[ClaimView, None]) -> ClaimView | None:
 class Claim:
     """`AsyncClaim`, synchronously; see there for the meaning of every call."""
 
-    def __init__(self, inner: AsyncClaim, loop: LoopThread) -> None:
+    def __init__(self, inner: AsyncClaim, loop: EventLoopThread) -> None:
         self.inner = inner
         self._loop = loop
         self._leases: list[Lease] | None = None
@@ -61,8 +61,8 @@ class Claim:
         return self.inner.position
 
     @property
-    def settled(self) -> bool:
-        return self.inner.settled
+    def finished(self) -> bool:
+        return self.inner.finished
 
     def refresh(self) -> ClaimView:
         return self._loop.run(self.inner.refresh())
@@ -75,7 +75,7 @@ class Claim:
         finally:
             self._loop.run(views.aclose())
 
-    def wait(self, timeout_s: float | None = None, *, on_progress: Progress | None = None) -> list[Lease]:
+    def wait(self, timeout_s: float | None = None, *, on_progress: ProgressCallback | None = None) -> list[Lease]:
         """`on_progress` is called on the loop's thread: it must not call the farm."""
         leases = self._loop.run(self.inner.wait(timeout_s, on_progress=on_progress))
         if self._leases is None:
@@ -85,26 +85,28 @@ class Claim:
     def cancel(self) -> None:
         self._loop.run(self.inner.cancel())
 
-    def let_go(self) -> None:
-        self._loop.run(self.inner.let_go())
+    def close(self) -> None:
+        self._loop.run(self.inner.aclose())
 
     def __enter__(self) -> Claim:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self.let_go()
+        self.close()
 
 
 class FarmClient:
     """`AsyncFarmClient`, synchronously. Connects at once: to `url`, to `DART_FARM_URL`, or to the embedded farm."""
 
-    def __init__(self, url: str | None = None, api_key: str | None = None, *, retries: Retries | None = None) -> None:
-        self._loop = LoopThread.shared()
+    def __init__(
+        self, url: str | None = None, api_key: str | None = None, *, retries: RetryPolicy | None = None
+    ) -> None:
+        self._loop = EventLoopThread.shared()
         self.inner = self._loop.run(AsyncFarmClient.connect(url, api_key, retries=retries))
 
     @classmethod
     def connect(
-        cls, url: str | None = None, api_key: str | None = None, *, retries: Retries | None = None
+        cls, url: str | None = None, api_key: str | None = None, *, retries: RetryPolicy | None = None
     ) -> FarmClient:
         return cls(url, api_key, retries=retries)
 
@@ -272,7 +274,3 @@ class FarmClient:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
-
-
-Farm = FarmClient
-"""The short name."""

@@ -11,9 +11,9 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-from dart_envs.farm.base import GuestReply
+from dart_envs.farm.base import GuestResponse
 from dart_envs.farm.lease import AsyncLease
-from dart_envs.farm.loop import LoopThread
+from dart_envs.farm.loop import EventLoopThread
 from dart_envs.farm.transport import Address
 from dart_envs.types import Frame
 from dart_server.wire import (
@@ -44,7 +44,7 @@ async def _leave(context: AbstractAsyncContextManager[Any]) -> None:
     await context.__aexit__(None, None, None)
 
 
-class Copies(NamedTuple):
+class Fork(NamedTuple):
     """Copies of a desktop, and the snapshot they were made from (its `pause_ms` is what the original felt)."""
 
     snapshot: SnapshotView
@@ -54,7 +54,7 @@ class Copies(NamedTuple):
 class Lease:
     """`AsyncLease`, synchronously; see there for the meaning of every call."""
 
-    def __init__(self, inner: AsyncLease, loop: LoopThread) -> None:
+    def __init__(self, inner: AsyncLease, loop: EventLoopThread) -> None:
         self.inner = inner
         self._loop = loop
 
@@ -169,7 +169,7 @@ class Lease:
         json: object | None = None,
         content: bytes | None = None,
         timeout_s: float = 60.0,
-    ) -> GuestReply:
+    ) -> GuestResponse:
         work = self.inner.guest(method, path, params=params, json=json, content=content, timeout_s=timeout_s)
         return self._loop.run(work)
 
@@ -191,12 +191,12 @@ class Lease:
     # Snapshots and resets.
 
     def reset(
-        self, setup_key: str | None = None, *, snapshot_id: str | None = None, or_ancestor: bool = False
+        self, setup_key: str | None = None, *, snapshot_id: str | None = None, allow_ancestor: bool = False
     ) -> ResetReply:
-        return self._loop.run(self.inner.reset(setup_key, snapshot_id=snapshot_id, or_ancestor=or_ancestor))
+        return self._loop.run(self.inner.reset(setup_key, snapshot_id=snapshot_id, allow_ancestor=allow_ancestor))
 
-    def restore(self, snapshot: str | SnapshotView, *, or_ancestor: bool = False) -> ResetReply:
-        return self._loop.run(self.inner.restore(snapshot, or_ancestor=or_ancestor))
+    def restore(self, snapshot: str | SnapshotView, *, allow_ancestor: bool = False) -> ResetReply:
+        return self._loop.run(self.inner.restore(snapshot, allow_ancestor=allow_ancestor))
 
     def snapshot(
         self,
@@ -209,9 +209,9 @@ class Lease:
         work = self.inner.snapshot(name, description=description, publish_key=publish_key, grant=grant)
         return self._loop.run(work)
 
-    def fork(self, count: int = 1, *, name: str | None = None, wait_s: float = 60.0) -> Copies:
+    def fork(self, count: int = 1, *, name: str | None = None, wait_s: float = 60.0) -> Fork:
         fork = self._loop.run(self.inner.fork(count, name=name, wait_s=wait_s))
-        return Copies(fork.snapshot, tuple(Lease(lease, self._loop) for lease in fork.leases))
+        return Fork(fork.snapshot, tuple(Lease(lease, self._loop) for lease in fork.leases))
 
     def acquire_setup(self, key: str, wait_s: float = 120.0) -> SetupGrant:
         return self._loop.run(self.inner.acquire_setup(key, wait_s))
@@ -224,8 +224,8 @@ class Lease:
     def detach(self) -> None:
         self._loop.run(self.inner.detach())
 
-    def let_go(self) -> None:
-        self._loop.run(self.inner.let_go())
+    def close(self) -> None:
+        self._loop.run(self.inner.aclose())
 
     def release(self) -> None:
         self._loop.run(self.inner.release())
@@ -234,4 +234,4 @@ class Lease:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self.let_go()
+        self.close()

@@ -19,18 +19,18 @@ import httpx
 from pydantic import ValidationError
 
 from dart_envs.errors import (
-    REFUSALS,
+    ERROR_CLASSES,
     DartEnvError,
-    DesktopGone,
+    DesktopFailedError,
     FarmError,
-    FarmTimeout,
-    Fenced,
+    FarmTimeoutError,
+    FarmUnreachableError,
     GuestError,
-    HostFault,
-    InvalidRequest,
-    LeaseExpired,
-    Unreachable,
-    with_cure,
+    HostFaultError,
+    InvalidRequestError,
+    LeaseExpiredError,
+    StaleFencingTokenError,
+    append_hint,
 )
 from dart_server.wire import DesktopHealthView, ErrorBody, ErrorCode, FaultOwner, WireModel, paths
 
@@ -38,7 +38,7 @@ CONNECT_TIMEOUT_S = 10.0
 REPLY_GRACE_S = 30.0
 """How much longer than the server's own waiting time the client waits for the answer."""
 
-FATAL_CODES = frozenset(
+NON_RETRYABLE_CODES = frozenset(
     {
         ErrorCode.UNAUTHENTICATED,
         ErrorCode.FORBIDDEN,
@@ -73,14 +73,14 @@ def parse_address(url: str) -> Address:
         return Address(url.rstrip("/"))
     if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
         return Address("http://farm", parts.path)
-    raise InvalidRequest(
+    raise InvalidRequestError(
         f"{url!r} is not the address of a farm.",
         code="invalid",
         hint="Use http://HOST:PORT, https://HOST or unix:///absolute/path in DART_FARM_URL.",
     )
 
 
-def find_key(address: Address, api_key: str | None) -> str | None:
+def resolve_api_key(address: Address, api_key: str | None) -> str | None:
     """The key to use: the one given, `DART_API_KEY`, or the `farm.key` in the state directory of the farm of
     this Unix socket, or beside the socket."""
     if api_key:
@@ -101,31 +101,31 @@ def error_from_envelope(body: ErrorBody, status: int = 0, retry_after_s: float |
     A dead desktop's owner is the one that came with the error; without one it is the host's until the lease
     has asked for its health.
     """
-    detail = with_cure(body.detail, body.hint)
+    detail = append_hint(body.detail, body.hint)
     match body.error:
         case ErrorCode.FENCED:
-            return Fenced(detail)
+            return StaleFencingTokenError(detail)
         case ErrorCode.LEASE_EXPIRED:
-            return LeaseExpired(detail)
+            return LeaseExpiredError(detail)
         case ErrorCode.HOST_FAULT:
-            return HostFault(detail, fault_owner=FaultOwner.HOST, cause=body.error.value)
+            return HostFaultError(detail, fault_owner=FaultOwner.HOST, cause=body.error.value)
         case ErrorCode.DESKTOP_FAILED:
-            return desktop_gone(body.desktop) or DesktopGone(
+            return desktop_failed_error(body.desktop) or DesktopFailedError(
                 detail, fault_owner=FaultOwner.HOST, cause=body.error.value
             )
         case ErrorCode.GUEST_ERROR:
             return GuestError(detail, code="bad_request" if status == 400 else body.error.value)
         case code:
-            kind = REFUSALS.get(code, FarmError)
+            kind = ERROR_CLASSES.get(code, FarmError)
             return kind(body.detail, code=code.value, hint=body.hint, retry_after_s=retry_after_s)
 
 
-def desktop_gone(health: DesktopHealthView | None) -> DesktopGone | None:
+def desktop_failed_error(health: DesktopHealthView | None) -> DesktopFailedError | None:
     """The exception for a desktop that is known to be dead; None while it lives or nothing is known."""
     if health is None or health.alive:
         return None
     owner = FaultOwner.POLICY if health.fault_owner is FaultOwner.POLICY else FaultOwner.HOST
-    return DesktopGone(f"The desktop died: {health.cause}.", fault_owner=owner, cause=health.cause)
+    return DesktopFailedError(f"The desktop died: {health.cause}.", fault_owner=owner, cause=health.cause)
 
 
 def error_from_response(
@@ -158,7 +158,7 @@ class Transport:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
         )
 
-    def use_key(self, api_key: str | None) -> None:
+    def set_api_key(self, api_key: str | None) -> None:
         """Send another key from now on."""
         self._key = api_key
         self._http.headers.pop("Authorization", None)
@@ -197,7 +197,7 @@ class Transport:
                 timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             )
         except httpx.TimeoutException as error:
-            raise FarmTimeout(
+            raise FarmTimeoutError(
                 f"The farm at {self.address} did not answer {method} {path} within {timeout_s:.0f} s.", code="timeout"
             ) from error
         except httpx.TransportError as error:
@@ -225,10 +225,10 @@ class Transport:
         return response.content
 
     @asynccontextmanager
-    async def lines(self, path: str, *, quiet_s: float) -> AsyncIterator[AsyncIterator[str]]:
-        """Lines of an answer that goes on for as long as the farm has something to tell; none for `quiet_s` ends it. Raises
+    async def stream_lines(self, path: str, *, idle_timeout_s: float) -> AsyncIterator[AsyncIterator[str]]:
+        """Lines of an answer that goes on for as long as the farm has something to tell; none for `idle_timeout_s` ends it. Raises
         `FarmError`."""
-        timeout = httpx.Timeout(quiet_s, connect=CONNECT_TIMEOUT_S)
+        timeout = httpx.Timeout(idle_timeout_s, connect=CONNECT_TIMEOUT_S)
         try:
             async with self._http.stream(
                 "GET", path, headers={"Accept": "text/event-stream"}, timeout=timeout
@@ -238,15 +238,15 @@ class Transport:
                     raise error_from_response(answer.status_code, content, what=f"GET {path}", headers=answer.headers)
                 yield answer.aiter_lines()
         except httpx.TimeoutException as error:
-            raise FarmTimeout(
-                f"The farm at {self.address} told nothing for {quiet_s:.0f} s.", code="timeout"
+            raise FarmTimeoutError(
+                f"The farm at {self.address} told nothing for {idle_timeout_s:.0f} s.", code="timeout"
             ) from error
         except httpx.TransportError as error:
             raise self.unreachable(error) from error
 
-    def unreachable(self, error: Exception) -> Unreachable:
+    def unreachable(self, error: Exception) -> FarmUnreachableError:
         """The error for a farm that cannot be talked to."""
-        return Unreachable(
+        return FarmUnreachableError(
             f"The farm at {self.address} cannot be reached ({type(error).__name__}: {error}).",
             code="unreachable",
             hint="Start it with `dart-farm serve`, or unset DART_FARM_URL to use the embedded farm.",

@@ -1,6 +1,6 @@
 """What a farm tells of itself: numbers, leases, desktops, snapshots, history.
 
-Role: `FarmViews`, the reading half of `AsyncFarmClient`. Rule: one method per route, typed answers; reads are repeated while
+Role: `FarmReader`, the reading half of `AsyncFarmClient`. Rule: one method per route, typed answers; reads are repeated while
 the farm is away for a moment. Non-goals: claims (`client`), an administrator's work (`admin`).
 """
 
@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from dart_envs.clock import Clock
 from dart_envs.farm.history import EVENTS, event_params
-from dart_envs.farm.retry import Retries, repeated
+from dart_envs.farm.retry import RetryPolicy, call_with_retries
 from dart_envs.farm.transport import Transport
 from dart_server.wire import (
     ClaimView,
@@ -32,16 +32,18 @@ _SNAPSHOTS = TypeAdapter(list[SnapshotView])
 _DESKTOPS = TypeAdapter(list[DesktopView])
 
 
-class FarmViews:
+class FarmReader:
     """Reads of one farm."""
 
-    def __init__(self, transport: Transport, clock: Clock, retries: Retries) -> None:
+    def __init__(self, transport: Transport, clock: Clock, retries: RetryPolicy) -> None:
         self._transport = transport
         self._clock = clock
         self._retries = retries
 
     async def _read(self, path: str, params: Mapping[str, str] | None = None) -> bytes:
-        return await repeated(lambda: self._transport.call("GET", path, params=params), self._retries, self._clock)
+        return await call_with_retries(
+            lambda: self._transport.call("GET", path, params=params), self._retries, self._clock
+        )
 
     async def view(self) -> FarmView:
         """The farm in numbers."""
@@ -64,7 +66,7 @@ class FarmViews:
         return _SNAPSHOTS.validate_json(await self._read("/v1/snapshots", {"state": state.value}))
 
     async def snapshot(self, name: str) -> SnapshotView:
-        """One snapshot by its id, or by the name that the caller gave it. Raises `NotFound`."""
+        """One snapshot by its id, or by the name that the caller gave it. Raises `NotFoundError`."""
         return SnapshotView.model_validate_json(await self._read(f"/v1/snapshots/{quote(name, safe='')}"))
 
     async def delete_snapshot(self, name: str) -> None:

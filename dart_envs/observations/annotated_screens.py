@@ -1,6 +1,6 @@
 """Annotated screens of demonstrations: what a warm start learns from.
 
-Role: `write_screen` keeps the full screen before a step, what the accessibility tree said about it, and what was done on it. Rule: a
+Role: `write_annotated_screen` keeps the full screen before a step, what the accessibility tree said about it, and what was done on it. Rule: a
 screen is named by its content: the same screen is kept once, with what was done on it last; a file appears whole or not at all.
 Non-goals: reading them (`dart_train.warmup`), who demonstrates (`dart_agent.rollouts.worker`, `dart_envs.demos`).
 """
@@ -19,7 +19,7 @@ from dart_envs.types import Action, RgbImage
 from dart_server.wire import A11yElement
 
 
-def write_screen(
+def write_annotated_screen(
     directory: Path,
     screen: RgbImage,
     *,
@@ -30,7 +30,7 @@ def write_screen(
     action: Action | None,
 ) -> str:
     """Keep `<sha256>.png` and `<sha256>.json` beside it; the sha256. screen: uint8 [H, W, 3]; boxes of elements in its pixels."""
-    sha256 = write_picture(directory, screen)
+    sha256 = write_screenshot(directory, screen)
     height, width = screen.shape[:2]
     record: dict[str, Any] = {
         "task_id": task_id,
@@ -40,20 +40,20 @@ def write_screen(
         "elements": [element.model_dump(mode="json") for element in elements],
         "action": None if action is None else action_to_dict(action),
     }
-    replace_file(directory / f"{sha256}.json", json.dumps(record, ensure_ascii=False).encode())
+    write_file_atomically(directory / f"{sha256}.json", json.dumps(record, ensure_ascii=False).encode())
     return sha256
 
 
-def write_picture(directory: Path, screen: RgbImage) -> str:
+def write_screenshot(directory: Path, screen: RgbImage) -> str:
     """Keep `<sha256>.png` alone; the sha256."""
     sha256 = image_sha256(screen)
     path = directory / f"{sha256}.png"
     if not path.exists():
-        replace_file(path, _png(screen))
+        write_file_atomically(path, _png(screen))
     return sha256
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def write_file_atomically(path: Path, content: bytes) -> None:
     """Write a file that is never seen half written."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(content)

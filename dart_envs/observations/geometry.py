@@ -41,18 +41,18 @@ class PointMap:
     coordinates: Coordinates = "pixels"
 
     @property
-    def written_wh(self) -> tuple[int, int]:
+    def coordinate_wh(self) -> tuple[int, int]:
         """Range of the numbers that the model writes, per axis."""
         return _THOUSANDTHS if self.coordinates == "thousandths" else self.model_wh
 
     def to_screen(self, x: float, y: float) -> tuple[int, int] | None:
         """Screen pixel of a written point; None when it is outside the picture. The far edge itself counts as inside."""
-        width, height = self.written_wh
+        width, height = self.coordinate_wh
         if not (0 <= x <= width and 0 <= y <= height):
             return None
         inside = min(int(x), width - 1), min(int(y), height - 1)
-        return scale_point(inside, self.written_wh, self.screen_wh)
+        return scale_point(inside, self.coordinate_wh, self.screen_wh)
 
-    def to_written(self, x: int, y: int) -> tuple[int, int]:
+    def to_model(self, x: int, y: int) -> tuple[int, int]:
         """What the model writes for a screen pixel."""
-        return scale_point((x, y), self.screen_wh, self.written_wh)
+        return scale_point((x, y), self.screen_wh, self.coordinate_wh)

@@ -1,6 +1,6 @@
 """What an environment hands out of an observation: size and form of the screenshot, which texts, marks on it.
 
-Role: `View`, the observation space and its elements for one `ObservationSpec`. Rule: pure functions of the observation; every element is
+Role: `ObservationEncoder`, the observation space and its elements for one `ObservationSpec`. Rule: pure functions of the observation; every element is
 inside the space and shares no memory with another. Actions are in screen pixels whatever the size of the picture. Non-goals: fetching the
 parts (`dart_envs.envs.core`), prompts (`dart_agent.prompts.builder`).
 """
@@ -20,8 +20,8 @@ from dart_envs.spaces import INSTRUCTION_LENGTH, TREE_LENGTH, UnicodeText
 from dart_envs.types import Observation
 from dart_server.wire import A11yElement
 
-Tree = Literal["json", "xml", "table"]
-Form = Literal["rgb", "gray"]
+A11yFormat = Literal["json", "xml", "table"]
+ColorMode = Literal["rgb", "gray"]
 PARTS = ("screenshot", "a11y", "a11y_xml", "a11y_table", "terminal", "marks")
 MARKED_ROLES = frozenset(
     [
@@ -55,14 +55,14 @@ _MARK_RGB, _LABEL_RGB = (220, 30, 30), (255, 255, 255)
 class ObservationSpec:
     """What is in an observation.
 
-    screenshot_wh: (width, height) that screenshots are scaled to; None keeps the screen's. form: `rgb` [H, W, 3] or `gray` [H, W, 1].
+    screenshot_wh: (width, height) that screenshots are scaled to; None keeps the screen's. color_mode: `rgb` [H, W, 3] or `gray` [H, W, 1].
     a11y: the accessibility tree as `json` (an element per line), OSWorld's `xml`, or a compact `table`. terminal: text of the focused
     terminal. marks: numbered boxes around what can be clicked, on the screenshot, with their table. instruction: the task's words.
     """
 
     screenshot_wh: tuple[int, int] | None = None
-    form: Form = "rgb"
-    a11y: Tree | None = None
+    color_mode: ColorMode = "rgb"
+    a11y: A11yFormat | None = None
     terminal: bool = False
     marks: bool = False
     instruction: bool = True
@@ -70,9 +70,9 @@ class ObservationSpec:
     def __post_init__(self) -> None:
         if self.screenshot_wh is not None and min(self.screenshot_wh) < 1:
             raise ValueError(f"screenshot_wh is (width, height) of at least one pixel each, not {self.screenshot_wh}.")
-        if self.form not in get_args(Form) or self.a11y not in (None, *get_args(Tree)):
+        if self.color_mode not in get_args(ColorMode) or self.a11y not in (None, *get_args(A11yFormat)):
             raise ValueError(
-                f"form is rgb or gray, a11y is json, xml, table or None; got {self.form!r} and {self.a11y!r}."
+                f"color_mode is rgb or gray, a11y is json, xml, table or None; got {self.color_mode!r} and {self.a11y!r}."
             )
 
     @property
@@ -83,10 +83,10 @@ class ObservationSpec:
         return ("screenshot", *(name for name, is_wanted in wanted.items() if is_wanted))
 
 
-ObservationChoice = ObservationSpec | Mapping[str, Any] | Sequence[str]
+ObservationSpecLike = ObservationSpec | Mapping[str, Any] | Sequence[str]
 
 
-def make_spec(choice: ObservationChoice) -> ObservationSpec:
+def make_observation_spec(choice: ObservationSpecLike) -> ObservationSpec:
     """A spec as it is, from its fields, or from the names of its parts. Raises `ValueError`."""
     if isinstance(choice, ObservationSpec):
         return choice
@@ -101,20 +101,20 @@ def make_spec(choice: ObservationChoice) -> ObservationSpec:
         raise ValueError(
             f"observation must name screenshot, and may name one of a11y, a11y_xml and a11y_table, terminal and marks; got {names}."
         )
-    forms: dict[str, Tree] = {"a11y": "json", "a11y_xml": "xml", "a11y_table": "table"}
+    forms: dict[str, A11yFormat] = {"a11y": "json", "a11y_xml": "xml", "a11y_table": "table"}
     return ObservationSpec(
         a11y=forms[trees[0]] if trees else None, terminal="terminal" in names, marks="marks" in names
     )
 
 
-class View:
+class ObservationEncoder:
     """The observation space of one spec on a screen of `resolution` (width, height), and its elements."""
 
     def __init__(self, spec: ObservationSpec, resolution: tuple[int, int]) -> None:
         self.spec = spec
         width, height = spec.screenshot_wh or resolution
         self._picture_wh = (width, height)
-        channels = 3 if spec.form == "rgb" else 1
+        channels = 3 if spec.color_mode == "rgb" else 1
         members: dict[str, Space[Any]] = {"screenshot": spaces.Box(0, 255, (height, width, channels), np.uint8)}
         if spec.instruction:
             members["instruction"] = UnicodeText(INSTRUCTION_LENGTH)
@@ -125,26 +125,26 @@ class View:
         wanted = {"a11y": self.spec.a11y is not None, "terminal": self.spec.terminal, "marks": self.spec.marks}
         return [name for name, is_wanted in wanted.items() if is_wanted]
 
-    def element(self, observation: Observation) -> dict[str, Any]:
+    def encode(self, observation: Observation) -> dict[str, Any]:
         """A fresh element of the space."""
         screenshot = observation.screenshot
         element: dict[str, Any] = {}
         if self.spec.marks:
-            marked = clickable(observation.a11y or ())
+            marked = clickable_elements(observation.a11y or ())
             screenshot = draw_marks(screenshot, marked)
-            element["marks"] = _fitting(a11y_to_table(marked, numbered=True))
-        element["screenshot"] = self._picture(screenshot)
+            element["marks"] = _to_text_space(a11y_to_table(marked, numbered=True))
+        element["screenshot"] = self._encode_screenshot(screenshot)
         if self.spec.instruction:
             element["instruction"] = observation.instruction[:INSTRUCTION_LENGTH]
         if self.spec.a11y is not None:
-            element["a11y"] = _fitting(self._tree(observation))
+            element["a11y"] = _to_text_space(self._tree(observation))
         if self.spec.terminal:
-            element["terminal"] = _fitting(observation.terminal or "")
+            element["terminal"] = _to_text_space(observation.terminal or "")
         return element
 
-    def _picture(self, screenshot: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def _encode_screenshot(self, screenshot: NDArray[np.uint8]) -> NDArray[np.uint8]:
         resized = resize_image(screenshot, self._picture_wh)
-        if self.spec.form == "rgb":
+        if self.spec.color_mode == "rgb":
             return resized
         from PIL import Image
 
@@ -157,7 +157,7 @@ class View:
         return a11y_to_text(elements) if self.spec.a11y == "json" else a11y_to_table(elements)
 
 
-def _fitting(text: str) -> str:
+def _to_text_space(text: str) -> str:
     """What a text space can hold of a text."""
     return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")[:TREE_LENGTH]
 
@@ -171,7 +171,7 @@ def a11y_to_table(elements: Iterable[A11yElement], *, numbered: bool = False) ->
     return "\n".join(lines)
 
 
-def clickable(elements: Iterable[A11yElement]) -> list[A11yElement]:
+def clickable_elements(elements: Iterable[A11yElement]) -> list[A11yElement]:
     """The elements that get a mark, in the order of the tree."""
     return [one for one in elements if one.role.replace("-", " ") in MARKED_ROLES and one.w > 0 and one.h > 0]
 

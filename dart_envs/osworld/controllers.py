@@ -16,7 +16,7 @@ import httpx
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 150.0
-CODE_HEAD = "import pyautogui; import time; pyautogui.FAILSAFE = False; "
+CODE_PREAMBLE = "import pyautogui; import time; pyautogui.FAILSAFE = False; "
 
 
 class PythonController:
@@ -25,7 +25,7 @@ class PythonController:
     def __init__(self, address: Callable[[], tuple[str, int]]) -> None:
         self._address = address
 
-    def _ask(self, method: str, path: str, *, timeout_s: float = TIMEOUT_S, **how: Any) -> httpx.Response | None:
+    def _request(self, method: str, path: str, *, timeout_s: float = TIMEOUT_S, **how: Any) -> httpx.Response | None:
         host, port = self._address()
         try:
             reply = httpx.request(method, f"http://{host}:{port}{path}", timeout=timeout_s, **how)
@@ -38,12 +38,12 @@ class PythonController:
         return None
 
     def _json(self, method: str, path: str, **how: Any) -> Any:
-        reply = self._ask(method, path, **how)
+        reply = self._request(method, path, **how)
         return None if reply is None else reply.json()
 
     def get_screenshot(self) -> bytes | None:
         """PNG bytes, with the pointer drawn in."""
-        reply = self._ask("GET", "/screenshot")
+        reply = self._request("GET", "/screenshot")
         return None if reply is None else reply.content
 
     def get_accessibility_tree(self) -> str | None:
@@ -58,12 +58,12 @@ class PythonController:
 
     def get_file(self, file_path: str) -> bytes | None:
         """Content of a file inside the desktop."""
-        reply = self._ask("POST", "/file", data={"file_path": file_path})
+        reply = self._request("POST", "/file", data={"file_path": file_path})
         return None if reply is None else reply.content
 
     def execute_python_command(self, command: str) -> dict[str, Any] | None:
         """Run Python after an import of pyautogui; output, error, returncode, status."""
-        body = {"command": ["python", "-c", CODE_HEAD + command], "shell": False}
+        body = {"command": ["python", "-c", CODE_PREAMBLE + command], "shell": False}
         answer: dict[str, Any] | None = self._json("POST", "/execute", json=body)
         return answer
 
@@ -80,18 +80,18 @@ class PythonController:
 
     def start_recording(self) -> None:
         """Begin a film of the screen."""
-        self._ask("POST", "/start_recording")
+        self._request("POST", "/start_recording")
 
     def end_recording(self, dest: str) -> None:
         """End the film and write it (MP4) to `dest`."""
-        reply = self._ask("POST", "/end_recording")
+        reply = self._request("POST", "/end_recording")
         if reply is not None:
             with open(dest, "wb") as file:
                 file.write(reply.content)
 
     def get_vm_platform(self) -> str:
         """`Linux`."""
-        reply = self._ask("GET", "/platform")
+        reply = self._request("GET", "/platform")
         return "" if reply is None else reply.text
 
     def get_vm_screen_size(self) -> dict[str, int] | None:
@@ -106,7 +106,7 @@ class PythonController:
 
     def get_vm_wallpaper(self) -> bytes | None:
         """The picture behind the windows."""
-        reply = self._ask("POST", "/wallpaper")
+        reply = self._request("POST", "/wallpaper")
         return None if reply is None else reply.content
 
     def get_vm_desktop_path(self) -> str | None:

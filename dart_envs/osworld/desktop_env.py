@@ -23,17 +23,17 @@ from PIL import Image
 from dart_envs.action_spaces import make_codec
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.envs.env import make_shape
-from dart_envs.envs.evaluation_target import JudgeOn, desktop_to_judge
+from dart_envs.envs.evaluation_target import EvaluateOn, evaluation_desktop
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.farm.base import FarmLike, LeaseLike
-from dart_envs.farm.client import AsyncFarm
-from dart_envs.farm.loop import LoopThread
+from dart_envs.farm.client import AsyncFarmClient
+from dart_envs.farm.loop import EventLoopThread
 from dart_envs.osworld.controllers import PythonController, SetupController
 from dart_envs.setup import run_steps
 from dart_envs.tasks.model import SetupStep, Task, parse_task
 from dart_envs.types import EndReason, Observation, Outcome
 
-CODECS = {
+ACTION_SPACES = {
     "computer_13": "computer_13",
     "pyautogui": "pyautogui-exec",
     "claude_computer_use": "pyautogui-exec",
@@ -74,10 +74,10 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         *,
         image: str = "desktop",
         farm: str | FarmLike | None = None,
-        **_of_other_trees: Any,
+        **_ignored: Any,
     ) -> None:
-        if action_space not in CODECS:
-            raise ValueError(f"action_space is one of {', '.join(CODECS)}, not {action_space!r}.")
+        if action_space not in ACTION_SPACES:
+            raise ValueError(f"action_space is one of {', '.join(ACTION_SPACES)}, not {action_space!r}.")
         if os_type != "Ubuntu":
             raise ValueError(f"os_type is Ubuntu, not {os_type!r}: desktops here run Linux.")
         if enable_proxy:
@@ -90,7 +90,7 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         self.screen_width, self.screen_height = screen_size
         self.shape = make_shape(image, screen_size, None)
         self.action_space = action_space  # type: ignore[assignment]  # OSWorld's agents read the name here
-        self._codec = make_codec(CODECS[action_space], screen_size)
+        self._codec = make_codec(ACTION_SPACES[action_space], screen_size)
         self.controller = PythonController(lambda: self._address(SERVER_PORT))
         self.setup_controller = SetupController(self._perform)
         self.action_history: list[Any] = []
@@ -101,14 +101,14 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         self.current_use_proxy = False
         self._step_no = 0
         self._task: Task | None = None
-        self._broke: str | None = None
+        self._broken_cause: str | None = None
         self._farm = farm
-        self._loop = LoopThread.shared()
-        self._own_farm: AsyncFarm | None = None
+        self._loop = EventLoopThread.shared()
+        self._own_farm: AsyncFarmClient | None = None
         self._core: AsyncDesktopEnv | None = None
         self._tunnels = AsyncExitStack()
         self._addresses: dict[int, tuple[str, int]] = {}
-        self._tunnelled: LeaseLike | None = None
+        self._tunnel_lease: LeaseLike | None = None
 
     # Episodes.
 
@@ -121,8 +121,8 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         """Bring the desktop to the task's start (None: a clean desktop) and observe. Raises TaskError for a bad task, and as
         `AsyncDesktopEnv.reset`."""
         self.action_history.clear()
-        self._step_no, self._broke = 0, None
-        config = dict(task_config) if task_config is not None else _NOTHING
+        self._step_no, self._broken_cause = 0, None
+        config = dict(task_config) if task_config is not None else _EMPTY_TASK
         task = parse_task(config | {"image": self.shape.image}, name=str(config.get("id", "task_config")))
         self._task = task if task_config is not None else None
         self.task_id = task.id if task_config is not None else None
@@ -135,7 +135,7 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         if self._core is None:
             farm = self._farm
             if farm is None or isinstance(farm, str):
-                farm = self._own_farm = await AsyncFarm.connect(farm)
+                farm = self._own_farm = await AsyncFarmClient.connect(farm)
             self._core = AsyncDesktopEnv(farm, shape=self.shape, max_steps=NO_LIMIT, labels={"purpose": "osworld"})
         await self._core.reset(task, seed)
 
@@ -145,18 +145,18 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         DONE and FAIL only say that the episode is over; `evaluate` judges. Raises ActionError for what cannot be performed, and
         DartEnvError when the farm fails.
         """
-        core = self._running()
-        gesture = self._codec.decode(action, core.pointer)
+        core = self._running_core()
+        decoded = self._codec.decode(action, core.pointer)
         self._step_no += 1
         self.action_history.append(action)
-        if gesture.end is not None:
-            word = gesture.end.value
+        if decoded.end is not None:
+            word = decoded.end.value
             return self._get_obs(), 0.0, True, {word: True}
-        self._codec.performed()
-        result = self._loop.run(core.step(gesture))
+        self._codec.commit()
+        result = self._loop.run(core.step(decoded))
         if result.end is EndReason.BROKE_DESKTOP:
-            self._broke = str(result.info.get("cause"))
-            return self._last_seen(result.observation), 0.0, True, {"broke_desktop": self._broke}
+            self._broken_cause = str(result.info.get("cause"))
+            return self._last_seen(result.observation), 0.0, True, {"broke_desktop": self._broken_cause}
         if result.end is not None:
             raise DartEnvError(f"The episode ended by a fault of the farm: {result.info.get('cause')}.")
         if pause > 0:
@@ -166,27 +166,27 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
     def evaluate(self) -> float:
         """The task's verdict on the desktop as it is: after DONE or FAIL on the desktop itself, before on a copy, so that the episode goes
         on undisturbed; on itself, too, where there is no copy within some seconds. Raises EvaluatorError where there is no verdict."""
-        return self.judge().reward
+        return self.evaluate_outcome().reward
 
-    def judge(self) -> Outcome:
-        """`evaluate`, with what it looked at; `judged_on` in the details says where, if not on the desktop of an episode that is over."""
+    def evaluate_outcome(self) -> Outcome:
+        """`evaluate`, with what it looked at; `evaluated_on` in the details says where, if not on the desktop of an episode that is over."""
         if self._task is None:
             raise TaskError("There is no task to evaluate; give reset() a task_config.")
-        if self._broke is not None:
-            return Outcome(0.0, {"broke_desktop": self._broke})
-        last = _word(self.action_history[-1]) if self.action_history else None
-        on = JudgeOn.DESKTOP if last in _ENDS else JudgeOn.COPY
-        return self._loop.run(self._judge(self._task, EndReason.FAIL if last == "FAIL" else EndReason.DONE, on))
+        if self._broken_cause is not None:
+            return Outcome(0.0, {"broke_desktop": self._broken_cause})
+        last = _control_word(self.action_history[-1]) if self.action_history else None
+        on = EvaluateOn.DESKTOP if last in _ENDS else EvaluateOn.COPY
+        return self._loop.run(self._evaluate_end(self._task, EndReason.FAIL if last == "FAIL" else EndReason.DONE, on))
 
-    async def _judge(self, task: Task, end: EndReason, on: JudgeOn) -> Outcome:
+    async def _evaluate_end(self, task: Task, end: EndReason, on: EvaluateOn) -> Outcome:
         try:
             async with asyncio.timeout(EVALUATE_TIMEOUT_S):
-                async with desktop_to_judge(self._lease(), on, COPY_WAIT_S) as (desktop, judged_on):
+                async with evaluation_desktop(self._lease(), on, COPY_WAIT_S) as (desktop, evaluated_on):
                     outcome = await task.evaluate(desktop, end=end)
                 return (
                     outcome
-                    if on is JudgeOn.DESKTOP
-                    else replace(outcome, details={**outcome.details, "judged_on": judged_on})
+                    if on is EvaluateOn.DESKTOP
+                    else replace(outcome, details={**outcome.details, "evaluated_on": evaluated_on})
                 )
         except TimeoutError:
             raise EvaluatorError(f"The evaluator took more than {EVALUATE_TIMEOUT_S:g} s.") from None
@@ -202,7 +202,7 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         self._loop.run(self._aclose())
 
     async def _aclose(self) -> None:
-        await self._drop_tunnels()
+        await self._close_tunnels()
         core, self._core = self._core, None
         farm, self._own_farm = self._own_farm, None
         if core is not None:
@@ -252,13 +252,13 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
 
     # Inside.
 
-    def _running(self) -> AsyncDesktopEnv:
+    def _running_core(self) -> AsyncDesktopEnv:
         if self._core is None:
             raise DartEnvError("No episode is running; call reset() first.")
         return self._core
 
     def _lease(self) -> LeaseLike:
-        lease = self._running().lease
+        lease = self._running_core().lease
         if lease is None:
             raise DartEnvError("The desktop was lost; call reset().")
         return lease
@@ -269,16 +269,16 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
     async def _tunnel(self, port: int) -> tuple[str, int]:
         """A tunnel of the lease of now, opened when it is first asked for."""
         lease = self._lease()
-        if lease is not self._tunnelled:
-            await self._drop_tunnels()
-            self._tunnelled = lease
+        if lease is not self._tunnel_lease:
+            await self._close_tunnels()
+            self._tunnel_lease = lease
         if port not in self._addresses:
             self._addresses[port] = await self._tunnels.enter_async_context(lease.tunnel(port))
         return self._addresses[port]
 
-    async def _drop_tunnels(self) -> None:
+    async def _close_tunnels(self) -> None:
         self._addresses.clear()
-        self._tunnelled = None
+        self._tunnel_lease = None
         await self._tunnels.aclose()
 
     def _perform(self, config: Sequence[Mapping[str, Any]]) -> None:
@@ -306,7 +306,7 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         return parts | {"instruction": self.instruction}
 
 
-_NOTHING: dict[str, Any] = {
+_EMPTY_TASK: dict[str, Any] = {
     "id": "none",
     "instruction": "Nothing.",
     "evaluator": {"func": "infeasible"},
@@ -314,7 +314,7 @@ _NOTHING: dict[str, Any] = {
 }
 
 
-def _word(action: Any) -> str | None:
+def _control_word(action: Any) -> str | None:
     """DONE, FAIL or WAIT, as text or as OSWorld's dict."""
     if isinstance(action, Mapping):
         action = action.get("action_type", action.get("command"))

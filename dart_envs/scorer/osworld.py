@@ -44,13 +44,13 @@ async def judge(
     pool: Pool | None = None,
     timeout_s: float = EVALUATION_TIMEOUT_S,
 ) -> Outcome:
-    """The official verdict on a desktop after its post-configuration. kept: files of the cache by name (what steps printed). task_id: whose
+    """The osworld verdict on a desktop after its post-configuration. kept: files of the cache by name (what steps printed). task_id: whose
     files the asset cache is asked for.
 
     Raises EvaluatorError (ScorerMissing, WorkerFailed).
     """
     if not isinstance(desktop, HasTunnels):
-        raise EvaluatorError("The official scorer needs a leased desktop, whose ports it can reach.")
+        raise EvaluatorError("The osworld scorer needs a leased desktop, whose ports it can reach.")
     folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     try:
         for name, text in kept.items():
@@ -91,7 +91,7 @@ def outcome_of(answer: Mapping[str, Any]) -> Outcome:
         if answer["failed"] == "missing_package":
             raise ScorerMissing(f"{message} {CURE}")
         raise EvaluatorError(f"OSWorld's evaluator failed: {message}")
-    return Outcome(float(answer["score"]), {"scorer": "official", "parts": answer["parts"]})
+    return Outcome(float(answer["score"]), {"scorer": "osworld", "parts": answer["parts"]})
 
 
 def bring_expected(folder: Path, evaluator: EvaluatorLike, task_id: str) -> None:
@@ -105,7 +105,7 @@ def bring_expected(folder: Path, evaluator: EvaluatorLike, task_id: str) -> None
         for url, name in zip(paths, names, strict=True):
             place = _inside(folder, str(name))
             if not place.exists():
-                source = assets.fetch_path(str(url), f"{task_id or 'tasks'}/{name}", needed_by=task_id)
+                source = assets.fetch_asset(str(url), f"{task_id or 'tasks'}/{name}", task_id=task_id)
                 shutil.copyfile(source, place)
 
 

@@ -20,7 +20,7 @@ async def download(stage: Stage, step: params.DownloadParameters) -> None:
     """Put files from the asset cache, fetched first where it has them not, into the desktop."""
     for file in step.files:
         name = f"{stage.task_id or 'tasks'}/{assets.download_name(file.url, file.path)}"
-        path = await asyncio.to_thread(assets.fetch_path, file.url, name, needed_by=stage.task_id)
+        path = await asyncio.to_thread(assets.fetch_asset, file.url, name, task_id=stage.task_id)
         await write(stage, file.path, await asyncio.to_thread(path.read_bytes), 0o644)
 
 
@@ -66,7 +66,7 @@ async def update_browse_history(stage: Stage, step: params.HistoryParameters) ->
     base = await stage.desktop.read_file(browser.HISTORY)
     if base is None:
         path = await asyncio.to_thread(
-            assets.fetch_path, browser.BASE_HISTORY_URL, browser.BASE_HISTORY_NAME, needed_by=stage.task_id
+            assets.fetch_asset, browser.BASE_HISTORY_URL, browser.BASE_HISTORY_NAME, task_id=stage.task_id
         )
         base = await asyncio.to_thread(path.read_bytes)
     said = await stage.desktop.exec(["date", "+%s.%N"])

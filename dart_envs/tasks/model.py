@@ -24,7 +24,7 @@ from dart_envs.setup import NETWORK_STEPS, check_parameters, run_steps
 from dart_envs.setup.params import UploadFileParameters
 from dart_envs.tasks import requirements
 from dart_envs.tasks.script import TARGET_TIMEOUT_S, Move, Play, resolve
-from dart_envs.types import Action, Desktop, EndReason, Gesture, Outcome
+from dart_envs.types import Action, DecodedAction, Desktop, EndReason, Outcome
 from dart_server.wire import EARLIEST_CLOCK, LATEST_CLOCK, DesktopShape
 
 NOT_HASHED = frozenset({"oracle", "near_miss", "cheats", "origin", "split"})
@@ -116,7 +116,7 @@ class Task(Model):
     max_steps: actions one episode may take. publish_setup: False where set-up is so quick that a snapshot per task is
     not worth its bytes: the desktop is restored to its booted state and set up anew each time. min_resolution: smallest
     screen (width, height in pixels) that `prepare` accepts. starts_at: the desktop's time of day when the set-up begins (see
-    `dart_envs.types.DeclaresClock`); None: the real one.
+    `dart_envs.types.SupportsClock`); None: the real one.
     oracle, near_miss: scripts that solve it, and that almost do; cheats: scripts that only look as if they did. All only for checks
     and demonstrations.
     """
@@ -176,7 +176,7 @@ class Task(Model):
 
     @property
     def unsupported(self) -> tuple[str, ...]:
-        """What this task needs that neither our own metrics nor OSWorld's official scorer have, in words; empty when it can run."""
+        """What this task needs that neither the builtin metrics nor OSWorld's scorer have, in words; empty when it can run."""
         steps = {step.type for step in (*self.config, *self.evaluator.postconfig)} & NETWORK_STEPS
         return (*(f"set-up step {name!r}" for name in sorted(steps)), *evaluation.unserved(self.evaluator))
 
@@ -210,9 +210,9 @@ class Task(Model):
                 f"Task {self.id} needs a screen of at least {least_width}x{least_height} pixels, not {width}x{height}."
             )
 
-    async def check_needs(self, shape: DesktopShape, *, local_images: bool) -> None:
+    async def check_requirements(self, shape: DesktopShape, *, local_images: bool) -> None:
         """Raise TaskError or AssetError where a desktop of this shape would be leased in vain; fetches files that are missing."""
-        await requirements.check_needs(self, shape, local_images=local_images)
+        await requirements.check_requirements(self, shape, local_images=local_images)
 
     async def prepare(self, desktop: Desktop) -> None:
         """Run the set-up on a freshly booted desktop. Raises SetupError; TaskError where the task needs what is not
@@ -223,13 +223,13 @@ class Task(Model):
         await run_steps(desktop, self.config, assets=self._assets, task_id=self.id)
 
     async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None, scorer: str | None = None) -> Outcome:
-        """Judge the desktop as it is. end: how the episode ended, needed for tasks that cannot be done. scorer: auto, own or official
+        """Judge the desktop as it is. end: how the episode ended, needed for tasks that cannot be done. scorer: auto, builtin or osworld
         (None: what `DART_SCORER` says)."""
         return await evaluation.evaluate(
             desktop, self.evaluator, end=end, scorer=scorer, as_osworld=self.is_osworlds, task_id=self.id
         )
 
-    async def oracle(self, desktop: Desktop, *, step: int = 0) -> Sequence[Action | Gesture]:
+    async def oracle(self, desktop: Desktop, *, step: int = 0) -> Sequence[Action | DecodedAction]:
         """Actions of the solution from its `step`-th on, as far as the screen shows their targets now.
 
         Where later targets only appear after earlier actions, perform the first action, then ask again with `step + 1`.

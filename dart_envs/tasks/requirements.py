@@ -1,6 +1,6 @@
 """What a task needs before a desktop is worth taking: its files, its applications, a screen that is large enough.
 
-Role: `check_needs` before a desktop is leased, `check_desktop` before the set-up on one whose image may lie on another machine. Rule: only
+Role: `check_requirements` before a desktop is leased, `check_desktop` before the set-up on one whose image may lie on another machine. Rule: only
 what is known for certain refuses a task; an application that is not in the table is left to the set-up, which fails with its own
 sentence. Non-goals: reading a farm's images over the network.
 """
@@ -107,7 +107,7 @@ def _listed(folder: Path) -> list[str]:
     return os.listdir(folder) if folder.is_dir() else []
 
 
-async def check_needs(task: TaskWithRequirements, shape: DesktopShape, *, local_images: bool) -> None:
+async def check_requirements(task: TaskWithRequirements, shape: DesktopShape, *, local_images: bool) -> None:
     """Raise TaskError, or AssetError, where a desktop would be taken in vain; fetches files that are missing.
 
     local_images: the farm's desktops are made of this machine's images, so that their applications can be known.
@@ -116,8 +116,8 @@ async def check_needs(task: TaskWithRequirements, shape: DesktopShape, *, local_
     lacking = lacking_apps(task.related_apps, image_folder(shape.image)) if local_images else ()
     if lacking:
         raise _lacking(task, lacking, shape.image)
-    if assets.missing(task):
-        await asyncio.to_thread(assets.fetch_all, task)
+    if assets.missing_assets(task):
+        await asyncio.to_thread(assets.fetch_task_assets, task)
 
 
 async def check_desktop(task: TaskWithRequirements, desktop: Desktop) -> None:

@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from dart_envs.clock import SYSTEM_CLOCK, Clock
-from dart_envs.types import Action, ActionType, Desktop, Gesture
+from dart_envs.types import Action, ActionType, DecodedAction, Desktop
 from dart_server.wire import A11yElement
 
 TARGET_TIMEOUT_S = 5.0
@@ -71,7 +71,7 @@ class Move(BaseModel):
 class Play:
     """A resolved move. target: what it points at, None for keys and the like."""
 
-    action: Action | Gesture
+    action: Action | DecodedAction
     target: A11yElement | None = None
 
 
@@ -107,7 +107,7 @@ def point(element: A11yElement, target: Target) -> tuple[int, int]:
 def to_action(move: Move, elements: Sequence[A11yElement]) -> Play:
     """Resolve one move. Raises LookupError when a target is not there."""
     if move.do == "code":
-        return Play(Gesture(code=move.text))
+        return Play(DecodedAction(code=move.text))
     element: A11yElement | None = None
     x = y = x2 = y2 = None
     if move.target is not None:

@@ -16,19 +16,19 @@ from typing import Any
 
 from dart_envs.errors import DartEnvError
 from dart_envs.farm.base import LeaseLike
-from dart_envs.farm.client import AsyncFarm
-from dart_envs.testing.conformance import look
+from dart_envs.farm.client import AsyncFarmClient
+from dart_envs.testing.conformance import run_checks
 from dart_server.wire import DesktopShape
 
 WAIT_S = 300.0
 TTL_S = 300.0
 PNG = b"\x89PNG\r\n\x1a\n"
 
-Fits = Callable[[bytes, tuple[int, int]], bool]
+ReplyPredicate = Callable[[bytes, tuple[int, int]], bool]
 """Whether an answer is what the desktop of this screen (width, height) should say."""
 
 
-def _json(fits: Callable[[Any, tuple[int, int]], bool]) -> Fits:
+def _json(fits: Callable[[Any, tuple[int, int]], bool]) -> ReplyPredicate:
     def told(content: bytes, size: tuple[int, int]) -> bool:
         try:
             return bool(fits(json.loads(content), size))
@@ -38,7 +38,7 @@ def _json(fits: Callable[[Any, tuple[int, int]], bool]) -> Fits:
     return told
 
 
-OSWORLD: tuple[tuple[str, str, dict[str, Any] | None, Fits], ...] = (
+OSWORLD_ENDPOINTS: tuple[tuple[str, str, dict[str, Any] | None, ReplyPredicate], ...] = (
     ("GET", "/platform", None, lambda content, _: content == b"Linux"),
     ("GET", "/screenshot", None, lambda content, _: content.startswith(PNG)),
     ("GET", "/accessibility", None, _json(lambda said, _: said["AT"].startswith("<desktop-frame"))),
@@ -59,21 +59,21 @@ OSWORLD: tuple[tuple[str, str, dict[str, Any] | None, Fits], ...] = (
 """(method, path, body, what fits) of the paths of OSWorld's server that change nothing and need no program."""
 
 
-async def promises(lease: LeaseLike) -> AsyncIterator[tuple[str, str]]:
+async def image_checks(lease: LeaseLike) -> AsyncIterator[tuple[str, str]]:
     """Every promise and how it was broken; empty where it was kept."""
-    async for promise, how in look(lease):
+    async for promise, how in run_checks(lease):
         yield promise.replace("_", " "), how
-    for method, path, body, fits in OSWORLD:
+    for method, path, body, fits in OSWORLD_ENDPOINTS:
         reply = await lease.guest(method, path, json=body)
         kept = reply.status == 200 and fits(reply.content, lease.resolution)
         yield f"OSWorld's {path}", "" if kept else f"answered {reply.status} {reply.content[:200]!r}"
 
 
-async def conform(image: str, url: str | None) -> int:
+async def check_image(image: str, url: str | None) -> int:
     """How many promises a fresh desktop of an image breaks; tells each on the standard output. Raises `DartEnvError`."""
     shape, broken = DesktopShape(image=image), 0
-    async with await AsyncFarm.connect(url) as farm, await farm.lease(shape, ttl_s=TTL_S, wait_s=WAIT_S) as lease:
-        async for promise, how in promises(lease):
+    async with await AsyncFarmClient.connect(url) as farm, await farm.lease(shape, ttl_s=TTL_S, wait_s=WAIT_S) as lease:
+        async for promise, how in image_checks(lease):
             print(f"FAILED {promise}: {how}" if how else f"ok     {promise}", flush=True)
             broken += bool(how)
     return broken
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--farm", help="address of a running farm; default: DART_FARM_URL, else this user's own")
     options = parser.parse_args(arguments)
     try:
-        return 1 if asyncio.run(conform(options.image, options.farm)) else 0
+        return 1 if asyncio.run(check_image(options.image, options.farm)) else 0
     except DartEnvError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

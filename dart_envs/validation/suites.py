@@ -90,7 +90,7 @@ class Proof:
         return asdict(self) | {"holds": self.holds, "wanted": self.kind.wanted}
 
 
-async def play_script(env: AsyncDesktopEnv, task: Task, script: str) -> tuple[StepResult, int]:
+async def run_script(env: AsyncDesktopEnv, task: Task, script: str) -> tuple[StepResult, int]:
     """Play a script on an env that was reset to `task`, and say DONE where it does not; the last result and the steps
     taken.
     """
@@ -141,7 +141,7 @@ async def _prove_once(env: AsyncDesktopEnv, job: Job, clock: Clock) -> tuple[Pro
         if kind is Kind.NOTHING:
             result = await env.step(Action(ActionType.DONE))
         else:
-            result, steps = await play_script(env, task, kind.value)
+            result, steps = await run_script(env, task, kind.value)
         cause, end = _cause(result, kind), result.end
         if end is not None and not end.masked:
             reward = result.reward

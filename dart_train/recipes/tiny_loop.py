@@ -23,7 +23,7 @@ import dart_envs.tasks
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.prompts.suppressed_tokens import suppressed_token_ids
 from dart_envs.types import Action, ActionType, Observation, RgbImage
-from dart_envs.uitars import Parsed, parse
+from dart_envs.uitars import ParsedAction, parse
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs, token_logprobs
 from dart_train.trainer.advantage import group_advantages
 from dart_train.types import TokenBatch
@@ -93,7 +93,9 @@ def rollout(env: Any, policy: LoadedModel, task_id: str, temperature: float) -> 
         samples.append(sample)
         history.add(sample.image, text)
         parsed = parse(text, prompt.points)
-        seen, reward, terminated, truncated, _ = env.step(parsed.action if isinstance(parsed, Parsed) else NOTHING)
+        seen, reward, terminated, truncated, _ = env.step(
+            parsed.action if isinstance(parsed, ParsedAction) else NOTHING
+        )
         if terminated or truncated:
             return reward, samples
 

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from dart_envs.errors import FarmError
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.embedded import runtime_dir
 from dart_server.wire import FarmView
 from dart_train.config import Recipe
@@ -70,7 +70,7 @@ async def farm_session(recipe: Recipe, note: Callable[[str], None]) -> AsyncIter
 
 
 async def _view(url: str | None) -> FarmView:
-    async with await AsyncFarm.connect(url) as farm:
+    async with await AsyncFarmClient.connect(url) as farm:
         return await farm.view()
 
 
@@ -105,7 +105,7 @@ def _host_problems(recipe: Recipe) -> list[str]:
     checks = _ask_farm_command(recipe, "doctor")
     if isinstance(checks, str):
         return [checks]
-    return [f"{check['name']}: {check['detail']} {check['cure']}" for check in checks if not check["ok"]]
+    return [f"{check['name']}: {check['detail']} {check['fix']}" for check in checks if not check["ok"]]
 
 
 def _image_problems(recipe: Recipe) -> list[str]:
@@ -142,7 +142,7 @@ async def _stop_if_unused(note: Callable[[str], None]) -> None:
     """Stop the farm once nobody leases from it; a component that was killed leaves a lease, which ends by its TTL."""
     give_up_s = time.monotonic() + LEASE_EXPIRY_TIMEOUT_S
     try:
-        async with await AsyncFarm.connect() as farm:
+        async with await AsyncFarmClient.connect() as farm:
             while (active := (await farm.view()).leases_active) and time.monotonic() < give_up_s:  # noqa: ASYNC110 - the farm has no event for it
                 await asyncio.sleep(POLL_S)
     except FarmError as error:

@@ -116,11 +116,11 @@ class QueryBuilder:
         if action.type is not ActionType.CLICK or action.x is None or action.y is None:
             return format_action(action, self.points, thought=thought)
         if element is None:
-            x, y = self.points.to_written(action.x, action.y)
+            x, y = self.points.to_model(action.x, action.y)
         else:
             x0, y0, x1, y1 = self._box(element)
             x, y = int((x0 + x1) / 2), int((y0 + y1) / 2)
-        width, height = self.points.written_wh
+        width, height = self.points.coordinate_wh
         screen = self.points.to_screen(_snap_to_grid(x, self.step_px, width), _snap_to_grid(y, self.step_px, height))
         if screen is not None:
             action = Action(ActionType.CLICK, x=screen[0], y=screen[1])
@@ -128,7 +128,7 @@ class QueryBuilder:
 
     def _box(self, element: A11yElement) -> tuple[float, float, float, float]:
         across, down = (
-            written / screen for written, screen in zip(self.points.written_wh, self.points.screen_wh, strict=True)
+            written / screen for written, screen in zip(self.points.coordinate_wh, self.points.screen_wh, strict=True)
         )
         right, bottom = element.x + element.w, element.y + element.h
         return element.x * across, element.y * down, right * across, bottom * down

@@ -130,8 +130,8 @@ class Farm:
         await self.dashboard.start()
         self.ready = True
 
-    def _on_database_recovered(self, outage_s: float, dropped_events: int) -> None:
-        data = {"outage_s": round(outage_s, 3), "events_dropped": dropped_events}
+    def _on_database_recovered(self, outage_timeout_s: float, dropped_events: int) -> None:
+        data = {"outage_timeout_s": round(outage_timeout_s, 3), "events_dropped": dropped_events}
         self.repository.add_event(NewEvent("database_recovered", data=data))
 
     async def _recover(self) -> None:

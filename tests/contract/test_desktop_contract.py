@@ -20,9 +20,9 @@ from served_farm import served_farm
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.envs.env import DartOSWorldEnv
 from dart_envs.envs.vector import DartVectorEnv
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.testing.conformance import ConformanceError, check_desktop
-from dart_envs.testing.fake_farm import ScriptedDesktop
+from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.types import Action, ActionType, Desktop, EndReason, Frame, Outcome, RgbImage
 from dart_server.wire import DesktopShape, FrameSpec, InputEvent, MoveEvent, SettleSpec
 
@@ -87,7 +87,7 @@ def libvirt_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 async def booted(url: str) -> None:
-    async with await AsyncFarm.connect(url) as farm:
+    async with await AsyncFarmClient.connect(url) as farm:
         await farm.lease(SHAPE, wait_s=240)
 
 
@@ -101,10 +101,10 @@ LIVE = (
 @pytest.fixture(params=["fake", "sim", *LIVE])
 async def desktop(request: pytest.FixtureRequest) -> AsyncIterator[Desktop]:
     if request.param == "fake":
-        yield ScriptedDesktop(SHAPE.resolution)
+        yield FakeDesktop(SHAPE.resolution)
         return
     url = request.getfixturevalue(f"{request.param}_farm")
-    async with await AsyncFarm.connect(url) as farm:
+    async with await AsyncFarmClient.connect(url) as farm:
         yield await farm.lease(SHAPE)
 
 
@@ -114,7 +114,7 @@ async def test_a_desktop_keeps_its_promises(desktop: Desktop, request: pytest.Fi
 
 
 async def test_the_suite_notices_broken_promises() -> None:
-    class Careless(ScriptedDesktop):
+    class Careless(FakeDesktop):
         async def step(self, events: list[InputEvent], settle: SettleSpec | None = None, **_options: object) -> Frame:
             frame = await super().step(events, settle)
             return Frame(frame.image[:, :-1], frame.header)
@@ -187,7 +187,7 @@ def always_drawn(image: RgbImage, _: FrameSpec) -> None:
     ],
 )
 async def test_the_suite_notices_wrong_pictures(wrong: Wrong, promises: set[str]) -> None:
-    class Wrongly(ScriptedDesktop):
+    class Wrongly(FakeDesktop):
         async def step(
             self, events: list[InputEvent], settle: SettleSpec | None = None, *, frame: FrameSpec | None = None
         ) -> Frame:
@@ -198,7 +198,7 @@ async def test_the_suite_notices_wrong_pictures(wrong: Wrong, promises: set[str]
     assert broken_by(broken.value) == promises
 
 
-async def takes_snapshots(farm: AsyncFarm) -> bool:
+async def takes_snapshots(farm: AsyncFarmClient) -> bool:
     return (await farm.view()).capabilities["memory_snapshot"]
 
 
@@ -225,7 +225,7 @@ async def test_frames_of_every_format_are_the_picture_on_the_screen(live_url: st
     """The suite compares frames with each other; here it is known what is on the screen."""
     picture = colours(*SHAPE.resolution)
     Image.fromarray(picture).save(file := io.BytesIO(), "PNG")
-    async with await AsyncFarm.connect(live_url) as farm:
+    async with await AsyncFarmClient.connect(live_url) as farm:
         lease = await farm.lease(SHAPE)
         await lease.write_file("/tmp/colours.png", file.getvalue())
         reply = await lease.guest("POST", "/setup/change_wallpaper", json={"path": "/tmp/colours.png"})
@@ -265,7 +265,7 @@ def test_check_env_passes(farm_url: str) -> None:
 
 
 async def test_a_reset_gives_an_untouched_desktop(farm_url: str) -> None:
-    async with await AsyncFarm.connect(farm_url) as farm:
+    async with await AsyncFarmClient.connect(farm_url) as farm:
         lease = await farm.lease(SHAPE)
         for _ in range(2):
             assert await lease.read_file("/tmp/left") is None
@@ -277,7 +277,7 @@ async def test_a_reset_gives_an_untouched_desktop(farm_url: str) -> None:
 
 
 async def test_a_snapshot_brings_a_desktop_back(farm_url: str) -> None:
-    async with await AsyncFarm.connect(farm_url) as farm:
+    async with await AsyncFarmClient.connect(farm_url) as farm:
         if not await takes_snapshots(farm):
             pytest.skip("this farm's provider declares no memory_snapshot")
         lease = await farm.lease(SHAPE)
@@ -296,7 +296,7 @@ async def test_a_snapshot_brings_a_desktop_back(farm_url: str) -> None:
 @pytest.mark.parametrize("publish", [True, False])
 async def test_episodes_start_from_the_prepared_state(farm_url: str, publish: bool) -> None:
     task = NoteTask(id=f"contract/note/{publish}", publish_setup=publish)
-    async with await AsyncFarm.connect(farm_url) as farm:
+    async with await AsyncFarmClient.connect(farm_url) as farm:
         async with AsyncDesktopEnv(farm, shape=SHAPE) as env:
             for solved in (1.0, 0.0):
                 observation, _ = await env.reset(task)
@@ -314,7 +314,7 @@ async def test_episodes_start_from_the_prepared_state(farm_url: str, publish: bo
 
 async def test_a_group_is_prepared_once(farm_url: str) -> None:
     task = NoteTask(id="contract/note/group")
-    async with await AsyncFarm.connect(farm_url) as farm:
+    async with await AsyncFarmClient.connect(farm_url) as farm:
         envs = [AsyncDesktopEnv(farm, shape=SHAPE) for _ in range(3)]
         await asyncio.gather(*(env.reset(task) for env in envs))
         assert task.prepared == (1 if await takes_snapshots(farm) else 3)

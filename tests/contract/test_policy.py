@@ -8,7 +8,7 @@ import pytest
 
 from dart_agent.rollouts.policies import BlankScreenshotPolicy, OraclePolicy, RandomPolicy
 from dart_agent.types import Policy
-from dart_envs.testing.fake_farm import ScriptedDesktop
+from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.types import Action, ActionType
 from tests.contract.policy_contract import check_policy, make_request
 from tests.unit.dart_agent.fakes import ScriptedPolicy
@@ -31,7 +31,7 @@ MAKERS: dict[str, tuple[bool, Callable[[], Policy]]] = {
     "scripted": (True, lambda: ScriptedPolicy(["Action: wait()"] * 11)),
     "blank": (True, lambda: BlankScreenshotPolicy(ScriptedPolicy(["Action: wait()"] * 11))),
     "random": (False, lambda: RandomPolicy("pixels")),
-    "oracle": (False, lambda: OraclePolicy(_TwoMoves(), lambda: ScriptedDesktop((640, 400)), "pixels")),
+    "oracle": (False, lambda: OraclePolicy(_TwoMoves(), lambda: FakeDesktop((640, 400)), "pixels")),
 }
 
 
@@ -42,7 +42,7 @@ async def test_policy_contract(name: str) -> None:
 
 
 async def test_the_oracle_plays_its_moves_in_order_and_then_says_that_it_is_done() -> None:
-    oracle = OraclePolicy(_TwoMoves(), lambda: ScriptedDesktop((640, 400)), "pixels")
+    oracle = OraclePolicy(_TwoMoves(), lambda: FakeDesktop((640, 400)), "pixels")
     texts = [(await oracle.complete(make_request(f"r{index}"))).text for index in range(3)]
     assert texts == ["Action: click(start_box='(1,1)')", "Action: type(content='a')", "Action: finished(content='')"]
 

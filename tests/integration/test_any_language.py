@@ -35,7 +35,7 @@ def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
     jq.write_text("#!/usr/bin/env python3\n" + JQ)
     jq.chmod(0o755)
     with served_farm(place, provider="sim", max_desktops=2, port=free_port()) as url:
-        script = "set -eu\n" + "\n".join(commands()) + '\necho "fencing_token $FENCE"\n'
+        script = "set -eu\n" + "\n".join(commands()) + '\necho "fencing_token $FENCING_TOKEN"\n'
         key = (place / "farm.key").read_text().strip()
         environment = {**os.environ, "FARM": url, "KEY": key, "PATH": f"{tools}:{os.environ['PATH']}"}
         done = subprocess.run(

@@ -15,7 +15,7 @@ from served_farm import served_farm
 
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.errors import SetupError
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.setup import run_steps
 from dart_envs.setup.browser import HISTORY, reached
@@ -36,7 +36,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 async def lease(url: str) -> AsyncIterator[AsyncLease]:
-    async with await AsyncFarm.connect(url) as farm, await farm.lease(SHAPE, wait_s=120.0) as lease:
+    async with await AsyncFarmClient.connect(url) as farm, await farm.lease(SHAPE, wait_s=120.0) as lease:
         yield lease
 
 

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from served_farm import served_farm
 
-from dart_envs.errors import Fenced, Forbidden, LeaseLost, NotFound
+from dart_envs.errors import ForbiddenError, LeaseLostError, NotFoundError, StaleFencingTokenError
 from dart_envs.farm import AsyncFarmClient, FarmClient
 from dart_server.wire import ClaimState, DesktopShape, KeyScope, PoolSpec
 
@@ -84,7 +84,7 @@ async def test_a_claim_is_cancelled_from_the_command_line(farm: AsyncFarmClient,
     assert (await claim.refresh()).state is ClaimState.CANCELLED
     done = await asyncio.to_thread(cli, url, "leases", "release", *(lease.lease_id for lease in held))
     assert done.returncode == 0, done.stderr
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         await held[0].health()
 
 
@@ -95,15 +95,15 @@ async def test_another_process_attaches_by_reference_and_takes_over(farm: AsyncF
         same = await other.attach(lease.reference())
         assert await same.read_file("/home/user/a") == b"1"
         await same.reset()
-        with pytest.raises(Fenced):
+        with pytest.raises(StaleFencingTokenError):
             await lease.read_file("/home/user/a")
         again = await farm.attach(lease.reference(), takeover=True)
-        with pytest.raises(Fenced):
+        with pytest.raises(StaleFencingTokenError):
             await same.step([])
         assert (await again.health()).alive
     assert (await again.view()).state == "active"
     await again.release()
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         await farm.attach(lease.reference())
 
 
@@ -118,9 +118,9 @@ async def test_a_tenant_is_kept_out_of_others_things(farm: AsyncFarmClient, url:
     made = await farm.add_key("tenant", KeyScope.LEASE, max_leases=1)
     lease = await farm.lease(SHAPE)
     async with await AsyncFarmClient.connect(url, made.secret) as tenant:
-        with pytest.raises(Forbidden):
+        with pytest.raises(ForbiddenError):
             await tenant.keys()
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await tenant.attach(lease.reference())
         async with await tenant.lease(SHAPE):
             assert {event.kind for event in await tenant.events()} == {"lease_granted"}
@@ -150,7 +150,7 @@ async def test_pools_are_set_by_client_and_told_by_the_command_line(farm: AsyncF
             assert lease.resolution == (640, 400)
     finally:
         await farm.delete_pool("ready")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await farm.pool("ready")
 
 

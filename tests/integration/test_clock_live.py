@@ -13,7 +13,7 @@ from clock_programs import LOOKS, RUNNING
 from served_farm import served_farm
 
 from dart_envs.envs.core import AsyncDesktopEnv
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.tasks.model import parse_task
 from dart_envs.types import Action, ActionType
@@ -61,7 +61,7 @@ async def readings(lease: AsyncLease) -> list[float]:
 )
 async def test_everything_in_a_declared_episode_agrees_on_the_time(tmp_path: Path, provider: str) -> None:
     with served_farm(tmp_path, provider=provider, environment={"DART_SNAPSHOT_DIR": "/dev/shm"}) as url:
-        async with await AsyncFarm.connect(url) as farm, AsyncDesktopEnv(farm, shape=SHAPE) as env:
+        async with await AsyncFarmClient.connect(url) as farm, AsyncDesktopEnv(farm, shape=SHAPE) as env:
             await env.reset(task())
             lease = env.lease
             assert isinstance(lease, AsyncLease)

@@ -1,6 +1,6 @@
 """`dart-envs tasks play --record` on a live desktop: what is done in the live view becomes a demonstration that earns the same again.
 
-The person is a viewer of this test, on the channel that the page's own viewer uses; where to click it learns from the task's solution.
+The human is a viewer of this test, on the channel that the page's own viewer uses; where to click it learns from the task's solution.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from dart_envs.demos import read_demonstration
-from dart_envs.demos.store import picture_of
-from dart_envs.farm import AsyncFarm
+from dart_envs.demos.store import load_screen
+from dart_envs.farm import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.tasks import load
 from dart_envs.types import Action, ActionType
 from dart_train.warmup.screens import read_screens
 
 TASK = "basics/write_line/0000"
-VIEW = "test-person-0001"
+VIEW = "test-human-0001"
 KEYSYMS = {
     "enter": 0xFF0D,
     "ctrl": 0xFFE3,
@@ -130,22 +130,22 @@ async def settled(lease: AsyncLease) -> None:
 
 
 async def demonstrate(address: str, socket_path: Path) -> None:
-    """Solve the task by hand."""
+    """Solve the task recorded_by hand."""
     task = load(TASK)
-    async with await AsyncFarm.connect(f"unix://{socket_path}") as farm, person_at(address) as person:
+    async with await AsyncFarmClient.connect(f"unix://{socket_path}") as farm, person_at(address) as human:
         lease = await farm.attach(urlsplit(address).fragment.split("/")[2].partition("?")[0])
-        await person.control("POST")
+        await human.control("POST")
         step = 0
         while plays := await task.play(lease, step=step):
             action = plays[0].action
             assert isinstance(action, Action)
             if action.type is ActionType.DONE:
                 break
-            await person.do(action)
-            await asyncio.sleep(0.8)  # a person looks at what came of it
+            await human.do(action)
+            await asyncio.sleep(0.8)  # a human looks at what came of it
             await settled(lease)
             step += 1
-        await person.control("DELETE")
+        await human.control("DELETE")
 
 
 def test_a_person_in_the_live_view_makes_a_demonstration_that_earns_the_same_again(
@@ -178,14 +178,14 @@ def test_a_person_in_the_live_view_makes_a_demonstration_that_earns_the_same_aga
     assert "reward 1" in told
 
     made = read_demonstration(folder)
-    assert (made.task_id, made.by, made.end, made.reward) == (TASK, "person", "done", 1.0)
-    assert made.outcome.get("judged_on") == "copy", told
+    assert (made.task_id, made.recorded_by, made.end, made.reward) == (TASK, "human", "done", 1.0)
+    assert made.outcome.get("evaluated_on") == "copy", told
     kinds = [step.action.type for step in made.steps if step.action is not None]
     assert ActionType.TYPE in kinds, told
     assert kinds[-1] is ActionType.DONE
     for step, following in zip(made.steps, made.steps[1:], strict=False):
         assert step.after == following.before
-    height, width = picture_of(folder, made.steps[0].before).shape[:2]
+    height, width = load_screen(folder, made.steps[0].before).shape[:2]
     assert (width, height) == made.shape.resolution
     text = "".join(path.read_text() for path in folder.rglob("*.json*"))
     assert "ticket" not in text

@@ -297,10 +297,10 @@ def test_a_killed_farm_is_reaped_or_taken_over(place: Path) -> None:
 
 HOLD_A_LEASE = """
 import asyncio
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 
 async def hold():
-    async with await AsyncFarm.connect() as farm:
+    async with await AsyncFarmClient.connect() as farm:
         await farm.lease(ttl_s=9)
         print("held", flush=True)
         await asyncio.sleep(600)

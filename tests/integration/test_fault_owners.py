@@ -15,7 +15,7 @@ from served_farm import served_farm
 
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.types import Action, ActionType, Desktop, EndReason, Outcome, StepResult
 from dart_server.wire import DesktopShape
@@ -62,13 +62,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 async def env(url: str) -> AsyncIterator[AsyncDesktopEnv]:
-    async with await AsyncFarm.connect(url) as farm, AsyncDesktopEnv(farm, shape=SHAPE) as env:
+    async with await AsyncFarmClient.connect(url) as farm, AsyncDesktopEnv(farm, shape=SHAPE) as env:
         yield env
 
 
 @pytest.fixture
 async def capabilities(url: str) -> dict[str, bool]:
-    async with await AsyncFarm.connect(url) as farm:
+    async with await AsyncFarmClient.connect(url) as farm:
         return (await farm.view()).capabilities
 
 

@@ -9,7 +9,7 @@ from served_farm import served_farm
 
 from dart_envs.actions import Action
 from dart_envs.envs.core import AsyncDesktopEnv
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.tasks.model import Task, parse_task
 from dart_envs.types import ActionType
 from dart_server.wire import DesktopShape
@@ -46,7 +46,10 @@ def spoiling_task() -> Task:
 
 async def test_a_copy_is_judged_as_the_desktop_would_be_and_nothing_of_it_shows(url: str) -> None:
     task = spoiling_task()
-    async with await AsyncFarm.connect(url) as farm, AsyncDesktopEnv(farm, shape=SHAPE, judge_on="copy") as env:
+    async with (
+        await AsyncFarmClient.connect(url) as farm,
+        AsyncDesktopEnv(farm, shape=SHAPE, evaluate_on="copy") as env,
+    ):
         await env.reset(task)
         assert env.lease is not None
         held = await env.lease.exec(["grep", "-rlF", CANARY, "/home", "/tmp", "/etc", "/var/lib"], user="root")
@@ -56,7 +59,7 @@ async def test_a_copy_is_judged_as_the_desktop_would_be_and_nothing_of_it_shows(
         assert (await env.evaluate()).reward == (await env.evaluate()).reward == 1.0
         result = await env.step(Action(ActionType.DONE))
         assert result.reward == 1.0
-        assert result.info["outcome"]["judged_on"] == "copy"
+        assert result.info["outcome"]["evaluated_on"] == "copy"
         assert await env.lease.read_file("/home/user/answer") == f"{CANARY}\n".encode()
         assert await env.lease.read_file("/home/user/judged") is None
         assert (await farm.leases())[0].lease_id == env.lease.lease_id

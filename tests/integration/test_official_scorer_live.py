@@ -12,7 +12,7 @@ from served_farm import served_farm
 
 from dart_envs.errors import EvaluatorError
 from dart_envs.evaluators import evaluate
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.scorer import paths
 from dart_envs.tasks.model import Evaluator
@@ -37,12 +37,12 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 async def lease(url: str) -> AsyncIterator[AsyncLease]:
-    async with await AsyncFarm.connect(url) as farm, await farm.lease(SHAPE) as lease:
+    async with await AsyncFarmClient.connect(url) as farm, await farm.lease(SHAPE) as lease:
         yield lease
 
 
 async def judged(lease: AsyncLease, **fields: Any) -> Outcome:
-    return await evaluate(lease, Evaluator.model_validate(fields), scorer="official")
+    return await evaluate(lease, Evaluator.model_validate(fields), scorer="osworld")
 
 
 def rule(expected: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ import pytest
 from osworld_client import CLIENT, DEBUGGING_PORT, OSWORLD_PORT, Call, Client
 from served_farm import served_farm
 
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_server.wire import DesktopShape
 
 pytestmark = pytest.mark.timeout(900)
@@ -57,7 +57,7 @@ def farm_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @asynccontextmanager
 async def leased(farm_url: str, shape: DesktopShape, cache_dir: Path) -> AsyncIterator[Client]:
     async with (
-        await AsyncFarm.connect(farm_url) as farm,
+        await AsyncFarmClient.connect(farm_url) as farm,
         await farm.lease(shape, ttl_s=120.0, wait_s=400.0) as lease,
         lease.tunnel(OSWORLD_PORT) as address,
         lease.tunnel(DEBUGGING_PORT) as debugging,

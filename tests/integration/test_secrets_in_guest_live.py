@@ -1,5 +1,5 @@
 """What a task expects, its solution and its id are nowhere in the desktop: not in a file, not in an environment, not in a process's memory.
-Searched from the host: after a reset, on a copy that our own metrics judged, and after the episode's verdict, which is OSWorld's where its
+Searched from the host: after a reset, on a copy that the builtin metrics judged, and after the episode's verdict, which is OSWorld's where its
 scorer is installed."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from guest_insides import hold_in_memory, holding, spelt
 from served_farm import served_farm
 
 from dart_envs.envs.core import AsyncDesktopEnv
-from dart_envs.envs.evaluation_target import copy_of
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.envs.evaluation_target import forked_copy
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.scorer import paths
 from dart_envs.tasks.model import Task, parse_task
@@ -83,22 +83,22 @@ async def seen_in(lease: AsyncLease) -> set[str]:
 
 
 async def test_what_a_task_knows_is_nowhere_in_its_desktop(url: str) -> None:
-    task, scorer = knowing_task(), "own" if paths.installed() is None else "official"
-    async with await AsyncFarm.connect(url) as farm, AsyncDesktopEnv(farm, shape=SHAPE, scorer=scorer) as env:
+    task, scorer = knowing_task(), "builtin" if paths.installed() is None else "osworld"
+    async with await AsyncFarmClient.connect(url) as farm, AsyncDesktopEnv(farm, shape=SHAPE, scorer=scorer) as env:
         await env.reset(task)
         lease = env.lease
         assert isinstance(lease, AsyncLease)
         assert await seen_in(lease) == {"file"}
         await hold_in_memory(lease, PLANTED["memory"], {"PLANTED": PLANTED["environment"]})
-        async with copy_of(lease, 60.0) as copy:
+        async with forked_copy(lease, 60.0) as copy:
             assert isinstance(copy, AsyncLease)
-            assert (await task.evaluate(copy, end=EndReason.DONE, scorer="own")).reward == 0.0
+            assert (await task.evaluate(copy, end=EndReason.DONE, scorer="builtin")).reward == 0.0
             assert await seen_in(copy) == set(PLANTED), "the search finds what is there"
         result = await env.step(Action(ActionType.DONE))
         assert (result.reward, result.end) == (0.0, EndReason.DONE), result.info
         assert await seen_in(lease) == set(PLANTED), "looked for at once: what an agent forgot is soon written over"
         assert env.lease is lease
         await lease.write_file(NOTE, EXPECTED["content"].encode())
-        for judge in {"own", scorer}:
+        for judge in {"builtin", scorer}:
             outcome = await task.evaluate(lease, end=EndReason.DONE, scorer=judge)
             assert outcome.reward == 1.0, "the rules are in force"

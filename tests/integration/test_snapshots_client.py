@@ -9,8 +9,8 @@ import pytest
 from served_farm import served_farm
 
 from dart_envs.errors import FarmError
-from dart_envs.farm.client import AsyncFarm
-from dart_envs.farm.sync import Farm
+from dart_envs.farm.client import AsyncFarmClient
+from dart_envs.farm.sync import FarmClient
 from dart_server.wire import DesktopShape, ErrorCode
 
 SHAPE = DesktopShape(resolution=(640, 400))
@@ -24,15 +24,15 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture
-async def farm(url: str) -> AsyncIterator[AsyncFarm]:
-    async with await AsyncFarm.connect(url) as farm:
+async def farm(url: str) -> AsyncIterator[AsyncFarmClient]:
+    async with await AsyncFarmClient.connect(url) as farm:
         yield farm
         for view in await farm.snapshots():
             if view.kind == "user":
                 await farm.delete_snapshot(view.snapshot_id)
 
 
-async def test_a_named_snapshot_comes_back_on_its_own_and_on_another_desktop(farm: AsyncFarm) -> None:
+async def test_a_named_snapshot_comes_back_on_its_own_and_on_another_desktop(farm: AsyncFarmClient) -> None:
     lease = await farm.lease(SHAPE)
     base = lease.snapshot_id
     await lease.write_file(NOTE, b"before")
@@ -53,7 +53,7 @@ async def test_a_named_snapshot_comes_back_on_its_own_and_on_another_desktop(far
     assert await other.read_file(NOTE) == b"before"
 
 
-async def test_a_fork_leaves_the_original_running_and_its_copies_apart(farm: AsyncFarm) -> None:
+async def test_a_fork_leaves_the_original_running_and_its_copies_apart(farm: AsyncFarmClient) -> None:
     lease = await farm.lease(SHAPE)
     await lease.write_file(NOTE, b"common")
     fork = await lease.fork(2)
@@ -71,11 +71,11 @@ async def test_a_fork_leaves_the_original_running_and_its_copies_apart(farm: Asy
     assert fork.snapshot.snapshot_id not in {view.snapshot_id for view in await farm.snapshots()}
 
 
-async def grants(farm: AsyncFarm) -> int:
+async def grants(farm: AsyncFarmClient) -> int:
     return len([event for event in await farm.events() if event.kind == "lease_granted"])
 
 
-async def test_a_fork_that_finds_no_room_gives_everything_back(farm: AsyncFarm) -> None:
+async def test_a_fork_that_finds_no_room_gives_everything_back(farm: AsyncFarmClient) -> None:
     lease = await farm.lease(SHAPE)
     before = await grants(farm)
     with pytest.raises(FarmError) as full:
@@ -89,7 +89,7 @@ async def test_a_fork_that_finds_no_room_gives_everything_back(farm: AsyncFarm) 
 
 
 def test_the_same_without_async(url: str) -> None:
-    with Farm(url) as farm, farm.lease(SHAPE) as lease:
+    with FarmClient(url) as farm, farm.lease(SHAPE) as lease:
         lease.write_file(NOTE, b"kept")
         view = lease.snapshot("sync", description="by a plain program")
         lease.write_file(NOTE, b"lost")
@@ -104,7 +104,7 @@ def test_the_same_without_async(url: str) -> None:
         assert "sync" not in [view.name for view in farm.snapshots()]
 
 
-async def test_forks_of_forks_know_what_they_stand_on(farm: AsyncFarm) -> None:
+async def test_forks_of_forks_know_what_they_stand_on(farm: AsyncFarmClient) -> None:
     lease = await farm.lease(SHAPE)
     await lease.write_file(NOTE, b"root")
     first = await lease.fork(1)

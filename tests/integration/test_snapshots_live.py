@@ -15,7 +15,7 @@ from served_farm import served_farm
 
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import FarmError
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.tasks.model import parse_task
 from dart_envs.types import Action, ActionType
@@ -88,7 +88,7 @@ async def test_no_key_token_or_answer_is_in_a_snapshot(place: tuple[str, Path]) 
         name="canary",
     )
     key = (runtime / "farm.key").read_text().strip()
-    async with await AsyncFarm.connect(url, key) as farm, AsyncDesktopEnv(farm, shape=SHAPE) as env:
+    async with await AsyncFarmClient.connect(url, key) as farm, AsyncDesktopEnv(farm, shape=SHAPE) as env:
         await env.reset(task)
         lease = env.lease
         assert isinstance(lease, AsyncLease)
@@ -133,7 +133,7 @@ TICKING = (
 
 async def test_the_pause_that_is_told_is_the_pause_that_is_felt(place: tuple[str, Path]) -> None:
     url, _ = place
-    async with await AsyncFarm.connect(url) as farm:
+    async with await AsyncFarmClient.connect(url) as farm:
         lease = await farm.lease(SHAPE)
         await lease.exec(["python3", "-c", TICKING], detach=True)
         await read_when_there(lease, "/tmp/ticking")
@@ -161,7 +161,7 @@ def lower_layers(runtime: Path) -> list[tuple[str, ...]]:
 
 async def test_copies_share_their_layers_and_hold_nothing_of_them_twice(place: tuple[str, Path]) -> None:
     url, runtime = place
-    async with await AsyncFarm.connect(url) as farm:
+    async with await AsyncFarmClient.connect(url) as farm:
         lease = await farm.lease(SHAPE)
         await lease.write_file("/home/user/large", os.urandom(8 << 20))
         saved = await lease.snapshot("large")
@@ -183,7 +183,7 @@ async def test_copies_share_their_layers_and_hold_nothing_of_them_twice(place: t
 
 async def test_damage_is_set_aside_and_the_desktop_rebuilt_from_what_is_whole(place: tuple[str, Path]) -> None:
     url, runtime = place
-    async with await AsyncFarm.connect(url) as farm:
+    async with await AsyncFarmClient.connect(url) as farm:
         lease = await farm.lease(SHAPE)
         await lease.write_file("/home/user/n", b"first")
         first = await lease.snapshot("first")

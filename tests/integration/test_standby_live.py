@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from served_farm import served_farm
 
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_server import wire
 
 PROVIDERS = [pytest.param("runc", marks=pytest.mark.desktop), pytest.param("docker", marks=pytest.mark.docker)]
@@ -26,7 +26,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         yield url
 
 
-async def frozen_copy(farm: AsyncFarm) -> str:
+async def frozen_copy(farm: AsyncFarmClient) -> str:
     """The desktop that stands by, once it does."""
     async with asyncio.timeout(READY_S):
         while (await farm.pool(POOL)).standby < 1:  # noqa: ASYNC110 - another process
@@ -38,7 +38,7 @@ async def frozen_copy(farm: AsyncFarm) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 async def test_a_claim_and_a_reset_take_the_frozen_copy(url: str) -> None:
-    async with await AsyncFarm.connect(url) as farm:
+    async with await AsyncFarmClient.connect(url) as farm:
         await farm.set_pool(POOL, wire.PoolSpec(shape=SHAPE, labels=LABELS, standby=1))
         waiting = await frozen_copy(farm)
         lease = await farm.lease(SHAPE, match_labels=LABELS, ttl_s=300)

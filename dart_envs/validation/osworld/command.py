@@ -34,10 +34,10 @@ def check(
 
     Raises TaskError, EvaluatorError, ValueError, OSError for wrong input, before a desktop is leased; FarmError when the farm gives none.
     """
-    judge = scorer_named(scorer or Scorer.OFFICIAL)
+    judge = scorer_named(scorer or Scorer.OSWORLD)
     wanted = cases(folder, only, judge)
     if page is not None:
-        check_page(page, whole=not only, official=judge is Scorer.OFFICIAL)
+        check_page(page, whole=not only, official=judge is Scorer.OSWORLD)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     digest = None if os.environ.get("DART_FARM_URL") else local_digest(SHAPE.image)
@@ -58,10 +58,10 @@ def check(
 
 
 async def _prove(book: Book, todo: Sequence[tuple[Case, Play]], parallel: int) -> None:
-    from dart_envs.farm import AsyncFarm
+    from dart_envs.farm import AsyncFarmClient
 
     left = list(reversed(todo))
-    async with await AsyncFarm.connect() as farm:
+    async with await AsyncFarmClient.connect() as farm:
 
         async def work() -> None:
             while left:

@@ -1,4 +1,4 @@
-"""Plays OSWorld's offline tasks on live desktops under the official scorer.
+"""Plays OSWorld's offline tasks on live desktops under the osworld scorer.
 
 Role: which plays prove a task, and playing one. Rule: each play has a desktop of its own, set up anew; a target that is not on the screen
 yet is waited for; faults of farm, set-up and scorer are the play's cause, never a pass. Non-goals: the record and the table
@@ -24,7 +24,7 @@ from dart_envs.tasks import Task, load_file
 from dart_envs.tasks.loader import OSWORLD_IMAGE
 from dart_envs.tasks.script import Move, resolve
 from dart_envs.tasks.suite import OSWORLD_SCREEN
-from dart_envs.types import Action, ActionType, Gesture, StepResult
+from dart_envs.types import Action, ActionType, DecodedAction, StepResult
 from dart_envs.validation.osworld.moves import Oracle
 from dart_envs.validation.osworld.offline import OFFLINE
 from dart_envs.validation.osworld.oracles import ORACLES, reason_of
@@ -61,7 +61,7 @@ class Case:
     solution: Oracle | None
     reason: str | None
     """Why it cannot be proved on our image, where that was looked into."""
-    scorer: Scorer = Scorer.OFFICIAL
+    scorer: Scorer = Scorer.OSWORLD
 
     @property
     def infeasible(self) -> bool:
@@ -77,7 +77,7 @@ class Case:
         """What a result belongs to: the task's content, who judges and, for the oracle, its moves."""
         moves = [move.model_dump(mode="json") for move in self.solution.moves] if self.solution else []
         content = [self.task.content_hash, moves if play is Play.ORACLE else []]
-        content += [self.scorer] if self.scorer is not Scorer.OFFICIAL else []
+        content += [self.scorer] if self.scorer is not Scorer.OSWORLD else []
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -101,7 +101,7 @@ class Result:
         return self.set_up and self.reward == self.play.wanted
 
 
-def cases(folder: Path, only: Sequence[str] = (), scorer: Scorer = Scorer.OFFICIAL) -> list[Case]:
+def cases(folder: Path, only: Sequence[str] = (), scorer: Scorer = Scorer.OSWORLD) -> list[Case]:
     """The offline tasks of a folder with OSWorld's data. only: domains or beginnings of ids; all by default.
 
     Raises TaskError for a folder that lacks them, and for a name that fits nothing.
@@ -146,7 +146,7 @@ async def perform(env: AsyncDesktopEnv, moves: Sequence[Move], clock: Clock) -> 
             raise TaskError(f"move {number} failed: {code['stderr'].strip()[-300:] or 'it took too long'}")
 
 
-async def _resolved(env: AsyncDesktopEnv, move: Move, number: int, clock: Clock) -> Action | Gesture:
+async def _resolved(env: AsyncDesktopEnv, move: Move, number: int, clock: Clock) -> Action | DecodedAction:
     assert env.lease is not None
     try:
         return (await resolve(env.lease, [move], timeout_s=TARGET_TIMEOUT_S, clock=clock))[0].action

@@ -116,7 +116,7 @@ class Claims:
             raise claim.error
         return claim
 
-    async def claim_and_wait(self, request: wire.LeaseRequest, principal: Principal) -> wire.Lease:
+    async def claim_and_wait(self, request: wire.LeaseRequest, principal: Principal) -> wire.LeaseGrant:
         """A ready desktop under a new lease, or the same lease again for a repeated request. Raises `ApiError`."""
         fields = {name: getattr(request, name) for name in wire.LeaseRequest.model_fields if name != "wait_s"}
         one = wire.ClaimRequest.model_construct(**fields, count=1, deadline_s=request.wait_s)

@@ -119,10 +119,10 @@ class Leases:
         self._active[lease_id] = lease
         return lease
 
-    def reply(self, lease: LeaseRecord) -> wire.Lease:
+    def reply(self, lease: LeaseRecord) -> wire.LeaseGrant:
         """A lease as its holder gets it, with its token."""
         slot = lease.slot
-        return wire.Lease(
+        return wire.LeaseGrant(
             lease_id=lease.lease_id,
             token=derive_token(self._token_root, lease.lease_id),
             fencing_token=slot.fencing_token if slot else lease.fencing_token,
@@ -169,7 +169,7 @@ class Leases:
         lease.deadline_s = self._clock.monotonic() + lease.ttl_s
         self._repository.extend_lease(lease)
 
-    async def attach(self, lease_id: str, principal: Principal, *, takeover: bool) -> wire.Lease:
+    async def attach(self, lease_id: str, principal: Principal, *, takeover: bool) -> wire.LeaseGrant:
         """A lease by reference, for another process of its owner. With `takeover` the fencing token grows: the former user's calls are refused.
         Raises `database_unavailable` before anything has changed."""
         await self._repository.wait_available()

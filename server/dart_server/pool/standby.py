@@ -96,7 +96,9 @@ class Standby:
 
     def _coming(self, slot: Slot) -> Kind | None:
         """What a slot on its way will be a copy of; one that is being frozen or thawed is that already."""
-        return self._kind(slot.target) if slot.target is not None else ((slot.shape, slot.image_digest), slot.snapshot_id)
+        return (
+            self._kind(slot.target) if slot.target is not None else ((slot.shape, slot.image_digest), slot.snapshot_id)
+        )
 
     def keep(self) -> None:
         """Begin what is lacking, freeze and thaw, and let go what nobody wants."""

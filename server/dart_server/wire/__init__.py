@@ -12,12 +12,12 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     GET    /v1/claims/{claim_id}?wait_s=         -> ClaimView                     a long poll: answers when it ends, or after `wait_s`
     GET    /v1/claims/{claim_id}/events          -> Server-Sent Events            `position` …, then the claim's end; data: ClaimView
     DELETE /v1/claims/{claim_id}                 cancel, idempotent; desktops granted meanwhile are given back
-    POST   /v1/leases                            LeaseRequest -> Lease            claim a desktop (waits up to `wait_s`)
+    POST   /v1/leases                            LeaseRequest -> LeaseGrant            claim a desktop (waits up to `wait_s`)
     GET    /v1/leases                            -> list[LeaseView]
     GET    /v1/leases/{lease_id}                 -> LeaseView
     POST   /v1/leases/{lease_id}/heartbeat       -> HeartbeatReply
     POST   /v1/leases/{lease_id}/renew           RenewRequest -> RenewReply       another time to live
-    POST   /v1/leases/{lease_id}/attach          AttachRequest -> Lease           by reference, from another process of the owner
+    POST   /v1/leases/{lease_id}/attach          AttachRequest -> LeaseGrant           by reference, from another process of the owner
     POST   /v1/leases/{lease_id}/live-view       -> LiveViewTicket                the dashboard's page of it, with a log-in for one use
     GET    /v1/leases/{lease_id}/inputs?after=N  -> HumanInputs                  a long poll (`wait_s`): what a person does who took over
     DELETE /v1/leases/{lease_id}                 release, idempotent
@@ -133,7 +133,7 @@ from dart_server.wire.keys import KeyRequest, KeyScope, KeyView, NewKey
 from dart_server.wire.leases import (
     AttachRequest,
     HeartbeatReply,
-    Lease,
+    LeaseGrant,
     LeaseRequest,
     LeaseState,
     LeaseView,
@@ -185,7 +185,7 @@ __all__ = [
     "KeyRequest",
     "KeyScope",
     "KeyView",
-    "Lease",
+    "LeaseGrant",
     "LeaseRequest",
     "LeaseState",
     "LeaseView",

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from dart_server.wire.base import DesktopShape, Int, Labels, Number, SetupKey, WireModel
 from dart_server.wire.errors import ErrorCode
-from dart_server.wire.leases import Lease
+from dart_server.wire.leases import LeaseGrant
 
 MAX_GANG = 64
 """Desktops of one claim, at most."""
@@ -86,5 +86,5 @@ class ClaimView(WireModel):
     deadline_at: datetime
     ended_at: datetime | None = None
     lease_ids: list[str] = Field(default_factory=list)
-    leases: list[Lease] = Field(default_factory=list)
+    leases: list[LeaseGrant] = Field(default_factory=list)
     error: ClaimFailure | None = None

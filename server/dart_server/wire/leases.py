@@ -38,7 +38,7 @@ class LeaseRequest(WireModel):
     )
 
 
-class Lease(WireModel):
+class LeaseGrant(WireModel):
     """A claim on a ready desktop. `token` and `fencing_token` go with every guest call."""
 
     lease_id: str

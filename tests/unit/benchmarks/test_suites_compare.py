@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks.bench_suites import compare
 from dart_envs.tasks import Draft, Family, Suite
-from dart_envs.testing.fake_farm import FakeFarm, ScriptedDesktop
+from dart_envs.testing.fake_desktop import FakeDesktop
+from dart_envs.testing.fake_farm import FakeFarm
 from dart_server.wire import ExecReply
 
 
@@ -30,7 +31,7 @@ def draw(_rng: Random) -> Draft:
 async def test_verdicts_are_compared(flaky: bool) -> None:
     calls: list[str] = []
 
-    def typed(desktop: ScriptedDesktop, _args: list[str], _stdin: str) -> ExecReply:
+    def typed(desktop: FakeDesktop, _args: list[str], _stdin: str) -> ExecReply:
         calls.append(desktop.state.typed)
         return ExecReply(returncode=0, stdout="" if flaky and len(calls) == 7 else desktop.state.typed, stderr="")
 

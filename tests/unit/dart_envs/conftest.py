@@ -3,11 +3,12 @@ from __future__ import annotations
 import pytest
 
 from dart_envs.farm import live
-from dart_envs.testing.fake_farm import FakeFarm, ScriptedDesktop
+from dart_envs.testing.fake_desktop import FakeDesktop
+from dart_envs.testing.fake_farm import FakeFarm
 from dart_server.wire import ExecReply
 
 
-def _typed(desktop: ScriptedDesktop, _args: list[str], _stdin: str) -> ExecReply:
+def _typed(desktop: FakeDesktop, _args: list[str], _stdin: str) -> ExecReply:
     return ExecReply(returncode=0, stdout=desktop.state.typed, stderr="")
 
 

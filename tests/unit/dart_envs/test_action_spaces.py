@@ -18,8 +18,9 @@ from dart_envs.action_spaces.normalized import SIZE
 from dart_envs.envs.env import DartOSWorldEnv
 from dart_envs.envs.vector import DartVectorEnv
 from dart_envs.errors import ActionError
-from dart_envs.testing.fake_farm import FakeFarm, ScriptedDesktop
-from dart_envs.types import Action, ActionType, Gesture
+from dart_envs.testing.fake_desktop import FakeDesktop
+from dart_envs.testing.fake_farm import FakeFarm
+from dart_envs.types import Action, ActionType, DecodedAction
 from dart_server.wire import (
     ButtonEvent,
     ExecReply,
@@ -65,7 +66,7 @@ def test_every_sample_is_inside_and_can_be_performed(name: str) -> None:
         sample = codec.space.sample()
         assert sample in codec.space
         gesture = codec.decode(sample, HERE)
-        codec.performed()
+        codec.commit()
         StepRequest(events=list(gesture.events))
     again = make_codec(name, SCREEN)
     assert again.space == codec.space
@@ -78,7 +79,7 @@ def test_every_sample_is_inside_and_can_be_performed(name: str) -> None:
 @pytest.mark.parametrize("name", CODECS)
 def test_canonical_actions_are_taken_in_every_space(name: str) -> None:
     codec = make_codec(name, SCREEN)
-    assert codec.decode(Action(ActionType.DONE), HERE) == Gesture((), ActionType.DONE)
+    assert codec.decode(Action(ActionType.DONE), HERE) == DecodedAction((), ActionType.DONE)
     assert codec.decode(Action(ActionType.CLICK, x=3, y=4), HERE).events[0] == MoveEvent(x=3, y=4)
     with pytest.raises(ActionError, match="between 0 and 639"):
         codec.decode(Action(ActionType.CLICK, x=640, y=4), HERE)
@@ -244,7 +245,7 @@ class TestPyautogui:
     def test_the_executed_form_runs_in_the_desktop_and_says_so(self) -> None:
         ran: list[list[str]] = []
 
-        def python(_desktop: ScriptedDesktop, argv: list[str], _stdin: str) -> ExecReply:
+        def python(_desktop: FakeDesktop, argv: list[str], _stdin: str) -> ExecReply:
             ran.append(argv)
             return ExecReply(returncode=1, stdout="", stderr="NameError")
 
@@ -299,7 +300,7 @@ class TestNormalized:
         performed = []
         for numbers in (held, end, still):
             performed.append(list(codec.decode(numbers, HERE).events))
-            codec.performed()
+            codec.commit()
         assert performed == [
             [MoveEvent(x=0, y=0), down()],
             [MoveEvent(x=639, y=399)],
@@ -312,7 +313,7 @@ class TestNormalized:
         numbers[7] = 1.0
         assert codec.decode(numbers, HERE).events[1:] == (key("ctrl"),)
         assert codec.decode(numbers, HERE).events[1:] == (key("ctrl"),)
-        codec.performed()
+        codec.commit()
         assert codec.decode(numbers, HERE).events[1:] == ()
         numbers[-1] = 1.0
         gesture = codec.decode(numbers, HERE)

@@ -21,11 +21,11 @@ from dart_envs.tasks import Task, load_file, parse_task
 CONTENT = bytes(range(256)) * 400
 
 
-class Site(LocalServer):
+class FileServer(LocalServer):
     """Serves CONTENT under every path; `cuts`: after so many bytes the next answers break off."""
 
     def __init__(self) -> None:
-        super().__init__(Page)
+        super().__init__(FileHandler)
         self.cuts: list[int] = []
         self.tag = '"one"'
         self.ranges: list[str | None] = []
@@ -35,8 +35,8 @@ class Site(LocalServer):
         return f"http://{self.place}/resolve/main/calc/some%20sheet.xlsx"
 
 
-class Page(LocalHandler):
-    server: Site
+class FileHandler(LocalHandler):
+    server: FileServer
 
     def do_GET(self) -> None:
         wanted = self.headers.get("Range")
@@ -54,8 +54,8 @@ class Page(LocalHandler):
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    with serving(Site()) as server:
+def site() -> Iterator[FileServer]:
+    with serving(FileServer()) as server:
         yield server
 
 
@@ -67,7 +67,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fetch(url: str, name: str = "task/sheet.xlsx", **how: Any) -> Path:
-    return assets.fetch_path(url, name, needed_by="task", pause=lambda _s: None, **how)
+    return assets.fetch_asset(url, name, task_id="task", pause=lambda _s: None, **how)
 
 
 def task_with(url: str) -> Task:
@@ -84,7 +84,7 @@ def task_with(url: str) -> Task:
     return parse_task(data, name="task")
 
 
-def test_a_file_is_fetched_once(site: Site, place: Path) -> None:
+def test_a_file_is_fetched_once(site: FileServer, place: Path) -> None:
     first = fetch(site.url)
     assert first == place / "task" / "sheet.xlsx"
     assert first.read_bytes() == CONTENT
@@ -93,14 +93,14 @@ def test_a_file_is_fetched_once(site: Site, place: Path) -> None:
     assert sorted(path.name for path in first.parent.iterdir()) == [".lock", "sheet.xlsx"]
 
 
-def test_a_broken_download_goes_on_where_it_broke(site: Site) -> None:
+def test_a_broken_download_goes_on_where_it_broke(site: FileServer) -> None:
     site.cuts = [1000, 20_000]
     assert fetch(site.url).read_bytes() == CONTENT
     assert site.ranges == [None, "bytes=1000-", "bytes=21000-"]
 
 
-def test_a_file_that_changed_meanwhile_is_begun_anew(site: Site) -> None:
-    site.cuts = [1000] * assets.ATTEMPTS
+def test_a_file_that_changed_meanwhile_is_begun_anew(site: FileServer) -> None:
+    site.cuts = [1000] * assets.MAX_ATTEMPTS
     with pytest.raises(AssetError, match="bytes"):
         fetch(site.url)
     site.tag = '"two"'
@@ -108,33 +108,35 @@ def test_a_file_that_changed_meanwhile_is_begun_anew(site: Site) -> None:
     assert site.ranges[-1] == "bytes=5000-"
 
 
-def test_a_server_that_is_busy_is_asked_again(site: Site) -> None:
+def test_a_server_that_is_busy_is_asked_again(site: FileServer) -> None:
     site.statuses = [503, 429]
     assert fetch(site.url).read_bytes() == CONTENT
     assert len(site.ranges) == 3
 
 
-def test_a_file_that_is_not_there_names_task_address_and_cure(site: Site) -> None:
+def test_a_file_that_is_not_there_names_task_address_and_cure(site: FileServer) -> None:
     site.statuses = [404]
     with pytest.raises(AssetError, match="the server answers 404") as raised:
         fetch(site.url)
     for part in ("Task task needs sheet.xlsx", site.url, "dart-envs assets fetch", "dart-envs assets import"):
         assert part in str(raised.value)
-    assert (raised.value.url, raised.value.needed_by) == (site.url, "task")
+    assert (raised.value.url, raised.value.task_id) == (site.url, "task")
     assert len(site.ranges) == 1, "asking again would not help"
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_a_file_that_is_too_large_is_refused(site: Site, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_too_large_is_refused(site: FileServer, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not told:
-        send = Page.send_header
-        monkeypatch.setattr(Page, "send_header", lambda s, k, v: None if k == "Content-Length" else send(s, k, v))
+        send = FileHandler.send_header
+        monkeypatch.setattr(
+            FileHandler, "send_header", lambda s, k, v: None if k == "Content-Length" else send(s, k, v)
+        )
     with pytest.raises(AssetError, match="DART_ASSET_MAX_BYTES"):
         fetch(site.url, max_nbytes=5_000)
-    assert not list(assets.default_place().rglob("sheet.xlsx"))
+    assert not list(assets.default_cache_dir().rglob("sheet.xlsx"))
 
 
-def test_offline_nothing_is_asked_of_the_network(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_nothing_is_asked_of_the_network(site: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DART_OFFLINE", "1")
     with pytest.raises(AssetError, match="DART_OFFLINE is set"):
         fetch(site.url)
@@ -145,7 +147,7 @@ def test_offline_nothing_is_asked_of_the_network(site: Site, monkeypatch: pytest
     assert fetch(site.url) == there
 
 
-def test_many_at_once_fetch_it_once_and_see_it_whole(site: Site) -> None:
+def test_many_at_once_fetch_it_once_and_see_it_whole(site: FileServer) -> None:
     with ThreadPoolExecutor(8) as pool:
         seen = list(pool.map(lambda _n: fetch(site.url).read_bytes(), range(8)))
     assert seen == [CONTENT] * 8
@@ -170,7 +172,7 @@ def test_the_names_are_those_of_osworlds_cache() -> None:
     found = {
         (one.task_id, one.kind, one.url, one.name)
         for path in sorted((osworld / "examples").glob("*/*.json"))
-        for one in assets.assets_of(load_file(path))
+        for one in assets.task_assets(load_file(path))
     }
     assert len(wanted) == 712
     assert wanted <= found
@@ -183,26 +185,26 @@ def test_a_cache_of_ones_own_is_imported_and_a_dataset_too(tmp_path: Path) -> No
     theirs = tmp_path / "theirs"
     (theirs / "cache" / "task").mkdir(parents=True)
     (theirs / "cache" / "task" / assets.download_name(url, "/home/user/a.xlsx")).write_bytes(b"input")
-    assert [one.kind for one in assets.import_from(theirs, task)] == ["download"]
-    assert [one.name for one in assets.missing(task)] == ["gold.xlsx"]
+    assert [one.kind for one in assets.import_assets(theirs, task)] == ["download"]
+    assert [one.name for one in assets.missing_assets(task)] == ["gold.xlsx"]
     (theirs / "calc").mkdir()
     (theirs / "calc" / "some sheet.xlsx").write_bytes(b"gold")
-    assert [one.kind for one in assets.import_from(theirs, task)] == ["cloud_file"]
-    assert not assets.missing(task)
-    assert assets.fetch_all(task)[1].read_bytes() == b"gold"
+    assert [one.kind for one in assets.import_assets(theirs, task)] == ["cloud_file"]
+    assert not assets.missing_assets(task)
+    assert assets.fetch_task_assets(task)[1].read_bytes() == b"gold"
 
 
-def test_the_command_checks_fetches_and_imports(site: Site, tmp_path: Path) -> None:
+def test_the_command_checks_fetches_and_imports(site: FileServer, tmp_path: Path) -> None:
     task_file = tmp_path / "task.json"
     task_file.write_text(task_with(site.url).model_dump_json(by_alias=True, exclude={"oracle_script"}))
     run = CliRunner().invoke
     checked = run(app, ["assets", "check", str(task_file), "--json", str(tmp_path / "files.json")])
     assert (checked.exit_code, checked.stdout.count("missing task/")) == (1, 2)
-    assert '"there": false' in (tmp_path / "files.json").read_text()
+    assert '"cached": false' in (tmp_path / "files.json").read_text()
     fetched = run(app, ["assets", "fetch", str(task_file)])
     assert (fetched.exit_code, "2 of 2 files of 1 tasks" in fetched.stdout) == (0, True)
     other = ["--cache", str(tmp_path / "other")]
-    imported = run(app, ["assets", "import", str(assets.default_place()), str(task_file), *other])
+    imported = run(app, ["assets", "import", str(assets.default_cache_dir()), str(task_file), *other])
     assert (imported.exit_code, "2 files were taken" in imported.stdout) == (0, True)
     for wrong in (["check", "nothing"], ["import", str(tmp_path / "absent"), str(task_file)], ["fetch", "no.json"]):
         refused = run(app, ["assets", *wrong])

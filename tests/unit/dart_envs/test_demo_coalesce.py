@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dart_envs.actions import check_action
-from dart_envs.demos.coalesce import Coalescer, Done
+from dart_envs.demos.coalesce import Coalescer, RecordedAction
 from dart_envs.types import Action, ActionType
 from dart_server.wire import ButtonEvent, InputEvent, KeyEvent, MoveEvent, ScrollEvent, WaitEvent
 
@@ -45,14 +45,14 @@ def typed(at_s: float, text: str) -> list[Timed]:
     return sorted(events, key=lambda one: one[0])
 
 
-def all_of(*timed: Timed) -> list[Done]:
+def all_of(*timed: Timed) -> list[RecordedAction]:
     hands = Coalescer()
     done = [one for at_s, event in timed for one in hands.feed(at_s, [event])]
     return done + list(hands.flush(1e9))
 
 
 def actions(*timed: Timed) -> list[Action | None]:
-    said = [one.action for one in all_of(*timed) if not one.rest]
+    said = [one.action for one in all_of(*timed) if not one.is_hover]
     for action in said:
         if action is not None:
             check_action(action, (1280, 800))
@@ -180,12 +180,12 @@ def test_what_no_action_can_name_keeps_its_events() -> None:
 
 def test_a_pointer_that_rests_is_told_apart() -> None:
     rested = all_of(move(1, 50, 50), move(3, 60, 90), *click(3.1, 60, 90))
-    assert [(one.action, one.rest) for one in rested] == [
+    assert [(one.action, one.is_hover) for one in rested] == [
         (act("move", x=50, y=50), True),
         (act("click", x=60, y=90), False),
     ]
     passing = all_of(move(1, 50, 50), move(1.1, 55, 70), *click(1.2, 60, 90))
-    assert [one.rest for one in passing] == [False]
+    assert [one.is_hover for one in passing] == [False]
 
 
 def test_what_went_down_before_anybody_listened_is_left_out() -> None:
@@ -198,9 +198,9 @@ def test_times_tell_when_it_began_and_what_is_pending() -> None:
     for at_s, event in click(1, 4, 4):
         assert list(hands.feed(at_s, [event])) == []
     assert hands.pending_s == pytest.approx(1.01)
-    assert list(hands.flush(1.3, all_of_it=False)) == []
-    (one,) = hands.flush(1.7, all_of_it=False)
-    assert (one.began_s, one.ended_s) == (pytest.approx(1.01), pytest.approx(1.08))
+    assert list(hands.flush(1.3, force=False)) == []
+    (one,) = hands.flush(1.7, force=False)
+    assert (one.start_s, one.end_s) == (pytest.approx(1.01), pytest.approx(1.08))
     assert hands.pending_s is None
 
 

@@ -1,4 +1,4 @@
-"""Demonstrations: the files, a solution that is recorded and replayed, a person who is recorded, wrong input."""
+"""Demonstrations: the files, a solution that is recorded and replayed, a human who is recorded, wrong input."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from dart_envs.cli.main import app
 from dart_envs.demos import DemonstrationError, DemoWriter, read_demonstration
 from dart_envs.demos import human as person_module
-from dart_envs.demos.human import PersonRecorder
-from dart_envs.demos.replay import alike
-from dart_envs.demos.store import Demonstration, picture_of
+from dart_envs.demos.human import HumanRecorder
+from dart_envs.demos.replay import screens_match
+from dart_envs.demos.store import Demonstration, load_screen
 from dart_envs.testing.fake_farm import FakeFarm
 from dart_envs.types import Action, ActionType
 from dart_server.wire import (
@@ -38,7 +38,7 @@ HEAD = Demonstration(
     task_id="toy/a/0000",
     content_hash="c0ffee",
     instruction="Type hello.",
-    by="person",
+    recorded_by="human",
     shape=SHAPE,
     image_digest="sha256:" + "0" * 64,
     started_at="2026-01-01T00:00:00+00:00",
@@ -62,7 +62,7 @@ def test_a_demonstration_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (first.action, second.action) == (CLICK, None)
     assert first.after == second.before == second.after
     assert second.events == (MoveEvent(x=1, y=2),)
-    assert np.array_equal(picture_of(tmp_path / "demo", first.before), BLACK)
+    assert np.array_equal(load_screen(tmp_path / "demo", first.before), BLACK)
     screen = json.loads((tmp_path / "demo" / "screens" / f"{first.before}.json").read_text())
     assert screen["elements"][0]["name"] == "OK"
     assert screen["action"] == {"type": "click", "x": 3, "y": 4}
@@ -92,11 +92,11 @@ def _full(folder: Path) -> Path:
 def test_screens_look_alike_but_for_a_caret() -> None:
     caret = BLACK.copy()
     caret[10:14, 10] = 255
-    assert alike(BLACK, caret)
+    assert screens_match(BLACK, caret)
     window = BLACK.copy()
     window[10:30, 10:30] = 255
-    assert not alike(BLACK, window)
-    assert not alike(BLACK, BLACK[:32])
+    assert not screens_match(BLACK, window)
+    assert not screens_match(BLACK, BLACK[:32])
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_wrong_input_is_one_sentence_before_a_desktop_is_leased(
     assert not (tmp_path / "new").exists()
 
 
-class Hands:
+class FakeHumanInput:
     """Stands in for the farm's route: gives what the test puts, in order."""
 
     def __init__(self) -> None:
@@ -155,10 +155,10 @@ async def until(condition: Callable[[], Any]) -> None:
 async def test_a_person_is_recorded_with_the_screens_around_each_action(
     farm: FakeFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hands = Hands()
-    monkeypatch.setattr(person_module, "listen", hands.listen)
-    monkeypatch.setattr(person_module, "LOOK_S", 0.01)
-    monkeypatch.setattr(person_module, "REST_BEFORE_TREE_S", 0.0)
+    hands = FakeHumanInput()
+    monkeypatch.setattr(person_module, "poll_human_inputs", hands.listen)
+    monkeypatch.setattr(person_module, "CAPTURE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(person_module, "STABLE_BEFORE_A11Y_S", 0.0)
     lease = await farm.lease(SHAPE)
     screens = [BLACK]
 
@@ -174,25 +174,25 @@ async def test_a_person_is_recorded_with_the_screens_around_each_action(
     monkeypatch.setattr(lease, "a11y", a11y)
     told: list[int] = []
     writer = DemoWriter(tmp_path / "demo", HEAD)
-    recorder = PersonRecorder(lease, writer, tell=lambda one: told.append(one.index))  # type: ignore[arg-type]
+    recorder = HumanRecorder(lease, writer, on_step=lambda one: told.append(one.index))  # type: ignore[arg-type]
     await recorder.start()
     hands.controlled = True
-    await until(lambda: recorder._looks[-1].elements)
+    await until(lambda: recorder._screens[-1].elements)
     hands.do(MoveEvent(x=3, y=4), ButtonEvent(type="down"), ButtonEvent(type="up"))
     screens.append(WHITE)
-    await until(lambda: len(recorder._looks) > 1)
+    await until(lambda: len(recorder._screens) > 1)
     hands.do(*(KeyEvent(type=kind, key="x") for kind in ("key_down", "key_up")))  # type: ignore[arg-type]
     await until(lambda: told == [0])
     hands.controlled = False
     hands.changed.set()
-    await recorder.wait(recorder.given_back)
+    await recorder.wait(recorder.control_returned)
     await recorder.stop(ActionType.DONE)
     writer.finish("done", 1.0, duration_s=1, cause=None, outcome={})
     made = read_demonstration(tmp_path / "demo")
     assert [step.action for step in made.steps] == [CLICK, Action(ActionType.TYPE, text="x"), Action(ActionType.DONE)]
     click, typed, done = made.steps
-    assert np.array_equal(picture_of(tmp_path / "demo", click.before), BLACK)
-    assert np.array_equal(picture_of(tmp_path / "demo", typed.before), WHITE)
+    assert np.array_equal(load_screen(tmp_path / "demo", click.before), BLACK)
+    assert np.array_equal(load_screen(tmp_path / "demo", typed.before), WHITE)
     assert click.after == typed.before == done.before
     assert (tmp_path / "demo" / "screens" / f"{click.before}.json").exists(), "the tree of the screen it met was read"
-    assert recorder.missed == 0
+    assert recorder.lost_inputs == 0

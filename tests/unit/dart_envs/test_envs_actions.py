@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dart_envs.actions import (
-    DRAG_MOVES,
+    DRAG_STEPS,
     action_from_dict,
     action_to_dict,
     check_action,
@@ -124,7 +124,7 @@ def test_a_drag_moves_with_the_button_down_and_ends_on_its_target() -> None:
     assert events[1] == ButtonEvent(type="down", button=1)
     assert events[-1] == ButtonEvent(type="up", button=1)
     moves = [event for event in events[2:] if isinstance(event, MoveEvent)]
-    assert len(moves) == DRAG_MOVES
+    assert len(moves) == DRAG_STEPS
     assert moves[-1] == MoveEvent(x=90, y=0)
     assert [move.x for move in moves] == sorted(move.x for move in moves)
 

@@ -26,7 +26,7 @@ DONE = Action(ActionType.DONE)
 
 
 @contextmanager
-def made(farm: FakeFarm, num_envs: int = 3, **options: Any) -> Iterator[DartVectorEnv]:
+def vector_env(farm: FakeFarm, num_envs: int = 3, **options: Any) -> Iterator[DartVectorEnv]:
     task = options.pop("task", ToyTask())
     envs = DartVectorEnv(num_envs, task, resolution=SMALL, farm=farm, **options)
     try:
@@ -46,14 +46,14 @@ def slow(lease: FakeLease, wait: Callable[[], Any]) -> None:
     lease.step = held  # type: ignore[method-assign]
 
 
-def hung(lease: FakeLease) -> None:
+def hang(lease: FakeLease) -> None:
     slow(lease, asyncio.Event().wait)
 
 
 class TestModes:
     @pytest.mark.parametrize("given", [AutoresetMode.SAME_STEP, "SAME_STEP", AutoresetMode.SAME_STEP.value])
     def test_same_step_hands_out_the_next_episode_with_the_last_end(self, farm: FakeFarm, given: Any) -> None:
-        with made(farm, autoreset_mode=given) as envs:
+        with vector_env(farm, autoreset_mode=given) as envs:
             assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
             first, _ = envs.reset()
             typed, *_ = envs.step([Action(ActionType.TYPE, text="hello"), CLICK, CLICK])
@@ -68,7 +68,7 @@ class TestModes:
             assert observations in envs.observation_space
 
     def test_disabled_waits_for_a_masked_reset(self, farm: FakeFarm) -> None:
-        with made(farm, autoreset_mode="DISABLED") as envs:
+        with vector_env(farm, autoreset_mode="DISABLED") as envs:
             envs.reset()
             _, _, terminated, *_ = envs.step([DONE, CLICK, CLICK])
             with pytest.raises(ResetNeeded, match=r"\[0\]"):
@@ -78,10 +78,10 @@ class TestModes:
             assert not envs.step([CLICK] * 3)[2].any()
 
     def test_next_step_begins_the_reset_at_the_end(self, farm: FakeFarm) -> None:
-        with made(farm, 1) as envs:
+        with vector_env(farm, 1) as envs:
             envs.reset(seed=3)
             envs.step([DONE])
-            ahead = envs._slots[0]._ahead
+            ahead = envs._sub_envs[0]._pending_reset
             assert ahead is not None
 
             async def begun() -> None:
@@ -98,7 +98,7 @@ class TestModes:
         tasks = [ToyTask(word=word, id=f"toy/{word}/0000") for word in "abcdefgh"]
 
         def drawn() -> list[str]:
-            with made(farm, 1, task=tasks, autoreset_mode=mode) as envs:
+            with vector_env(farm, 1, task=tasks, autoreset_mode=mode) as envs:
                 names = [envs.reset(seed=11)[1]["task_id"][0]]
                 for _ in range(12):
                     names.append(envs.step([DONE])[4]["task_id"][0])
@@ -116,11 +116,11 @@ class TestModes:
 
 class TestDeadlines:
     def test_a_hung_desktop_ends_its_own_episode_and_is_replaced(self, farm: FakeFarm) -> None:
-        with made(farm, step_deadline_s=0.2) as envs:
+        with vector_env(farm, step_deadline_s=0.2) as envs:
             envs.reset()
             victim = farm.leases[1]
-            index = next(i for i, slot in enumerate(envs._slots) if slot._core.lease is victim)
-            hung(victim)
+            index = next(i for i, slot in enumerate(envs._sub_envs) if slot._core.lease is victim)
+            hang(victim)
             _, _, _, truncated, infos = envs.step([CLICK] * 3)
             assert truncated.tolist() == [i == index for i in range(3)]
             assert infos["masked"][index]
@@ -129,15 +129,15 @@ class TestDeadlines:
             assert victim.released
 
     def test_a_reset_that_hangs_is_given_up_and_tried_again(self, farm: FakeFarm) -> None:
-        farm.on_lease = lambda lease: hung(lease) if len(farm.leases) == 2 else None
-        with made(farm, 2, reset_deadline_s=1.0) as envs:
+        farm.on_lease = lambda lease: hang(lease) if len(farm.leases) == 2 else None
+        with vector_env(farm, 2, reset_deadline_s=1.0) as envs:
             _, infos = envs.reset()
             assert infos["_cause"].sum() == 1
             assert not envs.step([CLICK] * 2)[3].any()
 
 
 def test_tags_tell_which_action_an_answer_is_of(farm: FakeFarm) -> None:
-    with made(farm) as envs:
+    with vector_env(farm) as envs:
         envs.reset()
         tags = dict(zip([2, 0, 1], envs.send([CLICK] * 3, [2, 0, 1]).tolist(), strict=True))
         while tags:
@@ -158,7 +158,7 @@ def test_no_answer_is_ever_another_steps(farm: FakeFarm) -> None:
 
     farm.on_lease = lambda lease: slow(lease, dawdle)
     wrong = answers = 0
-    with made(farm, 4, task=ToyTask(max_steps=1000), step_deadline_s=5.0) as envs:
+    with vector_env(farm, 4, task=ToyTask(max_steps=1000), step_deadline_s=5.0) as envs:
         envs.reset(seed=1)
         sent: dict[int, int] = {}
         steps: dict[int, int] = dict.fromkeys(range(4), 0)
@@ -191,7 +191,7 @@ class TestFaultsOfAsyncVectorEnv:
     """Each of the seven was reproduced with Gymnasium 1.4.0's AsyncVectorEnv."""
 
     def test_1_after_a_time_out_no_result_is_stale(self, farm: FakeFarm) -> None:
-        with made(farm, 1, task=ToyTask(max_steps=50)) as envs:
+        with vector_env(farm, 1, task=ToyTask(max_steps=50)) as envs:
             envs.reset()
             gate = asyncio.Event()
             slow(farm.leases[0], gate.wait)
@@ -208,14 +208,14 @@ class TestFaultsOfAsyncVectorEnv:
             assert counted == [1, 2, 3, 4]
 
     def test_2_one_envs_exception_leaves_the_vector_usable(self, farm: FakeFarm) -> None:
-        with made(farm) as envs:
+        with vector_env(farm) as envs:
             envs.reset()
             farm.leases[0].kill(FaultOwner.HOST, "x")
             assert envs.step([CLICK] * 3)[3].sum() == 1
             assert not envs.step([CLICK] * 3)[3].any()
 
     def test_3_close_does_not_hang_after_a_death(self, farm: FakeFarm) -> None:
-        with made(farm) as envs:
+        with vector_env(farm) as envs:
             envs.reset()
             for lease in farm.leases:
                 lease.kill(FaultOwner.HOST, "x")
@@ -224,9 +224,9 @@ class TestFaultsOfAsyncVectorEnv:
         assert all(lease.released for lease in farm.leases)
 
     def test_4_close_gives_back_what_is_held_also_amid_steps(self, farm: FakeFarm) -> None:
-        with made(farm) as envs:
+        with vector_env(farm) as envs:
             envs.reset()
-            hung(farm.leases[0])
+            hang(farm.leases[0])
             envs.step_async([CLICK] * 3)
             envs.close()
         assert all(lease.released for lease in farm.leases)
@@ -236,19 +236,19 @@ class TestFaultsOfAsyncVectorEnv:
 
         for _ in range(3):
             farm.fail_next_lease(FarmError("no image called basic", code="image_missing"))
-        with made(farm) as envs, pytest.raises(FarmError, match="no image called basic"):
+        with vector_env(farm) as envs, pytest.raises(FarmError, match="no image called basic"):
             envs.reset()
 
     def test_6_texts_come_back_as_they_are(self, farm: FakeFarm) -> None:
         tree = [A11yElement(role="entry", name="žluťoučký 🐎", x=1, y=2, w=3, h=4)]
         farm.on_lease = lambda lease: setattr(lease.state, "elements", tree)
-        with made(farm, 2, observation=("screenshot", "a11y")) as envs:
+        with vector_env(farm, 2, observation=("screenshot", "a11y")) as envs:
             observations, _ = envs.reset()
             assert observations["instruction"] == ("Type hello.",) * 2
             assert all("žluťoučký 🐎" in text for text in observations["a11y"])
 
     def test_7_a_manual_reset_after_an_end_swallows_no_action(self, farm: FakeFarm) -> None:
-        with made(farm, 1) as envs:
+        with vector_env(farm, 1) as envs:
             envs.reset()
             envs.step([DONE])
             envs.reset()
@@ -257,7 +257,7 @@ class TestFaultsOfAsyncVectorEnv:
             assert envs.step([DONE])[2].tolist() == [True]
 
     def test_and_no_constructor_takes_a_desktop(self, farm: FakeFarm) -> None:
-        with made(farm, 5):
+        with vector_env(farm, 5):
             assert farm.leases == []
 
     def test_gymnasiums_own_async_mode_works(self) -> None:

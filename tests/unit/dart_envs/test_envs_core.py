@@ -13,11 +13,11 @@ from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import (
     ActionError,
     DartEnvError,
-    DesktopGone,
+    DesktopFailedError,
     EvaluatorError,
     FarmError,
     GuestError,
-    LeaseLost,
+    LeaseLostError,
     SetupError,
 )
 from dart_envs.testing.fake_farm import FakeFarm
@@ -61,7 +61,7 @@ async def test_the_oracle_scores_one_and_doing_nothing_scores_zero(env: AsyncDes
     assert last.info["outcome"] == {"typed": "hello"}
     await env.reset(task)
     assert (await env.step(DONE)).reward == 0.0
-    assert task.judged == 2
+    assert task.evaluations == 2
 
 
 async def test_fail_is_judged_as_fail(env: AsyncDesktopEnv) -> None:
@@ -79,10 +79,10 @@ async def test_the_last_step_is_judged_and_truncates(env: AsyncDesktopEnv) -> No
     assert (await env.step(Action(ActionType.TYPE, text="hello"))).end is None
     last = await env.step(CLICK)
     assert (last.reward, last.terminated, last.truncated, last.end) == (1.0, False, True, EndReason.MAX_STEPS)
-    assert task.judged == 1
+    assert task.evaluations == 1
     with pytest.raises(DartEnvError, match="reset"):
         await env.step(CLICK)
-    assert task.judged == 1
+    assert task.evaluations == 1
 
 
 async def test_own_budget_overrides_the_tasks(farm: FakeFarm) -> None:
@@ -118,7 +118,7 @@ async def test_breaking_the_desktop_scores_zero(env: AsyncDesktopEnv, farm: Fake
     assert result.end is EndReason.BROKE_DESKTOP
     assert result.info["cause"] == cause
     assert result.info["masked"] is False
-    assert task.judged == 0
+    assert task.evaluations == 0
 
 
 async def test_a_solved_task_on_a_broken_desktop_scores_zero(env: AsyncDesktopEnv, farm: FakeFarm) -> None:
@@ -129,13 +129,13 @@ async def test_a_solved_task_on_a_broken_desktop_scores_zero(env: AsyncDesktopEn
     result = await env.step(DONE)
     assert result.end is EndReason.BROKE_DESKTOP
     assert result.reward == 0.0
-    assert task.judged == 0
+    assert task.evaluations == 0
 
 
 HOST_FAULTS = [
-    DesktopGone("killed", fault_owner=FaultOwner.HOST, cause="killed_from_outside"),
-    DesktopGone("nobody knows", fault_owner=FaultOwner.NONE),
-    LeaseLost("expired"),
+    DesktopFailedError("killed", fault_owner=FaultOwner.HOST, cause="killed_from_outside"),
+    DesktopFailedError("nobody knows", fault_owner=FaultOwner.NONE),
+    LeaseLostError("expired"),
     FarmError("unreachable", code="unreachable"),
     FarmError("late", code="timeout"),
     GuestError("internal", code="guest_error"),
@@ -153,7 +153,7 @@ async def test_a_fault_of_the_farm_truncates_is_masked_and_replaces_the_lease(
     assert (result.reward, result.terminated, result.truncated) == (0.0, False, True)
     assert result.end is EndReason.FARM_FAULT
     assert result.info["masked"] is True
-    assert task.judged == 0
+    assert task.evaluations == 0
     await env.reset(task)
     assert farm.leases[0].released
     assert len(farm.leases) == 2
@@ -168,7 +168,7 @@ async def test_a_desktop_that_dies_while_it_is_judged_follows_its_owner(
     env: AsyncDesktopEnv, farm: FakeFarm, method: str, owner: FaultOwner, end: EndReason
 ) -> None:
     await env.reset(ToyTask())
-    farm.leases[0].fail_next(method, DesktopGone("died", fault_owner=owner, cause="x"))
+    farm.leases[0].fail_next(method, DesktopFailedError("died", fault_owner=owner, cause="x"))
     result = await env.step(DONE)
     assert result.end is end
     assert result.reward == 0.0
@@ -193,7 +193,7 @@ async def test_an_evaluator_that_raises_gives_no_verdict(env: AsyncDesktopEnv, e
     assert (result.reward, result.terminated, result.truncated) == (0.0, False, True)
     assert result.end is EndReason.EVALUATOR_ERROR
     assert result.info["masked"] is True
-    assert task.judged == 1
+    assert task.evaluations == 1
 
 
 async def test_an_evaluator_that_fails_on_a_dead_desktop_is_not_to_blame(env: AsyncDesktopEnv, farm: FakeFarm) -> None:
@@ -272,7 +272,7 @@ async def test_info_holds_no_clock_and_timings_lie_beside_it(env: AsyncDesktopEn
 async def test_a_reset_that_meets_a_host_fault_takes_another_desktop(env: AsyncDesktopEnv, farm: FakeFarm) -> None:
     task = ToyTask()
     await env.reset(task)
-    farm.leases[0].fail_next("reset", DesktopGone("restore failed"))
+    farm.leases[0].fail_next("reset", DesktopFailedError("restore failed"))
     await env.reset(task)
     assert len(farm.leases) == 2
     assert farm.leases[0].released

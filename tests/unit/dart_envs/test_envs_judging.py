@@ -9,7 +9,7 @@ from toy_task import ToyTask
 
 from dart_envs.actions import Action
 from dart_envs.envs.core import AsyncDesktopEnv
-from dart_envs.errors import CapabilityMissing, EvaluatorError, GuestError, HostFault
+from dart_envs.errors import EvaluatorError, GuestError, HostFaultError, UnsupportedCapabilityError
 from dart_envs.testing.fake_farm import FakeFarm, FakeLease
 from dart_envs.types import ActionType, Desktop, EndReason, Outcome
 from dart_server.wire import DesktopShape, FaultOwner
@@ -19,7 +19,7 @@ TYPE = Action(ActionType.TYPE, text="hello")
 DONE = Action(ActionType.DONE)
 
 
-class Touching(ToyTask):
+class MutatingTask(ToyTask):
     """An evaluator that leaves traces where it looks."""
 
     async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
@@ -33,13 +33,13 @@ def traces(lease: FakeLease) -> bool:
 
 
 async def test_a_copy_keeps_the_evaluator_off_the_desktop_and_is_given_back(farm: FakeFarm) -> None:
-    async with AsyncDesktopEnv(farm, shape=SHAPE, judge_on="copy") as env:
-        await env.reset(Touching())
+    async with AsyncDesktopEnv(farm, shape=SHAPE, evaluate_on="copy") as env:
+        await env.reset(MutatingTask())
         await env.step(TYPE)
         result = await env.step(DONE)
         original, copy = farm.leases
         assert result.reward == 1.0
-        assert result.info["outcome"]["judged_on"] == "copy"
+        assert result.info["outcome"]["evaluated_on"] == "copy"
         assert (traces(original), traces(copy)) == (False, True)
         assert env.lease is original
         assert (original.released, copy.released) == (False, True)
@@ -48,21 +48,21 @@ async def test_a_copy_keeps_the_evaluator_off_the_desktop_and_is_given_back(farm
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (CapabilityMissing("no forks", code="capability_missing"), "capability_missing"),
+        (UnsupportedCapabilityError("no forks", code="capability_missing"), "capability_missing"),
         (GuestError("its calls do not end", code="busy"), "busy"),
-        (HostFault("the dump failed", cause="host_fault"), "host_fault"),
+        (HostFaultError("the dump failed", cause="host_fault"), "host_fault"),
     ],
 )
 async def test_without_a_copy_the_desktop_itself_is_judged_and_the_verdict_says_so(
     farm: FakeFarm, error: Exception, said: str
 ) -> None:
-    async with AsyncDesktopEnv(farm, shape=SHAPE, judge_on="copy") as env:
+    async with AsyncDesktopEnv(farm, shape=SHAPE, evaluate_on="copy") as env:
         await env.reset(ToyTask())
         await env.step(TYPE)
         farm.leases[0].fail_next("fork", error)
         result = await env.step(DONE)
     assert result.reward == 1.0
-    assert result.info["outcome"]["judged_on"] == f"desktop, since there is no copy: {said}"
+    assert result.info["outcome"]["evaluated_on"] == f"desktop, since there is no copy: {said}"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ async def test_a_copy_that_dies_follows_its_owner(farm: FakeFarm, owner: FaultOw
             farm.leases[-1].kill(owner, "oom")
             raise EvaluatorError("the program said nothing")
 
-    async with AsyncDesktopEnv(farm, shape=SHAPE, judge_on="copy") as env:
+    async with AsyncDesktopEnv(farm, shape=SHAPE, evaluate_on="copy") as env:
         await env.reset(Killer())
         assert (await env.step(DONE)).end is end
 
@@ -87,15 +87,15 @@ async def test_the_scorer_is_handed_to_the_task() -> None:
             asked.append(how)
             return Outcome(0.0)
 
-    for scorer in ("official", None):
+    for scorer in ("osworld", None):
         async with AsyncDesktopEnv(FakeFarm(), shape=SHAPE, scorer=scorer) as env:
             await env.reset(Asking())
             await env.step(DONE)
-    assert asked == [{"scorer": "official"}, {}]
+    assert asked == [{"scorer": "osworld"}, {}]
 
 
 def test_a_wrong_setting_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="nowhere"):
-        AsyncDesktopEnv(FakeFarm(), shape=SHAPE, judge_on="nowhere")
-    with pytest.raises(EvaluatorError, match="auto, own or official"):
+        AsyncDesktopEnv(FakeFarm(), shape=SHAPE, evaluate_on="nowhere")
+    with pytest.raises(EvaluatorError, match="auto, builtin or osworld"):
         AsyncDesktopEnv(FakeFarm(), shape=SHAPE, scorer="mine")

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from wire_farm import KEY, WireFarm, serving
+from fake_farm_server import KEY, FakeFarmServer, serving
 
-from dart_envs.errors import DesktopGone, FarmError, GuestError, LeaseLost
+from dart_envs.errors import DesktopFailedError, FarmError, GuestError, LeaseLostError
 from dart_envs.farm import frames
-from dart_envs.farm.client import AsyncFarm
+from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.frames import step_timeout_s
 from dart_envs.farm.lease import AsyncLease
-from dart_envs.farm.transport import Address, find_key, parse_address
+from dart_envs.farm.transport import Address, parse_address, resolve_api_key
 from dart_server.wire import (
     DesktopHealthView,
     DesktopShape,
@@ -64,18 +64,21 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def server() -> WireFarm:
-    return WireFarm()
+async def server() -> FakeFarmServer:
+    return FakeFarmServer()
 
 
 @pytest.fixture
-async def client(server: WireFarm, clock: ManualClock, tmp_path: Path) -> AsyncIterator[AsyncFarm]:
-    async with serving(server, tmp_path / "farm.sock") as url, await AsyncFarm.connect(url, KEY, clock=clock) as client:
+async def client(server: FakeFarmServer, clock: ManualClock, tmp_path: Path) -> AsyncIterator[AsyncFarmClient]:
+    async with (
+        serving(server, tmp_path / "farm.sock") as url,
+        await AsyncFarmClient.connect(url, KEY, clock=clock) as client,
+    ):
         yield client
 
 
 @pytest.fixture
-async def lease(client: AsyncFarm) -> AsyncLease:
+async def lease(client: AsyncFarmClient) -> AsyncLease:
     return await client.lease(SHAPE, ttl_s=30)
 
 
@@ -85,7 +88,7 @@ async def _until(condition: object) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_steps_share_a_channel_and_frames_are_theirs(lease: AsyncLease, server: WireFarm) -> None:
+async def test_steps_share_a_channel_and_frames_are_theirs(lease: AsyncLease, server: FakeFarmServer) -> None:
     first = await lease.step([MoveEvent(x=1, y=1)], SettleSpec())
     second = await lease.step([])
     assert first.image.shape == (2, 4, 3)
@@ -96,7 +99,7 @@ async def test_steps_share_a_channel_and_frames_are_theirs(lease: AsyncLease, se
 
 
 async def test_a_picture_that_came_ahead_counts_only_where_the_frame_says_so(
-    lease: AsyncLease, server: WireFarm
+    lease: AsyncLease, server: FakeFarmServer
 ) -> None:
     server.drafts = [True, False]
     shown = [int((await lease.step([], SettleSpec())).image[0, 0, 0]) for _ in range(3)]
@@ -104,10 +107,10 @@ async def test_a_picture_that_came_ahead_counts_only_where_the_frame_says_so(
 
 
 async def test_a_late_answer_is_never_taken_for_another(
-    lease: AsyncLease, server: WireFarm, monkeypatch: pytest.MonkeyPatch
+    lease: AsyncLease, server: FakeFarmServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames, "STEP_GRACE_S", 0.05)
-    server.silent = {0}
+    server.unanswered_steps = {0}
     with pytest.raises(FarmError) as late:
         await lease.step([MoveEvent(x=1, y=1)])
     assert late.value.code == "timeout"
@@ -116,13 +119,13 @@ async def test_a_late_answer_is_never_taken_for_another(
     assert frame.header.seq == server.steps[1]["seq"]
 
 
-async def test_overlapping_steps_get_their_own_answers(lease: AsyncLease, server: WireFarm) -> None:
+async def test_overlapping_steps_get_their_own_answers(lease: AsyncLease, server: FakeFarmServer) -> None:
     frames_ = await asyncio.gather(*(lease.step([]) for _ in range(8)))
     by_seq = {step["seq"]: number for number, step in enumerate(server.steps)}
     assert all(int(frame.image[0, 0, 0]) == by_seq[frame.header.seq] for frame in frames_)
 
 
-async def test_reset_grows_the_fencing_token_and_opens_a_new_channel(lease: AsyncLease, server: WireFarm) -> None:
+async def test_reset_grows_the_fencing_token_and_opens_a_new_channel(lease: AsyncLease, server: FakeFarmServer) -> None:
     await lease.step([])
     reply = await lease.reset("a" * 64)
     await lease.step([])
@@ -134,7 +137,7 @@ async def test_reset_grows_the_fencing_token_and_opens_a_new_channel(lease: Asyn
     assert [step["fencing_token"] for step in server.steps] == ["1", "2"]
 
 
-async def test_a_dropped_channel_repeats_only_what_is_safe(lease: AsyncLease, server: WireFarm) -> None:
+async def test_a_dropped_channel_repeats_only_what_is_safe(lease: AsyncLease, server: FakeFarmServer) -> None:
     server.drop = {0}
     frame = await lease.step([])
     assert int(frame.image[0, 0, 0]) == 1
@@ -154,22 +157,22 @@ async def test_a_dropped_channel_repeats_only_what_is_safe(lease: AsyncLease, se
     ],
 )
 async def test_the_health_of_a_dead_desktop_names_the_owner(
-    lease: AsyncLease, server: WireFarm, health: dict[str, object], owner: FaultOwner
+    lease: AsyncLease, server: FakeFarmServer, health: dict[str, object], owner: FaultOwner
 ) -> None:
     server.health = health
     server.drop = {0}
-    with pytest.raises(DesktopGone) as gone:
+    with pytest.raises(DesktopFailedError) as gone:
         await lease.step([MoveEvent(x=1, y=1)])
     assert (gone.value.fault_owner, gone.value.cause) == (owner, health["cause"])
     server.error("execute", ErrorCode.DESKTOP_FAILED)
-    with pytest.raises(DesktopGone) as again:
+    with pytest.raises(DesktopFailedError) as again:
         await lease.exec(["true"])
     assert again.value.fault_owner is owner
 
 
-async def test_an_owner_that_comes_with_the_error_needs_no_question(lease: AsyncLease, server: WireFarm) -> None:
+async def test_an_owner_that_comes_with_the_error_needs_no_question(lease: AsyncLease, server: FakeFarmServer) -> None:
     server.error("execute", ErrorCode.DESKTOP_FAILED, desktop=POLICY_DEATH)
-    with pytest.raises(DesktopGone) as gone:
+    with pytest.raises(DesktopFailedError) as gone:
         await lease.exec(["true"])
     assert gone.value.fault_owner is FaultOwner.POLICY
     assert "health" not in server.requests
@@ -179,11 +182,11 @@ async def test_an_owner_that_comes_with_the_error_needs_no_question(lease: Async
         "status": 502,
         "desktop": POLICY_DEATH.model_dump(mode="json"),
     }
-    with pytest.raises(DesktopGone, match="oom"):
+    with pytest.raises(DesktopFailedError, match="oom"):
         await lease.step([])
 
 
-async def test_a_refused_step_leaves_the_channel_open(lease: AsyncLease, server: WireFarm) -> None:
+async def test_a_refused_step_leaves_the_channel_open(lease: AsyncLease, server: FakeFarmServer) -> None:
     server.channel_error = {"error": "guest_error", "detail": "unknown_key: hyper", "status": 400}
     with pytest.raises(GuestError, match="unknown_key") as refused:
         await lease.step([MoveEvent(x=1, y=1)])
@@ -193,21 +196,21 @@ async def test_a_refused_step_leaves_the_channel_open(lease: AsyncLease, server:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.FENCED, ErrorCode.LEASE_EXPIRED])
-async def test_a_lost_lease_stays_lost(lease: AsyncLease, server: WireFarm, code: ErrorCode) -> None:
+async def test_a_lost_lease_stays_lost(lease: AsyncLease, server: FakeFarmServer, code: ErrorCode) -> None:
     server.error("execute", code)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         await lease.exec(["true"])
     assert lease.lost
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         await lease.step([])
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         await lease.health()
     await lease.release()
     assert "release" not in server.requests
 
 
 async def test_heartbeats_at_a_third_of_the_ttl_until_release(
-    lease: AsyncLease, server: WireFarm, clock: ManualClock
+    lease: AsyncLease, server: FakeFarmServer, clock: ManualClock
 ) -> None:
     await asyncio.sleep(0)
     await clock.pass_time(9.9)
@@ -225,18 +228,18 @@ async def test_heartbeats_at_a_third_of_the_ttl_until_release(
 
 @pytest.mark.parametrize("code", [ErrorCode.LEASE_EXPIRED, ErrorCode.NOT_FOUND])
 async def test_a_heartbeat_that_comes_too_late_fails_the_step_in_flight(
-    lease: AsyncLease, server: WireFarm, clock: ManualClock, code: ErrorCode
+    lease: AsyncLease, server: FakeFarmServer, clock: ManualClock, code: ErrorCode
 ) -> None:
-    server.silent = {0}
+    server.unanswered_steps = {0}
     step = asyncio.create_task(lease.step([MoveEvent(x=1, y=1)]))
     await _until(lambda: server.steps)
     server.error("heartbeat", code)
     await clock.pass_time(11)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         await step
 
 
-async def test_release_is_idempotent_and_survives_cancellation(lease: AsyncLease, server: WireFarm) -> None:
+async def test_release_is_idempotent_and_survives_cancellation(lease: AsyncLease, server: FakeFarmServer) -> None:
     releasing = asyncio.create_task(lease.release())
     await asyncio.sleep(0)
     releasing.cancel()
@@ -247,13 +250,13 @@ async def test_release_is_idempotent_and_survives_cancellation(lease: AsyncLease
     assert server.requests.count("release") == 1
 
 
-async def test_a_release_that_fails_is_not_an_error(lease: AsyncLease, server: WireFarm) -> None:
+async def test_a_release_that_fails_is_not_an_error(lease: AsyncLease, server: FakeFarmServer) -> None:
     server.error("release", ErrorCode.HOST_FAULT)
     await lease.release()
     assert lease.lost
 
 
-async def test_a_cancelled_claim_gives_its_desktop_back(client: AsyncFarm, server: WireFarm) -> None:
+async def test_a_cancelled_claim_gives_its_desktop_back(client: AsyncFarmClient, server: FakeFarmServer) -> None:
     server.claim_delay_s = 0.05
     claiming = asyncio.create_task(client.lease(SHAPE))
     await _until(lambda: server.client_request_ids)
@@ -264,14 +267,16 @@ async def test_a_cancelled_claim_gives_its_desktop_back(client: AsyncFarm, serve
     assert server.requests.count("release") == 1
 
 
-async def test_closing_the_farm_releases_every_lease(client: AsyncFarm, lease: AsyncLease, server: WireFarm) -> None:
+async def test_closing_the_farm_releases_every_lease(
+    client: AsyncFarmClient, lease: AsyncLease, server: FakeFarmServer
+) -> None:
     await client.aclose()
     await client.aclose()
     assert server.requests.count("release") == 1
     assert lease.lost
 
 
-async def test_refusals_carry_their_code_and_hint(client: AsyncFarm, server: WireFarm) -> None:
+async def test_refusals_carry_their_code_and_hint(client: AsyncFarmClient, server: FakeFarmServer) -> None:
     server.error("claim", ErrorCode.NO_CAPACITY, hint="Raise --max-desktops.")
     with pytest.raises(FarmError, match="Raise --max-desktops") as full:
         await client.lease(SHAPE)
@@ -293,18 +298,18 @@ def test_a_sentence_ends_before_its_cure(message: str, hint: str | None, text: s
 
 
 async def test_a_wrong_key_is_said_at_once_also_on_the_channel(
-    server: WireFarm, tmp_path: Path, lease: AsyncLease
+    server: FakeFarmServer, tmp_path: Path, lease: AsyncLease
 ) -> None:
     server.error("channel", ErrorCode.FENCED)
-    with pytest.raises(LeaseLost, match="fenced"):
+    with pytest.raises(LeaseLostError, match="fenced"):
         await lease.step([])
-    async with serving(server, tmp_path / "other.sock") as url, await AsyncFarm.connect(url, "wrong") as stranger:
+    async with serving(server, tmp_path / "other.sock") as url, await AsyncFarmClient.connect(url, "wrong") as stranger:
         with pytest.raises(FarmError) as refused:
             await stranger.lease(SHAPE)
         assert refused.value.code == ErrorCode.UNAUTHENTICATED
 
 
-async def test_programs_files_and_windows(lease: AsyncLease, server: WireFarm) -> None:
+async def test_programs_files_and_windows(lease: AsyncLease, server: FakeFarmServer) -> None:
     said = await lease.exec(["ls", "a b; rm"], env={"A": "1"}, stdin="x", timeout_s=3)
     assert '"argv": ["ls", "a b; rm"]' in said.stdout
     assert await lease.read_file("/a") is None
@@ -333,7 +338,7 @@ async def test_a_tunnel_relays_on_loopback_and_ends_with_its_context(lease: Asyn
 
 async def test_a_farm_that_is_not_there(tmp_path: Path, clock: ManualClock) -> None:
     with pytest.raises(FarmError, match="dart-farm serve") as nobody:
-        await AsyncFarm.connect(f"unix://{tmp_path}/none.sock", KEY, clock=clock)
+        await AsyncFarmClient.connect(f"unix://{tmp_path}/none.sock", KEY, clock=clock)
     assert nobody.value.code == "unreachable"
 
 
@@ -359,12 +364,12 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 def test_the_key_is_found_beside_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DART_API_KEY", raising=False)
     beside = Address("http://farm", str(tmp_path / "farm.sock"))
-    assert find_key(beside, None) is None
+    assert resolve_api_key(beside, None) is None
     (tmp_path / "farm.key").write_text("k1\n")
-    assert find_key(beside, None) == "k1"
+    assert resolve_api_key(beside, None) == "k1"
     monkeypatch.setenv("DART_API_KEY", "k2")
-    assert find_key(beside, None) == "k2"
-    assert find_key(beside, "k3") == "k3"
+    assert resolve_api_key(beside, None) == "k2"
+    assert resolve_api_key(beside, "k3") == "k3"
 
 
 def test_a_step_is_given_the_time_that_its_events_need() -> None:

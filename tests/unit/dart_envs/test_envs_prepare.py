@@ -10,7 +10,7 @@ import pytest
 from toy_task import ToyTask
 
 from dart_envs.envs.core import AsyncDesktopEnv
-from dart_envs.errors import DesktopGone, FarmError, GuestError, SetupError
+from dart_envs.errors import DesktopFailedError, FarmError, GuestError, SetupError
 from dart_envs.testing.fake_farm import FakeFarm, FakeLease
 from dart_envs.types import Desktop
 from dart_server.wire import DesktopShape, ErrorCode, FaultOwner, SnapshotView
@@ -43,7 +43,7 @@ async def test_a_fresh_lease_on_the_right_copy_needs_no_reset(farm: FakeFarm) ->
     task = ToyTask()
     async with AsyncDesktopEnv(farm, shape=SHAPE) as env:
         await env.reset(task)
-        await env.drop_lease()
+        await env.release_lease()
         await env.reset(task)
         assert "reset" not in farm.leases[1].calls
         assert "acquire_setup" not in farm.leases[1].calls
@@ -104,7 +104,7 @@ async def test_a_state_that_breaks_between_claim_and_restore_is_claimed_again(fa
 async def test_a_farm_without_snapshots_runs_the_setup_each_time(farm: FakeFarm) -> None:
     task = ToyTask()
     async with AsyncDesktopEnv(farm, shape=SHAPE) as env:
-        await env.drop_lease()
+        await env.release_lease()
         farm.on_lease = _refuse_snapshots
         await env.reset(task)
         await env.reset(task)
@@ -146,7 +146,7 @@ async def test_a_full_quota_costs_the_snapshot_and_not_the_episode(farm: FakeFar
 
 
 async def test_a_setup_that_breaks_its_desktop_is_a_setup_error(farm: FakeFarm) -> None:
-    broke = DesktopGone("died", fault_owner=FaultOwner.POLICY, cause="oom")
+    broke = DesktopFailedError("died", fault_owner=FaultOwner.POLICY, cause="oom")
     async with AsyncDesktopEnv(farm, shape=SHAPE) as env:
         with pytest.raises(SetupError, match="oom"):
             await env.reset(ToyTask(prepare_error=broke))
@@ -156,7 +156,7 @@ async def test_a_setup_that_breaks_its_desktop_is_a_setup_error(farm: FakeFarm) 
 
 async def test_waiting_for_another_builder_ends(farm: FakeFarm) -> None:
     task = ToyTask()
-    await farm.claim(task.setup_key(farm.image_digest, SHAPE), 0)
+    await farm.acquire_setup(task.setup_key(farm.image_digest, SHAPE), 0)
     async with AsyncDesktopEnv(farm, shape=SHAPE, setup_wait_s=0.01) as env:
         with pytest.raises(SetupError, match="still being built"):
             await env.reset(task)
@@ -164,7 +164,7 @@ async def test_waiting_for_another_builder_ends(farm: FakeFarm) -> None:
 
 async def test_publishing_needs_the_builders_grant(farm: FakeFarm) -> None:
     lease = await farm.lease(SHAPE)
-    await farm.claim("a" * 64, 0)
+    await farm.acquire_setup("a" * 64, 0)
     with pytest.raises(FarmError, match="grant"):
         await lease.snapshot(publish_key="a" * 64, grant="forged")
     view = await lease.snapshot(name="mine")

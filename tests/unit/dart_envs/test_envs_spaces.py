@@ -13,7 +13,7 @@ import pytest
 from dart_envs.actions import to_input_events
 from dart_envs.errors import ActionError
 from dart_envs.observations.transforms import a11y_to_text, fit_size, resize_image, scale_point
-from dart_envs.observations.views import View, make_spec
+from dart_envs.observations.views import ObservationEncoder, make_observation_spec
 from dart_envs.spaces import (
     ACTION_TYPES,
     KeyChord,
@@ -120,12 +120,12 @@ def test_observations_are_inside_their_space_and_fresh() -> None:
     tree = (A11yElement(role="entry", name="naïve \ud800", x=1, y=2, w=3, h=4),)
     screenshot = np.zeros((400, 640, 3), dtype=np.uint8)
     observation = Observation(screenshot, "Do it.", tree, "prompt$ \0")
-    view = View(make_spec(("screenshot", "a11y", "terminal")), SCREEN)
-    space, element = view.space, view.element(observation)
+    view = ObservationEncoder(make_observation_spec(("screenshot", "a11y", "terminal")), SCREEN)
+    space, element = view.space, view.encode(observation)
     assert element in space
     assert not np.shares_memory(element["screenshot"], screenshot)
     assert space.sample() in space
-    plain = View(make_spec(("screenshot",)), SCREEN).space
+    plain = ObservationEncoder(make_observation_spec(("screenshot",)), SCREEN).space
     assert set(plain.spaces) == {"screenshot", "instruction"}
 
 

@@ -13,23 +13,23 @@ from dart_envs.farm.transport import error_from_envelope
 from dart_server.wire import ErrorBody, ErrorCode
 
 PAIRS = [(AsyncFarmClient, FarmClient), (AsyncLease, Lease), (AsyncClaim, Claim)]
-OTHER_NAME = {"aclose": "close"}
+SYNC_NAMES = {"aclose": "close"}
 ASYNC_ONLY_ARGUMENTS = {("connect", "clock")}
 """The clock of a synchronous client is the machine's own."""
-INNER = {
+INTERNAL_NAMES = {
     AsyncLease: {
-        *("transport", "path", "guest_headers", "check_held", "open_channel", "close_channel"),
-        *("raw", "call", "checked", "explain"),
+        *("transport", "path", "guest_headers", "raise_if_lost", "open_channel", "close_channel"),
+        *("request", "call", "content_or_raise", "attribute_fault"),
     },
     AsyncFarmClient: set(),
     AsyncClaim: set(),
 }
 """What the modules of the client use among themselves."""
-ANSWERS = {
+RETURN_TYPES = {
     "AsyncFarmClient": "FarmClient",
     "AsyncLease": "Lease",
     "AsyncClaim": "Claim",
-    "Fork": "Copies",
+    "AsyncFork": "Fork",
     "AsyncGenerator": "Generator",
     "AsyncIterator": "Iterator",
     "Generator[ClaimView, None]": "Generator[ClaimView, None, None]",
@@ -48,22 +48,22 @@ def arguments(function: object, name: str) -> list[tuple[str, object, object, ob
 
 def answer(function: object) -> str:
     text = str(inspect.signature(function).return_annotation)  # type: ignore[arg-type]
-    for ours, theirs in ANSWERS.items():
+    for ours, theirs in RETURN_TYPES.items():
         text = re.sub(rf"\b{re.escape(ours)}(?!\w)", theirs, text)
     return text
 
 
 @pytest.mark.parametrize(("ours", "theirs"), PAIRS)
 def test_the_two_forms_have_the_same_names(ours: type, theirs: type) -> None:
-    wanted = {OTHER_NAME.get(name, name) for name in public(ours) - INNER[ours]}
+    wanted = {SYNC_NAMES.get(name, name) for name in public(ours) - INTERNAL_NAMES[ours]}
     assert public(theirs) - {"inner"} == wanted
 
 
 @pytest.mark.parametrize(("ours", "theirs"), PAIRS)
 def test_the_two_forms_take_and_answer_the_same(ours: type, theirs: type) -> None:
     compared = 0
-    for name in sorted(public(ours) - INNER[ours]):
-        one, other = getattr(ours, name), getattr(theirs, OTHER_NAME.get(name, name))
+    for name in sorted(public(ours) - INTERNAL_NAMES[ours]):
+        one, other = getattr(ours, name), getattr(theirs, SYNC_NAMES.get(name, name))
         if isinstance(inspect.getattr_static(ours, name), property):
             assert isinstance(inspect.getattr_static(theirs, name), property), name
             one, other = one.fget, other.fget

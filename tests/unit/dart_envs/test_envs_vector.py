@@ -74,7 +74,7 @@ def test_one_dead_desktop_ends_its_own_episode_only(envs: DartVectorEnv, farm: F
     envs.reset()
     victim = farm.leases[1]
     victim.kill(owner, "x")
-    index = next(i for i, slot in enumerate(envs._slots) if slot._core.lease is victim)
+    index = next(i for i, slot in enumerate(envs._sub_envs) if slot._core.lease is victim)
     _, _, terminated, truncated, infos = envs.step([CLICK] * N)
     ended = truncated if owner is FaultOwner.HOST else terminated
     assert ended.tolist() == [i == index for i in range(N)]
@@ -95,7 +95,7 @@ def test_a_reset_that_fails_is_tried_again_by_the_next_step(envs: DartVectorEnv,
     for _ in range(N):
         farm.fail_next_lease(FarmError("full", code="no_capacity"))
     for lease in farm.leases:
-        lease.lose()
+        lease.expire()
     with pytest.raises(FarmError, match="full"):
         envs.reset()
 
@@ -132,7 +132,7 @@ class _Gate:
     """Holds back the steps of one lease until it is opened."""
 
     def __init__(self, envs: DartVectorEnv, index: int) -> None:
-        lease = envs._slots[index]._core.lease
+        lease = envs._sub_envs[index]._core.lease
         assert lease is not None
         self._loop = envs._loop
         self._event = asyncio.Event()
@@ -240,7 +240,7 @@ def test_verdicts_can_be_asked_for_at_any_step(envs: DartVectorEnv, farm: FakeFa
 def test_a_verdict_that_cannot_be_had_is_told_and_no_zero(envs: DartVectorEnv, farm: FakeFarm) -> None:
     envs.reset()
     envs.step([TYPE, DONE, TYPE])
-    envs._slots[2]._core.lease.fail_next("fork", FarmError("full", code="no_capacity"))  # type: ignore[union-attr]
+    envs._sub_envs[2]._core.lease.fail_next("fork", FarmError("full", code="no_capacity"))  # type: ignore[union-attr]
     rewards, infos = envs.evaluate()
     assert rewards[0] == 1.0
     assert np.isnan(rewards[1:]).all()

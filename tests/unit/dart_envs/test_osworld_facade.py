@@ -9,17 +9,18 @@ import pytest
 
 from dart_envs.errors import ActionError, DartEnvError, TaskError
 from dart_envs.osworld import DesktopEnv
-from dart_envs.testing.fake_farm import FakeFarm, ScriptedDesktop
+from dart_envs.testing.fake_desktop import FakeDesktop
+from dart_envs.testing.fake_farm import FakeFarm
 from dart_server.wire import ExecReply, FaultOwner
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def typed(desktop: ScriptedDesktop, _args: list[str], _stdin: str) -> ExecReply:
+def typed(desktop: FakeDesktop, _args: list[str], _stdin: str) -> ExecReply:
     return ExecReply(returncode=0, stdout=desktop.state.typed, stderr="")
 
 
-def save(desktop: ScriptedDesktop, _args: list[str], _stdin: str) -> ExecReply:
+def save(desktop: FakeDesktop, _args: list[str], _stdin: str) -> ExecReply:
     desktop.state.files["saved"] = b""
     return ExecReply(returncode=0, stdout="", stderr="")
 
@@ -85,16 +86,16 @@ def test_a_verdict_in_the_middle_of_an_episode_is_made_on_a_copy(env: DesktopEnv
     spoiling = task(evaluator={**task()["evaluator"], "postconfig": [saving]})
     env.reset(task_config=spoiling)
     env.step({"action_type": "TYPING", "text": "word"})
-    outcome = env.judge()
-    assert (outcome.reward, outcome.details["judged_on"]) == (1.0, "copy")
+    outcome = env.evaluate_outcome()
+    assert (outcome.reward, outcome.details["evaluated_on"]) == (1.0, "copy")
     desktop, copy = farm.leases
     assert (copy.released, "saved" in desktop.state.files) == (True, False)
     farm.max_desktops = 1
-    outcome = env.judge()
-    assert (outcome.reward, outcome.details["judged_on"]) == (1.0, "desktop, since there is no copy: no_capacity")
+    outcome = env.evaluate_outcome()
+    assert (outcome.reward, outcome.details["evaluated_on"]) == (1.0, "desktop, since there is no copy: no_capacity")
     farm.max_desktops = 2
     env.step("DONE")
-    assert "judged_on" not in env.judge().details
+    assert "evaluated_on" not in env.evaluate_outcome().details
     assert len(farm.leases) == 2
 
 
@@ -153,7 +154,7 @@ def test_a_fault_of_the_farm_raises_and_the_next_reset_is_well(farm: FakeFarm, e
 def test_pyautogui_is_run_inside_the_desktop(farm: FakeFarm) -> None:
     ran: list[str] = []
 
-    def python(_desktop: ScriptedDesktop, args: list[str], _stdin: str) -> ExecReply:
+    def python(_desktop: FakeDesktop, args: list[str], _stdin: str) -> ExecReply:
         ran.append(args[-1])
         return ExecReply(returncode=0, stdout="", stderr="")
 

@@ -52,7 +52,7 @@ def test_verdicts_can_be_asked_for_at_any_step(farm: FakeFarm) -> None:
     envs = StableBaselinesVecEnv(vector(farm))
     envs.reset()
     farm.leases[1].state.typed = "hello"
-    right = envs.envs._slots.index(next(slot for slot in envs.envs._slots if slot._core.lease is farm.leases[1]))
+    right = envs.envs._sub_envs.index(next(slot for slot in envs.envs._sub_envs if slot._core.lease is farm.leases[1]))
     assert envs.env_method("evaluate")[right] == 1.0
     assert sum(envs.env_method("evaluate")) == 1.0
     assert envs.env_method("evaluate", indices=1 - right) == [0.0]

@@ -11,7 +11,7 @@ from dart_envs.errors import ActionError
 from dart_envs.key_names import NAMED_KEYS
 from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, ActionType
-from dart_envs.uitars import Parsed, ParseError, ParseFault, format_action, parse
+from dart_envs.uitars import ParsedAction, ParseError, ParseErrorKind, format_action, parse
 
 TINY = PointMap((256, 160), (640, 400))
 SAME = PointMap((640, 400), (640, 400))
@@ -20,7 +20,7 @@ THOUSANDTHS = PointMap((256, 160), (1920, 1080), "thousandths")
 
 def action_of(text: str, points: PointMap = SAME) -> Action:
     parsed = parse(text, points)
-    assert isinstance(parsed, Parsed), parsed
+    assert isinstance(parsed, ParsedAction), parsed
     return parsed.action
 
 
@@ -62,43 +62,43 @@ def test_reads_the_action_language(call: str, action: Action) -> None:
 
 def test_keeps_the_thought_apart() -> None:
     parsed = parse("Thought: press OK\nAction: click(start_box='(1,2)')\n", SAME)
-    assert isinstance(parsed, Parsed)
+    assert isinstance(parsed, ParsedAction)
     assert parsed.thought == "press OK"
 
 
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("", ParseFault.STRUCTURE),
-        ("click(start_box='(1,2)')", ParseFault.STRUCTURE),
-        ("Action: ", ParseFault.STRUCTURE),
-        ("Action: click", ParseFault.STRUCTURE),
-        ("Action: click(start_box='(1,2)'", ParseFault.STRUCTURE),
-        ("Action: click(start_box='(1,2)", ParseFault.STRUCTURE),
-        ("Action: click(start_box=)", ParseFault.STRUCTURE),
-        ("Action: click(start_box='(1,2)') click(start_box='(1,2)')", ParseFault.STRUCTURE),
-        ("Action: click(start_box='(1,2)', start_box='(1,2)')", ParseFault.STRUCTURE),
-        ("Action: jump()", ParseFault.CONTENT),
-        ("Action: click()", ParseFault.CONTENT),
-        ("Action: click(start_box='(1)')", ParseFault.CONTENT),
-        ("Action: click(start_box='(1,2,3)')", ParseFault.CONTENT),
-        ("Action: click(start_box='here')", ParseFault.CONTENT),
-        ("Action: click(start_box='(641,2)')", ParseFault.CONTENT),
-        ("Action: click(start_box='(-1,2)')", ParseFault.CONTENT),
-        ("Action: drag(start_box='(1,2)')", ParseFault.CONTENT),
-        ("Action: scroll(start_box='(1,2)')", ParseFault.CONTENT),
-        ("Action: scroll(start_box='(1,2)', direction='sideways')", ParseFault.CONTENT),
-        ("Action: scroll(start_box='(1,2)', direction='up', amount='many')", ParseFault.CONTENT),
-        ("Action: hotkey(key='')", ParseFault.CONTENT),
-        ("Action: hotkey(key='nosuchkey')", ParseFault.CONTENT),
-        ("Action: wait(seconds='9999')", ParseFault.CONTENT),
-        ("Action: type(content='a\0b')", ParseFault.CONTENT),
+        ("", ParseErrorKind.STRUCTURE),
+        ("click(start_box='(1,2)')", ParseErrorKind.STRUCTURE),
+        ("Action: ", ParseErrorKind.STRUCTURE),
+        ("Action: click", ParseErrorKind.STRUCTURE),
+        ("Action: click(start_box='(1,2)'", ParseErrorKind.STRUCTURE),
+        ("Action: click(start_box='(1,2)", ParseErrorKind.STRUCTURE),
+        ("Action: click(start_box=)", ParseErrorKind.STRUCTURE),
+        ("Action: click(start_box='(1,2)') click(start_box='(1,2)')", ParseErrorKind.STRUCTURE),
+        ("Action: click(start_box='(1,2)', start_box='(1,2)')", ParseErrorKind.STRUCTURE),
+        ("Action: jump()", ParseErrorKind.CONTENT),
+        ("Action: click()", ParseErrorKind.CONTENT),
+        ("Action: click(start_box='(1)')", ParseErrorKind.CONTENT),
+        ("Action: click(start_box='(1,2,3)')", ParseErrorKind.CONTENT),
+        ("Action: click(start_box='here')", ParseErrorKind.CONTENT),
+        ("Action: click(start_box='(641,2)')", ParseErrorKind.CONTENT),
+        ("Action: click(start_box='(-1,2)')", ParseErrorKind.CONTENT),
+        ("Action: drag(start_box='(1,2)')", ParseErrorKind.CONTENT),
+        ("Action: scroll(start_box='(1,2)')", ParseErrorKind.CONTENT),
+        ("Action: scroll(start_box='(1,2)', direction='sideways')", ParseErrorKind.CONTENT),
+        ("Action: scroll(start_box='(1,2)', direction='up', amount='many')", ParseErrorKind.CONTENT),
+        ("Action: hotkey(key='')", ParseErrorKind.CONTENT),
+        ("Action: hotkey(key='nosuchkey')", ParseErrorKind.CONTENT),
+        ("Action: wait(seconds='9999')", ParseErrorKind.CONTENT),
+        ("Action: type(content='a\0b')", ParseErrorKind.CONTENT),
     ],
 )
-def test_what_is_no_action_is_data(text: str, fault: ParseFault) -> None:
+def test_what_is_no_action_is_data(text: str, fault: ParseErrorKind) -> None:
     error = parse(text, SAME)
     assert isinstance(error, ParseError)
-    assert error.fault is fault
+    assert error.kind is fault
 
 
 def test_maps_points_of_the_picture_to_the_screen() -> None:
@@ -175,7 +175,7 @@ PIECES = st.sampled_from(
 def test_no_text_raises_and_every_action_can_be_performed(text: str) -> None:
     for points in (TINY, THOUSANDTHS):
         result = parse(text, points)
-        if isinstance(result, Parsed):
+        if isinstance(result, ParsedAction):
             check_action(result.action, points.screen_wh)
 
 

@@ -12,14 +12,14 @@ from dart_server.wire import DesktopShape
 
 @dataclass
 class ToyTask:
-    """Solved when the fake desktop's typed text is `word`. `judged` counts the evaluator's runs."""
+    """Solved when the fake desktop's typed text is `word`. `evaluations` counts the evaluator's runs."""
 
     word: str = "hello"
     id: str = "toy/type/0000"
     max_steps: int = 4
     publish_setup: bool = True
     prepared: int = 0
-    judged: int = 0
+    evaluations: int = 0
     ends: list[EndReason | None] = field(default_factory=list)
     prepare_error: Exception | None = None
     evaluate_error: Exception | None = None
@@ -38,7 +38,7 @@ class ToyTask:
         await desktop.write_file("/home/user/note.txt", b"")
 
     async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
-        self.judged += 1
+        self.evaluations += 1
         self.ends.append(end)
         if self.evaluate_error is not None:
             raise self.evaluate_error

@@ -26,12 +26,12 @@ EMULATED = HostFacts("9.0.0", "/usr/bin/qemu-system-x86_64", "tcg", "there is no
 PARTS = domain.Parts(Path("/d"), Path("/p"), Path("/c"), Path("/k"), Path("/i"), closed_network=False)
 
 
-def domain_of(host: HostFacts, parts: domain.Parts) -> ElementTree.Element:
+def task_domain(host: HostFacts, parts: domain.Parts) -> ElementTree.Element:
     return ElementTree.fromstring(domain.xml("ours-d1", SPEC, parts, host))
 
 
 def test_a_machine_of_ours_has_no_network_and_its_limits() -> None:
-    made = domain_of(EMULATED, PARTS)
+    made = task_domain(EMULATED, PARTS)
     assert made.get("type") == "qemu"
     assert made.findtext("memory") == "768"
     assert made.findtext("vcpu") == "1", "an emulated machine has one processor"
@@ -43,13 +43,13 @@ def test_a_machine_of_ours_has_no_network_and_its_limits() -> None:
 
 
 def test_a_machine_with_kvm_has_whole_processors() -> None:
-    made = domain_of(replace(EMULATED, accelerator="kvm", privileged=False), PARTS)
+    made = task_domain(replace(EMULATED, accelerator="kvm", privileged=False), PARTS)
     assert (made.get("type"), made.findtext("vcpu")) == ("kvm", "3")
     assert made.find("seclabel") is None
 
 
 def test_a_guest_from_elsewhere_gets_a_network_that_leads_nowhere() -> None:
-    made = domain_of(EMULATED, replace(PARTS, kernel=None, initrd=None, closed_network=True))
+    made = task_domain(EMULATED, replace(PARTS, kernel=None, initrd=None, closed_network=True))
     assert made.find("os/kernel") is None
     words = [word.get("value") or "" for word in made.iter(f"{{{domain.QEMU_NAMESPACE}}}arg")]
     assert words[:2] == ["-netdev", f"user,id={domain.NETWORK},restrict=on"]
@@ -63,7 +63,7 @@ def test_a_guest_from_elsewhere_gets_a_network_that_leads_nowhere() -> None:
 
 
 def test_a_guest_that_starts_by_uefi_gets_it_without_a_file_for_its_variables() -> None:
-    made = domain_of(EMULATED, replace(PARTS, kernel=None, initrd=None, closed_network=True, uefi=Path("/u")))
+    made = task_domain(EMULATED, replace(PARTS, kernel=None, initrd=None, closed_network=True, uefi=Path("/u")))
     (loader,) = made.findall("os/loader")
     assert (loader.text, loader.get("type")) == ("/u", "rom")
     assert made.find("os/nvram") is None

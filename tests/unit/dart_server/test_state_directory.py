@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dart_envs.farm.transport import Address, find_key
+from dart_envs.farm.transport import Address, resolve_api_key
 from dart_server.errors import ConfigError
 from dart_server.process import instance, state_directory
 from dart_server.settings import FarmSettings
@@ -49,9 +49,9 @@ def test_client_and_farm_agree_on_the_key(monkeypatch: pytest.MonkeyPatch, tmp_p
         settings = FarmSettings()
         state_directory.make_directories(settings)
         settings.key_path.write_text(f"key of {environment}\n")
-        assert find_key(Address("http://farm", str(settings.socket_path)), None) == f"key of {environment}"
+        assert resolve_api_key(Address("http://farm", str(settings.socket_path)), None) == f"key of {environment}"
     other = Address("http://farm", str(tmp_path / "elsewhere" / "farm.sock"))
-    assert find_key(other, None) is None, "a farm elsewhere has not this farm's key"
+    assert resolve_api_key(other, None) is None, "a farm elsewhere has not this farm's key"
 
 
 def test_what_an_older_layout_left_is_moved_once(tmp_path: Path) -> None:

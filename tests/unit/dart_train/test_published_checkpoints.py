@@ -26,7 +26,7 @@ from dart_agent.prompts.builder import Prompt, PromptBuilder, preset
 from dart_agent.prompts.chat_template import chat_template, render_chat
 from dart_agent.types import FinishReason, SamplingParams, StepRecord, VersionSpan
 from dart_envs.types import ActionType, Observation
-from dart_envs.uitars import Parsed, format_action, parse
+from dart_envs.uitars import ParsedAction, format_action, parse
 from dart_train.model.init_model import init_model
 from dart_train.model.policy_model import LoadedModel, ModelNotFoundError, load_model, pixel_inputs
 from dart_train.trainer.trainer import Trainer
@@ -241,12 +241,12 @@ def test_answers_become_canonical_actions(checkpoint: Path, loaded: LoadedModel,
     """What the model writes, through its own tokens, in pixels of its picture or thousandths, becomes pixels of the screen."""
     points = prompt_of(checkpoint).points
     width, height = (392, 252) if checkpoint.name == "qwen2_5_vl" else (1000, 1000)
-    assert points.written_wh == (width, height)
+    assert points.coordinate_wh == (width, height)
     start, end = (f"'{marks[0]}({x},{y}){marks[1]}'" for x, y in ((width * 3 // 4, height // 2), (0, height)))
     text = f"Thought: move it\nAction: drag(start_box={start}, end_box={end})"
     ids = loaded.tokenizer(f"{text}<|im_end|>", add_special_tokens=False).input_ids
     parsed = parse(loaded.tokenizer.decode(ids, skip_special_tokens=True), points)
-    assert isinstance(parsed, Parsed)
+    assert isinstance(parsed, ParsedAction)
     assert parsed.thought == "move it"
     assert parsed.action == parse(text, points).action  # type: ignore[union-attr]
     assert (parsed.action.type, parsed.action.x2, parsed.action.y2) == (ActionType.DRAG, 0, 255)

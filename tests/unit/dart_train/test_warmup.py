@@ -15,7 +15,7 @@ from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_envs import tasks
 from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, ActionType
-from dart_envs.uitars import Parsed, parse
+from dart_envs.uitars import ParsedAction, parse
 from dart_server.wire import A11yElement
 from dart_train.model.cpu_vision import optimize_vision_for_cpu
 from dart_train.model.init_model import init_model
@@ -65,7 +65,7 @@ def _screen(**changes: Any) -> AnnotatedScreen:
 
 def _clicked(answer: str) -> tuple[int, int]:
     parsed = parse(answer, POINTS)
-    assert isinstance(parsed, Parsed)
+    assert isinstance(parsed, ParsedAction)
     assert parsed.action.type is ActionType.CLICK
     assert parsed.action.x is not None
     assert parsed.action.y is not None

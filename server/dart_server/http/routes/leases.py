@@ -12,7 +12,7 @@ router = APIRouter(prefix="/v1/leases", tags=["leases"])
 
 
 @router.post("", operation_id="create_lease")
-async def claim(body: wire.LeaseRequest, request: Request, principal: Tenant) -> wire.Lease:
+async def claim(body: wire.LeaseRequest, request: Request, principal: Tenant) -> wire.LeaseGrant:
     """Claim a desktop; waits up to `wait_s`. A caller that hangs up while it waits leaves the queue."""
     return await cancel_on_disconnect(request, farm_of(request).claims.claim_and_wait(body, principal))
 
@@ -42,7 +42,7 @@ async def renew(lease_id: str, body: wire.RenewRequest, request: Request, princi
 
 
 @router.post("/{lease_id}/attach", operation_id="attach_lease")
-async def attach(lease_id: str, body: wire.AttachRequest, request: Request, principal: Tenant) -> wire.Lease:
+async def attach(lease_id: str, body: wire.AttachRequest, request: Request, principal: Tenant) -> wire.LeaseGrant:
     """A lease by reference, for another process of its owner; with `takeover` the former user is fenced off."""
     return await farm_of(request).leases.attach(lease_id, principal, takeover=body.takeover)
 

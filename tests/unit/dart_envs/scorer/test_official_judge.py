@@ -1,4 +1,4 @@
-"""What an official evaluation is asked and given, with a worker and a desktop of the test's own."""
+"""What an osworld evaluation is asked and given, with a worker and a desktop of the test's own."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dart_envs.errors import AssetError, EvaluatorError
 from dart_envs.scorer.osworld import judge
 from dart_envs.scorer.workers import Pool
 from dart_envs.tasks.model import Evaluator
-from dart_envs.testing.fake_farm import ScriptedDesktop
+from dart_envs.testing.fake_desktop import FakeDesktop
 
 GOLD = {"type": "cloud_file", "path": "https://gold.invalid/gold.txt", "dest": "gold.txt"}
 
 
-class Reachable(ScriptedDesktop):
+class Reachable(FakeDesktop):
     """A desktop with ports."""
 
     @asynccontextmanager
@@ -49,7 +49,7 @@ class Answering:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(assets.PLACE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(assets.CACHE_DIR_VARIABLE, str(tmp_path))
     monkeypatch.setenv(assets.OFFLINE_VARIABLE, "1")
     (tmp_path / "task").mkdir()
     (tmp_path / "task" / "gold.txt").write_text("gold")
@@ -66,7 +66,7 @@ async def test_the_worker_gets_ports_parts_and_files_and_the_folder_goes(cache: 
     kept = {"said.txt": "one\n"}
     outcome = await judge(Reachable((640, 400)), evaluator(), kept=kept, task_id="task", pool=cast(Pool, pool))
     assert outcome.reward == 0.5
-    assert outcome.details["scorer"] == "official"
+    assert outcome.details["scorer"] == "osworld"
     assert pool.files == {"said.txt": "one\n", "gold.txt": "gold"}
     assert pool.request["desktop"]["server_port"] == 25_000
     assert pool.request["desktop"]["screen"] == [640, 400]
@@ -88,4 +88,4 @@ async def test_no_name_leads_out_of_the_folder(cache: Path, name: str) -> None:
 
 async def test_a_desktop_without_ports_is_refused() -> None:
     with pytest.raises(EvaluatorError, match="leased desktop"):
-        await judge(ScriptedDesktop(), evaluator(), kept={})
+        await judge(FakeDesktop(), evaluator(), kept={})

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from window_desk import BOTTOM, LEFT, RIGHT, TOP, Held, ManualClock, WindowDesk, reply
+from fake_window_desktop import BOTTOM, LEFT, RIGHT, TOP, FakeWindow, FakeWindowDesktop, ManualClock, reply
 
-from dart_envs.errors import DesktopGone, GuestError, SetupError
+from dart_envs.errors import DesktopFailedError, GuestError, SetupError
 from dart_envs.setup import STEP_PARAMETERS, check_parameters, run_steps
 from dart_envs.setup.interpreter import PERFORMERS
 from dart_envs.setup.windows import choose, parse_list
@@ -18,7 +18,9 @@ def step(type: str, **parameters: Any) -> SetupStep:
     return SetupStep(type=type, parameters=parameters)
 
 
-async def run(desk: WindowDesk, *steps: SetupStep, clock: ManualClock | None = None, **how: Any) -> tuple[str, ...]:
+async def run(
+    desk: FakeWindowDesktop, *steps: SetupStep, clock: ManualClock | None = None, **how: Any
+) -> tuple[str, ...]:
     return await run_steps(desk, steps, clock=clock or ManualClock(), **how)
 
 
@@ -44,64 +46,64 @@ def test_bad_parameters_are_found_when_checked(type: str, parameters: dict[str, 
 
 async def test_network_steps_load_but_do_not_run() -> None:
     with pytest.raises(SetupError, match=r"'googledrive' is not performed: .*test_nogdrive"):
-        await run(WindowDesk(), step("googledrive", operation=["delete"]))
+        await run(FakeWindowDesktop(), step("googledrive", operation=["delete"]))
 
 
 async def test_place_window_puts_the_whole_frame_at_its_share_of_the_free_room() -> None:
-    desk = WindowDesk((640, 400))
-    desk.held = [Held("Question", w=200, h=100)]
+    desk = FakeWindowDesktop((640, 400))
+    desk.fake_windows = [FakeWindow("Question", w=200, h=100)]
     await run(desk, step("place_window", window_name="Question", x=1.0, y=0.5))
     frame_w, frame_h = 200 + LEFT + RIGHT, 100 + TOP + BOTTOM
-    window = desk.held[0]
+    window = desk.fake_windows[0]
     assert (window.x - LEFT, window.y - TOP) == (640 - frame_w, round(0.5 * (400 - frame_h)))
 
 
 async def test_place_window_sizes_it_and_stays_in_its_area() -> None:
-    desk = WindowDesk((640, 400))
-    desk.held = [Held("Note")]
+    desk = FakeWindowDesktop((640, 400))
+    desk.fake_windows = [FakeWindow("Note")]
     await run(desk, step("place_window", window_name="Note", x=0, y=1, width=900, height=100, area=[0, 0.5, 0.5, 1]))
-    window = desk.held[0]
+    window = desk.fake_windows[0]
     assert window.x - LEFT == 0
     assert window.w == 320 - LEFT - RIGHT, "cut to the area"
     assert window.y + window.h + BOTTOM == 400
 
 
 async def test_place_window_keeps_clear_of_panels() -> None:
-    desk = WindowDesk((640, 400))
+    desk = FakeWindowDesktop((640, 400))
     desk.work_area = (30, 28, 600, 350)
-    desk.held = [Held("Note", w=200, h=100), Held("Other", w=200, h=100)]
+    desk.fake_windows = [FakeWindow("Note", w=200, h=100), FakeWindow("Other", w=200, h=100)]
     await run(desk, step("place_window", window_name="Note", x=0, y=0))
     await run(desk, step("place_window", window_name="Other", x=1, y=1, area=[0, 0, 0.5, 1]))
-    note, other = desk.held
+    note, other = desk.fake_windows
     assert (note.x - LEFT, note.y - TOP) == (30, 28)
     assert (other.x + other.w + RIGHT, other.y + other.h + BOTTOM) == (30 + 300, 28 + 350)
 
 
 async def test_without_a_named_work_area_the_whole_screen_is_free() -> None:
-    desk = WindowDesk((640, 400))
+    desk = FakeWindowDesktop((640, 400))
     desk.programs["xprop"] = lambda _desktop, _args, _stdin: reply("_NET_WORKAREA:  not found.\n")
-    desk.held = [Held("Note", w=200, h=100)]
+    desk.fake_windows = [FakeWindow("Note", w=200, h=100)]
     await run(desk, step("place_window", window_name="Note", x=0, y=0))
-    assert (desk.held[0].x - LEFT, desk.held[0].y - TOP) == (0, 0)
+    assert (desk.fake_windows[0].x - LEFT, desk.fake_windows[0].y - TOP) == (0, 0)
 
 
 async def test_place_window_says_when_it_does_not_fit() -> None:
-    desk = WindowDesk((300, 100))
-    desk.held = [Held("Big", w=400)]
+    desk = FakeWindowDesktop((300, 100))
+    desk.fake_windows = [FakeWindow("Big", w=400)]
     with pytest.raises(SetupError, match=r"place_window.*does not fit.*300x100"):
         await run(desk, step("place_window", window_name="Big", x=0, y=0))
 
 
 async def test_a_window_that_does_not_obey_is_an_error_in_the_end() -> None:
-    desk, clock = WindowDesk(), ManualClock()
-    desk.held = [Held("Stuck", moves=False)]
+    desk, clock = FakeWindowDesktop(), ManualClock()
+    desk.fake_windows = [FakeWindow("Stuck", moves=False)]
     with pytest.raises(SetupError, match="'Stuck' did not take its place within 2 s"):
         await run(desk, step("place_window", window_name="Stuck", x=1, y=1, timeout_s=2), clock=clock)
 
 
 async def test_wait_window_waits_for_the_newest_of_its_title() -> None:
-    desk, clock = WindowDesk(), ManualClock()
-    clock.on_sleep = lambda: desk.held.append(Held("My Document")) if clock.now_s > 101 else None
+    desk, clock = FakeWindowDesktop(), ManualClock()
+    clock.on_sleep = lambda: desk.fake_windows.append(FakeWindow("My Document")) if clock.now_s > 101 else None
     await run(desk, step("wait_window", window_name="document"), clock=clock)
     assert 101 < clock.now_s < 102
 
@@ -109,30 +111,30 @@ async def test_wait_window_waits_for_the_newest_of_its_title() -> None:
 async def test_wait_window_is_tried_twice_and_then_fails() -> None:
     clock = ManualClock()
     with pytest.raises(SetupError, match=r"step 0 \(wait_window\) failed: no window 'Absent' appeared within 3 s"):
-        await run(WindowDesk(), step("wait_window", window_name="Absent", timeout_s=3), clock=clock)
+        await run(FakeWindowDesktop(), step("wait_window", window_name="Absent", timeout_s=3), clock=clock)
     assert clock.now_s - 100.0 == pytest.approx(6.0, abs=0.3)
 
 
 async def test_strict_and_class_tell_windows_apart() -> None:
-    desk = WindowDesk()
-    desk.held = [Held("Note", "a.Mousepad"), Held("Note 2", "b.Thunar")]
+    desk = FakeWindowDesktop()
+    desk.fake_windows = [FakeWindow("Note", "a.Mousepad"), FakeWindow("Note 2", "b.Thunar")]
     await run(desk, step("activate_window", window_name="Note", strict=True))
     await run(desk, step("activate_window", window_name="thunar", by_class=True))
     assert desk.state.typed == "[Note][Note 2]"
 
 
 async def test_close_window_waits_until_it_is_gone_and_accepts_none() -> None:
-    desk = WindowDesk()
-    desk.held = [Held("A"), Held("B")]
+    desk = FakeWindowDesktop()
+    desk.fake_windows = [FakeWindow("A"), FakeWindow("B")]
     await run(desk, step("close_window", window_name="A"), step("close_window", window_name="Absent"))
-    assert [window.title for window in desk.held] == ["B"]
-    desk.held = [Held("Stays", closes=False)]
+    assert [window.title for window in desk.fake_windows] == ["B"]
+    desk.fake_windows = [FakeWindow("Stays", closes=False)]
     with pytest.raises(SetupError, match="did not close"):
         await run(desk, step("close_window", window_name="Stays", timeout_s=1))
 
 
 async def test_execute_reads_commands_like_osworld_does() -> None:
-    desk = WindowDesk()
+    desk = FakeWindowDesktop()
     desk.programs |= {"touch": lambda *_: reply(), "/bin/bash": lambda *_: reply()}
     await run(
         desk,
@@ -150,14 +152,14 @@ async def test_execute_reads_commands_like_osworld_does() -> None:
 
 
 async def test_execute_checks_the_exit_code_only_where_asked() -> None:
-    desk = WindowDesk()
+    desk = FakeWindowDesktop()
     await run(desk, step("execute", command=["false"]))
     with pytest.raises(SetupError, match="false ended with 1"):
         await run(desk, step("execute", command=["false"], expect_returncode=0))
 
 
 async def test_execute_until_repeats_and_gives_up() -> None:
-    desk, clock = WindowDesk(), ManualClock()
+    desk, clock = FakeWindowDesktop(), ManualClock()
     desk.programs["date"] = lambda *_: reply("late" if clock.now_s > 100.3 else "early")
     await run(desk, step("execute", command=["date"], until={"stdout": "late"}), clock=clock)
     assert len(desk.ran) > 3
@@ -166,14 +168,14 @@ async def test_execute_until_repeats_and_gives_up() -> None:
 
 
 async def test_a_program_that_hangs_fails_the_step() -> None:
-    desk = WindowDesk()
+    desk = FakeWindowDesktop()
     with pytest.raises(SetupError, match="sleep did not end within 2 s"):
         await run(desk, step("execute", command=["sleep", "5"], timeout_s=2))
 
 
 async def test_files_are_written_and_read_back(tmp_path: Path) -> None:
     (tmp_path / "gold.txt").write_bytes(b"gold")
-    desk = WindowDesk()
+    desk = FakeWindowDesktop()
     await run(
         desk,
         step("write_file", path="~/a.txt", content="é"),
@@ -191,7 +193,7 @@ async def test_files_are_written_and_read_back(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_reads_back_differently_fails() -> None:
-    desk = WindowDesk()
+    desk = FakeWindowDesktop()
 
     async def lose(path: str, content: bytes, *, mode: int = 0o644) -> None:
         desk.state.files[path] = content[:1]
@@ -207,7 +209,7 @@ def test_bytes_that_are_no_base64_are_refused_when_the_task_is_loaded() -> None:
 
 
 async def test_a_captured_program_runs_as_user_under_a_root_only_wrapper() -> None:
-    desk = WindowDesk()
+    desk = FakeWindowDesktop()
     desk.other_script = lambda: reply()
     await run(desk, step("launch_captured", name="answer", command=["zenity", "--info", "; rm -rf /"]))
     user, argv = desk.ran[0]
@@ -218,15 +220,15 @@ async def test_a_captured_program_runs_as_user_under_a_root_only_wrapper() -> No
 
 
 async def test_open_waits_for_a_window_that_names_the_file() -> None:
-    desk, clock = WindowDesk(), ManualClock()
+    desk, clock = FakeWindowDesktop(), ManualClock()
     desk.programs["xdg-open"] = lambda *_: reply()
-    clock.on_sleep = lambda: desk.held.append(Held("note.txt - Mousepad"))
+    clock.on_sleep = lambda: desk.fake_windows.append(FakeWindow("note.txt - Mousepad"))
     await run(desk, step("open", path="~/note.txt"), clock=clock)
     assert desk.detached == [["xdg-open", "/home/user/note.txt"]]
 
 
 async def test_a_step_that_cannot_be_repeated_is_not() -> None:
-    desk = WindowDesk()
+    desk = FakeWindowDesktop()
     desk.fail_next("exec", GuestError("busy"))
     with pytest.raises(SetupError, match=r"step 0 \(launch\) failed: busy"):
         await run(desk, step("launch", command=["mousepad"]))
@@ -234,21 +236,21 @@ async def test_a_step_that_cannot_be_repeated_is_not() -> None:
 
 
 async def test_a_repeatable_step_survives_one_refusal() -> None:
-    desk = WindowDesk()
+    desk = FakeWindowDesktop()
     desk.fail_next("write_file", GuestError("busy"))
     await run(desk, step("write_file", path="/a", content="x"))
     assert desk.state.files["/a"] == b"x"
 
 
 async def test_a_dead_desktop_is_not_a_set_up_error() -> None:
-    desk = WindowDesk()
+    desk = FakeWindowDesktop()
     desk.kill(FaultOwner.HOST, "host_lost")
-    with pytest.raises(DesktopGone):
+    with pytest.raises(DesktopFailedError):
         await run(desk, step("execute", command=["true"]))
 
 
 async def test_lenient_notes_failures_and_goes_on() -> None:
-    desk = WindowDesk()
+    desk = FakeWindowDesktop()
     notes = await run(
         desk, step("wait_window", window_name="X", timeout_s=1), step("write_file", path="/a", content=""), lenient=True
     )
@@ -281,7 +283,7 @@ def test_a_terminal_is_found_by_its_program_whatever_runs_in_it() -> None:
 
 
 async def test_wait_element_waits_for_the_element_and_then_for_rest() -> None:
-    desk, clock = WindowDesk(), ManualClock()
+    desk, clock = FakeWindowDesktop(), ManualClock()
     heading = A11yElement(role="heading", name="Shop", x=0, y=0, w=9, h=9)
     wanted = step("wait_element", role="heading", name="Shop", timeout_s=1)
     desk.state.elements = [heading.model_copy(update={"name": "Cart"})]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from window_desk import ManualClock, WindowDesk
+from fake_window_desktop import FakeWindowDesktop, ManualClock
 
 from dart_envs import assets
 from dart_envs.errors import AssetError, SetupError
@@ -22,19 +22,19 @@ def step(type: str, **parameters: Any) -> SetupStep:
     return SetupStep(type=type, parameters=parameters)
 
 
-async def run(desk: WindowDesk, made: SetupStep, **how: Any) -> None:
+async def run(desk: FakeWindowDesktop, made: SetupStep, **how: Any) -> None:
     await run_steps(desk, [made], clock=ManualClock(), **how)
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(assets.PLACE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(assets.CACHE_DIR_VARIABLE, str(tmp_path))
     monkeypatch.setenv(assets.OFFLINE_VARIABLE, "1")
     return tmp_path
 
 
 async def test_a_download_comes_from_the_cache_of_its_task(cache: Path) -> None:
-    desk = WindowDesk()
+    desk = FakeWindowDesktop()
     made = step("download", files=[{"url": URL, "path": "/home/user/data.bin"}])
     with pytest.raises(AssetError, match=r"a-task.*files\.invalid"):
         await run(desk, made, task_id="a-task")
@@ -47,13 +47,13 @@ async def test_a_download_comes_from_the_cache_of_its_task(cache: Path) -> None:
 
 async def test_a_browser_step_needs_a_desktop_with_ports() -> None:
     with pytest.raises(SetupError, match="ports cannot be reached"):
-        await run(WindowDesk(), step("chrome_open_tabs", urls_to_open=["https://a.example"]))
+        await run(FakeWindowDesktop(), step("chrome_open_tabs", urls_to_open=["https://a.example"]))
 
 
 async def test_an_account_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     made = step("login", settings_file="settings.json", platform="googledrive")
     with pytest.raises(SetupError, match=r"settings\.json must hold .*email"):
-        await run(WindowDesk(), made, assets=tmp_path)
+        await run(FakeWindowDesktop(), made, assets=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from dart_envs.errors import AssetError, TaskError
 from dart_envs.evaluators import GETTERS
 from dart_envs.tasks import BUNDLED, Task, parse_task, suite
 from dart_envs.tasks.requirements import APPLICATIONS, lacking_apps, normalised
-from dart_envs.testing.fake_farm import FakeFarm, ScriptedDesktop
+from dart_envs.testing.fake_desktop import FakeDesktop
+from dart_envs.testing.fake_farm import FakeFarm
 from dart_server.wire import DesktopShape, ExecReply
 
 SHAPE = DesktopShape(image="mine", resolution=(640, 400))
@@ -101,7 +102,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shelled(programs: Path) -> FakeFarm:
-    def sh(_desktop: ScriptedDesktop, args: list[str], _stdin: str) -> ExecReply:
+    def sh(_desktop: FakeDesktop, args: list[str], _stdin: str) -> ExecReply:
         ran = subprocess.run(
             ["/bin/sh", *args], env={"PATH": str(programs)}, capture_output=True, text=True, check=False
         )
@@ -152,7 +153,7 @@ async def test_a_missing_file_is_told_offline(monkeypatch: pytest.MonkeyPatch) -
     }
     error = await refusal(task(evaluator=wanted, suite="mine"))
     assert isinstance(error, AssetError)
-    assert (error.needed_by, error.url) == ("mine/one", url)
+    assert (error.task_id, error.url) == ("mine/one", url)
 
 
 async def test_a_screen_that_is_too_small_is_told() -> None:

@@ -7,7 +7,7 @@ import pytest
 from dart_envs.errors import TaskError
 from dart_envs.tasks import Task, parse_task
 from dart_envs.tasks.script import resolve
-from dart_envs.testing.fake_farm import ScriptedDesktop
+from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.types import Action, ActionType
 from dart_server.wire import A11yElement
 
@@ -26,8 +26,8 @@ def button(name: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def desktop() -> ScriptedDesktop:
-    made = ScriptedDesktop()
+def desktop() -> FakeDesktop:
+    made = FakeDesktop()
     made.state.elements = [
         element("dialog", "First"),
         element("push button", "OK", x=10, y=20),
@@ -39,7 +39,7 @@ def desktop() -> ScriptedDesktop:
     return made
 
 
-async def test_targets_are_found_by_role_name_window_text_and_number(desktop: ScriptedDesktop) -> None:
+async def test_targets_are_found_by_role_name_window_text_and_number(desktop: FakeDesktop) -> None:
     script = task(
         button("OK"),
         button("OK", window="Second"),
@@ -60,7 +60,7 @@ async def test_targets_are_found_by_role_name_window_text_and_number(desktop: Sc
     ]
 
 
-async def test_it_goes_as_far_as_the_screen_shows_and_then_on(desktop: ScriptedDesktop) -> None:
+async def test_it_goes_as_far_as_the_screen_shows_and_then_on(desktop: FakeDesktop) -> None:
     script = task(button("OK"), button("Later"), {"do": "done"})
     assert len(await script.oracle(desktop)) == 1
     desktop.state.elements.append(element("push button", "Later"))
@@ -68,7 +68,7 @@ async def test_it_goes_as_far_as_the_screen_shows_and_then_on(desktop: ScriptedD
     assert await script.oracle(desktop, step=3) == []
 
 
-async def test_a_move_for_later_waits_for_its_turn(desktop: ScriptedDesktop) -> None:
+async def test_a_move_for_later_waits_for_its_turn(desktop: FakeDesktop) -> None:
     script = task(button("OK"), button("OK") | {"later": True})
     assert len(await script.oracle(desktop)) == 1
     assert len(await script.oracle(desktop, step=1)) == 1
@@ -76,7 +76,7 @@ async def test_a_move_for_later_waits_for_its_turn(desktop: ScriptedDesktop) -> 
 
 @pytest.mark.parametrize("name", ["Absent", "Hidden"])
 async def test_a_target_that_is_not_there_is_named(
-    desktop: ScriptedDesktop, name: str, monkeypatch: pytest.MonkeyPatch
+    desktop: FakeDesktop, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dart_envs.tasks.model.TARGET_TIMEOUT_S", 0.0)
     with pytest.raises(TaskError, match=f"oracle of task t is stuck at move 1: no push button '{name}' in window 'A'"):
@@ -86,7 +86,7 @@ async def test_a_target_that_is_not_there_is_named(
 class DrawingClock:
     """Time that passes when somebody sleeps; after one second the screen shows one element more."""
 
-    def __init__(self, desktop: ScriptedDesktop, late: A11yElement) -> None:
+    def __init__(self, desktop: FakeDesktop, late: A11yElement) -> None:
         self.now_s, self.desktop, self.late = 0.0, desktop, late
 
     def monotonic(self) -> float:
@@ -101,7 +101,7 @@ class DrawingClock:
             self.desktop.state.elements.append(self.late)
 
 
-async def test_a_target_that_comes_late_is_waited_for_within_the_limit(desktop: ScriptedDesktop) -> None:
+async def test_a_target_that_comes_late_is_waited_for_within_the_limit(desktop: FakeDesktop) -> None:
     moves = task(button("Late")).scripts["oracle"]
     with pytest.raises(LookupError):
         await resolve(desktop, moves, timeout_s=0.5, clock=DrawingClock(desktop, element("push button", "Late")))
@@ -111,16 +111,16 @@ async def test_a_target_that_comes_late_is_waited_for_within_the_limit(desktop: 
     assert clock.now_s == pytest.approx(1.0)
 
 
-async def test_keys_alone_do_not_walk_the_tree(desktop: ScriptedDesktop) -> None:
+async def test_keys_alone_do_not_walk_the_tree(desktop: FakeDesktop) -> None:
     await task({"do": "key", "keys": ["enter"]}).oracle(desktop)
     assert desktop.calls == []
 
 
-async def test_plays_name_their_target(desktop: ScriptedDesktop) -> None:
+async def test_plays_name_their_target(desktop: FakeDesktop) -> None:
     (play,) = await task(button("OK")).play(desktop)
     assert play.target == desktop.state.elements[1]
 
 
-async def test_a_task_without_a_script_says_so(desktop: ScriptedDesktop) -> None:
+async def test_a_task_without_a_script_says_so(desktop: FakeDesktop) -> None:
     with pytest.raises(TaskError, match="no script 'near_miss'"):
         await task(button("OK")).play(desktop, script="near_miss")

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_envs.cli.main import app
-from dart_envs.envs.task_sources import select
+from dart_envs.envs.task_sources import select_tasks
 from dart_envs.errors import TaskError
 from dart_envs.tasks import Task, load, load_file, parse_task
-from dart_envs.testing.fake_farm import ScriptedDesktop
+from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_server.wire import DesktopShape
 
 SHAPE = DesktopShape(resolution=(640, 400), font_size=16)
@@ -135,14 +135,14 @@ def test_a_file_in_osworlds_form_is_for_the_image_with_its_programs(
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(data(**named)), encoding="utf-8")
     assert load_file(path).image == image
-    pool = select(str(path), None)
+    pool = select_tasks(str(path), None)
     assert (pool.ids, pool.image) == ((str(path),), image)
 
 
 @pytest.mark.parametrize(("name", "words"), [("nowhere.json", "cannot be read"), ("nowhere", "is no task file")])
 def test_the_path_of_a_bad_file_is_refused_when_it_is_chosen(tmp_path: Path, name: str, words: str) -> None:
     with pytest.raises(TaskError, match=f"nowhere.* {words}"):
-        select(str(tmp_path / name), None)
+        select_tasks(str(tmp_path / name), None)
 
 
 def test_what_has_no_solution_is_not_played(tmp_path: Path) -> None:
@@ -163,10 +163,10 @@ def test_what_a_task_cannot_do_here_is_listed() -> None:
 
 async def test_a_screen_that_is_too_small_is_refused_before_the_set_up() -> None:
     made = task(config=[], min_resolution=[800, 600])
-    await made.prepare(ScriptedDesktop((800, 600)))
+    await made.prepare(FakeDesktop((800, 600)))
     for small in ((799, 600), (800, 599)):
         with pytest.raises(TaskError, match=rf"at least 800x600 pixels, not {small[0]}x{small[1]}"):
-            await made.prepare(ScriptedDesktop(small))
+            await made.prepare(FakeDesktop(small))
 
 
 def test_osworlds_own_files_load() -> None:

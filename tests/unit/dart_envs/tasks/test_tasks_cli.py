@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dart_envs.cli.main import app
 from dart_envs.errors import FarmError
-from dart_envs.farm import AsyncFarm
+from dart_envs.farm import AsyncFarmClient
 
 RUN = CliRunner()
 GOOD = {"id": "one", "instruction": "Do it.", "evaluator": {"func": "exists", "result": {"type": "vm_file"}}}
@@ -69,7 +69,7 @@ def test_a_farm_that_cannot_be_reached_is_one_sentence_and_exit_code_1(monkeypat
     async def connect() -> Any:
         raise FarmError("The farm is away.")
 
-    monkeypatch.setattr(AsyncFarm, "connect", connect)
+    monkeypatch.setattr(AsyncFarmClient, "connect", connect)
     result = RUN.invoke(app, ["tasks", "check", "basics", "-f", "press_nth"])
     assert result.exit_code == 1
     assert result.stderr.strip() == "dart-envs: The farm is away."

@@ -29,7 +29,7 @@ STATUS = {
     ErrorCode.DRAINING: 503,
     ErrorCode.NOT_FOUND: 404,
 }
-WITHOUT_TOKEN = {
+ROUTES_WITHOUT_TOKEN = {
     "healthz",
     "claim",
     "heartbeat",
@@ -43,7 +43,7 @@ WITHOUT_TOKEN = {
 }
 
 
-class WireFarm:
+class FakeFarmServer:
     """Answers of the farm. `refuse` maps a route's name to the errors of its next calls; `silent` steps are
     never answered."""
 
@@ -54,7 +54,7 @@ class WireFarm:
         self.files: dict[str, bytes] = {}
         self.fencing_token = 1
         self.steps: list[dict[str, Any]] = []
-        self.silent: set[int] = set()
+        self.unanswered_steps: set[int] = set()
         self.drop: set[int] = set()
         self.late: list[bytes] = []
         self.channel_error: dict[str, Any] | None = None
@@ -63,10 +63,10 @@ class WireFarm:
         self.claim_delay_s = 0.0
         self.client_request_ids: list[str] = []
         self.retry_after_s: int | None = None
-        self.lose_answers: set[str] = set()
+        self.drop_responses: set[str] = set()
         """Routes whose next call is carried out, but the connection breaks before its answer."""
         self.claim: dict[str, Any] = {}
-        self.claim_told: list[dict[str, Any]] = []
+        self.claim_updates: list[dict[str, Any]] = []
         """What the events of the claim tell, one after the other; the stream breaks off after the last one."""
         self.streams = True
 
@@ -84,7 +84,7 @@ class WireFarm:
             body = waiting.pop(0)
             headers = {} if self.retry_after_s is None else {"retry-after": str(self.retry_after_s)}
             return Response(body.model_dump_json(), STATUS.get(body.error, 502), headers)
-        if name not in WITHOUT_TOKEN and "x-dart-lease-token" not in request.headers:
+        if name not in ROUTES_WITHOUT_TOKEN and "x-dart-lease-token" not in request.headers:
             return Response(status_code=400)
         return None
 
@@ -95,9 +95,9 @@ class WireFarm:
             async def endpoint(request: Request) -> Response:
                 refused = self._refusal(name, request)
                 answer = refused if refused is not None else await getattr(self, f"_{name}")(request)
-                if name in self.lose_answers:
-                    self.lose_answers.discard(name)
-                    return StreamingResponse(breaks_off(), headers={"content-length": "100"})
+                if name in self.drop_responses:
+                    self.drop_responses.discard(name)
+                    return StreamingResponse(truncated_body(), headers={"content-length": "100"})
                 return answer
 
             return Route(path, endpoint, methods=[method])
@@ -178,8 +178,8 @@ class WireFarm:
         return JSONResponse(self.claim, 202)
 
     async def _claim_view(self, request: Request) -> Response:
-        if float(request.query_params.get("wait_s", 0)) > 0 and self.claim_told:
-            self.claim |= self.claim_told.pop(0)
+        if float(request.query_params.get("wait_s", 0)) > 0 and self.claim_updates:
+            self.claim |= self.claim_updates.pop(0)
         return JSONResponse(self.claim)
 
     async def _claim_events(self, _request: Request) -> Response:
@@ -188,8 +188,8 @@ class WireFarm:
 
         async def tell() -> AsyncIterator[str]:
             yield ": hello\n\n"
-            while self.claim_told:
-                self.claim |= self.claim_told.pop(0)
+            while self.claim_updates:
+                self.claim |= self.claim_updates.pop(0)
                 yield f"event: position\ndata: {json.dumps(self.claim)}\n\n"
             if self.claim["state"] == "waiting":
                 raise ConnectionAbortedError
@@ -273,7 +273,7 @@ class WireFarm:
                 if self.channel_error is not None:
                     header, self.channel_error = {**self.channel_error, "seq": request["seq"], "nbytes": 0}, None
                     await socket.send_bytes(pack(header, b""))
-                elif number in self.silent:
+                elif number in self.unanswered_steps:
                     self.late.append(frame(request["seq"], 77))
                 else:
                     for answer in self.late:
@@ -302,7 +302,7 @@ class WireFarm:
             return
 
 
-async def breaks_off() -> AsyncIterator[bytes]:
+async def truncated_body() -> AsyncIterator[bytes]:
     """An answer whose connection breaks in the middle."""
     yield b"{"
     raise ConnectionAbortedError
@@ -322,7 +322,7 @@ def frame(seq: int, value: int, *, early: bool = False) -> bytes:
 
 
 @asynccontextmanager
-async def serving(farm: WireFarm, socket_path: Path) -> AsyncIterator[str]:
+async def serving(farm: FakeFarmServer, socket_path: Path) -> AsyncIterator[str]:
     """The farm on a Unix socket; yields its URL."""
     config = uvicorn.Config(
         farm.app(), uds=str(socket_path), log_level="critical", ws="websockets-sansio", lifespan="off"

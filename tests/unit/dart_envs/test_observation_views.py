@@ -15,7 +15,14 @@ from toy_task import ToyTask
 
 from dart_envs.envs.env import DartOSWorldEnv
 from dart_envs.envs.vector import DartVectorEnv
-from dart_envs.observations.views import ObservationSpec, View, a11y_to_table, clickable, draw_marks, make_spec
+from dart_envs.observations.views import (
+    ObservationEncoder,
+    ObservationSpec,
+    a11y_to_table,
+    clickable_elements,
+    draw_marks,
+    make_observation_spec,
+)
 from dart_envs.testing.fake_farm import FakeFarm, FakeLease
 from dart_envs.types import Observation
 from dart_server.wire import A11yElement
@@ -33,29 +40,32 @@ SEEN = Observation(np.full((64, 80, 3), 200, dtype=np.uint8), "Do it.", (PANEL, 
         ("screenshot", "a11y", "terminal"),
         ("screenshot", "a11y_xml"),
         ("screenshot", "a11y_table", "marks"),
-        {"screenshot_wh": (20, 16), "form": "gray", "instruction": False},
+        {"screenshot_wh": (20, 16), "color_mode": "gray", "instruction": False},
         ObservationSpec(screenshot_wh=(160, 128), a11y="json", marks=True),
     ],
 )
 def test_elements_are_inside_their_space_and_fresh(choice: Any) -> None:
-    view = View(make_spec(choice), SCREEN)
-    first, second = view.element(SEEN), view.element(SEEN)
+    view = ObservationEncoder(make_observation_spec(choice), SCREEN)
+    first, second = view.encode(SEEN), view.encode(SEEN)
     assert first in view.space
     assert set(first) == set(view.space.spaces)
     assert not np.shares_memory(first["screenshot"], second["screenshot"])
     assert not np.shares_memory(first["screenshot"], SEEN.screenshot)
-    assert view.element(Observation(SEEN.screenshot, "")) in view.space
+    assert view.encode(Observation(SEEN.screenshot, "")) in view.space
 
 
 def test_forms_of_the_tree() -> None:
-    assert View(make_spec(("screenshot", "a11y_xml")), SCREEN).element(SEEN)["a11y"] == "<desktop-frame/>"
-    table = View(make_spec(("screenshot", "a11y_table")), SCREEN).element(SEEN)["a11y"]
+    assert (
+        ObservationEncoder(make_observation_spec(("screenshot", "a11y_xml")), SCREEN).encode(SEEN)["a11y"]
+        == "<desktop-frame/>"
+    )
+    table = ObservationEncoder(make_observation_spec(("screenshot", "a11y_table")), SCREEN).encode(SEEN)["a11y"]
     assert table.splitlines()[0] == "role\tname\ttext\tx\ty\tw\th"
     assert table.splitlines()[2] == "push-button\tO K\t\t10\t10\t40\t30"
 
 
 def test_marks_are_drawn_around_what_can_be_clicked() -> None:
-    assert clickable(SEEN.a11y or ()) == [BUTTON]
+    assert clickable_elements(SEEN.a11y or ()) == [BUTTON]
     marked = draw_marks(SEEN.screenshot, [BUTTON])
     assert (marked[10, 49] != SEEN.screenshot[10, 49]).any()
     assert (marked[39, 10:50] != SEEN.screenshot[39, 10:50]).any()
@@ -72,7 +82,7 @@ def test_marks_are_drawn_around_what_can_be_clicked() -> None:
         (("screenshot", "smell"), "must name screenshot"),
         (("screenshot", "a11y", "a11y_xml"), "one of"),
         ({"size": 3}, "has no size"),
-        ({"form": "blue"}, "rgb or gray"),
+        ({"color_mode": "blue"}, "rgb or gray"),
         ({"a11y": "yaml"}, "json, xml, table"),
         ({"screenshot_wh": (0, 5)}, "at least one pixel"),
     ],
@@ -84,7 +94,9 @@ def test_refusals_come_before_a_desktop_is_taken(farm: FakeFarm, choice: Any, se
 
 
 @pytest.mark.filterwarnings("ignore:.*Not able to test alternative render modes.*")
-@pytest.mark.parametrize("choice", [("screenshot", "a11y_xml", "marks"), {"screenshot_wh": (20, 16), "form": "gray"}])
+@pytest.mark.parametrize(
+    "choice", [("screenshot", "a11y_xml", "marks"), {"screenshot_wh": (20, 16), "color_mode": "gray"}]
+)
 def test_environments_hand_out_views(farm: FakeFarm, choice: Any) -> None:
     def put(lease: FakeLease) -> None:
         lease.state.elements = [BUTTON]

@@ -15,11 +15,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from dart_envs.cli.main import app
-from dart_envs.evaluation import Trial, run_trials
-from dart_envs.evaluation.openai import Endpoint, openai_policy, read_answer
-from dart_envs.farm import AsyncFarm
+from dart_envs.evaluation import EvaluationEpisode, run_episodes
+from dart_envs.evaluation.openai import Endpoint, openai_policy, parse_answer
+from dart_envs.farm import AsyncFarmClient
 from dart_envs.tasks import Task, parse_task
-from dart_envs.testing.fake_farm import FakeFarm, ScriptedDesktop
+from dart_envs.testing.fake_desktop import FakeDesktop
+from dart_envs.testing.fake_farm import FakeFarm
 from dart_server.wire import DesktopShape, ExecReply
 
 SHAPE = DesktopShape(resolution=(640, 400))
@@ -35,11 +36,11 @@ TASK = {
 }
 
 
-class StandIn(LocalServer):
+class FakeEndpoint(LocalServer):
     """A stand-in for a model's endpoint: says what it was told to say, in order, and keeps what it was asked."""
 
     def __init__(self) -> None:
-        super().__init__(StandInHandler)
+        super().__init__(FakeEndpointHandler)
         self.answers: list[str] = []
         self.asked: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
@@ -49,8 +50,8 @@ class StandIn(LocalServer):
         return f"http://{self.place}/v1"
 
 
-class StandInHandler(LocalHandler):
-    server: StandIn
+class FakeEndpointHandler(LocalHandler):
+    server: FakeEndpoint
 
     def do_POST(self) -> None:
         self.server.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
@@ -63,12 +64,12 @@ class StandInHandler(LocalHandler):
 
 
 @pytest.fixture
-def endpoint() -> Iterator[StandIn]:
-    with serving(StandIn()) as server:
+def endpoint() -> Iterator[FakeEndpoint]:
+    with serving(FakeEndpoint()) as server:
         yield server
 
 
-def typed(desktop: ScriptedDesktop, _args: list[str], _stdin: str) -> ExecReply:
+def typed(desktop: FakeDesktop, _args: list[str], _stdin: str) -> ExecReply:
     return ExecReply(returncode=0, stdout=desktop.state.typed, stderr="")
 
 
@@ -89,15 +90,15 @@ def task() -> Task:
     return parse_task(TASK, name="stand-in")
 
 
-async def play(endpoint: StandIn, action_space: str = "pyautogui", **how: Any) -> Trial:
+async def play(endpoint: FakeEndpoint, action_space: str = "pyautogui", **how: Any) -> EvaluationEpisode:
     policy = openai_policy(Endpoint(endpoint.url, "stand-in", **how), action_space, clock=NoWait())
     farm = FakeFarm(programs={"typed": typed})
-    trials = run_trials(farm, [task()], policy, desktops=1, shape=SHAPE, action_space=action_space)
-    (trial,) = [trial async for trial in trials]
+    episodes = run_episodes(farm, [task()], policy, desktops=1, shape=SHAPE, action_space=action_space)
+    (trial,) = [trial async for trial in episodes]
     return trial
 
 
-async def test_a_model_solves_a_task(endpoint: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_model_solves_a_task(endpoint: FakeEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "secret")
     endpoint.answers = ["```python\npyautogui.write('hello')\n```", "DONE"]
     trial = await play(endpoint, api_key_env="MY_KEY")
@@ -111,7 +112,7 @@ async def test_a_model_solves_a_task(endpoint: StandIn, monkeypatch: pytest.Monk
         assert image.size == (640, 400)
 
 
-async def test_only_the_last_turns_are_sent_again(endpoint: StandIn) -> None:
+async def test_only_the_last_turns_are_sent_again(endpoint: FakeEndpoint) -> None:
     endpoint.answers = ["WAIT", "WAIT", "WAIT", "WAIT", "DONE"]
     await play(endpoint, history=2)
     assert [len(one["messages"]) for one in endpoint.asked] == [2, 4, 6, 6, 6]
@@ -129,7 +130,7 @@ async def test_only_the_last_turns_are_sent_again(endpoint: StandIn) -> None:
         ("uitars", "Thought: type\nAction: type(content='hello')"),
     ],
 )
-async def test_answers_in_other_spaces(endpoint: StandIn, action_space: str, answer: str) -> None:
+async def test_answers_in_other_spaces(endpoint: FakeEndpoint, action_space: str, answer: str) -> None:
     endpoint.answers = [answer, read_done(action_space)]
     assert (await play(endpoint, action_space)).reward == 1.0
 
@@ -138,13 +139,13 @@ def read_done(action_space: str) -> str:
     return '{"action_type": "DONE"}' if action_space == "computer_13" else "Action: finished()"
 
 
-async def test_an_endpoint_that_is_busy_is_asked_again(endpoint: StandIn) -> None:
+async def test_an_endpoint_that_is_busy_is_asked_again(endpoint: FakeEndpoint) -> None:
     endpoint.statuses, endpoint.answers = [503, 429], ["pyautogui.write('hello')", "DONE"]
     assert (await play(endpoint)).reward == 1.0
 
 
 @pytest.mark.parametrize("statuses", [[401], [503] * 4])
-async def test_an_endpoint_that_does_not_answer_is_no_verdict(endpoint: StandIn, statuses: list[int]) -> None:
+async def test_an_endpoint_that_does_not_answer_is_no_verdict(endpoint: FakeEndpoint, statuses: list[int]) -> None:
     endpoint.statuses = list(statuses)
     trial = await play(endpoint)
     assert (trial.reward, trial.end) == (None, "endpoint_error")
@@ -152,26 +153,26 @@ async def test_an_endpoint_that_does_not_answer_is_no_verdict(endpoint: StandIn,
     assert len(endpoint.asked) == len(statuses)
 
 
-async def test_a_text_that_is_no_action_is_the_models_own_failure(endpoint: StandIn) -> None:
+async def test_a_text_that_is_no_action_is_the_models_own_failure(endpoint: FakeEndpoint) -> None:
     endpoint.answers = ["I would rather not."] * 3
     trial = await play(endpoint)
-    assert (trial.reward, trial.end, trial.refused) == (0.0, "policy_error", 3)
+    assert (trial.reward, trial.end, trial.rejected_actions) == (0.0, "policy_error", 3)
 
 
 def test_text_around_json_is_taken_off() -> None:
-    assert read_answer("so: {} done", "computer_13") == {}
-    assert read_answer("WAIT", "computer_13") == "WAIT"
+    assert parse_answer("so: {} done", "computer_13") == {}
+    assert parse_answer("WAIT", "computer_13") == "WAIT"
 
 
 def test_one_command_runs_several_step_budgets(
-    endpoint: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    endpoint: FakeEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     farm = FakeFarm(programs={"typed": typed})
 
     async def connect() -> Any:
         return Open(farm)
 
-    monkeypatch.setattr(AsyncFarm, "connect", connect)
+    monkeypatch.setattr(AsyncFarmClient, "connect", connect)
     file = tmp_path / "task.json"
     file.write_text(json.dumps(TASK))
     endpoint.answers = ["pyautogui.write('hel')", "pyautogui.write('hel')", "pyautogui.write('lo')", "DONE"]

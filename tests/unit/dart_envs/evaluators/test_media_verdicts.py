@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_window_desktop import FakeWindowDesktop, ManualClock, reply
 from PIL import Image
-from window_desk import ManualClock, WindowDesk, reply
 
 from dart_envs.evaluators.artifacts import GuestFile, Spoiled
 from dart_envs.evaluators.getters import GETTERS, Probe
@@ -130,7 +130,7 @@ def test_playlists(text: str, score: float) -> None:
 
 
 async def test_a_player_tells_its_state_and_one_that_is_gone_is_spoiled() -> None:
-    desk = WindowDesk()
+    desk = FakeWindowDesktop()
     said = '{"state": "paused", "information": {"category": {"meta": {"filename": "a.wav"}}}}'
     desk.programs["curl"] = lambda _desktop, _args, _stdin: reply(said)
     held = await GETTERS["vlc_state"](Probe(desk, ManualClock()), {"type": "vlc_state"})

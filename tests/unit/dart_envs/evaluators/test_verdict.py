@@ -3,12 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from window_desk import Held, ManualClock, WindowDesk, reply
+from fake_window_desktop import FakeWindow, FakeWindowDesktop, ManualClock, reply
 
-from dart_envs.errors import DesktopGone, EvaluatorError, GuestError
+from dart_envs.errors import DesktopFailedError, EvaluatorError, GuestError
 from dart_envs.evaluators import evaluate
 from dart_envs.tasks import Evaluator
-from dart_envs.testing.fake_farm import ScriptedDesktop
+from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.types import EndReason, Outcome
 from dart_server.wire import ExecReply, FaultOwner
 
@@ -17,7 +17,7 @@ HOLDS_A = {"type": "rule", "rules": {"expected": "a"}}
 HOLDS_B = {"type": "rule", "rules": {"expected": "b"}}
 
 
-def stat(desktop: ScriptedDesktop, args: list[str], _stdin: str) -> ExecReply:
+def stat(desktop: FakeDesktop, args: list[str], _stdin: str) -> ExecReply:
     content = desktop.state.files.get(args[-1])
     if content is None:
         return reply(returncode=1)
@@ -25,18 +25,18 @@ def stat(desktop: ScriptedDesktop, args: list[str], _stdin: str) -> ExecReply:
 
 
 @pytest.fixture
-def desk() -> WindowDesk:
-    made = WindowDesk()
+def desk() -> FakeWindowDesktop:
+    made = FakeWindowDesktop()
     made.programs["stat"] = stat
     made.state.files["/home/user/a.txt"] = b"a\n"
     return made
 
 
-async def judge(desk: WindowDesk, end: EndReason | None = None, clock: Any = None, **evaluator: Any) -> Outcome:
+async def judge(desk: FakeWindowDesktop, end: EndReason | None = None, clock: Any = None, **evaluator: Any) -> Outcome:
     return await evaluate(desk, Evaluator.model_validate(evaluator), end=end, clock=clock or ManualClock())
 
 
-async def test_one_function(desk: WindowDesk) -> None:
+async def test_one_function(desk: FakeWindowDesktop) -> None:
     assert (await judge(desk, func="compare_text_file", result=FILE, expected=HOLDS_A)).reward == 1.0
     assert (await judge(desk, func="compare_text_file", result=FILE, expected=HOLDS_B)).reward == 0.0
 
@@ -50,14 +50,14 @@ async def test_one_function(desk: WindowDesk) -> None:
         ("or", [HOLDS_B, HOLDS_B], 0.0),
     ],
 )
-async def test_conjunctions(desk: WindowDesk, conj: str, expecteds: list[Any], reward: float) -> None:
+async def test_conjunctions(desk: FakeWindowDesktop, conj: str, expecteds: list[Any], reward: float) -> None:
     outcome = await judge(
         desk, func=["compare_text_file", "file_contains"], result=[FILE, FILE], expected=expecteds, conj=conj
     )
     assert outcome.reward == reward
 
 
-async def test_and_stops_at_the_first_zero(desk: WindowDesk) -> None:
+async def test_and_stops_at_the_first_zero(desk: FakeWindowDesktop) -> None:
     outcome = await judge(
         desk,
         func=["compare_text_file", "exists"],
@@ -69,7 +69,9 @@ async def test_and_stops_at_the_first_zero(desk: WindowDesk) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"DIR", b"\xff\xfe\xfa"])
-async def test_what_the_policy_deleted_or_broke_scores_0_with_a_cause(desk: WindowDesk, content: bytes | None) -> None:
+async def test_what_the_policy_deleted_or_broke_scores_0_with_a_cause(
+    desk: FakeWindowDesktop, content: bytes | None
+) -> None:
     desk.state.files.pop("/home/user/a.txt")
     if content is not None:
         desk.state.files["/home/user/a.txt"] = content
@@ -78,7 +80,7 @@ async def test_what_the_policy_deleted_or_broke_scores_0_with_a_cause(desk: Wind
     assert "/home/user/a.txt" in outcome.details["parts"][0]["cause"]
 
 
-async def test_a_huge_file_is_not_read(desk: WindowDesk) -> None:
+async def test_a_huge_file_is_not_read(desk: FakeWindowDesktop) -> None:
     desk.programs["stat"] = lambda *_: reply(f"{1 << 40} regular file")
     assert (await judge(desk, func="exists", result=FILE)).reward == 0.0
     assert "read_file" not in desk.calls
@@ -94,37 +96,39 @@ async def test_a_huge_file_is_not_read(desk: WindowDesk) -> None:
         ({"func": "exact_match", "result": FILE, "expected": {"type": "rule"}}, "needs `rules`"),
     ],
 )
-async def test_a_wrong_evaluator_is_never_a_silent_0(desk: WindowDesk, evaluator: dict[str, Any], words: str) -> None:
+async def test_a_wrong_evaluator_is_never_a_silent_0(
+    desk: FakeWindowDesktop, evaluator: dict[str, Any], words: str
+) -> None:
     with pytest.raises(EvaluatorError, match=words):
         await judge(desk, **evaluator)
 
 
-async def test_a_command_that_hangs_is_an_evaluator_error(desk: WindowDesk) -> None:
+async def test_a_command_that_hangs_is_an_evaluator_error(desk: FakeWindowDesktop) -> None:
     with pytest.raises(EvaluatorError, match="did not end"):
         await judge(desk, func="exists", result={"type": "vm_command_line", "command": ["sleep", "100"]})
 
 
-async def test_desktop_errors_keep_their_owner(desk: WindowDesk) -> None:
+async def test_desktop_errors_keep_their_owner(desk: FakeWindowDesktop) -> None:
     desk.fail_next("exec", GuestError("no"))
     with pytest.raises(GuestError):
         await judge(desk, func="exists", result=FILE)
     desk.kill(FaultOwner.POLICY, "oom")
-    with pytest.raises(DesktopGone):
+    with pytest.raises(DesktopFailedError):
         await judge(desk, func="exists", result=FILE)
 
 
 @pytest.mark.parametrize(("end", "reward"), [(EndReason.FAIL, 1.0), (EndReason.DONE, 0.0), (None, 0.0)])
 async def test_infeasible_is_right_only_when_the_policy_said_so(
-    desk: WindowDesk, end: EndReason | None, reward: float
+    desk: FakeWindowDesktop, end: EndReason | None, reward: float
 ) -> None:
     assert (await judge(desk, end, func="infeasible")).reward == reward
 
 
-async def test_giving_up_on_a_feasible_task_scores_0(desk: WindowDesk) -> None:
+async def test_giving_up_on_a_feasible_task_scores_0(desk: FakeWindowDesktop) -> None:
     assert (await judge(desk, EndReason.FAIL, func="compare_text_file", result=FILE, expected=HOLDS_A)).reward == 0.0
 
 
-async def test_postconfig_runs_first_and_a_closed_window_is_not_our_failure(desk: WindowDesk) -> None:
+async def test_postconfig_runs_first_and_a_closed_window_is_not_our_failure(desk: FakeWindowDesktop) -> None:
     outcome = await judge(
         desk,
         func="compare_text_file",
@@ -139,7 +143,7 @@ async def test_postconfig_runs_first_and_a_closed_window_is_not_our_failure(desk
     assert "gone" in outcome.details["postconfig"][0]
 
 
-async def test_command_getters(desk: WindowDesk) -> None:
+async def test_command_getters(desk: FakeWindowDesktop) -> None:
     rule = {"type": "rule", "rules": {"expected": "x y"}}
     printed = {"type": "vm_command_line", "command": "printf 'x y'"}
     assert (await judge(desk, func="exact_match", result=printed, expected=rule)).reward == 1.0
@@ -148,7 +152,7 @@ async def test_command_getters(desk: WindowDesk) -> None:
     assert (await judge(desk, func="exact_match", result=warned, expected=rule)).reward == 1.0
 
 
-async def test_listing_getters(desk: WindowDesk) -> None:
+async def test_listing_getters(desk: FakeWindowDesktop) -> None:
     desk.programs["find"] = lambda *_: reply("b/\0a.txt\0b/c.txt\0")
     names = {"type": "rule", "rules": {"exactly": ["a.txt", "b/"]}}
     listed = await judge(desk, func="contains_names", result={"type": "file_names", "path": "/w"}, expected=names)
@@ -162,8 +166,8 @@ async def test_listing_getters(desk: WindowDesk) -> None:
     assert "No such file" in gone.details["parts"][0]["cause"]
 
 
-async def test_window_getters(desk: WindowDesk) -> None:
-    desk.held = [Held("Apple - Thunar", "thunar.Thunar", w=300), Held("Other")]
+async def test_window_getters(desk: FakeWindowDesktop) -> None:
+    desk.fake_windows = [FakeWindow("Apple - Thunar", "thunar.Thunar", w=300), FakeWindow("Other")]
     titles = {"type": "window_titles", "by_class": "thunar"}
     rule = {"type": "rule", "rules": {"expected": ["Apple - Thunar"]}}
     assert (await judge(desk, func="exact_match", result=titles, expected=rule)).reward == 1.0
@@ -177,21 +181,21 @@ async def test_window_getters(desk: WindowDesk) -> None:
 CAPTURED = {"type": "captured", "name": "answer", "window_name": "Question"}
 
 
-async def test_captured_answer(desk: WindowDesk) -> None:
+async def test_captured_answer(desk: FakeWindowDesktop) -> None:
     desk.other_script = lambda: reply("0\na\n")
     assert (await judge(desk, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 1.0
     assert desk.ran[-1][0] == "root"
 
 
-async def test_a_dialog_that_is_still_open_has_no_answer_and_costs_no_time(desk: WindowDesk) -> None:
+async def test_a_dialog_that_is_still_open_has_no_answer_and_costs_no_time(desk: FakeWindowDesktop) -> None:
     clock = ManualClock()
-    desk.held = [Held("Question")]
+    desk.fake_windows = [FakeWindow("Question")]
     desk.other_script = lambda: reply(returncode=4)
     assert (await judge(desk, clock=clock, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 0.0
     assert clock.now_s == 100.0
 
 
-async def test_a_dialog_that_just_closed_gets_a_moment_to_answer(desk: WindowDesk) -> None:
+async def test_a_dialog_that_just_closed_gets_a_moment_to_answer(desk: FakeWindowDesktop) -> None:
     clock = ManualClock()
     desk.other_script = lambda: reply("0\na\n") if clock.now_s > 100.5 else reply(returncode=4)
     assert (await judge(desk, clock=clock, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 1.0
@@ -200,13 +204,13 @@ async def test_a_dialog_that_just_closed_gets_a_moment_to_answer(desk: WindowDes
     assert clock.now_s < 105
 
 
-async def test_nothing_captured_is_our_failure(desk: WindowDesk) -> None:
+async def test_nothing_captured_is_our_failure(desk: FakeWindowDesktop) -> None:
     desk.other_script = lambda: reply(returncode=3)
     with pytest.raises(EvaluatorError, match="Nothing was captured under 'answer'"):
         await judge(desk, func="exact_match", result=CAPTURED, expected=HOLDS_A)
 
 
-async def test_captures_in_turn_are_told_in_the_order_they_ended(desk: WindowDesk) -> None:
+async def test_captures_in_turn_are_told_in_the_order_they_ended(desk: FakeWindowDesktop) -> None:
     desk.other_script = lambda: reply("0\na\n")
     ended_s = {"one": "12.5", "two": "11.25", "three": ""}
     desk.programs["stat"] = lambda _desktop, args, _stdin: reply(
@@ -219,7 +223,7 @@ async def test_captures_in_turn_are_told_in_the_order_they_ended(desk: WindowDes
     assert (await judge(desk, func="exact_match", result=result, expected=wanted)).reward == 0.0
 
 
-async def test_today_is_what_the_desktop_says(desk: WindowDesk) -> None:
+async def test_today_is_what_the_desktop_says(desk: FakeWindowDesktop) -> None:
     desk.programs["date"] = lambda _desktop, args, _stdin: reply("2024-02-29\n" if args == ["+%Y-%m-%d"] else "?")
     desk.state.files["/home/user/a.txt"] = b"2024-02-29"
     today = {"type": "desktop_time", "format": "%Y-%m-%d"}

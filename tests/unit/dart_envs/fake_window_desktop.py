@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dart_envs.setup import windows
-from dart_envs.testing.fake_farm import ScriptedDesktop
+from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_server.wire import ExecReply
 
 LEFT, RIGHT, TOP, BOTTOM = 1, 1, 31, 5
@@ -31,7 +31,7 @@ class ManualClock:
 
 
 @dataclass
-class Held:
+class FakeWindow:
     """One window: its inside, without borders."""
 
     title: str
@@ -48,12 +48,12 @@ def reply(stdout: str = "", returncode: int | None = 0, stderr: str = "", timed_
     return ExecReply(returncode=returncode, stdout=stdout, stderr=stderr, timed_out=timed_out)
 
 
-class WindowDesk(ScriptedDesktop):
-    """`held` are its windows; `work_area` (x, y, w, h) is free of panels; `ran` is every program that was run, with its user."""
+class FakeWindowDesktop(FakeDesktop):
+    """`fake_windows` are its windows; `work_area` (x, y, w, h) is free of panels; `ran` is every program that was run, with its user."""
 
     def __init__(self, resolution: tuple[int, int] = (640, 400)) -> None:
         super().__init__(resolution)
-        self.held: list[Held] = []
+        self.fake_windows: list[FakeWindow] = []
         self.ran: list[tuple[str, list[str]]] = []
         self.detached: list[list[str]] = []
         self.other_script: Callable[[], ExecReply] = reply
@@ -72,11 +72,11 @@ class WindowDesk(ScriptedDesktop):
 
     def _script(self, script: str, args: list[str]) -> ExecReply:
         if script == windows.LIST_SCRIPT:
-            return reply("".join(f"{n:#010x}  0 {w.wm_class}  vm {w.title}\n" for n, w in enumerate(self.held)))
+            return reply("".join(f"{n:#010x}  0 {w.wm_class}  vm {w.title}\n" for n, w in enumerate(self.fake_windows)))
         if script == windows.MEASURE_SCRIPT:
             return self._measure(args[0])
         if script == windows.MOVE_SCRIPT:
-            window = self.held[int(args[0], 16)]
+            window = self.fake_windows[int(args[0], 16)]
             if window.moves:
                 _, x, y, w, h = (int(part) for part in args[1].split(","))
                 window.x, window.y = x + LEFT, y + TOP
@@ -85,18 +85,18 @@ class WindowDesk(ScriptedDesktop):
         return self.other_script()
 
     def _wmctrl(self, args: list[str]) -> ExecReply:
-        window = self.held[int(args[2], 16)]
+        window = self.fake_windows[int(args[2], 16)]
         if args[1] == "-c" and window.closes:
-            self.held.remove(window)
+            self.fake_windows.remove(window)
         elif args[1] == "-a":
             self.state.typed += f"[{window.title}]"
         return reply()
 
     def _measure(self, window_id: str) -> ExecReply:
         index = int(window_id, 16)
-        if index >= len(self.held):
+        if index >= len(self.fake_windows):
             return reply(returncode=1)
-        w = self.held[index]
+        w = self.fake_windows[index]
         return reply(
             f"  Absolute upper-left X:  {w.x}\n  Absolute upper-left Y:  {w.y}\n  Width: {w.w}\n  Height: {w.h}\n"
             f"_NET_FRAME_EXTENTS(CARDINAL) = {LEFT}, {RIGHT}, {TOP}, {BOTTOM}\n"

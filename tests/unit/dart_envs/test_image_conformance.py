@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dart_envs.errors import FarmError
-from dart_envs.farm.base import GuestReply
+from dart_envs.farm.base import GuestResponse
 from dart_envs.testing import image_conformance
-from dart_envs.testing.fake_farm import ScriptedDesktop
+from dart_envs.testing.fake_desktop import FakeDesktop
 
 SAID: dict[str, Any] = {
     "/platform": b"Linux",
@@ -28,16 +28,16 @@ SAID: dict[str, Any] = {
 }
 
 
-class Guest(ScriptedDesktop):
+class Guest(FakeDesktop):
     """A desktop with OSWorld's paths, `wrong` ones among them."""
 
     def __init__(self, wrong: dict[str, Any]) -> None:
         super().__init__((640, 400))
         self.said = SAID | wrong
 
-    async def guest(self, _method: str, path: str, **_more: object) -> GuestReply:
+    async def guest(self, _method: str, path: str, **_more: object) -> GuestResponse:
         said = self.said[path]
-        return GuestReply(200, said if isinstance(said, bytes) else json.dumps(said).encode(), "")
+        return GuestResponse(200, said if isinstance(said, bytes) else json.dumps(said).encode(), "")
 
 
 class Farm:
@@ -60,7 +60,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     async def connect(_url: str | None) -> AbstractAsyncContextManager[Farm]:
         return nullcontext(Farm(Guest(wrong)))
 
-    monkeypatch.setattr("dart_envs.testing.image_conformance.AsyncFarm.connect", connect)
+    monkeypatch.setattr("dart_envs.testing.image_conformance.AsyncFarmClient.connect", connect)
     return wrong
 
 

@@ -9,7 +9,7 @@ from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.evaluators.artifacts import Spoiled
 from dart_envs.evaluators.getters import GETTERS, Probe
 from dart_envs.evaluators.getters.web import BOOKMARKS
-from dart_envs.testing.fake_farm import ScriptedDesktop
+from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_server.wire import ExecReply
 
 
@@ -17,17 +17,17 @@ def reply(stdout: str = "", returncode: int = 0) -> ExecReply:
     return ExecReply(returncode=returncode, stdout=stdout, stderr="", timed_out=False)
 
 
-def desk(**files: str) -> ScriptedDesktop:
-    desktop = ScriptedDesktop()
+def desk(**files: str) -> FakeDesktop:
+    desktop = FakeDesktop()
     desktop.state.files = {
         BOOKMARKS if name == "bookmarks" else f"/{name}": text.encode() for name, text in files.items()
     }
 
-    def stat(_desktop: ScriptedDesktop, args: list[str], _stdin: str) -> ExecReply:
+    def stat(_desktop: FakeDesktop, args: list[str], _stdin: str) -> ExecReply:
         held = desktop.state.files.get(args[-1])
         return reply(returncode=1) if held is None else reply(f"{len(held)} regular file\n")
 
-    def cat(_desktop: ScriptedDesktop, args: list[str], _stdin: str) -> ExecReply:
+    def cat(_desktop: FakeDesktop, args: list[str], _stdin: str) -> ExecReply:
         held = desktop.state.files.get(args[-1])
         return reply(returncode=1) if held is None else reply(held.decode())
 
@@ -35,7 +35,7 @@ def desk(**files: str) -> ScriptedDesktop:
     return desktop
 
 
-async def get(desktop: ScriptedDesktop, type: str, **config: Any) -> Any:
+async def get(desktop: FakeDesktop, type: str, **config: Any) -> Any:
     return await GETTERS[type](Probe(desktop, SYSTEM_CLOCK), {"type": type, **config})
 
 

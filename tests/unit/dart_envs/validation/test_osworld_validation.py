@@ -98,7 +98,7 @@ def test_a_result_stands_for_its_image_and_its_scorer(folder: Path, tmp_path: Pa
         Book(path).add(result(case, play, play.wanted, image="sha256:old"))
     assert Book(path).todo([case]) == Book(path, image_digest="sha256:old").todo([case]) == []
     assert len(Book(path, image_digest="sha256:new").todo([case])) == 2
-    assert len(Book(path).todo(cases(folder, [CAN], Scorer.OWN))) == 2
+    assert len(Book(path).todo(cases(folder, [CAN], Scorer.BUILTIN))) == 2
 
 
 def test_a_line_that_was_cut_off_is_played_again(folder: Path, tmp_path: Path) -> None:
@@ -155,14 +155,14 @@ def test_the_table_replaces_what_stands_between_its_marks(folder: Path, tmp_path
         ([], "--osworld"),
         (["--osworld", "{}/nowhere"], "has no folder 'examples'"),
         (["--osworld", "{}", "--only", "excel"], "'excel' is no domain"),
-        (["--osworld", "{}", "--scorer", "mine"], "auto, own or official"),
+        (["--osworld", "{}", "--scorer", "mine"], "auto, builtin or osworld"),
         (["--osworld", "{}"], "dart-envs scorer install"),
         (["--osworld", "{}", "--table", "{}/nowhere.md"], "nowhere.md: cannot be read"),
         (["--osworld", "{}", "--table", "{}/zero_download.txt"], "has no lines"),
         (["--osworld", "{}", "--table", "{}/x.md", "--only", "os"], "leave out --only"),
         (["--osworld", "{}", "--out", "{}/zero_download.txt/x"], "zero_download.txt"),
         (["basics", "--only", "os"], "--only goes with --osworld"),
-        (["basics", "--scorer", "mine"], "auto, own or official"),
+        (["basics", "--scorer", "mine"], "auto, builtin or osworld"),
     ],
 )
 def test_wrong_input_is_one_sentence_before_a_desktop_is_leased(

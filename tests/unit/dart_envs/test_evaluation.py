@@ -1,4 +1,4 @@
-"""Trials: policies, resuming, faults and verdicts kept apart, the report."""
+"""Episodes: policies, resuming, faults and verdicts kept apart, the report."""
 
 from __future__ import annotations
 
@@ -14,13 +14,23 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_envs.cli import evaluate
-from dart_envs.cli.evaluate import check_settings, choose, trial_shape
+from dart_envs.cli.evaluate import check_settings, evaluation_shape, tasks_from_arguments
 from dart_envs.cli.main import app
 from dart_envs.errors import FarmError, SetupError
-from dart_envs.evaluation import Part, Seen, Trial, make_policy, read_trials, run_trials, summarise, to_html, to_text
+from dart_envs.evaluation import (
+    BudgetReport,
+    EvaluationEpisode,
+    PolicyInput,
+    make_policy,
+    read_episodes,
+    run_episodes,
+    summarise,
+    to_html,
+    to_text,
+)
 from dart_envs.evaluation.report import ALL, INFEASIBLE, wilson
-from dart_envs.evaluation.run import append
-from dart_envs.farm import AsyncFarm
+from dart_envs.evaluation.run import append_episode
+from dart_envs.farm import AsyncFarmClient
 from dart_envs.tasks import suite
 from dart_envs.tasks.model import Task, parse_task
 from dart_envs.testing.fake_farm import FakeFarm
@@ -60,9 +70,9 @@ def task(name: str, func: str = "exact_match") -> Typed:
 TASKS = [task("a"), task("b"), task("c", "infeasible")]
 
 
-async def play(farm: FakeFarm, policy: str, **options: Any) -> dict[str, Trial]:
+async def play(farm: FakeFarm, policy: str, **options: Any) -> dict[str, EvaluationEpisode]:
     given = {"desktops": 2, "shape": SHAPE, **options}
-    return {one.task_id: one async for one in run_trials(farm, TASKS, make_policy(policy), **given)}
+    return {one.task_id: one async for one in run_episodes(farm, TASKS, make_policy(policy), **given)}
 
 
 async def test_built_in_policies(farm: FakeFarm) -> None:
@@ -78,7 +88,7 @@ async def test_built_in_policies(farm: FakeFarm) -> None:
     }
 
 
-def types_hello(seen: Seen) -> Any:
+def types_hello(seen: PolicyInput) -> Any:
     """A user's policy, in pyautogui text."""
     return "pyautogui.write('hello')" if seen.steps == 0 else "DONE"
 
@@ -89,29 +99,29 @@ class Counts:
     def __init__(self) -> None:
         self.calls = 0
 
-    async def __call__(self, seen: Seen) -> Action:
+    async def __call__(self, seen: PolicyInput) -> Action:
         self.calls += 1
         assert self.calls == seen.steps + 1
         return Action(ActionType.TYPE, text="hello") if self.calls == 1 else Action(ActionType.DONE)
 
 
-def raises(seen: Seen) -> Action:
+def raises(seen: PolicyInput) -> Action:
     raise KeyError("no idea")
 
 
-def babbles(seen: Seen) -> str:
+def babbles(seen: PolicyInput) -> str:
     return "import os"
 
 
 async def test_policies_of_users(farm: FakeFarm) -> None:
-    assert (await play(farm, "test_trials:types_hello", action_space="pyautogui"))["toy/a/0000"].reward == 1.0
-    assert (await play(farm, "test_trials:Counts"))["toy/a/0000"].reward == 1.0
-    failing = (await play(farm, "test_trials:raises"))["toy/a/0000"]
+    assert (await play(farm, "test_evaluation:types_hello", action_space="pyautogui"))["toy/a/0000"].reward == 1.0
+    assert (await play(farm, "test_evaluation:Counts"))["toy/a/0000"].reward == 1.0
+    failing = (await play(farm, "test_evaluation:raises"))["toy/a/0000"]
     assert (failing.reward, failing.end) == (0.0, "policy_error")
     assert "no idea" in (failing.cause or "")
-    babble = (await play(farm, "test_trials:babbles", action_space="pyautogui"))["toy/a/0000"]
-    assert (babble.reward, babble.refused, babble.steps) == (0.0, 3, 0)
-    for wrong in ("nobody", "no_such_module:x", "test_trials:nothing", "test_trials:TASKS"):
+    babble = (await play(farm, "test_evaluation:babbles", action_space="pyautogui"))["toy/a/0000"]
+    assert (babble.reward, babble.rejected_actions, babble.steps) == (0.0, 3, 0)
+    for wrong in ("nobody", "no_such_module:x", "test_evaluation:nothing", "test_evaluation:TASKS"):
         with pytest.raises(ValueError, match=r"policy|imported|callable"):
             make_policy(wrong)
 
@@ -119,47 +129,47 @@ async def test_policies_of_users(farm: FakeFarm) -> None:
 async def test_a_fault_of_the_farm_is_tried_again_and_never_a_zero(farm: FakeFarm) -> None:
     killed: list[str] = []
 
-    def kill(seen: Seen) -> Any:
+    def kill(seen: PolicyInput) -> Any:
         living = [lease for lease in farm.leases if not lease.lost]
         if len(killed) < 2:
             killed.append(living[-1].lease_id)
             living[-1].kill(FaultOwner.HOST, "chaos")
         return types_hello(seen)
 
-    import test_trials
+    import test_evaluation
 
-    test_trials.kill = kill  # type: ignore[attr-defined]
-    trials = await play(farm, "test_trials:kill", action_space="pyautogui", desktops=1)
-    assert trials["toy/a/0000"].reward == 1.0
+    test_evaluation.kill = kill  # type: ignore[attr-defined]
+    episodes = await play(farm, "test_evaluation:kill", action_space="pyautogui", desktops=1)
+    assert episodes["toy/a/0000"].reward == 1.0
     farm.fail_next_lease(FarmError("none", code="no_capacity"))
     with pytest.raises(FarmError, match="none"):
         await play(farm, "noop", desktops=1)
 
 
-def test_trials_are_kept_and_not_run_again(tmp_path: Path) -> None:
-    path = tmp_path / "trials.jsonl"
-    assert read_trials(path) == {}
-    good = Trial("t/a/0", "t", False, 1.0, "done", 2, 0, 0.5)
-    append(path, good)
-    append(path, Trial("t/b/0", "t", False, None, "farm_fault", 0, 0, 0.5, "x"))
-    assert read_trials(path) == {"t/a/0": good}
+def test_episodes_are_kept_and_not_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+    assert read_episodes(path) == {}
+    good = EvaluationEpisode("t/a/0", "t", False, 1.0, "done", 2, 0, 0.5)
+    append_episode(path, good)
+    append_episode(path, EvaluationEpisode("t/b/0", "t", False, None, "farm_fault", 0, 0, 0.5, "x"))
+    assert read_episodes(path) == {"t/a/0": good}
     path.write_text("{}\n")
     with pytest.raises(ValueError, match="line 1 is not a trial"):
-        read_trials(path)
+        read_episodes(path)
 
 
 def test_the_report_keeps_what_has_no_verdict_apart() -> None:
-    trials = [
-        Trial("s/a/0", "calc", False, 1.0, "done", 3, 0, 1.0),
-        Trial("s/b/0", "calc", False, 0.0, "done", 5, 0, 1.0),
-        Trial("s/c/0", "calc", False, None, "farm_fault", 0, 0, 1.0, "<b>dead</b>"),
-        Trial("s/d/0", "os", True, 1.0, "fail", 1, 0, 1.0),
+    episodes = [
+        EvaluationEpisode("s/a/0", "calc", False, 1.0, "done", 3, 0, 1.0),
+        EvaluationEpisode("s/b/0", "calc", False, 0.0, "done", 5, 0, 1.0),
+        EvaluationEpisode("s/c/0", "calc", False, None, "farm_fault", 0, 0, 1.0, "<b>dead</b>"),
+        EvaluationEpisode("s/d/0", "os", True, 1.0, "fail", 1, 0, 1.0),
     ]
-    summary = summarise(trials)
+    summary = summarise(episodes)
     rows = {row.domain: row for row in summary.rows}
     assert list(rows) == ["calc", INFEASIBLE, ALL]
-    assert (rows["calc"].trials, rows["calc"].unjudged, rows["calc"].mean_reward) == (2, 1, 0.5)
-    assert (rows[ALL].trials, rows[ALL].solved) == (3, 2)
+    assert (rows["calc"].episodes, rows["calc"].masked, rows["calc"].mean_reward) == (2, 1, 0.5)
+    assert (rows[ALL].episodes, rows[ALL].solved) == (3, 2)
     assert "50.0%" in to_text(summary)
     json.dumps(summary.as_dict())
     assert summarise([]).rows[0].mean_reward is None
@@ -167,14 +177,16 @@ def test_the_report_keeps_what_has_no_verdict_apart() -> None:
 
 def test_the_page_shows_every_step_budget_and_escapes_what_it_is_told() -> None:
     short = [
-        Trial("s/a/0", "calc", False, 0.0, "max_steps", 3, 0, 1.0),
-        Trial("s/d/0", "os", True, 1.0, "fail", 1, 0, 1.0),
+        EvaluationEpisode("s/a/0", "calc", False, 0.0, "max_steps", 3, 0, 1.0),
+        EvaluationEpisode("s/d/0", "os", True, 1.0, "fail", 1, 0, 1.0),
     ]
     long = [
-        Trial("s/a/0", "calc", False, 1.0, "done", 9, 2, 1.0),
-        Trial("s/c/0", "calc", False, None, "farm_fault", 0, 0, 1.0, "<b>dead</b>"),
+        EvaluationEpisode("s/a/0", "calc", False, 1.0, "done", 9, 2, 1.0),
+        EvaluationEpisode("s/c/0", "calc", False, None, "farm_fault", 0, 0, 1.0, "<b>dead</b>"),
     ]
-    page = to_html([Part(15, short, 3), Part(50, long, 3)], "oracle on <calc>", {"policy": "oracle", "model": None})
+    page = to_html(
+        [BudgetReport(15, short, 3), BudgetReport(50, long, 3)], "oracle on <calc>", {"policy": "oracle", "model": None}
+    )
     assert "&lt;b&gt;dead" in page
     assert "<b>dead" not in page
     assert "oracle on &lt;calc&gt;" in page
@@ -183,7 +195,7 @@ def test_the_page_shows_every_step_budget_and_escapes_what_it_is_told() -> None:
         "15 steps",
         "50 steps",
         "Domains by step budget",
-        "no verdict",
+        "masked",
         "1 of 3 tasks not run yet",
         "infeasible tasks",
         "2 refused",
@@ -191,18 +203,18 @@ def test_the_page_shows_every_step_budget_and_escapes_what_it_is_told() -> None:
         assert part in text, part
     assert "model" not in text, "what was not set is not shown"
     assert 'rowspan="2"' in page, "a task's budgets stand together"
-    alone = to_html([Part(None, [], 4)], "x", {})
-    assert "no verdict yet" in alone
+    alone = to_html([BudgetReport(None, [], 4)], "x", {})
+    assert "masked yet" in alone
     assert "4 of 4 tasks not run yet" in alone
 
 
 def test_the_head_of_a_column_is_aligned_as_what_stands_under_it() -> None:
-    trials = [
-        Trial("s/a/0", "calc", False, 0.0, "max_steps", 3, 0, 1.0),
-        Trial("s/b/0", "os", False, 1.0, "done", 3, 0, 1.0),
+    episodes = [
+        EvaluationEpisode("s/a/0", "calc", False, 0.0, "max_steps", 3, 0, 1.0),
+        EvaluationEpisode("s/b/0", "os", False, 1.0, "done", 3, 0, 1.0),
     ]
     compared = 0
-    for parts in ([Part(None, trials, 2)], [Part(15, trials, 2), Part(50, trials, 2)]):
+    for parts in ([BudgetReport(None, episodes, 2)], [BudgetReport(15, episodes, 2), BudgetReport(50, episodes, 2)]):
         for table in re.findall(r"<table>.*?</table>", to_html(parts, "x", {}), flags=re.DOTALL):
             heads = [("class" in tag, name) for tag, name in re.findall(r"<th ([^>]*)>([^<]*)</th>", table)]
             for row in re.findall(r"<tr[^>]*>(<td.*?)</tr>", table):
@@ -243,12 +255,12 @@ def _farm_of(farm: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> None:
     async def connect() -> Connected:
         return Connected()
 
-    monkeypatch.setattr(AsyncFarm, "connect", connect)
-    monkeypatch.setattr(evaluate, "choose", lambda targets, split, limit: TASKS)
-    monkeypatch.setattr(evaluate, "trial_shape", lambda task, image, resolution: SHAPE)
+    monkeypatch.setattr(AsyncFarmClient, "connect", connect)
+    monkeypatch.setattr(evaluate, "tasks_from_arguments", lambda targets, split, limit: TASKS)
+    monkeypatch.setattr(evaluate, "evaluation_shape", lambda task, image, resolution: SHAPE)
 
 
-async def stops_once(seen: Seen) -> Action:
+async def stops_once(seen: PolicyInput) -> Action:
     """A policy that takes its time, under which Ctrl-C is pressed in the third episode, once."""
     stops.append(seen.steps)
     await asyncio.sleep(0.02)
@@ -274,19 +286,30 @@ def test_what_ctrl_c_stopped_goes_on_and_all_step_budgets_are_one_report(
 ) -> None:
     _farm_of(farm, monkeypatch)
     out = tmp_path / "out"
-    command = ["eval", "toy", "--policy", "test_trials:stops_once", "-p", "1", "--max-steps", "2,4", "--out", str(out)]
+    command = [
+        "eval",
+        "toy",
+        "--policy",
+        "test_evaluation:stops_once",
+        "-p",
+        "1",
+        "--max-steps",
+        "2,4",
+        "--out",
+        str(out),
+    ]
     stops.clear()
     stopped = CliRunner().invoke(app, command)
     assert stopped.exit_code == 130, stopped.output
     assert "the same command goes on from there" in stopped.output
-    done = len((out / "steps-2" / "trials.jsonl").read_text().splitlines())
+    done = len((out / "steps-2" / "episodes.jsonl").read_text().splitlines())
     assert done < len(TASKS)
     assert "tasks not run yet" in (out / "report.html").read_text()
     again = CliRunner().invoke(app, command)
     assert again.exit_code == 0, again.output
     assert f"{len(TASKS)} tasks, {done} of them done already" in again.output
     report = json.loads((out / "report.json").read_text())
-    assert [(one["max_steps"], one["rows"][-1]["trials"]) for one in report["budgets"]] == [(2, 3), (4, 3)]
+    assert [(one["max_steps"], one["rows"][-1]["episodes"]) for one in report["budgets"]] == [(2, 3), (4, 3)]
     assert (out / "steps-4" / "report.html").exists()
     assert all(lease.released for lease in farm.leases)
 
@@ -316,19 +339,19 @@ def test_wilsons_interval() -> None:
 
 
 def test_the_choice_of_tasks() -> None:
-    chosen = choose(["basics/press_nth", "basics/press_nth/0000"], "validation", 5)
+    chosen = tasks_from_arguments(["basics/press_nth", "basics/press_nth/0000"], "validation", 5)
     assert len({one.id for one in chosen}) == 5
-    assert choose(["basics/press_nth/0000"], "test", None)[0].id == "basics/press_nth/0000"
+    assert tasks_from_arguments(["basics/press_nth/0000"], "test", None)[0].id == "basics/press_nth/0000"
 
 
 def test_osworlds_tasks_are_tried_on_osworlds_screen(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     path.write_text(json.dumps({"id": "one", "instruction": "Do it.", "evaluator": {"func": "infeasible"}}))
-    (theirs,) = choose([str(path)], None, None)
-    (ours,) = choose(["basics/press_nth/0000"], None, None)
-    assert trial_shape(theirs, None, None) == DesktopShape(image="desktop", resolution=(1920, 1080))
-    assert trial_shape(ours, None, None) == suite("basics").shape
-    assert trial_shape(theirs, "mine", "640x400") == DesktopShape(image="mine", resolution=(640, 400))
+    (theirs,) = tasks_from_arguments([str(path)], None, None)
+    (ours,) = tasks_from_arguments(["basics/press_nth/0000"], None, None)
+    assert evaluation_shape(theirs, None, None) == DesktopShape(image="desktop", resolution=(1920, 1080))
+    assert evaluation_shape(ours, None, None) == suite("basics").shape
+    assert evaluation_shape(theirs, "mine", "640x400") == DesktopShape(image="mine", resolution=(640, 400))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import zipfile
 from typing import Any
 
 import pytest
-from window_desk import ManualClock, WindowDesk, reply
+from fake_window_desktop import FakeWindowDesktop, ManualClock, reply
 
 from dart_envs.errors import EvaluatorError
 from dart_envs.evaluators.artifacts import GuestFile, Spoiled
@@ -117,12 +117,12 @@ def test_settings_files() -> None:
     assert says(loop="1") == 0
 
 
-def probe(desk: WindowDesk) -> Probe:
+def probe(desk: FakeWindowDesktop) -> Probe:
     return Probe(desk, ManualClock())
 
 
 async def test_a_tree_is_read_with_kinds_modes_targets_and_sums() -> None:
-    desk = WindowDesk()
+    desk = FakeWindowDesktop()
     listing = "f\t644\t\ta b.txt\0d\t755\t\tbox\0l\t777\t/x\tlink\0"
     desk.programs["find"] = lambda _desktop, _args, _stdin: reply(listing)
     desk.other_script = lambda: reply(f"{sha('one')}  ./a b.txt\0")
@@ -142,7 +142,7 @@ async def test_a_tree_is_read_with_kinds_modes_targets_and_sums() -> None:
 
 
 async def test_processes_that_are_dead_do_not_count_and_stopped_ones_do() -> None:
-    desk = WindowDesk()
+    desk = FakeWindowDesktop()
     listing = "S    kite-worker 5\nT    drum-worker 5\nZ    wolf-worker 5\nR    ps -e kite-worker\n"
     desk.programs["ps"] = lambda _desktop, _args, _stdin: reply(listing)
     config = {"type": "processes", "matching": "^[a-z]+-worker 5$"}
@@ -152,7 +152,7 @@ async def test_processes_that_are_dead_do_not_count_and_stopped_ones_do() -> Non
 
 
 async def test_a_setting_that_is_not_set_is_spoiled() -> None:
-    desk = WindowDesk()
+    desk = FakeWindowDesktop()
     desk.programs["xfconf-query"] = lambda _desktop, args, _stdin: reply("4\n") if "/a" in args else reply(returncode=1)
     assert await GETTERS["xfconf"](probe(desk), {"type": "xfconf", "channel": "c", "property": "/a"}) == "4"
     with pytest.raises(Spoiled, match="c/b is not set"):

@@ -8,7 +8,8 @@ import pytest
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import FarmError
 from dart_envs.tasks import Task, parse_task
-from dart_envs.testing.fake_farm import FakeFarm, ScriptedDesktop
+from dart_envs.testing.fake_desktop import FakeDesktop
+from dart_envs.testing.fake_farm import FakeFarm
 from dart_envs.validation.records import ProofBook, to_text
 from dart_envs.validation.suites import Job, Kind, Proof, jobs_of, prove, prove_all
 from dart_server.wire import DesktopShape, ExecReply, FaultOwner, InputEvent
@@ -16,7 +17,7 @@ from dart_server.wire import DesktopShape, ExecReply, FaultOwner, InputEvent
 SHAPE = DesktopShape(resolution=(640, 400))
 
 
-def typed(desktop: ScriptedDesktop, _args: list[str], _stdin: str) -> ExecReply:
+def typed(desktop: FakeDesktop, _args: list[str], _stdin: str) -> ExecReply:
     return ExecReply(returncode=0, stdout=desktop.state.typed, stderr="")
 
 
@@ -56,9 +57,9 @@ async def test_a_good_evaluator_is_proved_in_three_ways() -> None:
 
 async def test_a_scorer_that_was_asked_for_judges_and_makes_another_proof() -> None:
     farm = FakeFarm(programs={"typed": typed})
-    asked, by_default = (jobs_of([task()], scorer=scorer)[0] for scorer in ("official", None))
+    asked, by_default = (jobs_of([task()], scorer=scorer)[0] for scorer in ("osworld", None))
     (proof,) = [proof async for proof in prove_all(farm, [asked], shape=SHAPE, parallel=1)]
-    assert proof.reward is None, "the official one cannot reach a scripted desktop, our own gives it 1"
+    assert proof.reward is None, "the osworld one cannot reach a scripted desktop, our own gives it 1"
     assert asked.definition != by_default.definition
     assert by_default.definition == Job(task(), by_default.kind).definition
 
@@ -77,7 +78,7 @@ async def test_an_evaluator_that_fails_is_no_verdict_and_no_proof() -> None:
 
 
 async def test_a_desktop_that_dies_is_a_failed_proof_with_its_cause() -> None:
-    def die(desktop: ScriptedDesktop, events: list[InputEvent]) -> None:
+    def die(desktop: FakeDesktop, events: list[InputEvent]) -> None:
         desktop.kill(FaultOwner.HOST, "host_lost")
 
     farm = FakeFarm(programs={"typed": typed}, on_events=die)
@@ -111,7 +112,7 @@ async def test_a_farm_without_desktops_ends_the_check() -> None:
 async def test_a_fault_of_the_farm_is_tried_again_and_told() -> None:
     killed = []
 
-    def die_once(desktop: ScriptedDesktop, events: list[InputEvent]) -> None:
+    def die_once(desktop: FakeDesktop, events: list[InputEvent]) -> None:
         if not killed:
             killed.append(desktop)
             desktop.kill(FaultOwner.HOST, "host_lost")

@@ -50,32 +50,32 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_auto_takes_ours_where_it_serves_everything(record: Any) -> None:
     record("audio")
-    assert decide(OWN, Scorer.AUTO) is Scorer.OWN
-    assert decide(OFFICIAL, Scorer.AUTO) is Scorer.OFFICIAL
-    assert decide(OWN, Scorer.OFFICIAL) is Scorer.OFFICIAL
+    assert decide(OWN, Scorer.AUTO) is Scorer.BUILTIN
+    assert decide(OFFICIAL, Scorer.AUTO) is Scorer.OSWORLD
+    assert decide(OWN, Scorer.OSWORLD) is Scorer.OSWORLD
 
 
 def test_osworlds_tasks_get_osworlds_reading(record: Any) -> None:
     record()
-    assert decide(OWN, Scorer.AUTO, as_osworld=True) is Scorer.OWN
+    assert decide(OWN, Scorer.AUTO, as_osworld=True) is Scorer.BUILTIN
     lenient = evaluator(func="literal_match", result=FILE, expected={"type": "rule", "rules": "a"})
-    assert decide(lenient, Scorer.AUTO) is Scorer.OWN
-    assert decide(lenient, Scorer.AUTO, as_osworld=True) is Scorer.OFFICIAL
+    assert decide(lenient, Scorer.AUTO) is Scorer.BUILTIN
+    assert decide(lenient, Scorer.AUTO, as_osworld=True) is Scorer.OSWORLD
     with_options = evaluator(func="compare_config", result=FILE, expected=FILE, options={"containment_ok": True})
-    assert decide(with_options, Scorer.AUTO, as_osworld=True) is Scorer.OFFICIAL
+    assert decide(with_options, Scorer.AUTO, as_osworld=True) is Scorer.OSWORLD
     only_ours = evaluator(func="exists", result=FILE)
-    assert decide(only_ours, Scorer.AUTO, as_osworld=True) is Scorer.OWN
+    assert decide(only_ours, Scorer.AUTO, as_osworld=True) is Scorer.BUILTIN
 
 
 def test_what_cannot_judge_says_how_it_could(record: Any) -> None:
     record(there=False)
-    with pytest.raises(EvaluatorError, match=r"official scorer, and it is not installed.*scorer install --with audio`"):
+    with pytest.raises(EvaluatorError, match=r"osworld scorer, and it is not installed.*scorer install --with audio`"):
         decide(OFFICIAL, Scorer.AUTO)
     record()
     with pytest.raises(EvaluatorError, match=r"extra audio of it is not installed"):
         decide(OFFICIAL, Scorer.AUTO)
     with pytest.raises(EvaluatorError, match=f"no metric 'compare_audios'; set {SCORER_VARIABLE}=auto"):
-        decide(OFFICIAL, Scorer.OWN)
+        decide(OFFICIAL, Scorer.BUILTIN)
     both = evaluator(func=["exists", "compare_audios"], result=[FILE, FILE], expected=[None, FILE])
     assert unserved(both) == ["one scorer that has both metric 'compare_audios' and metric 'exists'"]
     with pytest.raises(EvaluatorError, match="Neither"):
@@ -85,10 +85,10 @@ def test_what_cannot_judge_says_how_it_could(record: Any) -> None:
 def test_the_scorer_is_named_by_argument_or_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SCORER_VARIABLE, raising=False)
     assert scorer_named(None) is Scorer.AUTO
-    monkeypatch.setenv(SCORER_VARIABLE, "official")
-    assert scorer_named(None) is Scorer.OFFICIAL
-    assert scorer_named("own") is Scorer.OWN
-    with pytest.raises(EvaluatorError, match="auto, own or official, not 'mine'"):
+    monkeypatch.setenv(SCORER_VARIABLE, "osworld")
+    assert scorer_named(None) is Scorer.OSWORLD
+    assert scorer_named("builtin") is Scorer.BUILTIN
+    with pytest.raises(EvaluatorError, match="auto, builtin or osworld, not 'mine'"):
         scorer_named("mine")
 
 
@@ -109,6 +109,6 @@ def test_every_step_getter_metric_and_conjunction_of_osworlds_tasks_is_served(ta
     assert {task.id: unserved(task.evaluator) for task in tasks if unserved(task.evaluator)} == {}
     assert {task.id: task.unsupported for task in tasks if unserved_by_official(task.evaluator)} == {}
     assert sum(bool(task.unsupported) for task in tasks) == 8
-    own = [task for task in tasks if proven_equal(task.evaluator)]
-    print(f"{len(own)} of {len(tasks)} tasks are judged without the official scorer")
-    assert len(own) >= 30
+    builtin = [task for task in tasks if proven_equal(task.evaluator)]
+    print(f"{len(builtin)} of {len(tasks)} tasks are judged without the osworld scorer")
+    assert len(builtin) >= 30
