@@ -10,7 +10,7 @@ RERUNS := $(if $(DART_TEST_RERUNS),--reruns $(DART_TEST_RERUNS) -raR)
 JOBS ?= 2
 SHARED := -n $(JOBS) --dist loadfile
 
-.PHONY: chaos help setup demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser test-slow lint image image-desktop osworld-client scorer clean reap
+.PHONY: chaos help setup demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser test-slow test-wheel quickstart lint image image-desktop osworld-client scorer clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image, noVNC"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-browser  the dashboard in a real headless Chromium, which it installs; screenshots are left in tests/artifacts"
 	@echo "make test-postgres the tests of the ledger on a PostgreSQL server of their own"
 	@echo "make test-slow     proofs too long for the tests above, on what those have set up: about half an hour"
+	@echo "make test-wheel    builds sdist and wheel, checks what they contain, and installs them without a checkout"
 	@echo "make osworld-client  OSWorld's own client (desktop-env) in .osworld-client, for the tests that run it unchanged"
 	@echo "make scorer        OSWorld's official evaluators (desktop-env) in an environment of their own, for the tests that compare with them"
 	@echo "make chaos         planted faults are caught; then kill clients, desktops and the server at random for 15 minutes; ARGS='--minutes 1 --seed 7 --postgres'"
@@ -68,8 +69,11 @@ test-vllm:
 	@$(VENV)/bin/pytest tests -m "vllm and not slow" $(RERUNS) $(ARGS)
 
 test-slow:
-	@$(VENV)/bin/pytest tests -m "slow and not libvirt" --ignore tests/fuzz $(RERUNS) $(ARGS)
+	@$(VENV)/bin/pytest tests -m "slow and not libvirt" --ignore tests/fuzz --ignore tests/wheel $(RERUNS) $(ARGS)
 	@$(PY) server/deploy/libvirt_host.py -- $(VENV)/bin/pytest tests -m "slow and libvirt" $(RERUNS) $(ARGS)
+
+test-wheel:
+	@$(VENV)/bin/pytest tests/wheel $(RERUNS) $(ARGS)
 
 fuzz:
 	@$(VENV)/bin/pytest tests/fuzz -rP $(ARGS)
