@@ -1,6 +1,6 @@
 """Command line of the benchmarks.
 
-Role: finds `benchmarks/bench_NAME.py`, runs its `measure(args) -> dict` and writes one JSON record with the date, the machine and the
+Role: finds `benchmarks/SUBJECT/bench_NAME.py`, runs its `measure(args) -> dict` and writes one JSON record with the date, the machine and the
 commit. Rule: figures are printed as measured, keys as the issue that asks for them spells them. Non-goals: no pass or fail.
 """
 
@@ -19,17 +19,21 @@ from dart_envs.errors import ImageNotFoundError, UnsupportedCapabilityError
 HERE = Path(__file__).parent
 
 
-def names() -> list[str]:
-    """Names of all benchmarks."""
-    return sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
+def modules() -> dict[str, str]:
+    """Return the module of each benchmark, by the benchmark's name, sorted."""
+    found = {
+        path.stem.removeprefix("bench_"): f"benchmarks.{path.parent.name}.{path.stem}"
+        for path in HERE.glob("*/bench_*.py")
+    }
+    return dict(sorted(found.items()))
 
 
 def main() -> int:
     """Run one benchmark; 2 for a wrong name or wrong arguments, and for what this host lacks."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure what the project quotes.")
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
-    for name in names():
-        module = importlib.import_module(f"benchmarks.bench_{name}")
+    for name, path in modules().items():
+        module = importlib.import_module(path)
         command = commands.add_parser(name, help=(module.__doc__ or "").splitlines()[0])
         command.add_argument("--json", type=Path, help="write the record to this file")
         module.add_arguments(command)

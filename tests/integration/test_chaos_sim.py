@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks import chaos
+from benchmarks.chaos import run as chaos_run
 
 SECONDS = 10.0
 TTL_S = 2.0
@@ -59,7 +59,7 @@ BROKEN = {
 
 
 def test_an_honest_farm_holds() -> None:
-    outcome = chaos.run(chaos.Plan(SECONDS, SEED, "sim", ttl_s=TTL_S, least_leases=LEASES))
+    outcome = chaos_run.run(chaos_run.Plan(SECONDS, SEED, "sim", ttl_s=TTL_S, least_leases=LEASES))
     assert outcome.breaches == []
     assert outcome.figures["leases"] >= LEASES
 
@@ -69,6 +69,6 @@ def test_an_honest_farm_holds() -> None:
 def test_a_broken_farm_is_caught(fault: str) -> None:
     patch, said = BROKEN[fault]
     program = [sys.executable, "-c", patch + "from dart_server.cli import main\nmain()"]
-    plan = chaos.Plan(SECONDS, SEED, "sim", ttl_s=TTL_S, least_leases=LEASES, kinds=CALM, program=program)
-    outcome = chaos.run(plan)
+    plan = chaos_run.Plan(SECONDS, SEED, "sim", ttl_s=TTL_S, least_leases=LEASES, kinds=CALM, program=program)
+    outcome = chaos_run.run(plan)
     assert any(said in breach for breach in outcome.breaches), outcome

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.bench_storm import run_storm
+from benchmarks.farm.bench_storm import run_storm
 
 
 def test_no_result_is_another_steps() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.chaos_history import Use, conflicts, overdue, violations
+from benchmarks.chaos.history import Use, conflicts, overdue, violations
 
 Event = dict[str, Any]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.desktops_counter import BITS, WIDTH_PX
-from benchmarks.desktops_frames import NotAFrame, read_number
-from benchmarks.desktops_toggle import OFF, ON, boxes, checked
+from benchmarks.desktops.counter import BITS, WIDTH_PX
+from benchmarks.desktops.frames import NotAFrame, read_number
+from benchmarks.desktops.toggle import OFF, ON, boxes, checked
 from dart_envs.types import RgbImage
 
 

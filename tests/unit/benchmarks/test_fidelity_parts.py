@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import bench_fidelity, fidelity_digest
-from benchmarks.fidelity_leaks import Census
+from benchmarks.fidelity import bench_fidelity, digest
+from benchmarks.fidelity.leaks import Census
 
 
 def listing(top: Path, form: str) -> str:
     """What the tool that runs inside says of a tree that stands for a whole desktop."""
-    program = fidelity_digest.INSIDE.replace('visit("/", False)', f"visit({str(top)!r}, False)")
+    program = digest.INSIDE.replace('visit("/", False)', f"visit({str(top)!r}, False)")
     arguments = [json.dumps([str(top / "excluded")]), json.dumps([str(top / "home")]), "changing", form]
     return subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
@@ -34,14 +34,14 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_the_digest_is_that_of_the_listing(tree: Path) -> None:
-    lines = fidelity_digest.Listing(tuple(listing(tree, "lines").rstrip("\n").split("\n")))
+    lines = digest.Listing(tuple(listing(tree, "lines").rstrip("\n").split("\n")))
     assert listing(tree, "digest").split()[0] == lines.digest
     assert not any("excluded" in line for line in lines.lines)
 
 
 @pytest.mark.parametrize("change", ["content", "mode", "removed", "added", "link"])
 def test_every_change_is_seen_and_named(tree: Path, change: str) -> None:
-    before = fidelity_digest.Listing(tuple(listing(tree, "lines").rstrip("\n").split("\n")))
+    before = digest.Listing(tuple(listing(tree, "lines").rstrip("\n").split("\n")))
     note = tree / "home" / "note"
     if change == "content":
         times = note.stat()
@@ -57,7 +57,7 @@ def test_every_change_is_seen_and_named(tree: Path, change: str) -> None:
     else:
         note.unlink()
         note.symlink_to("/etc/passwd")
-    after = fidelity_digest.Listing(tuple(listing(tree, "lines").rstrip("\n").split("\n")))
+    after = digest.Listing(tuple(listing(tree, "lines").rstrip("\n").split("\n")))
     assert before.differences(after) == [str(note)]
     assert before.digest != after.digest
 

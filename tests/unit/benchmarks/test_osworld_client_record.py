@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bench_osworld_client import figures, measure
+from benchmarks.environments.bench_osworld_client import figures, measure
 
 REPORT = """<testsuites><testsuite>
 <testcase name="a"><properties><property name="step_types" value="open sleep"/></properties></testcase>

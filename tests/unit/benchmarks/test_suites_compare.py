@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.bench_suites import compare
+from benchmarks.environments.bench_suites import compare
 from dart_envs.tasks import Draft, Family, Suite
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.testing.fake_farm import FakeFarm

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 from websockets.asyncio.client import ClientConnection, unix_connect
 
-from benchmarks.farm_process import FarmProcess, own_farm, weigh
+from benchmarks.farm.process import FarmProcess, own_farm, weigh
 from dart_envs.farm.client import AsyncFarmClient
 from dart_server.wire import DesktopShape
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.farm_load import SETTINGS
-from benchmarks.farm_process import own_farm
-from benchmarks.storm_farm import position_in
+from benchmarks.farm.load import SETTINGS
+from benchmarks.farm.process import own_farm
+from benchmarks.farm.storm_farm import position_in
 from dart_envs.envs.vector import DartVectorEnv
 from dart_envs.types import Action, ActionType, Desktop, EndReason, Outcome
 from dart_server.wire import DesktopShape
@@ -48,7 +48,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def run_storm(steps: int, envs: int, seed: int, *, faults: str = "storm") -> dict[str, Any]:
     """Steps until `steps` results were compared. `faults`: `storm`, or `swapped` for a farm whose answers are really wrong."""
-    program = [sys.executable, "-m", "benchmarks.storm_farm", str(seed), faults]
+    program = [sys.executable, "-m", "benchmarks.farm.storm_farm", str(seed), faults]
     settings = {**SETTINGS, "DART_MAX_DESKTOPS": str(envs + 8), "DART_WARM_DESKTOPS": "4"}
     with own_farm(settings, program=program) as farm:
         os.environ["DART_API_KEY"] = farm.key

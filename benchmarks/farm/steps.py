@@ -14,10 +14,10 @@ import time
 from functools import partial
 from typing import Any
 
-from benchmarks.farm_client import spread_ms
-from benchmarks.farm_http import ask_json
-from benchmarks.farm_load import SETTINGS, say
-from benchmarks.farm_process import FarmProcess, own_farm, weigh
+from benchmarks.farm.client import spread_ms
+from benchmarks.farm.http import ask_json
+from benchmarks.farm.load import SETTINGS, say
+from benchmarks.farm.process import FarmProcess, own_farm, weigh
 from dart_server.wire import FENCING_TOKEN_HEADER, LEASE_TOKEN_HEADER
 from dart_server.wire.messages import MessageSocket
 

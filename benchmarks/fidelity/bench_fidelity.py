@@ -24,7 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import fidelity_damage, fidelity_digest, fidelity_leaks, fidelity_starts
+from benchmarks.fidelity import damage, digest, leaks
+from benchmarks.fidelity import starts as fidelity_starts
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.types import RgbImage
@@ -63,12 +64,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     ):
         place = {"DART_RUNTIME_DIR": runtime, "DART_SNAPSHOT_DIR": store, "DART_FARM_URL": ""}
         os.environ.update(place | _LIMITS | {"DART_PROVIDER": "runc", "DART_MAX_DESKTOPS": "3"})
-        layout = fidelity_leaks.layout_of(Path(runtime).resolve(), Path(store).resolve())
+        layout = leaks.layout_of(Path(runtime).resolve(), Path(store).resolve())
         try:
             figures = asyncio.run(_measure(args, layout))
         finally:
             subprocess.run([sys.executable, "-m", "dart_server.cli", "stop"], check=True, stdout=sys.stderr)
-        left = fidelity_leaks.remains(layout)
+        left = leaks.remains(layout)
         figures["left_behind"] = left
         figures["leaked"] += len(left)
         return figures
@@ -123,7 +124,7 @@ class Resets:
         chosen = random.Random(self._args.seed)
         before = await self._census()
         for number in range(1, self._args.resets + 1):
-            kinds = await fidelity_damage.damage(self._lease, chosen)
+            kinds = await damage.damage(self._lease, chosen)
             self._damage.update(kinds)
             self._seconds.append(await self._reset())
             shown = await self._screen()
@@ -147,7 +148,7 @@ class Resets:
         after = await self._census()
         return self._figures(before, after, len(listing.lines))
 
-    def _figures(self, before: fidelity_leaks.Census, after: fidelity_leaks.Census, files: int) -> dict[str, Any]:
+    def _figures(self, before: leaks.Census, after: leaks.Census, files: int) -> dict[str, Any]:
         ordered = sorted(self._seconds)
         grown = after.grown(before)
         return {
@@ -164,7 +165,7 @@ class Resets:
             "reset_slope_ms_per_100": round(_slope(self._seconds) * 1e5, 3),
             "memory_growth_mib": round((after.memory_kib - before.memory_kib) / 1024, 1),
             "files_compared": files,
-            "excluded": fidelity_digest.EXCLUDED,
+            "excluded": digest.EXCLUDED,
             "damage": dict(self._damage),
             "differences": self._differences,
         }
@@ -181,24 +182,24 @@ class Resets:
     async def _digest(self, depth: str) -> str:
         return (await self._inside(depth, "digest")).split()[0]
 
-    async def _listing(self) -> fidelity_digest.Listing:
-        return fidelity_digest.Listing(tuple((await self._inside("changing", "lines")).rstrip("\n").split("\n")))
+    async def _listing(self) -> digest.Listing:
+        return digest.Listing(tuple((await self._inside("changing", "lines")).rstrip("\n").split("\n")))
 
     async def _inside(self, depth: str, form: str) -> str:
-        arguments = [json.dumps(sorted(fidelity_digest.EXCLUDED)), json.dumps(fidelity_digest.CHANGING), depth, form]
-        command = ["python3", "-I", "-S", "-c", fidelity_digest.INSIDE, *arguments]
+        arguments = [json.dumps(sorted(digest.EXCLUDED)), json.dumps(digest.CHANGING), depth, form]
+        command = ["python3", "-I", "-S", "-c", digest.INSIDE, *arguments]
         done = await self._lease.exec(command, user="root", timeout_s=120)
         if done.returncode != 0:
             raise RuntimeError(f"the digest failed inside: {done.stderr[-500:]}")
         return done.stdout
 
-    async def _census(self) -> fidelity_leaks.Census:
+    async def _census(self) -> leaks.Census:
         """Each count at its least over a few looks: what is being removed, and a call that is on its way, are no leaks."""
         looks = []
         for _ in range(10):
             await asyncio.sleep(0.2)
-            looks.append(fidelity_leaks.Census.take(self._layout))
-        return fidelity_leaks.Census.least(looks)
+            looks.append(leaks.Census.take(self._layout))
+        return leaks.Census.least(looks)
 
 
 def _differing(mine: RgbImage, theirs: RgbImage) -> list[int] | None:

@@ -13,9 +13,9 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.farm_client import Plan, Tenant, run_apart
-from benchmarks.farm_http import ask_json
-from benchmarks.farm_process import FarmProcess, Weight, own_farm, weigh
+from benchmarks.farm.client import Plan, Tenant, run_apart
+from benchmarks.farm.http import ask_json
+from benchmarks.farm.process import FarmProcess, Weight, own_farm, weigh
 
 CLIENTS = 200
 ROOM = 64

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.desktops_weight import pss_mib, written_mib
+from benchmarks.desktops.weight import pss_mib, written_mib
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_server.providers.base import DesktopSpec

@@ -1,6 +1,6 @@
 """The generator of a load: many concurrent clients that claim, hold and release, in a process of its own.
 
-`python -m benchmarks.farm_client` reads a `Plan` as JSON from its standard input and writes what it saw as JSON. Rule: it measures each
+`python -m benchmarks.farm.client` reads a `Plan` as JSON from its standard input and writes what it saw as JSON. Rule: it measures each
 claim from the moment it is sent until its whole answer is read, counts every answer that is not what the protocol says, and tells its own
 processor time. Non-goals: starting the farm, judging the figures.
 """
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.farm_http import Lane, LaneClosed, request
+from benchmarks.farm.http import Lane, LaneClosed, request
 
 CLAIM_WAIT_S = 60.0
 RUN_LIMIT_S = 3600.0
@@ -146,7 +146,7 @@ def _cpu_s() -> float:
 
 def run_apart(plan: Plan) -> dict[str, Any]:
     """Run the plan in a process of its own. Raises RuntimeError when that fails."""
-    command = [sys.executable, "-m", "benchmarks.farm_client"]
+    command = [sys.executable, "-m", "benchmarks.farm.client"]
     done = subprocess.run(command, input=json.dumps(asdict(plan)), stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the load generator ended with {done.returncode}")

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.desktops_restore import percentile
+from benchmarks.desktops.restore import percentile
 from dart_envs.farm.client import AsyncFarmClient
 from dart_server.wire import DesktopShape, DesktopState
 

@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import datetime as dt
 import json
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -23,15 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos_client import LATE_SLACK_S
-from benchmarks.chaos_clients import Clients
-from benchmarks.chaos_database import OwnDatabase, own_database
-from benchmarks.chaos_faults import WEIGHTS, Faults
-from benchmarks.chaos_history import Use, conflicts, overdue, violations
-from benchmarks.chaos_rest import leftovers, own_disk, prefix_of
-from benchmarks.farm_http import ask_json
-from benchmarks.farm_load import say
-from benchmarks.farm_process import FarmProcess, own_farm, weigh
+from benchmarks.chaos.client import LATE_SLACK_S
+from benchmarks.chaos.clients import Clients
+from benchmarks.chaos.database import OwnDatabase, own_database
+from benchmarks.chaos.faults import WEIGHTS, Faults
+from benchmarks.chaos.history import Use, conflicts, overdue, violations
+from benchmarks.chaos.rest import leftovers, own_disk, prefix_of
+from benchmarks.farm.http import ask_json
+from benchmarks.farm.load import say
+from benchmarks.farm.process import FarmProcess, own_farm, weigh
 from benchmarks.machine import commit, machine
 from dart_server.providers.runc.hostd_client import LINGER_S
 
@@ -246,7 +245,3 @@ def _late(journal: list[dict[str, Any]], ttl_s: float, outages: list[tuple[float
         overdue(line["lease_id"], line["left_s"], line["answered_s"], ttl_s, LATE_SLACK_S, outages) for line in told
     )
     return [found for found in judged if found is not None]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

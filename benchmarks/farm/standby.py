@@ -13,9 +13,9 @@ import statistics
 import time
 from typing import Any
 
-from benchmarks.desktops_restore import APPS, check_open, open_app, percentile
-from benchmarks.farm_load import say
-from benchmarks.farm_process import FarmProcess, own_farm
+from benchmarks.desktops.restore import APPS, check_open, open_app, percentile
+from benchmarks.farm.load import say
+from benchmarks.farm.process import FarmProcess, own_farm
 from dart_envs.farm.client import AsyncFarmClient
 from dart_server.wire import DesktopShape, PoolSpec
 

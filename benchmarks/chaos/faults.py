@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.chaos_clients import Clients
-from benchmarks.chaos_database import OwnDatabase
-from benchmarks.farm_process import FarmProcess
+from benchmarks.chaos.clients import Clients
+from benchmarks.chaos.database import OwnDatabase
+from benchmarks.farm.process import FarmProcess
 from dart_server.hostd.linux import cgroups
 
 FULL_S = 3.0

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.memory import MemoryPeak
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 READY = re.compile(r"\[setup\] ready after (\d+) s")
 
 

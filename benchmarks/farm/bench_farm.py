@@ -12,10 +12,10 @@ import argparse
 import time
 from typing import Any
 
-from benchmarks.farm_load import measure_fair, measure_load
-from benchmarks.farm_soak import measure_soak
-from benchmarks.farm_standby import measure_standby
-from benchmarks.farm_steps import measure_steps
+from benchmarks.farm.load import measure_fair, measure_load
+from benchmarks.farm.soak import measure_soak
+from benchmarks.farm.standby import measure_standby
+from benchmarks.farm.steps import measure_steps
 
 PARTS = ("load", "held", "fair", "step", "standby", "soak")
 HELD_S = 1.0

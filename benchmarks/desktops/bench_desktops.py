@@ -17,13 +17,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks import desktops_standby
-from benchmarks.desktops_frames import measure_frames, measure_throughput
-from benchmarks.desktops_libvirt import measure_libvirt
-from benchmarks.desktops_restore import APPS, FORKS, measure_restores
-from benchmarks.desktops_standby import measure_standby
-from benchmarks.desktops_toggle import measure_toggles
-from benchmarks.desktops_weight import measure_weight
+from benchmarks.desktops import standby
+from benchmarks.desktops.frames import measure_frames, measure_throughput
+from benchmarks.desktops.libvirt import measure_libvirt
+from benchmarks.desktops.restore import APPS, FORKS, measure_restores
+from benchmarks.desktops.standby import measure_standby
+from benchmarks.desktops.toggle import measure_toggles
+from benchmarks.desktops.weight import measure_weight
 from dart_envs.farm.client import AsyncFarmClient
 from dart_server.wire import DesktopShape
 
@@ -33,7 +33,7 @@ PARTS = {
     "libvirt": ("libvirt", "weight", "frames", "toggles", "throughput"),
 }
 """By provider: what can be measured there."""
-SETTINGS = {"runc": {"DART_MAX_DESKTOPS": str(FORKS + 2)}, "docker": desktops_standby.SETTINGS, "libvirt": {}}
+SETTINGS = {"runc": {"DART_MAX_DESKTOPS": str(FORKS + 2)}, "docker": standby.SETTINGS, "libvirt": {}}
 TOGGLES = 1000
 
 

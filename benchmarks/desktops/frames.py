@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.desktops_counter import BITS, WIDTH_PX
+from benchmarks.desktops.counter import BITS, WIDTH_PX
 from dart_envs.farm import AsyncLease
 from dart_envs.types import RgbImage
 from dart_server.wire import ButtonEvent, FrameSpec, InputEvent, MoveEvent
 
-PROGRAM = Path(__file__).with_name("desktops_counter.py")
+PROGRAM = Path(__file__).with_name("counter.py")
 IN_GUEST = "/tmp/desktops_counter.py"
 COUNTER_PER_S = 240.0
 """Well above any frame rate here, so that every frame can show a new number."""

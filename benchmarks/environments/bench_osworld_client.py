@@ -16,7 +16,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parents[2]
 SUITE = "tests/integration/test_osworld_client.py"
 MARKERS = {"runc": "desktop", "docker": "docker", "libvirt": "libvirt"}
 PROPERTIES = ("controller_methods", "actions", "step_types")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from postgres_server import Cluster
 
-DEPLOY = Path(__file__).parents[1] / "server" / "deploy"
+DEPLOY = Path(__file__).parents[2] / "server" / "deploy"
 CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 

@@ -1,6 +1,6 @@
 """A client under chaos, in a process of its own: claims, marks, steps, checks the mark, resets, releases, or vanishes.
 
-`python -m benchmarks.chaos_client SPEC` (JSON). It appends one JSON line per finding to its journal: `use` for every call that the
+`python -m benchmarks.chaos.client SPEC` (JSON). It appends one JSON line per finding to its journal: `use` for every call that the
 desktop answered, `refused` with the code of every refusal, `late` for an answer to a lease that nobody has renewed for too long (which
 only a restart of the farm excuses), `breach` for what must never happen: another lease's mark, a fresh desktop with a mark. Rule: it may
 be killed or stopped at any moment, so each line is written at once. It ends at SIGTERM, after it has released what it holds. Non-goals:
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from benchmarks.farm_http import Lane, LaneClosed, request
+from benchmarks.farm.http import Lane, LaneClosed, request
 
 MARK = "/home/user/chaos-mark"
 MARK_QUERY = quote(MARK, safe="")

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.machine import commit
 from benchmarks.memory import MemoryPeak
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "dart_train" / "recipes" / "demo.toml"
 
 

@@ -16,9 +16,9 @@ import tempfile
 import time
 from typing import Any
 
-from benchmarks.bench_desktops import chosen
-from benchmarks.typing_fields import FIELDS, NO_FRAME, Field
-from benchmarks.typing_text import SCRIPTS, random_text
+from benchmarks.desktops.bench_desktops import chosen
+from benchmarks.environments.typing_fields import FIELDS, NO_FRAME, Field
+from benchmarks.environments.typing_text import SCRIPTS, random_text
 from dart_envs.farm.client import AsyncFarmClient
 from dart_server.wire import DesktopShape, TextEvent
 

@@ -53,7 +53,7 @@ class Clients:
         journal = self._place / f"journal-{number}.jsonl"
         spec = {**self._spec, "name": f"c{number}", "journal": str(journal), "seed": self._seed * 1000 + self._lives}
         with (self._place / f"client-{number}.log").open("a") as log:
-            command = [sys.executable, "-m", "benchmarks.chaos_client", json.dumps(spec)]
+            command = [sys.executable, "-m", "benchmarks.chaos.client", json.dumps(spec)]
             return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def kill(self, number: int) -> None:

@@ -16,7 +16,7 @@ import tempfile
 import time
 from typing import Any
 
-from benchmarks import vector_rates
+from benchmarks.environments import vector_rates
 from dart_envs import tasks
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError

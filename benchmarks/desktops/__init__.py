@@ -1,0 +1,1 @@
+"""Live desktops of one provider: restore, fork, step, frames, weight."""

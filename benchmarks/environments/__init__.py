@@ -1,0 +1,1 @@
+"""Environments and task suites: vector rates, suites, OSWorld client, typing."""

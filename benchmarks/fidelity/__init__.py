@@ -1,0 +1,1 @@
+"""Fidelity of resets: damage, digests, leaks, kinds of start."""
