@@ -37,7 +37,7 @@ BROKEN = {
         "make = Making.make\n"
         "async def lazy(self, slot, want):\n"
         "    if slot.exists and slot.guest is not None:\n"
-        "        slot.clean = True\n"
+        "        slot.unused = True\n"
         "        return\n"
         "    await make(self, slot, want)\n"
         "Making.make = lazy\n"
