@@ -22,8 +22,8 @@ from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.tasks import Suite, Task, suite
 from dart_envs.tasks.loader import BUNDLED
 from dart_envs.types import ActionType, DecodedAction
-from dart_envs.validation.records import ProofBook
-from dart_envs.validation.suites import jobs_of, prove_all
+from dart_envs.validation.records import ValidationRecords
+from dart_envs.validation.suites import jobs_of, validate_all
 
 REPEATED_FAMILIES = 3
 """Of each suite so many families have one variation repeated, unless `--repeat-all`."""
@@ -47,7 +47,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 async def _measure(args: argparse.Namespace) -> dict[str, Any]:
     started_s = time.monotonic()
-    book = ProofBook(args.out)
+    book = ValidationRecords(args.out)
     wanted = []
     for name in args.suites:
         chosen = suite(name)
@@ -58,7 +58,7 @@ async def _measure(args: argparse.Namespace) -> dict[str, Any]:
     async with await AsyncFarmClient.connect() as farm:
         for shape in dict.fromkeys(shape for _, shape in wanted):
             todo = book.todo([job for job, own in wanted if own == shape], shape)
-            async for proof in prove_all(farm, todo, shape=shape, parallel=args.parallel):
+            async for proof in validate_all(farm, todo, shape=shape, parallel=args.parallel):
                 book.add(proof, shape)
                 print(format_proof(proof), file=sys.stderr, flush=True)
         equal = [await compare(farm, suite(name), args.evaluations) for name in args.suites if args.evaluations]

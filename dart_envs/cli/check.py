@@ -23,8 +23,8 @@ from dart_envs.tasks import Suite, Task, load_file, suite
 from dart_server.wire import DesktopShape
 
 if TYPE_CHECKING:
-    from dart_envs.validation.records import ProofBook
-    from dart_envs.validation.suites import Job, Proof
+    from dart_envs.validation.records import ValidationRecords
+    from dart_envs.validation.suites import Job, ValidationResult
 
 EXIT_INTERRUPTED = 130
 
@@ -68,7 +68,7 @@ def check(
     ] = None,
 ) -> None:
     """Check task files, or prove suites on real desktops: the oracle scores 1; doing nothing, the near miss and cheats 0."""
-    from dart_envs.validation.records import RECORD_FILE, ProofBook, to_text
+    from dart_envs.validation.records import RECORD_FILE, ValidationRecords, to_text
     from dart_envs.validation.suites import jobs_of
 
     if osworld is not None:
@@ -91,7 +91,7 @@ def check(
             for shape in [suite_shape(chosen, image, resolution, font_size)]
             for job in jobs_of(first_variations(chosen, names, split, variations), repeats=repeats, scorer=judged_by)
         ]
-        book = ProofBook(out)
+        book = ValidationRecords(out)
     except (TaskError, EvaluatorError, ValueError) as error:
         raise _exit_error(str(error), EXIT_USAGE_ERROR) from None
     code = 0
@@ -170,10 +170,10 @@ def check_files(paths: Sequence[Path]) -> None:
         raise typer.Exit(wrong)
 
 
-async def _validate(book: ProofBook, wanted: Sequence[tuple[Job, DesktopShape]], parallel: int) -> None:
+async def _validate(book: ValidationRecords, wanted: Sequence[tuple[Job, DesktopShape]], parallel: int) -> None:
     """Do what the book does not hold yet, shape by shape."""
     from dart_envs.farm import AsyncFarmClient
-    from dart_envs.validation.suites import prove_all
+    from dart_envs.validation.suites import validate_all
 
     todo: list[tuple[DesktopShape, list[Job]]] = []
     for shape in dict.fromkeys(shape for _, shape in wanted):
@@ -187,12 +187,12 @@ async def _validate(book: ProofBook, wanted: Sequence[tuple[Job, DesktopShape]],
         return
     async with await AsyncFarmClient.connect() as farm:
         for shape, left in todo:
-            async for proof in prove_all(farm, left, shape=shape, parallel=parallel):
+            async for proof in validate_all(farm, left, shape=shape, parallel=parallel):
                 book.add(proof, shape)
                 print(format_proof(proof), flush=True)
 
 
-def format_proof(proof: Proof) -> str:
+def format_proof(proof: ValidationResult) -> str:
     """One proof in one line."""
     word = "ok  " if proof.holds else "FAIL"
     times = f"set-up {proof.setup_s:5.2f} s, play {proof.play_s:5.2f} s"

@@ -46,17 +46,17 @@ def install(
 @app.command()
 def status() -> None:
     """Say what is installed, where, and whether it starts. Exit code 1 where it is not usable."""
-    from dart_envs.scorer.workers import CURE, Worker
+    from dart_envs.scorer.workers import FIX, Worker
 
     place = paths.directory()
     record = paths.installed(place)
     if record is None:
-        raise runtime_error(f"OSWorld's official scorer is not installed in {place}. {CURE}")
+        raise runtime_error(f"OSWorld's official scorer is not installed in {place}. {FIX}")
     try:
         with Worker(place) as worker:
             hello = worker.ask({"op": "hello"}, timeout_s=60.0)
     except DartEnvError as error:
-        raise runtime_error(f"{error} {CURE}") from None
+        raise runtime_error(f"{error} {FIX}") from None
     print(f"{place}: desktop-env {hello['release']} on Python {hello['python']}")
     print(
         f"extras: {', '.join(record.extras) or 'none'}; {len(hello['metrics'])} metrics, {len(hello['getters'])} getters"
@@ -66,4 +66,4 @@ def status() -> None:
         cure = f"dart-envs scorer install --with {extra}" if extra else "no task needs it"
         print(f"without {package}: {cure}")
     if record.pins != paths.pins_digest(record.extras):
-        print(f"it was made from other pins than this version's; {CURE}")
+        print(f"it was made from other pins than this version's; {FIX}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-class Spoiled(Exception):
+class InvalidArtifact(Exception):
     """The artefact is missing, deleted, or not what it should be: the policy's doing, worth 0. Never our own failure."""
 
 
@@ -25,4 +25,4 @@ class GuestFile:
         try:
             return self.content.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise Spoiled(f"{self.path} is not UTF-8 text") from error
+            raise InvalidArtifact(f"{self.path} is not UTF-8 text") from error

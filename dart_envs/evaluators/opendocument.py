@@ -1,6 +1,6 @@
 """OpenDocument files as plain values: cells, paragraphs and slides, with the formatting that tasks ask for.
 
-Role: bytes in, values out. Rule: pure, standard library only; a file that is not what it should be raises `Spoiled`, because the
+Role: bytes in, values out. Rule: pure, standard library only; a file that is not what it should be raises `InvalidArtifact`, because the
 policy left it so. Non-goals: comparing (`dart_envs.evaluators.metrics.office`), rendering, other formats.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
-from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 
 MAX_PART_BYTES = 32 * 1024 * 1024
 MAX_CELLS = 100_000
@@ -97,7 +97,7 @@ class OpenDocument:
         content = self._parsed(parts, "content.xml")
         body = content.find(f"{q('office:body')}/{q(f'office:{kind}')}")
         if body is None:
-            raise Spoiled(f"{file.path} is not an OpenDocument {kind}")
+            raise InvalidArtifact(f"{file.path} is not an OpenDocument {kind}")
         self.body = body
         self._roots = [content] + ([self._parsed(parts, "styles.xml")] if "styles.xml" in parts else [])
         self._styles = {
@@ -111,20 +111,20 @@ class OpenDocument:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 names = {"content.xml", "styles.xml"} & set(archive.namelist())
                 if any(archive.getinfo(name).file_size > MAX_PART_BYTES for name in names):
-                    raise Spoiled(f"{self._path} is larger than any answer needs")
+                    raise InvalidArtifact(f"{self._path} is larger than any answer needs")
                 return {name: archive.read(name) for name in names}
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
-            raise Spoiled(f"{self._path} is not an OpenDocument file: {error}") from error
+            raise InvalidArtifact(f"{self._path} is not an OpenDocument file: {error}") from error
 
     def _parsed(self, parts: Mapping[str, bytes], name: str) -> Element:
         try:
             if b"<!DOCTYPE" in parts[name][:1000]:
-                raise Spoiled(f"{self._path}: {name} has a document type")
+                raise InvalidArtifact(f"{self._path}: {name} has a document type")
             return fromstring(parts[name])
         except KeyError:
-            raise Spoiled(f"{self._path} has no {name}") from None
+            raise InvalidArtifact(f"{self._path} has no {name}") from None
         except ParseError as error:
-            raise Spoiled(f"{self._path}: {name} is not XML: {error}") from error
+            raise InvalidArtifact(f"{self._path}: {name} is not XML: {error}") from error
 
     # Styles.
 
@@ -218,7 +218,7 @@ class OpenDocument:
             for index in range(row_index, row_index + (repeats if found else 0)):
                 cells |= {(index, column): cell for column, cell in found.items()}
                 if len(cells) > MAX_CELLS:
-                    raise Spoiled(f"{self._path} has more cells than any answer needs")
+                    raise InvalidArtifact(f"{self._path} has more cells than any answer needs")
             row_index += repeats
         return Sheet(table.get(q("table:name"), ""), cells, frozenset(hidden))
 
@@ -245,7 +245,9 @@ class OpenDocument:
             try:
                 value = float(element.get(q("office:value"), ""))
             except ValueError:
-                raise Spoiled(f"{self._path} has a number that is none: {element.get(q('office:value'))!r}") from None
+                raise InvalidArtifact(
+                    f"{self._path} has a number that is none: {element.get(q('office:value'))!r}"
+                ) from None
         elif kind == "date":
             value = element.get(q("office:date-value"), "")
         note = element.find(q("office:annotation"))

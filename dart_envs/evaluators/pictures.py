@@ -1,7 +1,7 @@
 """Pictures that tasks are about: drawn from a description, changed as a task asks, read back with limits.
 
 Role: `draw`, `changed`, `decode`, `encode_png`, all pure, for set-up and verdict alike. Rule: the same description gives the same bytes
-on every machine (no compression, no anti-aliasing); what is decoded is small or `Spoiled`. Pictures are uint8 RGB arrays
+on every machine (no compression, no anti-aliasing); what is decoded is small or `InvalidArtifact`. Pictures are uint8 RGB arrays
 [H, W, 3]. Non-goals: verdicts (`dart_envs.evaluators.metrics.media`).
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from dart_envs.evaluators.artifacts import Spoiled
+from dart_envs.evaluators.artifacts import InvalidArtifact
 
 Picture = NDArray[np.uint8]
 Scene = Mapping[str, Any]
@@ -127,13 +127,15 @@ def decode(content: bytes) -> tuple[str, Picture]:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(content), formats=("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")) as opened:
                 if opened.width * opened.height > MAX_PIXELS:
-                    raise Spoiled(f"a picture of {opened.width}x{opened.height} pixels, more than any answer needs")
+                    raise InvalidArtifact(
+                        f"a picture of {opened.width}x{opened.height} pixels, more than any answer needs"
+                    )
                 whole = opened.convert("RGBA")
                 form = str(opened.format)
     except (UnidentifiedImageError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise Spoiled(f"no picture: {error}") from error
+        raise InvalidArtifact(f"no picture: {error}") from error
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error) as error:
-        raise Spoiled(f"a broken picture: {error}") from error
+        raise InvalidArtifact(f"a broken picture: {error}") from error
     paper = Image.new("RGBA", whole.size, (255, 255, 255, 255))
     return form, np.asarray(Image.alpha_composite(paper, whole).convert("RGB"))
 

@@ -1,7 +1,7 @@
 """Puts getters and metrics together: one evaluator in, one Outcome out.
 
 Role: post-configuration, then one (getter, getter, metric) per function, joined by `and` or `or` in OSWorld's way.
-Rule: `Spoiled` scores 0 for its function; `DesktopError` passes through, its owner is decided elsewhere; anything
+Rule: `InvalidArtifact` scores 0 for its function; `DesktopError` passes through, its owner is decided elsewhere; anything
 else is an `EvaluatorError`. Non-goals: when to evaluate.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from dart_envs.clock import SYSTEM_CLOCK, Clock
 from dart_envs.errors import DesktopError, EvaluatorError, FarmError
-from dart_envs.evaluators.artifacts import Spoiled
+from dart_envs.evaluators.artifacts import InvalidArtifact
 from dart_envs.evaluators.getters import GETTERS, Probe
 from dart_envs.evaluators.metrics import METRICS, OSWORLD, Metric
 from dart_envs.evaluators.scorer_choice import INFEASIBLE, Scorer, decide, proven_equal, scorer_named
@@ -86,7 +86,7 @@ async def _score(
         raise EvaluatorError(f"Metric {func!r} is not supported; known are {', '.join(sorted(METRICS))}.")
     try:
         score = metric(await _get(probe, result), await _get(probe, expected), options)
-    except Spoiled as spoiled:
+    except InvalidArtifact as spoiled:
         return 0.0, str(spoiled)
     return min(1.0, max(0.0, float(score))), None
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 from dart_envs import assets
 from dart_envs.errors import EvaluatorError
 from dart_envs.scorer.inside.orphan import FOLDER_PREFIX
-from dart_envs.scorer.workers import CURE, Pool, ScorerMissing, shared_pool
+from dart_envs.scorer.workers import FIX, ScorerMissing, ScorerPool, shared_pool
 from dart_envs.setup.perform import CLIENT_PASSWORD
 from dart_envs.types import Desktop, EvaluatorLike, Outcome
 
@@ -41,7 +41,7 @@ async def judge(
     *,
     kept: Mapping[str, str],
     task_id: str = "",
-    pool: Pool | None = None,
+    pool: ScorerPool | None = None,
     timeout_s: float = EVALUATION_TIMEOUT_S,
 ) -> Outcome:
     """The osworld verdict on a desktop after its post-configuration. kept: files of the cache by name (what steps printed). task_id: whose
@@ -89,7 +89,7 @@ def outcome_of(answer: Mapping[str, Any]) -> Outcome:
     if "failed" in answer:
         message = str(answer.get("message", "it did not say why"))
         if answer["failed"] == "missing_package":
-            raise ScorerMissing(f"{message} {CURE}")
+            raise ScorerMissing(f"{message} {FIX}")
         raise EvaluatorError(f"OSWorld's evaluator failed: {message}")
     return Outcome(float(answer["score"]), {"scorer": "osworld", "parts": answer["parts"]})
 

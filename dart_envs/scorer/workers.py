@@ -1,9 +1,9 @@
 """The official scorer's processes, from our side.
 
-Role: `Worker`, one process that answers one request at a time over its pipes; `Pool`, a bounded number of them, started on demand. Rule: a
+Role: `Worker`, one process that answers one request at a time over its pipes; `ScorerPool`, a bounded number of them, started on demand. Rule: a
 process has an environment without secrets, a home of its own that goes with it, and a time limit per request; one that misses it, dies or
 writes nonsense is killed with its children and replaced; it ends by itself, and tidies up, when we are killed. Blocking: callers on an
-event loop use `Pool.ask`. Non-goals: what is asked.
+event loop use `ScorerPool.ask`. Non-goals: what is asked.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Worker:
             )
         except OSError as error:
             self._remove_home()
-            raise ScorerMissing(f"The official scorer cannot be started: {error}. {CURE}") from error
+            raise ScorerMissing(f"The official scorer cannot be started: {error}. {FIX}") from error
         self.asked = 0
         self._buffer = b""
 
@@ -149,7 +149,7 @@ class Worker:
         self.close()
 
 
-CURE = "Run `dart-envs scorer install`."
+FIX = "Run `dart-envs scorer install`."
 
 
 def worker_bound() -> int:
@@ -160,7 +160,7 @@ def worker_bound() -> int:
     return int(said)
 
 
-class Pool:
+class ScorerPool:
     """At most `bound` workers on one installation; those that are free wait for the next request."""
 
     def __init__(self, place: Path, bound: int) -> None:
@@ -203,7 +203,7 @@ class Pool:
                     return worker
                 worker.close()
         if paths.installed(self.place) is None:
-            raise ScorerMissing(f"OSWorld's official scorer is not installed in {self.place}. {CURE}")
+            raise ScorerMissing(f"OSWorld's official scorer is not installed in {self.place}. {FIX}")
         return Worker(self.place)
 
     def close(self) -> None:
@@ -216,15 +216,15 @@ class Pool:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-_pools: dict[Path, Pool] = {}
+_pools: dict[Path, ScorerPool] = {}
 _pools_lock = threading.Lock()
 
 
-def shared_pool() -> Pool:
+def shared_pool() -> ScorerPool:
     """This process's pool on the installation that the environment names; ended with the process."""
     place = paths.directory()
     with _pools_lock:
         if place not in _pools:
-            _pools[place] = Pool(place, worker_bound())
+            _pools[place] = ScorerPool(place, worker_bound())
             atexit.register(_pools[place].close)
         return _pools[place]

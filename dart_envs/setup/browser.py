@@ -64,7 +64,7 @@ class Tab:
     url: str
 
 
-class Page:
+class BrowserPage:
     """One tab's debugging connection."""
 
     def __init__(self, socket: ClientConnection) -> None:
@@ -167,13 +167,13 @@ class Browser:
             await asyncio.sleep(POLL_S)
 
     @asynccontextmanager
-    async def page(self, tab: Tab) -> AsyncIterator[Page]:
+    async def page(self, tab: Tab) -> AsyncIterator[BrowserPage]:
         """A debugging connection to a tab."""
         address = f"ws://{self._address}/devtools/page/{tab.tab_id}"
         async with connect(
             address, compression=None, max_size=None, open_timeout=ANSWER_TIMEOUT_S, proxy=None
         ) as socket:
-            yield Page(socket)
+            yield BrowserPage(socket)
 
 
 @asynccontextmanager

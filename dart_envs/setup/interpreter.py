@@ -14,7 +14,7 @@ from dart_envs.clock import SYSTEM_CLOCK, Clock
 from dart_envs.errors import GuestError, SetupError
 from dart_envs.setup import perform, web
 from dart_envs.setup.params import NETWORK_CURE, NETWORK_STEPS, check_parameters
-from dart_envs.setup.perform import Performer, Stage, StepFailed
+from dart_envs.setup.perform import Performer, SetupContext, StepFailed
 from dart_envs.types import Desktop, SetupStepLike
 
 PERFORMERS: Mapping[str, Performer] = {**perform.PERFORMERS, **web.PERFORMERS}
@@ -51,10 +51,10 @@ async def run_steps(
     Raises SetupError naming the step, AssetError where a file cannot be had, and `DesktopError` when the desktop itself is lost.
     """
     failures: list[str] = []
-    stage = Stage(desktop, clock, assets, {} if kept is None else kept, task_id)
+    context = SetupContext(desktop, clock, assets, {} if kept is None else kept, task_id)
     for index, step in enumerate(steps):
         try:
-            await run_step(stage, step)
+            await run_step(context, step)
         except (StepFailed, GuestError) as error:
             sentence = f"step {index} ({step.type}) failed: {error}"
             if not lenient:
@@ -63,7 +63,7 @@ async def run_steps(
     return tuple(failures)
 
 
-async def run_step(stage: Stage, step: SetupStepLike) -> None:
+async def run_step(context: SetupContext, step: SetupStepLike) -> None:
     """Perform one step, a second time where that is harmless. Raises StepFailed, GuestError or SetupError."""
     if step.type in NETWORK_STEPS:
         raise SetupError(f"Set-up step {step.type!r} is not performed: {NETWORK_CURE}.")
@@ -71,7 +71,7 @@ async def run_step(stage: Stage, step: SetupStepLike) -> None:
     attempts = ATTEMPTS if step.type in REPEATABLE else 1
     for attempt in range(1, attempts + 1):
         try:
-            await PERFORMERS[step.type](stage, parameters)
+            await PERFORMERS[step.type](context, parameters)
             return
         except (StepFailed, GuestError):
             if attempt == attempts:

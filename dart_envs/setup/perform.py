@@ -41,7 +41,7 @@ class StepFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class SetupContext:
     """What a step may use: the desktop, the clock, the folder that host files are relative to, where to put what it printed, and whose step
     it is.
     """
@@ -97,114 +97,116 @@ def holds(until: params.Until, reply: ExecReply) -> bool:
     )
 
 
-async def execute(stage: Stage, step: params.ExecuteParameters) -> None:
+async def execute(context: SetupContext, step: params.ExecuteParameters) -> None:
     """Run a program to its end, again and again where `until` is given."""
-    argv = command_argv(step.command, shell=step.shell, resolution=stage.desktop.resolution)
+    argv = command_argv(step.command, shell=step.shell, resolution=context.desktop.resolution)
     last: ExecReply | None = None
 
     async def done() -> bool:
         nonlocal last
-        last = await stage.desktop.exec(argv, timeout_s=step.timeout_s, user=step.user)
+        last = await context.desktop.exec(argv, timeout_s=step.timeout_s, user=step.user)
         if last.timed_out:
             raise StepFailed(f"{argv[0]} did not end within {step.timeout_s:g} s")
         return step.until is None or holds(step.until, last)
 
-    await stage.wait_until(done, step.timeout_s, f"{argv[0]} never gave what `until` asks for")
+    await context.wait_until(done, step.timeout_s, f"{argv[0]} never gave what `until` asks for")
     if last is not None and step.stdout is not None:
-        stage.kept[step.stdout] = last.stdout
+        context.kept[step.stdout] = last.stdout
     if last is not None and step.stderr is not None:
-        stage.kept[step.stderr] = last.stderr
+        context.kept[step.stderr] = last.stderr
     if last is not None and step.expect_returncode not in (None, last.returncode):
         raise StepFailed(f"{argv[0]} ended with {last.returncode}: {last.stderr.strip()[:300]}")
 
 
-async def launch(stage: Stage, step: params.LaunchParameters) -> None:
+async def launch(context: SetupContext, step: params.LaunchParameters) -> None:
     """Start a program and leave it running."""
-    argv = command_argv(step.command, shell=step.shell, resolution=stage.desktop.resolution)
-    reply = await stage.desktop.exec(argv, detach=True)
+    argv = command_argv(step.command, shell=step.shell, resolution=context.desktop.resolution)
+    reply = await context.desktop.exec(argv, detach=True)
     if reply.returncode not in (None, 0):
         raise StepFailed(f"{argv[0]} could not be started: {reply.stderr.strip()[:300]}")
 
 
-async def launch_captured(stage: Stage, step: params.LaunchCapturedParameters) -> None:
+async def launch_captured(context: SetupContext, step: params.LaunchCapturedParameters) -> None:
     """Start a program whose answer only root can read."""
     argv = ["/bin/sh", "-c", CAPTURE_SCRIPT, "capture", f"{CAPTURE_ROOT}/{step.name}", *step.command]
-    await stage.desktop.exec(argv, user="root", detach=True)
+    await context.desktop.exec(argv, user="root", detach=True)
 
 
-async def open_path(stage: Stage, step: params.OpenParameters) -> None:
+async def open_path(context: SetupContext, step: params.OpenParameters) -> None:
     """Open a file with its default application and wait for its window."""
     path = f"{HOME}/{step.path[2:]}" if step.path.startswith("~/") else step.path
-    await stage.desktop.exec(["xdg-open", path], detach=True)
+    await context.desktop.exec(["xdg-open", path], detach=True)
     name = PurePosixPath(path).name
 
     async def shown() -> bool:
-        return await windows.find_window(stage.desktop, name) is not None
+        return await windows.find_window(context.desktop, name) is not None
 
-    await stage.wait_until(shown, step.timeout_s, f"no window with {name!r} in its title appeared")
+    await context.wait_until(shown, step.timeout_s, f"no window with {name!r} in its title appeared")
 
 
-async def sleep(stage: Stage, step: params.SleepParameters) -> None:
+async def sleep(context: SetupContext, step: params.SleepParameters) -> None:
     """Let time pass."""
-    await stage.clock.sleep(step.seconds)
+    await context.clock.sleep(step.seconds)
 
 
-async def awaited_window(stage: Stage, step: params.WindowParameters) -> windows.Window:
+async def awaited_window(context: SetupContext, step: params.WindowParameters) -> windows.Window:
     """The window a step names, waited for."""
-    limit_s = stage.clock.monotonic() + step.timeout_s
+    limit_s = context.clock.monotonic() + step.timeout_s
     listed: str | None = None
     while True:
-        listed = await windows.raw_list(stage.desktop, unlike=listed)
+        listed = await windows.raw_list(context.desktop, unlike=listed)
         found = windows.choose(windows.parse_list(listed), step.window_name, strict=step.strict, by_class=step.by_class)
         if found is not None:
             return found
-        if stage.clock.monotonic() >= limit_s:
+        if context.clock.monotonic() >= limit_s:
             raise StepFailed(f"no window {step.window_name!r} appeared within {step.timeout_s:g} s")
-        await stage.clock.sleep(POLL_S)
+        await context.clock.sleep(POLL_S)
 
 
-async def wait_window(stage: Stage, step: params.WindowParameters) -> None:
+async def wait_window(context: SetupContext, step: params.WindowParameters) -> None:
     """Wait until a window is there."""
-    await awaited_window(stage, step)
+    await awaited_window(context, step)
 
 
-async def wait_element(stage: Stage, step: params.WaitElementParameters) -> None:
+async def wait_element(context: SetupContext, step: params.WaitElementParameters) -> None:
     """Wait until an element is showing, then until the screen rests. A tree that cannot be read yet is waited for too."""
     what = step.role if step.name is None else f"{step.role} {step.name!r}"
-    limit_s = stage.clock.monotonic() + step.timeout_s
+    limit_s = context.clock.monotonic() + step.timeout_s
     while True:
         unread = ""
         try:
-            elements = await stage.desktop.a11y()
+            elements = await context.desktop.a11y()
         except GuestError as error:
             elements, unread = [], f": {error}"
         if any(element.role == step.role and step.name in (None, element.name) for element in elements):
             break
-        if stage.clock.monotonic() >= limit_s:
+        if context.clock.monotonic() >= limit_s:
             raise StepFailed(f"no {what} appeared within {step.timeout_s:g} s{unread}")
-        await stage.clock.sleep(POLL_S)
-    await stage.desktop.step([], AT_REST)
+        await context.clock.sleep(POLL_S)
+    await context.desktop.step([], AT_REST)
 
 
-async def activate_window(stage: Stage, step: params.WindowParameters) -> None:
+async def activate_window(context: SetupContext, step: params.WindowParameters) -> None:
     """Raise and focus a window."""
-    await windows.activate(stage.desktop, await awaited_window(stage, step))
+    await windows.activate(context.desktop, await awaited_window(context, step))
 
 
-async def close_window(stage: Stage, step: params.WindowParameters) -> None:
+async def close_window(context: SetupContext, step: params.WindowParameters) -> None:
     """Close a window and wait until it is gone; no such window is success."""
 
     async def gone() -> bool:
-        window = await windows.find_window(stage.desktop, step.window_name, strict=step.strict, by_class=step.by_class)
+        window = await windows.find_window(
+            context.desktop, step.window_name, strict=step.strict, by_class=step.by_class
+        )
         if window is not None:
-            await windows.close(stage.desktop, window)
+            await windows.close(context.desktop, window)
         return window is None
 
-    await stage.wait_until(gone, step.timeout_s, f"window {step.window_name!r} did not close")
+    await context.wait_until(gone, step.timeout_s, f"window {step.window_name!r} did not close")
 
 
 def wanted_place(
-    frame: windows.Frame, step: params.PlaceWindowParameters, free: tuple[int, int, int, int]
+    frame: windows.WindowFrame, step: params.PlaceWindowParameters, free: tuple[int, int, int, int]
 ) -> tuple[int, int, int, int]:
     """Frame position and size (x, y, w, h) that a `place_window` step asks for. free: left, top, right and bottom of
     the room between the panels. Raises StepFailed when it does not fit.
@@ -224,72 +226,72 @@ def wanted_place(
     return x, y, w, h
 
 
-async def place_window(stage: Stage, step: params.PlaceWindowParameters) -> None:
+async def place_window(context: SetupContext, step: params.PlaceWindowParameters) -> None:
     """Put a window where it is asked to be, and see that it is there."""
-    window = await awaited_window(stage, step)
-    free = await windows.work_area(stage.desktop)
+    window = await awaited_window(context, step)
+    free = await windows.work_area(context.desktop)
 
     async def placed() -> bool:
-        frame = await windows.measure(stage.desktop, window)
+        frame = await windows.measure(context.desktop, window)
         if frame is None:
             return False
         x, y, w, h = wanted_place(frame, step, free)
         if (frame.x, frame.y, frame.w, frame.h) == (x, y, w, h):
             return True
         size = None if step.width is None and step.height is None else inside(frame, w, h)
-        moved = await windows.move(stage.desktop, window, frame, x, y, size)
+        moved = await windows.move(context.desktop, window, frame, x, y, size)
         return moved is not None and (moved.x, moved.y) == (x, y) and near(moved, w, h)
 
-    await stage.wait_until(placed, step.timeout_s, f"window {step.window_name!r} did not take its place")
+    await context.wait_until(placed, step.timeout_s, f"window {step.window_name!r} did not take its place")
 
 
 SIZE_SLACK_PX = 40
 """Terminals round their size to whole characters."""
 
 
-def near(frame: windows.Frame, w: int, h: int) -> bool:
+def near(frame: windows.WindowFrame, w: int, h: int) -> bool:
     """Whether a frame has the size asked for, up to what applications round."""
     return abs(frame.w - w) <= SIZE_SLACK_PX and abs(frame.h - h) <= SIZE_SLACK_PX
 
 
-def inside(frame: windows.Frame, w: int, h: int) -> tuple[int, int]:
+def inside(frame: windows.WindowFrame, w: int, h: int) -> tuple[int, int]:
     """Size without borders of a frame that shall be w by h."""
     return w - frame.left - frame.right, h - frame.top - frame.bottom
 
 
-async def upload_file(stage: Stage, step: params.UploadFileParameters) -> None:
+async def upload_file(context: SetupContext, step: params.UploadFileParameters) -> None:
     """Copy host files in."""
     for file in step.files:
         source = Path(file.local_path)
-        if not source.is_absolute() and stage.assets is not None:
-            source = stage.assets / source
+        if not source.is_absolute() and context.assets is not None:
+            source = context.assets / source
         try:
             content = source.read_bytes()
         except OSError as error:
             raise StepFailed(f"cannot read {source}: {error.strerror}") from error
-        await write(stage, file.path, content, 0o644)
+        await write(context, file.path, content, 0o644)
 
 
-async def write_file(stage: Stage, step: params.WriteFileParameters) -> None:
+async def write_file(context: SetupContext, step: params.WriteFileParameters) -> None:
     """Write a text file."""
-    await write(stage, step.path, step.content.encode(), step.mode)
+    await write(context, step.path, step.content.encode(), step.mode)
 
 
-async def write_binary(stage: Stage, step: params.WriteBinaryParameters) -> None:
+async def write_binary(context: SetupContext, step: params.WriteBinaryParameters) -> None:
     """Write a file of any bytes."""
-    await write(stage, step.path, step.content_base64, step.mode)
+    await write(context, step.path, step.content_base64, step.mode)
 
 
-async def write(stage: Stage, path: str, content: bytes, mode: int) -> None:
+async def write(context: SetupContext, path: str, content: bytes, mode: int) -> None:
     """Write and read back."""
     path = f"{HOME}/{path[2:]}" if path.startswith("~/") else path
-    await stage.desktop.write_file(path, content, mode=mode)
-    held = await stage.desktop.read_file(path)
+    await context.desktop.write_file(path, content, mode=mode)
+    held = await context.desktop.read_file(path)
     if held != content:
         raise StepFailed(f"{path} does not read back as it was written")
 
 
-Performer = Callable[[Stage, Any], Awaitable[None]]
+Performer = Callable[[SetupContext, Any], Awaitable[None]]
 
 PERFORMERS: Mapping[str, Performer] = {
     "execute": execute,

@@ -13,40 +13,40 @@ from pathlib import Path
 
 from dart_envs import assets
 from dart_envs.setup import browser, params, windows
-from dart_envs.setup.perform import Performer, Stage, StepFailed, command_argv, write
+from dart_envs.setup.perform import Performer, SetupContext, StepFailed, command_argv, write
 
 
-async def download(stage: Stage, step: params.DownloadParameters) -> None:
+async def download(context: SetupContext, step: params.DownloadParameters) -> None:
     """Put files from the asset cache, fetched first where it has them not, into the desktop."""
     for file in step.files:
-        name = f"{stage.task_id or 'tasks'}/{assets.download_name(file.url, file.path)}"
-        path = await asyncio.to_thread(assets.fetch_asset, file.url, name, task_id=stage.task_id)
-        await write(stage, file.path, await asyncio.to_thread(path.read_bytes), 0o644)
+        name = f"{context.task_id or 'tasks'}/{assets.download_name(file.url, file.path)}"
+        path = await asyncio.to_thread(assets.fetch_asset, file.url, name, task_id=context.task_id)
+        await write(context, file.path, await asyncio.to_thread(path.read_bytes), 0o644)
 
 
-async def chrome_open_tabs(stage: Stage, step: params.OpenTabsParameters) -> None:
+async def chrome_open_tabs(context: SetupContext, step: params.OpenTabsParameters) -> None:
     """Open addresses in tabs."""
     try:
-        async with browser.reached(stage.desktop, stage.clock, step.timeout_s) as reached:
+        async with browser.reached(context.desktop, context.clock, step.timeout_s) as reached:
             await browser.open_tabs(reached, step.urls_to_open)
     except browser.BrowserError as error:
         raise StepFailed(str(error)) from error
 
 
-async def chrome_close_tabs(stage: Stage, step: params.CloseTabsParameters) -> None:
+async def chrome_close_tabs(context: SetupContext, step: params.CloseTabsParameters) -> None:
     """Close the tabs of addresses."""
     try:
-        async with browser.reached(stage.desktop, stage.clock, step.timeout_s) as reached:
-            await browser.close_tabs(reached, step.urls_to_close, stage.clock, step.timeout_s)
+        async with browser.reached(context.desktop, context.clock, step.timeout_s) as reached:
+            await browser.close_tabs(reached, step.urls_to_close, context.clock, step.timeout_s)
     except browser.BrowserError as error:
         raise StepFailed(str(error)) from error
 
 
-async def login(stage: Stage, step: params.LoginParameters) -> None:
+async def login(context: SetupContext, step: params.LoginParameters) -> None:
     """Log in to a site with an account from a file on this side."""
     path = Path(step.settings_file)
-    if not path.is_absolute() and stage.assets is not None:
-        path = stage.assets / path
+    if not path.is_absolute() and context.assets is not None:
+        path = context.assets / path
     try:
         account = json.loads(await asyncio.to_thread(path.read_text, encoding="utf-8"))
         email, password = str(account["email"]), str(account["password"])
@@ -55,21 +55,21 @@ async def login(stage: Stage, step: params.LoginParameters) -> None:
             f'{path} must hold {{"email": …, "password": …}} of an account: {type(error).__name__}: {error}'
         ) from error
     try:
-        async with browser.reached(stage.desktop, stage.clock, step.timeout_s) as reached:
+        async with browser.reached(context.desktop, context.clock, step.timeout_s) as reached:
             await browser.log_in_to_google_drive(reached, email, password)
     except browser.BrowserError as error:
         raise StepFailed(str(error)) from error
 
 
-async def update_browse_history(stage: Stage, step: params.HistoryParameters) -> None:
+async def update_browse_history(context: SetupContext, step: params.HistoryParameters) -> None:
     """Give the browser a history of these visits and no others, in a file of its own making or else of OSWorld's."""
-    base = await stage.desktop.read_file(browser.HISTORY)
+    base = await context.desktop.read_file(browser.HISTORY)
     if base is None:
         path = await asyncio.to_thread(
-            assets.fetch_asset, browser.BASE_HISTORY_URL, browser.BASE_HISTORY_NAME, task_id=stage.task_id
+            assets.fetch_asset, browser.BASE_HISTORY_URL, browser.BASE_HISTORY_NAME, task_id=context.task_id
         )
         base = await asyncio.to_thread(path.read_bytes)
-    said = await stage.desktop.exec(["date", "+%s.%N"])
+    said = await context.desktop.exec(["date", "+%s.%N"])
     try:
         now_s = float(said.stdout)
     except ValueError:
@@ -79,12 +79,12 @@ async def update_browse_history(stage: Stage, step: params.HistoryParameters) ->
         content = await asyncio.to_thread(browser.with_visits, base, visits)
     except browser.BrowserError as error:
         raise StepFailed(str(error)) from error
-    await write(stage, browser.HISTORY, content, 0o600)
+    await write(context, browser.HISTORY, content, 0o600)
 
 
-async def change_wallpaper(stage: Stage, step: params.WallpaperParameters) -> None:
+async def change_wallpaper(context: SetupContext, step: params.WallpaperParameters) -> None:
     """Show a picture of the desktop as its background."""
-    ask = getattr(stage.desktop, "guest", None)
+    ask = getattr(context.desktop, "guest", None)
     if ask is None:
         raise StepFailed("this desktop's own server cannot be asked; lease one from a farm")
     reply = await ask("POST", "/setup/change_wallpaper", json={"path": step.path})
@@ -94,23 +94,26 @@ async def change_wallpaper(stage: Stage, step: params.WallpaperParameters) -> No
         )
 
 
-async def execute_with_verification(stage: Stage, step: params.VerifiedParameters) -> None:
+async def execute_with_verification(context: SetupContext, step: params.VerifiedParameters) -> None:
     """Run a program and wait until the window is there and the command succeeds that prove it."""
-    argv = command_argv(step.command, shell=step.shell, resolution=stage.desktop.resolution)
-    reply = await stage.desktop.exec(argv, timeout_s=step.timeout_s)
+    argv = command_argv(step.command, shell=step.shell, resolution=context.desktop.resolution)
+    reply = await context.desktop.exec(argv, timeout_s=step.timeout_s)
     if reply.timed_out:
         raise StepFailed(f"{argv[0]} did not end within {step.timeout_s:g} s")
     wanted = step.verification
 
     async def proven() -> bool:
-        if wanted.window_exists is not None and await windows.find_window(stage.desktop, wanted.window_exists) is None:
+        if (
+            wanted.window_exists is not None
+            and await windows.find_window(context.desktop, wanted.window_exists) is None
+        ):
             return False
         if wanted.command_success is None:
             return True
-        tried = await stage.desktop.exec(["/bin/bash", "-c", wanted.command_success], timeout_s=step.timeout_s)
+        tried = await context.desktop.exec(["/bin/bash", "-c", wanted.command_success], timeout_s=step.timeout_s)
         return tried.returncode == 0 and not tried.timed_out
 
-    await stage.wait_until(proven, step.max_wait_time, f"what {argv[0]} should bring about was not there")
+    await context.wait_until(proven, step.max_wait_time, f"what {argv[0]} should bring about was not there")
 
 
 PERFORMERS: Mapping[str, Performer] = {

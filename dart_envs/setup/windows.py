@@ -59,7 +59,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class WindowFrame:
     """Where a window is, borders and title bar included; the last four are the borders' widths."""
 
     x: int
@@ -115,7 +115,7 @@ async def find_window(desktop: Desktop, name: str, *, strict: bool = False, by_c
     return choose(await list_windows(desktop), name, strict=strict, by_class=by_class)
 
 
-def parse_frame(text: str) -> Frame:
+def parse_frame(text: str) -> WindowFrame:
     """Frame of a window from what `xwininfo -id` and `xprop -id … _NET_FRAME_EXTENTS` print. Raises ValueError on
     other text.
     """
@@ -128,7 +128,7 @@ def parse_frame(text: str) -> Frame:
     x, y, w, h = values
     extents = re.search(r"=\s*(\d+), (\d+), (\d+), (\d+)", text)
     left, right, top, bottom = (int(extents[n]) for n in range(1, 5)) if extents else (0, 0, 0, 0)
-    return Frame(x - left, y - top, w + left + right, h + top + bottom, left, right, top, bottom)
+    return WindowFrame(x - left, y - top, w + left + right, h + top + bottom, left, right, top, bottom)
 
 
 async def work_area(desktop: Desktop) -> tuple[int, int, int, int]:
@@ -141,14 +141,14 @@ async def work_area(desktop: Desktop) -> tuple[int, int, int, int]:
     return left, top, left + width, top + height
 
 
-async def measure(desktop: Desktop, window: Window) -> Frame | None:
+async def measure(desktop: Desktop, window: Window) -> WindowFrame | None:
     """Where the window is now; None when it is gone."""
     return await _measured(desktop, [MEASURE_SCRIPT, "measure", window.window_id])
 
 
 async def move(
-    desktop: Desktop, window: Window, frame: Frame, x: int, y: int, size: tuple[int, int] | None = None
-) -> Frame | None:
+    desktop: Desktop, window: Window, frame: WindowFrame, x: int, y: int, size: tuple[int, int] | None = None
+) -> WindowFrame | None:
     """Put the frame's corner at (x, y) and measure again, after a short wait for it; `size` is without the frame."""
     width, height = size or (-1, -1)
     geometry = f"0,{x},{y},{width},{height}"
@@ -156,7 +156,7 @@ async def move(
     return await _measured(desktop, [MOVE_SCRIPT, "move", window.window_id, geometry, *corner])
 
 
-async def _measured(desktop: Desktop, script: list[str]) -> Frame | None:
+async def _measured(desktop: Desktop, script: list[str]) -> WindowFrame | None:
     reply = await desktop.exec(["/bin/sh", "-c", *script], timeout_s=20.0)
     try:
         return parse_frame(reply.stdout) if reply.returncode == 0 else None

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from dart_envs.tasks.loader import BUNDLED, load, load_data, load_file, shape_of, suite
 from dart_envs.tasks.model import Evaluator, SetupStep, Split, Task, parse_task
-from dart_envs.tasks.script import Move, Play, Target
+from dart_envs.tasks.script import ElementTarget, Move, ScriptAction
 from dart_envs.tasks.splits import split_of
 from dart_envs.tasks.suite import Draft, Family, Suite
 
 __all__ = [
     "BUNDLED",
     "Draft",
+    "ElementTarget",
     "Evaluator",
     "Family",
     "Move",
-    "Play",
+    "ScriptAction",
     "SetupStep",
     "Split",
     "Suite",
-    "Target",
     "Task",
     "load",
     "load_data",

@@ -23,7 +23,7 @@ from dart_envs.errors import EvaluatorError, TaskError
 from dart_envs.setup import NETWORK_STEPS, check_parameters, run_steps
 from dart_envs.setup.params import UploadFileParameters
 from dart_envs.tasks import requirements
-from dart_envs.tasks.script import TARGET_TIMEOUT_S, Move, Play, resolve
+from dart_envs.tasks.script import TARGET_TIMEOUT_S, Move, ScriptAction, resolve
 from dart_envs.types import Action, DecodedAction, Desktop, EndReason, Outcome
 from dart_server.wire import EARLIEST_CLOCK, LATEST_CLOCK, DesktopShape
 
@@ -237,7 +237,7 @@ class Task(Model):
         """
         return [play.action for play in await self.play(desktop, step=step)]
 
-    async def play(self, desktop: Desktop, *, script: str = "oracle", step: int = 0) -> Sequence[Play]:
+    async def play(self, desktop: Desktop, *, script: str = "oracle", step: int = 0) -> Sequence[ScriptAction]:
         """Like `oracle`, with the name and the box of each target; also plays the other `scripts`. Empty past the script's
         end.
         """

@@ -23,7 +23,7 @@ TARGET_POLL_S = 0.25
 WINDOW_ROLES = frozenset({"dialog", "alert", "frame", "window", "file chooser"})
 
 
-class Target(BaseModel):
+class ElementTarget(BaseModel):
     """An element of the accessibility tree.
 
     role, name, text: what it must have (each None matches all). window: name of the window it is in. nth: which of
@@ -58,8 +58,8 @@ class Move(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     do: ActionType | Literal["code"]
-    target: Target | None = None
-    to: Target | None = None
+    target: ElementTarget | None = None
+    to: ElementTarget | None = None
     text: str = ""
     keys: tuple[str, ...] = ()
     dy: int = 0
@@ -68,14 +68,14 @@ class Move(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
+class ScriptAction:
     """A resolved move. target: what it points at, None for keys and the like."""
 
     action: Action | DecodedAction
     target: A11yElement | None = None
 
 
-def find(elements: Sequence[A11yElement], target: Target) -> A11yElement:
+def find(elements: Sequence[A11yElement], target: ElementTarget) -> A11yElement:
     """The element that is meant. Raises LookupError when there is none."""
     window = ""
     fitting: list[A11yElement] = []
@@ -97,17 +97,17 @@ def find(elements: Sequence[A11yElement], target: Target) -> A11yElement:
         raise LookupError(f"no {target} on the screen") from None
 
 
-def point(element: A11yElement, target: Target) -> tuple[int, int]:
+def point(element: A11yElement, target: ElementTarget) -> tuple[int, int]:
     """Screen pixel that a target points at."""
     x = element.x + int(element.w * target.at[0]) + target.dx
     y = element.y + int(element.h * target.at[1]) + target.dy
     return x, y
 
 
-def to_action(move: Move, elements: Sequence[A11yElement]) -> Play:
+def to_action(move: Move, elements: Sequence[A11yElement]) -> ScriptAction:
     """Resolve one move. Raises LookupError when a target is not there."""
     if move.do == "code":
-        return Play(DecodedAction(code=move.text))
+        return ScriptAction(DecodedAction(code=move.text))
     element: A11yElement | None = None
     x = y = x2 = y2 = None
     if move.target is not None:
@@ -118,12 +118,12 @@ def to_action(move: Move, elements: Sequence[A11yElement]) -> Play:
     action = Action(
         move.do, x=x, y=y, x2=x2, y2=y2, dy=move.dy, text=move.text, keys=move.keys, duration_s=move.seconds
     )
-    return Play(action, element)
+    return ScriptAction(action, element)
 
 
 async def resolve(
     desktop: Desktop, moves: Sequence[Move], *, timeout_s: float = 0.0, clock: Clock = SYSTEM_CLOCK
-) -> list[Play]:
+) -> list[ScriptAction]:
     """Resolve moves on the screen as it is now, up to the first (but not the very first) whose time has not come.
 
     timeout_s: so long the target of the first is waited for. Raises LookupError when it is not on the screen then.
@@ -138,8 +138,8 @@ async def resolve(
             await clock.sleep(TARGET_POLL_S)
 
 
-async def _resolved(desktop: Desktop, moves: Sequence[Move]) -> list[Play]:
-    plays: list[Play] = []
+async def _resolved(desktop: Desktop, moves: Sequence[Move]) -> list[ScriptAction]:
+    plays: list[ScriptAction] = []
     elements: list[A11yElement] | None = None
     for index, move in enumerate(moves):
         if index and move.later:

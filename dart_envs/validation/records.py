@@ -1,6 +1,6 @@
 """The book of proofs: what was proved, kept line by line, and what it comes to.
 
-Role: `ProofBook` (a file of JSON lines, or memory) and its summary, as data and as a table. Rule: a line is written as its proof
+Role: `ValidationRecords` (a file of JSON lines, or memory) and its summary, as data and as a table. Rule: a line is written as its proof
 ends; what holds of the same definition on the same desktop is not proved again, everything else is; failed lines stay in the file and
 are counted. Non-goals: playing (`proof`).
 """
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from dart_envs.clock import SYSTEM_CLOCK, Clock
-from dart_envs.validation.suites import Job, Kind, Proof
+from dart_envs.validation.suites import Job, Kind, ValidationResult
 from dart_server.wire import DesktopShape
 
 PROOFS_FILE, RECORD_FILE = "proofs.jsonl", "record.json"
-_FIELDS = {field.name for field in fields(Proof)}
+_FIELDS = {field.name for field in fields(ValidationResult)}
 
 Key = tuple[str, Kind, int, str, str]
 """Task, kind, repeat, definition, shape."""
@@ -31,7 +31,7 @@ def shape_text(shape: DesktopShape) -> str:
     return f"{shape.image} {width}x{height}" + ("" if shape.font_size is None else f" font {shape.font_size}")
 
 
-class ProofBook:
+class ValidationRecords:
     """Proofs by key, the newest of each. `folder`: where they are kept, None: in memory only. Raises ValueError for a file with
     something else in it.
     """
@@ -66,11 +66,11 @@ class ProofBook:
             self._lines.append(read)
 
     @staticmethod
-    def _proof(line: dict[str, Any]) -> Proof:
+    def _proof(line: dict[str, Any]) -> ValidationResult:
         known = {name: value for name, value in line.items() if name in _FIELDS}
-        return Proof(**known | {"kind": Kind(known["kind"])})
+        return ValidationResult(**known | {"kind": Kind(known["kind"])})
 
-    def add(self, proof: Proof, shape: DesktopShape) -> None:
+    def add(self, proof: ValidationResult, shape: DesktopShape) -> None:
         """Write one down."""
         line = proof.as_dict() | {
             "shape": shape_text(shape),
@@ -82,8 +82,8 @@ class ProofBook:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
-    def _newest(self) -> dict[Key, Proof]:
-        newest: dict[Key, Proof] = {}
+    def _newest(self) -> dict[Key, ValidationResult]:
+        newest: dict[Key, ValidationResult] = {}
         for line in self._lines:
             proof = self._proof(line)
             newest[proof.task_id, proof.kind, proof.repeat, proof.definition, line["shape"]] = proof
@@ -131,12 +131,12 @@ def key_of(job: Job, shape: DesktopShape) -> Key:
     return job.task.id, job.kind, job.repeat, job.definition, shape_text(shape)
 
 
-def family_of(proof: Proof) -> str:
+def family_of(proof: ValidationResult) -> str:
     """`suite/family`."""
     return proof.task_id.rsplit("/", 1)[0]
 
 
-def repeats_same(proofs: Iterable[Proof]) -> bool | None:
+def repeats_same(proofs: Iterable[ValidationResult]) -> bool | None:
     """Whether every play that was repeated got the same verdict each time; None where nothing was repeated."""
     verdicts: dict[tuple[str, Kind], list[float | None]] = {}
     for proof in proofs:
@@ -145,11 +145,11 @@ def repeats_same(proofs: Iterable[Proof]) -> bool | None:
     return all(None not in rewards and len(set(rewards)) == 1 for rewards in repeated) if repeated else None
 
 
-def _counts(proofs: Sequence[Proof]) -> dict[str, int]:
+def _counts(proofs: Sequence[ValidationResult]) -> dict[str, int]:
     return {"proofs": len(proofs), "hold": sum(proof.holds for proof in proofs)}
 
 
-def rows_of(proofs: Sequence[Proof]) -> dict[str, dict[str, Any]]:
+def rows_of(proofs: Sequence[ValidationResult]) -> dict[str, dict[str, Any]]:
     """By family: tasks, proofs, those that hold, by kind those that fail, mean seconds of set-up and play."""
     rows: dict[str, dict[str, Any]] = {}
     for family in dict.fromkeys(family_of(proof) for proof in proofs):

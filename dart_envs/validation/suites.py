@@ -62,7 +62,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class ValidationResult:
     """One play of one task. `reward` is None where there is no verdict; then `cause` says why. `attempts`: how often it was
     played, more than once after faults of the farm. `definition`: see `Job`.
     """
@@ -117,7 +117,7 @@ def jobs_of(tasks: Iterable[Task], *, repeats: int = 1, scorer: str | None = Non
     return [Job(task, kind, repeat, scorer) for task in tasks for kind in kinds_of(task) for repeat in range(repeats)]
 
 
-async def prove(env: AsyncDesktopEnv, job: Job, *, clock: Clock = SYSTEM_CLOCK) -> Proof:
+async def prove(env: AsyncDesktopEnv, job: Job, *, clock: Clock = SYSTEM_CLOCK) -> ValidationResult:
     """Play once, and again after a fault of the farm. A failure of the task, the desktop or the evaluator does not raise: the proof
     says it.
 
@@ -130,7 +130,7 @@ async def prove(env: AsyncDesktopEnv, job: Job, *, clock: Clock = SYSTEM_CLOCK) 
     raise AssertionError("the last attempt returns")
 
 
-async def _prove_once(env: AsyncDesktopEnv, job: Job, clock: Clock) -> tuple[Proof, EndReason | None]:
+async def _prove_once(env: AsyncDesktopEnv, job: Job, clock: Clock) -> tuple[ValidationResult, EndReason | None]:
     task, kind = job.task, job.kind
     steps, reward, end, image_digest = 0, None, None, None
     started_s = ready_s = clock.monotonic()
@@ -149,7 +149,7 @@ async def _prove_once(env: AsyncDesktopEnv, job: Job, clock: Clock) -> tuple[Pro
         raise
     except DartEnvError as error:
         cause = f"{type(error).__name__}: {error}"
-    proof = Proof(
+    proof = ValidationResult(
         task_id=task.id,
         family=task.family,
         kind=kind,
@@ -173,15 +173,15 @@ def _cause(result: StepResult, kind: Kind) -> str | None:
     return None
 
 
-async def prove_all(
+async def validate_all(
     farm: FarmLike, jobs: Sequence[Job], *, shape: DesktopShape, parallel: int, clock: Clock = SYSTEM_CLOCK
-) -> AsyncIterator[Proof]:
+) -> AsyncIterator[ValidationResult]:
     """Do every job, on `parallel` desktops at a time; proofs come in the order they end. All jobs have one scorer."""
     (scorer,) = {job.scorer for job in jobs} or {None}
     todo: asyncio.Queue[Job] = asyncio.Queue()
     for job in jobs:
         todo.put_nowait(job)
-    done: asyncio.Queue[Proof | BaseException] = asyncio.Queue()
+    done: asyncio.Queue[ValidationResult | BaseException] = asyncio.Queue()
 
     async def work() -> None:
         try:

@@ -65,7 +65,7 @@ class DatabaseUnavailableError(ApiError):
         super().__init__(ErrorCode.DATABASE_UNAVAILABLE, detail, hint=hint)
 
 
-class ConfigError(Exception):
+class FarmConfigError(Exception):
     """The farm cannot start like this; the message names the cure. Exit code 2."""
 
 

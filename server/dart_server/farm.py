@@ -34,9 +34,9 @@ from dart_server.leases.claims import Claims
 from dart_server.leases.service import LeaseAccess, Leases
 from dart_server.observability.metrics import Gauges, Metrics
 from dart_server.pool.admission import Host
-from dart_server.pool.prepare import Preparer
+from dart_server.pool.prepare import DesktopPreparer
 from dart_server.pool.service import Pool
-from dart_server.providers.base import Freezes, Owned, Provider, ProviderError
+from dart_server.providers.base import Inventory, Provider, ProviderError, SupportsFreeze
 from dart_server.records import LeaseRecord, LiveDesktops, Slot, SnapshotRecord
 from dart_server.settings import FarmSettings
 from dart_server.setups.service import Setups
@@ -91,7 +91,7 @@ class Farm:
             live_desktops=self._live_desktops,
         )
         self.setups = Setups(self.snapshots, self.repository, clock)
-        self.preparer = Preparer(provider, self.snapshots, self.repository, settings, self.metrics, clock)
+        self.preparer = DesktopPreparer(provider, self.snapshots, self.repository, settings, self.metrics, clock)
         self.pool = Pool(provider, self.preparer, self.snapshots, self.repository, settings, self.metrics, clock, host)
         token_root = read_or_create_secret(settings.secret_path, "root").encode()
         self.leases = Leases(self.pool, self.setups, self.repository, self.metrics, clock, token_root)
@@ -117,7 +117,7 @@ class Farm:
         return self.pool.live_desktops()
 
     async def start(self) -> None:
-        """Migrate, start the provider, take over what was left, begin to tick. Raises `ProviderError`, `ConfigError`."""
+        """Migrate, start the provider, take over what was left, begin to tick. Raises `ProviderError`, `FarmConfigError`."""
         await self.database.start()
         self.database.on_recovered = self._on_database_recovered
         await self.keys.add("admin", Scope.ADMIN, read_or_create_secret(self.settings.key_path, "dart"))
@@ -171,11 +171,11 @@ class Farm:
         if removed:
             log.warning("removed what an earlier farm left: %s", ", ".join(removed))
 
-    async def _runs(self, slot: Slot, owned: Owned) -> bool:
+    async def _runs(self, slot: Slot, owned: Inventory) -> bool:
         """Whether a leased desktop of an earlier life is there; one that the lease had moved to may still have been frozen."""
         if slot.desktop_id not in owned.desktops:
             return False
-        if self.provider.capabilities.freeze and isinstance(self.provider, Freezes):
+        if self.provider.capabilities.freeze and isinstance(self.provider, SupportsFreeze):
             try:
                 await self.provider.thaw(slot.desktop_id)
             except ProviderError as error:
@@ -183,7 +183,7 @@ class Farm:
                 return False
         return True
 
-    def _adopt(self, lease: LeaseRecord, slot: Slot, owned: Owned, *, runs: bool) -> None:
+    def _adopt(self, lease: LeaseRecord, slot: Slot, owned: Inventory, *, runs: bool) -> None:
         """A lease goes on with its desktop; one whose reset was under way, or that does not run, is to be reset first."""
         cause = "interrupted" if slot.state is DesktopState.RESETTING else None if runs else "killed_from_outside"
         slot.busy, slot.exists = False, slot.desktop_id in owned.desktops

@@ -16,7 +16,7 @@ from dart_server import wire
 from dart_server.clock import Clock, SystemClock, utc
 from dart_server.database.repository import Repository
 from dart_server.database.write_queue import Database
-from dart_server.errors import ApiError, ConfigError
+from dart_server.errors import ApiError, FarmConfigError
 from dart_server.ids import hash_secret, new_id, new_secret
 from dart_server.records import KeyRecord
 from dart_server.wire import ErrorCode
@@ -241,18 +241,18 @@ async def create_key(database_url: str, name: str, scope: Scope) -> str:
 
 
 def read_or_create_secret(path: Path, prefix: str) -> str:
-    """The secret in a private file, made at the first call. Raises `ConfigError` when others can read it."""
+    """The secret in a private file, made at the first call. Raises `FarmConfigError` when others can read it."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         status = path.stat()
         if status.st_mode & 0o077 or status.st_uid != os.getuid():
-            raise ConfigError(
+            raise FarmConfigError(
                 f"{path} can be read by others; delete it, and a new one is made at the next start."
             ) from None
         text = path.read_text().strip()
         if not text:
-            raise ConfigError(f"{path} is empty; delete it, and a new one is made at the next start.") from None
+            raise FarmConfigError(f"{path} is empty; delete it, and a new one is made at the next start.") from None
         return text
     secret = new_secret(prefix)
     with os.fdopen(descriptor, "w") as file:

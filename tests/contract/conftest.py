@@ -28,7 +28,7 @@ from provider_cases import (
 )
 
 from dart_server.hostd.layout import Layout
-from dart_server.providers.base import Owned
+from dart_server.providers.base import Inventory
 from dart_server.providers.docker.provider import DockerProvider
 from dart_server.providers.libvirt.provider import LibvirtProvider
 from dart_server.providers.runc.provider import RuncProvider
@@ -150,7 +150,7 @@ async def docker_case(tmp_path: Path) -> AsyncIterator[Case]:
         await provider.reap(set())
         left = await provider.owned()
         await provider.aclose()
-        assert left == Owned()
+        assert left == Inventory()
 
 
 @pytest.fixture(scope="session")
@@ -181,7 +181,7 @@ async def libvirt_case(booted_machine: Path) -> AsyncIterator[Case]:
         await provider.reap(set())
         left = await provider.owned()
         await provider.aclose()
-        assert left == Owned()
+        assert left == Inventory()
         assert machine_left_over(provider, runtime) == []
         shutil.rmtree(runtime)
 

@@ -15,11 +15,11 @@ from dart_server.providers.base import (
     CapabilityMissing,
     DesktopGone,
     DesktopSpec,
-    Freezes,
     HealthCause,
     HostFault,
     ImageMissing,
     SnapshotBroken,
+    SupportsFreeze,
 )
 
 
@@ -258,7 +258,7 @@ async def test_reap_removes_all_but_what_is_kept(case: Case) -> None:
 async def test_a_frozen_desktop_stands_still_and_goes_on_where_it_was(case: Case) -> None:
     needs(case, "freeze")
     provider = case.provider
-    assert isinstance(provider, Freezes)
+    assert isinstance(provider, SupportsFreeze)
     await provider.create("d1", SPEC)
     await case.put("d1", "kept")
     header, before = await case.step("d1", {"type": "move", "x": 31, "y": 47})
@@ -287,7 +287,7 @@ async def test_a_frozen_desktop_stands_still_and_goes_on_where_it_was(case: Case
 async def test_frozen_desktops_are_replaced_and_removed_as_others_are(case: Case) -> None:
     needs(case, "freeze")
     provider = case.provider
-    assert isinstance(provider, Freezes)
+    assert isinstance(provider, SupportsFreeze)
     await provider.create("d1", SPEC)
     if provider.capabilities.memory_snapshot:
         await provider.snapshot("d1", "s1")
@@ -313,7 +313,7 @@ async def test_frozen_desktops_are_replaced_and_removed_as_others_are(case: Case
 
 async def test_a_desktop_that_is_killed_while_it_is_frozen_is_dead(case: Case) -> None:
     needs(case, "freeze")
-    assert isinstance(case.provider, Freezes)
+    assert isinstance(case.provider, SupportsFreeze)
     await case.ready("d1")
     await case.provider.freeze("d1")
     await case.kill("d1")

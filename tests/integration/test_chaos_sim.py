@@ -33,7 +33,7 @@ BROKEN = {
         "last word",
     ),
     "used desktops are handed on as they are": (
-        "from dart_server.pool.slot_lifecycle import Making\n"
+        "from dart_server.pool.slot_lifecycle import SlotLifecycle\n"
         "make = Making.make\n"
         "async def lazy(self, slot, want):\n"
         "    if slot.exists and slot.guest is not None:\n"
@@ -41,7 +41,7 @@ BROKEN = {
         "        return\n"
         "    await make(self, slot, want)\n"
         "Making.make = lazy\n"
-        "from dart_server.pool.prepare import Preparer\n"
+        "from dart_server.pool.prepare import DesktopPreparer\n"
         "async def hang_up(self, slot):\n"
         "    pass\n"
         "Preparer.hang_up = hang_up\n",

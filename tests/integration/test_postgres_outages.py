@@ -16,7 +16,7 @@ from dart_server.database import transactions, write_queue
 from dart_server.database.models import EventRow
 from dart_server.database.repository import NewEvent, Repository
 from dart_server.database.write_queue import Database
-from dart_server.errors import ConfigError, DatabaseUnavailableError
+from dart_server.errors import DatabaseUnavailableError, FarmConfigError
 
 pytestmark = pytest.mark.postgres
 LIMIT_S = 120.0
@@ -129,7 +129,7 @@ async def test_a_frozen_server_refuses_readers_and_keeps_writers(cluster: Cluste
 async def test_a_database_is_one_farms_alone(url: str, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "START_S", 0.5)
     second = Database(url, exclusive=True)
-    with pytest.raises(ConfigError, match="another farm"):
+    with pytest.raises(FarmConfigError, match="another farm"):
         await second.start()
     await second.aclose()
     beside = Database(url)

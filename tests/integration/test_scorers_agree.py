@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from osworld_cases import GENERATORS, Case, generated, profiles
 
-from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.getters.chrome import READERS, read_profile
 from dart_envs.evaluators.metrics import OSWORLD
 from dart_envs.scorer import paths
@@ -46,7 +46,7 @@ def own(case: Case) -> float:
     func, result, rules = case
     try:
         return OSWORLD[func](result, rules, {})
-    except Spoiled:
+    except InvalidArtifact:
         return 0.0
 
 
@@ -79,7 +79,7 @@ def compare_getter(worker: Worker, kind: str, count: int, seed: int) -> None:
         answer = worker.ask({"op": "getter", "type": kind, "content": encoded}, timeout_s=20.0)
         try:
             held = {"value": read_profile(kind, content)}
-        except Spoiled:
+        except InvalidArtifact:
             assert "raised" in answer, (kind, content, answer)
         else:
             assert held == answer, (kind, content)

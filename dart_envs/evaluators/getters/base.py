@@ -1,4 +1,4 @@
-"""What getters share. Role: the probe, reading a file, checked parameters. Rule: a getter only reads; `Spoiled` is for what the policy left
+"""What getters share. Role: the probe, reading a file, checked parameters. Rule: a getter only reads; `InvalidArtifact` is for what the policy left
 missing or broken, `EvaluatorError` for a config that cannot be read. Non-goals: any one getter."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 from dart_envs.clock import Clock
 from dart_envs.errors import EvaluatorError, GuestError
-from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.setup.perform import command_argv
 from dart_envs.types import Desktop
 
@@ -42,19 +42,19 @@ async def read_guest_file(probe: Probe, path: str) -> GuestFile:
     stat = await probe.desktop.exec(["stat", "-L", "-c", "%s %F", path], timeout_s=10.0, user="root")
     size, _, kind = stat.stdout.strip().partition(" ")
     if stat.returncode != 0:
-        raise Spoiled(f"{path} does not exist")
+        raise InvalidArtifact(f"{path} does not exist")
     if kind not in ("regular file", "regular empty file"):
-        raise Spoiled(f"{path} is a {kind}, not a file")
+        raise InvalidArtifact(f"{path} is a {kind}, not a file")
     if int(size) > MAX_FILE_BYTES:
-        raise Spoiled(f"{path} has {size} bytes, more than any answer needs")
+        raise InvalidArtifact(f"{path} has {size} bytes, more than any answer needs")
     try:
         content = await probe.desktop.read_file(path)
     except GuestError as error:
         if error.code in ("not_found", "not_regular_file"):
-            raise Spoiled(f"{path} cannot be read: {error}") from error
+            raise InvalidArtifact(f"{path} cannot be read: {error}") from error
         raise
     if content is None:
-        raise Spoiled(f"{path} does not exist")
+        raise InvalidArtifact(f"{path} does not exist")
     return GuestFile(path, content)
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dart_envs.evaluators.artifacts import Spoiled
+from dart_envs.evaluators.artifacts import InvalidArtifact
 from dart_envs.evaluators.getters.base import Config, Getter, Probe, read_guest_file
 
 PROFILE = "/home/user/.config/google-chrome/Default"
@@ -62,7 +62,7 @@ def read_profile(kind: str, content: bytes | None) -> Any:
         try:
             return json.loads(content).get("roots", {})
         except (ValueError, AttributeError) as error:
-            raise Spoiled(f"the bookmarks cannot be read: {error}") from error
+            raise InvalidArtifact(f"the bookmarks cannot be read: {error}") from error
     read, otherwise = READERS[kind]
     if content is None:
         return otherwise
@@ -76,7 +76,7 @@ def _getter(kind: str, file: str) -> Getter:
     async def getter(probe: Probe, config: Config) -> Any:
         try:
             content = (await read_guest_file(probe, f"{PROFILE}/{file}")).content
-        except Spoiled:
+        except InvalidArtifact:
             content = None
         return read_profile(kind, content)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dart_envs.errors import EvaluatorError
-from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.getters.base import Config, Getter, Probe, read_guest_file, text_of
 from dart_envs.setup import windows
 from dart_envs.setup.perform import CAPTURE_ROOT, POLL_S, command_argv
@@ -72,7 +72,7 @@ async def desktop_time(probe: Probe, config: Config) -> str:
     argv = ["date", f"+{text_of(config, 'format')}"]
     reply = await probe.desktop.exec(argv, timeout_s=COMMAND_TIMEOUT_S)
     if reply.returncode != 0:
-        raise Spoiled(f"the desktop does not tell its time: {reply.stderr.strip()[:200]}")
+        raise InvalidArtifact(f"the desktop does not tell its time: {reply.stderr.strip()[:200]}")
     return reply.stdout.removesuffix("\n")
 
 
@@ -89,7 +89,7 @@ async def list_directory(probe: Probe, config: Config) -> list[str]:
     argv = ["find", path, "-mindepth", "1", "(", "-type", "d", "-printf", "%P/\\0", "-o", "-printf", "%P\\0", ")"]
     reply = await probe.desktop.exec(argv, timeout_s=COMMAND_TIMEOUT_S, user="root")
     if reply.returncode != 0:
-        raise Spoiled(f"{path} cannot be listed: {reply.stderr.strip()[:200]}")
+        raise InvalidArtifact(f"{path} cannot be listed: {reply.stderr.strip()[:200]}")
     return sorted(name for name in reply.stdout.split("\0") if name)
 
 
@@ -158,7 +158,7 @@ async def vm_window_size(probe: Probe, config: Config) -> dict[str, int]:
     window = await windows.find_window(probe.desktop, name, by_class=True)
     frame = None if window is None else await windows.measure(probe.desktop, window)
     if frame is None:
-        raise Spoiled(f"there is no window of {name}")
+        raise InvalidArtifact(f"there is no window of {name}")
     return {"width": frame.w - frame.left - frame.right, "height": frame.h - frame.top - frame.bottom}
 
 

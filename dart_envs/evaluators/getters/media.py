@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dart_envs.evaluators.artifacts import Spoiled
+from dart_envs.evaluators.artifacts import InvalidArtifact
 from dart_envs.evaluators.getters.base import Config, Getter, Probe
 
 ADDRESS = "http://127.0.0.1:8080/requests/status.json"
@@ -30,7 +30,7 @@ async def vlc_state(probe: Probe, config: Config) -> Any:
         meta = said.get("information", {}).get("category", {}).get("meta", {})
         return said | {"file": meta.get("filename", "")}
     except (json.JSONDecodeError, AttributeError, TypeError) as error:
-        raise Spoiled(f"VLC does not answer (curl ended with {reply.returncode})") from error
+        raise InvalidArtifact(f"VLC does not answer (curl ended with {reply.returncode})") from error
 
 
 GETTERS: Mapping[str, Getter] = {"vlc_state": vlc_state}

@@ -1,7 +1,7 @@
 """Getters of a desktop's system state: trees of files with their contents, the trash, processes, settings.
 
 Role: one coroutine per getter, and `GETTERS` of this module; all are ours. Rule: contents are told by their sha256, so that
-nothing large leaves the desktop; what is larger than any answer needs is `Spoiled`. Non-goals: comparing.
+nothing large leaves the desktop; what is larger than any answer needs is `InvalidArtifact`. Non-goals: comparing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from dart_envs.errors import EvaluatorError
-from dart_envs.evaluators.artifacts import Spoiled
+from dart_envs.evaluators.artifacts import InvalidArtifact
 from dart_envs.evaluators.getters.base import Config, Getter, Probe, text_of
 
 TIMEOUT_S = 60.0
@@ -34,13 +34,13 @@ async def file_tree(probe: Probe, config: Config) -> dict[str, Facts]:
     argv = ["find", path, "-mindepth", "1", "-printf", r"%y\t%m\t%l\t%P\0"]
     listed = await probe.desktop.exec(argv, timeout_s=TIMEOUT_S, user="root")
     if listed.returncode != 0:
-        raise Spoiled(f"{path} cannot be listed: {listed.stderr.strip()[:200]}")
+        raise InvalidArtifact(f"{path} cannot be listed: {listed.stderr.strip()[:200]}")
     entries: dict[str, Facts] = {}
     for line in filter(None, listed.stdout.split("\0")):
         kind, mode, target, name = line.split("\t", 3)
         entries[name] = {"kind": KINDS.get(kind, "other"), "mode": mode} | ({"target": target} if kind == "l" else {})
     if len(entries) > MAX_ENTRIES:
-        raise Spoiled(f"{path} has {len(entries)} entries, more than any answer needs")
+        raise InvalidArtifact(f"{path} has {len(entries)} entries, more than any answer needs")
     sums = await probe.desktop.exec(["/bin/sh", "-c", SUMS_SCRIPT, "sums", path], timeout_s=TIMEOUT_S, user="root")
     for line in filter(None, sums.stdout.split("\0")):
         digest, _, name = line.partition("  ")
@@ -77,7 +77,7 @@ async def xfconf(probe: Probe, config: Config) -> str:
     argv = ["xfconf-query", "-c", text_of(config, "channel"), "-p", text_of(config, "property")]
     reply = await probe.desktop.exec(argv, timeout_s=TIMEOUT_S)
     if reply.returncode != 0:
-        raise Spoiled(f"{argv[2]}{argv[4]} is not set: {reply.stderr.strip()[:200]}")
+        raise InvalidArtifact(f"{argv[2]}{argv[4]} is not set: {reply.stderr.strip()[:200]}")
     return reply.stdout.removesuffix("\n")
 
 

@@ -1,7 +1,7 @@
 """Getters of what was done in the browser: the log of the suite `web`, and the browser's bookmarks.
 
 Role: one coroutine per getter, and `GETTERS` of this module; all names are ours. Rule: the set-up saw the log
-made, so that whoever took it away or damaged it was the policy: `Spoiled`, like everything else that is missing. Non-goals: comparing.
+made, so that whoever took it away or damaged it was the policy: `InvalidArtifact`, like everything else that is missing. Non-goals: comparing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dart_envs.evaluators.artifacts import Spoiled
+from dart_envs.evaluators.artifacts import InvalidArtifact
 from dart_envs.evaluators.getters.base import Config, Getter, Probe, read_guest_file, text_of
 
 BOOKMARKS = "/home/user/.config/google-chrome/Default/Bookmarks"
@@ -26,11 +26,11 @@ async def web_log(probe: Probe, config: Config) -> Any:
     path = text_of(config, "path")
     reply = await probe.desktop.exec(["cat", path], timeout_s=20.0, user="root")
     if reply.returncode != 0:
-        raise Spoiled(f"the log of the site is gone: {reply.stderr.strip()[:200]}")
+        raise InvalidArtifact(f"the log of the site is gone: {reply.stderr.strip()[:200]}")
     try:
         doings = [json.loads(line) for line in reply.stdout.splitlines()]
     except json.JSONDecodeError as error:
-        raise Spoiled(f"the log of the site is damaged: {error}") from error
+        raise InvalidArtifact(f"the log of the site is damaged: {error}") from error
     name = config.get("name")
     wanted = [doing for doing in doings if name is None or doing["name"] == name]
     if config.get("last"):
@@ -48,7 +48,7 @@ def _described(node: Mapping[str, Any]) -> bytes:
 
 def _walk(node: Mapping[str, Any], depth: int = 0) -> Iterator[Mapping[str, Any]]:
     if depth > MAX_DEPTH:
-        raise Spoiled("bookmark folders are nested too deep")
+        raise InvalidArtifact("bookmark folders are nested too deep")
     yield node
     for child in node.get("children", ()):
         yield from _walk(child, depth + 1)
@@ -64,10 +64,10 @@ async def chromium_bookmarks(probe: Probe, config: Config) -> list[list[str]]:
         nodes = [node for root in ROOTS for node in _walk(held["roots"][root])]
         digest = hashlib.md5(b"".join(map(_described, nodes)), usedforsecurity=False).hexdigest()
         if held.get("checksum") != digest:
-            raise Spoiled("the bookmarks are not as the browser saved them")
+            raise InvalidArtifact("the bookmarks are not as the browser saved them")
         return [[str(node["name"]), str(node["url"])] for node in nodes if node["type"] == "url"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Spoiled(f"the bookmarks cannot be read: {error}") from error
+        raise InvalidArtifact(f"the bookmarks cannot be read: {error}") from error
 
 
 GETTERS: Mapping[str, Getter] = {"web_log": web_log, "chromium_bookmarks": chromium_bookmarks}

@@ -1,6 +1,6 @@
 """What metrics share. Role: kinds of results, and how a verdict is written.
 
-Rule: pure; a result of the wrong kind raises `Spoiled` (the policy's doing) or TypeError/ValueError/KeyError (a wrong rule, which
+Rule: pure; a result of the wrong kind raises `InvalidArtifact` (the policy's doing) or TypeError/ValueError/KeyError (a wrong rule, which
 becomes an `EvaluatorError`). Non-goals: any one metric.
 """
 
@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 
 Options = Mapping[str, Any]
 Metric = Callable[[Any, Any, Options], float]
@@ -34,7 +34,7 @@ def as_json(result: Any) -> Any:
     try:
         return json.loads(as_text(result))
     except json.JSONDecodeError as error:
-        raise Spoiled(f"not JSON: {error}") from error
+        raise InvalidArtifact(f"not JSON: {error}") from error
 
 
 def verdict(good: bool) -> float:

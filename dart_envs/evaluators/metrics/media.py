@@ -1,7 +1,7 @@
 """Metrics of pictures and playlists.
 
 Role: one function per metric, and `METRICS` of this module; all are ours. Rule: pictures are compared pixel by pixel within a
-tolerance; what cannot be decoded within limits is `Spoiled`. Non-goals: drawing (`dart_envs.evaluators.pictures`).
+tolerance; what cannot be decoded within limits is `InvalidArtifact`. Non-goals: drawing (`dart_envs.evaluators.pictures`).
 """
 
 from __future__ import annotations

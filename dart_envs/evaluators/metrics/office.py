@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.metrics.base import Metric, Options, verdict
 from dart_envs.evaluators.opendocument import Cell, OpenDocument, Paragraph, Sheet, Slide
 
@@ -82,7 +82,7 @@ def check_spreadsheet(result: Any, rules: Mapping[str, Any], options: Options) -
         return 0.0
     fitting = [sheet for sheet in sheets if rules.get("sheet") in (None, sheet.name)]
     if not fitting:
-        raise Spoiled(f"there is no sheet {rules.get('sheet')!r}")
+        raise InvalidArtifact(f"there is no sheet {rules.get('sheet')!r}")
     return verdict(_sheet_fits(document, fitting[0], rules))
 
 

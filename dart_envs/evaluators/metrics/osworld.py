@@ -2,7 +2,7 @@
 
 Role: `OSWORLD`, which judges OSWorld's task files in place of the official scorer; those whose name has no other reading of ours are
 in `METRICS` too. Rule: each is equal to the official one of its name, quirks included, which `tests/integration/test_scorers_agree.py`
-proves on generated cases; a result that the official one cannot read raises `Spoiled`. Non-goals: being kinder than OSWorld.
+proves on generated cases; a result that the official one cannot read raises `InvalidArtifact`. Non-goals: being kinder than OSWorld.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree
 
-from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.getters import chrome
 from dart_envs.evaluators.metrics.base import Metric, Options, verdict
 
@@ -26,7 +26,7 @@ Rules = Mapping[str, Any]
 def file_text(result: Any) -> str:
     """A file's text with plain line ends. Raises Spoiled where it is missing or no text."""
     if not isinstance(result, GuestFile):
-        raise Spoiled("there is no file")
+        raise InvalidArtifact("there is no file")
     return io.TextIOWrapper(io.BytesIO(result.text.encode()), encoding="utf-8").read()
 
 
@@ -40,7 +40,7 @@ def match_in_list(result: Any, rules: Rules, options: Options) -> float:
     try:
         return verdict(result in rules["expected"])
     except TypeError as error:
-        raise Spoiled(f"{type(result).__name__} is not what can be looked for") from error
+        raise InvalidArtifact(f"{type(result).__name__} is not what can be looked for") from error
 
 
 def is_in_list(result: Any, rules: Rules, options: Options) -> float:
@@ -48,13 +48,13 @@ def is_in_list(result: Any, rules: Rules, options: Options) -> float:
     try:
         return verdict(rules["expected"] in result)
     except TypeError as error:
-        raise Spoiled(f"nothing can be looked for in {type(result).__name__}") from error
+        raise InvalidArtifact(f"nothing can be looked for in {type(result).__name__}") from error
 
 
 def check_include_exclude(result: Any, rules: Rules, options: Options) -> float:
     """{include, exclude}: the text has every one of the first and none of the second."""
     if not isinstance(result, str):
-        raise Spoiled("there is no text")
+        raise InvalidArtifact("there is no text")
     included, excluded = rules.get("include", ()), rules.get("exclude", ())
     return verdict(all(part in result for part in included) and not any(part in result for part in excluded))
 
@@ -92,7 +92,7 @@ def compare_config(result: Any, rules: Rules, options: Options) -> float:
 def is_extension_installed(result: Any, rules: Rules, options: Options) -> float:
     """{type: contain or not_contain, expected}: a part of the text, or none."""
     if not isinstance(result, str):
-        raise Spoiled("there is no text")
+        raise InvalidArtifact("there is no text")
     wanted = {"contain": True, "not_contain": False}[rules["type"]]
     return verdict((rules["expected"] in result) is wanted)
 
@@ -102,11 +102,11 @@ def check_json_settings(result: Any, rules: Rules, options: Options) -> float:
     try:
         data = json.loads(file_text(result))
     except ValueError as error:
-        raise Spoiled(f"not JSON: {error}") from error
+        raise InvalidArtifact(f"not JSON: {error}") from error
     try:
         return verdict(all(key in data and data[key] == value for key, value in rules["expected"].items()))
     except TypeError as error:
-        raise Spoiled("no JSON object") from error
+        raise InvalidArtifact("no JSON object") from error
 
 
 def check_json_keybindings(result: Any, rules: Rules, options: Options) -> float:
@@ -129,14 +129,14 @@ def check_config_status(result: Any, rules: Rules, options: Options) -> float:
             continue
         words = line.strip().lstrip("(").rstrip(")\n").split()
         if not words:
-            raise Spoiled("a line of the settings holds nothing that can be read")
+            raise InvalidArtifact("a line of the settings holds nothing that can be read")
         key = rules["key"]
         if isinstance(key, str):
             if words[0] == key and words[-1] == rules["value"]:
                 return 1.0
         elif len(key) == 2 and words[0] == key[0]:
             if len(words) < 2:
-                raise Spoiled(f"the setting {key[0]} has no value")
+                raise InvalidArtifact(f"the setting {key[0]} has no value")
             if words[1] == key[1] and words[-1] == rules["value"]:
                 return 1.0
     return 0.0
@@ -145,7 +145,7 @@ def check_config_status(result: Any, rules: Rules, options: Options) -> float:
 def vlc_setting(result: Any, name: str, default: str) -> str:
     """The value of the last line of vlcrc that has `name`, in a comment or not; OSWorld reads no further either."""
     if not isinstance(result, GuestFile):
-        raise Spoiled("there is no vlcrc")
+        raise InvalidArtifact("there is no vlcrc")
     held = default
     for line in result.text.split("\n"):
         if name in line:
@@ -197,35 +197,35 @@ def check_play_and_exit(result: Any, rules: Rules, options: Options) -> float:
             try:
                 held = int(value.strip())
             except ValueError as error:
-                raise Spoiled(f"play-and-exit is {value.strip()!r}") from error
+                raise InvalidArtifact(f"play-and-exit is {value.strip()!r}") from error
     return verdict(held == int(rules["expected_play_and_exit"]))
 
 
 def is_utc_0(result: Any, expected: Any, options: Options) -> float:
     """The fourth line of what timedatectl prints ends with an offset of nothing."""
     if not isinstance(result, str):
-        raise Spoiled("there is no text")
+        raise InvalidArtifact("there is no text")
     lines = result.split("\n")
     if len(lines) < 4:
-        raise Spoiled("timedatectl did not say which time zone it is")
+        raise InvalidArtifact("timedatectl did not say which time zone it is")
     return verdict(lines[3].endswith("+0000)"))
 
 
 def check_gnome_favorite_apps(result: Any, rules: Rules, options: Options) -> float:
     """{expected: [...]}: the names in a list as gsettings prints it; read as a literal, never run."""
     if not isinstance(result, str):
-        raise Spoiled("there is no text")
+        raise InvalidArtifact("there is no text")
     try:
         names = ast.literal_eval(result.strip())
         return verdict(len(names) == len(rules["expected"]) and set(names) == set(rules["expected"]))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise Spoiled(f"not a list of names: {type(error).__name__}") from error
+        raise InvalidArtifact(f"not a list of names: {type(error).__name__}") from error
 
 
 def is_vlc_recordings_folder(result: Any, rules: Rules, options: Options) -> float:
     """{recording_file_path}: the first input-record-path of vlcrc that is not in a comment."""
     if not isinstance(result, GuestFile):
-        raise Spoiled("there is no vlcrc")
+        raise InvalidArtifact("there is no vlcrc")
     for line in result.text.split("\n"):
         if not line.startswith("#") and "input-record-path" in line:
             return verdict(line.split("=")[-1].strip() == rules["recording_file_path"])
@@ -238,7 +238,7 @@ def check_font_size(result: Any, rules: Rules, options: Options) -> float:
         held = result["default_font_size"]
         return verdict(held == rules["value"] if rules["type"] == "value" else rules["min"] < held < rules["max"])
     except (KeyError, TypeError, IndexError) as error:
-        raise Spoiled(f"the font size cannot be read: {type(error).__name__}") from error
+        raise InvalidArtifact(f"the font size cannot be read: {type(error).__name__}") from error
 
 
 def is_expected_bookmarks(result: Any, rules: Rules, options: Options) -> float:
@@ -259,7 +259,7 @@ def is_expected_bookmarks(result: Any, rules: Rules, options: Options) -> float:
             return 0.0
         held = {one["url"] for one in liked["children"] if one["type"] == "url"}
     except (KeyError, TypeError) as error:
-        raise Spoiled(f"the bookmarks cannot be read: {type(error).__name__}") from error
+        raise InvalidArtifact(f"the bookmarks cannot be read: {type(error).__name__}") from error
     choices = [[url] if isinstance(url, str) else url for url in rules["urls"]]
     return verdict(any(set(chosen) == held for chosen in itertools.product(*choices)))
 
@@ -271,7 +271,7 @@ SAVING = "/org.openoffice.Office.Common/Save/Document"
 def check_auto_saving_time(result: Any, rules: Rules, options: Options) -> float:
     """{minutes}: LibreOffice's interval of automatic saving in registrymodifications.xcu; 0 where it was never set."""
     if not isinstance(result, GuestFile):
-        raise Spoiled("there is no file")
+        raise InvalidArtifact("there is no file")
     try:
         root = ElementTree.fromstring(result.content)
     except ElementTree.ParseError:
@@ -283,7 +283,7 @@ def check_auto_saving_time(result: Any, rules: Rules, options: Options) -> float
                 if setting.get(f"{REGISTRY}name") == "AutoSaveTimeIntervall":
                     value = setting.find(".//value")
                     if value is None:
-                        raise Spoiled("the interval has no value")
+                        raise InvalidArtifact("the interval has no value")
                     held = value.text
                     break
     if held is None:
@@ -291,7 +291,7 @@ def check_auto_saving_time(result: Any, rules: Rules, options: Options) -> float
     try:
         return verdict(int(held) == rules["minutes"])
     except ValueError as error:
-        raise Spoiled(f"the interval is {held!r}") from error
+        raise InvalidArtifact(f"the interval is {held!r}") from error
 
 
 METRICS: Mapping[str, Metric] = {

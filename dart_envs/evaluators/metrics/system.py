@@ -1,7 +1,7 @@
 """Metrics of a desktop's system state: trees of files, archives, settings files.
 
 Role: one function per metric, and `METRICS` of this module; all are ours. Rule: archives are unpacked in memory, within limits; a
-broken or oversized one is `Spoiled`. Non-goals: reading desktops.
+broken or oversized one is `InvalidArtifact`. Non-goals: reading desktops.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.metrics.base import Metric, Options, as_text, verdict
 
 MAX_MEMBERS = 2000
@@ -41,18 +41,18 @@ def _members(content: bytes, form: str) -> Iterator[tuple[str, str]]:
     read = {"zip": _zip_files, "tar.gz": _tar_files, "tar.xz": _tar_files}[form]
     starts = {"zip": b"PK", "tar.gz": b"\x1f\x8b", "tar.xz": b"\xfd7zXZ"}[form]
     if not content.startswith(starts):
-        raise Spoiled(f"not a {form} archive")
+        raise InvalidArtifact(f"not a {form} archive")
     room = MAX_UNPACKED_BYTES
     try:
         for count, (name, size, opened) in enumerate(read(content)):
             room -= size
             if room < 0 or count >= MAX_MEMBERS:
-                raise Spoiled("the archive holds more than any answer needs")
+                raise InvalidArtifact("the archive holds more than any answer needs")
             yield name.removeprefix("./"), hashlib.sha256(opened.read(size + 1)).hexdigest()
     except (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError) as error:
-        raise Spoiled(f"a broken {form} archive: {error}") from error
+        raise InvalidArtifact(f"a broken {form} archive: {error}") from error
     except (NotImplementedError, RuntimeError) as error:
-        raise Spoiled(f"an archive that needs a password or an unknown method: {error}") from error
+        raise InvalidArtifact(f"an archive that needs a password or an unknown method: {error}") from error
 
 
 def _zip_files(content: bytes) -> Iterator[tuple[str, int, Any]]:

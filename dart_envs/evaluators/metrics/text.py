@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.metrics.base import Metric, Options, as_json, as_text, verdict
 
 
@@ -106,7 +106,7 @@ def check_json_settings(result: Any, rules: Mapping[str, Any], options: Options)
     """{expected: {...}}: the JSON object holds each of these keys with this value."""
     data = as_json(result)
     if not isinstance(data, Mapping):
-        raise Spoiled("not a JSON object")
+        raise InvalidArtifact("not a JSON object")
     return verdict(all(key in data and data[key] == value for key, value in rules["expected"].items()))
 
 
@@ -116,7 +116,7 @@ def check_direct_json_object(result: Any, rules: Mapping[str, Any], options: Opt
     """
     data = as_json(result)
     if not isinstance(data, Mapping):
-        raise Spoiled("not a JSON object")
+        raise InvalidArtifact("not a JSON object")
     within = bool(rules.get("expect_in_result", False))
     for key, wanted in rules["expected"].items():
         held = data.get(key)

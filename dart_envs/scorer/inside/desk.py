@@ -1,6 +1,6 @@
 """The `env` that official getters are given: addresses, ports, a cache folder and OSWorld's own controller.
 
-Role: `Desk`, with the attributes of `DesktopEnv` that getters of releases up to 2026 touch. Rule: the desktop is reached through its HTTP
+Role: `EvaluationEnv`, with the attributes of `DesktopEnv` that getters of releases up to 2026 touch. Rule: the desktop is reached through its HTTP
 paths only; a call to them that got no answer is remembered, since controllers swallow it. Non-goals: set-up, stepping.
 """
 
@@ -15,7 +15,7 @@ RETRY_PAUSE_S = 0.5
 """Between the three tries of OSWorld's controller; a file that does not exist is asked for three times."""
 
 
-class Desk:
+class EvaluationEnv:
     """A desktop, as far as getters look at it."""
 
     def __init__(self, said: Mapping[str, Any], cache_dir: str) -> None:
@@ -88,7 +88,7 @@ class Watch:
 
         sessions.Session.send = watched
 
-    def start(self, desk: Desk) -> None:
+    def start(self, desk: EvaluationEnv) -> None:
         """Forget what was, and look at this desktop."""
         self.unanswered = {}
         self.address = f"http://{desk.vm_ip}:{desk.server_port}/"

@@ -1,7 +1,7 @@
 """One evaluation by official getters and metrics, and who is to blame when one of them raises.
 
 Role: what `DesktopEnv.evaluate()` does after the post-configuration: get the result, get what is expected, compare, join by `and` or `or`.
-Rule: what the policy left missing or broken scores 0; what the evaluator or the host lacks is `Failed` with its kind, never a score.
+Rule: what the policy left missing or broken scores 0; what the evaluator or the host lacks is `EvaluationFailed` with its kind, never a score.
 
     what raised                                             verdict
     the expected side (but for what it reads off the desktop) failed: `expected`
@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dart_envs.scorer.inside.absent import Absent, touched
-from dart_envs.scorer.inside.desk import Desk, Watch
+from dart_envs.scorer.inside.desk import EvaluationEnv, Watch
 from dart_envs.scorer.inside.lacking import GETTERS, METRICS
 
 FROM_THE_DESKTOP = frozenset({"vm_file", "vm_command_line", "vm_command_error", "vm_window_size", "vm_screen_size"})
@@ -35,7 +35,7 @@ OWN_MISTAKES = (NameError, ImportError, NotImplementedError, AssertionError)
 HOST_TROUBLE = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM, errno.EROFS})
 
 
-class Failed(Exception):
+class EvaluationFailed(Exception):
     """There is no verdict; `kind` says whose failure it is."""
 
     def __init__(self, kind: str, message: str, **more: Any) -> None:
@@ -44,11 +44,11 @@ class Failed(Exception):
         self.more = more
 
 
-class Spoiled(Exception):
+class ArtifactError(Exception):
     """The policy left nothing that can be compared."""
 
 
-class Said(logging.Handler):
+class EvaluationAnswer(logging.Handler):
     """Keeps what evaluators log as errors: the reason of many a 0."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ def metric_named(name: str) -> Any:
     official = importlib.import_module("desktop_env.evaluators.metrics")
     found = getattr(official, name, None) or METRICS.get(name)
     if found is None:
-        raise Failed("evaluator", f"The official scorer has no metric {name!r}.")
+        raise EvaluationFailed("evaluator", f"The official scorer has no metric {name!r}.")
     return found
 
 
@@ -73,7 +73,7 @@ def getter_named(name: str) -> Any:
     official = importlib.import_module("desktop_env.evaluators.getters")
     found = getattr(official, f"get_{name}", None) or GETTERS.get(name)
     if found is None:
-        raise Failed("evaluator", f"The official scorer has no getter {name!r}.")
+        raise EvaluationFailed("evaluator", f"The official scorer has no getter {name!r}.")
     return found
 
 
@@ -100,37 +100,37 @@ def own_mistake(error: BaseException) -> bool:
     return isinstance(error, OWN_MISTAKES) or signature_is_wrong(error)
 
 
-def get_result(desk: Desk, config: Mapping[str, Any] | None, watch: Watch) -> Any:
+def get_result(desk: EvaluationEnv, config: Mapping[str, Any] | None, watch: Watch) -> Any:
     """What the desktop holds. Raises Spoiled or Failed."""
     if config is None:
         return None
     try:
         return getter_named(str(config["type"]))(desk, config)
-    except (Absent, Failed):
+    except (Absent, EvaluationFailed):
         raise
     except FileNotFoundError as error:
-        raise Spoiled(f"there is no such file: {error}") from error
+        raise ArtifactError(f"there is no such file: {error}") from error
     except Exception as error:
         if watch.unanswered:
-            raise Failed("desktop", f"The desktop did not answer: {told(error)}") from error
+            raise EvaluationFailed("desktop", f"The desktop did not answer: {told(error)}") from error
         if own_mistake(error):
-            raise Failed("evaluator", f"The getter {config['type']} failed: {told(error)}") from error
-        raise Spoiled(f"the getter {config['type']} found nothing that it can read: {told(error)}") from error
+            raise EvaluationFailed("evaluator", f"The getter {config['type']} failed: {told(error)}") from error
+        raise ArtifactError(f"the getter {config['type']} found nothing that it can read: {told(error)}") from error
 
 
-def get_expected(desk: Desk, config: Mapping[str, Any], watch: Watch) -> Any:
+def get_expected(desk: EvaluationEnv, config: Mapping[str, Any], watch: Watch) -> Any:
     """What is expected. Raises Failed; Spoiled where the expected value comes from the desktop."""
     kind = str(config["type"])
     if kind in FROM_THE_DESKTOP:
         return get_result(desk, config, watch)
     try:
         value = getter_named(kind)(desk, config)
-    except (Absent, Failed):
+    except (Absent, EvaluationFailed):
         raise
     except Exception as error:
-        raise Failed("expected", f"The expected value ({kind}) cannot be had: {told(error)}") from error
+        raise EvaluationFailed("expected", f"The expected value ({kind}) cannot be had: {told(error)}") from error
     if value is None and kind != "rule":
-        raise Failed("expected", f"The expected value ({kind}) cannot be had.")
+        raise EvaluationFailed("expected", f"The expected value ({kind}) cannot be had.")
     return value
 
 
@@ -149,17 +149,17 @@ def compare(func: str, result: Any, expected: Any, options: Mapping[str, Any], h
     arguments = (result, expected) if has_expected else (result,)
     try:
         score = metric(*arguments, **options)
-    except (Absent, Failed):
+    except (Absent, EvaluationFailed):
         raise
     except Exception as error:
         cause = told(error)
         if own_mistake(error):
-            raise Failed("evaluator", f"The metric {func} failed: {cause}") from error
+            raise EvaluationFailed("evaluator", f"The metric {func} failed: {cause}") from error
         if has_expected and files_of(expected) and result is not None:
             try:
                 metric(expected, expected, **options)
             except Exception as again:
-                raise Failed(
+                raise EvaluationFailed(
                     "evaluator", f"The metric {func} failed, and also on the expected file: {told(again)}"
                 ) from again
         return 0.0, f"the metric {func} cannot read what the desktop holds: {cause}"
@@ -169,9 +169,9 @@ def compare(func: str, result: Any, expected: Any, options: Mapping[str, Any], h
     return (min(1.0, max(0.0, value)), None) if value == value else (0.0, f"the metric {func} gave no number")
 
 
-def judge_part(desk: Desk, part: Mapping[str, Any], watch: Watch) -> dict[str, Any]:
+def judge_part(desk: EvaluationEnv, part: Mapping[str, Any], watch: Watch) -> dict[str, Any]:
     """One function's score. Raises Failed."""
-    func, said = str(part["func"]), Said()
+    func, said = str(part["func"]), EvaluationAnswer()
     logging.getLogger().addHandler(said)
     touched.clear()
     try:
@@ -179,7 +179,7 @@ def judge_part(desk: Desk, part: Mapping[str, Any], watch: Watch) -> dict[str, A
         expected = get_expected(desk, expected_config, watch) if expected_config else None
         result = get_result(desk, part.get("result"), watch)
         score, cause = compare(func, result, expected, part.get("options") or {}, bool(expected_config))
-    except Spoiled as spoiled:
+    except ArtifactError as spoiled:
         score, cause = 0.0, str(spoiled)
     except Absent as absent:
         raise missing(absent.package, func) from absent
@@ -188,7 +188,7 @@ def judge_part(desk: Desk, part: Mapping[str, Any], watch: Watch) -> dict[str, A
     if touched:
         raise missing(sorted(touched)[0], func)
     if score < 1.0 and watch.unanswered:
-        raise Failed("desktop", f"The desktop did not answer: {next(iter(watch.unanswered.values()))}")
+        raise EvaluationFailed("desktop", f"The desktop did not answer: {next(iter(watch.unanswered.values()))}")
     told_why = {"cause": cause} if cause else {}
     return {
         "func": func,
@@ -198,12 +198,12 @@ def judge_part(desk: Desk, part: Mapping[str, Any], watch: Watch) -> dict[str, A
     }
 
 
-def missing(package: str, func: str) -> Failed:
+def missing(package: str, func: str) -> EvaluationFailed:
     """The failure of a function that needs an absent package."""
-    return Failed("missing_package", f"The metric {func} needs the package {package}.", package=package)
+    return EvaluationFailed("missing_package", f"The metric {func} needs the package {package}.", package=package)
 
 
-def judge(desk: Desk, parts: Sequence[Mapping[str, Any]], conj: str, watch: Watch) -> dict[str, Any]:
+def judge(desk: EvaluationEnv, parts: Sequence[Mapping[str, Any]], conj: str, watch: Watch) -> dict[str, Any]:
     """The joined score and its parts. Raises Failed."""
     watch.start(desk)
     scored: list[dict[str, Any]] = []

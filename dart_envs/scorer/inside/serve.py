@@ -26,8 +26,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dart_envs.scorer.inside import absent, orphan
-from dart_envs.scorer.inside.desk import Desk, OneFile, Watch, fresh
-from dart_envs.scorer.inside.judge import Failed, compare, getter_named, judge, missing
+from dart_envs.scorer.inside.desk import EvaluationEnv, OneFile, Watch, fresh
+from dart_envs.scorer.inside.judge import EvaluationFailed, compare, getter_named, judge, missing
 from dart_envs.scorer.inside.lacking import GETTERS, METRICS
 
 
@@ -72,7 +72,7 @@ def answer(request: Mapping[str, Any], missing_packages: list[str], watch: Watch
         os.chdir(request["cache_dir"])
         orphan.at_hand.clear()
         orphan.at_hand.add(str(request["cache_dir"]))
-        desk = Desk(request["desktop"], request["cache_dir"])
+        desk = EvaluationEnv(request["desktop"], request["cache_dir"])
         return judge(desk, request["parts"], request.get("conj", "and"), watch)
     if request["op"] == "metric":
         func = str(request["func"])
@@ -89,7 +89,7 @@ def answer(request: Mapping[str, Any], missing_packages: list[str], watch: Watch
             return {"value": getter_named(str(request["type"]))(OneFile(content), {})}
         except Exception as error:  # noqa: BLE001 - a desktop's file that a getter raises on is told, not judged
             return {"raised": f"{type(error).__name__}: {error}"}
-    raise Failed("protocol", f"There is no operation {request['op']!r}.")
+    raise EvaluationFailed("protocol", f"There is no operation {request['op']!r}.")
 
 
 def main() -> None:
@@ -102,7 +102,7 @@ def main() -> None:
     for line in sys.stdin:
         try:
             said: dict[str, Any] = answer(json.loads(line), missing_packages, watch)
-        except Failed as failed:
+        except EvaluationFailed as failed:
             said = {"failed": failed.kind, "message": str(failed), **failed.more}
         except Exception:  # noqa: BLE001 - whatever it is, the parent must hear of it and the process go on
             said = {"failed": "evaluator", "message": traceback.format_exc()[-2000:]}

@@ -21,7 +21,7 @@ ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class DocumentPage:
     """A document of short paragraphs, each one line."""
 
     path: str
@@ -46,7 +46,7 @@ class Page:
         return shell_file(self.path, text(lines))
 
 
-def page(random: Random, *, least: int = 4, most: int = 6) -> Page:
+def page(random: Random, *, least: int = 4, most: int = 6) -> DocumentPage:
     """A drawn document; no line twice."""
     lines: list[str] = []
     count = random.randint(least, most)
@@ -54,7 +54,7 @@ def page(random: Random, *, least: int = 4, most: int = 6) -> Page:
         line = f"{sentence(random)} {random.choice(('today', 'again', 'at noon', 'in May', 'by night'))}"
         if line not in lines:
             lines.append(line)
-    return Page(named(random, "odt"), lines)
+    return DocumentPage(named(random, "odt"), lines)
 
 
 def two(random: Random, count: int) -> tuple[int, int]:
@@ -133,8 +133,8 @@ def writer_replace(random: Random) -> Draft:
     lines = [f"{old} {random.choice(VERBS)} {other}" for other in others[:3]]
     lines += [f"{others[3]} {random.choice(VERBS)} {old}", f"{others[4]} {random.choice(VERBS)} {others[5]}"]
     random.shuffle(lines)
-    doc = Page(named(random, "odt"), lines)
-    done = Page(doc.path, [line.replace(old, new) for line in lines])
+    doc = DocumentPage(named(random, "odt"), lines)
+    done = DocumentPage(doc.path, [line.replace(old, new) for line in lines])
     first = next(index for index, line in enumerate(lines) if line.startswith(old))
     once = [line.replace(old, new) if index == first else line for index, line in enumerate(lines)]
     return Draft(
@@ -226,7 +226,7 @@ def writer_move_line(random: Random) -> Draft:
     return Draft(
         instruction=f"In the open document, move the line '{doc.lines[goal]}' to the very top and save it.",
         config=doc.config(),
-        evaluator=Page(doc.path, lines).judged(),
+        evaluator=DocumentPage(doc.path, lines).judged(),
         oracle=play(goal),
         near_miss=play(goal - 1),
         cheats=[doc.txt_cheat(lines), doc.file_cheat(copied)],

@@ -14,8 +14,8 @@ from pathlib import Path
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.evaluators.scorer_choice import Scorer, decide, scorer_named
 from dart_envs.tasks.requirements import local_digest
-from dart_envs.validation.osworld.prove import MAX_STEPS, SHAPE, Case, Play, Result, cases, prove
-from dart_envs.validation.osworld.records import Book, accounted, check_page, put_into, to_markdown
+from dart_envs.validation.osworld.prove import MAX_STEPS, SHAPE, Case, Result, ValidationRun, cases, prove
+from dart_envs.validation.osworld.records import OsworldRecords, accounted, check_page, put_into, to_markdown
 
 RESULTS_FILE = "osworld.jsonl"
 
@@ -41,7 +41,7 @@ def check(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     digest = None if os.environ.get("DART_FARM_URL") else local_digest(SHAPE.image)
-    book = Book(None if out is None else out / RESULTS_FILE, image_digest=digest)
+    book = OsworldRecords(None if out is None else out / RESULTS_FILE, image_digest=digest)
     todo = book.todo(wanted)
     for case in {case.task.id: case for case, _ in todo if not case.infeasible}.values():
         decide(case.task.evaluator, judge, as_osworld=True)
@@ -57,7 +57,7 @@ def check(
     return all(accounted(book, case) for case in wanted)
 
 
-async def _prove(book: Book, todo: Sequence[tuple[Case, Play]], parallel: int) -> None:
+async def _prove(book: OsworldRecords, todo: Sequence[tuple[Case, ValidationRun]], parallel: int) -> None:
     from dart_envs.farm import AsyncFarmClient
 
     left = list(reversed(todo))

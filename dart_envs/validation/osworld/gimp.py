@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dart_envs.tasks.script import Move, Target
+from dart_envs.tasks.script import ElementTarget, Move
 from dart_envs.validation.osworld.moves import Oracle, click, key, pause, type_text
 
 PREFERENCES = (click("menu", "Edit"), pause(1), *(key("up"),) * 5, key("enter"), pause(2.5))
 """What is in GIMP's menus is not in the accessibility tree; Preferences is the fifth entry from below."""
-MINIMAL_UNDO = Move(do="triple_click", target=Target(role="spin button", text="5", window="Preferences", at=(0.3, 0.5)))
+MINIMAL_UNDO = Move(
+    do="triple_click", target=ElementTarget(role="spin button", text="5", window="Preferences", at=(0.3, 0.5))
+)
 """The field has no name; it is the only one that holds a five."""
 
 ORACLES = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dart_envs.tasks.script import Move, Target
+from dart_envs.tasks.script import ElementTarget, Move
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,22 +21,22 @@ class Oracle:
 
 def click(role: str, name: str, **target: Any) -> Move:
     """Point at an element and click."""
-    return Move(do="click", target=Target(role=role, name=name, **target))
+    return Move(do="click", target=ElementTarget(role=role, name=name, **target))
 
 
 def appear(role: str, name: str, **target: Any) -> Move:
     """Wait for an element, and put the pointer on it."""
-    return Move(do="move", target=Target(role=role, name=name, **target))
+    return Move(do="move", target=ElementTarget(role=role, name=name, **target))
 
 
 def double_click(role: str, name: str, **target: Any) -> Move:
     """Point at an element and click twice."""
-    return Move(do="double_click", target=Target(role=role, name=name, **target))
+    return Move(do="double_click", target=ElementTarget(role=role, name=name, **target))
 
 
 def triple_click(role: str, name: str, **target: Any) -> Move:
     """Point at an element and click three times, which selects what a field holds."""
-    return Move(do="triple_click", target=Target(role=role, name=name, **target))
+    return Move(do="triple_click", target=ElementTarget(role=role, name=name, **target))
 
 
 def key(*keys: str) -> Move:

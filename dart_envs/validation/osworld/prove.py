@@ -38,7 +38,7 @@ EXAMPLES, TASKS_LIST = "examples", "zero_download.txt"
 """In a folder of OSWorld's data: the task files by domain, and, where somebody chose other tasks, domain/id at the start of each line."""
 
 
-class Play(StrEnum):
+class ValidationRun(StrEnum):
     """What is played."""
 
     NOTHING = "nothing"
@@ -49,7 +49,7 @@ class Play(StrEnum):
     @property
     def wanted(self) -> float:
         """The reward that it must get."""
-        return 1.0 if self in (Play.ORACLE, Play.FAIL) else 0.0
+        return 1.0 if self in (ValidationRun.ORACLE, ValidationRun.FAIL) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +68,15 @@ class Case:
         return INFEASIBLE in self.task.evaluator.functions
 
     @property
-    def plays(self) -> tuple[Play, ...]:
+    def plays(self) -> tuple[ValidationRun, ...]:
         if self.infeasible:
-            return (Play.FAIL, Play.DONE)
-        return (Play.NOTHING, Play.ORACLE) if self.solution else (Play.NOTHING,)
+            return (ValidationRun.FAIL, ValidationRun.DONE)
+        return (ValidationRun.NOTHING, ValidationRun.ORACLE) if self.solution else (ValidationRun.NOTHING,)
 
-    def definition(self, play: Play) -> str:
+    def definition(self, play: ValidationRun) -> str:
         """What a result belongs to: the task's content, who judges and, for the oracle, its moves."""
         moves = [move.model_dump(mode="json") for move in self.solution.moves] if self.solution else []
-        content = [self.task.content_hash, moves if play is Play.ORACLE else []]
+        content = [self.task.content_hash, moves if play is ValidationRun.ORACLE else []]
         content += [self.scorer] if self.scorer is not Scorer.OSWORLD else []
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -87,7 +87,7 @@ class Result:
 
     domain: str
     task_id: str
-    play: Play
+    play: ValidationRun
     definition: str
     image_digest: str
     set_up: bool
@@ -154,7 +154,7 @@ async def _resolved(env: AsyncDesktopEnv, move: Move, number: int, clock: Clock)
         raise TaskError(f"stuck at move {number}: {error}") from error
 
 
-async def prove(env: AsyncDesktopEnv, case: Case, play: Play, *, clock: Clock = SYSTEM_CLOCK) -> Result:
+async def prove(env: AsyncDesktopEnv, case: Case, play: ValidationRun, *, clock: Clock = SYSTEM_CLOCK) -> Result:
     """Play one case once, on a desktop that is set up for it. Raises FarmError when the farm gives no desktop."""
     started_s = ready_s = clock.monotonic()
     set_up, reward, cause, digest = False, None, None, ""
@@ -162,10 +162,10 @@ async def prove(env: AsyncDesktopEnv, case: Case, play: Play, *, clock: Clock = 
         await env.reset(case.task, share_setup=False)
         ready_s, set_up = clock.monotonic(), True
         digest = env.lease.image_digest if env.lease is not None else ""
-        if play is Play.ORACLE:
+        if play is ValidationRun.ORACLE:
             assert case.solution is not None
             await perform(env, case.solution.moves, clock)
-        last = await env.step(Action(ActionType.FAIL if play is Play.FAIL else ActionType.DONE))
+        last = await env.step(Action(ActionType.FAIL if play is ValidationRun.FAIL else ActionType.DONE))
         reward, cause = _verdict(last, play)
     except FarmError:
         raise
@@ -186,7 +186,7 @@ async def prove(env: AsyncDesktopEnv, case: Case, play: Play, *, clock: Clock = 
     )
 
 
-def _verdict(last: StepResult, play: Play) -> tuple[float | None, str | None]:
+def _verdict(last: StepResult, play: ValidationRun) -> tuple[float | None, str | None]:
     if last.end is None or last.end.masked:
         return None, str(last.info.get("cause"))
     if last.reward == play.wanted:

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from dart_envs.validation.osworld.prove import Case, Play, Result
+from dart_envs.validation.osworld.prove import Case, Result, ValidationRun
 
 BEGIN, END = "<!-- offline tasks: begin -->", "<!-- offline tasks: end -->"
 """Between these lines of a page the table is replaced."""
 
 
-class Book:
+class OsworldRecords:
     """Results by task and play, the newest of each. image_digest: the image whose results count; None: whatever they were made on.
 
     Raises ValueError for a file with something else in it.
@@ -26,7 +26,7 @@ class Book:
     def __init__(self, path: Path | None, *, image_digest: str | None = None) -> None:
         self._path = path
         self._image_digest = image_digest
-        self._results: dict[tuple[str, Play, str], Result] = {}
+        self._results: dict[tuple[str, ValidationRun, str], Result] = {}
         if path is not None and path.exists():
             self._read(path)
 
@@ -37,7 +37,7 @@ class Book:
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 read = json.loads(line)
-                self._keep(Result(**read | {"play": Play(read["play"])}))
+                self._keep(Result(**read | {"play": ValidationRun(read["play"])}))
             except (ValueError, TypeError, KeyError) as error:
                 raise ValueError(f"{path}: line {number} is not a result ({error!r}); choose another --out.") from error
 
@@ -52,11 +52,11 @@ class Book:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(result), ensure_ascii=False) + "\n")
 
-    def of(self, case: Case, play: Play) -> Result | None:
+    def of(self, case: Case, play: ValidationRun) -> Result | None:
         """The newest result of a play as it is defined now."""
         return self._results.get((case.task.id, play, case.definition(play)))
 
-    def todo(self, wanted: Sequence[Case]) -> list[tuple[Case, Play]]:
+    def todo(self, wanted: Sequence[Case]) -> list[tuple[Case, ValidationRun]]:
         """The plays of which no result holds."""
         return [
             (case, play)
@@ -66,18 +66,18 @@ class Book:
         ]
 
 
-def proved(book: Book, case: Case) -> bool:
+def proved(book: OsworldRecords, case: Case) -> bool:
     """Whether every play of a case holds, its solution among them, and nothing is known against it."""
     complete = (case.infeasible or case.solution is not None) and case.reason is None
     return complete and all((found := book.of(case, play)) is not None and found.holds for play in case.plays)
 
 
-def accounted(book: Book, case: Case) -> bool:
+def accounted(book: OsworldRecords, case: Case) -> bool:
     """Whether a case is proved, or it is known why it cannot be."""
     return proved(book, case) or case.reason is not None
 
 
-def reason(book: Book, case: Case) -> str:
+def reason(book: OsworldRecords, case: Case) -> str:
     """Why a case is not proved, in a sentence; "" where it is."""
     if proved(book, case):
         return ""
@@ -88,7 +88,7 @@ def reason(book: Book, case: Case) -> str:
     return said.replace("\n", " ").replace("|", "/")[:300]
 
 
-def to_markdown(book: Book, wanted: Sequence[Case]) -> str:
+def to_markdown(book: OsworldRecords, wanted: Sequence[Case]) -> str:
     """The table: a row per task, and the sums above it."""
     feasible = [case for case in wanted if not case.infeasible]
     impossible = [case for case in wanted if case.infeasible]
@@ -107,8 +107,10 @@ def to_markdown(book: Book, wanted: Sequence[Case]) -> str:
     return "\n".join(lines)
 
 
-def _row(book: Book, case: Case) -> str:
-    zero, one = (Play.DONE, Play.FAIL) if case.infeasible else (Play.NOTHING, Play.ORACLE)
+def _row(book: OsworldRecords, case: Case) -> str:
+    zero, one = (
+        (ValidationRun.DONE, ValidationRun.FAIL) if case.infeasible else (ValidationRun.NOTHING, ValidationRun.ORACLE)
+    )
     found = [book.of(case, play) for play in (zero, one)]
     known = [result for result in found if result is not None]
     set_up = "–" if not known else "yes" if all(result.set_up for result in known) else "no"

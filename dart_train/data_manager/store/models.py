@@ -14,13 +14,13 @@ from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, LargeBinary
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
-class Base(DeclarativeBase):
+class StoreBase(DeclarativeBase):
     """Registry of the tables."""
 
     type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012 - SQLAlchemy reads this class attribute
 
 
-class TaskTable(Base):
+class TaskTable(StoreBase):
     """A task that was ever run, with the split it belonged to when it was first seen."""
 
     __tablename__ = "tasks"
@@ -29,7 +29,7 @@ class TaskTable(Base):
     split: Mapped[str]
 
 
-class PhaseTable(Base):
+class PhaseTable(StoreBase):
     """What was asked for; `state` is active, stopped or done. The list of tasks can be long: it is read only when asked for."""
 
     __tablename__ = "phases"
@@ -43,7 +43,7 @@ class PhaseTable(Base):
     n_tasks: Mapped[int]
 
 
-class GroupTable(Base):
+class GroupTable(StoreBase):
     """Rollouts of one task that are compared with each other.
 
     state: open (rollouts outstanding), ready (all ended, may train), dropped (cannot train, see `reason`), issued (the trainer
@@ -68,7 +68,7 @@ class GroupTable(Base):
     )
 
 
-class RolloutTable(Base):
+class RolloutTable(StoreBase):
     """A work item. state: queued, claimed, done (verdict), masked (ended without one), failed (attempts used up), cancelled."""
 
     __tablename__ = "rollouts"
@@ -92,7 +92,7 @@ class RolloutTable(Base):
     )
 
 
-class TrajectoryTable(Base):
+class TrajectoryTable(StoreBase):
     """One finished episode; never changed."""
 
     __tablename__ = "trajectories"
@@ -121,7 +121,7 @@ class TrajectoryTable(Base):
     )
 
 
-class StepTable(Base):
+class StepTable(StoreBase):
     """One training row; never changed."""
 
     __tablename__ = "steps"
@@ -142,7 +142,7 @@ class StepTable(Base):
     env_s: Mapped[float]
 
 
-class VersionTable(Base):
+class VersionTable(StoreBase):
     """A published policy."""
 
     __tablename__ = "versions"
@@ -151,7 +151,7 @@ class VersionTable(Base):
     created_s: Mapped[float]
 
 
-class BatchTable(Base):
+class BatchTable(StoreBase):
     """A training batch. state: issued (the trainer has it), done (it became policy `version`)."""
 
     __tablename__ = "batches"
@@ -165,7 +165,7 @@ class BatchTable(Base):
     metrics: Mapped[dict[str, Any]]
 
 
-class BatchMemberTable(Base):
+class BatchMemberTable(StoreBase):
     """Why a step was trained on or not: `reason` is None where it was."""
 
     __tablename__ = "batch_members"
@@ -178,7 +178,7 @@ class BatchMemberTable(Base):
     reason: Mapped[str | None]
 
 
-class EventTable(Base):
+class EventTable(StoreBase):
     """Append-only history."""
 
     __tablename__ = "events"

@@ -141,7 +141,7 @@ def _in_database(settings: FarmSettings, work: Callable[[KeyStore], Awaitable[T]
     from dart_server.clock import SystemClock
     from dart_server.database.repository import Repository
     from dart_server.database.write_queue import Database
-    from dart_server.errors import ApiError, ConfigError
+    from dart_server.errors import ApiError, FarmConfigError
     from dart_server.keys import KeyStore, ignore_key_end
     from dart_server.process import instance, state_directory
 
@@ -159,7 +159,7 @@ def _in_database(settings: FarmSettings, work: Callable[[KeyStore], Awaitable[T]
         if instance.running_pid(settings) is None:
             state_directory.migrate_legacy_layout(settings)
         return asyncio.run(run())
-    except ConfigError as error:
+    except FarmConfigError as error:
         fail(str(error))
     except SQLAlchemyError as error:
         fail(f"the ledger cannot be used ({printable(str(error).splitlines()[0])}).", 1, hint="See `dart-farm doctor`.")

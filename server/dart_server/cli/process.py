@@ -47,7 +47,7 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Run the farm in the foreground until SIGINT or SIGTERM. With --json its pid, provider and url on one line once it serves."""
-    from dart_server.errors import ConfigError
+    from dart_server.errors import FarmConfigError
     from dart_server.observability import logs
     from dart_server.process import daemon, instance, preflight, state_directory
     from dart_server.providers.base import ProviderError
@@ -90,7 +90,7 @@ def serve(
                 f"{running} in {settings.runtime_dir}; stop it with `dart-farm stop`, or set DART_RUNTIME_DIR to another directory."
             )
         typer.echo(f"dart-farm: {running}", err=True)
-    except ConfigError as error:
+    except FarmConfigError as error:
         fail(str(error))
     except ProviderError as error:
         fail(f"{error} {error.hint}".strip())
@@ -103,7 +103,7 @@ def print_address(noted: Mapping[str, Any]) -> None:
 
 def ensure_admin_key(settings: FarmSettings) -> None:
     """Make the admin key before the first start and show it once, to a person at a terminal: standard error that leads elsewhere is a log,
-    which hears only where the key lies. Raises `ConfigError`."""
+    which hears only where the key lies. Raises `FarmConfigError`."""
     from dart_server.keys import read_or_create_secret
 
     if settings.key_path.exists():
@@ -122,11 +122,11 @@ def stop(
     as_json: Json = False,
 ) -> None:
     """Stop the farm of this runtime directory: its desktops and snapshots go with it."""
-    from dart_server.errors import ConfigError
+    from dart_server.errors import FarmConfigError
     from dart_server.process import instance
 
     try:
         stopped = instance.stop_running(load_settings(), timeout_s)
-    except ConfigError as error:
+    except FarmConfigError as error:
         fail(str(error), 1)
     show({"stopped": stopped}, "stopped" if stopped else "no farm is running", as_json)

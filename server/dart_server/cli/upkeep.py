@@ -58,7 +58,7 @@ def reap(
 
     Leases of clients that are gone are waited for until they expire; while a client renews its own, the farm is left alone.
     """
-    from dart_server.errors import ConfigError
+    from dart_server.errors import FarmConfigError
     from dart_server.process import instance, reaper
     from dart_server.providers.base import ProviderError
 
@@ -74,7 +74,7 @@ def reap(
         if not dry_run:
             instance.stop_running(settings, STOP_TIMEOUT_S)
         removed = asyncio.run(reaper.reap(settings, dry_run=dry_run))
-    except (ConfigError, ProviderError) as error:
+    except (FarmConfigError, ProviderError) as error:
         fail(f"{error} {getattr(error, 'hint', '')}".strip(), 1)
     lines = [f"{'would remove' if dry_run else 'removed'} {name}" for name in removed] or ["nothing to remove"]
     show({"dry_run": dry_run, "removed": removed}, "\n".join(lines), as_json)

@@ -32,7 +32,7 @@ class _Bucket:
     known: bool = False
 
 
-class Attempts:
+class LoginAttempts:
     """Tries to log in to one farm's page."""
 
     def __init__(self, clock: Clock) -> None:

@@ -32,11 +32,11 @@ SMALL_QUALITY = 72
 _REQUEST = json.dumps({"seq": 0, "frame": {"encoding": "jpeg", "quality": QUALITY, "cursor": True}}).encode()
 
 
-class ViewOver(Exception):
+class ViewClosed(Exception):
     """The lease has ended: there is nothing more to see under it."""
 
 
-class NoPicture(Exception):
+class ImageUnavailable(Exception):
     """None now: the desktop is being reset, is broken, or did not answer."""
 
 
@@ -90,7 +90,7 @@ class Camera:
         self._last: Picture | None = None
 
     async def picture(self, oldest_s: float) -> Picture:
-        """The screen as it was at most `oldest_s` ago. Raises `ViewOver`, `NoPicture`."""
+        """The screen as it was at most `oldest_s` ago. Raises `ViewClosed`, `ImageUnavailable`."""
         slot = current_slot(self._lease)
         last = self._last
         if last is not None and self._clock.monotonic() - last.at_s <= oldest_s:
@@ -101,11 +101,11 @@ class Camera:
         return await asyncio.shield(self._taking)
 
     async def next_picture(self, shown: Callable[[], Picture | None], interval: Callable[[], float]) -> Picture:
-        """The next screen that differs from `shown()`, looking every `interval()` seconds. Raises `ViewOver`; waits while there is none."""
+        """The next screen that differs from `shown()`, looking every `interval()` seconds. Raises `ViewClosed`; waits while there is none."""
         while True:
             try:
                 picture = await self.picture(interval() / 2)
-            except NoPicture:
+            except ImageUnavailable:
                 pass
             else:
                 before = shown()
@@ -121,21 +121,21 @@ class Camera:
     async def _take(self, slot: Slot) -> Picture:
         guest, fencing_token = slot.guest, slot.fencing_token
         if guest is None or slot.state is not DesktopState.LEASED:
-            raise NoPicture("the desktop is being reset")
+            raise ImageUnavailable("the desktop is being reset")
         headers = {"content-type": "application/json"}
         try:
             reply = await guest.request("POST", "/v1/step", timeout_s=TAKE_TIMEOUT_S, headers=headers, content=_REQUEST)
         except (GuestUnreachable, GuestTooLarge) as error:
-            raise NoPicture(str(error)) from error
+            raise ImageUnavailable(str(error)) from error
         if current_slot(self._lease) is not slot or slot.fencing_token != fencing_token or slot.guest is not guest:
-            raise NoPicture("the desktop was reset meanwhile")
+            raise ImageUnavailable("the desktop was reset meanwhile")
         if reply.status != 200:
-            raise NoPicture("the desktop's session does not answer")
+            raise ImageUnavailable("the desktop's session does not answer")
         try:
             header = frame_header(reply.content)
             width, height = int(str(header["width"])), int(str(header["height"]))
         except (ValueError, KeyError) as error:
-            raise NoPicture(f"the guest agent sent a broken frame: {error}") from error
+            raise ImageUnavailable(f"the guest agent sent a broken frame: {error}") from error
         jpeg = reply.content[4 + int.from_bytes(reply.content[:4], "big") :]
         last, now = self._last, self._clock.monotonic()
         if last is not None and last.jpeg == jpeg:
@@ -146,10 +146,10 @@ class Camera:
 
 
 def current_slot(lease: LeaseRecord) -> Slot:
-    """The desktop that is the lease's now. Raises `ViewOver`."""
+    """The desktop that is the lease's now. Raises `ViewClosed`."""
     slot = lease.slot
     if slot is None or lease.state is not LeaseState.ACTIVE or slot.lease_id != lease.lease_id:
-        raise ViewOver("the lease has ended")
+        raise ViewClosed("the lease has ended")
     return slot
 
 
@@ -165,7 +165,7 @@ class Cameras:
         return self._cameras.setdefault(lease.lease_id, Camera(lease, self._clock))
 
     async def small(self, lease: LeaseRecord, oldest_s: float) -> tuple[Picture, bytes]:
-        """A small picture of the lease's screen. Raises `ViewOver`, `NoPicture`."""
+        """A small picture of the lease's screen. Raises `ViewClosed`, `ImageUnavailable`."""
         picture = await self.of(lease).picture(oldest_s)
         return picture, await asyncio.to_thread(picture.small)
 

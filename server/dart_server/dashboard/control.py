@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dart_server.clock import Clock
-from dart_server.dashboard.camera import ViewOver, current_slot
-from dart_server.dashboard.inputs import Inputs
+from dart_server.dashboard.camera import ViewClosed, current_slot
+from dart_server.dashboard.inputs import HumanInputLog
 from dart_server.dashboard.keysyms import MODIFIERS, key_name
 from dart_server.dashboard.rfb import KeyInput, PointerInput
 from dart_server.database.repository import NewEvent, Repository
@@ -35,7 +35,7 @@ Event = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Hands:
+class ControlHolder:
     """What a viewer's input means for a guest: remembers buttons and keys that are down."""
 
     buttons: int = 0
@@ -106,7 +106,7 @@ class Control:
     """Seconds since 1970."""
     used_s: float
     """On the clock's monotonic axis."""
-    hands: Hands = field(default_factory=Hands)
+    hands: ControlHolder = field(default_factory=ControlHolder)
     waiting: list[Event] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     sender: asyncio.Task[None] | None = None
@@ -118,7 +118,7 @@ class Control:
 class Controls:
     """Who controls which lease's desktop."""
 
-    def __init__(self, repository: Repository, clock: Clock, inputs: Inputs) -> None:
+    def __init__(self, repository: Repository, clock: Clock, inputs: HumanInputLog) -> None:
         self._repository = repository
         self._clock = clock
         self._inputs = inputs
@@ -208,13 +208,13 @@ class Controls:
                     if client is not None and channel is not None:
                         await client.close_channel(channel)
                         # A desktop after its reset: what was held down was held in the one before.
-                        control.hands = Hands()
+                        control.hands = ControlHolder()
                     client, channel = guest, guest.channel() if guest is not None else None
                 if channel is not None and events:
                     await self._perform(control, channel, events)
                 if ended and not control.waiting:
                     return
-        except ViewOver:
+        except ViewClosed:
             return
         finally:
             if client is not None and channel is not None:

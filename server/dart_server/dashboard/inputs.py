@@ -32,7 +32,7 @@ class _Tape:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Inputs:
+class HumanInputLog:
     """The tapes of all leases to which somebody listens."""
 
     def __init__(self, clock: Clock) -> None:

@@ -16,7 +16,7 @@ from fastapi import WebSocket, WebSocketDisconnect
 
 from dart_server.clock import Clock, wait_for
 from dart_server.dashboard import rfb, tiles
-from dart_server.dashboard.camera import Camera, NoPicture, Picture, ViewOver
+from dart_server.dashboard.camera import Camera, ImageUnavailable, Picture, ViewClosed
 from dart_server.dashboard.control import Controls
 from dart_server.errors import ApiError
 from dart_server.records import LeaseRecord
@@ -35,7 +35,7 @@ OVER, LOST, BROKEN = 4001, 4003, 4002
 
 
 @dataclass(slots=True)
-class Asked:
+class ViewRequest:
     """What the viewer asked for and has."""
 
     form: rfb.PixelFormat
@@ -66,7 +66,7 @@ class LiveView:
         self._allowed = allowed
         self._session_ended = session_ended
         self._reader = rfb.ViewerReader()
-        self._asked = Asked(rfb.PixelFormat())
+        self._asked = ViewRequest(rfb.PixelFormat())
         self._changed = asyncio.Event()
         self._busy_until_s = 0.0
         self._size = lease.shape.resolution
@@ -91,7 +91,7 @@ class LiveView:
             if not task.done():
                 continue
             match task.exception():
-                case ViewOver() as error:
+                case ViewClosed() as error:
                     return OVER, str(error)
                 case ApiError() as error:
                     return LOST, error.detail[:100]
@@ -132,7 +132,7 @@ class LiveView:
     async def _learn_size(self) -> None:
         try:
             picture = await self._camera.picture(SLOW_S)
-        except NoPicture:
+        except ImageUnavailable:
             return
         self._size = (picture.width, picture.height)
 
@@ -161,7 +161,7 @@ class LiveView:
                 continue
             picture = await self._camera.next_picture(self._base, self._interval)
             if (picture.width, picture.height) != self._size:
-                raise ViewOver("the screen has another size now")
+                raise ViewClosed("the screen has another size now")
             base, asked.whole = self._base(), False
             parts = await asyncio.to_thread(self._update, base, picture)
             if base is not None:

@@ -28,11 +28,11 @@ SHA512 = "ucEJOx4T2avIRCleodk7YobZj5O2Ga2AeLfQ69A/yjG9HHba2+PDgwSkN3FttrmG+70ZGx
 URL = f"https://registry.npmjs.org/{PACKAGE}/-/novnc-{VERSION}.tgz"
 MOST_NBYTES = 16 * 1024**2
 TIMEOUT_S = 60.0
-CURE = "python -m dart_server.dashboard.novnc"
+FIX = "python -m dart_server.dashboard.novnc"
 _STAMP = "dart-complete"
 
 
-class NotInstalled(Exception):
+class ViewerNotInstalled(Exception):
     """The package could not be had; the message is one sentence with the cure."""
 
 
@@ -48,13 +48,13 @@ def installed(home: Path) -> Path | None:
 
 
 def install(home: Path) -> Path:
-    """Fetch, check and unpack, unless it is there. Raises `NotInstalled`."""
+    """Fetch, check and unpack, unless it is there. Raises `ViewerNotInstalled`."""
     there = installed(home)
     if there is not None:
         return there
     content = fetched()
     if base64.b64encode(hashlib.sha512(content).digest()).decode() != SHA512:
-        raise NotInstalled(
+        raise ViewerNotInstalled(
             f"{PACKAGE} {VERSION} is not the package that it should be (its sha512 differs); nothing was unpacked."
         )
     directory = place(home)
@@ -79,7 +79,7 @@ def unpack(content: bytes, target: Path) -> None:
             if not member.isfile():
                 continue
             if path.is_absolute() or ".." in path.parts or path.parts[0] != "package":
-                raise NotInstalled(f"the package has a file with the name {member.name}; nothing was installed.")
+                raise ViewerNotInstalled(f"the package has a file with the name {member.name}; nothing was installed.")
             source = archive.extractfile(member)
             assert source is not None
             destination = target.joinpath(*path.parts[1:])
@@ -88,14 +88,14 @@ def unpack(content: bytes, target: Path) -> None:
 
 
 def fetched() -> bytes:
-    """The package file, from the registry or, where only npm knows the way to one, by npm. Raises `NotInstalled`."""
+    """The package file, from the registry or, where only npm knows the way to one, by npm. Raises `ViewerNotInstalled`."""
     try:
         with urllib.request.urlopen(URL, timeout=TIMEOUT_S) as answer:
             return bytes(answer.read(MOST_NBYTES))
     except (urllib.error.URLError, OSError) as error:
         if shutil.which("npm") is None:
-            raise NotInstalled(
-                f"{URL} cannot be read ({error}); where there is a mirror, install npm with its address and run `{CURE}`."
+            raise ViewerNotInstalled(
+                f"{URL} cannot be read ({error}); where there is a mirror, install npm with its address and run `{FIX}`."
             ) from error
     with tempfile.TemporaryDirectory() as directory:
         command = ["npm", "pack", "--silent", f"{PACKAGE}@{VERSION}"]
@@ -104,7 +104,7 @@ def fetched() -> bytes:
         )
         files = list(Path(directory).glob("*.tgz"))
         if result.returncode != 0 or len(files) != 1:
-            raise NotInstalled(f"`{' '.join(command)}` failed: {result.stderr.strip()[-300:]}")
+            raise ViewerNotInstalled(f"`{' '.join(command)}` failed: {result.stderr.strip()[-300:]}")
         return files[0].read_bytes()
 
 
@@ -118,7 +118,7 @@ def main() -> int:
     try:
         before = installed(home)
         directory = install(home)
-    except NotInstalled as error:
+    except ViewerNotInstalled as error:
         print(f"noVNC: {error}", file=sys.stderr)
         return 2
     print(f"noVNC {VERSION}: {'up to date' if before else f'installed in {directory}'}")

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from dart_server.clock import Clock
-from dart_server.dashboard.attempts import Attempts
+from dart_server.dashboard.attempts import LoginAttempts
 from dart_server.dashboard.camera import Cameras
 from dart_server.dashboard.control import Controls
-from dart_server.dashboard.inputs import Inputs
+from dart_server.dashboard.inputs import HumanInputLog
 from dart_server.dashboard.novnc import installed
 from dart_server.dashboard.replay import Replay
 from dart_server.dashboard.samples import INTERVAL_S, Samples, Timings, host_numbers
@@ -49,10 +49,10 @@ class Dashboard:
         self._leases = leases
         self._clock = clock
         self.sessions = Sessions(keys, clock)
-        self.attempts = Attempts(clock)
+        self.attempts = LoginAttempts(clock)
         self.cameras = Cameras(clock)
         self.tickets = Tickets(clock)
-        self.inputs = Inputs(clock)
+        self.inputs = HumanInputLog(clock)
         self.controls = Controls(repository, clock, self.inputs)
         self.replay = Replay(clock)
         self.samples = Samples(timings, self._numbers)

@@ -1,6 +1,6 @@
 """The connection to the ledger's database: SQLite (WAL) or PostgreSQL, by URL.
 
-Rule: a URL that cannot work is a `ConfigError` without the password in it; every error of a driver is either an outage (try again, the
+Rule: a URL that cannot work is a `FarmConfigError` without the password in it; every error of a driver is either an outage (try again, the
 statement is good) or the statement's own fault, told apart by the database's own codes and never by text.
 Non-goals: when to try again (`db`), statements (`repository`).
 """
@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from dart_server.database.checkpoints import AUTOCHECKPOINT_PAGES
-from dart_server.errors import ConfigError
+from dart_server.errors import FarmConfigError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_MS = 2000
@@ -57,7 +57,7 @@ class DatabaseInUse(Exception):
 
 def make_engine(url: str, *, exclusive: bool) -> Engine:
     """The engine of a database; `exclusive`: a PostgreSQL one is held for this process alone, and an SQLite one's commits make no checkpoints
-    (`checkpoints` does) but for a log that was lost sight of. Raises `ConfigError`."""
+    (`checkpoints` does) but for a log that was lost sight of. Raises `FarmConfigError`."""
     parsed = parse_url(url)
     given: dict[str, Any] = {}
     if parsed.get_backend_name() == "postgresql":
@@ -68,7 +68,7 @@ def make_engine(url: str, *, exclusive: bool) -> Engine:
         # What a refused statement was given (labels, hashes of tokens) is in no error, and so in no log.
         engine = create_engine(parsed, hide_parameters=True, **given)
     except (ArgumentError, ImportError) as error:
-        raise ConfigError(f"DART_DB_URL: {parsed.render_as_string()} cannot be used: {error}.") from error
+        raise FarmConfigError(f"DART_DB_URL: {parsed.render_as_string()} cannot be used: {error}.") from error
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _sqlite_connected)
         event.listen(engine, "begin", _sqlite_begin)
@@ -80,22 +80,22 @@ def make_engine(url: str, *, exclusive: bool) -> Engine:
 
 
 def parse_url(url: str) -> URL:
-    """The URL with the driver that we bring. Raises `ConfigError`."""
+    """The URL with the driver that we bring. Raises `FarmConfigError`."""
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise ConfigError(
+        raise FarmConfigError(
             "DART_DB_URL is no URL of a database; it looks like postgresql://USER:PASSWORD@HOST/NAME."
         ) from None
     if parsed.drivername in {"postgres", "postgresql"}:
         parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername not in {"sqlite", "sqlite+pysqlite", "postgresql+psycopg"}:
-        raise ConfigError(f"DART_DB_URL: {parsed.drivername} is not supported; use postgresql:// or sqlite:///.")
+        raise FarmConfigError(f"DART_DB_URL: {parsed.drivername} is not supported; use postgresql:// or sqlite:///.")
     if parsed.get_backend_name() == "postgresql":
         try:
             import psycopg  # noqa: F401 - its absence is told before anything starts
         except ImportError:
-            raise ConfigError("PostgreSQL needs its driver: pip install 'dart-rl[postgres]'.") from None
+            raise FarmConfigError("PostgreSQL needs its driver: pip install 'dart-rl[postgres]'.") from None
     return parsed
 
 

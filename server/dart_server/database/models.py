@@ -11,11 +11,11 @@ from sqlalchemy import JSON, BigInteger, Float, ForeignKey, Index, Integer, Stri
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
-class Base(DeclarativeBase):
+class FarmTable(DeclarativeBase):
     """Root of the tables."""
 
 
-class DesktopRow(Base):
+class DesktopRow(FarmTable):
     """One desktop slot; `fencing_token` only grows. A row is written before the desktop is made and kept after it is gone."""
 
     __tablename__ = "desktops"
@@ -33,7 +33,7 @@ class DesktopRow(Base):
     ended_at: Mapped[float | None] = mapped_column(Float, index=True)
 
 
-class LeaseRow(Base):
+class LeaseRow(FarmTable):
     """One lease, from its grant to its end; its token is never stored. The `gang_size` leases of one claim share `claim_id`."""
 
     __tablename__ = "leases"
@@ -59,7 +59,7 @@ class LeaseRow(Base):
     gang_size: Mapped[int] = mapped_column(Integer, server_default="1")
 
 
-class SnapshotRow(Base):
+class SnapshotRow(FarmTable):
     """One live snapshot. `state`: writing, ready, quarantined, deleted; `reason` and `ended_at` tell why and when it left `ready`.
 
     `files_bytes` is the part of `bytes` that descendants stand on; `quarantine_path` is where a person finds a quarantined one.
@@ -89,7 +89,7 @@ class SnapshotRow(Base):
     ended_at: Mapped[float | None] = mapped_column(Float)
 
 
-class SetupRow(Base):
+class SetupRow(FarmTable):
     """One attempt to build a prepared state. `state`: building, ready, abandoned."""
 
     __tablename__ = "setups"
@@ -106,7 +106,7 @@ class SetupRow(Base):
     ended_at: Mapped[float | None] = mapped_column(Float)
 
 
-class KeyRow(Base):
+class KeyRow(FarmTable):
     """A bearer key: its hash and what it may do. A quota of None is no quota; `weight` is its share when many wait, `max_priority` the
     highest that its claims may have."""
 
@@ -126,7 +126,7 @@ class KeyRow(Base):
     last_used_at: Mapped[float | None] = mapped_column(Float)
 
 
-class PoolRow(Base):
+class PoolRow(FarmTable):
     """Ready desktops that are wanted, by name. `spec` is `wire.PoolSpec` as JSON."""
 
     __tablename__ = "pools"
@@ -137,7 +137,7 @@ class PoolRow(Base):
     updated_at: Mapped[float] = mapped_column(Float)
 
 
-class WriterRow(Base):
+class WriterRow(FarmTable):
     """Who writes here: the farm, and whoever does so beside it. `number` is that of its last transaction, made `at` that time."""
 
     __tablename__ = "writers"
@@ -147,7 +147,7 @@ class WriterRow(Base):
     at: Mapped[float] = mapped_column(Float)
 
 
-class EventRow(Base):
+class EventRow(FarmTable):
     """One line of the append-only history."""
 
     __tablename__ = "events"

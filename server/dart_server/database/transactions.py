@@ -19,7 +19,7 @@ from dart_server.database.bulk_statements import Statement, StatementTemplate, e
 from dart_server.database.checkpoints import CheckpointThread
 from dart_server.database.engine import DatabaseInUse, is_outage, make_engine, upgrade
 from dart_server.database.models import WriterRow
-from dart_server.errors import ConfigError
+from dart_server.errors import FarmConfigError
 from dart_server.ids import new_id
 
 FARM_WRITER_ID = "farm"
@@ -46,7 +46,7 @@ class TransactionWriter:
         """When this writer's former life wrote last, None when it had none."""
 
     def start(self) -> None:
-        """Migrate, and take the writer's row. Raises `ConfigError` when the database cannot be used."""
+        """Migrate, and take the writer's row. Raises `FarmConfigError` when the database cannot be used."""
         deadline_s = time.monotonic() + START_S
         while True:
             try:
@@ -55,13 +55,13 @@ class TransactionWriter:
                 break
             except DatabaseInUse as error:
                 if time.monotonic() >= deadline_s:
-                    raise ConfigError(f"DART_DB_URL: {error}.") from error
+                    raise FarmConfigError(f"DART_DB_URL: {error}.") from error
             except SQLAlchemyError as error:
                 self._engine.dispose()
                 if not is_outage(error):
                     raise
                 reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
-                raise ConfigError(
+                raise FarmConfigError(
                     f"the database {self._engine.url.render_as_string()} cannot be used: {reason}. Check DART_DB_URL."
                 ) from error
             time.sleep(START_POLL_S)

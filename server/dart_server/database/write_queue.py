@@ -57,7 +57,7 @@ class Database:
     """One database of the farm, used from one event loop. `exclusive`: this process is the farm, and the only one there."""
 
     def __init__(self, url: str, clock: Clock | None = None, *, exclusive: bool = False) -> None:
-        """Raises `ConfigError` for a URL that cannot work."""
+        """Raises `FarmConfigError` for a URL that cannot work."""
         self._clock = clock or SystemClock()
         self._transactions = TransactionWriter(url, self._clock, exclusive=exclusive)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dart-database")
@@ -86,7 +86,7 @@ class Database:
         return len(self._queue) + len(self._flying)
 
     async def start(self) -> None:
-        """Bring the tables to this version of the package, and begin to write. Raises `ConfigError`."""
+        """Bring the tables to this version of the package, and begin to write. Raises `FarmConfigError`."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, self._transactions.start)
         self._writer = loop.create_task(self._write_forever())

@@ -177,7 +177,7 @@ class GuestClient:
         async with self._gate.call():
             try:
                 return await guest_control.health(lambda: self._dial("control"), timeout_s)
-            except (guest_control.GuestSilent, DesktopGone) as error:
+            except (guest_control.AgentTimeout, DesktopGone) as error:
                 raise GuestUnreachable(f"no answer from the guest agent: {error}") from error
 
     def channel(self, *, early: bool = False) -> GuestChannel:

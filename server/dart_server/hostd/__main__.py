@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from dart_server.hostd import doctor, leftovers, server
-from dart_server.hostd.containers import Host
+from dart_server.hostd.containers import ContainerHost
 from dart_server.hostd.installation import INSTALL_DIR
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import cgroups, inotify, syscalls
@@ -114,7 +114,7 @@ def _run(layout: Layout, chosen: argparse.Namespace) -> int:
         layout.socket.unlink(missing_ok=True)
         raise CannotStart(f"the desktops' file systems cannot be set up: {error}") from error
     runtime = Runc(runc, criu, storage.runc_root, layout.failure_log)
-    host = Host(layout, storage, runtime, parallel=chosen.parallel)
+    host = ContainerHost(layout, storage, runtime, parallel=chosen.parallel)
     serving = server.Server(
         listener,
         host,

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from dart_server.hostd import dial, images
-from dart_server.hostd.errors import DesktopGone, HostdError, HostFault, SnapshotBroken
+from dart_server.hostd.errors import HostdDesktopGone, HostdError, HostdHostFault, HostdSnapshotBroken
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import cgroups, netns, syscalls
-from dart_server.hostd.process_records import Desktop, Snapshot
+from dart_server.hostd.process_records import DesktopProcess, SnapshotFiles
 from dart_server.hostd.runtime import hardening, oci
 from dart_server.hostd.runtime.runc import CRIU_SETTINGS, Runc, criu_config
 from dart_server.hostd.storage import Storage, file_sizes, tree_bytes
@@ -37,18 +37,18 @@ CLOSE_TIMEOUT_S = 30.0
 
 
 @dataclass(slots=True)
-class Host:
+class ContainerHost:
     """Everything the helper has made, and the only code that makes or removes it."""
 
     layout: Layout
     storage: Storage
     runc: Runc
     parallel: int = 4
-    _desktops: dict[str, Desktop] = field(default_factory=dict)
+    _desktops: dict[str, DesktopProcess] = field(default_factory=dict)
     """The present life of each desktop id."""
-    _lives: dict[str, Desktop] = field(default_factory=dict)
+    _lives: dict[str, DesktopProcess] = field(default_factory=dict)
     """By name: every life that may have mounts, those starting and those being removed included."""
-    _snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    _snapshots: dict[str, SnapshotFiles] = field(default_factory=dict)
     _locks: dict[str, tuple[threading.Lock, list[int]]] = field(default_factory=dict)
     """By id: the lock, and how many hold it or wait for it."""
     _table: threading.Lock = field(default_factory=threading.Lock)
@@ -82,7 +82,7 @@ class Host:
             env["DART_PROXY_PORT"] = str(proxy_port)
         with self._one(desktop_id), self._heavy:
             if desktop_id in self._desktops:
-                raise HostFault(f"the desktop {desktop_id} exists already", hint="choose a fresh id or destroy it")
+                raise HostdHostFault(f"the desktop {desktop_id} exists already", hint="choose a fresh id or destroy it")
             with self._table:
                 desktop = self._new_life(desktop_id, found, (), limits, env)
             self._start(desktop, None)
@@ -98,24 +98,24 @@ class Host:
         """Stop every process of a desktop until `thaw`; connections into it stay. One that cannot be stopped goes on."""
         with self._one(desktop_id):
             if not cgroups.freeze(self._group(self._running(desktop_id).name)):
-                raise HostFault(f"the desktop {desktop_id} could not be frozen")
+                raise HostdHostFault(f"the desktop {desktop_id} could not be frozen")
         return {}
 
     def thaw(self, desktop_id: str) -> dict[str, Any]:
         """Undo `freeze`; nothing happens to a desktop that runs."""
         with self._one(desktop_id):
             if not cgroups.thaw(self._group(self._running(desktop_id).name)):
-                raise HostFault(f"the desktop {desktop_id} could not be thawed")
+                raise HostdHostFault(f"the desktop {desktop_id} could not be thawed")
         return {}
 
     def checkpoint(self, desktop_id: str, snapshot_id: str) -> dict[str, Any]:
         """Save a running desktop, which goes on; its control connections must be closed."""
         with self._one(snapshot_id), self._one(desktop_id), self._heavy:
             if snapshot_id in self._snapshots:
-                raise HostFault(f"the snapshot {snapshot_id} exists already", hint="choose a fresh id")
+                raise HostdHostFault(f"the snapshot {snapshot_id} exists already", hint="choose a fresh id")
             desktop = self._running(desktop_id)
             if cgroups.is_frozen(self._group(desktop.name)):
-                raise HostFault(f"the desktop {desktop_id} is frozen", hint="thaw it first")
+                raise HostdHostFault(f"the desktop {desktop_id} is frozen", hint="thaw it first")
             place = self.storage.snapshot_dir(snapshot_id)
             processes, work = place / "images", place / "work"
             processes.mkdir(parents=True, mode=0o700)
@@ -138,7 +138,7 @@ class Host:
             files_bytes = tree_bytes(self.storage.layer_dir(layer_id))
             layers = (layer_id, *desktop.layers)
             sizes = file_sizes(processes)
-            snapshot = Snapshot(snapshot_id, desktop.image, layers, desktop.limits, desktop.env, sizes)
+            snapshot = SnapshotFiles(snapshot_id, desktop.image, layers, desktop.limits, desktop.env, sizes)
             with self._table:
                 self._snapshots[snapshot_id] = snapshot
         return {
@@ -157,7 +157,9 @@ class Host:
                 with self._table:
                     snapshot = self._snapshots.get(snapshot_id)
                     if snapshot is None or snapshot.quarantined:
-                        raise SnapshotBroken(f"there is no snapshot {snapshot_id}", hint="prepare the desktop again")
+                        raise HostdSnapshotBroken(
+                            f"there is no snapshot {snapshot_id}", hint="prepare the desktop again"
+                        )
                     desktop = self._new_life(desktop_id, snapshot.image, snapshot.layers, snapshot.limits, snapshot.env)
                 self._start(desktop, snapshot)
         return {}
@@ -281,11 +283,11 @@ class Host:
         layers: tuple[str, ...],
         limits: Limits,
         env: dict[str, str],
-    ) -> Desktop:
+    ) -> DesktopProcess:
         """Reserve a name and the layers; call with the table locked."""
         if self._closing:
-            raise HostFault("dart-hostd is ending", hint="start the farm again")
-        desktop = Desktop(desktop_id, f"{desktop_id}.{next(self._serial):x}", image, layers, limits, env)
+            raise HostdHostFault("dart-hostd is ending", hint="start the farm again")
+        desktop = DesktopProcess(desktop_id, f"{desktop_id}.{next(self._serial):x}", image, layers, limits, env)
         self._lives[desktop.name] = desktop
         return desktop
 
@@ -294,23 +296,23 @@ class Host:
         with self._table:
             desktop = self._desktops.get(desktop_id)
         if desktop is None or desktop.ended is not None:
-            raise DesktopGone(f"there is no running desktop {desktop_id}")
+            raise HostdDesktopGone(f"there is no running desktop {desktop_id}")
         return self.storage.desktop_dir(desktop.name) / "net"
 
     def _group(self, name: str) -> str:
         return f"/{self.layout.prefix}/{name}"
 
-    def _running(self, desktop_id: str) -> Desktop:
+    def _running(self, desktop_id: str) -> DesktopProcess:
         with self._table:
             desktop = self._desktops.get(desktop_id)
         if desktop is None:
-            raise DesktopGone(f"there is no desktop {desktop_id}")
+            raise HostdDesktopGone(f"there is no desktop {desktop_id}")
         self._note_end(desktop)
         if desktop.ended is not None:
-            raise DesktopGone(f"the desktop {desktop_id} has ended ({desktop.ended})")
+            raise HostdDesktopGone(f"the desktop {desktop_id} has ended ({desktop.ended})")
         return desktop
 
-    def _start(self, desktop: Desktop, snapshot: Snapshot | None) -> None:
+    def _start(self, desktop: DesktopProcess, snapshot: SnapshotFiles | None) -> None:
         place = self.storage.desktop_dir(desktop.name)
         try:
             root = self.storage.mount_root(desktop.name, desktop.image.rootfs, desktop.layers, desktop.limits.disk_mib)
@@ -331,7 +333,7 @@ class Host:
             else:
                 processes = self.storage.snapshot_dir(snapshot.snapshot_id) / "images"
                 if file_sizes(processes) != snapshot.sizes:
-                    raise SnapshotBroken(f"files of the snapshot {snapshot.snapshot_id} are missing or cut short")
+                    raise HostdSnapshotBroken(f"files of the snapshot {snapshot.snapshot_id} are missing or cut short")
                 pid = self.runc.restore(desktop.name, place, processes, place)
             desktop.pidfd = os.pidfd_open(pid)
         except BaseException as error:
@@ -343,11 +345,11 @@ class Host:
             self._tear_down(desktop)
             if isinstance(error, HostdError):
                 raise
-            raise HostFault(f"the desktop {desktop.desktop_id} did not start: {error}") from error
+            raise HostdHostFault(f"the desktop {desktop.desktop_id} did not start: {error}") from error
         with self._table:
             self._desktops[desktop.desktop_id] = desktop
 
-    def _note_end(self, desktop: Desktop) -> None:
+    def _note_end(self, desktop: DesktopProcess) -> None:
         """Record how init ended, once; it is our child because this process is its subreaper."""
         with self._one(desktop.name):
             if desktop.ended is not None or desktop.pidfd < 0:
@@ -378,7 +380,7 @@ class Host:
         if wait:
             cleaning.result()
 
-    def _tear_down(self, desktop: Desktop) -> None:
+    def _tear_down(self, desktop: DesktopProcess) -> None:
         """Remove every trace of one life; safe on a life that only half began."""
         place = self.storage.desktop_dir(desktop.name)
         group = self._group(desktop.name)
@@ -396,7 +398,7 @@ class Host:
             self._lives.pop(desktop.name, None)
         self._collect_layers(desktop.layers)
         if not (killed and removed):
-            raise HostFault(f"processes of the desktop {desktop.desktop_id} could not be killed")
+            raise HostdHostFault(f"processes of the desktop {desktop.desktop_id} could not be killed")
 
     def _collect_layers(self, candidates: tuple[str, ...]) -> None:
         """Remove those layers that no desktop and no snapshot stands on any more."""

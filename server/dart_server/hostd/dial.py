@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from dart_server.hostd.errors import ConnectionRefused, DesktopGone, HostFault
+from dart_server.hostd.errors import ConnectionRefused, HostdDesktopGone, HostdHostFault
 from dart_server.hostd.linux import netns
 
 DIAL_TIMEOUT_S = 5.0
@@ -19,7 +19,7 @@ def dial(network: Path, desktop_id: str, port: int | None) -> socket.socket:
         what = "the guest agent" if port is None else f"port {port}"
         raise ConnectionRefused(f"{what} of the desktop {desktop_id} does not answer") from error
     except OSError as error:
-        raise DesktopGone(f"the desktop {desktop_id} cannot be dialled ({error.strerror})") from error
+        raise HostdDesktopGone(f"the desktop {desktop_id} cannot be dialled ({error.strerror})") from error
 
 
 def listen(network: Path, desktop_id: str, port: int) -> socket.socket:
@@ -27,4 +27,6 @@ def listen(network: Path, desktop_id: str, port: int) -> socket.socket:
     try:
         return netns.listen(network, port)
     except OSError as error:
-        raise HostFault(f"nothing can listen on port {port} of the desktop {desktop_id} ({error.strerror})") from error
+        raise HostdHostFault(
+            f"nothing can listen on port {port} of the desktop {desktop_id} ({error.strerror})"
+        ) from error

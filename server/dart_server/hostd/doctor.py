@@ -1,4 +1,4 @@
-"""What the host has and lacks for live desktops, as data: one `Check` per need, each with its fix.
+"""What the host has and lacks for live desktops, as data: one `HostCheck` per need, each with its fix.
 
 Runs unprivileged; what only root can try is tried by the helper itself (verb `doctor`).
 """
@@ -27,7 +27,7 @@ _ACTIONS = Path("/proc/sys/kernel/seccomp/actions_avail")
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class HostCheck:
     """One need of the host; `fix` is empty when `ok`."""
 
     name: str
@@ -46,7 +46,7 @@ def find_program(name: str) -> Path | None:
     return Path(found) if found else None
 
 
-def run_checks(state_dir: Path, home: Path | None = None, tools_dir: Path = INSTALL_DIR) -> list[Check]:
+def run_checks(state_dir: Path, home: Path | None = None, tools_dir: Path = INSTALL_DIR) -> list[HostCheck]:
     """All checks, in the order in which to fix them. `state_dir` need not exist."""
     return [
         _kernel(),
@@ -63,32 +63,32 @@ def run_checks(state_dir: Path, home: Path | None = None, tools_dir: Path = INST
     ]
 
 
-def _check(name: str, ok: bool, detail: str, fix: str) -> Check:
-    return Check(name, ok, detail, "" if ok else fix)
+def _check(name: str, ok: bool, detail: str, fix: str) -> HostCheck:
+    return HostCheck(name, ok, detail, "" if ok else fix)
 
 
-def _kernel() -> Check:
+def _kernel() -> HostCheck:
     release = platform.release()
     numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdigit())
     ok = platform.system() == "Linux" and numbers >= _MIN_KERNEL
     return _check("kernel", ok, f"{platform.system()} {release}", "live desktops need Linux 5.13 or newer")
 
 
-def _overlay() -> Check:
+def _overlay() -> HostCheck:
     known = "overlay" in Path("/proc/filesystems").read_text(encoding="ascii").split()
     if not known and (modprobe := find_program("modprobe")) and os.geteuid() == 0:
         known = subprocess.run([str(modprobe), "overlay"], capture_output=True, check=False).returncode == 0
     return _check("overlayfs", known, "known to the kernel" if known else "not loaded", "run `sudo modprobe overlay`")
 
 
-def _privilege() -> Check:
+def _privilege() -> HostCheck:
     if os.geteuid() == 0:
         able = rlimits.has_capability(_CAP_SYS_ADMIN)
         detail = "running as root" if able else "running as a root that may not mount"
         return _check("root", able, detail, "run outside this container, or start it with --privileged")
     sudo = find_program("sudo")
     if sudo is None:
-        return Check("root", False, "not root, and no sudo", "run as root, or install sudo and allow this user")
+        return HostCheck("root", False, "not root, and no sudo", "run as root, or install sudo and allow this user")
     done = subprocess.run(
         [str(sudo), "-n", "true"], capture_output=True, stdin=subprocess.DEVNULL, start_new_session=True, check=False
     )
@@ -98,22 +98,22 @@ def _privilege() -> Check:
     )
 
 
-def _program(name: str, fix: str) -> Check:
+def _program(name: str, fix: str) -> HostCheck:
     found = find_program(name)
     return _check(name, found is not None, str(found or "not found"), fix)
 
 
-def _helper(directory: Path) -> Check:
+def _helper(directory: Path) -> HostCheck:
     if os.geteuid() == 0:
-        return Check("root helper", True, f"the farm runs as root and installs it in {directory}")
+        return HostCheck("root helper", True, f"the farm runs as root and installs it in {directory}")
     try:
         start = installation.command(directory=directory)
-    except installation.NotInstalled as error:
-        return Check("root helper", False, str(error), "run `dart-farm setup`")
-    return Check("root helper", True, start[-1])
+    except installation.HelperNotInstalled as error:
+        return HostCheck("root helper", False, str(error), "run `dart-farm setup`")
+    return HostCheck("root helper", True, start[-1])
 
 
-def _criu(tools_dir: Path) -> Check:
+def _criu(tools_dir: Path) -> HostCheck:
     found = criu.find_criu(tools_dir)
     version = criu.criu_version(found) if found else None
     wanted = ".".join(map(str, criu.needed()[0]))
@@ -122,7 +122,7 @@ def _criu(tools_dir: Path) -> Check:
     return _check("criu", version is not None, detail, fix)
 
 
-def _filter() -> Check:
+def _filter() -> HostCheck:
     try:
         actions = _ACTIONS.read_text(encoding="ascii").split()
     except OSError:
@@ -132,7 +132,7 @@ def _filter() -> Check:
     return _check("system-call filter", needed in actions, detail, "use a kernel with CONFIG_SECCOMP_FILTER")
 
 
-def _cgroups() -> Check:
+def _cgroups() -> HostCheck:
     if cgroups.is_unified():
         have = set((cgroups.ROOT / "cgroup.controllers").read_text(encoding="ascii").split())
         needed, kind = {"memory", "pids", "cpu"}, "version 2"
@@ -144,19 +144,19 @@ def _cgroups() -> Check:
     return _check("cgroups", not missing, detail, f"enable the controllers {', '.join(missing)} (kernel command line)")
 
 
-def _watches() -> Check:
+def _watches() -> HostCheck:
     have = inotify.allowed()
     detail = f"{have} inotify instances, enough for about {inotify.room()} desktops at once"
-    more = f"; the farm's helper raises them at its start, else `{inotify.CURE}`" if have < inotify.ENOUGH else ""
-    return Check("file watches", True, detail + more)
+    more = f"; the farm's helper raises them at its start, else `{inotify.FIX}`" if have < inotify.ENOUGH else ""
+    return HostCheck("file watches", True, detail + more)
 
 
-def _memory() -> Check:
+def _memory() -> HostCheck:
     have_mib = (os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) >> 20
     return _check("memory", have_mib >= MIN_MEMORY_MIB, f"{have_mib} MiB", f"at least {MIN_MEMORY_MIB} MiB are needed")
 
 
-def _disk(place: Path) -> Check:
+def _disk(place: Path) -> HostCheck:
     while not place.exists():
         place = place.parent
     free_mib = shutil.disk_usage(place).free >> 20

@@ -13,7 +13,7 @@ class HostdError(Exception):
         self.hint = hint
 
 
-class HostFault(HostdError):
+class HostdHostFault(HostdError):
     """The host failed: no memory, no disk, a tool that ended badly."""
 
     kind = "host_fault"
@@ -25,25 +25,25 @@ class BadRequest(HostdError):
     kind = "bad_request"
 
 
-class CapabilityMissing(HostdError):
+class HostdCapabilityMissing(HostdError):
     """The host lacks a tool or a kernel feature."""
 
     kind = "capability_missing"
 
 
-class ImageMissing(HostdError):
+class HostdImageMissing(HostdError):
     """No image of that name under the images directory."""
 
     kind = "image_missing"
 
 
-class SnapshotBroken(HostdError):
+class HostdSnapshotBroken(HostdError):
     """Unknown snapshot, or one that does not restore."""
 
     kind = "snapshot_broken"
 
 
-class DesktopGone(HostdError):
+class HostdDesktopGone(HostdError):
     """No running desktop of that id."""
 
     kind = "desktop_gone"

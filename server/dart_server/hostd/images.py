@@ -14,7 +14,7 @@ import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dart_server.hostd.errors import ImageMissing
+from dart_server.hostd.errors import HostdImageMissing
 
 DEFAULT_INIT = ("/usr/sbin/dart-init",)
 
@@ -49,16 +49,16 @@ def find(images_dir: Path, name: str) -> Image:
     rootfs = place / "rootfs"
     fix = f"build it: `dart-farm images build {name}`"
     if not place.is_relative_to(top) or rootfs.is_symlink() or not rootfs.is_dir():
-        raise ImageMissing(f"there is no image {name!r} in {images_dir}", hint=fix)
+        raise HostdImageMissing(f"there is no image {name!r} in {images_dir}", hint=fix)
     try:
         hold = Hold(place)
         manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
         digest = manifest["digest"]
         init = tuple(manifest.get("init", DEFAULT_INIT))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ImageMissing(f"the image {name!r} has no readable manifest.json ({error})", hint=fix) from error
+        raise HostdImageMissing(f"the image {name!r} has no readable manifest.json ({error})", hint=fix) from error
     if not isinstance(digest, str) or not re.fullmatch(r"(sha256:)?[0-9a-f]{12,64}", digest):
-        raise ImageMissing(f"the manifest of image {name!r} has a malformed digest", hint=fix)
+        raise HostdImageMissing(f"the manifest of image {name!r} has a malformed digest", hint=fix)
     if not init or not all(isinstance(word, str) for word in init):
-        raise ImageMissing(f"the manifest of image {name!r} has a malformed init", hint=fix)
+        raise HostdImageMissing(f"the manifest of image {name!r} has a malformed init", hint=fix)
     return Image(rootfs, digest if digest.startswith("sha256:") else f"sha256:{digest}", init, hold)

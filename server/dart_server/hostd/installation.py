@@ -37,7 +37,7 @@ _PROGRAMS = {PROGRAM: "__main__", "dart-criu": "runtime.criu"}
 """Start scripts of an installed version, and the modules whose `main` they call."""
 
 
-class NotInstalled(Exception):
+class HelperNotInstalled(Exception):
     """The helper of this version is not installed, or its files could be changed by somebody other than root."""
 
 
@@ -73,11 +73,13 @@ def command(program: str = PROGRAM, directory: Path = INSTALL_DIR) -> list[str]:
     version = installed_version(directory)
     start = version / program
     if not start.is_file():
-        raise NotInstalled(f"the root helper of this version is not installed in {directory}")
+        raise HelperNotInstalled(f"the root helper of this version is not installed in {directory}")
     for path in (start, version / "dart_server" / "hostd", version, *version.parents):
         status = path.stat()
         if status.st_uid != 0 or (status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX):
-            raise NotInstalled(f"{path} can be changed by others than root, so the helper in it cannot be trusted")
+            raise HelperNotInstalled(
+                f"{path} can be changed by others than root, so the helper in it cannot be trusted"
+            )
     return [str(PYTHON), "-I", str(start)]
 
 

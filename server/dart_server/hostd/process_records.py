@@ -9,7 +9,7 @@ from dart_server.hostd.verbs import Limits
 
 
 @dataclass(slots=True)
-class Desktop:
+class DesktopProcess:
     """One life of a desktop. `layers` are the frozen layers below its writable one, newest first."""
 
     desktop_id: str
@@ -24,7 +24,7 @@ class Desktop:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class SnapshotFiles:
     """Process images on disk plus the layers and settings that a restored desktop needs."""
 
     snapshot_id: str

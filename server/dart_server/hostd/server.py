@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from dart_server.hostd import verbs
-from dart_server.hostd.containers import Host
-from dart_server.hostd.errors import BadRequest, HostdError, HostFault
+from dart_server.hostd.containers import ContainerHost
+from dart_server.hostd.errors import BadRequest, HostdError, HostdHostFault
 
 log = logging.getLogger("dart.hostd")
 
@@ -37,7 +37,13 @@ class Server:
     """Accepts connections until stopped; every connection is served by a thread of its own."""
 
     def __init__(
-        self, listener: socket.socket, host: Host, *, owner_uid: int, linger_s: float | None, doctor: Callable[[], Any]
+        self,
+        listener: socket.socket,
+        host: ContainerHost,
+        *,
+        owner_uid: int,
+        linger_s: float | None,
+        doctor: Callable[[], Any],
     ) -> None:
         self._listener = listener
         self._host = host
@@ -103,7 +109,7 @@ class Server:
             reply = {"error": error.kind, "detail": str(error), "hint": error.hint}
         except Exception as error:
             log.exception("verb %s failed", verb)
-            fault = HostFault(f"{verb} failed: {error}")
+            fault = HostdHostFault(f"{verb} failed: {error}")
             reply = {"error": fault.kind, "detail": str(fault), "hint": ""}
         if verb not in _QUIET or reply.get("error") not in (None, "refused"):
             log.info("%s %.3f s %s", verb, time.monotonic() - began, reply.get("detail", "ok"))

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from dart_server.hostd.errors import HostFault
+from dart_server.hostd.errors import HostdHostFault
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import syscalls
 
@@ -95,7 +95,7 @@ class Storage:
     def mount_root(self, name: str, base: Path, layers: tuple[str, ...], disk_mib: int) -> Path:
         """Make a desktop's directory and mount its root over [layers..., base]; returns the root."""
         if len(layers) > MAX_LAYERS:
-            raise HostFault(f"a chain of more than {MAX_LAYERS} snapshots", hint="snapshot from an earlier state")
+            raise HostdHostFault(f"a chain of more than {MAX_LAYERS} snapshots", hint="snapshot from an earlier state")
         place = self.desktop_dir(name)
         place.mkdir(mode=0o700)
         top, root = place / "t", place / "m"
@@ -124,7 +124,7 @@ class Storage:
         )
         if done.returncode != 0:
             shutil.rmtree(target, ignore_errors=True)
-            raise HostFault(
+            raise HostdHostFault(
                 f"copying the desktop's files failed: {done.stderr.strip()[-300:]}",
                 hint="free memory or disk for snapshots",
             )

@@ -20,7 +20,7 @@ CONTROL = "control"
 MAX_REQUEST_BYTES = 1 << 20
 MAX_KEEP = 100_000
 
-Check = Callable[[str, Any], Any]
+HostCheck = Callable[[str, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def _image(field: str, value: Any) -> str:
     return value
 
 
-def _integer(low: int, high: int) -> Check:
+def _integer(low: int, high: int) -> HostCheck:
     def check(field: str, value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise BadRequest(f"{field}: {value!r} is not an integer from {low} to {high}")
@@ -62,7 +62,7 @@ def _integer(low: int, high: int) -> Check:
     return check
 
 
-def _number(low: float, high: float) -> Check:
+def _number(low: float, high: float) -> HostCheck:
     def check(field: str, value: Any) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
             raise BadRequest(f"{field}: {value!r} is not a number from {low} to {high}")
@@ -71,7 +71,7 @@ def _number(low: float, high: float) -> Check:
     return check
 
 
-def _optional(check: Check) -> Check:
+def _optional(check: HostCheck) -> HostCheck:
     return lambda field, value: None if value is None else check(field, value)
 
 
@@ -93,10 +93,10 @@ def _identifiers(field: str, value: Any) -> frozenset[str]:
     return frozenset(_identifier(field, item) for item in value)
 
 
-_DESKTOP: dict[str, Check] = {"desktop_id": _identifier}
-_BOTH: dict[str, Check] = {"desktop_id": _identifier, "snapshot_id": _identifier}
+_DESKTOP: dict[str, HostCheck] = {"desktop_id": _identifier}
+_BOTH: dict[str, HostCheck] = {"desktop_id": _identifier, "snapshot_id": _identifier}
 
-VERBS: dict[str, dict[str, Check]] = {
+VERBS: dict[str, dict[str, HostCheck]] = {
     "ping": {},
     "attach": {},
     "stop": {},

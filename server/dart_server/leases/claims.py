@@ -25,7 +25,7 @@ from dart_server.leases.admission_limiter import AdmissionLimiter, Permit
 from dart_server.leases.service import Leases, request_id_reused_error
 from dart_server.observability import tracing
 from dart_server.observability.metrics import Metrics
-from dart_server.pool.claim_queue import Ticket
+from dart_server.pool.claim_queue import ClaimTicket
 from dart_server.pool.fair_queue import Share
 from dart_server.pool.service import Pool
 from dart_server.providers.base import Provider, ProviderError
@@ -45,7 +45,7 @@ EVENT_STREAM_TIMEOUT_S = 3600.0
 
 
 @dataclass(slots=True, eq=False)
-class Claim:
+class QueuedClaim:
     """One claim. `enqueued`: it stands in the queue or has ended; `cancel_requested`: it was cancelled while its leases were being written."""
 
     claim_id: str
@@ -59,7 +59,7 @@ class Claim:
     state: ClaimState = ClaimState.WAITING
     ended_at: float | None = None
     task: asyncio.Task[list[LeaseRecord]] | None = None
-    ticket: Ticket | None = None
+    ticket: ClaimTicket | None = None
     granting: bool = False
     cancel_requested: bool = False
     detached: bool = False
@@ -101,12 +101,12 @@ class Claims:
         self._metrics = metrics
         self._settings = settings
         self._clock = clock
-        self._claims: OrderedDict[str, Claim] = OrderedDict()
+        self._claims: OrderedDict[str, QueuedClaim] = OrderedDict()
         self._by_request: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._streams: Counter[str] = Counter()
         self._limiter = AdmissionLimiter()
 
-    async def submit(self, request: wire.ClaimRequest, principal: Principal) -> Claim:
+    async def submit(self, request: wire.ClaimRequest, principal: Principal) -> QueuedClaim:
         """Put a claim in the queue, or the same one again. Raises `ApiError` when it is refused at once."""
         claim = await self._begin(request, principal)
         claim.detached = True
@@ -140,7 +140,7 @@ class Claims:
             raise request_id_reused_error(request.client_request_id)
         return self._leases.reply(claim.leases[0])
 
-    async def _begin(self, request: wire.ClaimRequest, principal: Principal) -> Claim:
+    async def _begin(self, request: wire.ClaimRequest, principal: Principal) -> QueuedClaim:
         """The claim of this request, begun at its first coming when its turn has come; its time counts from now. Raises `lease_expired`
         when it was so long ago that it is forgotten,
         `forbidden` when the key may not claim with such a priority."""
@@ -155,7 +155,7 @@ class Claims:
             permit.release()
         return claim
 
-    def _known(self, request: wire.ClaimRequest, principal: Principal) -> Claim | None:
+    def _known(self, request: wire.ClaimRequest, principal: Principal) -> QueuedClaim | None:
         self._leases.touch()
         owner = principal.key_id
         self._pool.turns.set_share(owner, Share(principal.weight, principal.max_leases, principal.max_waiting))
@@ -164,9 +164,9 @@ class Claims:
             raise request_id_reused_error(request.client_request_id)
         return None if claim_id is None else self._claims[claim_id]
 
-    def _new(self, request: wire.ClaimRequest, principal: Principal, asked_s: float, permit: Permit) -> Claim:
+    def _new(self, request: wire.ClaimRequest, principal: Principal, asked_s: float, permit: Permit) -> QueuedClaim:
         principal.require_priority(request.priority)
-        claim = Claim(
+        claim = QueuedClaim(
             claim_id=new_id("claim"),
             owner=principal.key_id,
             request=request,
@@ -179,11 +179,11 @@ class Claims:
         claim.task.add_done_callback(lambda task: self._end(claim, task))
         return claim
 
-    async def _run(self, claim: Claim) -> list[LeaseRecord]:
+    async def _run(self, claim: QueuedClaim) -> list[LeaseRecord]:
         with tracing.span("claim", claim_id=claim.claim_id, count=claim.request.count):
             return await self._granted(claim)
 
-    async def _granted(self, claim: Claim) -> list[LeaseRecord]:
+    async def _granted(self, claim: QueuedClaim) -> list[LeaseRecord]:
         if self._repository.unavailable_reason is not None:
             claim.release_permit()
         await self._repository.wait_available()
@@ -201,7 +201,7 @@ class Claims:
                 await self._leases.end(lease, LeaseState.RELEASED)
         return leases
 
-    async def _target_of(self, claim: Claim) -> DesktopTarget:
+    async def _target_of(self, claim: QueuedClaim) -> DesktopTarget:
         request = claim.request
         if request.match_labels:
             return self._target_of_pool(request.match_labels)
@@ -222,7 +222,7 @@ class Claims:
             raise ApiError(ErrorCode.IMAGE_MISSING, detail)
         return pool.want
 
-    def _end(self, claim: Claim, task: asyncio.Task[list[LeaseRecord]]) -> None:
+    def _end(self, claim: QueuedClaim, task: asyncio.Task[list[LeaseRecord]]) -> None:
         """The one place where a claim ends."""
         claim.release_permit()
         late = self._clock.monotonic() >= claim.deadline_s
@@ -246,7 +246,7 @@ class Claims:
         claim.enqueued.set()
         claim.ended.set()
 
-    def _cancel(self, claim: Claim) -> None:
+    def _cancel(self, claim: QueuedClaim) -> None:
         if claim.granting:
             claim.cancel_requested = True
         elif claim.task is not None:
@@ -269,7 +269,7 @@ class Claims:
             if claim.owner == owner and claim.state is ClaimState.WAITING:
                 self._cancel(claim)
 
-    def find(self, claim_id: str, principal: Principal) -> Claim:
+    def find(self, claim_id: str, principal: Principal) -> QueuedClaim:
         """A claim that the caller may touch. Raises `not_found`."""
         claim = self._claims.get(claim_id)
         if claim is None or not principal.may_access(claim.owner):
@@ -277,7 +277,7 @@ class Claims:
             raise ApiError(ErrorCode.NOT_FOUND, f"there is no claim {claim_id}", hint=hint)
         return claim
 
-    async def wait(self, claim: Claim, wait_s: float) -> None:
+    async def wait(self, claim: QueuedClaim, wait_s: float) -> None:
         """Until it has ended, or for `wait_s`."""
         if wait_s > 0 and not claim.ended.is_set():
             try:
@@ -291,7 +291,7 @@ class Claims:
         views = [self.view(claim) for claim in waiting if principal.may_access(claim.owner)]
         return sorted(views, key=lambda view: (view.position is not None, view.position or 0))
 
-    def view(self, claim: Claim, *, secrets: bool = False) -> wire.ClaimView:
+    def view(self, claim: QueuedClaim, *, secrets: bool = False) -> wire.ClaimView:
         """A claim as its owner sees it; `secrets`: with the tokens of its active leases."""
         request, ticket, error = claim.request, claim.ticket, claim.error
         waiting = claim.state is ClaimState.WAITING
@@ -329,7 +329,9 @@ class Claims:
             hint = "Close one, or ask with GET /v1/claims/{claim_id}?wait_s=…"
             raise ApiError(ErrorCode.QUOTA_EXCEEDED, detail, hint=hint)
 
-    async def events(self, claim: Claim, principal: Principal, after: int = 0) -> AsyncIterator[ClaimEvent | None]:
+    async def events(
+        self, claim: QueuedClaim, principal: Principal, after: int = 0
+    ) -> AsyncIterator[ClaimEvent | None]:
         """Where a claim stands: now unless that was event `after`, whenever its position changes, and how it ends; None: nothing new for
         a while. Numbers tell a position again, so that a reader who comes back is told only what it does not know."""
         self._streams[principal.key_id] += 1
@@ -369,7 +371,7 @@ class Claims:
                 deadline_s=0.0,
                 labels=lease.labels,
             )
-            claim = Claim(lease.claim_id, lease.owner, request, lease.created_at, 0.0, state=ClaimState.GRANTED)
+            claim = QueuedClaim(lease.claim_id, lease.owner, request, lease.created_at, 0.0, state=ClaimState.GRANTED)
             claim.ended_at = lease.created_at
             claim.enqueued.set()
             claim.ended.set()
@@ -379,7 +381,7 @@ class Claims:
             self._by_request[(lease.owner, lease.client_request_id)] = claim.claim_id
         claim.leases.append(lease)
 
-    def _remember(self, claim: Claim) -> None:
+    def _remember(self, claim: QueuedClaim) -> None:
         self._claims[claim.claim_id] = claim
         self._by_request[(claim.owner, claim.request.client_request_id)] = claim.claim_id
         while len(self._by_request) > REQUESTS_REMEMBERED:
@@ -389,7 +391,7 @@ class Claims:
             if oldest.alive:
                 self._claims[claim_id] = oldest
 
-    def _forget(self, claim: Claim) -> None:
+    def _forget(self, claim: QueuedClaim) -> None:
         """The same request may try again."""
         identity = (claim.owner, claim.request.client_request_id)
         if self._by_request.get(identity) == claim.claim_id:
@@ -402,7 +404,7 @@ class Claims:
                 await claim.ended.wait()
 
 
-def _claim_error(claim: Claim, error: BaseException) -> ApiError:
+def _claim_error(claim: QueuedClaim, error: BaseException) -> ApiError:
     if isinstance(error, ApiError):
         return error
     log.error("the claim %s failed inside", claim.claim_id, exc_info=error)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from dart_server.errors import ConfigError
+from dart_server.errors import FarmConfigError
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -33,7 +33,7 @@ def configure(
     mode: Literal["off", "otlp"], *, version: str, exporter: SpanExporter | None = None
 ) -> Callable[[], None]:
     """Begin to trace; the returned function sends what is left and ends it. Where to: the variables `OTEL_EXPORTER_OTLP_…` of
-    OpenTelemetry; `exporter` for tests. Raises `ConfigError` when the packages are missing."""
+    OpenTelemetry; `exporter` for tests. Raises `FarmConfigError` when the packages are missing."""
     global _tracer
     if mode == "off" and exporter is None:
         return lambda: None
@@ -49,7 +49,7 @@ def configure(
         else:
             processor = SimpleSpanProcessor(exporter)
     except ImportError as error:
-        raise ConfigError(f"DART_TRACES needs OpenTelemetry ({error}): pip install 'dart-rl[otel]'.") from error
+        raise FarmConfigError(f"DART_TRACES needs OpenTelemetry ({error}): pip install 'dart-rl[otel]'.") from error
     provider = TracerProvider(resource=Resource.create({"service.name": "dart-farm", "service.version": version}))
     provider.add_span_processor(processor)
     _tracer = provider.get_tracer("dart_server", version)

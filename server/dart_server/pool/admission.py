@@ -27,7 +27,7 @@ FRESH_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
+class HostReadings:
     """A host at one moment. Bytes; `load`: processes that ran or waited for a processor or a disk, averaged over a minute;
     `pressure`: percent of the last ten seconds in which some process waited for a processor, None where the kernel does not say."""
 
@@ -44,7 +44,7 @@ class Readings:
 class Host(Protocol):
     """Where readings come from."""
 
-    def read(self) -> Readings: ...
+    def read(self) -> HostReadings: ...
 
 
 class SystemHost:
@@ -54,7 +54,7 @@ class SystemHost:
         self._place = place
         self._root = root
 
-    def read(self) -> Readings:
+    def read(self) -> HostReadings:
         memory = _numbers(self._root / "proc/meminfo")
         total, available = memory.get("MemTotal:", 0) * 1024, memory.get("MemAvailable:", 0) * 1024
         limit, used = self._own_limit()
@@ -63,7 +63,7 @@ class SystemHost:
         place = self._place
         while not place.exists():
             place = place.parent
-        return Readings(
+        return HostReadings(
             memory_available_bytes=available,
             memory_total_bytes=total,
             files_free_bytes=shutil.disk_usage(place).free,
@@ -136,12 +136,12 @@ class Admission:
         self._reserve_memory_bytes = reserve_memory_bytes
         self._reserve_files_bytes = reserve_files_bytes
         self._most_load = most_load
-        self._latest: Readings | None = None
+        self._latest: HostReadings | None = None
         self._latest_s = 0.0
         self.refusal: str | None = None
         """Why the latest desktop that was wanted could not be begun; None when it could."""
 
-    def readings(self) -> Readings | None:
+    def readings(self) -> HostReadings | None:
         """The host as it is, at most a moment old; None where desktops take nothing of it."""
         if not self._limited():
             return None
@@ -180,7 +180,7 @@ class Admission:
         return None
 
 
-def estimate_capacity(now: Readings, *, reserve_memory_bytes: int, reserve_files_bytes: int) -> int:
+def estimate_capacity(now: HostReadings, *, reserve_memory_bytes: int, reserve_files_bytes: int) -> int:
     """How many desktops of the usual size this host bears beside the reserve, when none lives."""
     each = USUAL_MEMORY_BYTES + USUAL_FILES_BYTES * now.files_in_memory
     by_memory = (now.memory_available_bytes - reserve_memory_bytes) // each

@@ -48,7 +48,7 @@ class Share:
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class QueueEntry:
     """One that waits for `units` of what `base` names. `number` is the order of arrival."""
 
     owner: str
@@ -61,7 +61,7 @@ class Turn:
     kept_until_s: float = 0.0
 
 
-Flow = OrderedDict[Turn, None]
+Flow = OrderedDict[QueueEntry, None]
 Kind = tuple[Hashable, int]
 Place = tuple[float, int, int]
 """Of a key in a lane, lowest first: its score, its latest grant, the number of its first turn there."""
@@ -79,7 +79,7 @@ class _Key:
     waiting: int = 0
     flows: dict[tuple[int, Kind], Flow] = field(default_factory=dict)
 
-    def place(self, turn: Turn) -> Place:
+    def place(self, turn: QueueEntry) -> Place:
         """Where the key stands with this one at the head of a flow."""
         return (self.held / self.share.weight + self.tag / PATIENCE, self.served, turn.number)
 
@@ -99,7 +99,7 @@ class _Class:
     lanes: dict[Kind, list[tuple[Place, int, str]]] = field(default_factory=dict)
 
 
-class Turns:
+class FairQueue:
     """Everybody who waits. `ageing_s`: being passed over so long is worth a point of priority to a class; `hold_s`: of gangs, see above."""
 
     def __init__(self, now_s: Callable[[], float], ageing_s: float, hold_s: float) -> None:
@@ -142,7 +142,7 @@ class Turns:
         key.share = share
         self._moved(owner, key)
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: QueueEntry) -> None:
         """Stand at the end of the key's own queue."""
         key = self._keys.setdefault(turn.owner, _Key())
         if not key.waiting:
@@ -166,7 +166,7 @@ class Turns:
         elif len(flow) == 1:
             heapq.heappush(group.lanes.setdefault(kind, []), (key.place(turn), key.version, turn.owner))
 
-    def drop(self, turn: Turn) -> bool:
+    def drop(self, turn: QueueEntry) -> bool:
         """Leave without a grant; False when the turn does not wait (any more)."""
         key = self._keys.get(turn.owner)
         lane = (turn.priority, (turn.base, turn.units))
@@ -179,7 +179,7 @@ class Turns:
             self._moved(turn.owner, key)
         return True
 
-    def _leave(self, turn: Turn, key: _Key, flow: Flow) -> None:
+    def _leave(self, turn: QueueEntry, key: _Key, flow: Flow) -> None:
         del flow[turn]
         if not flow:
             del key.flows[(turn.priority, (turn.base, turn.units))]
@@ -193,7 +193,7 @@ class Turns:
         if not group.waiting:
             del self._classes[turn.priority]
 
-    def next(self, free: int, without: Mapping[Hashable, int] = NOTHING) -> Turn | None:
+    def next(self, free: int, without: Mapping[Hashable, int] = NOTHING) -> QueueEntry | None:
         """Whom to serve now that so many units are free; None when what is free is kept, or nobody waits for it. `without`: of these bases
         only those that want fewer units."""
         if free <= 0:
@@ -203,7 +203,7 @@ class Turns:
             return turn
         return None if self.keeps_for(turn) else self.first(free, without)
 
-    def keeps_for(self, gang: Turn) -> bool:
+    def keeps_for(self, gang: QueueEntry) -> bool:
         """Whether what becomes free is kept now for this one, which does not fit: for a while, then not for as long, then twice as long."""
         now_s = self._now_s()
         if not gang.kept_s:
@@ -217,12 +217,12 @@ class Turns:
         gang.kept_until_s = now_s + gang.kept_s
         return True
 
-    def first(self, most_units: int | None = None, without: Mapping[Hashable, int] = NOTHING) -> Turn | None:
+    def first(self, most_units: int | None = None, without: Mapping[Hashable, int] = NOTHING) -> QueueEntry | None:
         """The next one, of those that want no more than `most_units`, and of the bases `without` fewer than it says there; it goes on
         waiting."""
         for group in self._in_order():
             best: Place | None = None
-            chosen: Turn | None = None
+            chosen: QueueEntry | None = None
             for kind in list(group.lanes):
                 base, units = kind
                 if units >= without.get(base, units + 1) or (most_units is not None and units > most_units):
@@ -250,7 +250,7 @@ class Turns:
             groups.sort(key=rank, reverse=True)
         return groups
 
-    def _head(self, group: _Class, kind: Kind) -> Turn | None:
+    def _head(self, group: _Class, kind: Kind) -> QueueEntry | None:
         """The first of one kind in one class, after what does not hold any more was taken off its heap."""
         lane = group.lanes[kind]
         while lane:
@@ -262,7 +262,7 @@ class Turns:
             heapq.heappop(lane)
         return None
 
-    def grant(self, turn: Turn) -> None:
+    def grant(self, turn: QueueEntry) -> None:
         """It is served: its key holds its units from now on."""
         key = self._keys[turn.owner]
         weight = key.share.weight
@@ -292,7 +292,7 @@ class Turns:
         key.held -= units
         self._moved(owner, key)
 
-    def held_up(self, turn: Turn) -> bool:
+    def held_up(self, turn: QueueEntry) -> bool:
         """Whether only the key's own quota is in the way of a turn."""
         key = self._keys.get(turn.owner)
         return key is not None and not key.may_have(turn.units)
@@ -310,22 +310,22 @@ class Turns:
                 heapq.heapify(lane)
             heapq.heappush(lane, (key.place(next(iter(flow))), key.version, owner))
 
-    def __iter__(self) -> Iterator[Turn]:
+    def __iter__(self) -> Iterator[QueueEntry]:
         """All that wait, by arrival within each key."""
         for key in self._keys.values():
             for flow in key.flows.values():
                 yield from flow
 
-    def order(self) -> list[Turn]:
+    def order(self) -> list[QueueEntry]:
         """All that wait, as they would be served now if everything fitted and no quota were in the way. Costs as much as serving them."""
-        model = Turns(self._now_s, self._ageing_s, self._hold_s)
+        model = FairQueue(self._now_s, self._ageing_s, self._hold_s)
         model._virtual, model._grants = self._virtual, self._grants
         for owner, key in self._keys.items():
             share = Share(key.share.weight)
             model._keys[owner] = _Key(share, key.held, key.tag, served=key.served)
-        originals: dict[Turn, Turn] = {}
+        originals: dict[QueueEntry, QueueEntry] = {}
         for turn in sorted(self, key=lambda turn: turn.number):
-            copied = Turn(turn.owner, None, turn.units, turn.priority)
+            copied = QueueEntry(turn.owner, None, turn.units, turn.priority)
             originals[copied] = turn
             model.add(copied)
         for priority, group in self._classes.items():

@@ -19,7 +19,7 @@ from dart_server.wire import ErrorCode
 
 
 @dataclass(slots=True)
-class Named:
+class NamedPool:
     """One pool. `want` is None while its image is missing, for `reason`. `tokens`: copies that may be begun now."""
 
     record: PoolRecord
@@ -33,14 +33,14 @@ class Named:
     misses: int = 0
 
 
-class Pools:
+class NamedPools:
     """All named pools of one farm."""
 
     def __init__(self, provider: Provider, repository: Repository, clock: Clock) -> None:
         self._provider = provider
         self._repository = repository
         self._clock = clock
-        self._named: dict[str, Named] = {}
+        self._named: dict[str, NamedPool] = {}
 
     async def load(self) -> None:
         """Take over what the ledger has."""
@@ -49,25 +49,25 @@ class Pools:
             self._named[record.name] = self._entry(record, spec, str(record.spec["owner"]))
         await self.refresh()
 
-    def _entry(self, record: PoolRecord, spec: wire.PoolSpec, owner: str) -> Named:
-        return Named(record, spec, owner, tokens_at_s=self._clock.monotonic())
+    def _entry(self, record: PoolRecord, spec: wire.PoolSpec, owner: str) -> NamedPool:
+        return NamedPool(record, spec, owner, tokens_at_s=self._clock.monotonic())
 
-    def all(self) -> list[Named]:
+    def all(self) -> list[NamedPool]:
         """By name."""
         return [self._named[name] for name in sorted(self._named)]
 
-    def get(self, name: str) -> Named:
+    def get(self, name: str) -> NamedPool:
         """Raises `not_found`."""
         if name not in self._named:
             raise ApiError(ErrorCode.NOT_FOUND, f"there is no pool {name}", hint="GET /v1/pools lists them.")
         return self._named[name]
 
-    def matching(self, labels: Mapping[str, str]) -> Named | None:
+    def matching(self, labels: Mapping[str, str]) -> NamedPool | None:
         """The pool with all of these labels, the first by name when there are several; None when there is none."""
         found = (pool for pool in self.all() if labels.items() <= pool.spec.labels.items())
         return next(found, None) if labels else None
 
-    async def put(self, name: str, spec: wire.PoolSpec, owner: str) -> Named:
+    async def put(self, name: str, spec: wire.PoolSpec, owner: str) -> NamedPool:
         """Write a pool; one of the same name is changed, and stays its owner's. Raises `image_missing`, `invalid`."""
         if name == wire.DEFAULT_POOL:
             hint = "DART_WARM_DESKTOPS and DART_STANDBY_DESKTOPS say how large it is; choose another name."
@@ -102,7 +102,7 @@ class Pools:
         for entry in self.all():
             await self._resolve(entry)
 
-    async def _resolve(self, entry: Named) -> None:
+    async def _resolve(self, entry: NamedPool) -> None:
         spec = entry.spec
         try:
             digest = await self._provider.image_digest(spec.shape.image)
@@ -112,7 +112,7 @@ class Pools:
         entry.want = DesktopTarget(spec.shape, digest, entry.owner, spec.setup_key, spec.snapshot_id)
         entry.reason = None
 
-    def allowance(self, entry: Named) -> int | None:
+    def allowance(self, entry: NamedPool) -> int | None:
         """How many copies the pool may begin now by its own rate; None: any number."""
         rate = entry.spec.refill_per_minute
         if rate is None:
@@ -122,7 +122,7 @@ class Pools:
         entry.tokens_at_s = now_s
         return int(entry.tokens)
 
-    def begun(self, entry: Named) -> None:
+    def begun(self, entry: NamedPool) -> None:
         """One copy more was begun."""
         if entry.spec.refill_per_minute is not None:
             entry.tokens -= 1.0

@@ -27,13 +27,13 @@ class Phase(StrEnum):
     """Free, untouched, standing still."""
     USED = "used"
     """Free, but somebody has used it."""
-    MAKING = "making"
+    MAKING = "lifecycle"
     """On its way to a target."""
     HELD = "held"
     """Leased, or being made for a claim."""
 
 
-class Copy(NamedTuple):
+class ReadyCopy(NamedTuple):
     """One slot; a tuple, since every plan looks at all of them.
 
     `base`: what it is a desktop of (shape and image); `kind`: what exactly it is, or will be, a copy of."""
@@ -45,7 +45,7 @@ class Copy(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ReadyTarget:
     """How many copies of one kind are wanted: `warm` running, `standby` frozen, `at_least` leased ones included, never more than `at_most`.
 
     `may_begin`: how many may be begun now (None: any number); a target that is held back begins none and keeps what it has."""
@@ -95,15 +95,15 @@ Action = Make | Freeze | Thaw | Remove
 
 @dataclass(slots=True)
 class _Lacking:
-    target: Target
+    target: ReadyTarget
     copies: int
 
 
 def plan(
-    targets: Sequence[Target], copies: Iterable[Copy], *, room: int, may_make: int, can_freeze: bool
+    targets: Sequence[ReadyTarget], copies: Iterable[ReadyCopy], *, room: int, may_make: int, can_freeze: bool
 ) -> list[Action]:
     """What to do now. `room`: slots that may be added; `may_make`: how many may be begun at once; `can_freeze`: else standbys run."""
-    free: dict[Phase, list[Copy]] = {phase: [] for phase in Phase}
+    free: dict[Phase, list[ReadyCopy]] = {phase: [] for phase in Phase}
     for copy in copies:
         free[copy.phase].append(copy)
     actions: list[Action] = []
@@ -119,7 +119,9 @@ def plan(
     return actions
 
 
-def _provide(target: Target, free: dict[Phase, list[Copy]], actions: list[Action], *, can_freeze: bool) -> int:
+def _provide(
+    target: ReadyTarget, free: dict[Phase, list[ReadyCopy]], actions: list[Action], *, can_freeze: bool
+) -> int:
     """Take what the target needs out of what is free, thawed and frozen as it should be; returns how many copies are lacking."""
     held = sum(copy.kind == target.kind for copy in free[Phase.HELD])
     wanted = max(target.warm + target.standby, target.at_least - held)
@@ -136,7 +138,7 @@ def _provide(target: Target, free: dict[Phase, list[Copy]], actions: list[Action
     return wanted - sum(map(len, (running, frozen, thaw, freeze, coming)))
 
 
-def _take(free: list[Copy], target: Target, number: int) -> list[Copy]:
+def _take(free: list[ReadyCopy], target: ReadyTarget, number: int) -> list[ReadyCopy]:
     """Up to so many free copies of the target's kind."""
     found = [copy for copy in free if copy.kind == target.kind][: max(0, number)]
     for copy in found:
@@ -144,7 +146,7 @@ def _take(free: list[Copy], target: Target, number: int) -> list[Copy]:
     return found
 
 
-def _begin(lacking: list[_Lacking], nobodys: list[Copy], *, room: int, may_make: int) -> list[Action]:
+def _begin(lacking: list[_Lacking], nobodys: list[ReadyCopy], *, room: int, may_make: int) -> list[Action]:
     """One copy after another to the targets in turn, first into slots that are there; what is used up leaves `nobodys`."""
     actions: list[Action] = []
     while may_make > 0 and any(short.copies > 0 for short in lacking):

@@ -32,12 +32,12 @@ RESTORES = 2
 """Tries per snapshot before it is suspected."""
 
 
-class NotReady(Exception):
+class DesktopNotReady(Exception):
     """The desktop came up but its agent is not well."""
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class RestoreResult:
     """How a desktop came to its state; `restored` is False when it was booted, `standby` True when it was ready before it was asked for.
 
     `quarantined`: ids of snapshots that did not restore on the way."""
@@ -49,15 +49,15 @@ class Brought:
 
 
 @dataclass(slots=True)
-class Trials:
+class PrepareAttempts:
     """What was tried for one desktop: failures by snapshot, other failures, and the suspected snapshots with their reasons."""
 
     of_snapshot: Counter[str] = field(default_factory=Counter)
     of_host: int = 0
-    suspects: dict[str, tuple[SnapshotRecord, str]] = field(default_factory=dict)
+    suspect_snapshots: dict[str, tuple[SnapshotRecord, str]] = field(default_factory=dict)
 
 
-class Preparer:
+class DesktopPreparer:
     """Restores and boots, a bounded number at a time."""
 
     def __init__(
@@ -80,15 +80,15 @@ class Preparer:
         """Why the latest try did not give a desktop; None after one that did."""
         self._base_locks: dict[BaseKey, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def bring(self, slot: Slot, want: DesktopTarget, *, ahead: bool = False) -> Brought:
+    async def prepare(self, slot: Slot, want: DesktopTarget, *, ahead: bool = False) -> RestoreResult:
         """Make the slot's desktop a fresh copy of what is wanted; `ahead` of need, so that it may wait. On `ApiError` nothing lives under
         the slot's id."""
         started = self._clock.monotonic()
-        trials = Trials()
+        attempts = PrepareAttempts()
         async with self._parallel:
-            restored = await self._until_ready(slot, want, trials)
+            restored = await self._until_ready(slot, want, attempts)
             self.last_failure = None
-            for snapshot, reason in trials.suspects.values():
+            for snapshot, reason in attempts.suspect_snapshots.values():
                 await self._snapshots.quarantine(snapshot, reason)
             if ahead and (want.setup_key is not None or want.snapshot_id is not None):
                 slot.declared_clock_s = await self._declared(slot)
@@ -96,23 +96,23 @@ class Preparer:
         self._metrics.prepared(
             "restore" if restored else "boot", slot.setup_key is not None, duration_s, on_demand=not ahead
         )
-        return Brought(restored, duration_s, quarantined=tuple(trials.suspects))
+        return RestoreResult(restored, duration_s, quarantined=tuple(attempts.suspect_snapshots))
 
-    async def confirm(self, slot: Slot, want: DesktopTarget, *, waited: bool) -> Brought:
-        """Wake an untouched desktop that is what is wanted; one that does not answer is made anew. Errors as of `bring`."""
+    async def confirm(self, slot: Slot, want: DesktopTarget, *, waited: bool) -> RestoreResult:
+        """Wake an untouched desktop that is what is wanted; one that does not answer is made anew. Errors as of `prepare`."""
         started = self._clock.monotonic()
         try:
             await self.wake(slot)
-        except NotReady as error:
+        except DesktopNotReady as error:
             self.last_failure = str(error)
-            return await self.bring(slot, want)
+            return await self.prepare(slot, want)
         duration_s = self._clock.monotonic() - started
         self._metrics.prepared("awaited" if waited else "standby", slot.setup_key is not None, duration_s)
-        return Brought(slot.snapshot_id is not None, duration_s, standby=not waited)
+        return RestoreResult(slot.snapshot_id is not None, duration_s, standby=not waited)
 
     async def freeze(self, slot: Slot) -> None:
         """Let an untouched desktop stand still until `wake`. Raises `ProviderError`."""
-        if not isinstance(self._provider, base.Freezes):
+        if not isinstance(self._provider, base.SupportsFreeze):
             raise base.CapabilityMissing(f"the provider {self._provider.name} freezes nothing")
         if slot.guest is not None:
             await slot.guest.close_connections()
@@ -121,12 +121,12 @@ class Preparer:
 
     async def wake(self, slot: Slot) -> None:
         """Let an untouched desktop go on and ask it whether it is well; a time of day that its task declared is what it was at the copy's
-        beginning, however long it has waited. Raises `NotReady`."""
-        if slot.frozen and isinstance(self._provider, base.Freezes):
+        beginning, however long it has waited. Raises `DesktopNotReady`."""
+        if slot.frozen and isinstance(self._provider, base.SupportsFreeze):
             try:
                 await self._provider.thaw(slot.desktop_id)
             except base.ProviderError as error:
-                raise NotReady(str(error)) from error
+                raise DesktopNotReady(str(error)) from error
             slot.frozen = False
         await self._probe(slot)
         if slot.declared_clock_s is not None:
@@ -138,7 +138,7 @@ class Preparer:
             reply = await self._ask(slot, "GET", "/v1/clock")
             told = json.loads(reply.content) if reply.status == 200 else {}
             return float(told["time_s"]) if told.get("declared") else None
-        except (NotReady, ValueError, KeyError, TypeError, AttributeError):
+        except (DesktopNotReady, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     async def discard(self, slot: Slot) -> None:
@@ -156,28 +156,28 @@ class Preparer:
         if guest is not None:
             await guest.close_connections()
 
-    async def _until_ready(self, slot: Slot, want: DesktopTarget, trials: Trials) -> bool:
+    async def _until_ready(self, slot: Slot, want: DesktopTarget, attempts: PrepareAttempts) -> bool:
         """True when the desktop was restored, False when it was booted."""
         while True:
             snapshot = None
             if self._provider.capabilities.memory_snapshot:
-                snapshot = self._snapshots.deepest_snapshot(want, trials.suspects)
+                snapshot = self._snapshots.deepest_snapshot(want, attempts.suspect_snapshots)
             try:
                 if snapshot is not None:
                     await self._restore(slot, snapshot)
                     return True
-                if await self._boot(slot, want, trials):
+                if await self._boot(slot, want, attempts):
                     return False
-            except (NotReady, base.SnapshotBroken, base.DesktopGone, base.HostFault) as error:
-                await self._after_failure(slot, snapshot, error, trials)
-                if snapshot is not None and snapshot.snapshot_id in trials.suspects:
-                    want = self._snapshots.fallback_target(snapshot, want, trials.suspects)
+            except (DesktopNotReady, base.SnapshotBroken, base.DesktopGone, base.HostFault) as error:
+                await self._after_failure(slot, snapshot, error, attempts)
+                if snapshot is not None and snapshot.snapshot_id in attempts.suspect_snapshots:
+                    want = self._snapshots.fallback_target(snapshot, want, attempts.suspect_snapshots)
             except base.ProviderError as error:
                 await self.discard(slot)
                 raise from_provider_error(error) from error
 
     async def _after_failure(
-        self, slot: Slot, snapshot: SnapshotRecord | None, error: Exception, trials: Trials
+        self, slot: Slot, snapshot: SnapshotRecord | None, error: Exception, attempts: PrepareAttempts
     ) -> None:
         """Write a failure down and remove what is left of the try. Raises `ApiError` when the host must be to blame."""
         self._repository.add_event(
@@ -189,13 +189,13 @@ class Preparer:
         )
         self.last_failure = str(error)
         await self.discard(slot)
-        if snapshot is not None and isinstance(error, NotReady | base.SnapshotBroken):
-            trials.of_snapshot[snapshot.snapshot_id] += 1
-            if trials.of_snapshot[snapshot.snapshot_id] == RESTORES:
-                trials.suspects[snapshot.snapshot_id] = (snapshot, str(error))
+        if snapshot is not None and isinstance(error, DesktopNotReady | base.SnapshotBroken):
+            attempts.of_snapshot[snapshot.snapshot_id] += 1
+            if attempts.of_snapshot[snapshot.snapshot_id] == RESTORES:
+                attempts.suspect_snapshots[snapshot.snapshot_id] = (snapshot, str(error))
             return
-        trials.of_host += 1
-        if trials.of_host == ATTEMPTS:
+        attempts.of_host += 1
+        if attempts.of_host == ATTEMPTS:
             hint = getattr(error, "hint", "") or "See the farm's log and `dart-farm doctor`."
             raise ApiError(wire.ErrorCode.HOST_FAULT, f"the desktop did not come up: {error}", hint=hint) from error
 
@@ -208,14 +208,14 @@ class Preparer:
         await self._settle_in(slot, snapshot)
         self._repository.touch_snapshot(snapshot)
 
-    async def _boot(self, slot: Slot, want: DesktopTarget, trials: Trials) -> bool:
+    async def _boot(self, slot: Slot, want: DesktopTarget, attempts: PrepareAttempts) -> bool:
         """True when the desktop was booted; False when somebody else has made the base meanwhile, so that it can be restored."""
         if not self._provider.capabilities.memory_snapshot:
             await self._create(slot, want)
             await self._settle_in(slot, None)
             return True
         async with self._base_locks[want.base_key]:
-            if self._snapshots.deepest_snapshot(want, trials.suspects) is not None:
+            if self._snapshots.deepest_snapshot(want, attempts.suspect_snapshots) is not None:
                 return False
             await self._create(slot, want)
             await self._settle_in(slot, None)
@@ -250,21 +250,21 @@ class Preparer:
 
     async def _probe(self, slot: Slot) -> None:
         if slot.guest is None:
-            raise NotReady("the desktop has no connection")
+            raise DesktopNotReady("the desktop has no connection")
         try:
             health = await slot.guest.health(PROBE_TIMEOUT_S)
         except GuestUnreachable as error:
-            raise NotReady(str(error)) from error
+            raise DesktopNotReady(str(error)) from error
         if "ready" not in health:
-            raise NotReady("the guest agent's health is not what the protocol says")
+            raise DesktopNotReady("the guest agent's health is not what the protocol says")
         if not health["ready"]:
-            raise NotReady("the guest agent says that its session is not ready")
+            raise DesktopNotReady("the guest agent says that its session is not ready")
 
     async def _ask(self, slot: Slot, method: str, path: str, body: bytes | None = None) -> GuestReply:
-        """The agent's answer. Raises `NotReady`."""
+        """The agent's answer. Raises `DesktopNotReady`."""
         if slot.guest is None:
-            raise NotReady("the desktop has no connection")
+            raise DesktopNotReady("the desktop has no connection")
         try:
             return await slot.guest.request(method, path, timeout_s=PROBE_TIMEOUT_S, content=body)
         except GuestUnreachable as error:
-            raise NotReady(str(error)) from error
+            raise DesktopNotReady(str(error)) from error

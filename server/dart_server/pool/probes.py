@@ -16,7 +16,7 @@ from dart_server.database.repository import NewEvent, Repository
 from dart_server.observability.metrics import Metrics
 from dart_server.pool.background import Background
 from dart_server.pool.quarantine import Quarantine
-from dart_server.pool.slot_lifecycle import Making
+from dart_server.pool.slot_lifecycle import SlotLifecycle
 from dart_server.pool.slots import Slots
 from dart_server.providers.base import SELF_INFLICTED, DesktopHealth, HealthCause, Provider
 from dart_server.records import Slot
@@ -47,7 +47,7 @@ class Probes:
         self,
         provider: Provider,
         slots: Slots,
-        making: Making,
+        lifecycle: SlotLifecycle,
         quarantine: Quarantine,
         repository: Repository,
         metrics: Metrics,
@@ -56,7 +56,7 @@ class Probes:
     ) -> None:
         self._provider = provider
         self._slots = slots
-        self._making = making
+        self._lifecycle = lifecycle
         self._quarantine = quarantine
         self._repository = repository
         self._metrics = metrics
@@ -116,7 +116,7 @@ class Probes:
         if slot.lease_id is not None:
             view = health_view(health)
             self._metrics.failure(view.cause, view.fault_owner.value)
-            await self._making.fail(slot, view)
+            await self._lifecycle.fail(slot, view)
         else:
             await self._replace(slot, health)
 
@@ -126,8 +126,8 @@ class Probes:
         self._repository.add_event(note)
         reason = f"{health.cause.value}: {health.detail}" if health.detail else health.cause.value
         if health.cause not in SILENT or not await self._quarantine.set_aside(slot, reason):
-            self._making.remove(slot)
-        self._making.changed()
+            self._lifecycle.remove(slot)
+        self._lifecycle.changed()
 
     async def ended(self) -> None:
         """The farm stops: no round goes on."""

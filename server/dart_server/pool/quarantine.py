@@ -10,7 +10,7 @@ import logging
 
 from dart_server.clock import Clock
 from dart_server.database.repository import NewEvent, Repository
-from dart_server.pool.slot_lifecycle import Making
+from dart_server.pool.slot_lifecycle import SlotLifecycle
 from dart_server.pool.slots import Slots
 from dart_server.providers.base import ProviderError
 from dart_server.records import Slot
@@ -23,10 +23,10 @@ class Quarantine:
     """The desktops set aside. `room`: how many; 0 keeps none. `keep_s`: how long."""
 
     def __init__(
-        self, slots: Slots, making: Making, repository: Repository, clock: Clock, *, room: int, keep_s: float
+        self, slots: Slots, lifecycle: SlotLifecycle, repository: Repository, clock: Clock, *, room: int, keep_s: float
     ) -> None:
         self._slots = slots
-        self._making = making
+        self._lifecycle = lifecycle
         self._repository = repository
         self._clock = clock
         self._room = room
@@ -46,7 +46,7 @@ class Quarantine:
         await self._repository.wait_committed(self._repository.save_desktop(slot, note))
         log.warning("desktop quarantined: %s", reason, extra={"desktop_id": slot.desktop_id})
         try:
-            await self._making.stop(slot)
+            await self._lifecycle.stop(slot)
         except ProviderError as error:
             log.info("a quarantined desktop runs on: %s", error, extra={"desktop_id": slot.desktop_id})
         if not asked:
@@ -79,4 +79,4 @@ class Quarantine:
         slot = self._slots.by_id.get(desktop_id)
         if slot is not None:
             self._repository.add_event(NewEvent("quarantine_ended", desktop_id, data={"reason": reason}))
-            self._making.remove(slot)
+            self._lifecycle.remove(slot)

@@ -3,7 +3,7 @@
 Rule: the pool is level-triggered: `dispatch` looks at what is there and what is wanted, and is called after every change and on every
 tick; no decision rests on an event's order. Who waits is served first, what is kept ready comes after.
 Non-goals: leases (who may use a desktop, and until when); the parts: `slots` (what there is), `serving` (who gets which), `standby`
-(what is ready before anybody asks), `making` (what happens to one slot), `prepare` (how a desktop comes up).
+(what is ready before anybody asks), `lifecycle` (what happens to one slot), `prepare` (how a desktop comes up).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dart_server.errors import ApiError
 from dart_server.observability.metrics import Metrics
 from dart_server.pool.admission import MIB, Admission, Host, SystemHost
 from dart_server.pool.background import Background
-from dart_server.pool.claim_queue import Serving, Ticket
-from dart_server.pool.fair_queue import Turns
-from dart_server.pool.named_pools import Pools
-from dart_server.pool.prepare import Brought, Preparer
+from dart_server.pool.claim_queue import ClaimQueue, ClaimTicket
+from dart_server.pool.fair_queue import FairQueue
+from dart_server.pool.named_pools import NamedPools
+from dart_server.pool.prepare import DesktopPreparer, RestoreResult
 from dart_server.pool.probes import Probes
 from dart_server.pool.quarantine import Quarantine
-from dart_server.pool.slot_lifecycle import Making
+from dart_server.pool.slot_lifecycle import SlotLifecycle
 from dart_server.pool.slots import Slots
 from dart_server.pool.standby import Standby
 from dart_server.providers import base
@@ -40,7 +40,7 @@ class Pool:
     def __init__(
         self,
         provider: base.Provider,
-        preparer: Preparer,
+        preparer: DesktopPreparer,
         snapshots: Snapshots,
         repository: Repository,
         settings: FarmSettings,
@@ -65,22 +65,24 @@ class Pool:
         )
         self._slots = Slots(provider, snapshots, self.admission, settings.max_desktops, clock)
         self._slots.cap = self._capped
-        self._making = Making(self._slots, preparer, repository, clock, settings.tick_interval_s, self.dispatch)
-        self._serving = Serving(self._slots, self._making, self._preparing, preparer, settings, clock)
-        self.pools = Pools(provider, repository, clock)
+        self._lifecycle = SlotLifecycle(
+            self._slots, preparer, repository, clock, settings.tick_interval_s, self.dispatch
+        )
+        self._queue = ClaimQueue(self._slots, self._lifecycle, self._preparing, preparer, settings, clock)
+        self.pools = NamedPools(provider, repository, clock)
         self._standby = Standby(
             provider,
             self._slots,
-            self._making,
+            self._lifecycle,
             self._preparing,
             self.pools,
             settings,
             clock,
-            self._serving.wanted,
+            self._queue.wanted,
         )
         self.quarantine = Quarantine(
             self._slots,
-            self._making,
+            self._lifecycle,
             repository,
             clock,
             room=settings.quarantine_desktops,
@@ -89,7 +91,7 @@ class Pool:
         self._probes = Probes(
             provider,
             self._slots,
-            self._making,
+            self._lifecycle,
             self.quarantine,
             repository,
             metrics,
@@ -103,14 +105,14 @@ class Pool:
 
     @property
     def waiting(self) -> int:
-        return self._serving.waiting
+        return self._queue.waiting
 
     def live_desktops(self) -> LiveDesktops:
         """Which desktops exist or are being made."""
         return self._slots.live_desktops()
 
-    def enter(self, owner: str, want: DesktopTarget, *, units: int = 1, priority: int = 0) -> Ticket:
-        """Stand in the queue for desktops; see `Serving.enter`. Raises `ApiError`."""
+    def enter(self, owner: str, want: DesktopTarget, *, units: int = 1, priority: int = 0) -> ClaimTicket:
+        """Stand in the queue for desktops; see `ClaimQueue.enter`. Raises `ApiError`."""
         if self.drained:
             hint = "Leases go on; claim from another farm, or ask the administrator to undrain this one."
             raise ApiError(ErrorCode.DRAINING, "the farm is draining: it grants no new leases", hint=hint)
@@ -118,24 +120,24 @@ class Pool:
         self._standby.asked_for(want)
         bounded = any(pool.spec.max is not None for pool in self.pools.all())
         lane = (want.base_key, want.setup_key, want.snapshot_id) if bounded else want.base_key
-        return self._serving.enter(owner, want, lane, units=units, priority=priority)
+        return self._queue.enter(owner, want, lane, units=units, priority=priority)
 
-    async def granted(self, ticket: Ticket, wait_s: float) -> list[Slot]:
-        """The slots of a ticket, the caller's alone; see `Serving.granted`. Raises `ApiError`."""
-        return await self._serving.granted(ticket, wait_s)
+    async def granted(self, ticket: ClaimTicket, wait_s: float) -> list[Slot]:
+        """The slots of a ticket, the caller's alone; see `ClaimQueue.granted`. Raises `ApiError`."""
+        return await self._queue.granted(ticket, wait_s)
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, ticket: ClaimTicket) -> None:
         """Leave the queue without a grant."""
-        self._serving.leave(ticket)
+        self._queue.leave(ticket)
 
-    def position(self, ticket: Ticket) -> int | None:
+    def position(self, ticket: ClaimTicket) -> int | None:
         """How many claims come before this one; None when it does not wait."""
-        return self._serving.position(ticket)
+        return self._queue.position(ticket)
 
     @property
-    def turns(self) -> Turns:
+    def turns(self) -> FairQueue:
         """The order of the queue, and what each key holds."""
-        return self._serving.turns
+        return self._queue.turns
 
     def require(self, want: DesktopTarget) -> DesktopTarget:
         """The same with a snapshot's id for its name, if it can be wanted now. Raises `draining`, `snapshot_missing`, `invalid` …"""
@@ -152,23 +154,23 @@ class Pool:
         """The slot in which a lease goes on at its reset; see `Standby.exchange`."""
         return self._standby.exchange(slot, want)
 
-    async def renew(self, slot: Slot, want: DesktopTarget, *, waited: bool = False) -> Brought:
-        """Make a leased desktop a fresh copy of what is wanted; see `Making.renew`."""
-        return await self._making.renew(slot, want, waited=waited)
+    async def renew(self, slot: Slot, want: DesktopTarget, *, waited: bool = False) -> RestoreResult:
+        """Make a leased desktop a fresh copy of what is wanted; see `SlotLifecycle.renew`."""
+        return await self._lifecycle.renew(slot, want, waited=waited)
 
     def release(self, slot: Slot, owner: str) -> None:
         """Take a desktop back from its lease, at once; its owner holds one less."""
-        self._making.release(slot)
-        self._serving.turns.give_back(owner)
+        self._lifecycle.release(slot)
+        self._queue.turns.give_back(owner)
 
     async def fail(self, slot: Slot, health: wire.DesktopHealthView) -> None:
         """Write down that a desktop died, and remove what is left of it."""
-        await self._making.fail(slot, health)
+        await self._lifecycle.fail(slot, health)
 
     def dispatch(self) -> None:
         """Serve who waits, in order; then, once for all that happens in one turn of the event loop, keep what is to be ready. Nothing of
         it while the ledger is away."""
-        if self._serves() and self._serving.serve() and not self._keeping:
+        if self._serves() and self._queue.serve() and not self._keeping:
             self._keeping = True
             asyncio.get_running_loop().call_soon(self._keep)
 
@@ -177,7 +179,7 @@ class Pool:
 
     def _keep(self) -> None:
         self._keeping = False
-        if self._serves() and self._serving.serve():
+        if self._serves() and self._queue.serve():
             self._standby.keep()
 
     def probe(self) -> None:
@@ -233,18 +235,18 @@ class Pool:
         """Grant nothing more, while leases go on, or grant again. Raises `draining` in those who wait."""
         self.drained = self._standby.drained = on
         if on:
-            self._serving.refuse_all("the farm is draining")
+            self._queue.refuse_all("the farm is draining")
         self.dispatch()
 
     def adopt(self, slot: Slot, owner: str) -> None:
         """Take over a leased slot of an earlier life of this farm."""
         self.slots[slot.desktop_id] = slot
-        self._serving.turns.hold(owner)
+        self._queue.turns.hold(owner)
 
     def refuse(self) -> None:
         """Serve nobody any more."""
         self._draining = True
-        self._serving.refuse_all("the farm is stopping", underway=True)
+        self._queue.refuse_all("the farm is stopping", underway=True)
 
     async def stop(self) -> None:
         """Refuse who waits, end the background work, destroy every desktop."""
@@ -252,4 +254,4 @@ class Pool:
         await self._probes.ended()
         self._preparing.cancel()
         await self._preparing.ended()
-        await self._making.end_all()
+        await self._lifecycle.end_all()

@@ -15,7 +15,7 @@ from dart_server.clock import Clock
 from dart_server.database.repository import NewEvent, Repository
 from dart_server.errors import ApiError
 from dart_server.pool.background import Background
-from dart_server.pool.prepare import Brought, NotReady, Preparer
+from dart_server.pool.prepare import DesktopNotReady, DesktopPreparer, RestoreResult
 from dart_server.pool.slots import Slots
 from dart_server.providers import base
 from dart_server.records import DesktopTarget, Slot
@@ -24,13 +24,13 @@ from dart_server.wire import DesktopState
 log = logging.getLogger(__name__)
 
 
-class Making:
+class SlotLifecycle:
     """Changes slots of one farm. `retry_s`: a removal that failed may be tried again after this long."""
 
     def __init__(
         self,
         slots: Slots,
-        preparer: Preparer,
+        preparer: DesktopPreparer,
         repository: Repository,
         clock: Clock,
         retry_s: float,
@@ -53,7 +53,7 @@ class Making:
             if not slot.exists:
                 slot.state = DesktopState.CREATING
                 self._repository.save_desktop(slot, NewEvent("desktop_creating", slot.desktop_id))
-            await self._preparer.bring(slot, want, ahead=ahead)
+            await self._preparer.prepare(slot, want, ahead=ahead)
             slot.unused, slot.state = True, DesktopState.READY
             self._repository.save_desktop(slot)
 
@@ -63,7 +63,7 @@ class Making:
             return True
         try:
             await self._preparer.wake(slot)
-        except NotReady as error:
+        except DesktopNotReady as error:
             log.warning("a standby did not wake: %s", error, extra={"desktop_id": slot.desktop_id})
             return False
         slot.state = DesktopState.READY
@@ -86,7 +86,7 @@ class Making:
         async with slot.lock:
             return await self._awake(slot)
 
-    async def renew(self, slot: Slot, want: DesktopTarget, *, waited: bool = False) -> Brought:
+    async def renew(self, slot: Slot, want: DesktopTarget, *, waited: bool = False) -> RestoreResult:
         """Make a leased desktop a fresh copy of what is wanted; `waited` tells that it was not ready when it was asked for. Its fencing_token, and
         that this has begun, are written before it is touched: a farm that is killed meanwhile comes back to a desktop that no earlier
         fencing_token opens. Raises `ApiError`; the slot is broken then, and may be renewed again."""
@@ -98,7 +98,7 @@ class Making:
                 if confirm:
                     brought = await self._preparer.confirm(slot, want, waited=waited)
                 else:
-                    brought = await self._preparer.bring(slot, want)
+                    brought = await self._preparer.prepare(slot, want)
             except BaseException as error:  # cancelled, too, it is not left half made; raised again
                 cause = error.code.value if isinstance(error, ApiError) else "interrupted"
                 slot.state = DesktopState.BROKEN

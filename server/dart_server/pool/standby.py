@@ -2,7 +2,7 @@
 
 Rule: what is wanted comes from the named pools, from the default pool (the shape that was asked for last) and from what is asked for again
 and again; `pool.plan` says what to do about it, this module does it. Who waits is served first. What fails waits before it is tried again
-(`pool.backoff`); claims never do. Non-goals: whose turn it is (`pool.serving`), how one is made (`pool.making`).
+(`pool.backoff`); claims never do. Non-goals: whose turn it is (`pool.serving`), how one is made (`pool.lifecycle`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dart_server.errors import ApiError
 from dart_server.pool.background import Background
 from dart_server.pool.backoff import Backoff
 from dart_server.pool.demand import Demand
-from dart_server.pool.named_pools import Named, Pools
-from dart_server.pool.plan import Action, Copy, Freeze, Make, Phase, Remove, Target, Thaw, plan, share
-from dart_server.pool.slot_lifecycle import Making
+from dart_server.pool.named_pools import NamedPool, NamedPools
+from dart_server.pool.plan import Action, Freeze, Make, Phase, ReadyCopy, ReadyTarget, Remove, Thaw, plan, share
+from dart_server.pool.slot_lifecycle import SlotLifecycle
 from dart_server.pool.slots import Kind, Slots
 from dart_server.providers.base import Provider, ProviderError
 from dart_server.records import SHARED_OWNER, DesktopTarget, Slot
@@ -34,12 +34,12 @@ _OUT = (DesktopState.GONE, DesktopState.QUARANTINED)
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class PoolTarget:
     """A target with what it takes to carry it out; `pool` is None for the farm's own."""
 
-    target: Target
+    target: ReadyTarget
     want: DesktopTarget
-    pool: Named | None = None
+    pool: NamedPool | None = None
 
 
 class Standby:
@@ -49,16 +49,16 @@ class Standby:
         self,
         provider: Provider,
         slots: Slots,
-        making: Making,
+        lifecycle: SlotLifecycle,
         preparing: Background,
-        pools: Pools,
+        pools: NamedPools,
         settings: FarmSettings,
         clock: Clock,
         waiting: Callable[[], Iterable[DesktopTarget]],
     ) -> None:
         self._provider = provider
         self._slots = slots
-        self._making = making
+        self._lifecycle = lifecycle
         self._preparing = preparing
         self._pools = pools
         self._settings = settings
@@ -106,19 +106,19 @@ class Standby:
         if not aims and not self._slots.idle():
             return
         copies = self._copies(held=any(aim.target.at_least or aim.target.at_most is not None for aim in aims))
-        making = sum(copy.phase is Phase.MAKING for copy in copies)
+        lifecycle = sum(copy.phase is Phase.MAKING for copy in copies)
         actions = plan(
             [aim.target for aim in aims],
             copies,
             room=max(0, self._slots.room()),
-            may_make=self._settings.refills_at_once - making,
+            may_make=self._settings.refills_at_once - lifecycle,
             can_freeze=self._provider.capabilities.freeze and not self.backoff.held(FREEZING),
         )
         by_name = {aim.target.name: aim for aim in aims}
         for action in actions:
             self._do(action, by_name)
 
-    def _do(self, action: Action, aims: dict[str, Aim]) -> None:
+    def _do(self, action: Action, aims: dict[str, PoolTarget]) -> None:
         slots = self._slots.by_id
         match action:
             case Make(name, desktop_id):
@@ -138,15 +138,15 @@ class Standby:
                 slots[desktop_id].busy = slots[desktop_id].warming = True
                 self._preparing.start(self._thaw(slots[desktop_id]))
             case Remove(desktop_id):
-                self._making.remove(slots[desktop_id])
+                self._lifecycle.remove(slots[desktop_id])
 
-    def _aims(self) -> list[Aim]:
+    def _aims(self) -> list[PoolTarget]:
         """What is wanted, the most important first: named pools, what is asked for again and again, the default pool."""
-        aims: list[Aim] = []
+        aims: list[PoolTarget] = []
         for pool in self._pools.all():
             if pool.want is not None and (kind := self._kind(pool.want)) is not None:
                 spec = pool.spec
-                target = Target(
+                target = ReadyTarget(
                     f"pool:{pool.record.name}",
                     pool.want.base_key,
                     kind,
@@ -157,10 +157,10 @@ class Standby:
                     may_begin=self._may_begin(kind, self._pools.allowance(pool)),
                     in_backoff=self.backoff.held(kind),
                 )
-                aims.append(Aim(target, pool.want, pool))
+                aims.append(PoolTarget(target, pool.want, pool))
         aims += self._predicted({aim.target.kind for aim in aims if aim.target.standby})
         if self._want is not None and not self.drained and (kind := self._kind(self._want)) is not None:
-            target = Target(
+            target = ReadyTarget(
                 DEFAULT_POOL,
                 self._want.base_key,
                 kind,
@@ -168,10 +168,10 @@ class Standby:
                 may_begin=self._may_begin(kind, None),
                 in_backoff=self.backoff.held(kind),
             )
-            aims.append(Aim(target, self._want))
+            aims.append(PoolTarget(target, self._want))
         return aims
 
-    def _predicted(self, covered: set[object]) -> list[Aim]:
+    def _predicted(self, covered: set[object]) -> list[PoolTarget]:
         """The standbys of what is asked for again and again, beside what a pool has standbys of."""
         if not self._settings.standby_desktops:
             return []
@@ -189,8 +189,8 @@ class Standby:
                 have[kind] = have.get(kind, 0) + 1
         given = share(scores, self._settings.standby_desktops, have)
         return [
-            Aim(
-                Target(
+            PoolTarget(
+                ReadyTarget(
                     f"again:{number}",
                     kind[0],
                     kind,
@@ -207,18 +207,18 @@ class Standby:
         """One at a time of what failed lately."""
         if not self.backoff.troubled(kind):
             return allowed
-        making = any(slot.warming and self._coming(slot) == kind for slot in self._slots.by_id.values())
-        return 0 if making else 1 if allowed is None else min(1, allowed)
+        lifecycle = any(slot.warming and self._coming(slot) == kind for slot in self._slots.by_id.values())
+        return 0 if lifecycle else 1 if allowed is None else min(1, allowed)
 
-    def _copies(self, *, held: bool = True) -> list[Copy]:
+    def _copies(self, *, held: bool = True) -> list[ReadyCopy]:
         """The slots as the plan sees them, those that somebody has only where `held`; what is on its way out is none of its business."""
-        found: list[Copy] = []
+        found: list[ReadyCopy] = []
         for slot in self._slots.by_id.values():
             if slot.state in _OUT:
                 continue
             base = (slot.shape, slot.image_digest)
             if slot.warming:
-                found.append(Copy(slot.desktop_id, base, self._coming(slot), Phase.MAKING))
+                found.append(ReadyCopy(slot.desktop_id, base, self._coming(slot), Phase.MAKING))
                 continue
             if slot.lease_id is not None or slot.busy:
                 if not held:
@@ -228,47 +228,47 @@ class Standby:
                 phase = Phase.USED
             else:
                 phase = Phase.FROZEN if slot.frozen else Phase.READY
-            found.append(Copy(slot.desktop_id, base, (base, slot.snapshot_id), phase))
+            found.append(ReadyCopy(slot.desktop_id, base, (base, slot.snapshot_id), phase))
         return found
 
     async def _warm(self, slot: Slot, want: DesktopTarget, kind: object) -> None:
         try:
-            await self._making.make(slot, want, ahead=True)
+            await self._lifecycle.make(slot, want, ahead=True)
         except ApiError as error:
             log.warning("no warm desktop: %s", error.detail, extra={"desktop_id": slot.desktop_id})
             self.backoff.failed(kind, error.detail)
-            self._making.remove(slot)
+            self._lifecycle.remove(slot)
             return
         finally:
             slot.warming, slot.target = False, None
         self.backoff.worked(kind)
         slot.busy = False
-        self._making.changed()
+        self._lifecycle.changed()
 
     async def _freeze(self, slot: Slot) -> None:
         try:
-            await self._making.freeze(slot)
+            await self._lifecycle.freeze(slot)
         except ProviderError as error:
             log.warning("a standby could not be frozen: %s", error, extra={"desktop_id": slot.desktop_id})
             self.backoff.failed(FREEZING, str(error))
-            self._making.remove(slot)
+            self._lifecycle.remove(slot)
             return
         finally:
             slot.warming = False
         self.backoff.worked(FREEZING)
         slot.busy = False
-        self._making.changed()
+        self._lifecycle.changed()
 
     async def _thaw(self, slot: Slot) -> None:
         try:
-            runs = await self._making.thaw(slot)
+            runs = await self._lifecycle.thaw(slot)
         finally:
             slot.warming = False
         if not runs:
-            self._making.remove(slot)
+            self._lifecycle.remove(slot)
             return
         slot.busy = False
-        self._making.changed()
+        self._lifecycle.changed()
 
     async def on_its_way(self, want: DesktopTarget) -> bool:
         """Wait while none of the standby is ready but one is being made: it is ready before a desktop that is begun now.
@@ -297,13 +297,13 @@ class Standby:
         self._asked(want)
         standby = self._slots.first_that_serves(want)
         if standby is None:
-            self._making.changed()
+            self._lifecycle.changed()
             return slot
         standby.lease_id, standby.fencing_token = slot.lease_id, max(slot.fencing_token, standby.fencing_token)
         slot.lease_id = None
         slot.fencing_token += 1
-        self._making.remove(slot)
-        self._making.changed()
+        self._lifecycle.remove(slot)
+        self._lifecycle.changed()
         return standby
 
     def capped(self, want: DesktopTarget) -> str | None:
@@ -319,7 +319,7 @@ class Standby:
                     return f"the pool {pool.record.name} has its {pool.spec.max} desktops"
         return None
 
-    def view(self, pool: Named) -> wire.PoolView:
+    def view(self, pool: NamedPool) -> wire.PoolView:
         """A named pool as it is now."""
         kind = self._kind(pool.want) if pool.want is not None else None
         missing = pool.reason if pool.want is None else None if kind else "its snapshot is not there"

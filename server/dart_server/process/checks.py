@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from dart_server.errors import ConfigError
+from dart_server.errors import FarmConfigError
 from dart_server.http.ingress.certificate import EXPIRY_WARNING_PERIOD, certificate_expiry
 from dart_server.process import instance, listening
 from dart_server.settings import FarmSettings
@@ -100,7 +100,7 @@ def _address(settings: FarmSettings) -> Check:
         return _socket_path(name, settings.uds)
     try:
         listening.require_tls(settings)
-    except ConfigError as error:
+    except FarmConfigError as error:
         return Check(name, False, str(error))
     where = f"{settings.host}, port {settings.port or 'of its choice'}"
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -131,7 +131,7 @@ def _certificate(settings: FarmSettings) -> Check:
     try:
         listening.tls_context(settings)
         until = certificate_expiry(settings.tls_cert.read_text(encoding="ascii", errors="replace"))
-    except (ConfigError, OSError, ValueError) as error:
+    except (FarmConfigError, OSError, ValueError) as error:
         return Check("certificate", False, f"{error}", "Set DART_TLS_CERT and DART_TLS_KEY to a matching pair.")
     left = until - datetime.now(UTC)
     if left <= timedelta(0):

@@ -1,6 +1,6 @@
 """The farm as a process: one per runtime directory, bound to a Unix socket or a loopback port, stopped by a signal or by idleness.
 
-Rule: what can go wrong before the start (another farm, a socket in use, a host that lacks something) is a `ConfigError` in one
+Rule: what can go wrong before the start (another farm, a socket in use, a host that lacks something) is a `FarmConfigError` in one
 sentence, and nothing is left of the attempt. A stop destroys every desktop and snapshot. Non-goals: becoming a background process
 (the caller does that).
 """
@@ -65,7 +65,7 @@ async def serve(
     on_serving: OnServing | None = None,
 ) -> None:
     """Run a farm until a signal, or until it was idle for `idle_shutdown_s`. `on_bound` is called once it has its address and before it
-    starts, `on_serving` with `pid`, `provider` and `url` once it has started. Raises `ConfigError`, `ProviderError`."""
+    starts, `on_serving` with `pid`, `provider` and `url` once it has started. Raises `FarmConfigError`, `ProviderError`."""
     import uvicorn
 
     from dart_server.farm import Farm, package_version

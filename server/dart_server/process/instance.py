@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dart_server.errors import ConfigError
+from dart_server.errors import FarmConfigError
 from dart_server.settings import FarmSettings
 
 
@@ -31,13 +31,13 @@ class AlreadyRunning(Exception):
 
 @contextmanager
 def exclusive_farm(settings: FarmSettings) -> Iterator[None]:
-    """Hold the locks of the runtime and of the state directory. Raises `AlreadyRunning`, `ConfigError`."""
+    """Hold the locks of the runtime and of the state directory. Raises `AlreadyRunning`, `FarmConfigError`."""
     with _held(settings.lock_path, settings), contextlib.ExitStack() as both:
         if settings.state_dir != settings.runtime_dir:
             try:
                 both.enter_context(_held(settings.state_dir / settings.lock_path.name, settings))
             except AlreadyRunning as other:
-                raise ConfigError(
+                raise FarmConfigError(
                     f"the farm of process {other.pid} keeps its state in {settings.state_dir}; set DART_STATE_DIR to another directory."
                 ) from None
         yield
@@ -108,7 +108,7 @@ def _pid_in(descriptor: int) -> int:
 
 
 def stop_running(settings: FarmSettings, timeout_s: float) -> bool:
-    """Ask the running farm to stop and wait for its end; False when none runs. Raises `ConfigError` when it does not end."""
+    """Ask the running farm to stop and wait for its end; False when none runs. Raises `FarmConfigError` when it does not end."""
     pid = running_pid(settings)
     if pid is None:
         return False
@@ -118,7 +118,7 @@ def stop_running(settings: FarmSettings, timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
     while running_pid(settings) is not None:
         if time.monotonic() >= deadline:
-            raise ConfigError(
+            raise FarmConfigError(
                 f"the farm (process {pid}) did not stop within {timeout_s:g} s; end it with `kill -9 {pid}`, then `dart-farm reap`."
             )
         time.sleep(0.05)

@@ -1,6 +1,6 @@
 """Where the farm listens: its socket or port, TLS, and how many connections it takes.
 
-Rule: what cannot be listened on is a `ConfigError` in one sentence. Non-goals: greeting clients (`http.ingress`).
+Rule: what cannot be listened on is a `FarmConfigError` in one sentence. Non-goals: greeting clients (`http.ingress`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 import ssl
 from pathlib import Path
 
-from dart_server.errors import ConfigError
+from dart_server.errors import FarmConfigError
 from dart_server.http.ingress.certificate import ReloadingCertificate
 from dart_server.settings import FarmSettings
 
@@ -25,11 +25,11 @@ SPARE_DESCRIPTORS = 128
 
 
 def require_tls(settings: FarmSettings) -> None:
-    """Beyond loopback only under TLS, or where that was waived. Raises `ConfigError`."""
+    """Beyond loopback only under TLS, or where that was waived. Raises `FarmConfigError`."""
     if settings.host in LOOPBACK or settings.tls_cert is not None:
         return
     if not settings.insecure_plain_http:
-        raise ConfigError(
+        raise FarmConfigError(
             f"the farm listens on {settings.host} only with TLS: give --tls-cert and --tls-key, use an SSH tunnel,"
             " or waive it with --insecure-plain-http."
         )
@@ -37,7 +37,7 @@ def require_tls(settings: FarmSettings) -> None:
 
 
 def tls_context(settings: FarmSettings) -> ssl.SSLContext | None:
-    """TLS 1.2 or later with the farm's certificate; None without one. Raises `ConfigError`."""
+    """TLS 1.2 or later with the farm's certificate; None without one. Raises `FarmConfigError`."""
     if settings.tls_cert is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -45,14 +45,14 @@ def tls_context(settings: FarmSettings) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(settings.tls_cert, settings.tls_key, password=_no_password)
     except (OSError, ValueError) as error:
-        raise ConfigError(
+        raise FarmConfigError(
             f"the certificate {settings.tls_cert} or its key cannot be used: {error}. Both are PEM, the key without a password."
         ) from error
     return context
 
 
 def certificate_of(settings: FarmSettings) -> ReloadingCertificate | None:
-    """The farm's certificate, which is taken up again when its files change; None without one. Raises `ConfigError`."""
+    """The farm's certificate, which is taken up again when its files change; None without one. Raises `FarmConfigError`."""
 
     def make() -> ssl.SSLContext:
         made = tls_context(settings)
@@ -78,7 +78,7 @@ def effective_max_connections(settings: FarmSettings) -> int:
 
 
 def bind(settings: FarmSettings) -> socket.socket:
-    """The bound socket that the farm will listen on. Raises `ConfigError`."""
+    """The bound socket that the farm will listen on. Raises `FarmConfigError`."""
     if settings.uds is not None:
         return _bind_unix(settings.uds)
     require_tls(settings)
@@ -89,7 +89,7 @@ def bind(settings: FarmSettings) -> socket.socket:
         bound.listen()
     except OSError as error:
         bound.close()
-        raise ConfigError(
+        raise FarmConfigError(
             f"port {settings.port} on {settings.host} is in use ({error.strerror}); choose another with --port."
         ) from error
     return bound
@@ -97,26 +97,26 @@ def bind(settings: FarmSettings) -> socket.socket:
 
 def _bind_unix(path: Path) -> socket.socket:
     if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
-        raise ConfigError(
+        raise FarmConfigError(
             f"the socket path {path} is too long for a Unix socket; set DART_RUNTIME_DIR to a shorter one."
         )
     if path.exists():
         if not path.is_socket():
-            raise ConfigError(f"{path} exists and is not a socket; choose another with --uds.")
+            raise FarmConfigError(f"{path} exists and is not a socket; choose another with --uds.")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             try:
                 probe.connect(os.fspath(path))
             except OSError:
                 path.unlink()
             else:
-                raise ConfigError(f"{path} is in use by another server; stop it, or choose another with --uds.")
+                raise FarmConfigError(f"{path} is in use by another server; stop it, or choose another with --uds.")
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
     try:
         bound.bind(os.fspath(path))
     except OSError as error:
         bound.close()
-        raise ConfigError(f"{path} cannot be made: {error.strerror}. Choose another with --uds.") from error
+        raise FarmConfigError(f"{path} cannot be made: {error.strerror}. Choose another with --uds.") from error
     finally:
         os.umask(mask)
     return bound

@@ -10,8 +10,8 @@ import json
 import shutil
 from dataclasses import asdict
 
-from dart_server.errors import ConfigError
-from dart_server.pool.admission import Readings, SystemHost, estimate_capacity
+from dart_server.errors import FarmConfigError
+from dart_server.pool.admission import HostReadings, SystemHost, estimate_capacity
 from dart_server.process.checks import Check, nearest_existing, of_process
 from dart_server.settings import FarmSettings
 
@@ -21,10 +21,10 @@ HOST_RESERVE_MIB = 512
 
 
 def require(settings: FarmSettings) -> None:
-    """Raises `ConfigError` with the first thing that is missing."""
+    """Raises `FarmConfigError` with the first thing that is missing."""
     for check in _own_checks(settings):
         if not check.ok:
-            raise ConfigError(f"{check.name}: {check.detail} {check.fix}")
+            raise FarmConfigError(f"{check.name}: {check.detail} {check.fix}")
 
 
 def run_checks(settings: FarmSettings) -> list[Check]:
@@ -39,7 +39,7 @@ def run_checks(settings: FarmSettings) -> list[Check]:
     return [*found, asyncio.run(_provider_check(settings))]
 
 
-def capacity_check(max_desktops: int, now: Readings, *, reserve_memory_mib: int, reserve_disk_mib: int) -> Check:
+def capacity_check(max_desktops: int, now: HostReadings, *, reserve_memory_mib: int, reserve_disk_mib: int) -> Check:
     """Whether the host bears as many desktops of the usual size as the farm may make."""
     number = estimate_capacity(
         now, reserve_memory_bytes=reserve_memory_mib * MIB, reserve_files_bytes=reserve_disk_mib * MIB

@@ -27,7 +27,7 @@ POLL_S = 0.1
 
 
 async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
-    """Names of what was (or would be) removed. Raises `AlreadyRunning`, `ConfigError`, `ProviderError`."""
+    """Names of what was (or would be) removed. Raises `AlreadyRunning`, `FarmConfigError`, `ProviderError`."""
     make_directories(settings)
     provider = make_provider(settings)
     if dry_run:

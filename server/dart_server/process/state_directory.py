@@ -11,7 +11,7 @@ import os
 import shutil
 from pathlib import Path
 
-from dart_server.errors import ConfigError
+from dart_server.errors import FarmConfigError
 from dart_server.settings import FarmSettings
 from dart_server.wire.paths import KEY_FILE
 
@@ -22,23 +22,23 @@ SECRET_FILES = (KEY_FILE, "farm.secret")
 
 
 def private_directory(path: Path, variable: str) -> Path:
-    """The directory, made 0700 when missing. Raises `ConfigError`, naming the variable, when it is another user's or open to others."""
+    """The directory, made 0700 when missing. Raises `FarmConfigError`, naming the variable, when it is another user's or open to others."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
     except OSError as error:
-        raise ConfigError(
+        raise FarmConfigError(
             f"{path} cannot be made: {error.strerror}. Set {variable} to a directory of your own."
         ) from error
     if status.st_uid != os.getuid():
-        raise ConfigError(f"{path} belongs to another user. Set {variable} to a directory of your own.")
+        raise FarmConfigError(f"{path} belongs to another user. Set {variable} to a directory of your own.")
     if status.st_mode & 0o077:
-        raise ConfigError(f"{path} is open to other users. Run `chmod 700 {path}`.")
+        raise FarmConfigError(f"{path} is open to other users. Run `chmod 700 {path}`.")
     return path
 
 
 def make_directories(settings: FarmSettings) -> None:
-    """Runtime and state directory, private. Raises `ConfigError`."""
+    """Runtime and state directory, private. Raises `FarmConfigError`."""
     private_directory(settings.runtime_dir, "DART_RUNTIME_DIR")
     private_directory(settings.state_dir, "DART_STATE_DIR")
 

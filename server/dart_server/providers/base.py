@@ -117,7 +117,7 @@ class Capabilities:
     tunnel: bool
     """`dial` reaches TCP ports inside the desktop."""
     freeze: bool = False
-    """Desktops can stand still without using a processor, and go on at once (`Freezes`)."""
+    """Desktops can stand still without using a processor, and go on at once (`SupportsFreeze`)."""
     limits: frozenset[str] = field(default_factory=frozenset)
     """Names of the limits of `DesktopSpec` that are enforced: of memory, pids, cpus, disk."""
     accelerator: str = ""
@@ -154,7 +154,7 @@ class DesktopHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class Inventory:
     """Everything of this provider that exists on the host now, known to the caller or not."""
 
     desktops: tuple[str, ...] = ()
@@ -218,7 +218,7 @@ class Provider(Protocol):
         """One look, without side effects; never raises for a dead or unknown desktop."""
         ...
 
-    async def owned(self) -> Owned:
+    async def owned(self) -> Inventory:
         """What exists on the host now, for the reaper."""
         ...
 
@@ -228,7 +228,7 @@ class Provider(Protocol):
 
 
 @runtime_checkable
-class KeepsBroken(Protocol):
+class SupportsQuarantine(Protocol):
     """A provider that can keep a snapshot which does not restore aside, with the tools' own last words."""
 
     async def quarantine(self, snapshot_id: str) -> str | None:
@@ -237,7 +237,7 @@ class KeepsBroken(Protocol):
 
 
 @runtime_checkable
-class Freezes(Protocol):
+class SupportsFreeze(Protocol):
     """A provider whose desktops can stand still; those that declare `Capabilities.freeze`.
 
     A frozen desktop keeps its memory, its screen and the connections into it, uses no processor, and is well to `health`, which does not

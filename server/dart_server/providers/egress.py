@@ -1,6 +1,6 @@
 """The one way out of a desktop: a forward proxy on its own loopback that leads to named destinations and nowhere else.
 
-Role: `Destination` (what a pool allows), `Gate` (one desktop's proxy: HTTP, and CONNECT for everything else). The proxy listens inside
+Role: `Destination` (what a pool allows), `EgressProxy` (one desktop's proxy: HTTP, and CONNECT for everything else). The proxy listens inside
 the desktop's network and runs unprivileged here, outside. Rule: a destination is named as `HOST:PORT`, exactly; its name is looked up here,
 and the address that was looked at is the one that is connected to. Whatever a name leads to, the host's loopback, link-local addresses
 (metadata services) and multicast stay closed. Non-goals: looking into what is sent, caching, names as patterns.
@@ -32,7 +32,7 @@ _NAMED = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?
 _HOP_HEADERS = {"connection", "proxy-connection", "proxy-authorization", "keep-alive"}
 
 
-class Refused(Exception):
+class DestinationRefused(Exception):
     """A request that does not pass; `status` is the HTTP status of the answer."""
 
     def __init__(self, status: str, reason: str) -> None:
@@ -64,7 +64,7 @@ def is_closed(address: str) -> bool:
     return found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast
 
 
-class Gate:
+class EgressProxy:
     """The proxy of one desktop. `open` serves on a listening socket until `close`."""
 
     def __init__(self, allowed: Iterable[Destination]) -> None:
@@ -93,9 +93,9 @@ class Gate:
         self._running.add(task)
         try:
             if len(self._running) > MAX_CONNECTIONS:
-                raise Refused("503 Service Unavailable", f"more than {MAX_CONNECTIONS} connections")
+                raise DestinationRefused("503 Service Unavailable", f"more than {MAX_CONNECTIONS} connections")
             await self._serve(reader, writer)
-        except Refused as refused:
+        except DestinationRefused as refused:
             body = f"{refused}\n".encode()
             head = f"HTTP/1.1 {refused.status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             writer.write(head.encode() + body)
@@ -112,7 +112,7 @@ class Gate:
             async with asyncio.timeout(HEAD_TIMEOUT_S):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError) as error:
-            raise Refused("400 Bad Request", "no complete request") from error
+            raise DestinationRefused("400 Bad Request", "no complete request") from error
         destination, passed_on = understood(head)
         upstream_reader, upstream_writer = await self._connect(destination)
         try:
@@ -130,7 +130,7 @@ class Gate:
 
     async def _connect(self, destination: Destination) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if destination not in self._allowed:
-            raise Refused(
+            raise DestinationRefused(
                 "403 Forbidden", f"{destination.host}:{destination.port} is not among the destinations of this pool"
             )
         loop = asyncio.get_running_loop()
@@ -139,13 +139,15 @@ class Gate:
                 found = await loop.getaddrinfo(destination.host, destination.port, type=socket.SOCK_STREAM)
                 addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
                 if any(is_closed(address) for address in addresses):
-                    raise Refused("403 Forbidden", f"{destination.host} leads to an address that is closed to desktops")
+                    raise DestinationRefused(
+                        "403 Forbidden", f"{destination.host} leads to an address that is closed to desktops"
+                    )
                 for address in addresses:
                     with contextlib.suppress(OSError):
                         return await asyncio.open_connection(address, destination.port)
         except (OSError, TimeoutError) as error:
             log.debug("a destination of a desktop was not reached: %s", error)
-        raise Refused("502 Bad Gateway", f"{destination.host}:{destination.port} does not answer")
+        raise DestinationRefused("502 Bad Gateway", f"{destination.host}:{destination.port} does not answer")
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -164,18 +166,18 @@ def understood(head: str) -> tuple[Destination, bytes]:
     line, *fields = head[:-4].split("\r\n")
     words = line.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise Refused("400 Bad Request", "not an HTTP/1 request")
+        raise DestinationRefused("400 Bad Request", "not an HTTP/1 request")
     method, target, version = words
     try:
         if method == "CONNECT":
             return Destination.parse(target), b""
         parts = urllib.parse.urlsplit(target)
         if parts.scheme != "http" or not parts.hostname:
-            raise Refused("400 Bad Request", "a proxy is asked for whole http:// addresses")
+            raise DestinationRefused("400 Bad Request", "a proxy is asked for whole http:// addresses")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         destination = Destination.parse(f"{host}:{parts.port or 80}")
     except ValueError as error:
-        raise Refused("400 Bad Request", str(error)) from error
+        raise DestinationRefused("400 Bad Request", str(error)) from error
     path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
     kept = [field for field in fields if field.partition(":")[0].strip().lower() not in _HOP_HEADERS]
     return destination, "\r\n".join([f"{method} {path} {version}", *kept, "Connection: close", "", ""]).encode(

@@ -1,6 +1,6 @@
 """The few calls a provider makes to the guest agent: health, quiesce, restored. Plain HTTP/1.1 over a dialled socket.
 
-Rule: what comes back is untrusted; sizes and times are bounded, and anything malformed is a `GuestSilent`.
+Rule: what comes back is untrusted; sizes and times are bounded, and anything malformed is a `AgentTimeout`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ MAX_REPLY_BYTES = 1 << 20
 Dial = Callable[[], Awaitable[socket.socket]]
 
 
-class GuestSilent(Exception):
+class AgentTimeout(Exception):
     """The guest agent did not give a usable answer."""
 
 
-class GuestBusy(GuestSilent):
+class AgentBusy(AgentTimeout):
     """The guest agent answered that it cannot do this now."""
 
 
@@ -46,9 +46,9 @@ async def _call(dial: Dial, method: str, path: str, body: Any, timeout_s: float)
         async with asyncio.timeout(timeout_s):
             status, reply = await _exchange(await dial(), method, path, body)
     except (OSError, EOFError, ValueError, TimeoutError) as error:
-        raise GuestSilent(f"{path}: {error or type(error).__name__}") from error
+        raise AgentTimeout(f"{path}: {error or type(error).__name__}") from error
     if status != 200:
-        kind = GuestBusy if status == 409 else GuestSilent
+        kind = AgentBusy if status == 409 else AgentTimeout
         raise kind(f"{path}: status {status}, {str(reply.get('detail', ''))[:200]}")
     return reply
 

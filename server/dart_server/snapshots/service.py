@@ -22,7 +22,7 @@ from dart_server.database.repository import Repository
 from dart_server.errors import ApiError, DatabaseUnavailableError, from_provider_error
 from dart_server.guest.client import GuestBusy
 from dart_server.ids import new_id
-from dart_server.providers.base import KeepsBroken, Provider, ProviderError, SnapshotInfo
+from dart_server.providers.base import Provider, ProviderError, SnapshotInfo, SupportsQuarantine
 from dart_server.records import SHARED_OWNER, DesktopTarget, LiveDesktops, Slot, SnapshotKind, SnapshotRecord
 from dart_server.snapshots.ancestry import Ancestry
 
@@ -294,7 +294,7 @@ class Snapshots:
             return
         record.state, record.reason = wire.SnapshotState.QUARANTINED, reason
         try:
-            if isinstance(self._provider, KeepsBroken) and await self._room_in_quarantine(record):
+            if isinstance(self._provider, SupportsQuarantine) and await self._room_in_quarantine(record):
                 record.quarantine_path = await self._provider.quarantine(record.snapshot_id)
             if record.quarantine_path is None:
                 await self._provider.delete_snapshot(record.snapshot_id)

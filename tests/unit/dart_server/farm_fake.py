@@ -279,8 +279,8 @@ class FakeProvider:
             return base.DesktopHealth(False, base.HealthCause.SESSION_DEAD)
         return base.DesktopHealth(desktop.cause is base.HealthCause.OK, desktop.cause, memory_bytes=5)
 
-    async def owned(self) -> base.Owned:
-        return base.Owned(tuple(self.desktops), tuple(self.snapshots))
+    async def owned(self) -> base.Inventory:
+        return base.Inventory(tuple(self.desktops), tuple(self.snapshots))
 
     async def reap(self, keep: set[str]) -> Sequence[str]:
         removed = [name for name in (*self.desktops, *self.snapshots) if name not in keep]

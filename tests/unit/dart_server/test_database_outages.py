@@ -21,7 +21,7 @@ from dart_server.database.models import EventRow
 from dart_server.database.repository import NewEvent, Repository
 from dart_server.database.transactions import TransactionWriter
 from dart_server.database.write_queue import Database
-from dart_server.errors import ConfigError, DatabaseUnavailableError
+from dart_server.errors import DatabaseUnavailableError, FarmConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -260,7 +260,7 @@ async def test_a_stop_does_not_wait_for_ever(file_url: str, monkeypatch: pytest.
     ],
 )
 async def test_a_database_that_cannot_be_used_is_one_sentence_without_its_password(url: str, words: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(FarmConfigError) as refused:
         await Database(url).start()
     assert words in str(refused.value)
     assert "very-secret" not in str(refused.value)

@@ -62,7 +62,7 @@ def test_the_container_gets_named_capabilities_limits_and_no_network(tmp_path: P
 def test_podman_is_known_and_reads_its_filter_from_a_file(tmp_path: Path) -> None:
     told = engine.facts(ToldClient(INFO, components=("Podman Engine", "Conmon")))
     assert told.podman
-    assert not engine.facts(ToldClient(INFO, components=("Engine", "containerd"))).podman
+    assert not engine.facts(ToldClient(INFO, components=("DockerEngine", "containerd"))).podman
     path = Path(container.system_call_filter(told, tmp_path / "farm"))
     assert path.parent == tmp_path / "farm"
     assert json.loads(path.read_text())["syscalls"][0]["action"] == "SCMP_ACT_ERRNO"

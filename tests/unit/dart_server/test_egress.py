@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from dart_server.providers import egress
-from dart_server.providers.egress import Destination, Gate, Refused, understood
+from dart_server.providers.egress import Destination, DestinationRefused, EgressProxy, understood
 from dart_server.settings import FarmSettings
 
 
@@ -30,7 +30,7 @@ async def echo() -> AsyncIterator[int]:
     server.close()
 
 
-async def ask(gate: Gate, request: bytes) -> bytes:
+async def ask(gate: EgressProxy, request: bytes) -> bytes:
     """What the gate answers until it closes."""
     listener = socket.create_server(("127.0.0.1", 0))
     await gate.open(listener)
@@ -50,11 +50,11 @@ def connect(destination: str) -> bytes:
 async def test_what_is_named_is_reached(echo: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(egress, "is_closed", lambda address: address != "127.0.0.1")
     named = Destination.parse(f"127.0.0.1:{echo}")
-    said = await ask(Gate([named]), connect(f"127.0.0.1:{echo}") + b"hello")
+    said = await ask(EgressProxy([named]), connect(f"127.0.0.1:{echo}") + b"hello")
     assert said == b"HTTP/1.1 200 Connection established\r\n\r\ngot hello"
     plain = f"GET http://127.0.0.1:{echo}/a?b HTTP/1.1\r\nHost: x\r\nProxy-Authorization: secret\r\nAccept: */*\r\n\r\n".encode()
     assert (
-        await ask(Gate([named]), plain)
+        await ask(EgressProxy([named]), plain)
         == b"got GET /a?b HTTP/1.1\r\nHost: x\r\nAccept: */*\r\nConnection: close\r\n\r\n"
     )
 
@@ -63,12 +63,12 @@ async def test_what_is_named_is_reached(echo: int, monkeypatch: pytest.MonkeyPat
     "target", ["example.com:443", "pypi.org:80", "pypi.org.evil.com:443", "10.0.0.1:443", "[::1]:443"]
 )
 async def test_what_is_not_named_is_refused(target: str) -> None:
-    assert b"403 Forbidden" in await ask(Gate([Destination.parse("pypi.org:443")]), connect(target))
+    assert b"403 Forbidden" in await ask(EgressProxy([Destination.parse("pypi.org:443")]), connect(target))
 
 
 async def test_the_hosts_loopback_stays_closed_also_when_it_is_named(echo: int) -> None:
     for name in ("127.0.0.1", "localhost"):
-        said = await ask(Gate([Destination.parse(f"{name}:{echo}")]), connect(f"{name}:{echo}"))
+        said = await ask(EgressProxy([Destination.parse(f"{name}:{echo}")]), connect(f"{name}:{echo}"))
         assert b"403 Forbidden" in said
 
 
@@ -103,7 +103,7 @@ def test_open_addresses(address: str) -> None:
     ],
 )  # fmt: skip
 def test_malformed_requests_are_refused(head: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(DestinationRefused):
         understood(head + "\r\n\r\n")
 
 
@@ -116,7 +116,7 @@ def test_names_are_compared_whole_and_without_case() -> None:
 
 async def test_a_hang_up_ends_connections_and_leaves_the_door_open(echo: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(egress, "is_closed", lambda _address: False)
-    gate = Gate([Destination.parse(f"127.0.0.1:{echo}")])
+    gate = EgressProxy([Destination.parse(f"127.0.0.1:{echo}")])
     listener = socket.create_server(("127.0.0.1", 0))
     await gate.open(listener)
     for _ in range(2):

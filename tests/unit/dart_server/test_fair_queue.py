@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dart_server.pool.fair_queue import GRANTS_PER_POINT, Share, Turn, Turns
+from dart_server.pool.fair_queue import GRANTS_PER_POINT, FairQueue, QueueEntry, Share
 
 HOLD_S = 30.0
 AGEING_S = 60.0
@@ -21,22 +21,22 @@ class Model:
 
     size: int
     now_s: float = 0.0
-    held: list[Turn] = field(default_factory=list)
-    served: list[Turn] = field(default_factory=list)
+    held: list[QueueEntry] = field(default_factory=list)
+    served: list[QueueEntry] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.turns = Turns(lambda: self.now_s, AGEING_S, HOLD_S)
+        self.turns = FairQueue(lambda: self.now_s, AGEING_S, HOLD_S)
 
     @property
     def free(self) -> int:
         return self.size - sum(turn.units for turn in self.held)
 
-    def ask(self, owner: str, units: int = 1, priority: int = 0, base: str = "basic") -> Turn:
-        turn = Turn(owner, base, units, priority)
+    def ask(self, owner: str, units: int = 1, priority: int = 0, base: str = "basic") -> QueueEntry:
+        turn = QueueEntry(owner, base, units, priority)
         self.turns.add(turn)
         return turn
 
-    def serve(self) -> list[Turn]:
+    def serve(self) -> list[QueueEntry]:
         granted = []
         while (turn := self.turns.next(self.free)) is not None:
             assert turn.units <= self.free, "more was granted than there is"
@@ -46,12 +46,12 @@ class Model:
         self.served += granted
         return granted
 
-    def end(self, turn: Turn) -> None:
+    def end(self, turn: QueueEntry) -> None:
         self.held.remove(turn)
         self.turns.give_back(turn.owner, turn.units)
 
 
-def owners(turns: list[Turn]) -> str:
+def owners(turns: list[QueueEntry]) -> str:
     return "".join(turn.owner for turn in turns)
 
 
@@ -245,7 +245,7 @@ STEPS = st.lists(st.one_of(ASK, ASK, ASK, END, END, DROP, WAIT, QUOTA), max_size
 def test_nothing_is_over_granted_and_all_that_fits_is_served_in_the_end(size: int, steps: list) -> None:
     model = Model(size)
     quotas: dict[str, int] = {}
-    waiting: list[Turn] = []
+    waiting: list[QueueEntry] = []
     for step in steps:
         match step:
             case ("ask", owner, units, priority, base):

@@ -217,16 +217,16 @@ async def test_a_claim_expires_at_its_deadline(api: Api, clock: ManualClock) -> 
     assert "claim_expired" in events
 
 
-@pytest.mark.parametrize("moment", ["queued", "making", "granted"])
+@pytest.mark.parametrize("moment", ["queued", "lifecycle", "granted"])
 async def test_a_cancelled_claim_gives_everything_back(
     make_api: MakeApi, provider: FakeProvider, moment: str, clock: ManualClock
 ) -> None:
     api = await make_api(max_desktops=2)
     held = [await api.create_lease(ttl_s=1000) for _ in range(2)] if moment == "queued" else []
-    if moment == "making":
+    if moment == "lifecycle":
         provider.gate = asyncio.Event()
     claim = await submit(api, count=2)
-    if moment == "making":
+    if moment == "lifecycle":
         await wait_until(lambda: provider.log != [])
     if moment == "granted":
         await granted(api, claim)
@@ -424,12 +424,12 @@ async def test_waiting_claims_are_refused_when_the_farm_stops(make_api: MakeApi,
     api = await make_api(max_desktops=2)
     await api.create_lease()
     provider.gate = asyncio.Event()
-    making = asyncio.create_task(api.call("POST", "/v1/leases", json={"client_request_id": "on-its-way"}))
+    lifecycle = asyncio.create_task(api.call("POST", "/v1/leases", json={"client_request_id": "on-its-way"}))
     await wait_until(lambda: len(api.farm.pool.slots) == 2)
     waiting = asyncio.create_task(api.call("POST", "/v1/leases", json={"client_request_id": "in-the-queue"}))
     await wait_until(lambda: api.farm.pool.waiting == 1)
     stopping = asyncio.create_task(api.farm.stop())
-    for reply in await asyncio.gather(making, waiting):
+    for reply in await asyncio.gather(lifecycle, waiting):
         assert (reply.status_code, reply.json()["error"]) == (503, "draining")
     provider.gate.set()
     await stopping

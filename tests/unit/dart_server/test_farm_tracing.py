@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from dart_server.errors import ConfigError
+from dart_server.errors import FarmConfigError
 from dart_server.observability import tracing
 from dart_server.providers.base import Provider
 
@@ -100,5 +100,5 @@ def test_while_it_is_off_nothing_is_traced_or_imported() -> None:
 
 def test_missing_packages_are_one_sentence_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(ConfigError, match=r"pip install 'dart-rl\[otel\]'"):
+    with pytest.raises(FarmConfigError, match=r"pip install 'dart-rl\[otel\]'"):
         tracing.configure("otlp", version="0")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dart_server.hostd import doctor
-from dart_server.hostd.errors import HostFault, SnapshotBroken
+from dart_server.hostd.errors import HostdHostFault, SnapshotBroken
 from dart_server.hostd.linux import inotify
 from dart_server.hostd.runtime.runc import Runc
 
@@ -61,10 +61,10 @@ def test_a_host_that_does_not_let_us_is_told_of_with_the_cure(
 def test_the_doctor_says_for_how_many_desktops_they_are_enough(limit: Path, tmp_path: Path) -> None:
     (check,) = [check for check in doctor.run_checks(tmp_path, None) if check.name == "file watches"]
     assert "128 inotify instances, enough for about 10 desktops" in check.detail
-    assert inotify.CURE in check.detail
+    assert inotify.FIX in check.detail
     limit.write_text("8192\n")
     (check,) = [check for check in doctor.run_checks(tmp_path, None) if check.name == "file watches"]
-    assert inotify.CURE not in check.detail
+    assert inotify.FIX not in check.detail
 
 
 def fake_runc(tmp_path: Path, said: str) -> Runc:
@@ -78,9 +78,9 @@ def fake_runc(tmp_path: Path, said: str) -> Runc:
 
 def test_a_restore_that_found_none_is_the_hosts_fault(limit: Path, tmp_path: Path) -> None:
     runc = fake_runc(tmp_path, FAILED_FOR_WANT_OF_ONE)
-    with pytest.raises(HostFault, match=r"no inotify instances left .* \(128 for each user\)") as raised:
+    with pytest.raises(HostdHostFault, match=r"no inotify instances left .* \(128 for each user\)") as raised:
         runc.restore("desk", tmp_path, tmp_path, tmp_path)
-    assert inotify.CURE in raised.value.hint
+    assert inotify.FIX in raised.value.hint
     assert (tmp_path / "failure.log").read_text() == FAILED_FOR_WANT_OF_ONE
 
 

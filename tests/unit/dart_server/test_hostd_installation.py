@@ -36,7 +36,7 @@ def test_the_installed_helper_runs_isolated_from_every_users_environment(directo
 def test_another_version_is_not_taken(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installation.install(directory)
     monkeypatch.setattr(installation, "source_digest", lambda: "0" * 16)
-    with pytest.raises(installation.NotInstalled, match="this version is not installed"):
+    with pytest.raises(installation.HelperNotInstalled, match="this version is not installed"):
         installation.command(directory=directory)
 
 
@@ -44,7 +44,7 @@ def test_another_version_is_not_taken(directory: Path, monkeypatch: pytest.Monke
 def test_files_that_others_may_change_are_refused(directory: Path, part: str) -> None:
     version = installation.install(directory)
     (version / part).chmod(0o777)
-    with pytest.raises(installation.NotInstalled, match="others than root"):
+    with pytest.raises(installation.HelperNotInstalled, match="others than root"):
         installation.command(directory=directory)
 
 

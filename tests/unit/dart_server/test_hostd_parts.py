@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dart_server.hostd import doctor, images, leftovers
-from dart_server.hostd.errors import ImageMissing
+from dart_server.hostd.errors import HostdImageMissing
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import cgroups, rlimits
 from dart_server.hostd.linux import syscalls as kernel
@@ -90,14 +90,14 @@ def test_an_image_is_locked_for_as_long_as_somebody_keeps_it(tmp_path: Path) -> 
             fcntl.flock(remover, fcntl.LOCK_EX | fcntl.LOCK_NB)
         del second
         fcntl.flock(remover, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with pytest.raises(ImageMissing):
+        with pytest.raises(HostdImageMissing):
             images.find(tmp_path, "basic")
 
 
 @pytest.mark.parametrize("manifest", [[], {}, {"digest": 5}, {"digest": "../.."}, {"digest": "ab" * 6, "init": []}])
 def test_a_bad_manifest_is_a_missing_image(tmp_path: Path, manifest: Any) -> None:
     image_at(tmp_path, "basic", manifest)
-    with pytest.raises(ImageMissing) as caught:
+    with pytest.raises(HostdImageMissing) as caught:
         images.find(tmp_path, "basic")
     assert caught.value.hint
 
@@ -107,7 +107,7 @@ def test_an_image_outside_the_directory_is_refused(tmp_path: Path) -> None:
     inside = tmp_path / "images"
     (inside / "evil").mkdir(parents=True)
     (inside / "evil" / "current").symlink_to(outside)
-    with pytest.raises(ImageMissing):
+    with pytest.raises(HostdImageMissing):
         images.find(inside, "evil")
 
 

@@ -15,8 +15,8 @@ from typing import Any, cast
 import pytest
 
 from dart_server.hostd import server
-from dart_server.hostd.containers import Host
-from dart_server.hostd.errors import DesktopGone
+from dart_server.hostd.containers import ContainerHost
+from dart_server.hostd.errors import HostdDesktopGone
 
 
 class PretendedHost:
@@ -35,7 +35,7 @@ class PretendedHost:
 
     def dial(self, desktop_id: str, port: int | None) -> socket.socket:
         if desktop_id == "gone":
-            raise DesktopGone("there is no running desktop gone", hint="lease another")
+            raise HostdDesktopGone("there is no running desktop gone", hint="lease another")
         ours, theirs = socket.socketpair()
         with ours:
             ours.sendall(f"port {port}".encode())
@@ -51,7 +51,9 @@ def serving(
 ) -> Iterator[server.Server]:
     listener = server.listen(path, os.getuid())
     owner = os.getuid() if owner_uid is None else owner_uid
-    running = server.Server(listener, cast(Host, host), owner_uid=owner, linger_s=linger_s, doctor=lambda: ["fine"])
+    running = server.Server(
+        listener, cast(ContainerHost, host), owner_uid=owner, linger_s=linger_s, doctor=lambda: ["fine"]
+    )
     thread = threading.Thread(target=running.serve)
     thread.start()
     try:
@@ -110,7 +112,9 @@ def test_dial_hands_over_a_descriptor(tmp_path: Path) -> None:
 def test_stop_ends_it(tmp_path: Path) -> None:
     path = tmp_path / "hostd.sock"
     listener = server.listen(path, os.getuid())
-    running = server.Server(listener, cast(Host, PretendedHost()), owner_uid=os.getuid(), linger_s=None, doctor=list)
+    running = server.Server(
+        listener, cast(ContainerHost, PretendedHost()), owner_uid=os.getuid(), linger_s=None, doctor=list
+    )
     thread = threading.Thread(target=running.serve)
     thread.start()
     assert ask(path, {"verb": "stop"})[0] == {"ok": {}}
@@ -124,7 +128,7 @@ def test_it_ends_when_its_last_user_is_gone(tmp_path: Path) -> None:
     host = PretendedHost()
     host.owned_ids = ["d1"]
     listener = server.listen(path, os.getuid())
-    running = server.Server(listener, cast(Host, host), owner_uid=os.getuid(), linger_s=0.3, doctor=list)
+    running = server.Server(listener, cast(ContainerHost, host), owner_uid=os.getuid(), linger_s=0.3, doctor=list)
     thread = threading.Thread(target=running.serve)
     with socket.socket(socket.AF_UNIX) as held:
         held.connect(str(path))

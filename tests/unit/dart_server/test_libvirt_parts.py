@@ -17,7 +17,7 @@ from dart_server.providers.base import CapabilityMissing, DesktopSpec, ImageMiss
 from dart_server.providers.libvirt import domain, engine, firmware, kvm, vm
 from dart_server.providers.libvirt import images as libvirt_images
 from dart_server.providers.libvirt.engine import HostFacts
-from dart_server.providers.libvirt.volumes import AGENT, Saved, Volume, Volumes
+from dart_server.providers.libvirt.volumes import AGENT, SavedSnapshot, Volume, Volumes
 from dart_server.providers.osworld import guest_programs
 from dart_server.providers.osworld.guest import elements
 
@@ -170,7 +170,7 @@ def test_an_images_files_lie_beside_its_manifest(tmp_path: Path) -> None:
 def volume(place: Path, name: str, desktop: str | None, **saved: str | None) -> Volume:
     place.mkdir(exist_ok=True)
     (place / f"{name}.qcow2").write_text("")
-    held = {one: Saved(7, parent) for one, parent in saved.items()}
+    held = {one: SavedSnapshot(7, parent) for one, parent in saved.items()}
     return Volume(place / f"{name}.qcow2", "sha256:0", SPEC, False, AGENT, desktop, None, held)
 
 

@@ -10,7 +10,7 @@ from farm_harness import ManualClock
 from sqlalchemy import create_engine, inspect, text
 
 from dart_server.database.engine import MIGRATIONS
-from dart_server.database.models import Base
+from dart_server.database.models import FarmTable
 from dart_server.database.repository import Repository, shape_json
 from dart_server.database.write_queue import Database
 from dart_server.wire import DesktopShape, SnapshotState
@@ -63,7 +63,7 @@ async def test_snapshots_of_the_first_version_are_read_by_this_one(tmp_path: Pat
 def test_the_tables_are_those_of_the_models_and_the_way_back_works(tmp_path: Path) -> None:
     path = tmp_path / "farm.db"
     migrate(path, "head")
-    for table in Base.metadata.tables.values():
+    for table in FarmTable.metadata.tables.values():
         assert columns(path, table.name) == {column.name for column in table.columns}
     migrate(path, "0001", down=True)
     assert "pause_s" not in columns(path, "snapshots")

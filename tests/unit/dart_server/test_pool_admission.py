@@ -18,13 +18,13 @@ from dart_server.pool.admission import (
     USUAL_FILES_BYTES,
     USUAL_MEMORY_BYTES,
     Admission,
-    Readings,
+    HostReadings,
     SystemHost,
     estimate_capacity,
 )
 from dart_server.process import preflight
 
-ROOMY = Readings(
+ROOMY = HostReadings(
     memory_available_bytes=8192 * MIB,
     memory_total_bytes=16384 * MIB,
     files_free_bytes=4096 * MIB,
@@ -40,10 +40,10 @@ ADMIN = Principal("admin", Scope.ADMIN)
 class GivenHost:
     """A host whose readings a test says."""
 
-    def __init__(self, now: Readings) -> None:
+    def __init__(self, now: HostReadings) -> None:
         self.now = now
 
-    def read(self) -> Readings:
+    def read(self) -> HostReadings:
         return self.now
 
 

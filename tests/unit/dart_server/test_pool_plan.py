@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dart_server import wire
 from dart_server.pool.demand import HALF_LIFE_S, Demand
-from dart_server.pool.plan import Action, Copy, Freeze, Make, Phase, Remove, Target, Thaw, plan, share
+from dart_server.pool.plan import Action, Freeze, Make, Phase, ReadyCopy, ReadyTarget, Remove, Thaw, plan, share
 from dart_server.records import DesktopTarget
 
 BASES = ("a", "b")
@@ -23,19 +23,19 @@ NUMBERS = itertools.count()
 
 
 @st.composite
-def copies(draw: st.DrawFn) -> list[Copy]:
+def copies(draw: st.DrawFn) -> list[ReadyCopy]:
     found = draw(st.lists(st.tuples(KIND, st.sampled_from(Phase)), max_size=8))
-    return [Copy(f"d{number}", kind[0], kind, phase) for number, (kind, phase) in enumerate(found)]
+    return [ReadyCopy(f"d{number}", kind[0], kind, phase) for number, (kind, phase) in enumerate(found)]
 
 
 @st.composite
-def targets(draw: st.DrawFn) -> list[Target]:
+def targets(draw: st.DrawFn) -> list[ReadyTarget]:
     found = []
     for number in range(draw(st.integers(0, 4))):
         kind = draw(KIND)
         numbers = {"warm": draw(SMALL), "standby": draw(SMALL), "at_least": draw(SMALL)}
         more = {"at_most": draw(st.none() | SMALL), "may_begin": draw(st.none() | SMALL)}
-        found.append(Target(f"t{number}", kind[0], kind, **numbers, **more, in_backoff=draw(st.booleans())))
+        found.append(ReadyTarget(f"t{number}", kind[0], kind, **numbers, **more, in_backoff=draw(st.booleans())))
     return found
 
 
@@ -44,7 +44,9 @@ def touched(actions: list[Action]) -> list[str]:
 
 
 @given(targets(), copies(), SMALL, SMALL, st.booleans())
-def test_no_plan_oversteps(wanted: list[Target], there: list[Copy], room: int, may_make: int, can_freeze: bool) -> None:
+def test_no_plan_oversteps(
+    wanted: list[ReadyTarget], there: list[ReadyCopy], room: int, may_make: int, can_freeze: bool
+) -> None:
     actions = plan(wanted, there, room=room, may_make=may_make, can_freeze=can_freeze)
     phases = {copy.desktop_id: copy.phase for copy in there}
     kinds = {copy.desktop_id: copy.kind for copy in there}
@@ -76,7 +78,7 @@ def test_no_plan_oversteps(wanted: list[Target], there: list[Copy], room: int, m
             assert begun <= max(0, target.at_most - held)
 
 
-def carried_out(actions: list[Action], there: list[Copy], wanted: list[Target]) -> list[Copy]:
+def carried_out(actions: list[Action], there: list[ReadyCopy], wanted: list[ReadyTarget]) -> list[ReadyCopy]:
     """The same a moment later, with everything that was begun done."""
     found = {copy.desktop_id: copy for copy in there}
     for action in actions:
@@ -84,7 +86,7 @@ def carried_out(actions: list[Action], there: list[Copy], wanted: list[Target]) 
             case Make(name, desktop_id):
                 target = next(target for target in wanted if target.name == name)
                 made = desktop_id or f"n{next(NUMBERS)}"
-                found[made] = Copy(made, target.base, target.kind, Phase.READY)
+                found[made] = ReadyCopy(made, target.base, target.kind, Phase.READY)
             case Freeze(desktop_id):
                 found[desktop_id] = found[desktop_id]._replace(phase=Phase.FROZEN)
             case Thaw(desktop_id):
@@ -96,7 +98,7 @@ def carried_out(actions: list[Action], there: list[Copy], wanted: list[Target]) 
 
 @given(targets(), copies(), st.booleans())
 def test_carried_out_again_and_again_it_comes_to_rest_with_what_is_wanted(
-    wanted: list[Target], there: list[Copy], can_freeze: bool
+    wanted: list[ReadyTarget], there: list[ReadyCopy], can_freeze: bool
 ) -> None:
     wanted = [replace(target, may_begin=None, in_backoff=False, at_most=None) for target in wanted]
     there = [copy for copy in there if copy.phase is not Phase.MAKING]
@@ -117,14 +119,14 @@ def test_carried_out_again_and_again_it_comes_to_rest_with_what_is_wanted(
 
 
 def test_without_room_the_targets_take_turns() -> None:
-    wanted = [Target("x", "a", ("a", 0), warm=4), Target("y", "a", ("a", 1), warm=4)]
+    wanted = [ReadyTarget("x", "a", ("a", 0), warm=4), ReadyTarget("y", "a", ("a", 1), warm=4)]
     made = plan(wanted, [], room=3, may_make=9, can_freeze=True)
     assert Counter(action.target for action in made if isinstance(action, Make)) == {"x": 2, "y": 1}
 
 
 def test_what_nobody_wants_makes_room_for_what_is_wanted() -> None:
-    there = [Copy("d0", "a", ("a", 0), Phase.FROZEN), Copy("d1", "b", ("b", 0), Phase.FROZEN)]
-    actions = plan([Target("y", "a", ("a", 1), standby=2)], there, room=0, may_make=9, can_freeze=True)
+    there = [ReadyCopy("d0", "a", ("a", 0), Phase.FROZEN), ReadyCopy("d1", "b", ("b", 0), Phase.FROZEN)]
+    actions = plan([ReadyTarget("y", "a", ("a", 1), standby=2)], there, room=0, may_make=9, can_freeze=True)
     assert actions == [Make("y", "d0"), Remove("d1")]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dart_envs.farm.transport import Address, resolve_api_key
-from dart_server.errors import ConfigError
+from dart_server.errors import FarmConfigError
 from dart_server.process import instance, state_directory
 from dart_server.settings import FarmSettings
 from dart_server.wire import paths
@@ -77,7 +77,7 @@ def test_two_farms_do_not_share_a_state_directory(tmp_path: Path) -> None:
     for settings in (first, second, third):
         state_directory.make_directories(settings)
     with instance.exclusive_farm(first):
-        with pytest.raises(ConfigError, match="DART_STATE_DIR"), instance.exclusive_farm(second):
+        with pytest.raises(FarmConfigError, match="DART_STATE_DIR"), instance.exclusive_farm(second):
             pass
         with pytest.raises(instance.AlreadyRunning), instance.exclusive_farm(third):
             pass
@@ -92,5 +92,5 @@ def test_a_state_directory_open_to_others_is_refused(tmp_path: Path) -> None:
     settings = FarmSettings(state_dir=tmp_path / "kept")
     (tmp_path / "kept").mkdir(mode=0o755)
     (tmp_path / "kept").chmod(0o755)
-    with pytest.raises(ConfigError, match="chmod 700"):
+    with pytest.raises(FarmConfigError, match="chmod 700"):
         state_directory.make_directories(settings)

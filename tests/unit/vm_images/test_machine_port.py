@@ -76,8 +76,8 @@ async def machine(tmp_path: Path) -> AsyncIterator[PretendedMachine]:
 
 
 @pytest.fixture
-async def host(machine: PretendedMachine) -> AsyncIterator[virtio_port.MachinePort]:
-    end = virtio_port.MachinePort(machine.path)
+async def host(machine: PretendedMachine) -> AsyncIterator[virtio_port.VirtioPort]:
+    end = virtio_port.VirtioPort(machine.path)
     yield end
     await end.close()
 
@@ -90,9 +90,7 @@ async def received(connection: socket.socket, count: int) -> bytes:
     return got
 
 
-async def test_bytes_go_both_ways_and_an_end_is_an_end(
-    machine: PretendedMachine, host: virtio_port.MachinePort
-) -> None:
+async def test_bytes_go_both_ways_and_an_end_is_an_end(machine: PretendedMachine, host: virtio_port.VirtioPort) -> None:
     loop = asyncio.get_running_loop()
     with await host.open("control", 5) as outside:
         (inside,) = machine.admitted
@@ -105,7 +103,7 @@ async def test_bytes_go_both_ways_and_an_end_is_an_end(
         assert await received(inside, 4) == b"more"
 
 
-async def test_a_slow_reader_holds_up_nobody_else(machine: PretendedMachine, host: virtio_port.MachinePort) -> None:
+async def test_a_slow_reader_holds_up_nobody_else(machine: PretendedMachine, host: virtio_port.VirtioPort) -> None:
     loop = asyncio.get_running_loop()
     size = 3 * guest_port.WINDOW_BYTES
     much = secrets.token_bytes(size)
@@ -123,7 +121,7 @@ async def test_a_slow_reader_holds_up_nobody_else(machine: PretendedMachine, hos
         await asyncio.gather(*pushing)
 
 
-async def test_what_does_not_listen_is_refused(machine: PretendedMachine, host: virtio_port.MachinePort) -> None:
+async def test_what_does_not_listen_is_refused(machine: PretendedMachine, host: virtio_port.VirtioPort) -> None:
     with socket.create_server(("127.0.0.1", 0)) as service:
         number = service.getsockname()[1]
         with await host.open(f"tcp:{number}", 5) as connection:
@@ -136,7 +134,7 @@ async def test_what_does_not_listen_is_refused(machine: PretendedMachine, host: 
             await host.open(target, 5)
 
 
-async def test_a_greeting_ends_every_connection(machine: PretendedMachine, host: virtio_port.MachinePort) -> None:
+async def test_a_greeting_ends_every_connection(machine: PretendedMachine, host: virtio_port.VirtioPort) -> None:
     with await host.open("control", 5) as outside:
         (inside,) = machine.admitted
         await host.greet(5)
@@ -146,20 +144,20 @@ async def test_a_greeting_ends_every_connection(machine: PretendedMachine, host:
         assert len(machine.admitted) == 2
 
 
-async def test_a_silent_guest_is_dialled_again(machine: PretendedMachine, host: virtio_port.MachinePort) -> None:
+async def test_a_silent_guest_is_dialled_again(machine: PretendedMachine, host: virtio_port.VirtioPort) -> None:
     machine.deaf = 1
     await host.greet(10)
     with await host.open("control", 5):
         assert machine.deaf == 0
     machine.deaf = 100
-    other = virtio_port.MachinePort(machine.path)
-    with pytest.raises(virtio_port.PortSilent):
+    other = virtio_port.VirtioPort(machine.path)
+    with pytest.raises(virtio_port.VirtioPortTimeout):
         await other.greet(0.3)
     await other.close()
 
 
 async def test_nonsense_ends_the_connections_and_not_the_port(
-    machine: PretendedMachine, host: virtio_port.MachinePort
+    machine: PretendedMachine, host: virtio_port.VirtioPort
 ) -> None:
     with await host.open("control", 5) as outside:
         os.write(machine.ports[0].fd, b"\xff" * 64)

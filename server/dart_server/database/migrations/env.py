@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from alembic import context
 
-from dart_server.database.models import Base
+from dart_server.database.models import FarmTable
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=Base.metadata,
+    target_metadata=FarmTable.metadata,
     render_as_batch=True,
     transactional_ddl=True,
 )

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
 ENOUGH = 8192
 PER_DESKTOP = 12
-CURE = f"sudo sysctl fs.inotify.max_user_instances={ENOUGH}"
+FIX = f"sudo sysctl fs.inotify.max_user_instances={ENOUGH}"
 _REFUSED = re.compile(
     r"Error \(criu/fsnotify\.c:\d+\): fsnotify: Can't create inotify for 0x[0-9a-f]+: Too many open files$"
 )
@@ -38,7 +38,7 @@ def make_room() -> None:
     try:
         INSTANCES.write_text(f"{ENOUGH}\n", encoding="ascii")
     except OSError as error:
-        log.warning("inotify instances stay at %d, enough for about %d desktops (%s): %s", have, room(), error, CURE)
+        log.warning("inotify instances stay at %d, enough for about %d desktops (%s): %s", have, room(), error, FIX)
     else:
         log.info("raised fs.inotify.max_user_instances from %d to %d", have, ENOUGH)
 

@@ -13,7 +13,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dart_server.hostd.errors import HostdError, HostFault, SnapshotBroken
+from dart_server.hostd.errors import HostdError, HostdHostFault, HostdSnapshotBroken
 from dart_server.hostd.linux import inotify, rlimits
 from dart_server.hostd.runtime import supervisor, syscall_filter
 
@@ -48,7 +48,9 @@ class Runc:
     def run(self, name: str, bundle: Path) -> int:
         """Start a container from its bundle; returns the host pid of its init."""
         pid_file = bundle / "init.pid"
-        self._call(["run", "--detach", "--bundle", str(bundle), "--pid-file", str(pid_file), name], bundle, HostFault)
+        self._call(
+            ["run", "--detach", "--bundle", str(bundle), "--pid-file", str(pid_file), name], bundle, HostdHostFault
+        )
         pid = int(pid_file.read_text(encoding="ascii"))
         if rlimits.is_needed() and not self._filters:
             self._filters.append(syscall_filter.read(pid))
@@ -56,22 +58,22 @@ class Runc:
 
     def pause(self, name: str, work: Path) -> None:
         """Freeze every process of the container."""
-        self._call(["pause", name], work, HostFault)
+        self._call(["pause", name], work, HostdHostFault)
 
     def resume(self, name: str, work: Path) -> None:
         """Undo `pause`."""
-        self._call(["resume", name], work, HostFault)
+        self._call(["resume", name], work, HostdHostFault)
 
     def checkpoint(self, name: str, images: Path, work: Path) -> None:
         """Write the container's processes and memory to `images`; it stays frozen or running as it was."""
         arguments = ["--image-path", str(images), "--work-path", str(work), "--leave-running"]
-        self._call(["checkpoint", *arguments, *self._sockets(), name], work, HostFault, "dump.log")
+        self._call(["checkpoint", *arguments, *self._sockets(), name], work, HostdHostFault, "dump.log")
 
     def restore(self, name: str, bundle: Path, images: Path, work: Path) -> int:
         """Bring the processes in `images` to life in a new container; returns the host pid of its init.
 
         CRIU keeps no log of a restore. One that fails is tried again with a log, which then says why; one that ran out of time is not.
-        Raises `SnapshotBroken`, and `HostFault` where the log says that the host is to blame.
+        Raises `HostdSnapshotBroken`, and `HostdHostFault` where the log says that the host is to blame.
         """
         pid_file = bundle / "init.pid"
         arguments = ["--image-path", str(images), "--work-path", str(work), "--bundle", str(bundle), "--detach"]
@@ -79,20 +81,20 @@ class Runc:
         settings = criu_config(bundle)
         settings.write_text(CRIU_SETTINGS + _UNLOGGED, encoding="ascii")
         try:
-            self._call(command, work, SnapshotBroken, None, self.restore_timeout_s)
-        except SnapshotBroken as error:
+            self._call(command, work, HostdSnapshotBroken, None, self.restore_timeout_s)
+        except HostdSnapshotBroken as error:
             settings.write_text(CRIU_SETTINGS, encoding="ascii")
             if isinstance(error.__cause__, subprocess.TimeoutExpired):
                 raise
             try:
-                self._call(command, work, SnapshotBroken, "restore.log", self.restore_timeout_s)
-            except SnapshotBroken as again:
+                self._call(command, work, HostdSnapshotBroken, "restore.log", self.restore_timeout_s)
+            except HostdSnapshotBroken as again:
                 if not inotify.used_up(work / "restore.log"):
                     raise
                 detail = (
                     f"the host has no inotify instances left for another desktop ({inotify.allowed()} for each user)"
                 )
-                raise HostFault(detail, hint=f"Run `{inotify.CURE}`.") from again
+                raise HostdHostFault(detail, hint=f"Run `{inotify.FIX}`.") from again
             _log.warning("The restore of %s succeeded at the second try; the first said: %s", name, error)
         else:
             settings.write_text(CRIU_SETTINGS, encoding="ascii")

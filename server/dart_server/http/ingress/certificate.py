@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from dart_server.errors import ConfigError
+from dart_server.errors import FarmConfigError
 
 log = logging.getLogger(__name__)
 POLL_INTERVAL_S = 30.0
@@ -26,7 +26,7 @@ State = tuple[tuple[int, ...], ...]
 
 
 class ReloadingCertificate:
-    """`make` reads the files into a new context and raises `ConfigError` when they cannot be used; `files` are the chain, then the key if
+    """`make` reads the files into a new context and raises `FarmConfigError` when they cannot be used; `files` are the chain, then the key if
     it is not with it."""
 
     def __init__(self, make: Callable[[], ssl.SSLContext], files: tuple[Path, ...]) -> None:
@@ -52,7 +52,7 @@ class ReloadingCertificate:
         expires_at = self._end_in_file()
         try:
             self.context = self._make()
-        except ConfigError as error:
+        except FarmConfigError as error:
             if now != self._failed:
                 log.warning("the certificate stays as it was: %s", error)
             self._failed = now

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import HTTPConnection
 
 from dart_server.dashboard import views
-from dart_server.dashboard.camera import NoPicture, ViewOver
+from dart_server.dashboard.camera import ImageUnavailable, ViewClosed
 from dart_server.dashboard.live import MOST_VIEWS, LiveView
 from dart_server.dashboard.novnc import CURE
 from dart_server.dashboard.sessions import COOKIE, CSRF_HEADER, SESSION_S, Session, check_csrf, check_origin
@@ -261,7 +261,7 @@ async def picture(desktop_id: str, request: Request, principal: Looking) -> Resp
         return Response(status_code=204, headers=HEADERS)
     try:
         taken, small = await farm.dashboard.cameras.small(lease, THUMBNAIL_OLDEST_S)
-    except (NoPicture, ViewOver):
+    except (ImageUnavailable, ViewClosed):
         return Response(status_code=204, headers=HEADERS)
     return file_answer(request, small, "image/jpeg", f'"{lease.lease_id}-{taken.number}"')
 
@@ -340,7 +340,7 @@ async def take_control(lease_id: str, body: ControlBody, request: Request, princ
         raise ApiError(ErrorCode.INVALID, "there is no open view of this id")
     try:
         farm.dashboard.controls.take(lease, body.view, principal.key_id)
-    except ViewOver as error:
+    except ViewClosed as error:
         raise ApiError(ErrorCode.LEASE_EXPIRED, str(error)) from error
     return told({})
 

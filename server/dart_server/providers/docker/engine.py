@@ -44,7 +44,7 @@ class EngineFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class EngineCheck:
     """One need of the host; `fix` is empty when `ok`."""
 
     name: str
@@ -103,33 +103,33 @@ def _bounds_disk(info: dict[str, Any]) -> bool:
     return info.get("Driver") == "overlay2" and nearest is not None and nearest[2] == "xfs" and "prjquota" in nearest[3]
 
 
-def run_checks() -> list[Check]:
+def run_checks() -> list[EngineCheck]:
     """What desktops in containers need of this host, in the order in which to fix it."""
     inside = rlimits.has_capability(_CAP_SYS_ADMIN)
     fix = "run the farm as root: the control channel enters the desktops' network namespaces"
-    checks = [Check("privilege", inside, "root" if inside else "not root", "" if inside else fix)]
+    checks = [EngineCheck("privilege", inside, "root" if inside else "not root", "" if inside else fix)]
     try:
         client = connect()
     except ProviderError as error:
-        return [*checks, Check("container engine", False, str(error), error.hint)]
+        return [*checks, EngineCheck("container engine", False, str(error), error.hint)]
     has = facts(client)
     client.close()
     told = f"{has.version}, storage {has.storage}, limits {', '.join(sorted(has.limits)) or 'none'}"
-    checks.append(Check("container engine", True, told))
+    checks.append(EngineCheck("container engine", True, told))
     if not has.local:
         checks.append(
-            Check("engine place", False, "the engine is on another machine", "set DOCKER_HOST to a Unix socket")
+            EngineCheck("engine place", False, "the engine is on another machine", "set DOCKER_HOST to a Unix socket")
         )
     if not has.seccomp:
-        checks.append(Check("system-call filter", False, "the engine has no seccomp", "install one that has it"))
+        checks.append(EngineCheck("system-call filter", False, "the engine has no seccomp", "install one that has it"))
     lacking = {"memory", "pids", "cpus"} - has.limits
     if lacking:
         fix = "enable these control groups on the kernel command line"
-        checks.append(Check("limits", False, f"the engine cannot bound {', '.join(sorted(lacking))}", fix))
+        checks.append(EngineCheck("limits", False, f"the engine cannot bound {', '.join(sorted(lacking))}", fix))
     return checks
 
 
-class Engine:
+class DockerEngine:
     """One farm's connection. `start` before the first call, `close` after the last."""
 
     def __init__(self) -> None:

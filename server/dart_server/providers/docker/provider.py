@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_server.hostd import images
-from dart_server.hostd.errors import ImageMissing as ImageNotFound
+from dart_server.hostd.errors import HostdImageMissing
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import inotify, netns
 from dart_server.hostd.runtime import hardening
@@ -39,13 +39,13 @@ from dart_server.providers.base import (
     HealthCause,
     HostFault,
     ImageMissing,
-    Owned,
+    Inventory,
     ProviderError,
     SnapshotInfo,
 )
 from dart_server.providers.docker import container as docker_container
 from dart_server.providers.docker import images as docker_images
-from dart_server.providers.docker.engine import Engine, EngineFacts
+from dart_server.providers.docker.engine import DockerEngine, EngineFacts
 from dart_server.providers.health import judge
 
 BOOT_TIMEOUT_S = 60.0
@@ -60,7 +60,7 @@ _SECOND_LOOKS, _SECOND_LOOK_S = 5, 0.1
 
 
 @dataclass(slots=True)
-class Life:
+class ContainerLife:
     """One running container. The namespace is held open, so that it stays this desktop's whatever becomes of its process id."""
 
     container_id: str
@@ -76,11 +76,11 @@ class DockerProvider:
     def __init__(self, *, home: Path, runtime_dir: Path) -> None:
         self._images = home / "images"
         self.farm = Layout(os.getuid(), runtime_dir / "docker", runtime_dir, self._images, runtime_dir).prefix
-        self._engine = Engine()
+        self._engine = DockerEngine()
         self._facts: EngineFacts | None = None
         self._runtime_dir = runtime_dir
         self._call_filter = ""
-        self._lives: dict[str, Life] = {}
+        self._lives: dict[str, ContainerLife] = {}
         self._dialled: dict[str, weakref.WeakSet[socket.socket]] = {}
         self._importing = asyncio.Lock()
 
@@ -157,13 +157,13 @@ class DockerProvider:
             await asyncio.sleep(_REMOVE_POLL_S)
 
     async def freeze(self, desktop_id: str) -> None:
-        """See `base.Freezes`; the engine's pause."""
+        """See `base.SupportsFreeze`; the engine's pause."""
         if not (await self._inspect(desktop_id))["State"]["Paused"]:
             name = docker_container.container_name(self.farm, desktop_id)
             await self._engine.run(lambda client: client.api.pause(name))
 
     async def thaw(self, desktop_id: str) -> None:
-        """See `base.Freezes`."""
+        """See `base.SupportsFreeze`."""
         if (await self._inspect(desktop_id))["State"]["Paused"]:
             name = docker_container.container_name(self.farm, desktop_id)
             await self._engine.run(lambda client: client.api.unpause(name))
@@ -216,11 +216,11 @@ class DockerProvider:
             oom_kills=seen["oom_kills"],
         )
 
-    async def owned(self) -> Owned:
+    async def owned(self) -> Inventory:
         """Every container with this farm's label, running or not."""
         label = f"{docker_container.LABEL_FARM}={self.farm}"
         found = await self._engine.run(lambda client: client.api.containers(all=True, filters={"label": [label]}))
-        return Owned(tuple(sorted(entry["Labels"][docker_container.LABEL_DESKTOP] for entry in found)))
+        return Inventory(tuple(sorted(entry["Labels"][docker_container.LABEL_DESKTOP] for entry in found)))
 
     async def reap(self, keep: set[str]) -> Sequence[str]:
         """Remove this farm's containers that are not to be kept; without an engine there is nothing to look at."""
@@ -233,7 +233,7 @@ class DockerProvider:
     def _find_image(self, name: str) -> images.Image:
         try:
             return images.find(self._images, name)
-        except ImageNotFound as error:
+        except HostdImageMissing as error:
             raise ImageMissing(str(error), hint=error.hint) from error
 
     async def _undo(self, desktop_id: str, launching: asyncio.Future[None]) -> None:
@@ -251,7 +251,7 @@ class DockerProvider:
                 if reply.get("ready"):
                     return
                 words = "its session is not up yet"
-            except guest_control.GuestSilent as error:
+            except guest_control.AgentTimeout as error:
                 words = str(error)
             except DesktopGone as error:
                 raise HostFault(f"the desktop {desktop_id} ended while booting ({error})") from error
@@ -277,7 +277,7 @@ class DockerProvider:
         """The agent's health, or None and why it is silent."""
         try:
             return await guest_control.health(partial(self.dial, desktop_id, CONTROL), HEALTH_TIMEOUT_S), ""
-        except (guest_control.GuestSilent, ProviderError) as error:
+        except (guest_control.AgentTimeout, ProviderError) as error:
             return None, str(error)
 
     async def _look(self, desktop_id: str) -> dict[str, Any]:
@@ -300,7 +300,7 @@ class DockerProvider:
             return None
         return entry if entry["State"]["Running"] else None
 
-    async def _life(self, desktop_id: str) -> Life:
+    async def _life(self, desktop_id: str) -> ContainerLife:
         """The running container, found in the engine when this process has not seen it yet. Raises `DesktopGone`."""
         known = self._lives.get(desktop_id)
         if known is not None:
@@ -313,7 +313,7 @@ class DockerProvider:
             namespace_fd = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise DesktopGone(f"the desktop {desktop_id} has ended") from error
-        life = Life(entry["Id"], namespace_fd, docker_container.control_group(pid))
+        life = ContainerLife(entry["Id"], namespace_fd, docker_container.control_group(pid))
         again = await self._state(desktop_id)
         if again is None or (again["Id"], again["State"]["Pid"]) != (life.container_id, pid):
             os.close(namespace_fd)

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 from dart_server.providers.base import CapabilityMissing, DesktopGone, HostFault, ProviderError
-from dart_server.providers.docker.engine import Check
+from dart_server.providers.docker.engine import EngineCheck
 from dart_server.providers.libvirt.kvm import kvm_fault
 
 T = TypeVar("T")
@@ -77,31 +77,37 @@ def facts(connection: Any) -> HostFacts:
     )
 
 
-def run_checks(uri: str | None) -> list[Check]:
+def run_checks(uri: str | None) -> list[EngineCheck]:
     """What desktops in machines need of this host, in the order in which to fix it."""
     checks = []
     if platform.machine() != "x86_64":
         fix = "run the farm on an x86-64 host"
-        checks.append(Check("processor", False, f"{platform.machine()} hosts are not supported by this provider", fix))
+        checks.append(
+            EngineCheck("processor", False, f"{platform.machine()} hosts are not supported by this provider", fix)
+        )
     missing = shutil.which("qemu-img") is None
     fix = "install it: `sudo apt-get install qemu-utils`" if missing else ""
-    checks.append(Check("qemu-img", not missing, "not found" if missing else "found", fix))
+    checks.append(EngineCheck("qemu-img", not missing, "not found" if missing else "found", fix))
     try:
         connection = connect(uri)
     except ProviderError as error:
-        return [*checks, Check("libvirt", False, str(error), error.hint)]
+        return [*checks, EngineCheck("libvirt", False, str(error), error.hint)]
     try:
         has = facts(connection)
     except _libvirt_error() as error:
-        return [*checks, Check("libvirt", False, f"it does not know this host's QEMU: {error}", _LIBVIRT_CURE)]
+        return [*checks, EngineCheck("libvirt", False, f"it does not know this host's QEMU: {error}", _LIBVIRT_CURE)]
     finally:
         connection.close()
-    return [*checks, Check("libvirt", True, f"{has.version} on {address(uri)}, {has.emulator}"), _accelerator(has)]
+    return [
+        *checks,
+        EngineCheck("libvirt", True, f"{has.version} on {address(uri)}, {has.emulator}"),
+        _accelerator(has),
+    ]
 
 
-def _accelerator(has: HostFacts) -> Check:
+def _accelerator(has: HostFacts) -> EngineCheck:
     detail = "KVM" if has.accelerator == "kvm" else f"emulation (TCG, one slow processor per desktop): {has.why}"
-    return Check("accelerator", True, detail)
+    return EngineCheck("accelerator", True, detail)
 
 
 def _libvirt_error() -> type[Exception]:
@@ -111,7 +117,7 @@ def _libvirt_error() -> type[Exception]:
     return error
 
 
-class Engine:
+class LibvirtConnection:
     """One farm's connection. `start` before the first call, `close` after the last."""
 
     def __init__(self, uri: str | None) -> None:

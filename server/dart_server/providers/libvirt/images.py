@@ -16,7 +16,7 @@ from dart_server.providers.base import IMAGE_PATTERN, ImageMissing
 
 
 @dataclass(frozen=True, slots=True)
-class MachineImage:
+class VmImage:
     """A disk that is never written to, how it is started, and the image's digest."""
 
     disk: Path
@@ -27,7 +27,7 @@ class MachineImage:
     """Whether our agent is inside, so that no network is needed to reach it."""
 
 
-def find(images_dir: Path, name: str) -> MachineImage:
+def find(images_dir: Path, name: str) -> VmImage:
     """Look an image up by name. Raises ImageMissing with the fix."""
     fix = f"make its disk: `dart-farm images build {name} --artefact qcow2`, or add one: `dart-farm images add {name} FILE`"
     place = (images_dir / name / "current").resolve()
@@ -45,4 +45,4 @@ def find(images_dir: Path, name: str) -> MachineImage:
     if disk is None or not disk.is_file():
         raise ImageMissing(f"the image {name!r} has no disk for virtual machines", hint=fix)
     told = digest if digest.startswith("sha256:") else f"sha256:{digest}"
-    return MachineImage(disk, files.get("kernel"), files.get("initrd"), told, ours)
+    return VmImage(disk, files.get("kernel"), files.get("initrd"), told, ours)

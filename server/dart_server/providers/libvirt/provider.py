@@ -38,16 +38,16 @@ from dart_server.providers.base import (
     DialPort,
     HealthCause,
     HostFault,
-    Owned,
+    Inventory,
     ProviderError,
     SnapshotBroken,
     SnapshotInfo,
 )
 from dart_server.providers.health import judge
 from dart_server.providers.libvirt import calls, domain, firmware, images
-from dart_server.providers.libvirt.engine import Engine, HostFacts
-from dart_server.providers.libvirt.vm import Machine
-from dart_server.providers.libvirt.volumes import TAG, Saved, Volume, Volumes, used_bytes
+from dart_server.providers.libvirt.engine import HostFacts, LibvirtConnection
+from dart_server.providers.libvirt.vm import VmConnections
+from dart_server.providers.libvirt.volumes import TAG, SavedSnapshot, Volume, Volumes, used_bytes
 
 BOOT_TIMEOUT_S = {"kvm": 60.0, "tcg": 240.0}
 FOREIGN_BOOT_TIMEOUT_S = 300.0
@@ -69,10 +69,10 @@ class LibvirtProvider:
         self._images = home / "images"
         self.prefix = Layout(os.getuid(), runtime_dir / "libvirt", runtime_dir, self._images, snapshot_dir).prefix
         self._places = runtime_dir / "vm"
-        self._engine = Engine(uri)
+        self._engine = LibvirtConnection(uri)
         self._host: HostFacts | None = None
         self._volumes = Volumes(snapshot_dir / f"{self.prefix}-disks")
-        self._machines: dict[str, Machine] = {}
+        self._machines: dict[str, VmConnections] = {}
         self._dialled: dict[str, weakref.WeakSet[socket.socket]] = {}
         self._writing: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -129,9 +129,9 @@ class LibvirtProvider:
         machine = self._machine(desktop_id, volume)
         try:
             processes = await machine.quiesce(QUIESCE_TIMEOUT_S)
-        except guest_control.GuestBusy as error:
+        except guest_control.AgentBusy as error:
             raise HostFault(f"the desktop {desktop_id} is busy: {error}", hint="snapshot between two calls") from error
-        except guest_control.GuestSilent as error:
+        except guest_control.AgentTimeout as error:
             raise DesktopGone(f"the desktop {desktop_id} does not answer: {error}") from error
         self._hang_up(desktop_id)
         async with self._writing[volume.path]:
@@ -142,7 +142,7 @@ class LibvirtProvider:
             size = await self._engine.run(
                 partial(calls.saved_bytes, name=self._name(desktop_id), tag=TAG + snapshot_id)
             )
-            volume.saved[snapshot_id] = Saved(size, volume.current)
+            volume.saved[snapshot_id] = SavedSnapshot(size, volume.current)
             volume.current = snapshot_id
             await asyncio.to_thread(self._volumes.write, volume)
         return SnapshotInfo(snapshot_id, size, volume.image_digest, pause_s=pause_s, processes=processes)
@@ -154,7 +154,7 @@ class LibvirtProvider:
             volume = await self._replaced(desktop_id, snapshot_id)
             machine = self._machine(desktop_id, volume)
             await machine.wake(WAKE_TIMEOUT_S)
-        except (guest_control.GuestSilent, HostFault, DesktopGone) as error:
+        except (guest_control.AgentTimeout, HostFault, DesktopGone) as error:
             await self.destroy(desktop_id)
             raise SnapshotBroken(f"the copy of {snapshot_id} does not come to life: {error}") from error
         except BaseException:  # cancelled, too, no half-restored machine may stay; raised again
@@ -233,11 +233,11 @@ class LibvirtProvider:
             oom_kills=seen["oom_kills"],
         )
 
-    async def owned(self) -> Owned:
+    async def owned(self) -> Inventory:
         """Machines with this farm's prefix, running or not, and disks; what lies in the disks."""
         desktops = set(await self._engine.run(partial(calls.names, prefix=f"{self.prefix}-")))
         desktops |= {volume.desktop for volume in self._volumes.all() if volume.desktop is not None}
-        return Owned(tuple(sorted(desktops)), tuple(sorted(self._volumes.snapshots())))
+        return Inventory(tuple(sorted(desktops)), tuple(sorted(self._volumes.snapshots())))
 
     async def reap(self, keep: set[str]) -> Sequence[str]:
         """Remove what is not to be kept."""
@@ -259,11 +259,11 @@ class LibvirtProvider:
         short = hashlib.sha256(desktop_id.encode()).hexdigest()[:12]
         return self._places / f"{short}.sock", self._places / f"{short}.log"
 
-    def _machine(self, desktop_id: str, volume: Volume) -> Machine:
+    def _machine(self, desktop_id: str, volume: Volume) -> VmConnections:
         """The connections into a desktop's machine."""
         if desktop_id not in self._machines:
             ask = partial(self._engine.monitor, self._name(desktop_id))
-            self._machines[desktop_id] = Machine(self._files(desktop_id)[0], volume, ask)
+            self._machines[desktop_id] = VmConnections(self._files(desktop_id)[0], volume, ask)
         return self._machines[desktop_id]
 
     async def _forget(self, desktop_id: str) -> None:
@@ -353,7 +353,7 @@ class LibvirtProvider:
         """The agent's health, or None and why it is silent."""
         try:
             return await guest_control.health(partial(self.dial, desktop_id, CONTROL), HEALTH_TIMEOUT_S), ""
-        except (guest_control.GuestSilent, ProviderError) as error:
+        except (guest_control.AgentTimeout, ProviderError) as error:
             return None, str(error)
 
     async def _booted(self, desktop_id: str, volume: Volume) -> None:
@@ -370,7 +370,7 @@ class LibvirtProvider:
                     await asyncio.to_thread(self._volumes.write, volume)
                     return
                 words = "its session is not up yet"
-            except (guest_control.GuestSilent, OSError) as error:
+            except (guest_control.AgentTimeout, OSError) as error:
                 words = str(error)
             await asyncio.sleep(_BOOT_POLL_S)
         raise HostFault(

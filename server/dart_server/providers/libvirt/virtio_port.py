@@ -26,14 +26,14 @@ AWAY_S = 0.4
 """How long the hypervisor's socket stays closed, so that the guest notices and forgets half a frame."""
 
 
-class PortSilent(OSError):
+class VirtioPortTimeout(OSError):
     """The guest's end does not answer."""
 
 
 class _Channel:
     """One connection. The caller has the other end of `local`."""
 
-    def __init__(self, port: MachinePort, number: int, local: socket.socket) -> None:
+    def __init__(self, port: VirtioPort, number: int, local: socket.socket) -> None:
         self.port, self.number, self.local = port, number, local
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.credit = WINDOW_BYTES
@@ -86,14 +86,14 @@ class _Channel:
             if task is not asyncio.current_task():
                 task.cancel()
         if not self.opened.done():
-            self.opened.set_exception(PortSilent("the guest has ended the connection"))
+            self.opened.set_exception(VirtioPortTimeout("the guest has ended the connection"))
             self.opened.exception()
         with suppress(OSError):
             self.local.shutdown(socket.SHUT_RDWR)
         self.local.close()
 
 
-class MachinePort:
+class VirtioPort:
     """The host's end of one machine's port. `greet` before the first `open`; `close` at the end."""
 
     def __init__(self, path: Path) -> None:
@@ -109,7 +109,7 @@ class MachinePort:
         self._well = False
 
     async def greet(self, timeout_s: float) -> None:
-        """Make both ends forget every connection; true afterwards that the guest listens. Raises `PortSilent`, `ConnectionError`."""
+        """Make both ends forget every connection; true afterwards that the guest listens. Raises `VirtioPortTimeout`, `ConnectionError`."""
         async with self._greeting:
             deadline_s = asyncio.get_running_loop().time() + timeout_s
             while True:
@@ -118,14 +118,14 @@ class MachinePort:
                     await self._hello(max(0.05, min(GREET_TIMEOUT_S, left_s)))
                     self._well = True
                     return
-                except PortSilent:
+                except VirtioPortTimeout:
                     await self._hang_up()
                     if asyncio.get_running_loop().time() >= deadline_s:
                         raise
                     await asyncio.sleep(AWAY_S)
 
     async def open(self, target: str, timeout_s: float) -> socket.socket:
-        """A connected, non-blocking socket. Raises `ConnectionRefusedError` when nothing listens there, `PortSilent`, other `OSError`."""
+        """A connected, non-blocking socket. Raises `ConnectionRefusedError` when nothing listens there, `VirtioPortTimeout`, other `OSError`."""
         if not self._well:
             await self.greet(timeout_s)
         ours, theirs = socket.socketpair()
@@ -142,7 +142,7 @@ class MachinePort:
             self.forget(channel.number)
             if isinstance(error, TimeoutError):
                 self._well = False
-                raise PortSilent("the guest does not answer on its port") from error
+                raise VirtioPortTimeout("the guest does not answer on its port") from error
             raise
         return theirs
 
@@ -159,7 +159,7 @@ class MachinePort:
         """One frame; waits while the machine does not read."""
         async with self._writing:
             if self._writer is None:
-                raise PortSilent("the machine's port is not connected")
+                raise VirtioPortTimeout("the machine's port is not connected")
             self._writer.write(HEAD.pack(kind, number, len(payload)) + payload)
             await self._writer.drain()
 
@@ -179,7 +179,7 @@ class MachinePort:
             self._next = self._next % (NUMBERS - 1) + 1
             if self._next not in self._channels:
                 return self._next
-        raise PortSilent("too many connections into one machine")
+        raise VirtioPortTimeout("too many connections into one machine")
 
     async def _hello(self, timeout_s: float) -> None:
         self.hang_up_all()
@@ -195,7 +195,7 @@ class MachinePort:
                 await self.send(HELLO, 0, self._nonce)
                 await self._answered.wait()
         except (TimeoutError, ConnectionError) as error:
-            raise PortSilent("the guest does not answer on its port") from error
+            raise VirtioPortTimeout("the guest does not answer on its port") from error
 
     async def _hang_up(self) -> None:
         self._well = False

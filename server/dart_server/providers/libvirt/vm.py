@@ -19,7 +19,7 @@ from typing import Any
 from dart_server.providers import guest_control
 from dart_server.providers.base import OSWORLD_PORT, HostFault
 from dart_server.providers.libvirt.domain import NETWORK
-from dart_server.providers.libvirt.virtio_port import MachinePort
+from dart_server.providers.libvirt.virtio_port import VirtioPort
 from dart_server.providers.libvirt.volumes import AGENT, OSWORLD, Volume
 from dart_server.providers.osworld.guest import OsworldGuest
 
@@ -31,11 +31,11 @@ FORWARD_TRIES = 20
 Monitor = Callable[[str], Awaitable[str]]
 
 
-class Machine:
+class VmConnections:
     """See the module. `volume.guest` is what the guest is; empty until the first `ready` that finds out."""
 
     def __init__(self, port: Path, volume: Volume, monitor: Monitor) -> None:
-        self._port = MachinePort(port)
+        self._port = VirtioPort(port)
         self._volume = volume
         self._monitor = monitor
         self._forwards: dict[int, int] = {}
@@ -43,7 +43,7 @@ class Machine:
         self._osworld = OsworldGuest(lambda: self._forwarded(OSWORLD_PORT), volume.spec.resolution)
 
     async def ready(self, timeout_s: float) -> bool:
-        """Whether the guest's session is up. Raises `GuestSilent` or OSError while the guest does not answer, `HostFault` when
+        """Whether the guest's session is up. Raises `AgentTimeout` or OSError while the guest does not answer, `HostFault` when
         its screen is not, and cannot be made, what was asked for."""
         if not self._volume.guest:
             self._volume.guest = await self._found(timeout_s)
@@ -78,12 +78,12 @@ class Machine:
         return await self._forwarded(port)
 
     async def quiesce(self, timeout_s: float) -> int | None:
-        """Let the guest end what it does, where it can; the number of its processes, if it tells. Raises `GuestBusy`, `GuestSilent`."""
+        """Let the guest end what it does, where it can; the number of its processes, if it tells. Raises `AgentBusy`, `AgentTimeout`."""
         for _ in range(ZOMBIE_TRIES):
             try:
                 reply = await guest_control.quiesce(self.control, timeout_s)
             except OSError as error:
-                raise guest_control.GuestSilent(str(error)) from error
+                raise guest_control.AgentTimeout(str(error)) from error
             if not reply.get("zombies"):
                 break
             await asyncio.sleep(ZOMBIE_POLL_S)
@@ -103,7 +103,7 @@ class Machine:
         await self._osworld.close()
 
     async def wake(self, timeout_s: float) -> None:
-        """Tell the guest that it is a copy. Raises `GuestSilent` when its session is not ready."""
+        """Tell the guest that it is a copy. Raises `AgentTimeout` when its session is not ready."""
         try:
             if self._volume.guest == OSWORLD:
                 reply = await self._health()
@@ -111,9 +111,9 @@ class Machine:
                 await self._port.greet(timeout_s)
                 reply = await guest_control.restored(self.control, time.time(), timeout_s)
         except OSError as error:
-            raise guest_control.GuestSilent(str(error)) from error
+            raise guest_control.AgentTimeout(str(error)) from error
         if not reply.get("ready"):
-            raise guest_control.GuestSilent("its session is not ready")
+            raise guest_control.AgentTimeout("its session is not ready")
 
     async def close(self) -> None:
         """Let the machine go."""

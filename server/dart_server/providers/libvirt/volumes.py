@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_server.providers.base import DesktopSpec, HostFault
-from dart_server.providers.libvirt.images import MachineImage
+from dart_server.providers.libvirt.images import VmImage
 
 TAG = "s-"
 AGENT, OSWORLD = "agent", "osworld"
@@ -29,7 +29,7 @@ CALL_TIMEOUT_S = 120.0
 
 
 @dataclass(slots=True)
-class Saved:
+class SavedSnapshot:
     """One snapshot as a volume holds it. `parent` is the one that the desktop had come from, None at the boot."""
 
     bytes: int
@@ -49,7 +49,7 @@ class Volume:
     """`AGENT`, `OSWORLD`, or empty while it is not known."""
     desktop: str | None = None
     current: str | None = None
-    saved: dict[str, Saved] = field(default_factory=dict)
+    saved: dict[str, SavedSnapshot] = field(default_factory=dict)
 
     def ancestry(self, snapshot_id: str) -> set[str]:
         """A snapshot and those it came from that are still here."""
@@ -98,7 +98,7 @@ class Volumes:
     def snapshots(self) -> set[str]:
         return {name for volume in self.all() for name in list(volume.saved)}
 
-    def make(self, image: MachineImage, desktop_id: str, spec: DesktopSpec) -> Volume:
+    def make(self, image: VmImage, desktop_id: str, spec: DesktopSpec) -> Volume:
         """A fresh overlay for a desktop. The disk of an image of ours ends `disk_mib` after the image; others keep their size."""
         backing, ours = image.disk, image.ours
         told = json.loads(image_tool("info", "--output=json", str(backing)))
@@ -113,7 +113,7 @@ class Volumes:
         path = self._free_path()
         try:
             _run(["cp", "--reflink=auto", "--sparse=always", str(source.path), str(path)])
-            saved = {name: Saved(**asdict(one)) for name, one in source.saved.items()}
+            saved = {name: SavedSnapshot(**asdict(one)) for name, one in source.saved.items()}
             copied = replace(source, path=path, desktop=desktop_id, current=snapshot_id, saved=saved)
         except BaseException:  # interrupted, too, no half a disk may stay; raised again
             path.unlink(missing_ok=True)
@@ -194,7 +194,7 @@ def _read(record: Path) -> Volume | None:
     try:
         raw = json.loads(record.read_text(encoding="utf-8"))
         spec = DesktopSpec(**{**raw["spec"], "resolution": tuple(raw["spec"]["resolution"])})
-        saved = {name: Saved(**one) for name, one in raw["saved"].items()}
+        saved = {name: SavedSnapshot(**one) for name, one in raw["saved"].items()}
         path = record.parent / str(raw["path"])
         return Volume(**{**raw, "path": path, "spec": spec, "saved": saved})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -43,7 +43,7 @@ _DOCTOR_HINT = "see `dart-farm doctor`"
 
 
 @dataclass(frozen=True, slots=True)
-class HostdPlaces:
+class HostdPaths:
     """Directories of one helper; `store` is memory-backed or on disk, as it lies."""
 
     state: Path
@@ -65,7 +65,7 @@ class HostdPlaces:
 class HostdClient:
     """Requests to one helper. `attach` finds or starts it and holds it; `detach` lets it go."""
 
-    def __init__(self, places: HostdPlaces) -> None:
+    def __init__(self, places: HostdPaths) -> None:
         self._places = places
         self._process: subprocess.Popen[bytes] | None = None
         self._hold: socket.socket | None = None
@@ -171,7 +171,7 @@ class HostdClient:
             await asyncio.sleep(_POLL_S)
 
 
-def _spawn(places: HostdPlaces) -> tuple[subprocess.Popen[bytes], int]:
+def _spawn(places: HostdPaths) -> tuple[subprocess.Popen[bytes], int]:
     """Start the helper; returns it and where its words begin in the log."""
     command = _command(places)
     places.runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ def _spawn(places: HostdPlaces) -> tuple[subprocess.Popen[bytes], int]:
     return process, offset
 
 
-def _command(places: HostdPlaces) -> list[str]:
+def _command(places: HostdPaths) -> list[str]:
     arguments = {
         "--state-dir": str(places.state),
         "--runtime-dir": str(places.runtime),
@@ -198,7 +198,7 @@ def _command(places: HostdPlaces) -> list[str]:
         if os.geteuid() == 0:
             installation.install()
         start = installation.command()
-    except (installation.NotInstalled, OSError) as error:
+    except (installation.HelperNotInstalled, OSError) as error:
         raise CapabilityMissing(str(error), hint="run `dart-farm setup`") from error
     command = [*start, *(word for pair in arguments.items() for word in pair)]
     if os.geteuid() == 0:

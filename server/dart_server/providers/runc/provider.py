@@ -29,14 +29,14 @@ from dart_server.providers.base import (
     HealthCause,
     HostFault,
     ImageMissing,
-    Owned,
+    Inventory,
     ProviderError,
     SnapshotBroken,
     SnapshotInfo,
 )
-from dart_server.providers.egress import PROXY_PORT, Destination, Gate
+from dart_server.providers.egress import PROXY_PORT, Destination, EgressProxy
 from dart_server.providers.health import judge
-from dart_server.providers.runc.hostd_client import HostdClient, HostdPlaces
+from dart_server.providers.runc.hostd_client import HostdClient, HostdPaths
 
 BOOT_TIMEOUT_S = 60.0
 WAKE_TIMEOUT_S = 10.0
@@ -67,10 +67,10 @@ class RuncProvider:
         egress: Sequence[str] = (),
     ) -> None:
         self._allowed = [Destination.parse(text) for text in egress]
-        self._gates: dict[str, Gate] = {}
+        self._egress_proxies: dict[str, EgressProxy] = {}
         self._wall_clock = wall_clock
         self._images = home / "images"
-        places = HostdPlaces(state=runtime_dir / "hostd", runtime=runtime_dir, images=self._images, store=snapshot_dir)
+        places = HostdPaths(state=runtime_dir / "hostd", runtime=runtime_dir, images=self._images, store=snapshot_dir)
         self._hostd = HostdClient(places)
         self._limits = frozenset({"memory", "pids", "cpus", "disk"})
         self._dialled: dict[str, weakref.WeakSet[socket.socket]] = {}
@@ -90,7 +90,7 @@ class RuncProvider:
 
     async def aclose(self) -> None:
         """Let the helper go; one that was started here removes all it made."""
-        for desktop_id in list(self._gates):
+        for desktop_id in list(self._egress_proxies):
             self._close_gate(desktop_id)
         await self._hostd.detach()
 
@@ -134,15 +134,15 @@ class RuncProvider:
                 if not (await guest_control.quiesce(dial, QUIESCE_TIMEOUT_S)).get("zombies"):
                     break
                 await asyncio.sleep(_ZOMBIE_POLL_S)
-        except guest_control.GuestBusy as error:
+        except guest_control.AgentBusy as error:
             raise HostFault(f"the desktop {desktop_id} is busy: {error}", hint="snapshot between two calls") from error
-        except guest_control.GuestSilent as error:
+        except guest_control.AgentTimeout as error:
             if (await self._ask("health", desktop_id=desktop_id)).get("frozen"):
                 raise HostFault(f"the desktop {desktop_id} is frozen", hint="thaw it first") from error
             raise DesktopGone(f"the desktop {desktop_id} does not answer: {error}") from error
         self._hang_up(desktop_id)
-        if desktop_id in self._gates:
-            self._gates[desktop_id].hang_up()
+        if desktop_id in self._egress_proxies:
+            self._egress_proxies[desktop_id].hang_up()
         saved = await self._ask("checkpoint", desktop_id=desktop_id, snapshot_id=snapshot_id)
         return SnapshotInfo(
             snapshot_id,
@@ -162,8 +162,8 @@ class RuncProvider:
             await self._open_gate(desktop_id)
             reply = await self._woken(desktop_id)
             if not reply.get("ready"):
-                raise guest_control.GuestSilent("its session is not ready")
-        except guest_control.GuestSilent as error:
+                raise guest_control.AgentTimeout("its session is not ready")
+        except guest_control.AgentTimeout as error:
             await self.destroy(desktop_id)
             raise SnapshotBroken(f"the copy of {snapshot_id} does not answer: {error}") from error
         except BaseException:  # cancelled, too, no half-restored desktop may stay; raised again
@@ -171,11 +171,11 @@ class RuncProvider:
             raise
 
     async def freeze(self, desktop_id: str) -> None:
-        """See `base.Freezes`."""
+        """See `base.SupportsFreeze`."""
         await self._ask("freeze", desktop_id=desktop_id)
 
     async def thaw(self, desktop_id: str) -> None:
-        """See `base.Freezes`."""
+        """See `base.SupportsFreeze`."""
         await self._ask("thaw", desktop_id=desktop_id)
 
     async def destroy(self, desktop_id: str) -> None:
@@ -185,7 +185,7 @@ class RuncProvider:
         await self._ask("destroy", desktop_id=desktop_id)
 
     async def quarantine(self, snapshot_id: str) -> str | None:
-        """See `base.KeepsBroken`; the files are in the helper's own mounts, which root reaches through its /proc entry."""
+        """See `base.SupportsQuarantine`; the files are in the helper's own mounts, which root reaches through its /proc entry."""
         place: str | None = (await self._ask("quarantine", snapshot_id=snapshot_id))["place"]
         return place
 
@@ -227,10 +227,10 @@ class RuncProvider:
             oom_kills=seen["oom_kills"],
         )
 
-    async def owned(self) -> Owned:
+    async def owned(self) -> Inventory:
         """Everything the helper has."""
         seen = await self._ask("owned")
-        return Owned(tuple(seen["desktops"]), tuple(seen["snapshots"]))
+        return Inventory(tuple(seen["desktops"]), tuple(seen["snapshots"]))
 
     async def reap(self, keep: set[str]) -> Sequence[str]:
         """Remove what is not to be kept."""
@@ -245,11 +245,11 @@ class RuncProvider:
         if not self._allowed:
             return
         listener = await self._ask("listen", desktop_id=desktop_id, port=PROXY_PORT)
-        gate = self._gates[desktop_id] = Gate(self._allowed)
+        gate = self._egress_proxies[desktop_id] = EgressProxy(self._allowed)
         await gate.open(listener)
 
     def _close_gate(self, desktop_id: str) -> None:
-        gate = self._gates.pop(desktop_id, None)
+        gate = self._egress_proxies.pop(desktop_id, None)
         if gate is not None:
             gate.close()
 
@@ -265,7 +265,7 @@ class RuncProvider:
         """The agent's health, or None and why it is silent."""
         try:
             return await guest_control.health(partial(self.dial, desktop_id, CONTROL), HEALTH_TIMEOUT_S), ""
-        except (guest_control.GuestSilent, ProviderError) as error:
+        except (guest_control.AgentTimeout, ProviderError) as error:
             return None, str(error)
 
     async def _booted(self, desktop_id: str) -> None:
@@ -277,7 +277,7 @@ class RuncProvider:
                 if reply.get("ready"):
                     return
                 words = "its session is not up yet"
-            except guest_control.GuestSilent as error:
+            except guest_control.AgentTimeout as error:
                 words = str(error)
                 seen = await self._ask("health", desktop_id=desktop_id)
                 if seen["state"] != "running":

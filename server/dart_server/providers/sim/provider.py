@@ -25,7 +25,7 @@ from dart_server.providers.base import (
     HealthCause,
     HostFault,
     ImageMissing,
-    Owned,
+    Inventory,
     SnapshotBroken,
     SnapshotInfo,
 )
@@ -205,9 +205,9 @@ class SimProvider:
         detail = "" if life.guest.running.is_set() else "frozen"
         return DesktopHealth(cause is HealthCause.OK, cause, detail, _MEMORY_BYTES, limit, pids=1)
 
-    async def owned(self) -> Owned:
+    async def owned(self) -> Inventory:
         """Everything that was not destroyed."""
-        return Owned(tuple(sorted(self._lives)), tuple(sorted(self._saved)))
+        return Inventory(tuple(sorted(self._lives)), tuple(sorted(self._saved)))
 
     async def reap(self, keep: set[str]) -> Sequence[str]:
         """Forget what is not to be kept."""

@@ -12,7 +12,7 @@ import pytest
 from fake_window_desktop import FakeWindowDesktop, ManualClock, reply
 from PIL import Image
 
-from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.getters import GETTERS, Probe
 from dart_envs.evaluators.metrics import METRICS
 from dart_envs.evaluators.pictures import CHANGES, MAX_PIXELS, Picture, changed, decode, draw, encode_png
@@ -101,7 +101,7 @@ def claims(width: int, height: int) -> bytes:
 )
 def test_what_is_no_picture_or_a_huge_one_is_spoiled(content: bytes) -> None:
     assert MAX_PIXELS < 2500 * 2500
-    with pytest.raises(Spoiled):
+    with pytest.raises(InvalidArtifact):
         decode(content)
 
 
@@ -137,5 +137,5 @@ async def test_a_player_tells_its_state_and_one_that_is_gone_is_spoiled() -> Non
     assert (held["state"], held["file"]) == ("paused", "a.wav")
     for answer in ("", "[]", "no"):
         desk.programs["curl"] = lambda _desktop, _args, _stdin, answer=answer: reply(answer, returncode=7)
-        with pytest.raises(Spoiled, match="does not answer"):
+        with pytest.raises(InvalidArtifact, match="does not answer"):
             await GETTERS["vlc_state"](Probe(desk, ManualClock()), {"type": "vlc_state"})

@@ -5,7 +5,7 @@ from typing import Any
 import osworld_cases
 import pytest
 
-from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.metrics import METRICS, osworld, text
 from dart_server.wire import A11yElement
 
@@ -88,7 +88,7 @@ def test_every_metric_is_seen_to_pass_and_to_fail() -> None:
     ],
 )
 def test_what_the_policy_broke_is_spoiled(func: str, result: Any) -> None:
-    with pytest.raises(Spoiled):
+    with pytest.raises(InvalidArtifact):
         METRICS[func](result, {"expected": {}, "expect": []}, {})
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.metrics import METRICS
 from dart_envs.evaluators.metrics.office import place
 from dart_envs.tasks.office.documents import NAMESPACES, presentation, spreadsheet, text
@@ -50,7 +50,7 @@ def test_the_rows_of_a_sheet_are_all_it_holds() -> None:
     assert score("check_spreadsheet", file, rows=ROWS[:2]) == 0
     assert score("check_spreadsheet", file, names=["Goods"]) == 0
     assert score("check_spreadsheet", file, rows=[*ROWS[:2], ["", "7"]]) == 0, "a text is not a number"
-    with pytest.raises(Spoiled, match="no sheet 'Third'"):
+    with pytest.raises(InvalidArtifact, match="no sheet 'Third'"):
         score("check_spreadsheet", file, sheet="Third")
 
 
@@ -169,14 +169,14 @@ def zipped(**parts: bytes) -> bytes:
     ids=["empty", "csv", "cut off", "no content", "not XML", "document type", "not text", "another kind"],
 )
 def test_what_is_no_such_document_is_spoiled(content: bytes) -> None:
-    with pytest.raises(Spoiled):
+    with pytest.raises(InvalidArtifact):
         score("check_spreadsheet", GuestFile("/f", content), rows=[])
 
 
 def test_a_sheet_that_is_too_large_is_spoiled_and_not_unrolled() -> None:
     filled = '<table:table-cell office:value-type="float" office:value="1"/>'
     row = f'<table:table-row table:number-rows-repeated="999999999">{filled}</table:table-row>'
-    with pytest.raises(Spoiled, match="more cells"):
+    with pytest.raises(InvalidArtifact, match="more cells"):
         score("check_spreadsheet", saved("spreadsheet", f"<table:table>{row}</table:table>"), rows=[])
 
 

@@ -12,7 +12,7 @@ import pytest
 from fake_window_desktop import FakeWindowDesktop, ManualClock, reply
 
 from dart_envs.errors import EvaluatorError
-from dart_envs.evaluators.artifacts import GuestFile, Spoiled
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.getters import GETTERS, Probe
 from dart_envs.evaluators.metrics import METRICS
 from dart_envs.evaluators.metrics import system as metrics
@@ -72,7 +72,7 @@ def test_archives_are_judged_by_every_file_in_them() -> None:
     ids=["nothing", "zip-as-gz", "tar-as-zip", "gz-as-xz", "cut-zip", "cut-gz", "cut-xz"],
 )
 def test_a_broken_archive_or_one_of_another_kind_is_spoiled(content: bytes, form: str) -> None:
-    with pytest.raises(Spoiled):
+    with pytest.raises(InvalidArtifact):
         judged(content, form)
 
 
@@ -81,10 +81,10 @@ def test_an_archive_that_unpacks_to_more_than_any_answer_needs_is_spoiled(monkey
     monkeypatch.setattr(metrics, "MAX_MEMBERS", 50)
     huge = zipped({"bomb": "0" * (metrics.MAX_UNPACKED_BYTES + 1)}, compression=zipfile.ZIP_DEFLATED)
     assert len(huge) < 10_000
-    with pytest.raises(Spoiled, match="more than any answer"):
+    with pytest.raises(InvalidArtifact, match="more than any answer"):
         judged(huge, "zip")
     many = zipped({f"{number}": "" for number in range(metrics.MAX_MEMBERS + 1)})
-    with pytest.raises(Spoiled, match="more than any answer"):
+    with pytest.raises(InvalidArtifact, match="more than any answer"):
         judged(many, "zip")
 
 
@@ -132,12 +132,12 @@ async def test_a_tree_is_read_with_kinds_modes_targets_and_sums() -> None:
         "link": {"kind": "link", "mode": "777", "target": "/x"},
     }
     desk.programs["find"] = lambda _desktop, _args, _stdin: reply("", returncode=1, stderr="no such folder")
-    with pytest.raises(Spoiled, match="cannot be listed"):
+    with pytest.raises(InvalidArtifact, match="cannot be listed"):
         await GETTERS["file_tree"](probe(desk), {"type": "file_tree", "path": "/w"})
     desk.programs["find"] = lambda _desktop, _args, _stdin: reply(
         "f\t644\t\tx\0" * 2 + "".join(f"f\t6\t\t{n}\0" for n in range(2001))
     )
-    with pytest.raises(Spoiled, match="more than any answer"):
+    with pytest.raises(InvalidArtifact, match="more than any answer"):
         await GETTERS["file_tree"](probe(desk), {"type": "file_tree", "path": "/w"})
 
 
@@ -155,5 +155,5 @@ async def test_a_setting_that_is_not_set_is_spoiled() -> None:
     desk = FakeWindowDesktop()
     desk.programs["xfconf-query"] = lambda _desktop, args, _stdin: reply("4\n") if "/a" in args else reply(returncode=1)
     assert await GETTERS["xfconf"](probe(desk), {"type": "xfconf", "channel": "c", "property": "/a"}) == "4"
-    with pytest.raises(Spoiled, match="c/b is not set"):
+    with pytest.raises(InvalidArtifact, match="c/b is not set"):
         await GETTERS["xfconf"](probe(desk), {"type": "xfconf", "channel": "c", "property": "/b"})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dart_envs.clock import SYSTEM_CLOCK
-from dart_envs.evaluators.artifacts import Spoiled
+from dart_envs.evaluators.artifacts import InvalidArtifact
 from dart_envs.evaluators.getters import GETTERS, Probe
 from dart_envs.evaluators.getters.web import BOOKMARKS
 from dart_envs.testing.fake_desktop import FakeDesktop
@@ -49,9 +49,9 @@ async def test_the_log_in_order_by_name_or_its_last() -> None:
     assert await get(held, "web_log", path="/log", name="a") == [doings[0], doings[2]]
     assert await get(held, "web_log", path="/log", name="a", last=True) == doings[2]
     assert await get(held, "web_log", path="/log", name="c", last=True) is None
-    with pytest.raises(Spoiled, match="gone"):
+    with pytest.raises(InvalidArtifact, match="gone"):
         await get(held, "web_log", path="/none")
-    with pytest.raises(Spoiled, match="damaged"):
+    with pytest.raises(InvalidArtifact, match="damaged"):
         await get(desk(log="{"), "web_log", path="/log")
 
 
@@ -75,7 +75,7 @@ SAVED = {
     "content", ["", "{}", "[]", '{"roots": 5}', json.dumps(SAVED), '{"roots": {"bookmark_bar": 3}}']
 )
 async def test_bookmarks_that_the_browser_did_not_save_are_spoiled(content: str) -> None:
-    with pytest.raises(Spoiled):
+    with pytest.raises(InvalidArtifact):
         await get(desk(bookmarks=content), "chromium_bookmarks")
-    with pytest.raises(Spoiled):
+    with pytest.raises(InvalidArtifact):
         await get(desk(), "chromium_bookmarks")

@@ -14,7 +14,7 @@ import pytest
 from dart_envs import assets
 from dart_envs.errors import AssetError, EvaluatorError
 from dart_envs.scorer.osworld import judge
-from dart_envs.scorer.workers import Pool
+from dart_envs.scorer.workers import ScorerPool
 from dart_envs.tasks.model import Evaluator
 from dart_envs.testing.fake_desktop import FakeDesktop
 
@@ -64,7 +64,7 @@ def evaluator(**fields: Any) -> Evaluator:
 async def test_the_worker_gets_ports_parts_and_files_and_the_folder_goes(cache: Path) -> None:
     pool = Answering({"score": 0.5, "parts": [{"func": "compare_text_file", "score": 0.5}]})
     kept = {"said.txt": "one\n"}
-    outcome = await judge(Reachable((640, 400)), evaluator(), kept=kept, task_id="task", pool=cast(Pool, pool))
+    outcome = await judge(Reachable((640, 400)), evaluator(), kept=kept, task_id="task", pool=cast(ScorerPool, pool))
     assert outcome.reward == 0.5
     assert outcome.details["scorer"] == "osworld"
     assert pool.files == {"said.txt": "one\n", "gold.txt": "gold"}
@@ -76,14 +76,14 @@ async def test_the_worker_gets_ports_parts_and_files_and_the_folder_goes(cache: 
 async def test_a_gold_file_that_is_not_there_is_told_before_anything_is_asked(cache: Path) -> None:
     pool = Answering({})
     with pytest.raises(AssetError, match="another"):
-        await judge(Reachable(), evaluator(), kept={}, task_id="another", pool=cast(Pool, pool))
+        await judge(Reachable(), evaluator(), kept={}, task_id="another", pool=cast(ScorerPool, pool))
     assert pool.request == {}
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/outside"])
 async def test_no_name_leads_out_of_the_folder(cache: Path, name: str) -> None:
     with pytest.raises(EvaluatorError, match="no name inside"):
-        await judge(Reachable(), evaluator(expected=None), kept={name: "x"}, pool=cast(Pool, Answering({})))
+        await judge(Reachable(), evaluator(expected=None), kept={name: "x"}, pool=cast(ScorerPool, Answering({})))
 
 
 async def test_a_desktop_without_ports_is_refused() -> None:

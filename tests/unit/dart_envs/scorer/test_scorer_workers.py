@@ -19,7 +19,7 @@ from dart_envs.scorer import install, paths
 from dart_envs.scorer.inside import orphan
 from dart_envs.scorer.osworld import outcome_of
 from dart_envs.scorer.paths import Installed
-from dart_envs.scorer.workers import Pool, ScorerMissing, Worker, WorkerFailed, worker_bound
+from dart_envs.scorer.workers import ScorerMissing, ScorerPool, Worker, WorkerFailed, worker_bound
 
 ORPHAN = Path(orphan.__file__)
 PROGRAM = (
@@ -126,7 +126,7 @@ def test_a_worker_whose_asker_was_killed_tidies_up_in_the_middle_of_a_request(pl
 
 
 async def test_a_pool_reuses_workers_and_replaces_what_failed(place: Path) -> None:
-    pool = Pool(place, 1)
+    pool = ScorerPool(place, 1)
     try:
         first = (await pool.ask({"op": "hello"}, timeout_s=20.0))["pid"]
         assert (await pool.ask({"op": "hello"}, timeout_s=20.0))["pid"] == first
@@ -146,7 +146,7 @@ async def test_a_pool_reuses_workers_and_replaces_what_failed(place: Path) -> No
 
 
 async def test_without_an_installation_the_cure_is_told(tmp_path: Path) -> None:
-    pool = Pool(tmp_path, 1)
+    pool = ScorerPool(tmp_path, 1)
     with pytest.raises(ScorerMissing, match="dart-envs scorer install"):
         await pool.ask({"op": "hello"}, timeout_s=5.0)
     pool.close()

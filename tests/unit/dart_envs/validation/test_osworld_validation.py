@@ -16,8 +16,17 @@ from dart_envs.errors import TaskError
 from dart_envs.evaluators.scorer_choice import INFEASIBLE, Scorer
 from dart_envs.validation.osworld.offline import OFFLINE
 from dart_envs.validation.osworld.oracles import ORACLES, reason_of
-from dart_envs.validation.osworld.prove import Case, Play, Result, cases
-from dart_envs.validation.osworld.records import BEGIN, END, Book, accounted, proved, put_into, reason, to_markdown
+from dart_envs.validation.osworld.prove import Case, Result, ValidationRun, cases
+from dart_envs.validation.osworld.records import (
+    BEGIN,
+    END,
+    OsworldRecords,
+    accounted,
+    proved,
+    put_into,
+    reason,
+    to_markdown,
+)
 
 CAN = "e0df059f-28a6-4169-924f-b9623e7184cc"
 """An id that has a solution; the task below is ours."""
@@ -45,7 +54,9 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def result(case: Case, play: Play, reward: float | None, cause: str | None = None, image: str = "abc") -> Result:
+def result(
+    case: Case, play: ValidationRun, reward: float | None, cause: str | None = None, image: str = "abc"
+) -> Result:
     return Result(
         case.domain, case.task.id, play, case.definition(play), image, reward is not None, reward, 1.0, 2.0, cause
     )
@@ -53,7 +64,10 @@ def result(case: Case, play: Play, reward: float | None, cause: str | None = Non
 
 def test_cases_are_the_listed_tasks_and_can_be_chosen(folder: Path) -> None:
     can, cannot = cases(folder)
-    assert (can.plays, cannot.plays) == ((Play.NOTHING, Play.ORACLE), (Play.FAIL, Play.DONE))
+    assert (can.plays, cannot.plays) == (
+        (ValidationRun.NOTHING, ValidationRun.ORACLE),
+        (ValidationRun.FAIL, ValidationRun.DONE),
+    )
     assert can.task.image == "desktop"
     assert [case.task.id for case in cases(folder, ["0000"])] == [CANNOT]
     assert len(cases(folder, ["os"])) == 2
@@ -73,55 +87,55 @@ def test_without_a_list_the_offline_tasks_are_those_we_know(folder: Path) -> Non
 def test_a_result_stands_until_the_solution_changes(folder: Path, tmp_path: Path) -> None:
     case = cases(folder, [CAN])[0]
     path = tmp_path / "book.jsonl"
-    book = Book(path)
+    book = OsworldRecords(path)
     assert len(book.todo([case])) == 2
-    book.add(result(case, Play.NOTHING, 0.0))
-    book.add(result(case, Play.ORACLE, 0.0, "scored 0"))
-    assert book.todo([case]) == [(case, Play.ORACLE)]
+    book.add(result(case, ValidationRun.NOTHING, 0.0))
+    book.add(result(case, ValidationRun.ORACLE, 0.0, "scored 0"))
+    assert book.todo([case]) == [(case, ValidationRun.ORACLE)]
     assert reason(book, case) == "scored 0"
-    book.add(result(case, Play.ORACLE, 1.0))
-    again = Book(path)
+    book.add(result(case, ValidationRun.ORACLE, 1.0))
+    again = OsworldRecords(path)
     assert again.todo([case]) == []
     assert proved(again, case)
     assert case.solution is not None
     other = replace(case, solution=replace(case.solution, moves=case.solution.moves * 2))
-    assert again.todo([other]) == [(other, Play.ORACLE)]
+    assert again.todo([other]) == [(other, ValidationRun.ORACLE)]
     path.write_text(path.read_text() + '{"task_id": 1}\n')
     with pytest.raises(ValueError, match="line 4 is not a result"):
-        Book(path)
+        OsworldRecords(path)
 
 
 def test_a_result_stands_for_its_image_and_its_scorer(folder: Path, tmp_path: Path) -> None:
     (case,) = cases(folder, [CAN])
     path = tmp_path / "book.jsonl"
     for play in case.plays:
-        Book(path).add(result(case, play, play.wanted, image="sha256:old"))
-    assert Book(path).todo([case]) == Book(path, image_digest="sha256:old").todo([case]) == []
-    assert len(Book(path, image_digest="sha256:new").todo([case])) == 2
-    assert len(Book(path).todo(cases(folder, [CAN], Scorer.BUILTIN))) == 2
+        OsworldRecords(path).add(result(case, play, play.wanted, image="sha256:old"))
+    assert OsworldRecords(path).todo([case]) == OsworldRecords(path, image_digest="sha256:old").todo([case]) == []
+    assert len(OsworldRecords(path, image_digest="sha256:new").todo([case])) == 2
+    assert len(OsworldRecords(path).todo(cases(folder, [CAN], Scorer.BUILTIN))) == 2
 
 
 def test_a_line_that_was_cut_off_is_played_again(folder: Path, tmp_path: Path) -> None:
     (case,) = cases(folder, [CAN])
     path = tmp_path / "book.jsonl"
     for play in case.plays:
-        Book(path).add(result(case, play, play.wanted))
+        OsworldRecords(path).add(result(case, play, play.wanted))
     path.write_text(path.read_text()[:-30])
-    book = Book(path)
-    assert book.todo([case]) == [(case, Play.ORACLE)]
-    book.add(result(case, Play.ORACLE, 1.0))
-    assert Book(path).todo([case]) == []
+    book = OsworldRecords(path)
+    assert book.todo([case]) == [(case, ValidationRun.ORACLE)]
+    book.add(result(case, ValidationRun.ORACLE, 1.0))
+    assert OsworldRecords(path).todo([case]) == []
 
 
 def test_what_lacks_its_set_up_or_has_the_wrong_score_is_not_proved(folder: Path) -> None:
     can, cannot = cases(folder)
-    book = Book(None)
-    for play, reward in ((Play.FAIL, 1.0), (Play.DONE, 1.0)):
+    book = OsworldRecords(None)
+    for play, reward in ((ValidationRun.FAIL, 1.0), (ValidationRun.DONE, 1.0)):
         book.add(result(cannot, play, reward))
     assert not proved(book, cannot)
-    book.add(result(cannot, Play.DONE, 0.0))
+    book.add(result(cannot, ValidationRun.DONE, 0.0))
     assert proved(book, cannot)
-    book.add(result(can, Play.NOTHING, None, "SetupError: no window"))
+    book.add(result(can, ValidationRun.NOTHING, None, "SetupError: no window"))
     assert reason(book, can) == "SetupError: no window"
     assert not accounted(book, can)
     known = replace(can, reason="nothing has to be done")
@@ -133,7 +147,7 @@ def test_what_lacks_its_set_up_or_has_the_wrong_score_is_not_proved(folder: Path
 
 def test_the_table_replaces_what_stands_between_its_marks(folder: Path, tmp_path: Path) -> None:
     wanted = cases(folder)
-    book = Book(None)
+    book = OsworldRecords(None)
     for case in wanted:
         for play in case.plays:
             book.add(result(case, play, play.wanted))

@@ -10,8 +10,8 @@ from dart_envs.errors import FarmError
 from dart_envs.tasks import Task, parse_task
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.testing.fake_farm import FakeFarm
-from dart_envs.validation.records import ProofBook, to_text
-from dart_envs.validation.suites import Job, Kind, Proof, jobs_of, prove, prove_all
+from dart_envs.validation.records import ValidationRecords, to_text
+from dart_envs.validation.suites import Job, Kind, ValidationResult, jobs_of, prove, validate_all
 from dart_server.wire import DesktopShape, ExecReply, FaultOwner, InputEvent
 
 SHAPE = DesktopShape(resolution=(640, 400))
@@ -38,8 +38,8 @@ def task(expected: str = "right", **changes: Any) -> Task:
     return parse_task(data | changes, name="mine")
 
 
-async def proofs_of(farm: FakeFarm, *tasks: Task, parallel: int = 2) -> dict[Kind, Proof]:
-    return {proof.kind: proof async for proof in prove_all(farm, jobs_of(tasks), shape=SHAPE, parallel=parallel)}
+async def proofs_of(farm: FakeFarm, *tasks: Task, parallel: int = 2) -> dict[Kind, ValidationResult]:
+    return {proof.kind: proof async for proof in validate_all(farm, jobs_of(tasks), shape=SHAPE, parallel=parallel)}
 
 
 async def test_a_good_evaluator_is_proved_in_three_ways() -> None:
@@ -58,7 +58,7 @@ async def test_a_good_evaluator_is_proved_in_three_ways() -> None:
 async def test_a_scorer_that_was_asked_for_judges_and_makes_another_proof() -> None:
     farm = FakeFarm(programs={"typed": typed})
     asked, by_default = (jobs_of([task()], scorer=scorer)[0] for scorer in ("osworld", None))
-    (proof,) = [proof async for proof in prove_all(farm, [asked], shape=SHAPE, parallel=1)]
+    (proof,) = [proof async for proof in validate_all(farm, [asked], shape=SHAPE, parallel=1)]
     assert proof.reward is None, "the osworld one cannot reach a scripted desktop, our own gives it 1"
     assert asked.definition != by_default.definition
     assert by_default.definition == Job(task(), by_default.kind).definition
@@ -123,45 +123,48 @@ async def test_a_fault_of_the_farm_is_tried_again_and_told() -> None:
     assert (proof.holds, proof.attempts) == (True, 2)
 
 
-async def fill(book: ProofBook, jobs: list[Job]) -> int:
+async def fill(book: ValidationRecords, jobs: list[Job]) -> int:
     todo = book.todo(jobs, SHAPE)
-    async for proof in prove_all(FakeFarm(programs={"typed": typed}), todo, shape=SHAPE, parallel=2):
+    async for proof in validate_all(FakeFarm(programs={"typed": typed}), todo, shape=SHAPE, parallel=2):
         book.add(proof, SHAPE)
     return len(todo)
 
 
 async def test_a_book_of_proofs_goes_on_where_it_stopped(tmp_path: Path) -> None:
     jobs = jobs_of([task(), task("wrong")], repeats=2)
-    first = ProofBook(tmp_path)
+    first = ValidationRecords(tmp_path)
     assert await fill(first, jobs[:5]) == 5
     with (tmp_path / "proofs.jsonl").open("a") as file:
         file.write('{"cut": "sho')
-    second = ProofBook(tmp_path)
+    second = ValidationRecords(tmp_path)
     assert await fill(second, jobs) == 7
-    record = ProofBook(tmp_path).record([(job, SHAPE) for job in jobs])
+    record = ValidationRecords(tmp_path).record([(job, SHAPE) for job in jobs])
     assert (record["proofs_wanted"], record["hold"], record["sessions"]) == (12, 8, 2)
     assert {(one["kind"], one["reward"]) for one in record["failed"]} == {("oracle", 0.0), ("near_miss", 1.0)}
     assert record["repeats_same"] is True
     assert record["by_family"]["mine/words"]["failing"] == {"oracle": 2, "near_miss": 2}
     assert record["wall_s"] >= 0
     assert "8 of 12 proofs hold" in to_text(record)
-    assert await fill(ProofBook(tmp_path), jobs) == 4, "what failed is tried again, what holds is not"
+    assert await fill(ValidationRecords(tmp_path), jobs) == 4, "what failed is tried again, what holds is not"
 
 
 async def test_what_was_proved_of_another_definition_or_screen_is_proved_again(tmp_path: Path) -> None:
     jobs = jobs_of([task()])
-    await fill(ProofBook(tmp_path), jobs)
+    await fill(ValidationRecords(tmp_path), jobs)
     changed = jobs_of([task(oracle=[{"do": "type", "text": "right"}, {"do": "done"}])])
-    book = ProofBook(tmp_path)
+    book = ValidationRecords(tmp_path)
     assert len(book.todo(changed, SHAPE)) == 3
     assert len(book.todo(jobs, DesktopShape(resolution=(800, 600)))) == 3
     assert not book.todo(jobs, SHAPE)
 
 
 def test_repeats_that_differ_are_told(tmp_path: Path) -> None:
-    book, jobs = ProofBook(tmp_path), jobs_of([task()], repeats=2)[:2]
+    book, jobs = ValidationRecords(tmp_path), jobs_of([task()], repeats=2)[:2]
     for job, reward in zip(jobs, (1.0, 0.0), strict=True):
-        book.add(Proof(job.task.id, "words", job.kind, reward, 1, 0.0, 0.0, None, job.repeat, 1, job.definition), SHAPE)
+        book.add(
+            ValidationResult(job.task.id, "words", job.kind, reward, 1, 0.0, 0.0, None, job.repeat, 1, job.definition),
+            SHAPE,
+        )
     record = book.record([(job, SHAPE) for job in jobs])
     assert record["repeats_same"] is False
     assert "DIFFERENT" in to_text(record)
@@ -170,4 +173,4 @@ def test_repeats_that_differ_are_told(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "proofs.jsonl").write_text('{"task_id": "x"}\n')
     with pytest.raises(ValueError, match="line 1 is not a proof"):
-        ProofBook(tmp_path)
+        ValidationRecords(tmp_path)

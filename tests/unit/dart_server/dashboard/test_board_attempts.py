@@ -12,14 +12,14 @@ from dart_server.dashboard.attempts import (
     ADDRESS_EVERY_S,
     ALL_BURST,
     MOST_ADDRESSES,
-    Attempts,
+    LoginAttempts,
     network_of,
 )
 from dart_server.errors import ApiError
 from dart_server.http.app import create_app
 
 
-def refused(attempts: Attempts, host: str | None) -> float | None:
+def refused(attempts: LoginAttempts, host: str | None) -> float | None:
     """Seconds to wait; None for a try that was let through, and fails."""
     try:
         attempts.begin(host)
@@ -47,7 +47,7 @@ async def test_the_right_key_costs_nothing(api: Api, page: Page) -> None:
 
 
 def test_all_addresses_together_are_limited_except_those_that_logged_in(clock: ManualClock) -> None:
-    attempts = Attempts(clock)
+    attempts = LoginAttempts(clock)
     attempts.succeeded(attempts.begin("10.0.0.1"))
     assert [refused(attempts, f"10.1.0.{n}") for n in range(ALL_BURST)] == [None] * ALL_BURST
     assert refused(attempts, "10.2.0.1") == pytest.approx(1.0)
@@ -55,7 +55,7 @@ def test_all_addresses_together_are_limited_except_those_that_logged_in(clock: M
 
 
 def test_what_is_remembered_is_bounded_and_forgetting_opens_nothing(clock: ManualClock) -> None:
-    attempts = Attempts(clock)
+    attempts = LoginAttempts(clock)
     for number in range(MOST_ADDRESSES + 10):
         refused(attempts, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
     assert len(attempts._addresses) == MOST_ADDRESSES

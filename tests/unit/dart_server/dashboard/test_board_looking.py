@@ -15,7 +15,7 @@ from farm_harness import Api, ManualClock
 from PIL import Image
 
 from dart_server import wire
-from dart_server.dashboard.camera import NoPicture, ViewOver
+from dart_server.dashboard.camera import ImageUnavailable, ViewClosed
 from dart_server.dashboard.replay import APART_S, MOST_WAITING, Replay
 from dart_server.dashboard.samples import INTERVAL_S, MOST_TIMINGS, Samples, Timings
 from dart_server.keys import Scope
@@ -79,7 +79,7 @@ async def test_a_small_picture_is_shared_changes_with_the_screen_and_ends_with_t
     assert changed.headers["etag"] != first.headers["etag"]
     camera = api.farm.dashboard.cameras.of(api.farm.leases.active[0])
     await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")
-    with pytest.raises(ViewOver):
+    with pytest.raises(ViewClosed):
         await camera.picture(1000)
     assert (await admin.get(path)).status_code == 204
 
@@ -94,7 +94,7 @@ async def test_a_picture_that_a_reset_overtakes_is_dropped(api: Api, clock: Manu
     await asyncio.sleep(0)
     assert record.slot is not None
     record.slot.fencing_token += 1
-    with pytest.raises(NoPicture, match="reset meanwhile"):
+    with pytest.raises(ImageUnavailable, match="reset meanwhile"):
         await looking
     lease["fencing_token"] += 1
     await api.reset(lease)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dart_server.dashboard import rfb, tiles
-from dart_server.dashboard.control import Hands, joined
+from dart_server.dashboard.control import ControlHolder, joined
 from dart_server.dashboard.keysyms import key_name
 
 SET_FORMAT = b"\0\0\0\0" + rfb.PixelFormat().packed()
@@ -158,7 +158,7 @@ def test_keysyms_are_the_guests_names(keysym: int, name: str | None) -> None:
 
 
 def test_hands_turn_masks_into_presses_and_remember_what_is_down() -> None:
-    hands = Hands()
+    hands = ControlHolder()
     assert hands.events(rfb.PointerInput(1, 5, 6)) == [{"type": "move", "x": 5, "y": 6}, {"type": "down", "button": 1}]
     assert hands.events(rfb.PointerInput(1, 7, 6)) == [{"type": "move", "x": 7, "y": 6}]
     assert hands.events(rfb.PointerInput(4, 7, 6))[1:] == [

@@ -10,7 +10,7 @@ from dashboard_pages import SHAPE, Page, tenant
 from farm_harness import Api, ManualClock
 
 from dart_server.dashboard import inputs as inputs_module
-from dart_server.dashboard.inputs import FORGET_S, Inputs
+from dart_server.dashboard.inputs import FORGET_S, HumanInputLog
 from dart_server.dashboard.rfb import KeyInput, PointerInput
 from dart_server.dashboard.tickets import TICKET_S
 
@@ -114,7 +114,7 @@ async def test_only_the_holder_of_the_lease_hears(api: Api) -> None:
 
 async def test_a_tape_is_bounded_and_forgotten(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs_module, "MOST", 3)
-    inputs = Inputs(clock)
+    inputs = HumanInputLog(clock)
     await inputs.listen("lease_a", 0, 0)
     for _ in range(5):
         inputs.note("lease_a", 1.0, [{"type": "move", "x": 1, "y": 2}])

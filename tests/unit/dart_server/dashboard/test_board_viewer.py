@@ -40,7 +40,7 @@ def test_a_package_with_the_right_checksum_is_unpacked_once(monkeypatch: pytest.
 
 def test_another_package_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     served(monkeypatch, package(["package/core/rfb.js"]), known=False)
-    with pytest.raises(novnc.NotInstalled, match="sha512"):
+    with pytest.raises(novnc.ViewerNotInstalled, match="sha512"):
         novnc.install(tmp_path)
     assert list(tmp_path.rglob("*")) == []
 
@@ -48,7 +48,7 @@ def test_another_package_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 @pytest.mark.parametrize("name", ["package/../../out.js", "/etc/out.js", "elsewhere/out.js"])
 def test_names_that_lead_out_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
     served(monkeypatch, package(["package/core/rfb.js", name]), known=True)
-    with pytest.raises(novnc.NotInstalled, match="nothing was installed"):
+    with pytest.raises(novnc.ViewerNotInstalled, match="nothing was installed"):
         novnc.install(tmp_path / "home")
     assert novnc.installed(tmp_path / "home") is None
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

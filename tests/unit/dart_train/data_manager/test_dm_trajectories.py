@@ -16,7 +16,7 @@ from dart_agent.errors import StoreError
 from dart_agent.types import Purpose, VersionSpan, WorkItem
 from dart_train.data_manager.store import work
 from dart_train.data_manager.store.database import open_engine
-from dart_train.data_manager.store.models import Base, RolloutTable, StepTable, TrajectoryTable
+from dart_train.data_manager.store.models import StoreBase, RolloutTable, StepTable, TrajectoryTable
 from dart_train.data_manager.store.trajectories import TrajectoryStore, list_trajectories, read_trajectory
 
 SPLITS = {"s/tick/1": "train", "s/tick/2": "validation", "s/tick/3": "test"}
@@ -151,7 +151,7 @@ def test_pages_go_on_where_the_last_one_ended(store: TrajectoryStore) -> None:
 def test_migrations_make_the_schema_of_the_models(tmp_path: Path) -> None:
     engine = open_engine(tmp_path / "data.db")
     found = inspect(engine)
-    for table in Base.metadata.sorted_tables:
+    for table in StoreBase.metadata.sorted_tables:
         assert {column["name"] for column in found.get_columns(table.name)} == {column.name for column in table.columns}
         assert {index["name"] for index in found.get_indexes(table.name)} == {index.name for index in table.indexes}
     engine.dispose()
