@@ -2,7 +2,7 @@
 
     AgentError
     ├── ConfigError             a setting or a file is wrong; found before anything starts (exit code 2)
-    ├── ProviderError           no policy worker can answer, or the request can never be answered
+    ├── PolicyUnavailableError           no policy worker can answer, or the request can never be answered
     │   └── RequestRejected     the request itself is wrong (too long, no image); another worker would refuse it too
     ├── WorkerError             one policy worker did not start, died, or answered nonsense
     │   └── WeightUpdateError   it could not take new weights; the old ones still serve, or it must be restarted
@@ -22,11 +22,11 @@ class ConfigError(AgentError):
     """A setting or a file is wrong; nothing was started."""
 
 
-class ProviderError(AgentError):
+class PolicyUnavailableError(AgentError):
     """No policy worker can answer."""
 
 
-class RequestRejected(ProviderError):
+class RequestRejected(PolicyUnavailableError):
     """The request can never be answered, by whichever worker."""
 
 

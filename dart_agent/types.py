@@ -78,7 +78,7 @@ class Policy(Protocol):
     """Anything that answers a request: the vLLM pool, a scripted fake, an oracle."""
 
     async def complete(self, request: PolicyRequest) -> Completion:
-        """Sample one response. Raises `dart_agent.errors.ProviderError` when no worker can answer."""
+        """Sample one response. Raises `dart_agent.errors.PolicyUnavailableError` when no worker can answer."""
         ...
 
 

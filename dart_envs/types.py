@@ -11,6 +11,7 @@ Coordinates are integer screen pixels, origin top left, x to the right, y down. 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -211,6 +212,15 @@ class SupportsRequirements(Protocol):
 
     async def check_requirements(self, shape: DesktopShape, *, local_images: bool) -> None:
         """Raise `TaskError` where something is missing. local_images: desktops are made of this machine's images."""
+        ...
+
+
+@runtime_checkable
+class SupportsTunnel(Protocol):
+    """A desktop whose ports can be reached from here: a lease."""
+
+    def tunnel(self, port: int) -> AbstractAsyncContextManager[tuple[str, int]]:
+        """Return a context whose value is the (host, port) on this machine that leads to the desktop's `port`."""
         ...
 
 

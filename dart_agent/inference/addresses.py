@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dart_agent.clock import Clock
-from dart_agent.errors import ConfigError, ProviderError
+from dart_agent.errors import ConfigError, PolicyUnavailableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ def read_addresses(path: Path) -> list[WorkerAddress]:
 
 
 async def wait_for_addresses(path: Path, clock: Clock, *, timeout_s: float = 60.0) -> list[WorkerAddress]:
-    """The addresses, as soon as they are written. Raises ProviderError when they are not in time."""
+    """The addresses, as soon as they are written. Raises PolicyUnavailableError when they are not in time."""
     deadline_s = clock.monotonic() + timeout_s
     while True:
         try:
             return read_addresses(path)
         except FileNotFoundError:
             if clock.monotonic() > deadline_s:
-                raise ProviderError(
+                raise PolicyUnavailableError(
                     f"{path} did not appear within {timeout_s:.0f} s: are the inference workers started?"
                 ) from None
         await clock.sleep(0.2)

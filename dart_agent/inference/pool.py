@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from dart_agent.clock import Clock, SystemClock
-from dart_agent.errors import ProviderError, WeightUpdateError, WorkerError
+from dart_agent.errors import PolicyUnavailableError, WeightUpdateError, WorkerError
 from dart_agent.inference.client import WeightUpdateTimes, WorkerHealth
 from dart_agent.inference.settings import PublishedWeights
 from dart_agent.types import Completion, PolicyRequest, PolicyVersion
@@ -105,7 +105,7 @@ class VllmPool:
         return tuple(member for member in self.members if member.ready)
 
     async def complete(self, request: PolicyRequest) -> Completion:
-        """Sample one response. Raises RequestRejected for a hopeless request, ProviderError when no worker could answer."""
+        """Sample one response. Raises RequestRejected for a hopeless request, PolicyUnavailableError when no worker could answer."""
         last: WorkerError | None = None
         for attempt in range(self._max_attempts):
             member = await self._pick(last)
@@ -122,7 +122,7 @@ class VllmPool:
                 member.in_flight -= 1
             member.answered += 1
             return completion
-        raise ProviderError(f"{self._max_attempts} workers failed on one request; the last one: {last}")
+        raise PolicyUnavailableError(f"{self._max_attempts} workers failed on one request; the last one: {last}")
 
     async def update(self, member: PoolMember) -> WeightUpdateTimes | None:
         """Bring one worker to the target version; None when it is there. Raises WeightUpdateError or WorkerError."""
@@ -150,7 +150,9 @@ class VllmPool:
             remaining_s = deadline_s - self._clock.monotonic()
             if remaining_s <= 0:
                 because = "" if last is None else f" (the last one failed: {last})"
-                raise ProviderError(f"no policy worker came up within {self._wait_for_worker_s:.0f} s{because}")
+                raise PolicyUnavailableError(
+                    f"no policy worker came up within {self._wait_for_worker_s:.0f} s{because}"
+                )
             await self._wait_for_change(min(remaining_s, self._probe_down_s))
         return min(self.ready, key=lambda member: (member.updating, member.in_flight, member.answered))
 

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from dart_agent.clock import Clock, SystemClock
-from dart_agent.errors import ProviderError
+from dart_agent.errors import PolicyUnavailableError
 from dart_agent.prompts.builder import Prompt, PromptBuilder
 from dart_agent.types import (
     Completion,
@@ -106,7 +106,7 @@ async def run_episode(
         asked_s = episode.clock.monotonic()
         try:
             completion = await policy.complete(request)
-        except ProviderError as error:
+        except PolicyUnavailableError as error:
             return episode.finish(task, EndReason.FARM_FAULT, 0.0, f"policy: {error}", {})
         answered_s = episode.clock.monotonic()
         parsed = parse(completion.text, prompt.points)

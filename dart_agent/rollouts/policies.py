@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dart_agent.errors import ProviderError
+from dart_agent.errors import PolicyUnavailableError
 from dart_agent.types import Completion, FinishReason, Policy, PolicyRequest
 from dart_envs.errors import DartEnvError
 from dart_envs.observations.geometry import Coordinates, PointMap
@@ -57,18 +57,18 @@ class OraclePolicy:
         self._step = 0
 
     async def complete(self, request: PolicyRequest) -> Completion:
-        """The next move. Raises ProviderError when the solution is stuck or the desktop is gone."""
+        """The next move. Raises PolicyUnavailableError when the solution is stuck or the desktop is gone."""
         desktop = self._desktop()
         if desktop is None:
-            raise ProviderError("the oracle has no desktop to look at")
+            raise PolicyUnavailableError("the oracle has no desktop to look at")
         try:
             plays = await self._task.play(desktop, step=self._step)
         except DartEnvError as error:
-            raise ProviderError(f"the oracle is stuck: {error}") from error
+            raise PolicyUnavailableError(f"the oracle is stuck: {error}") from error
         self._step += 1
         action = plays[0].action if plays else Action(ActionType.DONE)
         if not isinstance(action, Action):
-            raise ProviderError("the oracle runs code at this step, which a policy's text cannot say")
+            raise PolicyUnavailableError("the oracle runs code at this step, which a policy's text cannot say")
         target = plays[0].target if plays else None
         points = _points(request, desktop.resolution, self._coordinates)
         return _answer(format_action(action, points, thought="" if target is None else target.name))

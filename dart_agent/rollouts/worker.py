@@ -166,7 +166,7 @@ async def open_policy_factory(
 ) -> AsyncIterator[PolicyFactory]:
     """The policy of each episode, by kind; the pool of inference workers is connected for as long as the context lasts.
 
-    Raises ProviderError when the inference workers' addresses do not appear.
+    Raises PolicyUnavailableError when the inference workers' addresses do not appear.
     """
     if kind == "oracle":
         yield lambda task, env: OraclePolicy(task, lambda: env.lease, coordinates)

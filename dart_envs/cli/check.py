@@ -67,7 +67,7 @@ def check(
         Path | None, typer.Option("--table", help="with --osworld: the Markdown page whose table is replaced")
     ] = None,
 ) -> None:
-    """Check task files, or prove suites on real desktops: the oracle scores 1; doing nothing, the near miss and cheats 0."""
+    """Check task files, or prove suites on real desktops: the oracle scores 1; doing nothing, the near miss and exploits 0."""
     from dart_envs.validation.records import RECORD_FILE, ValidationRecords, to_text
     from dart_envs.validation.suites import jobs_of
 

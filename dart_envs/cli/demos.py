@@ -1,18 +1,19 @@
-"""`dart-envs tasks play`: a task's own solution, a human in the live view, or a demonstration again.
+"""`dart-envs tasks run`, `dart-envs demos record` and `dart-envs demos replay`.
 
-Role: arguments, what the human is told, how they say that they are done. Non-goals: recording (`dart_envs.demos`), the page
-(`dart_envs.farm.live`).
+This module parses arguments, tells the human in the live view what to do, and reads how they say that they are done. It does not record
+(`dart_envs.demos`) and does not serve the page (`dart_envs.farm.live`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import ExitStack
+from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -32,71 +33,86 @@ if TYPE_CHECKING:
 
 LABELS = {"purpose": "demonstration"}
 MAX_SHOWN_TEXT_LENGTH = 60
+app = typer.Typer(no_args_is_help=True, help="Demonstrations: record one, do one again.")
+
+Resolution = Annotated[str | None, typer.Option("--resolution", help="screen size in pixels; default: the suite's own")]
+FontSize = Annotated[
+    int | None, typer.Option("--font-size", min=6, max=48, help="GUI font size in points; default: the suite's own")
+]
 
 
-def play(
-    task: Annotated[str | None, typer.Argument(help="task id, or path of a JSON file; not with --replay")] = None,
-    record: Annotated[
-        Path | None,
-        typer.Option(
-            "--record", "-r", help="new folder for the demonstration; without --oracle you play, in the live view"
-        ),
-    ] = None,
+def run_task(
+    task: Annotated[str, typer.Argument(help="task id, or path of a JSON file")],
+    near_miss: Annotated[bool, typer.Option("--near-miss", help="run the near miss instead of the oracle")] = False,
+    save: Annotated[Path | None, typer.Option(help="folder for a screenshot of every step")] = None,
+    resolution: Resolution = None,
+    font_size: FontSize = None,
+) -> None:
+    """Run a task's own solution, or its near miss, on a live desktop."""
+    with _input_errors():
+        loaded = load(task)
+        script = "near_miss" if near_miss else "oracle"
+        if script not in loaded.scripts:
+            raise TaskError(f"Task {loaded.id} has no script {script!r} to run.")
+        work = _run_script(loaded, _shape(loaded, resolution, font_size), script, None, False, save)
+    _finish(work)
+
+
+@app.command()
+def record(
+    task: Annotated[str, typer.Argument(help="task id, or path of a JSON file")],
+    folder: Annotated[Path, typer.Argument(help="new folder for the demonstration")],
     oracle: Annotated[bool, typer.Option("--oracle", help="record the task's own solution instead of a human")] = False,
-    replay_folder: Annotated[
-        Path | None, typer.Option("--replay", help="do the demonstration of this folder again")
-    ] = None,
-    near_miss: Annotated[bool, typer.Option("--near-miss", help="play the near_miss instead of the oracle")] = False,
     a11y: Annotated[
         bool, typer.Option("--a11y/--no-a11y", help="record the accessibility tree, which a warm start needs")
     ] = True,
-    save: Annotated[Path | None, typer.Option(help="folder for a screenshot of every step")] = None,
-    resolution: Annotated[
-        str | None, typer.Option("--resolution", help="screen size in pixels; default: the suite's own")
-    ] = None,
-    font_size: Annotated[
-        int | None, typer.Option("--font-size", min=6, max=48, help="GUI font size in points; default: the suite's own")
-    ] = None,
+    resolution: Resolution = None,
+    font_size: FontSize = None,
 ) -> None:
-    """Play a task on a live desktop: its own solution; or you, recorded (--record); or a demonstration again (--replay)."""
-    from dart_envs.demos.store import DemonstrationError, check_folder_empty, read_demonstration
+    """Record a demonstration: a human in the farm's live view, or the task's own solution."""
+    from dart_envs.demos.store import DemonstrationError, check_folder_empty
 
-    try:
-        if replay_folder is not None:
-            given: dict[str, object] = {"a task": task, "--record": record, "--save": save, "--resolution": resolution}
-            given |= {"--font-size": font_size, "--oracle": oracle or None, "--near-miss": near_miss or None}
-            if beside := [name for name, value in given.items() if value is not None]:
-                raise TaskError(f"--replay takes task and desktop from the demonstration; leave {beside[0]} out.")
-            recorded = read_demonstration(replay_folder)
-            work = _replay(load(recorded.task_id), recorded, replay_folder)
-        elif task is None:
-            raise TaskError("Name a task (`dart-envs tasks list --ids` lists them), or a demonstration with --replay.")
+    with _input_errors(DemonstrationError):
+        loaded = load(task)
+        shape = _shape(loaded, resolution, font_size)
+        check_folder_empty(folder)
+        if not oracle:
+            work = _record_human(loaded, shape, folder, a11y)
+        elif "oracle" in loaded.scripts:
+            work = _run_script(loaded, shape, "oracle", folder, a11y, None)
         else:
-            loaded = load(task)
-            shape = _shape(loaded, resolution, font_size)
-            if record is not None:
-                check_folder_empty(record)
-            if near_miss and record is not None:
-                raise TaskError("A near_miss is no demonstration; record the --oracle, or play yourself.")
-            if oracle and record is None:
-                raise TaskError("--oracle says what --record records; without --record the solution is played anyway.")
-            if record is not None and not oracle:
-                if save is not None:
-                    raise TaskError("--record keeps the screens already; leave --save out.")
-                work = _record_human(loaded, shape, record, a11y)
-            else:
-                script = "near_miss" if near_miss else "oracle"
-                if script not in loaded.scripts:
-                    raise TaskError(f"Task {loaded.id} has no script {script!r} to play.")
-                work = _run_script(loaded, shape, near_miss, record, a11y, save)
-    except (TaskError, DemonstrationError) as error:
+            raise TaskError(f"Task {loaded.id} has no script 'oracle' to record.")
+    _finish(work, folder)
+
+
+@app.command()
+def replay(folder: Annotated[Path, typer.Argument(help="folder of a demonstration")]) -> None:
+    """Do a demonstration again on a fresh desktop, and compare the reward."""
+    from dart_envs.demos.store import DemonstrationError, read_demonstration
+
+    with _input_errors(DemonstrationError):
+        recorded = read_demonstration(folder)
+        work = _replay(load(recorded.task_id), recorded, folder)
+    _finish(work)
+
+
+@contextmanager
+def _input_errors(*errors: type[Exception]) -> Iterator[None]:
+    """Turn errors of what the user gave into a usage error."""
+    try:
+        yield
+    except (TaskError, *errors) as error:  # type: ignore[misc]  # mypy cannot see that the tuple holds exceptions only
         raise usage_error(str(error)) from None
+
+
+def _finish(work: Coroutine[Any, Any, int], folder: Path | None = None) -> NoReturn:
+    """Run the work and end with its exit code; `folder` holds what an interrupted recording kept."""
     try:
         code = asyncio.run(work)
     except DartEnvError as error:
         raise runtime_error(str(error)) from None
     except KeyboardInterrupt:
-        kept = f" What was recorded so far is in {record}." if record is not None and record.exists() else ""
+        kept = f" What was recorded so far is in {folder}." if folder is not None and folder.exists() else ""
         raise runtime_error(f"Stopped.{kept}") from None
     raise typer.Exit(code)
 
@@ -117,9 +133,9 @@ def _shape(task: Task, resolution: str | None, font_size: int | None) -> Desktop
 
 
 async def _run_script(
-    task: Task, shape: DesktopShape, near_miss: bool, record: Path | None, a11y: bool, save: Path | None
+    task: Task, shape: DesktopShape, script: str, record: Path | None, a11y: bool, save: Path | None
 ) -> int:
-    """The task's own solution; recorded where a folder is given. Exit code."""
+    """Run one of the task's scripts, and record it where a folder is given. Return the exit code."""
     from dart_envs.demos.oracle import run_script
     from dart_envs.envs.core import AsyncDesktopEnv
     from dart_envs.farm import AsyncFarmClient
@@ -138,8 +154,7 @@ async def _run_script(
     ):
         observation, _ = await env.reset(task)
         _save_screenshot(save, observation.screenshot, 0)
-        writer = None if record is None else _writer(record, task, env, "near_miss" if near_miss else "oracle")
-        script = "near_miss" if near_miss else "oracle"
+        writer = None if record is None else _writer(record, task, env, script)
         result = await run_script(env, task, observation, script=script, writer=writer, on_step=on_step)  # type: ignore[arg-type]
     if writer is not None:
         _finish_demonstration(writer, result, asyncio.get_running_loop().time() - started)
@@ -187,12 +202,12 @@ async def _record_human(task: Task, shape: DesktopShape, folder: Path, a11y: boo
         print(f"  {recorder.lost_inputs} inputs were lost: this machine could not keep up. Better record it again.")
     if writer.count > task.max_steps:
         print(f"  {writer.count} actions; the task's own budget is {task.max_steps}.")
-    print(f"Recorded in {folder}; `dart-envs tasks play --replay {folder}` does it again.")
+    print(f"Recorded in {folder}; `dart-envs demos replay {folder}` does it again.")
     return 0
 
 
 async def _wait_for_outcome(recorder: HumanRecorder) -> ActionType | None:
-    """DONE, FAIL, or None for broken off: recorded_by a line on the terminal, else recorded_by giving the desktop back on the page."""
+    """Return DONE, FAIL, or None for broken off: a line on the terminal says it, else giving the desktop back on the page does."""
     if not sys.stdin.isatty():
         print("Take over in the live view, do the task, and give the desktop back when it is done.", flush=True)
         await recorder.wait(recorder.control_returned)
@@ -224,7 +239,7 @@ async def _replay(task: Task, recorded: Demonstration, folder: Path) -> int:
     from dart_envs.farm import AsyncFarmClient
 
     print(
-        f"{task.id}: {task.instruction}\n{len(recorded.steps)} steps recorded_by {recorded.recorded_by}, {recorded.started_at}"
+        f"{task.id}: {task.instruction}\n{len(recorded.steps)} steps by {recorded.recorded_by}, {recorded.started_at}"
     )
     if task.content_hash != recorded.content_hash:
         print("  The task has changed since: what was right then may not be now.")
@@ -312,5 +327,5 @@ def describe_action(action: Action | DecodedAction) -> str:
     place = "" if action.x is None else f" at {action.x}, {action.y}"
     place += "" if action.x2 is None else f" to {action.x2}, {action.y2}"
     what = repr(shown.text) if action.text else "+".join(action.keys)
-    wheel = f" recorded_by {action.dx}, {action.dy}" if action.type is ActionType.SCROLL else ""
+    wheel = f" by {action.dx}, {action.dy}" if action.type is ActionType.SCROLL else ""
     return f"{action.type} {what}".rstrip() + place + wheel

@@ -19,13 +19,14 @@ from dart_envs.tasks import Split, Task, load, suite
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Desktops as environments.", pretty_exceptions_enable=False
 )
-tasks_app = typer.Typer(no_args_is_help=True, help="Tasks: list, show, check, play.")
+tasks_app = typer.Typer(no_args_is_help=True, help="Tasks: list, show, check, run.")
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(assets.app, name="assets")
 app.command(name="eval")(evaluate.evaluate)
 app.add_typer(scorer.app, name="scorer")
 tasks_app.command(name="check")(check.check)
-tasks_app.command(name="play")(demos.play)
+tasks_app.command(name="run")(demos.run_task)
+app.add_typer(demos.app, name="demos")
 
 Families = Annotated[str | None, typer.Option("--families", "-f", help="comma-separated; default: all")]
 

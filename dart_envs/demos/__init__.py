@@ -1,7 +1,7 @@
 """Demonstrations: what a person or a task's own solution did on a desktop, kept so that it can be replayed and learnt from.
 
 Reading order: `coalesce` (raw input → actions), `store` (the files), `person` (a person in the live view), `oracle` (the task's solution),
-`replay` (does it still earn the same?). `dart-envs tasks play --record` and `--replay` run them.
+`replay` (does it still earn the same?). `dart-envs demos record` and `dart-envs demos replay` run them.
 """
 
 from dart_envs.demos.coalesce import Coalescer, RecordedAction

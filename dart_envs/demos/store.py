@@ -2,7 +2,7 @@
 
     DIR/demonstration.json     the task (id, hash of its content, instruction), the desktop's shape, who did it, how it ended, the reward
         steps.jsonl            one line per action: the canonical action (the form of training records), its events, the screens around it
-        screens/<sha256>.png   full screens, recorded_by content; <sha256>.json beside one whose accessibility tree is known: `dart_envs.observations.annotated_screens`
+        screens/<sha256>.png   full screens, by content; <sha256>.json beside one whose accessibility tree is known: `dart_envs.observations.annotated_screens`
 
 Role: `DemoWriter`, `read_demonstration`. Rule: what was done is on disk as soon as it is done; only a demonstration that came to its end
 has an `end`. Non-goals: recording (`person`, `oracle`), performing (`replay`).
@@ -152,7 +152,7 @@ def _to_json(head: Demonstration) -> dict[str, Any]:
 def check_folder_empty(folder: Path) -> None:
     """Raise `DemonstrationError` unless a demonstration can be written there."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DemonstrationError(f"{folder} is there already and not an empty folder; choose another for --record.")
+        raise DemonstrationError(f"{folder} is there already and not an empty folder; choose another folder.")
 
 
 def read_demonstration(folder: Path) -> Demonstration:

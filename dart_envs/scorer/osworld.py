@@ -12,27 +12,20 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from dart_envs import assets
 from dart_envs.errors import EvaluatorError
 from dart_envs.scorer.inside.orphan import FOLDER_PREFIX
 from dart_envs.scorer.workers import FIX, ScorerMissing, ScorerPool, shared_pool
 from dart_envs.setup.perform import CLIENT_PASSWORD
-from dart_envs.types import Desktop, EvaluatorLike, Outcome
+from dart_envs.types import Desktop, EvaluatorLike, Outcome, SupportsTunnel
 
 SERVER_PORT, CHROMIUM_PORT, VLC_PORT = 5000, 9222, 8080
 EVALUATION_TIMEOUT_S = 100.0
 """Of one evaluation, below what an episode's end may take."""
-
-
-@runtime_checkable
-class HasTunnels(Protocol):
-    """A desktop whose ports can be reached from here: a lease."""
-
-    def tunnel(self, port: int) -> AbstractAsyncContextManager[tuple[str, int]]: ...
 
 
 async def judge(
@@ -49,7 +42,7 @@ async def judge(
 
     Raises EvaluatorError (ScorerMissing, WorkerFailed).
     """
-    if not isinstance(desktop, HasTunnels):
+    if not isinstance(desktop, SupportsTunnel):
         raise EvaluatorError("The osworld scorer needs a leased desktop, whose ports it can reach.")
     folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     try:

@@ -16,10 +16,10 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -27,7 +27,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from dart_envs.clock import Clock
-from dart_envs.types import Desktop
+from dart_envs.types import Desktop, SupportsTunnel
 
 DEBUGGING_PORT = 9222
 LOAD_TIMEOUT_S = 60.0
@@ -47,13 +47,6 @@ TYPED_LINK = 805_306_368
 
 class BrowserError(Exception):
     """The browser did not do what a step asked; one sentence."""
-
-
-@runtime_checkable
-class HasTunnels(Protocol):
-    """A desktop whose ports can be reached from here: a lease."""
-
-    def tunnel(self, port: int) -> AbstractAsyncContextManager[tuple[str, int]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +172,7 @@ class Browser:
 @asynccontextmanager
 async def reached(desktop: Desktop, clock: Clock, timeout_s: float) -> AsyncIterator[Browser]:
     """The desktop's browser, waited for. Raises BrowserError."""
-    if not isinstance(desktop, HasTunnels):
+    if not isinstance(desktop, SupportsTunnel):
         raise BrowserError("this desktop's ports cannot be reached; lease one from a farm")
     limit_s = clock.monotonic() + timeout_s
     async with desktop.tunnel(DEBUGGING_PORT) as (host, port):

@@ -27,7 +27,7 @@ from dart_envs.tasks.script import TARGET_TIMEOUT_S, Move, ScriptAction, resolve
 from dart_envs.types import Action, DecodedAction, Desktop, EndReason, Outcome
 from dart_server.wire import EARLIEST_CLOCK, LATEST_CLOCK, DesktopShape
 
-NOT_HASHED = frozenset({"oracle", "near_miss", "cheats", "origin", "split"})
+NOT_HASHED = frozenset({"oracle", "near_miss", "exploits", "origin", "split"})
 """Teaching aids and bookkeeping: changing them does not make another task."""
 
 
@@ -117,7 +117,7 @@ class Task(Model):
     not worth its bytes: the desktop is restored to its booted state and set up anew each time. min_resolution: smallest
     screen (width, height in pixels) that `prepare` accepts. starts_at: the desktop's time of day when the set-up begins (see
     `dart_envs.types.SupportsClock`); None: the real one.
-    oracle, near_miss: scripts that solve it, and that almost do; cheats: scripts that only look as if they did. All only for checks
+    oracle, near_miss: scripts that solve it, and that almost do; exploits: scripts that only look as if they did. All only for checks
     and demonstrations.
     """
 
@@ -146,7 +146,7 @@ class Task(Model):
     starts_at: AwareDatetime | None = None
     oracle_script: tuple[Move, ...] = Field(default=(), alias="oracle")
     near_miss_script: tuple[Move, ...] = Field(default=(), alias="near_miss")
-    cheat_scripts: tuple[tuple[Move, ...], ...] = Field(default=(), alias="cheats")
+    exploit_scripts: tuple[tuple[Move, ...], ...] = Field(default=(), alias="exploits")
     origin: Path | None = Field(default=None, exclude=True)
 
     @field_validator("config", mode="before")
@@ -251,9 +251,9 @@ class Task(Model):
 
     @property
     def scripts(self) -> Mapping[str, tuple[Move, ...]]:
-        """Those that there are, by name: `oracle`, `near_miss`, `cheat_1`, `cheat_2`, ..."""
-        cheats = {f"cheat_{number}": moves for number, moves in enumerate(self.cheat_scripts, start=1)}
-        named = {"oracle": self.oracle_script, "near_miss": self.near_miss_script, **cheats}
+        """Those that there are, by name: `oracle`, `near_miss`, `exploit_1`, `exploit_2`, ..."""
+        exploits = {f"exploit_{number}": moves for number, moves in enumerate(self.exploit_scripts, start=1)}
+        named = {"oracle": self.oracle_script, "near_miss": self.near_miss_script, **exploits}
         return {name: moves for name, moves in named.items() if moves}
 
     @property

@@ -22,7 +22,7 @@ from dart_server.wire import DesktopShape
 class Draft:
     """What a family draws for one variation, as JSON-like data in OSWorld's form.
 
-    near_miss: a plausible wrong play. cheats: plays that leave something like the result without doing the task, such as a
+    near_miss: a plausible wrong play. exploits: plays that leave something like the result without doing the task, such as a
     shortcut through the shell, or the artefact with nothing right in it.
     """
 
@@ -31,7 +31,7 @@ class Draft:
     evaluator: Mapping[str, Any]
     oracle: Sequence[Mapping[str, Any]]
     near_miss: Sequence[Mapping[str, Any]]
-    cheats: Sequence[Sequence[Mapping[str, Any]]] = ()
+    exploits: Sequence[Sequence[Mapping[str, Any]]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Family:
             "evaluator": draft.evaluator,
             "oracle": draft.oracle,
             "near_miss": draft.near_miss,
-            "cheats": draft.cheats,
+            "exploits": draft.exploits,
             "image": image,
             "snapshot": "base",
             "related_apps": [self.app],

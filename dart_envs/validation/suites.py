@@ -1,6 +1,6 @@
 """Proof that an evaluator tells right from wrong, on real desktops.
 
-Role: run each task once per kind of play: its oracle must score 1, doing nothing, its near miss and its cheats 0. Rule: all go
+Role: run each task once per kind of play: its oracle must score 1, doing nothing, its near miss and its exploits 0. Rule: all go
 through the episode core, as a policy would; a fault of the farm is tried again, a bounded number of times that the proof tells; one
 that stays, or a fault of the evaluator, is a failed proof with its cause, never a pass. Non-goals: choosing tasks (the command line
 does), keeping proofs (`proof_book`).
@@ -34,8 +34,8 @@ class Kind(StrEnum):
     ORACLE = "oracle"
     NOTHING = "nothing"
     NEAR_MISS = "near_miss"
-    CHEAT_1 = "cheat_1"
-    CHEAT_2 = "cheat_2"
+    CHEAT_1 = "exploit_1"
+    CHEAT_2 = "exploit_2"
 
     @property
     def wanted(self) -> float:

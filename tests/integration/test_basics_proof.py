@@ -60,7 +60,7 @@ def test_windows_are_placed_between_the_panels_of_the_full_desktop(place: dict[s
 
 
 def test_a_solution_is_played_with_screenshots(place: dict[str, str], tmp_path: Path) -> None:
-    played = _tasks(place, "play", "basics/tick_nth/0002", "--save", str(tmp_path / "shots"))
+    played = _tasks(place, "run", "basics/tick_nth/0002", "--save", str(tmp_path / "shots"))
     assert played.returncode == 0, played.stderr
     assert "reward 1" in played.stdout
     assert len(list((tmp_path / "shots").glob("*.png"))) == 3

@@ -1,4 +1,4 @@
-"""`dart-envs tasks play --record` on a live desktop: what is done in the live view becomes a demonstration that earns the same again.
+"""`dart-envs demos record` on a live desktop: what is done in the live view becomes a demonstration that earns the same again.
 
 The human is a viewer of this test, on the channel that the page's own viewer uses; where to click it learns from the task's solution.
 """
@@ -53,8 +53,8 @@ def place(tmp_path: Path) -> Iterator[dict[str, str]]:
     subprocess.run([sys.executable, "-m", "dart_server.cli", "stop"], env=environment, check=False, timeout=60)
 
 
-def play(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "dart_envs.cli.main", "tasks", "play", *arguments]
+def dart_envs(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "dart_envs.cli.main", *arguments]
 
 
 class Person:
@@ -130,7 +130,7 @@ async def settled(lease: AsyncLease) -> None:
 
 
 async def demonstrate(address: str, socket_path: Path) -> None:
-    """Solve the task recorded_by hand."""
+    """Solve the task by hand."""
     task = load(TASK)
     async with await AsyncFarmClient.connect(f"unix://{socket_path}") as farm, person_at(address) as human:
         lease = await farm.attach(urlsplit(address).fragment.split("/")[2].partition("?")[0])
@@ -153,7 +153,7 @@ def test_a_person_in_the_live_view_makes_a_demonstration_that_earns_the_same_aga
 ) -> None:
     folder = tmp_path / "demo"
     recording = subprocess.Popen(
-        play(TASK, "--record", str(folder)),
+        dart_envs("demos", "record", TASK, str(folder)),
         env=place,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -196,7 +196,7 @@ def test_a_person_in_the_live_view_makes_a_demonstration_that_earns_the_same_aga
     assert all(screen.elements for screen in taught)
 
     again = subprocess.run(
-        play("--replay", str(folder)), env=place, capture_output=True, text=True, timeout=200, check=False
+        dart_envs("demos", "replay", str(folder)), env=place, capture_output=True, text=True, timeout=200, check=False
     )
     assert again.returncode == 0, again.stdout + again.stderr
     assert "The reward is the same: 1 then, 1 now." in again.stdout

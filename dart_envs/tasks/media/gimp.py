@@ -84,7 +84,7 @@ def exported_change(
     described: Data | None = None,
     **options: Any,
 ) -> Draft:
-    """A draft: one change, exported under another name. The cheats copy the picture as it is, and draw an empty one of the right size."""
+    """A draft: one change, exported under another name. The exploits copy the picture as it is, and draw an empty one of the right size."""
     given, made = two_names(random)
     described = described or scene(random)
     return Draft(
@@ -93,7 +93,7 @@ def exported_change(
         evaluator=saved(f"{PICTURES}/{made}.png", described, changes, **options),
         oracle=[*moves, *exported(made)],
         near_miss=[*wrong_moves, *exported(made)],
-        cheats=[
+        exploits=[
             python(f"import shutil\nshutil.copy('{given}.png', '{made}.png')"),
             python(
                 "from PIL import Image\n"
@@ -212,7 +212,7 @@ def export_jpeg(random: Random) -> Draft:
         evaluator=saved(f"{PICTURES}/{made}.jpg", described, [[]], form="JPEG", mean=6.0, far_share=0.03),
         oracle=exported(made, "jpg"),
         near_miss=exported(made),
-        cheats=[
+        exploits=[
             python(f"import shutil\nshutil.copy('{given}.png', '{made}.jpg')"),
             python(f"from PIL import Image\nImage.new('RGB', ({WIDTH}, {HEIGHT}), 'white').save('{made}.jpg')"),
         ],

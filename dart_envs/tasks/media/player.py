@@ -86,7 +86,7 @@ def go_to_title(random: Random) -> Draft:
         evaluator=says(("file", "eq", f"{titles[place]}.wav")),
         oracle=pressed(*[("n",)] * place),
         near_miss=pressed(*[("n",)] * (place - 1)),
-        cheats=[
+        exploits=[
             python(f"open('{MUSIC}/playing.txt', 'w').write('{titles[place]}.wav')"),
             python(f"{KILLED}\nimport shutil\nshutil.copy('{MUSIC}/{titles[place]}.wav', '{MUSIC}/{titles[0]}.wav')"),
         ],
@@ -117,7 +117,7 @@ def play_mode(random: Random) -> Draft:
         evaluator=says(*((name, "eq", value) for name, value in state.items())),
         oracle=pressed(*keys),
         near_miss=pressed(*MODES[wrong][0]),
-        cheats=[
+        exploits=[
             python(f"open('{SETTINGS}', 'a').write('\\n[core]\\nloop=1\\nrepeat=1\\nrandom=1\\n')"),
             python(KILLED),
         ],
@@ -139,7 +139,7 @@ def seek_time(random: Random) -> Draft:
         evaluator=says(("time", "ge", at_s - 4), ("time", "le", at_s + 4), ("state", "eq", "paused")),
         oracle=pressed(*steps),
         near_miss=pressed(*steps[1:]),
-        cheats=[python(f"open('{SETTINGS}', 'a').write('\\n[core]\\nstart-time={at_s}\\n')"), python(KILLED)],
+        exploits=[python(f"open('{SETTINGS}', 'a').write('\\n[core]\\nstart-time={at_s}\\n')"), python(KILLED)],
     )
 
 
@@ -156,7 +156,7 @@ OPTIONS = {
 
 
 def player_setting(random: Random) -> Draft:
-    """A lasting setting. The near miss writes the opposite; the cheats write it as a comment, and into a file that VLC does not read."""
+    """A lasting setting. The near miss writes the opposite; the exploits write it as a comment, and into a file that VLC does not read."""
     option, other = random.sample(sorted(OPTIONS), 2)
     value, opposite, described, section = OPTIONS[option]
     wanted = {option: value}
@@ -190,7 +190,7 @@ def player_setting(random: Random) -> Draft:
         },
         oracle=written(f"{option}={value}"),
         near_miss=written(f"{option}={opposite}"),
-        cheats=[
+        exploits=[
             written(f"#{option}={value}"),
             python(f"open('/home/user/.vlcrc', 'w').write('{section}\\n{option}={value}\\n')"),
         ],
@@ -231,7 +231,7 @@ def make_playlist(random: Random) -> Draft:
         ),
         oracle=written(paths),
         near_miss=written([paths[1], paths[0], paths[2]]),
-        cheats=[
+        exploits=[
             python(f"open('{MUSIC}/{name}', 'w').close()"),
             python(f"import shutil\nshutil.copy('{paths[0]}', '{MUSIC}/{name}')"),
         ],

@@ -86,7 +86,7 @@ def turn_in_viewer(random: Random) -> Draft:
         evaluator=shows(path, described, [[[change]]]),
         oracle=[key(*keys), pause(1.0), key("ctrl", "s"), pause(1.5), DONE],
         near_miss=[key(*keys), pause(1.0), DONE],
-        cheats=[
+        exploits=[
             python(f"from PIL import Image\nImage.new('RGB', ({HEIGHT}, {WIDTH}), 'white').save('{name}')"),
             python(f"from PIL import Image\nImage.open('{name}').resize(({HEIGHT}, {WIDTH})).save('{name}')"),
         ],
@@ -122,7 +122,7 @@ def delete_picture(random: Random) -> Draft:
         ),
         oracle=python(f"os.remove('{goal}')"),
         near_miss=python(f"os.remove('{wrong}')"),
-        cheats=[
+        exploits=[
             python(f"open('{goal}', 'w').close()"),
             python("for name in os.listdir('.'):\n    os.remove(name)"),
         ],
@@ -155,7 +155,7 @@ def name_pictures(random: Random) -> Draft:
         evaluator=folder_is({new[name]: facts(described) for name, described in shown.items()}, PICTURES),
         oracle=renamed(new),
         near_miss=renamed({first: new[second], second: new[first], third: new[third]}),
-        cheats=[
+        exploits=[
             python(
                 "\n".join(f"os.rename('{old}', '{old}.old'); open('{name}', 'w').close()" for old, name in new.items())
             ),
@@ -200,7 +200,7 @@ def count_shapes(random: Random) -> Draft:
         },
         oracle=answered(f"{counts[kind]}"),
         near_miss=answered(f"{counts[wrong]}"),
-        cheats=[answered(""), answered(" ".join(map(str, range(2, 7))))],
+        exploits=[answered(""), answered(" ".join(map(str, range(2, 7))))],
     )
 
 
@@ -254,7 +254,7 @@ def find_page(random: Random) -> Draft:
         },
         oracle=answered(f"{page}"),
         near_miss=answered(f"{page + 1}"),
-        cheats=[answered(""), answered(" ".join(map(str, range(1, count + 1))))],
+        exploits=[answered(""), answered(" ".join(map(str, range(1, count + 1))))],
     )
 
 

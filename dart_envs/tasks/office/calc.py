@@ -38,11 +38,11 @@ class Goods:
         """The table, open in Calc."""
         return opened(self.path, self.document)
 
-    def csv_cheat(self, rows: Table) -> list[Data]:
+    def csv_exploit(self, rows: Table) -> list[Data]:
         """A program writes the result as comma-separated text where the spreadsheet is."""
         return shell_text(self.path, "".join(",".join(map(str, row)) + "\n" for row in rows))
 
-    def file_cheat(self, rows: Table) -> list[Data]:
+    def file_exploit(self, rows: Table) -> list[Data]:
         """A program puts a spreadsheet with these rows there."""
         return shell_file(self.path, spreadsheet(("Goods", rows)))
 
@@ -70,7 +70,7 @@ def changed(rows: Table, row: int, column: int, value: Value) -> list[list[Value
 
 
 def calc_enter(random: Random) -> Draft:
-    """Put a number into the row of a name. The near miss puts it into another row; a cheat writes it as text."""
+    """Put a number into the row of a name. The near miss puts it into another row; a exploit writes it as text."""
     table = goods(random)
     row, other = random.sample(range(1, len(table.rows)), 2)
     column = random.choice((1, 2))
@@ -83,12 +83,12 @@ def calc_enter(random: Random) -> Draft:
         evaluator=saved(table.path, CHECK, rows=rows),
         oracle=[*go_to(f"{letter}{row + 1}"), type_text(f"{value}\n"), *SAVE],
         near_miss=[*go_to(f"{letter}{other + 1}"), type_text(f"{value}\n"), *SAVE],
-        cheats=[table.csv_cheat(rows), table.file_cheat(changed(table.rows, row, column, str(value)))],
+        exploits=[table.csv_exploit(rows), table.file_exploit(changed(table.rows, row, column, str(value)))],
     )
 
 
 def calc_total(random: Random) -> Draft:
-    """A sum below a column. The near miss leaves out the first number; a cheat writes the right number as a constant."""
+    """A sum below a column. The near miss leaves out the first number; a exploit writes the right number as a constant."""
     table = goods(random)
     column = random.choice((1, 2))
     letter, last = "ABC"[column], len(table.rows)
@@ -105,7 +105,7 @@ def calc_total(random: Random) -> Draft:
         evaluator=saved(table.path, CHECK, rows=rows, cells={place: {"formula": True}}),
         oracle=[*label, type_text(f"=SUM({letter}2:{letter}{last})\n"), *SAVE],
         near_miss=[*label, type_text(f"=SUM({letter}3:{letter}{last})\n"), *SAVE],
-        cheats=[table.csv_cheat(rows), table.file_cheat(rows)],
+        exploits=[table.csv_exploit(rows), table.file_exploit(rows)],
     )
 
 
@@ -130,7 +130,7 @@ def calc_largest(random: Random) -> Draft:
         evaluator=saved(table.path, CHECK, cells={place: {"value": value, "formula": True, "function": function}}),
         oracle=[*go_to(place), type_text(f"={function}{span}"), *SAVE],
         near_miss=[*go_to(place), type_text(f"={wrong}{span}"), *SAVE],
-        cheats=[table.csv_cheat(literal), table.file_cheat(literal)],
+        exploits=[table.csv_exploit(literal), table.file_exploit(literal)],
     )
 
 
@@ -157,12 +157,12 @@ def calc_fill_formula(random: Random) -> Draft:
         ),
         oracle=[*head, *go_to(f"D2:D{last}"), formula, key("alt", "enter"), *SAVE],
         near_miss=[*head, *go_to("D2"), formula, key("enter"), *SAVE],
-        cheats=[table.csv_cheat(rows), table.file_cheat(rows)],
+        exploits=[table.csv_exploit(rows), table.file_exploit(rows)],
     )
 
 
 def calc_sort(random: Random) -> Draft:
-    """Order the rows by a column. The near miss orders the other way round; a cheat orders that column alone."""
+    """Order the rows by a column. The near miss orders the other way round; a exploit orders that column alone."""
     table = goods(random)
     column = random.choice((1, 2))
     descending = random.random() < 0.5
@@ -180,12 +180,12 @@ def calc_sort(random: Random) -> Draft:
         evaluator=saved(table.path, CHECK, rows=rows),
         oracle=[*start, *menu("Data", entries[0 if descending else 1]), *SAVE],
         near_miss=[*start, *menu("Data", entries[1 if descending else 0]), *SAVE],
-        cheats=[table.csv_cheat(rows), table.file_cheat(torn)],
+        exploits=[table.csv_exploit(rows), table.file_exploit(torn)],
     )
 
 
 def calc_delete_row(random: Random) -> Draft:
-    """Delete the row of a name. The near miss deletes another; a cheat leaves the row there, empty."""
+    """Delete the row of a name. The near miss deletes another; a exploit leaves the row there, empty."""
     table = goods(random)
     row, other = random.sample(range(1, len(table.rows)), 2)
     rows = [one for index, one in enumerate(table.rows) if index != row]
@@ -201,7 +201,7 @@ def calc_delete_row(random: Random) -> Draft:
         evaluator=saved(table.path, CHECK, rows=rows),
         oracle=delete(row),
         near_miss=delete(other),
-        cheats=[table.csv_cheat(rows), table.file_cheat(emptied)],
+        exploits=[table.csv_exploit(rows), table.file_exploit(emptied)],
     )
 
 
@@ -221,7 +221,7 @@ def calc_insert_row(random: Random) -> Draft:
         evaluator=saved(table.path, CHECK, rows=rows),
         oracle=[*go_to(f"A{row + 1}"), key("shift", "space"), key("ctrl", "+"), *go_to(f"A{row + 1}"), *written, *SAVE],
         near_miss=[*go_to(f"A{len(table.rows) + 1}"), *written, *SAVE],
-        cheats=[table.csv_cheat(rows), table.file_cheat(changed(rows, row, 1, str(numbers[0])))],
+        exploits=[table.csv_exploit(rows), table.file_exploit(changed(rows, row, 1, str(numbers[0])))],
     )
 
 
@@ -246,12 +246,12 @@ def calc_replace(random: Random) -> Draft:
         evaluator=saved(table.path, CHECK, rows=done),
         oracle=[*replaced(old, new, "Replace All", told_in_box=True), *SAVE],
         near_miss=[*go_to(f"B{first + 1}"), type_text(f"{new}\n"), *SAVE],
-        cheats=[table.csv_cheat(done), table.file_cheat(changed(rows, first, 1, new))],
+        exploits=[table.csv_exploit(done), table.file_exploit(changed(rows, first, 1, new))],
     )
 
 
 def calc_bold_header(random: Random) -> Draft:
-    """The header in bold. The near miss does it to the first row of data; a cheat marks the texts with asterisks."""
+    """The header in bold. The near miss does it to the first row of data; a exploit marks the texts with asterisks."""
     table = goods(random)
     keys, look = random.choice((("b", "bold"), ("i", "italic")))
     starred: list[list[Value]] = [[f"*{name}*" for name in table.rows[0]], *table.rows[1:]]
@@ -262,12 +262,12 @@ def calc_bold_header(random: Random) -> Draft:
         evaluator=saved(table.path, CHECK, rows=table.rows, cells=looks),
         oracle=[*go_to("A1:C1"), key("ctrl", keys), *SAVE],
         near_miss=[*go_to("A2:C2"), key("ctrl", keys), *SAVE],
-        cheats=[table.csv_cheat(starred), table.file_cheat(starred)],
+        exploits=[table.csv_exploit(starred), table.file_exploit(starred)],
     )
 
 
 def calc_percent(random: Random) -> Draft:
-    """A column of shares as percentages. The near miss does it to one cell; a cheat writes texts with a per cent sign."""
+    """A column of shares as percentages. The near miss does it to one cell; a exploit writes texts with a per cent sign."""
     names = pick(random, random.randint(4, 7))
     head = random.choice(("Share", "Discount", "Growth", "Margin"))
     shares = random.sample(range(3, 97), len(names))
@@ -286,12 +286,12 @@ def calc_percent(random: Random) -> Draft:
         ),
         oracle=[*go_to(f"B2:B{last}"), key("ctrl", "shift", "5"), *SAVE],
         near_miss=[*go_to("B2"), key("ctrl", "shift", "5"), *SAVE],
-        cheats=[table.csv_cheat(texts), table.file_cheat(texts)],
+        exploits=[table.csv_exploit(texts), table.file_exploit(texts)],
     )
 
 
 def calc_rename_sheet(random: Random) -> Draft:
-    """Give the sheet that is open another name. The near miss writes the name into a cell; a cheat renames an empty file's sheet."""
+    """Give the sheet that is open another name. The near miss writes the name into a cell; a exploit renames an empty file's sheet."""
     table = goods(random)
     other, new = pick(random, 2)
     names = ["Goods", other]
@@ -302,7 +302,7 @@ def calc_rename_sheet(random: Random) -> Draft:
         evaluator=saved(table.path, CHECK, names=[new, *names[1:]], rows=table.rows),
         oracle=[*menu("Sheet", "Rename Sheet..."), key("ctrl", "a"), type_text(f"{new}\n"), pause(1.0), *SAVE],
         near_miss=[*go_to("A1"), type_text(f"{new}\n"), *SAVE],
-        cheats=[
+        exploits=[
             shell_file(table.path, spreadsheet((new, []), (other, [[other]]))),
             shell_text(table.path, new),
         ],
@@ -321,7 +321,7 @@ def calc_comment(random: Random) -> Draft:
         evaluator=saved(table.path, CHECK, rows=table.rows, cells={f"A{row + 1}": {"note": said}}),
         oracle=[*go_to(f"A{row + 1}"), key("ctrl", "alt", "c"), type_text(said), key("escape"), *SAVE],
         near_miss=[*go_to(f"A{row + 1}"), type_text(f"{said}\n"), *SAVE],
-        cheats=[table.csv_cheat(written), table.file_cheat(written)],
+        exploits=[table.csv_exploit(written), table.file_exploit(written)],
     )
 
 

@@ -31,11 +31,11 @@ class Show:
         """The presentation, open in Impress at its first slide."""
         return opened(self.path, presentation(self.slides))
 
-    def txt_cheat(self, slides: Slides) -> list[Data]:
+    def txt_exploit(self, slides: Slides) -> list[Data]:
         """A program writes the texts where the presentation is."""
         return shell_text(self.path, "\n\n".join("\n".join([title, *lines]) for title, lines in slides))
 
-    def file_cheat(self, slides: Slides) -> list[Data]:
+    def file_exploit(self, slides: Slides) -> list[Data]:
         """A program puts a presentation with these slides there."""
         return shell_file(self.path, presentation(slides))
 
@@ -85,12 +85,12 @@ def impress_title(random: Random) -> Draft:
         evaluator=judged(deck.path, done),
         oracle=[*to_slide(goal), *retitled(new), *SAVE],
         near_miss=[*to_slide(wrong), *retitled(new), *SAVE],
-        cheats=[deck.txt_cheat(done), deck.file_cheat(done[goal : goal + 1])],
+        exploits=[deck.txt_exploit(done), deck.file_exploit(done[goal : goal + 1])],
     )
 
 
 def impress_delete_slide(random: Random) -> Draft:
-    """Delete a slide. The near miss deletes another; a cheat empties it."""
+    """Delete a slide. The near miss deletes another; a exploit empties it."""
     deck = show(random)
     goal, wrong = random.sample(range(len(deck.slides)), 2)
     done = [slide for index, slide in enumerate(deck.slides) if index != goal]
@@ -102,7 +102,7 @@ def impress_delete_slide(random: Random) -> Draft:
         evaluator=judged(deck.path, done),
         oracle=[*to_slide(goal), *delete, *SAVE],
         near_miss=[*to_slide(wrong), *delete, *SAVE],
-        cheats=[deck.txt_cheat(done), deck.file_cheat(emptied)],
+        exploits=[deck.txt_exploit(done), deck.file_exploit(emptied)],
     )
 
 
@@ -120,7 +120,7 @@ def impress_hide_slide(random: Random) -> Draft:
         evaluator=judged(deck.path, deck.slides, **{f"s{goal}": {"hidden": True}}),
         oracle=[*to_slide(goal), *menu("Slide", "Hide Slide"), *SAVE],
         near_miss=[*to_slide(goal), *menu("Slide", "Delete Slide"), *SAVE],
-        cheats=[deck.txt_cheat(gone), deck.file_cheat(said)],
+        exploits=[deck.txt_exploit(gone), deck.file_exploit(said)],
     )
 
 
@@ -138,7 +138,7 @@ def impress_duplicate(random: Random) -> Draft:
         evaluator=judged(deck.path, done),
         oracle=[*to_slide(goal), *copy, pause(), *SAVE],
         near_miss=[*to_slide(wrong), *copy, pause(), *SAVE],
-        cheats=[deck.txt_cheat(done), deck.file_cheat(empty)],
+        exploits=[deck.txt_exploit(done), deck.file_exploit(empty)],
     )
 
 
@@ -167,7 +167,7 @@ def impress_last_line(random: Random) -> Draft:
         evaluator=judged(deck.path, done),
         oracle=[*to_slide(goal), *write, *SAVE],
         near_miss=[*to_slide(wrong), *write, *SAVE],
-        cheats=[deck.txt_cheat(done), deck.file_cheat(joined)],
+        exploits=[deck.txt_exploit(done), deck.file_exploit(joined)],
     )
 
 

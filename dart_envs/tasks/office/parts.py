@@ -50,12 +50,12 @@ def saved(path: str, metric: str, **rules: Any) -> Data:
 
 
 def shell_text(path: str, text: str) -> list[Data]:
-    """Cheat: a program writes text where the document is."""
+    """Exploit: a program writes text where the document is."""
     return [{"do": "code", "text": f"open({path!r}, 'w').write({text!r})"}, DONE]
 
 
 def shell_file(path: str, content: str) -> list[Data]:
-    """Cheat: a program puts another document (base64) in the place of this one."""
+    """Exploit: a program puts another document (base64) in the place of this one."""
     return [{"do": "code", "text": f"import base64; open({path!r}, 'wb').write(base64.b64decode({content!r}))"}, DONE]
 
 

@@ -37,11 +37,11 @@ class DocumentPage:
         rules = [{"text": line, **plain} | changes.get(f"p{index}", {}) for index, line in enumerate(self.lines)]
         return saved(self.path, CHECK, paragraphs=rules)
 
-    def txt_cheat(self, lines: Sequence[str]) -> list[Data]:
+    def txt_exploit(self, lines: Sequence[str]) -> list[Data]:
         """A program writes the lines as plain text where the document is."""
         return shell_text(self.path, "\n".join(lines) + "\n")
 
-    def file_cheat(self, lines: Sequence[str]) -> list[Data]:
+    def file_exploit(self, lines: Sequence[str]) -> list[Data]:
         """A program puts a document with these lines there."""
         return shell_file(self.path, text(lines))
 
@@ -74,7 +74,7 @@ def marked(index: int) -> list[Data]:
 
 
 def writer_heading(random: Random) -> Draft:
-    """Make a line a heading. The near miss does it to another line; a cheat writes Markdown."""
+    """Make a line a heading. The near miss does it to another line; a exploit writes Markdown."""
     doc = page(random)
     goal, wrong = two(random, len(doc.lines))
     level = random.choice((1, 2, 3))
@@ -89,12 +89,12 @@ def writer_heading(random: Random) -> Draft:
         evaluator=doc.judged(**{f"p{goal}": {"style": f"Heading {level}", "looks": ["bold"]}}),
         oracle=play(goal),
         near_miss=play(wrong),
-        cheats=[doc.txt_cheat(hashed), doc.file_cheat(hashed)],
+        exploits=[doc.txt_exploit(hashed), doc.file_exploit(hashed)],
     )
 
 
 def writer_emphasis(random: Random) -> Draft:
-    """Make a line bold, italic or underlined. The near miss does another of these to it; a cheat uses asterisks."""
+    """Make a line bold, italic or underlined. The near miss does another of these to it; a exploit uses asterisks."""
     doc = page(random)
     goal = random.randrange(len(doc.lines))
     (look, letter), (_, other) = random.sample([("bold", "b"), ("italic", "i"), ("underline", "u")], 2)
@@ -106,12 +106,12 @@ def writer_emphasis(random: Random) -> Draft:
         evaluator=doc.judged(**{f"p{goal}": {"looks": [look]}}),
         oracle=[*marked(goal), key("ctrl", letter), *SAVE],
         near_miss=[*marked(goal), key("ctrl", other), *SAVE],
-        cheats=[doc.txt_cheat(starred), doc.file_cheat(starred)],
+        exploits=[doc.txt_exploit(starred), doc.file_exploit(starred)],
     )
 
 
 def writer_align(random: Random) -> Draft:
-    """Centre a line or put it to the right. The near miss takes the other way; a cheat moves it with spaces."""
+    """Centre a line or put it to the right. The near miss takes the other way; a exploit moves it with spaces."""
     doc = page(random)
     goal = random.randrange(len(doc.lines))
     ways = [("Centre", "center", "e"), ("Align to the right", "end", "r")]
@@ -123,7 +123,7 @@ def writer_align(random: Random) -> Draft:
         evaluator=doc.judged(**{f"p{goal}": {"align": align}}),
         oracle=[*to_line(goal), key("ctrl", letter), *SAVE],
         near_miss=[*to_line(goal), key("ctrl", other), *SAVE],
-        cheats=[doc.txt_cheat(spaced), doc.file_cheat(spaced)],
+        exploits=[doc.txt_exploit(spaced), doc.file_exploit(spaced)],
     )
 
 
@@ -143,12 +143,12 @@ def writer_replace(random: Random) -> Draft:
         evaluator=done.judged(),
         oracle=[*replaced(old, new, "Replace All", told_in_box=False), *SAVE],
         near_miss=[*to_line(first), key("ctrl", "shift", "right"), type_text(f"{new} "), *SAVE],
-        cheats=[doc.txt_cheat(done.lines), doc.file_cheat(once)],
+        exploits=[doc.txt_exploit(done.lines), doc.file_exploit(once)],
     )
 
 
 def writer_table(random: Random) -> Draft:
-    """A table below the text. The near miss swaps its rows and columns; a cheat draws it with bars."""
+    """A table below the text. The near miss swaps its rows and columns; a exploit draws it with bars."""
     doc = page(random, most=4)
     columns, rows = random.sample(range(2, 7), 2)
     drawn = [*doc.lines, *(["|" + " |" * columns] * rows)]
@@ -165,12 +165,12 @@ def writer_table(random: Random) -> Draft:
         evaluator=evaluator,
         oracle=play(columns, rows),
         near_miss=play(rows, columns),
-        cheats=[doc.txt_cheat(drawn), doc.file_cheat(drawn)],
+        exploits=[doc.txt_exploit(drawn), doc.file_exploit(drawn)],
     )
 
 
 def writer_bullets(random: Random) -> Draft:
-    """Some lines as a list. The near miss leaves out the last of them; a cheat writes hyphens."""
+    """Some lines as a list. The near miss leaves out the last of them; a exploit writes hyphens."""
     doc = page(random, least=5)
     first = random.randint(0, 1)
     last = random.randint(first + 2, len(doc.lines) - 1)
@@ -188,12 +188,12 @@ def writer_bullets(random: Random) -> Draft:
         evaluator=doc.judged(**listed),
         oracle=play(last),
         near_miss=play(last - 1),
-        cheats=[doc.txt_cheat(hyphens), doc.file_cheat(hyphens)],
+        exploits=[doc.txt_exploit(hyphens), doc.file_exploit(hyphens)],
     )
 
 
 def writer_page_break(random: Random) -> Draft:
-    """A page break before a line. The near miss puts it before the next; a cheat fills up with empty lines."""
+    """A page break before a line. The near miss puts it before the next; a exploit fills up with empty lines."""
     doc = page(random, least=5)
     goal = random.randrange(1, len(doc.lines) - 1)
     padded = [*doc.lines[:goal], *[""] * 45, *doc.lines[goal:]]
@@ -209,7 +209,7 @@ def writer_page_break(random: Random) -> Draft:
         evaluator=evaluator,
         oracle=play(goal),
         near_miss=play(goal + 1),
-        cheats=[doc.txt_cheat(padded), doc.file_cheat(padded)],
+        exploits=[doc.txt_exploit(padded), doc.file_exploit(padded)],
     )
 
 
@@ -229,7 +229,7 @@ def writer_move_line(random: Random) -> Draft:
         evaluator=DocumentPage(doc.path, lines).judged(),
         oracle=play(goal),
         near_miss=play(goal - 1),
-        cheats=[doc.txt_cheat(lines), doc.file_cheat(copied)],
+        exploits=[doc.txt_exploit(lines), doc.file_exploit(copied)],
     )
 
 

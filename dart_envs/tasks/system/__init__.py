@@ -1,7 +1,7 @@
 """The bundled suite `system`: files, archives, text, permissions, processes and settings of an Xfce desktop.
 
 Role: `SYSTEM`, put together from one module per kind of work. Rule: every family proves its evaluator (oracle 1; nothing,
-near miss and both cheats 0) on the image `desktop` and needs no internet; what a shell does rightly is right. Non-goals:
+near miss and both exploits 0) on the image `desktop` and needs no internet; what a shell does rightly is right. Non-goals:
 office documents, the web, pictures.
 """
 

@@ -28,7 +28,7 @@ UNPACK = {"zip": "unzip -oqj {0} {1} -d {2}", "tar.gz": "tar xzf {0} --strip-com
 
 
 def make_archive(random: Random) -> Draft:
-    """Pack a folder. The near miss packs the folder beside it; the cheats leave an empty file, and an archive of another kind."""
+    """Pack a folder. The near miss packs the folder beside it; the exploits leave an empty file, and an archive of another kind."""
     goal, wrong, *words = names(random, 6)
     kind = random.choice(sorted(PACK))
     given = {f"{goal}/{word}.txt": lines(random, 3) for word in words[:3]} | {
@@ -51,7 +51,7 @@ def make_archive(random: Random) -> Draft:
         ),
         oracle=typed(PACK[kind].format(archive, goal)),
         near_miss=typed(PACK[kind].format(archive, wrong)),
-        cheats=[
+        exploits=[
             ran(f"touch {archive}"),
             ran(f"{PACK[other].format(f'made.{other}', goal)} && mv made.{other} {archive}"),
         ],
@@ -59,7 +59,7 @@ def make_archive(random: Random) -> Draft:
 
 
 def extract_one(random: Random) -> Draft:
-    """Take one file out of an archive. The near miss takes another; the cheats write an empty file, and take all of them."""
+    """Take one file out of an archive. The near miss takes another; the exploits write an empty file, and take all of them."""
     box, target, *words = names(random, 6)
     kind = random.choice(sorted(UNPACK))
     given = {f"{box}/{word}.txt": lines(random, 3) for word in words}
@@ -77,7 +77,7 @@ def extract_one(random: Random) -> Draft:
         evaluator=folder_is({archive: {"kind": "file"}, target: MADE, f"{target}/{base}": holding(given[goal])}),
         oracle=typed(UNPACK[kind].format(archive, goal, target)),
         near_miss=typed(UNPACK[kind].format(archive, wrong, target)),
-        cheats=[
+        exploits=[
             ran(f"touch {target}/{base}"),
             ran(f"{UNPACK[kind].format(archive, wrong, target)} && mv {target}/*.txt {target}/{base}"),
         ],

@@ -45,7 +45,7 @@ def sort_by_type(random: Random) -> Draft:
             DONE,
         ],
         near_miss=ran(f"cp *.{kind} {target}/"),
-        cheats=[
+        exploits=[
             ran(f"touch {' '.join(f'{target}/{name}' for name in moved)} && rm *.{kind}"),
             ran(f"mv *.{other} {target}/"),
         ],
@@ -71,7 +71,7 @@ def rename_series(random: Random) -> Draft:
         evaluator=folder_is({new[name]: holding(text) for name, text in given.items()}),
         oracle=[*moves, DONE],
         near_miss=ran(" && ".join(f"mv {name} {backwards[name]}" for name in ordered)),
-        cheats=[
+        exploits=[
             ran(f"rm *.txt && touch {' '.join(new.values())}"),
             ran(f"for n in 1 2 3; do cp {ordered[0]} {prefix}-$n.txt; done; rm {' '.join(ordered)}"),
         ],
@@ -95,7 +95,7 @@ def move_to_trash(random: Random) -> Draft:
         evaluator=all_of(in_trash, folder_is(rest)),
         oracle=[row(goal), key("delete"), pause(1.0), DONE],
         near_miss=[row(goal), key("shift", "delete"), key("enter"), pause(), DONE],
-        cheats=[
+        exploits=[
             ran(f"mkdir -p {TRASHED}/files && mv {goal} {TRASHED}/files/"),
             ran(f"gio trash {wrong}"),
         ],
@@ -128,7 +128,7 @@ def restore_from_trash(random: Random) -> Draft:
         ),
         oracle=ran(f"gio trash --restore 'trash:///{goal}'"),
         near_miss=ran(f"gio trash --restore 'trash:///{wrong}'"),
-        cheats=[ran(f"touch {goal}"), ran(f"cp {TRASHED}/files/{goal} .")],
+        exploits=[ran(f"touch {goal}"), ran(f"cp {TRASHED}/files/{goal} .")],
     )
 
 
@@ -154,7 +154,7 @@ def delete_by_size(random: Random) -> Draft:
         evaluator=folder_is(rest),
         oracle=[row(goal), key("shift", "delete"), key("enter"), pause(), DONE],
         near_miss=[row(wrong), key("shift", "delete"), key("enter"), pause(), DONE],
-        cheats=[ran(f"truncate -s 0 {goal}"), ran(f"mv {goal} .{goal}")],
+        exploits=[ran(f"truncate -s 0 {goal}"), ran(f"mv {goal} .{goal}")],
     )
 
 
@@ -180,12 +180,12 @@ def delete_duplicate(random: Random) -> Draft:
         evaluator=folder_is(rest),
         oracle=[row(goal), key("shift", "delete"), key("enter"), pause(), DONE],
         near_miss=[row(kept), key("shift", "delete"), key("enter"), pause(), DONE],
-        cheats=[ran(f"truncate -s 0 {goal}"), ran(f"ln -sf {kept} {goal}")],
+        exploits=[ran(f"truncate -s 0 {goal}"), ran(f"ln -sf {kept} {goal}")],
     )
 
 
 def make_link(random: Random) -> Draft:
-    """A symbolic link in one folder to another. The near miss links the wrong folder; the cheats copy, and write an empty file."""
+    """A symbolic link in one folder to another. The near miss links the wrong folder; the exploits copy, and write an empty file."""
     goal, wrong, link = names(random, 3)
     given = {f"{name}/{word}.txt": lines(random, 2) for name in (goal, wrong) for word in names(random, 2)}
     entries: dict[str, Data] = {name: holding(text) for name, text in given.items()}
@@ -196,7 +196,7 @@ def make_link(random: Random) -> Draft:
         evaluator=folder_is(entries),
         oracle=ran(f"ln -s {FOLDER}/{goal} {FOLDER}/{link}"),
         near_miss=ran(f"ln -s {FOLDER}/{wrong} {FOLDER}/{link}"),
-        cheats=[ran(f"cp -r {goal} {link}"), ran(f"touch {link}")],
+        exploits=[ran(f"cp -r {goal} {link}"), ran(f"touch {link}")],
     )
 
 
@@ -212,7 +212,7 @@ def build_tree(random: Random) -> Draft:
         evaluator=folder_is({path: MADE for path in paths}),
         oracle=ran(f"mkdir -p {paths[1]} {paths[3]}"),
         near_miss=ran(f"mkdir {top} {left} {right} {deep}"),
-        cheats=[
+        exploits=[
             ran(f"mkdir -p {top}/{right} && touch {paths[1]} {paths[3]}"),
             ran(f"mkdir -p {top}/{left}/{deep} {top}/{right}"),
         ],

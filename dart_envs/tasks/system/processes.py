@@ -16,7 +16,7 @@ MARK = "-worker 86400"
 
 
 def end_process(random: Random) -> Draft:
-    """End one of four programs. The near miss ends another; the cheats only stop it, and end all of them."""
+    """End one of four programs. The near miss ends another; the exploits only stop it, and end all of them."""
     words = names(random, 4)
     goal, wrong = random.sample(words, 2)
     return Draft(
@@ -35,7 +35,7 @@ def end_process(random: Random) -> Draft:
         },
         oracle=typed(f"pkill -f ^{goal}-worker"),
         near_miss=typed(f"pkill -f ^{wrong}-worker"),
-        cheats=[ran_at_home(f"pkill -STOP -f ^{goal}-worker"), ran_at_home("pkill -f ^[a-z]*-worker")],
+        exploits=[ran_at_home(f"pkill -STOP -f ^{goal}-worker"), ran_at_home("pkill -f ^[a-z]*-worker")],
     )
 
 

@@ -90,7 +90,7 @@ def flipped(
         evaluator=all_of(setting_is(channel, f"{above}{name}", value), *rest),
         oracle=tick(label),
         near_miss=tick(wrong),
-        cheats=[
+        exploits=[
             behind_its_back(channel, f"{above}{name}", "bool", value),
             ran(f"xfconf-query -c {channel} -n -t bool -p {above}{name}-{pick(random, 1)[0].lower()} -s {value}"),
         ],
@@ -131,7 +131,7 @@ def workspaces(random: Random) -> Draft:
         evaluator=setting_is("xfwm4", "/general/workspace_count", str(count)),
         oracle=entered(count),
         near_miss=entered(count - 1),
-        cheats=[
+        exploits=[
             behind_its_back("xfwm4", "/general/workspace_count", "int", str(count)),
             ran(f"xfconf-query -c xfwm4 -n -t int -p /general/workspaces -s {count}"),
         ],
@@ -166,7 +166,7 @@ def desktop_icons(random: Random) -> Draft:
         evaluator=all_of(*verdicts),
         oracle=ran(set_off),
         near_miss=ran(set_wrong),
-        cheats=[
+        exploits=[
             behind_its_back("xfce4-desktop", base + ICONS[goal], "bool", "false"),
             ran("xfconf-query -c xfce4-desktop -p /desktop-icons/style -s 0"),
         ],
@@ -186,7 +186,7 @@ def window_theme(random: Random) -> Draft:
         ),
         oracle=ran(f"{query}theme -s {theme} && {query}title_alignment -s {side}"),
         near_miss=ran(f"{query}theme -s {theme}"),
-        cheats=[
+        exploits=[
             behind_its_back("xfwm4", "/general/title_alignment", "string", side),
             ran(f"xfconf-query -c xsettings -p /Net/ThemeName -s {theme} && {query}title_alignment -s {side}"),
         ],
@@ -221,7 +221,7 @@ def default_application(random: Random) -> Draft:
         },
         oracle=ran(f"xdg-mime default {program}.desktop {kind}"),
         near_miss=ran(f"xdg-mime default {program}.desktop {wrong}"),
-        cheats=[
+        exploits=[
             ran(f"printf '[Added Associations]\\n{kind}={program}.desktop;\\n' > ~/.config/mimeapps.list"),
             ran(f"touch ~/.config/mimeapps.list && echo '{kind} {program}' > ~/.local/share/mimeapps"),
         ],

@@ -43,7 +43,7 @@ def find_text(random: Random) -> Draft:
         evaluator=answer_file("answer.txt", goal, given, folders),
         oracle=typed(f"grep -rl {code} * > answer.txt"),
         near_miss=typed(f"echo {wrong} > answer.txt"),
-        cheats=[ran("touch answer.txt"), ran("ls */*.txt > answer.txt")],
+        exploits=[ran("touch answer.txt"), ran("ls */*.txt > answer.txt")],
     )
 
 
@@ -65,7 +65,7 @@ def count_errors(random: Random) -> Draft:
         evaluator=answer_file("count.txt", str(levels.count("ERROR")), given),
         oracle=typed(f"grep -c ^ERROR {name} > count.txt"),
         near_miss=typed(f"grep -c ERROR {name} > count.txt"),
-        cheats=[ran("touch count.txt"), ran(f"grep ^ERROR {name} > count.txt")],
+        exploits=[ran("touch count.txt"), ran(f"grep ^ERROR {name} > count.txt")],
     )
 
 
@@ -85,7 +85,7 @@ def cut_column(random: Random) -> Draft:
         evaluator=answer_file("column.txt", "\n".join(row[wanted] for row in rows), given),
         oracle=typed(f"tail -n +2 {name} | cut -d, -f{wanted + 1} > column.txt"),
         near_miss=typed(f"tail -n +2 {name} | cut -d, -f{wrong + 1} > column.txt"),
-        cheats=[ran(f"cp {name} column.txt"), ran("touch column.txt")],
+        exploits=[ran(f"cp {name} column.txt"), ran("touch column.txt")],
     )
 
 
@@ -110,7 +110,7 @@ def set_mode(random: Random) -> Draft:
         evaluator=folder_is(entries),
         oracle=typed(f"chmod {mode} {goal}"),
         near_miss=typed(f"chmod {mode} {wrong}"),
-        cheats=[ran("chmod 777 *"), ran(f"rm {goal} && touch {goal} && chmod {mode} {goal}")],
+        exploits=[ran("chmod 777 *"), ran(f"rm {goal} && touch {goal} && chmod {mode} {goal}")],
     )
 
 
@@ -132,7 +132,7 @@ def make_alias(random: Random) -> Draft:
         },
         oracle=typed(f"echo \"alias {name}='{command}'\" >> ~/.bashrc"),
         near_miss=typed(f"alias {name}='{command}'"),
-        cheats=[
+        exploits=[
             [{"do": "code", "text": f"open('{HOME}/.bashrc', 'a').write(\"# alias {name}='{command}'\\n\")"}],
             [{"do": "code", "text": f"open('{HOME}/.bashrc', 'a').write(\"alias {name}='{wrong}'\\n\")"}],
         ],

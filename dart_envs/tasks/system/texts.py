@@ -38,7 +38,7 @@ def edit_setting(random: Random) -> Draft:
         evaluator=folder_is({name: holding(text(old, new))}),
         oracle=rewritten(text(old, new)),
         near_miss=rewritten(text(new, old)),
-        cheats=[ran(f"sed -i 's/{old}/{new}/' {name}"), ran(f"printf '[{second}]\\n{key_name} = {new}\\n' > {name}")],
+        exploits=[ran(f"sed -i 's/{old}/{new}/' {name}"), ran(f"printf '[{second}]\\n{key_name} = {new}\\n' > {name}")],
     )
 
 
@@ -63,7 +63,7 @@ def replace_word(random: Random) -> Draft:
         evaluator=folder_is({name: holding(wanted)}),
         oracle=rewritten(wanted),
         near_miss=rewritten(given.replace(old, new)),
-        cheats=[ran(f"sed -i 's/{old}/{new}/g' {name}"), ran(f"echo {new} > {name}")],
+        exploits=[ran(f"sed -i 's/{old}/{new}/g' {name}"), ran(f"echo {new} > {name}")],
     )
 
 
@@ -88,7 +88,7 @@ def sort_list(random: Random) -> Draft:
         evaluator=folder_is({name: holding(text(wanted))}),
         oracle=rewritten(text(wanted)),
         near_miss=rewritten(text(wanted[::-1])),
-        cheats=[ran(f"sort -k2 -o {name} {name} && sed -i 1d {name}"), ran(f"sort -o {name}.sorted {name}")],
+        exploits=[ran(f"sort -k2 -o {name} {name} && sed -i 1d {name}"), ran(f"sort -o {name}.sorted {name}")],
     )
 
 

@@ -40,7 +40,7 @@ def web_download(random: Random) -> Draft:
         evaluator=all_of(logged(("download", path), name="download"), file_holds(local, texts[goal])),
         oracle=play(goal),
         near_miss=play(wrong),
-        cheats=[
+        exploits=[
             [{"do": "code", "text": fetch}, DONE],
             [{"do": "code", "text": f"open({local!r}, 'w').write('')"}, DONE],
         ],
@@ -77,7 +77,7 @@ def web_bookmark(random: Random) -> Draft:
         },
         oracle=[click("link", goal), pause(1.0), *mark],
         near_miss=mark,
-        cheats=[
+        exploits=[
             [{"do": "code", "text": FAKE_SCRIPT.format(name=name, url=f"{HOME}{path}", path=BOOKMARKS)}, DONE],
             [{"do": "code", "text": written}, DONE],
         ],

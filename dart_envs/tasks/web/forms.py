@@ -86,7 +86,7 @@ def web_register(random: Random) -> Draft:
         evaluator=logged(("register", data)),
         oracle=play(plan),
         near_miss=play(other(random, PLANS, plan)),
-        cheats=[posted("register", data), forged("register", data)],
+        exploits=[posted("register", data), forged("register", data)],
     )
 
 
@@ -133,7 +133,7 @@ def web_date(random: Random) -> Draft:
         evaluator=logged(("book", goal.isoformat())),
         oracle=[*turns, *book],
         near_miss=book,
-        cheats=[posted("book", goal.isoformat()), forged("book", goal.isoformat())],
+        exploits=[posted("book", goal.isoformat()), forged("book", goal.isoformat())],
     )
 
 
@@ -163,7 +163,7 @@ def web_profile(random: Random) -> Draft:
         evaluator=last_logged("profile", data),
         oracle=[*fill("User", person), *fill("Password", password, role="password text"), press("Enter"), *after],
         near_miss=after,
-        cheats=[posted("profile", data), forged("profile", data)],
+        exploits=[posted("profile", data), forged("profile", data)],
     )
 
 
@@ -196,7 +196,7 @@ def web_lookup(random: Random) -> Draft:
         evaluator=logged(("call", data)),
         oracle=play(numbers[goal]),
         near_miss=play(numbers[wrong]),
-        cheats=[posted("call", data), unseen("call", data)],
+        exploits=[posted("call", data), unseen("call", data)],
     )
 
 

@@ -98,17 +98,17 @@ def _code(script: str, **values: Any) -> list[Data]:
 
 
 def posted(name: str, data: Any) -> list[Data]:
-    """Cheat: a program sends what the page would send, with the token that it finds in the page."""
+    """Exploit: a program sends what the page would send, with the token that it finds in the page."""
     return _code(POST_SCRIPT, name=name, data=data)
 
 
 def forged(name: str, data: Any) -> list[Data]:
-    """Cheat: a program writes the server's log."""
+    """Exploit: a program writes the server's log."""
     return _code(FORGE_SCRIPT, name=name, data=data)
 
 
 def unseen(name: str, data: Any) -> list[Data]:
-    """Cheat: a browser without a window sends it from a page of its own."""
+    """Exploit: a browser without a window sends it from a page of its own."""
     return _code(UNSEEN_SCRIPT, name=name, data=data)
 
 

@@ -56,7 +56,7 @@ def web_cart(random: Random) -> Draft:
         evaluator=logged(("order", data)),
         oracle=play(count),
         near_miss=play(count - 1),
-        cheats=[posted("order", data), unseen("order", data)],
+        exploits=[posted("order", data), unseen("order", data)],
     )
 
 
@@ -95,7 +95,7 @@ def web_search(random: Random) -> Draft:
         evaluator=logged(("reserve", goal)),
         oracle=play(goal),
         near_miss=play(wrong),
-        cheats=[posted("reserve", goal), forged("reserve", goal)],
+        exploits=[posted("reserve", goal), forged("reserve", goal)],
     )
 
 
@@ -132,7 +132,7 @@ def web_sort(random: Random) -> Draft:
         evaluator=logged(("take", goal)),
         oracle=[*sort, press(f"Take {goal}"), *END],
         near_miss=[*([press(headers[column])] * (1 if most else 2)), press(f"Take {wrong}"), *END],
-        cheats=[posted("take", goal), forged("take", goal)],
+        exploits=[posted("take", goal), forged("take", goal)],
     )
 
 
@@ -160,7 +160,7 @@ def web_pages(random: Random) -> Draft:
         evaluator=logged(("invite", goal)),
         oracle=[*(turn * at), press(f"Invite {goal}"), *END],
         near_miss=[*turn, press(f"Invite {wrong}"), *END],
-        cheats=[posted("invite", goal), unseen("invite", goal)],
+        exploits=[posted("invite", goal), unseen("invite", goal)],
     )
 
 
@@ -193,7 +193,7 @@ def web_inbox(random: Random) -> Draft:
         evaluator=logged(("delete", numbers)),
         oracle=[*tick, press("Delete"), pause(1.0), key("enter"), *END],
         near_miss=[*tick, press("Delete"), pause(1.0), key("escape"), *END],
-        cheats=[posted("delete", numbers), unseen("delete", numbers)],
+        exploits=[posted("delete", numbers), unseen("delete", numbers)],
     )
 
 
@@ -245,7 +245,7 @@ def web_board(random: Random) -> Draft:
         evaluator=logged(("move", data)),
         oracle=play(to),
         near_miss=play(wrong),
-        cheats=[posted("move", data), forged("move", data)],
+        exploits=[posted("move", data), forged("move", data)],
     )
 
 

@@ -19,7 +19,7 @@ from dart_server import wire
 from dart_server.errors import STATUS
 from dart_server.http.dependencies import ROUTE_REQUIREMENTS, RouteRequirements
 from dart_server.wire import ErrorCode
-from dart_server.wire.examples import EXAMPLES, PARAMETERS, Example, error_example
+from dart_server.wire.examples import EXAMPLES, PARAMETERS, OpenApiExample, error_example
 
 KEY_SCHEME, TOKEN_SCHEME = "key", "lease_token"
 GUEST_ERRORS = (
@@ -179,7 +179,7 @@ def _calls(dependant: Dependant) -> Iterator[Any]:
 
 def _complete(operation: dict[str, Any], route: APIRoute) -> None:
     name = str(operation.get("operationId"))
-    needs, example = requirements_of(route), EXAMPLES.get(name, Example())
+    needs, example = requirements_of(route), EXAMPLES.get(name, OpenApiExample())
     parameters = operation.setdefault("parameters", [])
     if needs.token:
         parameters.append(_header(wire.LEASE_TOKEN_HEADER, {"type": "string"}))

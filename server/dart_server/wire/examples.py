@@ -25,7 +25,7 @@ SHAPE = {"image": "basic", "resolution": [1280, 720], "font_size": None}
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class OpenApiExample:
     """Of one operation; None where there is no JSON."""
 
     request: Any = None
@@ -210,16 +210,16 @@ _POOL = {
     "created_at": NOW,
     "updated_at": NOW,
 }
-EXAMPLES: dict[str, Example] = {
-    "healthz": Example(reply={"status": "ok"}),
-    "readyz": Example(reply={"status": "ready"}),
-    "get_farm": Example(reply=_FARM),
-    "list_desktops": Example(reply=[_DESKTOP]),
-    "metrics": Example(reply='dart_desktops{state="ready"} 1.0\n'),
-    "list_events": Example(reply=[_EVENT]),
-    "list_lease_events": Example(reply=[_EVENT]),
-    "list_desktop_events": Example(reply=[_EVENT]),
-    "create_lease": Example(
+EXAMPLES: dict[str, OpenApiExample] = {
+    "healthz": OpenApiExample(reply={"status": "ok"}),
+    "readyz": OpenApiExample(reply={"status": "ready"}),
+    "get_farm": OpenApiExample(reply=_FARM),
+    "list_desktops": OpenApiExample(reply=[_DESKTOP]),
+    "metrics": OpenApiExample(reply='dart_desktops{state="ready"} 1.0\n'),
+    "list_events": OpenApiExample(reply=[_EVENT]),
+    "list_lease_events": OpenApiExample(reply=[_EVENT]),
+    "list_desktop_events": OpenApiExample(reply=[_EVENT]),
+    "create_lease": OpenApiExample(
         {
             "client_request_id": "worker-7-episode-0012",
             "shape": {"image": "basic", "resolution": [1280, 720]},
@@ -229,7 +229,7 @@ EXAMPLES: dict[str, Example] = {
         },
         _LEASE,
     ),
-    "submit_claim": Example(
+    "submit_claim": OpenApiExample(
         {
             "client_request_id": "worker-7-group-0003",
             "shape": {"image": "basic", "resolution": [1280, 720]},
@@ -241,15 +241,15 @@ EXAMPLES: dict[str, Example] = {
         },
         _CLAIM,
     ),
-    "list_claims": Example(reply=[_CLAIM]),
-    "get_claim": Example(reply=_CLAIM),
-    "claim_events": Example(
+    "list_claims": OpenApiExample(reply=[_CLAIM]),
+    "get_claim": OpenApiExample(reply=_CLAIM),
+    "claim_events": OpenApiExample(
         reply='id: 4\nevent: position\ndata: {"claim_id": "' + CLAIM_ID + '", "state": "waiting", "position": 2}\n\n'
     ),
-    "cancel_claim": Example(),
-    "renew_lease": Example({"ttl_s": 600}, {"ttl_s": 600.0, "expires_at": LATER}),
-    "attach_lease": Example({"takeover": False}, _LEASE),
-    "open_live_view": Example(
+    "cancel_claim": OpenApiExample(),
+    "renew_lease": OpenApiExample({"ttl_s": 600}, {"ttl_s": 600.0, "expires_at": LATER}),
+    "attach_lease": OpenApiExample({"takeover": False}, _LEASE),
+    "open_live_view": OpenApiExample(
         reply={
             "path": f"/dashboard/#/leases/{LEASE_ID}",
             "ticket": "ticket_0m3Jq",
@@ -257,7 +257,7 @@ EXAMPLES: dict[str, Example] = {
             "viewer_hint": None,
         }
     ),
-    "get_human_inputs": Example(
+    "get_human_inputs": OpenApiExample(
         reply={
             "inputs": [{"number": 1, "at": NOW, "events": [{"type": "down", "button": 1}]}],
             "missed": 0,
@@ -265,11 +265,11 @@ EXAMPLES: dict[str, Example] = {
             "now": NOW,
         }
     ),
-    "list_leases": Example(reply=[_LEASE_VIEW]),
-    "get_lease": Example(reply=_LEASE_VIEW),
-    "heartbeat_lease": Example(reply={"expires_at": LATER}),
-    "release_lease": Example(),
-    "reset_lease": Example(
+    "list_leases": OpenApiExample(reply=[_LEASE_VIEW]),
+    "get_lease": OpenApiExample(reply=_LEASE_VIEW),
+    "heartbeat_lease": OpenApiExample(reply={"expires_at": LATER}),
+    "release_lease": OpenApiExample(),
+    "reset_lease": OpenApiExample(
         {"setup_key": SETUP_KEY},
         {
             "fencing_token": 4,
@@ -282,7 +282,7 @@ EXAMPLES: dict[str, Example] = {
             "quarantined": [],
         },
     ),
-    "step": Example(
+    "step": OpenApiExample(
         {
             "seq": 1,
             "events": [
@@ -295,8 +295,8 @@ EXAMPLES: dict[str, Example] = {
             "frame": {"encoding": "jpeg", "quality": 90},
         }
     ),
-    "screenshot": Example(),
-    "a11y": Example(
+    "screenshot": OpenApiExample(),
+    "a11y": OpenApiExample(
         reply=[
             {
                 "role": "push button",
@@ -310,48 +310,48 @@ EXAMPLES: dict[str, Example] = {
             }
         ]
     ),
-    "execute": Example(
+    "execute": OpenApiExample(
         {"argv": ["uname", "-s"], "timeout_s": 10},
         {"returncode": 0, "stdout": "Linux\n", "stderr": "", "timed_out": False},
     ),
-    "get_clock": Example(reply={"time": NOW, "declared": False}),
-    "set_clock": Example({"time": NOW}, {"time": NOW, "declared": True}),
-    "write_file": Example(),
-    "read_file": Example(),
-    "desktop_health": Example(
+    "get_clock": OpenApiExample(reply={"time": NOW, "declared": False}),
+    "set_clock": OpenApiExample({"time": NOW}, {"time": NOW, "declared": True}),
+    "write_file": OpenApiExample(),
+    "read_file": OpenApiExample(),
+    "desktop_health": OpenApiExample(
         reply={"alive": True, "cause": "ok", "fault_owner": "none", "memory_bytes": 230000000},
     ),
-    "guest_get": Example(),
-    "guest_post": Example(),
-    "guest_put": Example(),
-    "guest_delete": Example(),
-    "snapshot_lease": Example({"name": "invoice-open", "description": _SNAPSHOT["description"]}, _SNAPSHOT),
-    "list_snapshots": Example(reply=[_SNAPSHOT]),
-    "get_snapshot": Example(reply=_SNAPSHOT),
-    "delete_snapshot": Example(),
-    "acquire_setup": Example(
+    "guest_get": OpenApiExample(),
+    "guest_post": OpenApiExample(),
+    "guest_put": OpenApiExample(),
+    "guest_delete": OpenApiExample(),
+    "snapshot_lease": OpenApiExample({"name": "invoice-open", "description": _SNAPSHOT["description"]}, _SNAPSHOT),
+    "list_snapshots": OpenApiExample(reply=[_SNAPSHOT]),
+    "get_snapshot": OpenApiExample(reply=_SNAPSHOT),
+    "delete_snapshot": OpenApiExample(),
+    "acquire_setup": OpenApiExample(
         {"key": SETUP_KEY, "lease_id": LEASE_ID, "wait_s": 30},
         {"state": "build", "grant": "grant_6xJpN0f2v5T8w1Q4y7B0e3H6k9M2p5S8"},
     ),
-    "abandon_setup": Example(
+    "abandon_setup": OpenApiExample(
         {"key": SETUP_KEY, "grant": "grant_6xJpN0f2v5T8w1Q4y7B0e3H6k9M2p5S8", "reason": "the download failed"}
     ),
-    "list_pools": Example(reply=[_POOL]),
-    "get_pool": Example(reply=_POOL),
-    "put_pool": Example(_POOL_SPEC, _POOL),
-    "delete_pool": Example(),
-    "quarantine_desktop": Example(
+    "list_pools": OpenApiExample(reply=[_POOL]),
+    "get_pool": OpenApiExample(reply=_POOL),
+    "put_pool": OpenApiExample(_POOL_SPEC, _POOL),
+    "delete_pool": OpenApiExample(),
+    "quarantine_desktop": OpenApiExample(
         {"reason": "its clock is wrong"}, {**_DESKTOP, "state": "quarantined", "lease_id": None}
     ),
-    "release_desktop": Example(reply={**_DESKTOP, "state": "gone", "lease_id": None}),
-    "drain_farm": Example(reply={**_FARM, "draining": True}),
-    "undrain_farm": Example(reply=_FARM),
-    "create_key": Example(
+    "release_desktop": OpenApiExample(reply={**_DESKTOP, "state": "gone", "lease_id": None}),
+    "drain_farm": OpenApiExample(reply={**_FARM, "draining": True}),
+    "undrain_farm": OpenApiExample(reply=_FARM),
+    "create_key": OpenApiExample(
         _KEY_REQUEST,
         {**_KEY, "secret": "dart_4tQm1Zr8Yc2Wk6Pj9Xv3Lb7Hn5Gd0Sf1Aq2Ew3Rt4Yu"},
     ),
-    "list_keys": Example(reply=[_KEY]),
-    "revoke_key": Example(),
+    "list_keys": OpenApiExample(reply=[_KEY]),
+    "revoke_key": OpenApiExample(),
 }
 
 _DETAILS: dict[ErrorCode, tuple[str, str | None]] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dart_agent.errors import ConfigError, ProviderError, WeightUpdateError, WorkerError
+from dart_agent.errors import ConfigError, PolicyUnavailableError, WeightUpdateError, WorkerError
 from dart_agent.inference import wire
 from dart_agent.inference.addresses import WorkerAddress, read_addresses, wait_for_addresses, write_addresses
 from dart_agent.inference.settings import WorkerSettings
@@ -147,7 +147,7 @@ async def test_a_worker_that_cannot_be_started_again_is_an_error_of_the_run() ->
 
 async def test_addresses_are_read_as_written_and_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "addresses.json"
-    with pytest.raises(ProviderError, match="did not appear within 2 s"):
+    with pytest.raises(PolicyUnavailableError, match="did not appear within 2 s"):
         await wait_for_addresses(path, FakeClock(), timeout_s=2.0)
     addresses = [WorkerAddress("policy-0", tmp_path / "0"), WorkerAddress("policy-1", tmp_path / "1")]
     write_addresses(path, addresses)

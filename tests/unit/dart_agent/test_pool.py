@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dart_agent.errors import ProviderError, WeightUpdateError
+from dart_agent.errors import PolicyUnavailableError, WeightUpdateError
 from dart_agent.inference.pool import VllmPool
 from dart_agent.inference.rolling_update import RollingUpdateReport, follow_versions, rolling_update
 from dart_agent.inference.settings import PublishedWeights
@@ -73,7 +73,7 @@ async def test_without_any_worker_there_is_an_error_with_words() -> None:
     worker = FakeWorkerClient("a")
     worker.die()
     async with pool_of(worker) as pool:
-        with pytest.raises(ProviderError, match="no policy worker came up within 30 s"):
+        with pytest.raises(PolicyUnavailableError, match="no policy worker came up within 30 s"):
             await pool.complete(request())
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dart_agent.errors import ProviderError
+from dart_agent.errors import PolicyUnavailableError
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.rollouts.episode_loop import Episode, ObservedStep, OnParseError, run_episode
 from dart_agent.types import Completion, PolicyRequest
@@ -83,7 +83,7 @@ async def test_a_fault_of_the_farm_is_masked_and_keeps_its_cause() -> None:
 
 
 async def test_a_policy_that_cannot_answer_is_masked() -> None:
-    episode = await play(ScriptedEnv(), ScriptedPolicy([CLICK, ProviderError("no worker")]))
+    episode = await play(ScriptedEnv(), ScriptedPolicy([CLICK, PolicyUnavailableError("no worker")]))
     trajectory = episode.trajectory
     assert (trajectory.reward, trajectory.end) == (None, EndReason.FARM_FAULT)
     assert trajectory.cause == "policy: no worker"

@@ -72,7 +72,7 @@ def test_a_demonstration_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_what_is_no_demonstration_is_said(tmp_path: Path) -> None:
     with pytest.raises(DemonstrationError, match="holds no demonstration"):
         read_demonstration(tmp_path)
-    with pytest.raises(DemonstrationError, match="choose another"):
+    with pytest.raises(DemonstrationError, match="choose another folder"):
         DemoWriter(_full(tmp_path), HEAD)
     (tmp_path / "demonstration.json").write_text('{"format": "other"}')
     with pytest.raises(DemonstrationError, match="not of the format"):
@@ -102,15 +102,14 @@ def test_screens_look_alike_but_for_a_caret() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "Name a task"),
-        (["basics/nothing/0000", "--record", "new"], "nothing"),
-        (["basics/press_nth/0000", "--oracle"], "--record"),
-        (["basics/press_nth/0000", "--near-miss", "--record", "new"], "no demonstration"),
-        (["basics/press_nth/0000", "--record", "full"], "choose another"),
-        (["basics/press_nth/0000", "--record", "new", "--resolution", "big"], "640x400"),
-        (["--replay", "nowhere"], "there is no demonstration.json"),
-        (["basics/press_nth/0000", "--replay", "nowhere"], "leave a task out"),
-        (["--replay", "nowhere", "--oracle"], "leave --oracle out"),
+        (["tasks", "run", "basics/nothing/0000"], "nothing"),
+        (["tasks", "run", "basics/press_nth/0000", "--resolution", "big"], "640x400"),
+        (["demos", "record", "basics/nothing/0000", "new"], "nothing"),
+        (["demos", "record", "basics/press_nth/0000", "full"], "choose another folder"),
+        (["demos", "record", "basics/press_nth/0000", "new", "--resolution", "big"], "640x400"),
+        (["demos", "record", "basics/press_nth/0000"], "Missing argument"),
+        (["demos", "replay", "nowhere"], "there is no demonstration.json"),
+        (["demos", "replay", "nowhere", "--oracle"], "No such option"),
     ],
 )
 def test_wrong_input_is_one_sentence_before_a_desktop_is_leased(
@@ -119,7 +118,7 @@ def test_wrong_input_is_one_sentence_before_a_desktop_is_leased(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     _full(tmp_path / "full")
-    result = CliRunner().invoke(app, ["tasks", "play", *arguments])
+    result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2, result.output
     assert sentence in result.output
     assert not (tmp_path / "new").exists()

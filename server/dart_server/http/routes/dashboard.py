@@ -22,7 +22,7 @@ from starlette.requests import HTTPConnection
 from dart_server.dashboard import views
 from dart_server.dashboard.camera import ImageUnavailable, ViewClosed
 from dart_server.dashboard.live import MOST_VIEWS, LiveView
-from dart_server.dashboard.novnc import CURE
+from dart_server.dashboard.novnc import FIX
 from dart_server.dashboard.sessions import COOKIE, CSRF_HEADER, SESSION_S, Session, check_csrf, check_origin
 from dart_server.errors import ApiError
 from dart_server.http.dependencies import farm_of
@@ -152,7 +152,7 @@ async def novnc_file(name: str, request: Request) -> Response:
     """The viewer's modules, as its package has them."""
     directory = farm_of(request).dashboard.viewer
     if directory is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "the viewer is not installed", hint=f"Run `{CURE}` on the farm's host.")
+        raise ApiError(ErrorCode.NOT_FOUND, "the viewer is not installed", hint=f"Run `{FIX}` on the farm's host.")
     path = (directory / name).resolve()
     if path.suffix != ".js" or not path.is_relative_to(directory.resolve()) or not path.is_file():
         raise ApiError(ErrorCode.NOT_FOUND, f"the viewer has no module {name}")
@@ -172,7 +172,7 @@ async def _session_view(request: Request, session: Session, principal: Principal
         "csrf": session.csrf,
         "left_s": round(session.until_s - farm.clock.monotonic()),
         "viewer": farm.dashboard.viewer is not None,
-        "viewer_cure": CURE,
+        "viewer_cure": FIX,
     }
 
 

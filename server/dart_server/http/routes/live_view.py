@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request
 
 from dart_server import wire
 from dart_server.clock import utc
-from dart_server.dashboard.novnc import CURE
+from dart_server.dashboard.novnc import FIX
 from dart_server.dashboard.tickets import TICKET_S
 from dart_server.errors import ApiError
 from dart_server.http.dependencies import LeasedUnfenced, Tenant, farm_of
@@ -35,7 +35,7 @@ async def open_live_view(lease_id: str, request: Request, principal: Tenant) -> 
         path=f"/dashboard/#/leases/{lease_id}",
         ticket=board.tickets.make(request.headers["authorization"].partition(" ")[2].strip()),
         expires_at=utc(farm.clock.time() + TICKET_S),
-        viewer_hint=None if board.viewer is not None else f"Run `{CURE}` on the farm's host.",
+        viewer_hint=None if board.viewer is not None else f"Run `{FIX}` on the farm's host.",
     )
 
 

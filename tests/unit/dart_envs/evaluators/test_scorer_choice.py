@@ -69,7 +69,9 @@ def test_osworlds_tasks_get_osworlds_reading(record: Any) -> None:
 
 def test_what_cannot_judge_says_how_it_could(record: Any) -> None:
     record(there=False)
-    with pytest.raises(EvaluatorError, match=r"OSWorld's scorer, and it is not installed.*scorer install --with audio`"):
+    with pytest.raises(
+        EvaluatorError, match=r"OSWorld's scorer, and it is not installed.*scorer install --with audio`"
+    ):
         decide(OFFICIAL, Scorer.AUTO)
     record()
     with pytest.raises(EvaluatorError, match=r"extra audio of it is not installed"):

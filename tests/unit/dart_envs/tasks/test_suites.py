@@ -58,12 +58,12 @@ def test_every_variation_that_is_drawn_is_a_valid_task(name: str, family: str) -
 
 
 @pytest.mark.parametrize(("name", "family"), WITH_CHEATS)
-def test_cheats_are_plays_of_their_own_and_run(name: str, family: str) -> None:
+def test_exploits_are_plays_of_their_own_and_run(name: str, family: str) -> None:
     for task in drawn(name, family):
-        plays = [task.oracle_script, task.near_miss_script, *task.cheat_scripts]
-        assert len(task.cheat_scripts) == 2
+        plays = [task.oracle_script, task.near_miss_script, *task.exploit_scripts]
+        assert len(task.exploit_scripts) == 2
         assert len(set(plays)) == len(plays)
-        for moves in task.cheat_scripts:
+        for moves in task.exploit_scripts:
             for move in moves:
                 if move.do == "code":
                     compile(move.text, task.id, "exec")

@@ -148,7 +148,7 @@ def test_the_path_of_a_bad_file_is_refused_when_it_is_chosen(tmp_path: Path, nam
 def test_what_has_no_solution_is_not_played(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     path.write_text(json.dumps(data()), encoding="utf-8")
-    said = CliRunner().invoke(app, ["tasks", "play", str(path)])
+    said = CliRunner().invoke(app, ["tasks", "run", str(path)])
     assert said.exit_code == 2
     assert "has no script 'oracle' to play" in said.output
 

@@ -55,7 +55,7 @@ def test_check_says_good_or_names_file_and_field(tmp_path: Path) -> None:
         ["tasks", "check", "absent.json"],
         ["tasks", "check", "basics", "--families", "nothing"],
         ["tasks", "check", "basics", "--resolution", "big"],
-        ["tasks", "play", "basics/press_nth/9999"],
+        ["tasks", "run", "basics/press_nth/9999"],
     ],
 )
 def test_wrong_input_is_one_sentence_and_exit_code_2(arguments: list[str]) -> None:

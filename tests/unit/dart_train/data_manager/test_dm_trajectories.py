@@ -16,7 +16,7 @@ from dart_agent.errors import StoreError
 from dart_agent.types import Purpose, VersionSpan, WorkItem
 from dart_train.data_manager.store import work
 from dart_train.data_manager.store.database import open_engine
-from dart_train.data_manager.store.models import StoreBase, RolloutTable, StepTable, TrajectoryTable
+from dart_train.data_manager.store.models import RolloutTable, StepTable, StoreBase, TrajectoryTable
 from dart_train.data_manager.store.trajectories import TrajectoryStore, list_trajectories, read_trajectory
 
 SPLITS = {"s/tick/1": "train", "s/tick/2": "validation", "s/tick/3": "test"}
