@@ -1,43 +1,26 @@
-"""The clock that everything in this package schedules by.
-
-Role: one protocol, so that tests decide what time it is. Rule: code that waits or measures takes a `Clock`;
-nothing here knows what it is used for. Non-goals: time-outs of single network calls (those belong to the
-transport).
-"""
+"""The system's clock, for everything in the client packages that waits or measures. The protocol is `dart_server.wire.Clock`."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol
 
-
-class Clock(Protocol):
-    """Seconds, two ways, and a sleep."""
-
-    def monotonic(self) -> float:
-        """Seconds on a clock that never goes back; only differences mean something."""
-        ...
-
-    def time(self) -> float:
-        """Seconds since the epoch."""
-        ...
-
-    async def sleep(self, delay_s: float) -> None:
-        """Let `delay_s` seconds pass."""
-        ...
+from dart_server.wire import Clock
 
 
 class SystemClock:
     """The machine's own clock."""
 
     def monotonic(self) -> float:
+        """Return seconds of the system's monotonic clock."""
         return time.monotonic()
 
     def time(self) -> float:
+        """Return seconds since 1970-01-01 UTC."""
         return time.time()
 
     async def sleep(self, delay_s: float) -> None:
+        """Wait on the running event loop for `delay_s` seconds."""
         await asyncio.sleep(delay_s)
 
 

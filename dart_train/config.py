@@ -10,8 +10,9 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from dart_agent.strict_model import StrictModel
 from dart_agent.types import SamplingParams
 from dart_server.wire import DesktopShape, ImageName, Resolution
 
@@ -20,20 +21,14 @@ class RecipeError(Exception):
     """A recipe cannot be run; the message says which key and what to write instead."""
 
 
-class Section(BaseModel):
-    """Base of every recipe section: unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class RunSection(Section):
+class RunSection(StrictModel):
     """Name of the run's directory and the seed everything random derives from."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
     seed: int = Field(default=0, ge=0, lt=2**31)
 
 
-class DesktopSection(Section):
+class DesktopSection(StrictModel):
     """The desktops and how a step waits for the screen."""
 
     count: int = Field(default=4, ge=1, le=256, description="desktops live at once")
@@ -50,7 +45,7 @@ class DesktopSection(Section):
         return DesktopShape(image=self.image, resolution=self.resolution, font_size=self.font_size)
 
 
-class TaskSection(Section):
+class TaskSection(StrictModel):
     """What is trained and evaluated: families of one suite."""
 
     suite: str = "basics"
@@ -58,7 +53,7 @@ class TaskSection(Section):
     max_steps: int = Field(default=3, ge=1, le=200)
 
 
-class ModelSection(Section):
+class ModelSection(StrictModel):
     """The policy: a preset made here without downloads, or the path of a checkpoint or its name in the local cache. Exactly one of them."""
 
     preset: Literal["tiny"] | None = None
@@ -75,13 +70,13 @@ class ModelSection(Section):
         return self
 
 
-class DemoSection(Section):
+class DemoSection(StrictModel):
     """Oracle demonstrations, collected on the desktops from the train split."""
 
     per_family: int = Field(default=64, ge=0, description="demonstrations collected per family")
 
 
-class WarmupSection(Section):
+class WarmupSection(StrictModel):
     """Supervised warm start on the demonstrations and on the accessibility trees of their screens. `enabled = false` skips it."""
 
     enabled: bool = True
@@ -107,7 +102,7 @@ class WarmupSection(Section):
     threads: int = Field(default=2, ge=1)
 
 
-class InferenceSection(Section):
+class InferenceSection(StrictModel):
     """vLLM workers."""
 
     workers: int = Field(default=2, ge=1, le=64)
@@ -119,7 +114,7 @@ class InferenceSection(Section):
     )
 
 
-class RolloutSection(Section):
+class RolloutSection(StrictModel):
     """How training rollouts are sampled."""
 
     group_size: int = Field(default=8, ge=2, le=256)
@@ -143,7 +138,7 @@ class RolloutSection(Section):
         return SamplingParams(temperature=self.temperature, top_p=self.top_p, max_tokens=self.max_tokens)
 
 
-class CurationSection(Section):
+class CurationSection(StrictModel):
     """The four levels of adaptive data curation, each switchable."""
 
     difficulty_aware_tasks: bool = Field(
@@ -157,7 +152,7 @@ class CurationSection(Section):
     max_staleness: int = Field(default=4, ge=0, description="trainer version minus the version that wrote a token")
 
 
-class TrainSection(Section):
+class TrainSection(StrictModel):
     """GRPO. `learning_rate = 0` runs the same path and changes nothing (the control)."""
 
     updates: int = Field(default=60, ge=0, description="policy versions to make")
@@ -191,7 +186,7 @@ class TrainSection(Section):
     checkpoint_every: int = Field(default=1, ge=1)
 
 
-class EvalSection(Section):
+class EvalSection(StrictModel):
     """Greedy evaluation on validation variations, the same list before and after training."""
 
     episodes: int = Field(default=300, ge=1)
@@ -203,14 +198,14 @@ class EvalSection(Section):
     )
 
 
-class LimitSection(Section):
+class LimitSection(StrictModel):
     """What the run may use; checked before it starts."""
 
     min_free_disk_gib: float = Field(default=4.0, ge=0)
     min_free_memory_gib: float = Field(default=6.0, ge=0)
 
 
-class Recipe(Section):
+class Recipe(StrictModel):
     """A whole run."""
 
     run: RunSection

@@ -12,16 +12,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from dart_agent.strict_model import StrictModel
 from dart_agent.types import FinishReason, Purpose, SamplingParams, StepRecord, Trajectory, VersionSpan, WorkItem
 from dart_envs.types import EndReason
 
 
-class DataManagerModel(BaseModel):
+class DataManagerModel(StrictModel):
     """Base of every model on this wire: unknown fields are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def pack_array(values: NDArray[Any]) -> str:

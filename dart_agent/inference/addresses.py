@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dart_agent.clock import Clock
 from dart_agent.errors import ConfigError, PolicyUnavailableError
+from dart_server.wire import Clock
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from dart_agent.errors import ConfigError
 from dart_agent.inference.settings import WorkerSettings
+from dart_agent.strict_model import StrictModel
 
 
-class InferenceConfig(BaseModel):
+class InferenceConfig(StrictModel):
     """K workers of one model that follow the versions of one data manager.
 
     directory: where sockets and keys live (short: Unix sockets; default: made below the runtime directory). addresses: file that tells
     the rollout workers where the workers are. socket: the data manager's, None: serve the model's own weights for ever.
     metrics: JSONL file that gets one line per rolling update.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     worker: WorkerSettings
     workers: int = Field(default=2, ge=1, le=64)

@@ -15,11 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import PolicyUnavailableError, WeightUpdateError, WorkerError
 from dart_agent.inference.client import WeightUpdateTimes, WorkerHealth
 from dart_agent.inference.settings import PublishedWeights
 from dart_agent.types import Completion, PolicyRequest, PolicyVersion
+from dart_envs.clock import SystemClock
+from dart_server.wire import Clock
 
 logger = logging.getLogger(__name__)
 

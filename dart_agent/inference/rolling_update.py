@@ -11,11 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import StoreError, WeightUpdateError, WorkerError
 from dart_agent.inference.pool import VllmPool
 from dart_agent.inference.settings import PublishedWeights
 from dart_agent.types import PolicyVersion
+from dart_envs.clock import SystemClock
+from dart_server.wire import Clock
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
+from dart_agent.strict_model import StrictModel
 from dart_agent.types import PolicyVersion
 
 SOCKET_NAME = "worker.sock"
@@ -27,15 +28,13 @@ class PublishedWeights:
     path: Path
 
 
-class WorkerSettings(BaseModel):
+class WorkerSettings(StrictModel):
     """One vLLM engine.
 
     model: directory of a Hugging Face checkpoint, or its name in the local cache. threads: OpenMP threads of the engine (CPU builds).
     kv_cache_mib: memory of the key-value cache (None: vLLM's own choice, right for GPUs). eager: skip compilation; starts much
     faster, and on small models runs as fast. device_ids: CUDA_VISIBLE_DEVICES of this worker.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str = Field(min_length=1)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"

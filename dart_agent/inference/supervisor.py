@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
-from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import WorkerError
 from dart_agent.inference.settings import WorkerSettings
 from dart_agent.inference.worker_process import WorkerProcess
+from dart_envs.clock import SystemClock
+from dart_server.wire import Clock
 
 logger = logging.getLogger(__name__)
 

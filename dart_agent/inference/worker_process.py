@@ -16,11 +16,12 @@ import signal
 import sys
 from pathlib import Path
 
-from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import ConfigError, WorkerError
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.process_group import group_members, kill_members
 from dart_agent.inference.settings import KEY_NAME, PublishedWeights, WorkerSettings
+from dart_envs.clock import SystemClock
+from dart_server.wire import Clock
 
 _MAX_DIRECTORY_CHARS = 64
 """A Unix socket's path may have 107 bytes, and vLLM appends its own names of up to 40."""

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import PolicyUnavailableError
 from dart_agent.prompts.builder import Prompt, PromptBuilder
 from dart_agent.types import (
@@ -32,10 +31,12 @@ from dart_agent.types import (
     WorkItem,
 )
 from dart_envs.actions import action_to_dict
+from dart_envs.clock import SystemClock
 from dart_envs.errors import ActionError
 from dart_envs.hashing import image_sha256
 from dart_envs.types import Action, ActionType, EndReason, Observation, RgbImage, StepResult, TaskLike
 from dart_envs.uitars import ParsedAction, ParseError, parse
+from dart_server.wire import Clock
 
 
 class EpisodeEnv(Protocol):

@@ -19,7 +19,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
-from dart_agent.clock import Clock, SystemClock
 from dart_agent.errors import ConfigError, StoreError
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.rollouts.annotated_screens import AnnotatedScreenWriter
@@ -27,10 +26,12 @@ from dart_agent.rollouts.episode_loop import Episode, EpisodeEnv, ObservedStep, 
 from dart_agent.rollouts.policies import BlankScreenshotPolicy, OraclePolicy, RandomPolicy
 from dart_agent.rollouts.worker_config import WorkerConfig, load_worker_config
 from dart_agent.types import Policy, WorkItem, WorkSource
+from dart_envs.clock import SystemClock
 from dart_envs.errors import DartEnvError
 from dart_envs.observations.geometry import Coordinates
 from dart_envs.tasks import Task, load
 from dart_envs.types import Desktop
+from dart_server.wire import Clock
 
 logger = logging.getLogger(__name__)
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from dart_agent.errors import ConfigError
 from dart_agent.inference.config import format_validation_error
 from dart_agent.prompts.builder import PresetName
 from dart_agent.rollouts.episode_loop import OnParseError
+from dart_agent.strict_model import StrictModel
 from dart_server.wire import DesktopShape, SettleSpec
 
 PolicyKind = Literal["vllm", "oracle", "random", "blank"]
 
 
-class WorkerConfig(BaseModel):
+class WorkerConfig(StrictModel):
     """One rollout worker: how many desktops, which policy, where results go.
 
     name: stable across restarts; what an earlier worker of this name still held is handed out again at once.
@@ -28,8 +29,6 @@ class WorkerConfig(BaseModel):
     screens: where annotated screens of demonstrations go (policy `oracle` only). farm_url: None: DART_FARM_URL or the embedded farm.
     on_parse_error: what an answer that is no action does.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(default="rollout-0", min_length=1, max_length=128)
     policy: PolicyKind

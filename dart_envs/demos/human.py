@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.demos.coalesce import Coalescer, RecordedAction
 from dart_envs.demos.store import DemoStep, DemoWriter
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.farm.live import poll_human_inputs
 from dart_envs.types import Action, ActionType, RgbImage
-from dart_server.wire import A11yElement
+from dart_server.wire import A11yElement, Clock
 
 CAPTURE_INTERVAL_S = 0.15
 """Between two looks at the screen."""

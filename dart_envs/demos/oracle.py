@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dart_envs.actions import decode_action
-from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.demos.store import DemoWriter
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.tasks.model import Task
 from dart_envs.types import Action, ActionType, DecodedAction, Observation, StepResult
+from dart_server.wire import Clock
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.demos.store import Demonstration, DemonstrationError, DemoStep, load_screen
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.tasks.model import Task
 from dart_envs.types import Action, ActionType, RgbImage, StepResult
-from dart_server.wire import SettleSpec
+from dart_server.wire import Clock, SettleSpec
 
 MIN_EQUAL_FRACTION = 0.995
 """Share of pixels that are equal on screens that look alike: a caret, a clock, a pointer's shade may differ."""

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from dart_envs.actions import decode_action
-from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.envs.evaluation_target import (
     EvaluateOn,
     check_alive,
@@ -58,7 +58,7 @@ from dart_envs.types import (
     SupportsRequirements,
     TaskLike,
 )
-from dart_server.wire import DesktopShape, FaultOwner, SettleSpec
+from dart_server.wire import Clock, DesktopShape, FaultOwner, SettleSpec
 
 log = logging.getLogger(__name__)
 

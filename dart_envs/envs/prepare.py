@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import logging
 
-from dart_envs.clock import Clock
 from dart_envs.errors import DartEnvError, DesktopFailedError, FarmError, GuestError, SetupError
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.types import SupportsClock, TaskLike
-from dart_server.wire import DesktopShape, ErrorCode, FaultOwner, SettleSpec
+from dart_server.wire import Clock, DesktopShape, ErrorCode, FaultOwner, SettleSpec
 
 log = logging.getLogger(__name__)
 

@@ -19,10 +19,11 @@ import numpy as np
 from PIL import Image
 
 from dart_envs.action_spaces import ActionCodec
-from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.evaluation.policies import EndpointError, EpisodePolicy, EpisodePolicyFactory, PolicyInput
 from dart_envs.types import RgbImage
+from dart_server.wire import Clock
 
 PROMPTS = {
     "pyautogui": "Answer with Python code that calls pyautogui (absolute pixels, literal arguments), and nothing else. Answer WAIT to "

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from dart_envs.action_spaces import ActionSpaceLike, make_codec
-from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import ActionError, DartEnvError, FarmError
 from dart_envs.evaluation.policies import EndpointError, EpisodePolicy, EpisodePolicyFactory, PolicyInput
 from dart_envs.farm.base import FarmLike
 from dart_envs.tasks.model import Task
 from dart_envs.types import Observation, StepResult
-from dart_server.wire import DesktopShape
+from dart_server.wire import Clock, DesktopShape
 
 MAX_ATTEMPTS = 3
 """Runs of a task before a fault of the farm is reported as its end."""

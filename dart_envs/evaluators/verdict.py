@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.errors import DesktopError, EvaluatorError, FarmError
 from dart_envs.evaluators.artifacts import InvalidArtifact
 from dart_envs.evaluators.getters import GETTERS, Probe
@@ -19,6 +19,7 @@ from dart_envs.evaluators.scorer_choice import INFEASIBLE, Scorer, decide, prove
 from dart_envs.scorer import osworld
 from dart_envs.setup import run_steps
 from dart_envs.types import Desktop, EndReason, EvaluatorLike, Outcome
+from dart_server.wire import Clock
 
 
 async def evaluate(

@@ -15,7 +15,6 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from dart_envs.clock import Clock
 from dart_envs.errors import (
     ERROR_CLASSES,
     ClaimCancelledError,
@@ -29,7 +28,7 @@ from dart_envs.errors import (
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.farm.retry import RetryPolicy, call_with_retries
 from dart_envs.farm.transport import REPLY_GRACE_S, Transport, error_from_envelope
-from dart_server.wire import ClaimState, ClaimView, ErrorBody, LeaseGrant
+from dart_server.wire import ClaimState, ClaimView, Clock, ErrorBody, LeaseGrant
 
 log = logging.getLogger(__name__)
 

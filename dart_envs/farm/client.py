@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 from urllib.parse import quote
 
-from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.errors import FarmError, FarmUnreachableError, InvalidRequestError
 from dart_envs.farm.admin import FarmAdmin
 from dart_envs.farm.claims import AsyncClaim, LeaseFactory, ResubmitClaim
@@ -28,6 +28,7 @@ from dart_server.wire import (
     AttachRequest,
     ClaimRequest,
     ClaimView,
+    Clock,
     DesktopShape,
     LeaseGrant,
     LeaseRequest,

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import httpx
 
-from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.errors import FarmError
-from dart_server.wire import paths
+from dart_server.wire import Clock, paths
 
 START_TIMEOUT_S = 120.0
 POLL_INTERVAL_S = 0.1

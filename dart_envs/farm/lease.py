@@ -17,17 +17,16 @@ from typing import Any, Literal, Protocol, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from dart_envs.clock import Clock
 from dart_envs.errors import DartEnvError, FarmError, GuestError, SnapshotBrokenError
 from dart_envs.farm.base import GuestResponse
-from dart_envs.farm.channel import ChannelClosedError
-from dart_envs.farm.frames import channel_error, decode_image, envelope_code, step_timeout_s
+from dart_envs.farm.channel import ChannelClosedError, channel_error, decode_image, envelope_code, step_timeout_s
 from dart_envs.farm.lease_base import LeaseBase
 from dart_envs.farm.transport import REPLY_GRACE_S, Transport
 from dart_envs.farm.tunnel import open_tunnel
 from dart_envs.types import Frame
 from dart_server.wire import (
     A11yElement,
+    Clock,
     ClockRequest,
     ClockView,
     DesktopShape,

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from urllib.parse import quote
 
-from dart_envs.clock import Clock
 from dart_envs.errors import (
     DartEnvError,
     DesktopError,
@@ -26,11 +25,12 @@ from dart_envs.errors import (
 )
 from dart_envs.farm.base import GuestResponse
 from dart_envs.farm.channel import LeaseChannel, open_message_socket
-from dart_envs.farm.history import EVENTS, event_params
 from dart_envs.farm.transport import REPLY_GRACE_S, Address, Transport, desktop_failed_error, error_from_response
+from dart_envs.farm.views import EVENTS, event_params
 from dart_server.wire import (
     FENCING_TOKEN_HEADER,
     LEASE_TOKEN_HEADER,
+    Clock,
     DesktopHealthView,
     DesktopShape,
     ErrorCode,

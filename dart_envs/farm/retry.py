@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from dart_envs.clock import Clock
 from dart_envs.errors import (
     FarmDatabaseUnavailableError,
     FarmDrainingError,
@@ -22,6 +21,7 @@ from dart_envs.errors import (
     QuotaExceededError,
     TooManyRequestsError,
 )
+from dart_server.wire import Clock
 
 _T = TypeVar("_T")
 RETRYABLE_ERRORS = (

@@ -11,12 +11,11 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from dart_envs.clock import Clock
-from dart_envs.farm.history import EVENTS, event_params
 from dart_envs.farm.retry import RetryPolicy, call_with_retries
 from dart_envs.farm.transport import Transport
 from dart_server.wire import (
     ClaimView,
+    Clock,
     DesktopView,
     Event,
     FarmView,
@@ -26,10 +25,16 @@ from dart_server.wire import (
     SnapshotView,
 )
 
+EVENTS = TypeAdapter(list[Event])
 _LEASES = TypeAdapter(list[LeaseView])
 _CLAIMS = TypeAdapter(list[ClaimView])
 _SNAPSHOTS = TypeAdapter(list[SnapshotView])
 _DESKTOPS = TypeAdapter(list[DesktopView])
+
+
+def event_params(**wanted: str | int | None) -> dict[str, str]:
+    """Return the query of a page of the event history: only the parameters that were given."""
+    return {name: str(value) for name, value in wanted.items() if value is not None}
 
 
 class FarmReader:

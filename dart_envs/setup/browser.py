@@ -26,8 +26,8 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from dart_envs.clock import Clock
 from dart_envs.types import Desktop, SupportsTunnel
+from dart_server.wire import Clock
 
 DEBUGGING_PORT = 9222
 LOAD_TIMEOUT_S = 60.0

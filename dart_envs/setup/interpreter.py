@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.errors import GuestError, SetupError
 from dart_envs.setup import perform, web
 from dart_envs.setup.params import NETWORK_CURE, NETWORK_STEPS, check_parameters
 from dart_envs.setup.perform import Performer, SetupContext, StepFailed
 from dart_envs.types import Desktop, SetupStepLike
+from dart_server.wire import Clock
 
 PERFORMERS: Mapping[str, Performer] = {**perform.PERFORMERS, **web.PERFORMERS}
 ATTEMPTS = 2

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from dart_envs.clock import Clock
 from dart_envs.errors import GuestError
 from dart_envs.setup import params, windows
 from dart_envs.types import Desktop
-from dart_server.wire import ExecReply, SettleSpec
+from dart_server.wire import Clock, ExecReply, SettleSpec
 
 POLL_S = 0.05
 AT_REST = SettleSpec(quiet_ms=700, cap_ms=10_000)

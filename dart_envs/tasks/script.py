@@ -13,9 +13,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.types import Action, ActionType, DecodedAction, Desktop
-from dart_server.wire import A11yElement
+from dart_server.wire import A11yElement, Clock
 
 TARGET_TIMEOUT_S = 5.0
 """So long a move's target may take to appear, as a window of a busy program does."""

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.validation.suites import Job, Kind, ValidationResult
-from dart_server.wire import DesktopShape
+from dart_server.wire import Clock, DesktopShape
 
 PROOFS_FILE, RECORD_FILE = "proofs.jsonl", "record.json"
 _FIELDS = {field.name for field in fields(ValidationResult)}

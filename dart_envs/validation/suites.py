@@ -16,13 +16,13 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError, FarmError
 from dart_envs.farm.base import FarmLike
 from dart_envs.tasks.model import Task
 from dart_envs.types import Action, ActionType, EndReason, StepResult
-from dart_server.wire import DesktopShape
+from dart_server.wire import Clock, DesktopShape
 
 ATTEMPTS = 3
 """Plays of one job before a fault of the farm is its result."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from dart_agent.strict_model import StrictModel
 
 
-class ExperiencePoolSettings(BaseModel):
+class ExperiencePoolSettings(StrictModel):
     """Off by default: all-failure groups are then dropped."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool = False
     max_age: int = Field(

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from dart_agent.strict_model import StrictModel
 
 
-class LengthBudgetSettings(BaseModel):
+class LengthBudgetSettings(StrictModel):
     """Off by default: every episode then has the phase's `max_steps`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool = False
     margin_steps: int = Field(default=1, ge=0, description="steps on top of the longest success")

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from dart_agent.strict_model import StrictModel
 
 ROUNDING_GUARD = 1e-9
 
 
-class RolloutBudgetSettings(BaseModel):
+class RolloutBudgetSettings(StrictModel):
     """Off by default: every group then has the phase's `rollouts_per_task`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool = False
     threshold: float = Field(default=0.6, gt=0, le=1)

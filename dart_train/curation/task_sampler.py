@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from dart_agent.strict_model import StrictModel
 
 UNKNOWN_SUCCESS_RATE = 0.5
 
 
-class TaskSamplerSettings(BaseModel):
+class TaskSamplerSettings(StrictModel):
     """`weights`: per family, 1 when not named. `floor`: what a hopeless or solved family keeps."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     difficulty_aware: bool = False
     weights: dict[str, float] = Field(default_factory=dict)

@@ -16,7 +16,6 @@ from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
-from dart_agent.clock import Clock, SystemClock
 from dart_agent.data_client.payloads import TrajectoryPayload
 from dart_agent.data_client.wire import (
     AbandonRequest,
@@ -38,6 +37,8 @@ from dart_agent.data_client.wire import (
     VersionReply,
 )
 from dart_agent.errors import StoreError
+from dart_envs.clock import SystemClock
+from dart_server.wire import Clock
 from dart_train.data_manager.service import DataManager
 
 _Args = ParamSpec("_Args")

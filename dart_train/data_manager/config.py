@@ -8,21 +8,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from dart_agent.strict_model import StrictModel
 from dart_train.curation.experience_pool import ExperiencePoolSettings
 from dart_train.curation.length_budget import LengthBudgetSettings
 from dart_train.curation.rollout_budget import RolloutBudgetSettings
 from dart_train.curation.task_sampler import TaskSamplerSettings
 
 
-class Section(BaseModel):
-    """Base of every section: unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class CurationSettings(Section):
+class CurationSettings(StrictModel):
     """What to run next; every rule is switchable."""
 
     task_sampler: TaskSamplerSettings = TaskSamplerSettings()
@@ -31,7 +26,7 @@ class CurationSettings(Section):
     experience_pool: ExperiencePoolSettings = ExperiencePoolSettings()
 
 
-class BatchSettings(Section):
+class BatchSettings(StrictModel):
     """When a batch is formed and what may be in it.
 
     max_ready_groups: no new training group is opened while this many wait for the trainer; None: no bound.
@@ -52,7 +47,7 @@ class BatchSettings(Section):
         return self
 
 
-class DataManagerConfig(Section):
+class DataManagerConfig(StrictModel):
     """Everything the process needs.
 
     assignment_timeout_s: a claim without heartbeat or report lapses after it. parallel_groups: training groups that are worked on at the same

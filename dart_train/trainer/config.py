@@ -9,22 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from dart_agent.errors import ConfigError
+from dart_agent.strict_model import StrictModel
 from dart_train.model.device import DeviceChoice, DtypeChoice
 
 AdvantageKind = Literal["grpo", "no_std", "leave_one_out"]
 Aggregation = Literal["token_mean", "seq_mean_token_mean"]
 
 
-class Section(BaseModel):
-    """Base of every section: unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class LossSettings(Section):
+class LossSettings(StrictModel):
     """Coefficients of the loss; formulas in `dart_train.trainer.loss`."""
 
     clip_low: float = Field(default=0.2, gt=0)
@@ -38,7 +33,7 @@ class LossSettings(Section):
     aggregation: Aggregation = "seq_mean_token_mean"
 
 
-class OptimizerSettings(Section):
+class OptimizerSettings(StrictModel):
     """AdamW. `learning_rate = 0` runs the same path and changes nothing (the control)."""
 
     learning_rate: float = Field(default=1e-4, ge=0)
@@ -49,7 +44,7 @@ class OptimizerSettings(Section):
     grad_clip: float = Field(default=1.0, gt=0)
 
 
-class TrainerConfig(Section):
+class TrainerConfig(StrictModel):
     """Everything the process needs.
 
     start_model: policy version 0. reference_model: of the KL term; None: the start model.

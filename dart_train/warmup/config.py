@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from dart_agent.prompts.builder import PresetName
+from dart_agent.strict_model import StrictModel
 from dart_train.model.device import DeviceChoice
 
 
-class WarmupConfig(BaseModel):
+class WarmupConfig(StrictModel):
     """What is learnt from, for how long, and how weak the result is meant to be.
 
     start_model: directory or name of the untrained policy. out_dir: where version 0 is written, atomically; must not exist.
@@ -22,8 +23,6 @@ class WarmupConfig(BaseModel):
     imitated; screens of all families teach where named parts are. `imitation_fraction` is how often an imitated action is asked about
     when a screen has one.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     start_model: str
     screens: Path

@@ -1,4 +1,7 @@
-"""Time as the farm sees it. Rule: whatever schedules or expires takes a `Clock`; nothing else of the package reads the time or sleeps."""
+"""The farm's clock, wall-clock conversion, and waiting with a time limit.
+
+Code that schedules or expires takes a `dart_server.wire.Clock`; no other module of the package reads the time or sleeps.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +9,27 @@ import asyncio
 import time
 from collections.abc import Awaitable
 from datetime import UTC, datetime
-from typing import Protocol, TypeVar
+from typing import TypeVar
+
+from dart_server.wire import Clock
 
 T = TypeVar("T")
-
-
-class Clock(Protocol):
-    """Two clocks and a sleep: `monotonic()` for deadlines, `time()` (seconds since 1970) for what is written down."""
-
-    def monotonic(self) -> float: ...
-
-    def time(self) -> float: ...
-
-    async def sleep(self, seconds: float) -> None: ...
 
 
 class SystemClock:
     """The machine's own clock."""
 
     def monotonic(self) -> float:
+        """Return seconds of the system's monotonic clock."""
         return time.monotonic()
 
     def time(self) -> float:
+        """Return seconds since 1970-01-01 UTC."""
         return time.time()
 
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    async def sleep(self, delay_s: float) -> None:
+        """Wait on the running event loop for `delay_s` seconds."""
+        await asyncio.sleep(delay_s)
 
 
 def utc(seconds: float) -> datetime:

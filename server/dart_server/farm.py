@@ -19,7 +19,7 @@ from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 
 from dart_server import wire
-from dart_server.clock import Clock, SystemClock
+from dart_server.clock import SystemClock
 from dart_server.dashboard.service import Dashboard
 from dart_server.database.repository import NewEvent, Repository
 from dart_server.database.retention import Retention
@@ -41,7 +41,7 @@ from dart_server.records import LeaseRecord, LiveDesktops, Slot, SnapshotRecord
 from dart_server.settings import FarmSettings
 from dart_server.setups.service import Setups
 from dart_server.snapshots.service import Snapshots
-from dart_server.wire import DesktopState, ErrorCode, FaultOwner
+from dart_server.wire import Clock, DesktopState, ErrorCode, FaultOwner
 
 log = logging.getLogger(__name__)
 MAX_EVENT_ID = 2**62

@@ -13,13 +13,13 @@ from datetime import datetime
 from pathlib import Path
 
 from dart_server import wire
-from dart_server.clock import Clock, SystemClock, utc
+from dart_server.clock import SystemClock, utc
 from dart_server.database.repository import Repository
 from dart_server.database.write_queue import Database
 from dart_server.errors import ApiError, FarmConfigError
 from dart_server.ids import hash_secret, new_id, new_secret
 from dart_server.records import KeyRecord
-from dart_server.wire import ErrorCode
+from dart_server.wire import Clock, ErrorCode
 
 LAST_USED_INTERVAL_S = 60.0
 ID_SHOWN = 64

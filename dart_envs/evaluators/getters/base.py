@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dart_envs.clock import Clock
 from dart_envs.errors import EvaluatorError, GuestError
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.setup.perform import command_argv
 from dart_envs.types import Desktop
+from dart_server.wire import Clock
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 

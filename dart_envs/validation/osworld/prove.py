@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from dart_envs.clock import SYSTEM_CLOCK, Clock
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError, FarmError, TaskError
 from dart_envs.evaluators.scorer_choice import INFEASIBLE, Scorer
@@ -28,7 +28,7 @@ from dart_envs.types import Action, ActionType, DecodedAction, StepResult
 from dart_envs.validation.osworld.moves import Oracle
 from dart_envs.validation.osworld.offline import OFFLINE
 from dart_envs.validation.osworld.oracles import ORACLES, reason_of
-from dart_server.wire import DesktopShape
+from dart_server.wire import Clock, DesktopShape
 
 TARGET_TIMEOUT_S = 60.0
 MAX_STEPS = 100

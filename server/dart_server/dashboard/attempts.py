@@ -11,9 +11,8 @@ import ipaddress
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from dart_server.clock import Clock
 from dart_server.errors import ApiError
-from dart_server.wire import ErrorCode
+from dart_server.wire import Clock, ErrorCode
 
 ADDRESS_BURST, ADDRESS_EVERY_S = 5, 12.0
 """One address may fail so often at once, then once in so many seconds."""

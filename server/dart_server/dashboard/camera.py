@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 
 from PIL import Image
 
-from dart_server.clock import Clock
 from dart_server.dashboard.tiles import Pixels, decode
 from dart_server.guest.client import GuestTooLarge, GuestUnreachable
 from dart_server.guest.frames import frame_header
 from dart_server.records import LeaseRecord, Slot
-from dart_server.wire import DesktopState, LeaseState
+from dart_server.wire import Clock, DesktopState, LeaseState
 
 QUALITY = 90
 TAKE_TIMEOUT_S = 10.0

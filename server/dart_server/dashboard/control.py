@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dart_server.clock import Clock
 from dart_server.dashboard.camera import ViewClosed, current_slot
 from dart_server.dashboard.inputs import HumanInputLog
 from dart_server.dashboard.keysyms import MODIFIERS, key_name
@@ -24,7 +23,7 @@ from dart_server.errors import ApiError
 from dart_server.guest.client import GuestChannel, GuestClient, GuestUnreachable
 from dart_server.guest.frames import frame_header
 from dart_server.records import LeaseRecord
-from dart_server.wire import ErrorCode
+from dart_server.wire import Clock, ErrorCode
 
 log = logging.getLogger(__name__)
 IDLE_S = 300.0

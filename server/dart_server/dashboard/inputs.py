@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dart_server import wire
-from dart_server.clock import Clock, utc, wait_for
+from dart_server.clock import utc, wait_for
+from dart_server.wire import Clock
 
 MOST = 4096
 """Inputs kept for one lease; who listens too seldom misses the oldest, and is told."""

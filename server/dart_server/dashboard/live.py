@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from fastapi import WebSocket, WebSocketDisconnect
 
-from dart_server.clock import Clock, wait_for
+from dart_server.clock import wait_for
 from dart_server.dashboard import rfb, tiles
 from dart_server.dashboard.camera import Camera, ImageUnavailable, Picture, ViewClosed
 from dart_server.dashboard.control import Controls
 from dart_server.errors import ApiError
 from dart_server.records import LeaseRecord
-from dart_server.wire import ErrorCode
+from dart_server.wire import Clock, ErrorCode
 
 SLOW_S, FAST_S = 0.25, 0.08
 """How often a desktop is looked at: at rest, and while something happens or a person has the control."""

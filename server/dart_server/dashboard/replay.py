@@ -17,10 +17,10 @@ from typing import Any
 from PIL import Image
 
 from dart_server import wire
-from dart_server.clock import Clock
 from dart_server.dashboard.camera import shrink, small_jpeg
 from dart_server.guest.frames import frame_header
 from dart_server.records import LeaseRecord
+from dart_server.wire import Clock
 
 log = logging.getLogger(__name__)
 STEPS = 120

@@ -11,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from dart_server.clock import Clock
 from dart_server.dashboard.attempts import LoginAttempts
 from dart_server.dashboard.camera import Cameras
 from dart_server.dashboard.control import Controls
@@ -26,7 +25,7 @@ from dart_server.keys import KeyStore
 from dart_server.leases.service import Leases
 from dart_server.pool.service import Pool
 from dart_server.settings import FarmSettings
-from dart_server.wire import DesktopState
+from dart_server.wire import Clock, DesktopState
 
 log = logging.getLogger(__name__)
 

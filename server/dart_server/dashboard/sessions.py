@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from dart_server.clock import Clock
 from dart_server.errors import ApiError
 from dart_server.ids import hash_secret, new_secret, secrets_equal
 from dart_server.keys import KeyStore, Principal
-from dart_server.wire import ErrorCode
+from dart_server.wire import Clock, ErrorCode
 
 COOKIE = "dart_session"
 CSRF_HEADER = "x-dart-csrf"

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from dart_server.clock import Clock
 from dart_server.errors import ApiError
 from dart_server.ids import hash_secret, new_secret
-from dart_server.wire import ErrorCode
+from dart_server.wire import Clock, ErrorCode
 
 TICKET_S = 300.0
 """How long a ticket waits for its browser."""

@@ -7,9 +7,9 @@ database is behind or away. Non-goals: what may be forgotten (`repository.retent
 
 from __future__ import annotations
 
-from dart_server.clock import Clock
 from dart_server.database.repository import Repository
 from dart_server.database.write_queue import Database
+from dart_server.wire import Clock
 
 EVERY_S = 1.0
 EVENTS, BATCH_ROWS = 3000, 500

@@ -14,13 +14,13 @@ from typing import Any
 from sqlalchemy import Executable, Row, bindparam, delete, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from dart_server.clock import Clock
 from dart_server.database.bulk_statements import Statement, StatementTemplate, execute_all, table_of
 from dart_server.database.checkpoints import CheckpointThread
 from dart_server.database.engine import DatabaseInUse, is_outage, make_engine, upgrade
 from dart_server.database.models import WriterRow
 from dart_server.errors import FarmConfigError
 from dart_server.ids import new_id
+from dart_server.wire import Clock
 
 FARM_WRITER_ID = "farm"
 """The writer that is the farm itself, of which there is one."""

@@ -20,11 +20,12 @@ from typing import Any, TypeVar
 from sqlalchemy import Executable, Row
 from sqlalchemy.exc import SQLAlchemyError
 
-from dart_server.clock import Clock, SystemClock
+from dart_server.clock import SystemClock
 from dart_server.database.bulk_statements import Statement
 from dart_server.database.engine import DatabaseInUse, is_outage
 from dart_server.database.transactions import TransactionWriter
 from dart_server.errors import DatabaseUnavailableError
+from dart_server.wire import Clock
 
 log = logging.getLogger(__name__)
 BATCH_MAX = 500

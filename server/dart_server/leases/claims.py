@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
 from dart_server import wire
-from dart_server.clock import Clock, utc, wait_for
+from dart_server.clock import utc, wait_for
 from dart_server.database.repository import NewEvent, Repository
 from dart_server.errors import ApiError, from_provider_error
 from dart_server.ids import new_id
@@ -31,7 +31,7 @@ from dart_server.pool.service import Pool
 from dart_server.providers.base import Provider, ProviderError
 from dart_server.records import DesktopTarget, LeaseRecord
 from dart_server.settings import FarmSettings
-from dart_server.wire import ClaimState, ErrorCode, LeaseState
+from dart_server.wire import ClaimState, Clock, ErrorCode, LeaseState
 
 log = logging.getLogger(__name__)
 CLAIMS_REMEMBERED = 5_000

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sqlalchemy.exc import IntegrityError
 
 from dart_server import wire
-from dart_server.clock import Clock, utc
+from dart_server.clock import utc
 from dart_server.database.repository import NewEvent, Repository
 from dart_server.errors import ApiError
 from dart_server.ids import derive_token, hash_secret, new_id, secrets_equal
@@ -22,7 +22,7 @@ from dart_server.observability.metrics import Metrics
 from dart_server.pool.service import Pool
 from dart_server.records import DesktopTarget, LeaseRecord, Slot
 from dart_server.setups.service import Setups
-from dart_server.wire import ErrorCode, LeaseState
+from dart_server.wire import Clock, ErrorCode, LeaseState
 
 log = logging.getLogger(__name__)
 

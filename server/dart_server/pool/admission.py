@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from dart_server.clock import Clock
+from dart_server.wire import Clock
 
 MIB = 1024**2
 USUAL_MEMORY_BYTES = 256 * MIB

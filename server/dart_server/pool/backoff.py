@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from dart_server.clock import Clock
+from dart_server.wire import Clock
 
 FIRST_S = 5.0
 LONGEST_S = 600.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from dart_server.clock import Clock, wait_for
+from dart_server.clock import wait_for
 from dart_server.errors import ApiError
 from dart_server.observability import tracing
 from dart_server.pool.background import Background
@@ -25,7 +25,7 @@ from dart_server.pool.slots import Slots
 from dart_server.records import DesktopTarget, Slot
 from dart_server.settings import FarmSettings
 from dart_server.snapshots.service import restore_failed_error
-from dart_server.wire import ErrorCode
+from dart_server.wire import Clock, ErrorCode
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dart_server.clock import Clock
 from dart_server.records import DesktopTarget
+from dart_server.wire import Clock
 
 HALF_LIFE_S = 300.0
 FORGOTTEN_BELOW = 0.1

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dart_server import wire
-from dart_server.clock import Clock
 from dart_server.database.repository import Repository
 from dart_server.errors import ApiError, from_provider_error
 from dart_server.providers.base import Provider, ProviderError
 from dart_server.records import DesktopTarget, PoolRecord
-from dart_server.wire import ErrorCode
+from dart_server.wire import Clock, ErrorCode
 
 
 @dataclass(slots=True)

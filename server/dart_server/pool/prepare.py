@@ -15,7 +15,6 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from dart_server import wire
-from dart_server.clock import Clock
 from dart_server.database.repository import NewEvent, Repository
 from dart_server.errors import ApiError, from_provider_error
 from dart_server.guest.client import GuestClient, GuestReply, GuestUnreachable
@@ -24,6 +23,7 @@ from dart_server.providers import base
 from dart_server.records import SHARED_OWNER, BaseKey, DesktopTarget, Slot, SnapshotRecord
 from dart_server.settings import FarmSettings
 from dart_server.snapshots.service import Snapshots
+from dart_server.wire import Clock
 
 PROBE_TIMEOUT_S = 5.0
 ATTEMPTS = 3

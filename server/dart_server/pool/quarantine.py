@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 
-from dart_server.clock import Clock
 from dart_server.database.repository import NewEvent, Repository
 from dart_server.pool.slot_lifecycle import SlotLifecycle
 from dart_server.pool.slots import Slots
 from dart_server.providers.base import ProviderError
 from dart_server.records import Slot
-from dart_server.wire import DesktopState
+from dart_server.wire import Clock, DesktopState
 
 log = logging.getLogger(__name__)
 

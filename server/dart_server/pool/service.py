@@ -12,7 +12,6 @@ import asyncio
 from dataclasses import replace
 
 from dart_server import wire
-from dart_server.clock import Clock
 from dart_server.database.repository import Repository
 from dart_server.errors import ApiError
 from dart_server.observability.metrics import Metrics
@@ -31,7 +30,7 @@ from dart_server.providers import base
 from dart_server.records import DesktopTarget, LiveDesktops, Slot
 from dart_server.settings import FarmSettings
 from dart_server.snapshots.service import Snapshots
-from dart_server.wire import ErrorCode
+from dart_server.wire import Clock, ErrorCode
 
 
 class Pool:

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 
 from dart_server import wire
-from dart_server.clock import Clock
 from dart_server.database.repository import NewEvent, Repository
 from dart_server.errors import ApiError
 from dart_server.pool.background import Background
@@ -19,7 +18,7 @@ from dart_server.pool.prepare import DesktopNotReady, DesktopPreparer, RestoreRe
 from dart_server.pool.slots import Slots
 from dart_server.providers import base
 from dart_server.records import DesktopTarget, Slot
-from dart_server.wire import DesktopState
+from dart_server.wire import Clock, DesktopState
 
 log = logging.getLogger(__name__)
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dart_server.clock import Clock
 from dart_server.errors import ApiError
 from dart_server.ids import new_id
 from dart_server.pool.admission import Admission
 from dart_server.providers.base import Provider
 from dart_server.records import BaseKey, DesktopTarget, LiveDesktops, Slot
 from dart_server.snapshots.service import Snapshots
-from dart_server.wire import DesktopHealthView, DesktopState, ErrorCode, FaultOwner
+from dart_server.wire import Clock, DesktopHealthView, DesktopState, ErrorCode, FaultOwner
 
 Kind = tuple[BaseKey, str | None]
 """What a desktop is a copy of: a shape of an image, and the snapshot, None for one that is booted."""

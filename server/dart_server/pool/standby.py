@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from dart_server import wire
-from dart_server.clock import Clock, utc
+from dart_server.clock import utc
 from dart_server.errors import ApiError
 from dart_server.pool.background import Background
 from dart_server.pool.backoff import Backoff
@@ -25,7 +25,7 @@ from dart_server.pool.slots import Kind, Slots
 from dart_server.providers.base import Provider, ProviderError
 from dart_server.records import SHARED_OWNER, DesktopTarget, Slot
 from dart_server.settings import FarmSettings
-from dart_server.wire import DEFAULT_POOL, DesktopState
+from dart_server.wire import DEFAULT_POOL, Clock, DesktopState
 
 log = logging.getLogger(__name__)
 FREEZING = "freezing"

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from dart_server.clock import Clock, wait_for
+from dart_server.clock import wait_for
 from dart_server.database.repository import Repository
 from dart_server.errors import ApiError
 from dart_server.ids import hash_secret, new_secret, secrets_equal
 from dart_server.records import LeaseRecord, SnapshotRecord
 from dart_server.snapshots.service import Snapshots
-from dart_server.wire import ErrorCode, SetupGrant
+from dart_server.wire import Clock, ErrorCode, SetupGrant
 
 
 @dataclass(slots=True, eq=False)

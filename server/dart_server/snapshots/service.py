@@ -17,7 +17,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 
 from dart_server import wire
-from dart_server.clock import Clock
 from dart_server.database.repository import Repository
 from dart_server.errors import ApiError, DatabaseUnavailableError, from_provider_error
 from dart_server.guest.client import GuestBusy
@@ -25,6 +24,7 @@ from dart_server.ids import new_id
 from dart_server.providers.base import Provider, ProviderError, SnapshotInfo, SupportsQuarantine
 from dart_server.records import SHARED_OWNER, DesktopTarget, LiveDesktops, Slot, SnapshotKind, SnapshotRecord
 from dart_server.snapshots.ancestry import Ancestry
+from dart_server.wire import Clock
 
 SHARED_BASE_IDLE_S = 86_400.0
 """Bases that nobody used for this long make way for anybody's snapshots."""

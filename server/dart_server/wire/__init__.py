@@ -87,6 +87,7 @@ from dart_server.wire.claims import (
     ClaimState,
     ClaimView,
 )
+from dart_server.wire.clock import Clock
 from dart_server.wire.desktop import (
     EARLIEST_CLOCK,
     LATEST_CLOCK,
@@ -160,6 +161,7 @@ __all__ = [
     "ClaimRequest",
     "ClaimState",
     "ClaimView",
+    "Clock",
     "ClockRequest",
     "ClockView",
     "DesktopHealthView",

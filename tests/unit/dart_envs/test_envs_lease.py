@@ -11,9 +11,8 @@ import pytest
 from fake_farm_server import KEY, FakeFarmServer, serving
 
 from dart_envs.errors import DesktopFailedError, FarmError, GuestError, LeaseLostError
-from dart_envs.farm import frames
+from dart_envs.farm.channel import step_timeout_s
 from dart_envs.farm.client import AsyncFarmClient
-from dart_envs.farm.frames import step_timeout_s
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.farm.transport import Address, parse_address, resolve_api_key
 from dart_server.wire import (
@@ -109,7 +108,7 @@ async def test_a_picture_that_came_ahead_counts_only_where_the_frame_says_so(
 async def test_a_late_answer_is_never_taken_for_another(
     lease: AsyncLease, server: FakeFarmServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames, "STEP_GRACE_S", 0.05)
+    monkeypatch.setattr(channel, "STEP_GRACE_S", 0.05)
     server.unanswered_steps = {0}
     with pytest.raises(FarmError) as late:
         await lease.step([MoveEvent(x=1, y=1)])

@@ -14,11 +14,11 @@ from typing import Any
 from sqlalchemy import insert
 
 from dart_server import wire
-from dart_server.clock import Clock
 from dart_server.database.bulk_statements import BoundStatement, Statement, StatementTemplate, table_of
 from dart_server.database.models import EventRow
 from dart_server.database.write_queue import Database, WriteReceipt
 from dart_server.errors import DatabaseUnavailableError
+from dart_server.wire import Clock
 
 _EVENT = StatementTemplate(insert(table_of(EventRow)), rank=9)
 

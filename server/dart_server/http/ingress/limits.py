@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from dart_server.clock import Clock
 from dart_server.errors import ApiError
-from dart_server.wire import ErrorCode
+from dart_server.wire import Clock, ErrorCode
 
 BURST_S = 2.0
 """A key that was silent may send this many seconds' worth of requests at once."""

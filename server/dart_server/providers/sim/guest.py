@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from dart_server.clock import Clock
 from dart_server.providers.guest_server import GuestServer, Refusal, Reply, frame, json_reply
 from dart_server.providers.sim import screen as sim_screen
 from dart_server.providers.sim.screen import ScreenState
+from dart_server.wire import Clock
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dart_server.clock import Clock, SystemClock
+from dart_server.clock import SystemClock
 from dart_server.providers.base import (
     CONTROL,
     Capabilities,
@@ -31,6 +31,7 @@ from dart_server.providers.base import (
 )
 from dart_server.providers.sim.guest import GuestState, SimGuest
 from dart_server.providers.sim.screen import ScreenState
+from dart_server.wire import Clock
 
 ECHO_PORT = 7
 """The one TCP service of a pretended desktop: it sends back what it gets."""

@@ -150,7 +150,7 @@ def test_what_has_no_solution_is_not_played(tmp_path: Path) -> None:
     path.write_text(json.dumps(data()), encoding="utf-8")
     said = CliRunner().invoke(app, ["tasks", "run", str(path)])
     assert said.exit_code == 2
-    assert "has no script 'oracle' to play" in said.output
+    assert "has no script 'oracle' to run" in said.output
 
 
 def test_what_a_task_cannot_do_here_is_listed() -> None:
