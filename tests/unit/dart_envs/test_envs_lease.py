@@ -11,6 +11,7 @@ import pytest
 from fake_farm_server import KEY, FakeFarmServer, serving
 
 from dart_envs.errors import DesktopFailedError, FarmError, GuestError, LeaseLostError
+from dart_envs.farm import channel
 from dart_envs.farm.channel import step_timeout_s
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
