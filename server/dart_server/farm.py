@@ -114,7 +114,7 @@ class Farm:
         await self.leases.end_all_of_owner(key_id, "its key was revoked or has expired")
 
     def _live_desktops(self) -> LiveDesktops:
-        return self.pool.live_desktops()
+        return self.pool.table.live_desktops()
 
     async def start(self) -> None:
         """Migrate, start the provider, take over what was left, begin to tick. Raises `ProviderError`, `FarmConfigError`."""
@@ -123,7 +123,7 @@ class Farm:
         await self.keys.add("admin", Scope.ADMIN, read_or_create_secret(self.settings.key_path, "dart"))
         await self.provider.start()
         await self._recover()
-        await self.pool.pools.load()
+        await self.pool.named.load()
         self.pool.drain(on=await self._was_drained())
         self.repository.add_event(NewEvent("farm_started", data={"provider": self.provider.name}))
         self._ticker = asyncio.get_running_loop().create_task(self._tick_forever())
@@ -210,7 +210,7 @@ class Farm:
                     await self.keys.refresh({lease.owner for lease in self.leases.active})
                 if self.clock.monotonic() >= next_probe_s:
                     next_probe_s = self.clock.monotonic() + self.settings.probe_interval_s
-                    self.pool.probe()
+                    self.pool.probes.begin()
                 await self.retention.tick()
             except DatabaseUnavailableError as away:  # the ledger tells of its outage once, and of its end
                 log.debug("a tick ended early: %s", away)
@@ -308,7 +308,7 @@ class Farm:
             copies.update(standby=pool.standby, creating=pool.creating, leased=pool.leased)
         return Gauges(
             desktops=Counter(slot.state.value for slot in self.pool.slots.values()),
-            waiting=self.pool.waiting,
+            waiting=self.pool.queue.waiting,
             leases=len(self.leases.active),
             snapshots=len(self.snapshots),
             snapshot_bytes=self.snapshots.used_bytes,
@@ -339,7 +339,7 @@ class Farm:
             quarantined_bytes=self.snapshots.quarantined_bytes,
             draining=self.pool.drained,
             capacity_limit_reason=self.pool.admission.refusal,
-            in_backoff=self.pool.in_backoff,
+            in_backoff=self.pool.standby.backoff.reasons(),
             host=self._host_view(),
         )
 
@@ -361,7 +361,7 @@ class Farm:
         """Returns when there was no lease and no waiting claim for `idle_s`."""
         while True:
             quiet_s = self.clock.monotonic() - self.leases.last_use_s
-            if not self.leases.active and not self.pool.waiting and quiet_s >= idle_s:
+            if not self.leases.active and not self.pool.queue.waiting and quiet_s >= idle_s:
                 return
             await self.clock.sleep(self.settings.tick_interval_s)
 

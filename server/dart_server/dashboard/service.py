@@ -74,7 +74,7 @@ class Dashboard:
             "desktops": len(self._pool.slots),
             "max_desktops": self._settings.max_desktops,
             "leases": len(self._leases.active),
-            "waiting": self._pool.waiting,
+            "waiting": self._pool.queue.waiting,
             **host_numbers(self._settings.runtime_dir),
         }
 

@@ -52,7 +52,7 @@ async def overview(farm: Farm, principal: Principal) -> dict[str, Any]:
         "counts": dict(Counter(slot.state.value for slot in farm.pool.slots.values())),
         "desktops_total": len(farm.pool.slots),
         "leases_active": len(farm.leases.active),
-        "waiting": farm.pool.waiting,
+        "waiting": farm.pool.queue.waiting,
         "desktops": [desktop(farm, slot, leases, names) for slot in slots],
         "leases": [lease_row(farm, lease, names) for lease in leases.values()],
         "queue": queue(farm, principal, names),

@@ -113,7 +113,7 @@ class GuestAccess:
                 return None
             if slot.failure is None:
                 self._metrics.failure(health.cause, health.fault_owner.value)
-                await self._pool.fail(slot, health)
+                await self._pool.lifecycle.fail(slot, health)
         return slot.failure
 
     async def health(self, access: LeaseAccess) -> wire.DesktopHealthView:

@@ -158,7 +158,7 @@ class Claims:
     def _known(self, request: wire.ClaimRequest, principal: Principal) -> QueuedClaim | None:
         self._leases.touch()
         owner = principal.key_id
-        self._pool.turns.set_share(owner, Share(principal.weight, principal.max_leases, principal.max_waiting))
+        self._pool.queue.turns.set_share(owner, Share(principal.weight, principal.max_leases, principal.max_waiting))
         claim_id = self._by_request.get((owner, request.client_request_id))
         if claim_id is not None and claim_id not in self._claims:
             raise request_id_reused_error(request.client_request_id)
@@ -193,7 +193,7 @@ class Claims:
         claim.enqueued.set()
         if not claim.ticket.granted.done():
             claim.release_permit()
-        slots = await self._pool.granted(claim.ticket, max(0.0, claim.deadline_s - self._clock.monotonic()))
+        slots = await self._pool.queue.granted(claim.ticket, max(0.0, claim.deadline_s - self._clock.monotonic()))
         claim.granting = True
         leases = await self._leases.grant(claim.claim_id, claim.owner, request, target.image_digest, slots)
         if claim.cancel_requested:
@@ -213,7 +213,7 @@ class Claims:
 
     def _target_of_pool(self, labels: Mapping[str, str]) -> DesktopTarget:
         """Copies of what the pool with these labels has ready. Pools are the administrator's, who lets everybody have what they hold."""
-        pool = self._pool.pools.matching(labels)
+        pool = self._pool.named.matching(labels)
         if pool is None:
             named = ", ".join(f"{name}={value}" for name, value in labels.items())
             raise ApiError(ErrorCode.NOT_FOUND, f"no pool has the labels {named}", hint="GET /v1/pools lists them.")
@@ -295,9 +295,9 @@ class Claims:
         """A claim as its owner sees it; `secrets`: with the tokens of its active leases."""
         request, ticket, error = claim.request, claim.ticket, claim.error
         waiting = claim.state is ClaimState.WAITING
-        position = self._pool.position(ticket) if waiting and ticket is not None else None
+        position = self._pool.queue.position(ticket) if waiting and ticket is not None else None
         active = [lease for lease in claim.leases if lease.state is LeaseState.ACTIVE]
-        held_up = position is not None and ticket is not None and self._pool.turns.held_up(ticket)
+        held_up = position is not None and ticket is not None and self._pool.queue.turns.held_up(ticket)
         return wire.ClaimView(
             claim_id=claim.claim_id,
             client_request_id=request.client_request_id,

@@ -218,15 +218,15 @@ class Leases:
         target = self._pool.require(target)
         access.slot.fencing_token += 1
         lease.fencing_token = access.slot.fencing_token
-        waited = await self._pool.standby_on_its_way(target)
+        waited = await self._pool.standby.on_its_way(target)
         self.check(LeaseAccess(lease, access.slot, lease.fencing_token))
-        slot = self._pool.exchange(access.slot, target)
+        slot = self._pool.standby.exchange(access.slot, target)
         if slot is not access.slot:
             lease.slot, lease.desktop_id = slot, slot.desktop_id
             slot.fencing_token += 1
             self._repository.move_lease(lease, slot, access.slot)
         fencing_token = lease.fencing_token = slot.fencing_token
-        brought = await self._pool.renew(slot, target, waited=waited)
+        brought = await self._pool.lifecycle.renew(slot, target, waited=waited)
         self.check(LeaseAccess(lease, slot, fencing_token))
         lease.setup_key = slot.setup_key
         return wire.ResetReply(

@@ -18,16 +18,15 @@ from dart_server.observability.metrics import Metrics
 from dart_server.pool.admission import MIB, Admission, Host, SystemHost
 from dart_server.pool.background import Background
 from dart_server.pool.claim_queue import ClaimQueue, ClaimTicket
-from dart_server.pool.fair_queue import FairQueue
 from dart_server.pool.named_pools import NamedPools
-from dart_server.pool.prepare import DesktopPreparer, RestoreResult
+from dart_server.pool.prepare import DesktopPreparer
 from dart_server.pool.probes import Probes
 from dart_server.pool.quarantine import Quarantine
 from dart_server.pool.slot_lifecycle import SlotLifecycle
 from dart_server.pool.slots import Slots
 from dart_server.pool.standby import Standby
 from dart_server.providers import base
-from dart_server.records import DesktopTarget, LiveDesktops, Slot
+from dart_server.records import DesktopTarget, Slot
 from dart_server.settings import FarmSettings
 from dart_server.snapshots.service import Snapshots
 from dart_server.wire import Clock, ErrorCode
@@ -57,58 +56,45 @@ class Pool:
             host or SystemHost(settings.snapshot_dir),
             clock,
             limited=lambda: bool(provider.capabilities.limits),
-            seen_memory_bytes=lambda: self._probes.usual_memory_bytes,
+            seen_memory_bytes=lambda: self.probes.usual_memory_bytes,
             reserve_memory_bytes=settings.reserve_memory_mib * MIB,
             reserve_files_bytes=settings.reserve_disk_mib * MIB,
             most_load=settings.max_load_per_cpu,
         )
-        self._slots = Slots(provider, snapshots, self.admission, settings.max_desktops, clock)
-        self._slots.cap = self._capped
-        self._lifecycle = SlotLifecycle(
-            self._slots, preparer, repository, clock, settings.tick_interval_s, self.dispatch
-        )
-        self._queue = ClaimQueue(self._slots, self._lifecycle, self._preparing, preparer, settings, clock)
-        self.pools = NamedPools(provider, repository, clock)
-        self._standby = Standby(
+        self.table = Slots(provider, snapshots, self.admission, settings.max_desktops, clock)
+        self.slots = self.table.by_id
+        """Every slot by its desktop's id."""
+        self.table.cap = lambda target: self.standby.capped(target)
+        self.lifecycle = SlotLifecycle(self.table, preparer, repository, clock, settings.tick_interval_s, self.dispatch)
+        self.queue = ClaimQueue(self.table, self.lifecycle, self._preparing, preparer, settings, clock)
+        self.named = NamedPools(provider, repository, clock)
+        self.standby = Standby(
             provider,
-            self._slots,
-            self._lifecycle,
+            self.table,
+            self.lifecycle,
             self._preparing,
-            self.pools,
+            self.named,
             settings,
             clock,
-            self._queue.wanted,
+            self.queue.wanted,
         )
         self.quarantine = Quarantine(
-            self._slots,
-            self._lifecycle,
+            self.table,
+            self.lifecycle,
             repository,
             clock,
             room=settings.quarantine_desktops,
             keep_s=settings.quarantine_ttl_s,
         )
-        self._probes = Probes(
+        self.probes = Probes(
             provider,
-            self._slots,
-            self._lifecycle,
+            self.table,
+            self.lifecycle,
             self.quarantine,
             repository,
             metrics,
             patience=settings.probe_failures,
         )
-
-    @property
-    def slots(self) -> dict[str, Slot]:
-        """Every slot by its desktop's id."""
-        return self._slots.by_id
-
-    @property
-    def waiting(self) -> int:
-        return self._queue.waiting
-
-    def live_desktops(self) -> LiveDesktops:
-        """Which desktops exist or are being made."""
-        return self._slots.live_desktops()
 
     def enter(self, owner: str, want: DesktopTarget, *, units: int = 1, priority: int = 0) -> ClaimTicket:
         """Stand in the queue for desktops; see `ClaimQueue.enter`. Raises `ApiError`."""
@@ -116,27 +102,10 @@ class Pool:
             hint = "Leases go on; claim from another farm, or ask the administrator to undrain this one."
             raise ApiError(ErrorCode.DRAINING, "the farm is draining: it grants no new leases", hint=hint)
         want = self.require(want)
-        self._standby.asked_for(want)
-        bounded = any(pool.spec.max is not None for pool in self.pools.all())
+        self.standby.asked_for(want)
+        bounded = any(pool.spec.max is not None for pool in self.named.all())
         lane = (want.base_key, want.setup_key, want.snapshot_id) if bounded else want.base_key
-        return self._queue.enter(owner, want, lane, units=units, priority=priority)
-
-    async def granted(self, ticket: ClaimTicket, wait_s: float) -> list[Slot]:
-        """The slots of a ticket, the caller's alone; see `ClaimQueue.granted`. Raises `ApiError`."""
-        return await self._queue.granted(ticket, wait_s)
-
-    def leave(self, ticket: ClaimTicket) -> None:
-        """Leave the queue without a grant."""
-        self._queue.leave(ticket)
-
-    def position(self, ticket: ClaimTicket) -> int | None:
-        """How many claims come before this one; None when it does not wait."""
-        return self._queue.position(ticket)
-
-    @property
-    def turns(self) -> FairQueue:
-        """The order of the queue, and what each key holds."""
-        return self._queue.turns
+        return self.queue.enter(owner, want, lane, units=units, priority=priority)
 
     def require(self, want: DesktopTarget) -> DesktopTarget:
         """The same with a snapshot's id for its name, if it can be wanted now. Raises `draining`, `snapshot_missing`, `invalid` …"""
@@ -145,31 +114,15 @@ class Pool:
         found = self._snapshots.deepest_snapshot(want)
         return want if want.snapshot_id is None or found is None else replace(want, snapshot_id=found.snapshot_id)
 
-    async def standby_on_its_way(self, want: DesktopTarget) -> bool:
-        """Wait for one of the standby that is being made; see `Standby.on_its_way`."""
-        return await self._standby.on_its_way(want)
-
-    def exchange(self, slot: Slot, want: DesktopTarget) -> Slot:
-        """The slot in which a lease goes on at its reset; see `Standby.exchange`."""
-        return self._standby.exchange(slot, want)
-
-    async def renew(self, slot: Slot, want: DesktopTarget, *, waited: bool = False) -> RestoreResult:
-        """Make a leased desktop a fresh copy of what is wanted; see `SlotLifecycle.renew`."""
-        return await self._lifecycle.renew(slot, want, waited=waited)
-
     def release(self, slot: Slot, owner: str) -> None:
         """Take a desktop back from its lease, at once; its owner holds one less."""
-        self._lifecycle.release(slot)
-        self._queue.turns.give_back(owner)
-
-    async def fail(self, slot: Slot, health: wire.DesktopHealthView) -> None:
-        """Write down that a desktop died, and remove what is left of it."""
-        await self._lifecycle.fail(slot, health)
+        self.lifecycle.release(slot)
+        self.queue.turns.give_back(owner)
 
     def dispatch(self) -> None:
         """Serve who waits, in order; then, once for all that happens in one turn of the event loop, keep what is to be ready. Nothing of
         it while the ledger is away."""
-        if self._serves() and self._queue.serve() and not self._keeping:
+        if self._serves() and self.queue.serve() and not self._keeping:
             self._keeping = True
             asyncio.get_running_loop().call_soon(self._keep)
 
@@ -178,52 +131,39 @@ class Pool:
 
     def _keep(self) -> None:
         self._keeping = False
-        if self._serves() and self._queue.serve():
-            self._standby.keep()
-
-    def probe(self) -> None:
-        """Begin a round of looks at all desktops; see `Probes`."""
-        self._probes.begin()
+        if self._serves() and self.queue.serve():
+            self.standby.keep()
 
     async def tick(self) -> None:
         """What time brings: pools whose image has changed, quarantines that end, tries that may be made again."""
-        await self.pools.refresh()
+        await self.named.refresh()
         self.quarantine.tick()
         self.dispatch()
 
-    def _capped(self, want: DesktopTarget) -> str | None:
-        """Why a pool allows no more desktops of what is wanted."""
-        return self._standby.capped(want)
-
     def views(self) -> list[wire.PoolView]:
         """Every pool as it is now, the farm's own first."""
-        return [self._standby.default_view(), *(self._standby.view(pool) for pool in self.pools.all())]
+        return [self.standby.default_view(), *(self.standby.view(pool) for pool in self.named.all())]
 
     def view(self, name: str) -> wire.PoolView:
         """One pool. Raises `not_found`."""
-        return self._standby.default_view() if name == wire.DEFAULT_POOL else self._standby.view(self.pools.get(name))
+        return self.standby.default_view() if name == wire.DEFAULT_POOL else self.standby.view(self.named.get(name))
 
     async def put(self, name: str, spec: wire.PoolSpec, owner: str) -> wire.PoolView:
         """Say what is to be ready. Raises `image_missing`, `invalid`."""
-        pool = await self.pools.put(name, spec, owner)
+        pool = await self.named.put(name, spec, owner)
         self.dispatch()
-        return self._standby.view(pool)
+        return self.standby.view(pool)
 
     async def forget(self, name: str) -> None:
         """No such pool any more. Raises `not_found`."""
-        await self.pools.delete(name)
+        await self.named.delete(name)
         self.dispatch()
-
-    @property
-    def in_backoff(self) -> list[str]:
-        """What is not made ahead of need because it failed, and why."""
-        return self._standby.backoff.reasons()
 
     async def set_aside(self, slot: Slot, reason: str) -> Slot | None:
         """Quarantine a slot; the one without a desktop in which its lease goes on, if it had one. Raises `ApiError`."""
         left = None
         if slot.lease_id is not None:
-            left = self._slots.beside(slot)
+            left = self.table.beside(slot)
             slot.lease_id = None
             slot.fencing_token += 1
         await self.quarantine.set_aside(slot, reason, asked=True)
@@ -232,25 +172,25 @@ class Pool:
 
     def drain(self, *, on: bool) -> None:
         """Grant nothing more, while leases go on, or grant again. Raises `draining` in those who wait."""
-        self.drained = self._standby.drained = on
+        self.drained = self.standby.drained = on
         if on:
-            self._queue.refuse_all("the farm is draining")
+            self.queue.refuse_all("the farm is draining")
         self.dispatch()
 
     def adopt(self, slot: Slot, owner: str) -> None:
         """Take over a leased slot of an earlier life of this farm."""
         self.slots[slot.desktop_id] = slot
-        self._queue.turns.hold(owner)
+        self.queue.turns.hold(owner)
 
     def refuse(self) -> None:
         """Serve nobody any more."""
         self._draining = True
-        self._queue.refuse_all("the farm is stopping", underway=True)
+        self.queue.refuse_all("the farm is stopping", underway=True)
 
     async def stop(self) -> None:
         """Refuse who waits, end the background work, destroy every desktop."""
         self.refuse()
-        await self._probes.ended()
+        await self.probes.ended()
         self._preparing.cancel()
         await self._preparing.ended()
-        await self._lifecycle.end_all()
+        await self.lifecycle.end_all()

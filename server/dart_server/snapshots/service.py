@@ -26,6 +26,8 @@ from dart_server.records import SHARED_OWNER, DesktopTarget, LiveDesktops, Slot,
 from dart_server.snapshots.ancestry import Ancestry
 from dart_server.wire import Clock
 
+MAX_RESOLVED = 4096
+"""Targets whose snapshot is remembered."""
 SHARED_BASE_IDLE_S = 86_400.0
 """Bases that nobody used for this long make way for anybody's snapshots."""
 
@@ -50,6 +52,8 @@ class Snapshots:
         self.quota_bytes = quota_bytes
         self._quarantine_bytes = quarantine_bytes
         self._records: dict[str, SnapshotRecord] = {}
+        self._resolved: dict[DesktopTarget, SnapshotRecord | None] = {}
+        """The deepest snapshot of each target that was asked for since the last change of what there is."""
         self._quarantined: dict[str, SnapshotRecord] = {}
         self._ancestry = Ancestry()
         self._names_taken: set[tuple[str, str]] = set()
@@ -97,6 +101,7 @@ class Snapshots:
         for record in records:
             kept = self._records if record.state is wire.SnapshotState.READY else self._quarantined
             kept[record.snapshot_id] = record
+            self._resolved.clear()
         self._ancestry.load(
             await self._repository.snapshot_ancestry({record.snapshot_id for record in records} | used_by_desktops)
         )
@@ -114,9 +119,26 @@ class Snapshots:
         return max(found, key=lambda record: (record.owner == owner, record.created_at), default=None)
 
     def deepest_snapshot(self, target: DesktopTarget, without: Collection[str] = ()) -> SnapshotRecord | None:
-        """The deepest snapshot that exists on the way to what is wanted; None when not even the base does.
+        """Return the deepest snapshot that exists on the way to a target; None when not even the base does.
 
-        `without`: ids of those that were tried and failed."""
+        A target is resolved once; the answer is kept until a snapshot is added, removed or quarantined.
+
+        Args:
+            target: What a desktop should be a copy of.
+            without: Ids of snapshots that were tried and failed.
+
+        Raises:
+            ApiError: The snapshot that the target names is missing, quarantined, or of another shape.
+        """
+        if without:
+            return self._resolve(target, without)
+        if target not in self._resolved:
+            if len(self._resolved) >= MAX_RESOLVED:
+                self._resolved.clear()
+            self._resolved[target] = self._resolve(target, ())
+        return self._resolved[target]
+
+    def _resolve(self, target: DesktopTarget, without: Collection[str]) -> SnapshotRecord | None:
         if target.snapshot_id is not None:
             return self.require(target)
         if target.setup_key is not None:
@@ -225,6 +247,7 @@ class Snapshots:
         record.bytes, record.files_bytes = saved.bytes, saved.files_bytes
         record.pause_s, record.processes = saved.pause_s, saved.processes
         self._records[record.snapshot_id] = record
+        self._resolved.clear()
         self._ancestry.add(record.snapshot_id, record.parent, record.files_bytes)
 
     async def _write(self, slot: Slot, snapshot_id: str) -> SnapshotInfo:
@@ -287,9 +310,11 @@ class Snapshots:
             return
         record.delete_pending = True
         self._records.pop(record.snapshot_id, None)
+        self._resolved.clear()
 
     async def quarantine(self, record: SnapshotRecord, reason: str) -> None:
         """Set a snapshot that does not restore aside, as far as there is room."""
+        self._resolved.clear()
         if self._records.pop(record.snapshot_id, None) is None:
             return
         record.state, record.reason = wire.SnapshotState.QUARANTINED, reason
@@ -303,6 +328,7 @@ class Snapshots:
         finally:
             if record.quarantine_path is not None:
                 self._quarantined[record.snapshot_id] = record
+                self._resolved.clear()
             self._repository.end_snapshot(record.snapshot_id, "quarantined", reason, record.quarantine_path)
 
     async def _room_in_quarantine(self, record: SnapshotRecord) -> bool:
@@ -315,6 +341,7 @@ class Snapshots:
 
     async def _drop(self, record: SnapshotRecord, reason: str) -> None:
         self._records.pop(record.snapshot_id, None)
+        self._resolved.clear()
         self._quarantined.pop(record.snapshot_id, None)
         self._repository.end_snapshot(record.snapshot_id, "deleted", reason)
         self._ancestry.prune(self._standing())

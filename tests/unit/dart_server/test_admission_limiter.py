@@ -53,7 +53,7 @@ async def test_claims_that_wait_for_a_desktop_hold_no_other_claim_up(make_api: M
     api = await make_api(max_desktops=1)
     assert await claim(api, "the-only-one") == 200
     waiting = [asyncio.create_task(claim(api, f"waits-{number:03}")) for number in range(2 * MAX_CONCURRENT_CLAIMS)]
-    await wait_until(lambda: api.farm.pool.waiting == 2 * MAX_CONCURRENT_CLAIMS)
+    await wait_until(lambda: api.farm.pool.queue.waiting == 2 * MAX_CONCURRENT_CLAIMS)
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)

@@ -55,8 +55,8 @@ async def release(api: Api, lease: dict[str, Any]) -> None:
 
 async def nothing_is_left(api: Api) -> None:
     """No lease, nobody waits, no desktop, and no key holds anything."""
-    await wait_until(lambda: not api.farm.pool.slots and not api.farm.leases.active and not api.farm.pool.waiting)
-    assert all(api.farm.pool.turns.held(owner) == 0 for owner in api.farm.pool.turns._keys)
+    await wait_until(lambda: not api.farm.pool.slots and not api.farm.leases.active and not api.farm.pool.queue.waiting)
+    assert all(api.farm.pool.queue.turns.held(owner) == 0 for owner in api.farm.pool.queue.turns._keys)
 
 
 async def test_a_claim_is_granted_while_nobody_listens(api: Api) -> None:
@@ -165,7 +165,7 @@ async def test_a_key_waits_at_its_quota_while_others_are_served(make_api: MakeAp
     reply_later = asyncio.create_task(
         small.call("POST", "/v1/leases", json={"client_request_id": "small-late", "wait_s": 5})
     )
-    await wait_until(lambda: admin.farm.pool.waiting == 1)
+    await wait_until(lambda: admin.farm.pool.queue.waiting == 1)
     reply = await advance_until_done(clock, reply_later, 6)
     assert (reply.status_code, reply.json()["error"]) == (429, "quota_exceeded"), "it was not the farm that was full"
 
@@ -413,7 +413,7 @@ async def test_claims_of_a_key_that_was_revoked_leave_the_queue(api: Api) -> Non
     claim = await submit(other, count=2)
     await submit(api, "goes-on-waiting")
     assert (await api.call("DELETE", f"/v1/keys/{claim['owner']}")).status_code == 204
-    await wait_until(lambda: api.farm.pool.waiting == 1)
+    await wait_until(lambda: api.farm.pool.queue.waiting == 1)
     assert (await look(api, claim))["state"] == "cancelled"
     for lease in held:
         await release(api, lease)
@@ -427,7 +427,7 @@ async def test_waiting_claims_are_refused_when_the_farm_stops(make_api: MakeApi,
     lifecycle = asyncio.create_task(api.call("POST", "/v1/leases", json={"client_request_id": "on-its-way"}))
     await wait_until(lambda: len(api.farm.pool.slots) == 2)
     waiting = asyncio.create_task(api.call("POST", "/v1/leases", json={"client_request_id": "in-the-queue"}))
-    await wait_until(lambda: api.farm.pool.waiting == 1)
+    await wait_until(lambda: api.farm.pool.queue.waiting == 1)
     stopping = asyncio.create_task(api.farm.stop())
     for reply in await asyncio.gather(lifecycle, waiting):
         assert (reply.status_code, reply.json()["error"]) == (503, "draining")
@@ -454,7 +454,7 @@ async def test_waiting_claims_are_refused_when_the_farm_stops(make_api: MakeApi,
 async def test_what_makes_no_sense_is_refused(api: Api, fields: dict[str, Any]) -> None:
     reply = await api.call("POST", "/v1/claims", json={"client_request_id": "makes-no-sense", **fields})
     assert (reply.status_code, reply.json()["error"]) == (422, "invalid")
-    assert api.farm.pool.waiting == 0
+    assert api.farm.pool.queue.waiting == 0
 
 
 async def test_a_claim_by_labels_has_what_the_pool_holds(api: Api) -> None:

@@ -151,7 +151,7 @@ async def test_a_frozen_copy_that_died_is_found_by_the_probe_and_replaced(
     await prepared(api)
     (dead, _) = frozen(api)
     await provider.kill(dead, base.HealthCause.KILLED_FROM_OUTSIDE)
-    api.farm.pool.probe()
+    api.farm.pool.probes.begin()
     await wait_until(lambda: dead not in api.farm.pool.slots and len(frozen(api)) == 2)
     assert dead not in provider.desktops
 

@@ -125,11 +125,11 @@ async def test_claims_wait_in_order_and_time_out(api: Api, clock: ManualClock) -
         order.append(name)
 
     waiting = [asyncio.create_task(wait("a"))]
-    await wait_until(lambda: api.farm.pool.waiting == 1)
+    await wait_until(lambda: api.farm.pool.queue.waiting == 1)
     waiting.append(asyncio.create_task(wait("b")))
-    await wait_until(lambda: api.farm.pool.waiting == 2)
+    await wait_until(lambda: api.farm.pool.queue.waiting == 2)
     late = asyncio.create_task(api.call("POST", "/v1/leases", json={"client_request_id": "too-late", "wait_s": 5}))
-    await wait_until(lambda: api.farm.pool.waiting == 3)
+    await wait_until(lambda: api.farm.pool.queue.waiting == 3)
     reply = await advance_until_done(clock, late, 6)
     assert (reply.status_code, reply.json()["error"]) == (503, "no_capacity")
     assert "retry-after" in reply.headers

@@ -79,7 +79,7 @@ async def test_the_most_bounds_claims_too(make_api: MakeApi, clock: ManualClock)
     await api.create_lease()
     body = {"client_request_id": "one-too-many", "wait_s": 0}
     claiming = asyncio.create_task(api.call("POST", "/v1/leases", json=body))
-    await wait_until(lambda: api.farm.pool.waiting == 1)
+    await wait_until(lambda: api.farm.pool.queue.waiting == 1)
     reply = await advance_until_done(clock, claiming, 0.1)
     assert reply.status_code == 503
     assert "the pool p has its 1 desktops" in reply.json()["detail"]
@@ -115,11 +115,11 @@ async def test_a_pool_outlives_its_farm(make_api: MakeApi, clock: ManualClock) -
         before["owner"],
         before["created_at"],
     )
-    found = api.farm.pool.pools.matching({"suite": "basics"})
+    found = api.farm.pool.named.matching({"suite": "basics"})
     assert found is not None
     assert found.record.name == "p"
-    assert api.farm.pool.pools.matching({"suite": "other"}) is None
-    assert api.farm.pool.pools.matching({}) is None
+    assert api.farm.pool.named.matching({"suite": "other"}) is None
+    assert api.farm.pool.named.matching({}) is None
 
 
 async def test_the_farms_own_pool_is_shown_and_not_written(make_api: MakeApi) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dart_server.hostd import doctor
-from dart_server.hostd.errors import HostdHostFault, SnapshotBroken
+from dart_server.hostd.errors import HostdHostFault, HostdSnapshotBroken
 from dart_server.hostd.linux import inotify
 from dart_server.hostd.runtime.runc import Runc
 
@@ -85,5 +85,5 @@ def test_a_restore_that_found_none_is_the_hosts_fault(limit: Path, tmp_path: Pat
 
 
 def test_any_other_failure_is_the_snapshots(limit: Path, tmp_path: Path) -> None:
-    with pytest.raises(SnapshotBroken, match="12 exited, status=1"):
+    with pytest.raises(HostdSnapshotBroken, match="12 exited, status=1"):
         fake_runc(tmp_path, FAILED_OTHERWISE).restore("desk", tmp_path, tmp_path, tmp_path)

@@ -205,12 +205,12 @@ async def test_what_is_over_a_limit_hears_when_to_come_again(make_api: MakeApi) 
     waiting = asyncio.ensure_future(
         api.client.post("/v1/leases", json={"client_request_id": "waits-for-one", "wait_s": 60}, headers=headers)
     )
-    await wait_until(lambda: api.farm.pool.waiting == 1)
+    await wait_until(lambda: api.farm.pool.queue.waiting == 1)
     reply = await api.client.get("/v1/farm", headers=headers)
     assert (reply.status_code, reply.json()["error"]) == (429, "too_many_requests")
     assert reply.headers["retry-after"] == "1"
     assert (await api.call("GET", "/v1/farm")).status_code == 200, "others are served"
     waiting.cancel()
     await asyncio.wait({waiting})
-    await wait_until(lambda: api.farm.pool.waiting == 0)
+    await wait_until(lambda: api.farm.pool.queue.waiting == 0)
     assert (await api.client.get("/v1/farm", headers=headers)).status_code == 200

@@ -98,7 +98,7 @@ async def test_a_gang_that_is_granted_while_its_key_ends_is_given_back(api: Api)
     for lease in (one, other):
         await mine.call("DELETE", f"/v1/leases/{lease['lease_id']}")
     await api.call("DELETE", f"/v1/keys/{key_id}")
-    await wait_until(lambda: api.farm.pool.waiting == 0 and not api.farm.leases.active)
+    await wait_until(lambda: api.farm.pool.queue.waiting == 0 and not api.farm.leases.active)
     leases = await api.farm.repository.leases_of_claim(claim_id)
     assert all(lease.state is not LeaseState.ACTIVE for lease in leases)
 

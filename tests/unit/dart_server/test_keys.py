@@ -119,11 +119,11 @@ async def test_what_runs_under_a_revoked_key_ends(api: Api) -> None:
             headers={"authorization": f"Bearer {made['secret']}"},
         )
     )
-    await wait_until(lambda: api.farm.pool.waiting == 1)
+    await wait_until(lambda: api.farm.pool.queue.waiting == 1)
     await api.call("DELETE", f"/v1/keys/{made['key_id']}")
     reply = await waiting
     assert (reply.status_code, reply.json()["error"]) == (401, "unauthenticated")
-    await wait_until(lambda: api.farm.pool.waiting == 0)
+    await wait_until(lambda: api.farm.pool.queue.waiting == 0)
     assert api.farm.limits.active_count(made["key_id"]) == 0
 
 
@@ -136,7 +136,7 @@ async def test_an_expired_key_is_refused_and_what_runs_under_it_ends(api: Api, c
     waiting = asyncio.ensure_future(
         api.client.post("/v1/leases", json={"client_request_id": "waits-for-one", "wait_s": 600}, headers=headers)
     )
-    await wait_until(lambda: api.farm.pool.waiting == 1)
+    await wait_until(lambda: api.farm.pool.queue.waiting == 1)
     await clock.advance(29)
     assert not waiting.done()
     assert await status(api, made["secret"]) == 200

@@ -143,7 +143,7 @@ async def test_a_claim_waits_for_the_host_and_is_told_why(
     api = await make_api(host=host, max_desktops=4)
     body = {"client_request_id": "too-early", "wait_s": 0}
     claiming = asyncio.create_task(api.call("POST", "/v1/leases", json=body))
-    await wait_until(lambda: api.farm.pool.waiting == 1)
+    await wait_until(lambda: api.farm.pool.queue.waiting == 1)
     reply = await advance_until_done(clock, claiming, 0.1)
     assert reply.status_code == 503
     assert "the host is short of memory" in reply.json()["detail"]
@@ -179,7 +179,7 @@ async def test_what_ends_is_kept_for_a_gang_that_the_host_has_no_memory_for(
     await submit("the-gang", count=2, shape=shape)
     await submit("one-more", shape={"resolution": resolution})
     await api.call("DELETE", f"/v1/leases/{held[0]['lease_id']}")
-    await wait_until(lambda: len(api.farm.pool._slots.idle()) == 1)
+    await wait_until(lambda: len(api.farm.pool.table.idle()) == 1)
     assert await states() == ["waiting", "waiting"], "what is free is kept for the gang"
     await clock.advance(31.0)
     await wait_until(lambda: len(api.farm.claims.queue(ADMIN)) == 1)
