@@ -12,6 +12,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,10 +28,6 @@ POLL_INTERVAL_S = 0.1
 DOCTOR_HINT = "\nRun `dart-farm doctor` to see what this host lacks."
 LOG_TAIL_LINES = 15
 LOG_TAIL_NBYTES = 8_192
-
-_started: list[subprocess.Popen[bytes]] = []
-"""Daemons that this process started: kept so that one that ends early is reaped and its exit status known."""
-
 
 def runtime_dir() -> Path:
     """`DART_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/dart`, else `dart-<uid>` among the temporary files; made
@@ -111,7 +108,8 @@ def _spawn(command: list[str], log_path: Path) -> subprocess.Popen[bytes]:
         daemon = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log_fd, stderr=log_fd, start_new_session=True, cwd="/"
         )
-    _started.append(daemon)
+    # The daemon stops when it is idle, while its caller runs on: without a wait it would stay a zombie of the caller.
+    threading.Thread(target=daemon.wait, name="reap-embedded-farm", daemon=True).start()
     return daemon
 
 

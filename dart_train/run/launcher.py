@@ -155,6 +155,8 @@ class LocalComponent:
             restarts_left -= 1
             self._on_restart(self._spec.name, code)
             await self._spawn()
+            if self._stopping:  # stop() saw the process that had ended: it could not stop the new one
+                _kill_group(self._process.pid, signal.SIGKILL)
 
     async def wait(self) -> int:
         """Wait for a deliberate end. Returns 0; raises ComponentFailed when it ended otherwise too often."""

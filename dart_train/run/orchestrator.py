@@ -203,9 +203,8 @@ class Run:
         try:
             await self.launcher.watch(task)
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)  # also takes up the exception of a task that failed too
 
     async def _demos(self) -> None:
         async with self._policy("oracle"):
