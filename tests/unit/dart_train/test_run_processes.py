@@ -36,7 +36,7 @@ def children() -> dict[int, str]:
 
 async def wait_for(condition: Callable[[], bool], what: str) -> None:
     give_up_s = time.monotonic() + LIMIT_S
-    while not condition():  # noqa: ASYNC110 - another process's state: there is nothing to be notified by
+    while not condition():
         assert time.monotonic() < give_up_s, f"{what}: {children()}"
         await asyncio.sleep(0.05)
 
