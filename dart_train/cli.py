@@ -15,8 +15,9 @@ from typing import Annotated
 
 import typer
 
-from dart_train.config import Recipe, RecipeError, load_recipe, load_resolved_recipe
+from dart_train.config import Recipe, RecipeError, load_recipe
 from dart_train.run.paths import RunPaths
+from dart_train.run.state import check_run_format, load_resolved_recipe
 
 EXIT_FAILED = 1
 EXIT_WRONG_INPUT = 2
@@ -38,9 +39,9 @@ def _fail(message: str) -> typer.Exit:
     return typer.Exit(EXIT_WRONG_INPUT)
 
 
-def _recipe(path: Path, overrides: list[str] | None) -> Recipe:
+def _recipe(path: Path, overrides: list[str]) -> Recipe:
     try:
-        return load_recipe(path, tuple(overrides or ()))
+        return load_recipe(path, tuple(overrides))
     except RecipeError as error:
         raise _fail(str(error)) from None
 
@@ -49,18 +50,22 @@ def _recipe(path: Path, overrides: list[str] | None) -> Recipe:
 def run(
     recipe: Annotated[Path, typer.Argument(help="TOML file, e.g. dart_train/recipes/demo.toml")],
     overrides: Overrides = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="name of the run and of its folder, in place of run.name")
+    ] = None,
     runs_dir: RunsDir = Path("runs"),
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="check everything, print the resolved recipe, start nothing")
     ] = False,
 ) -> None:
     """Run the whole loop: demonstrations, warm start, evaluation, GRPO, evaluation, report. The same command resumes."""
-    checked = _recipe(recipe, overrides)
+    checked = _recipe(recipe, [*(overrides or ()), *([] if name is None else [f"run.name={json.dumps(name)}"])])
     paths = RunPaths(runs_dir.resolve() / checked.run.name)
     from dart_train.run.orchestrator import Interrupted, RunFailed, run_recipe
     from dart_train.run.preflight import check_recipe
 
     try:
+        check_run_format(paths)
         check_recipe(checked, paths)
         if dry_run:
             print(checked.model_dump_json(indent=2))
@@ -116,7 +121,7 @@ def report(
     from dart_train.run.orchestrator import RunFailed, rewrite_report
 
     try:
-        page = asyncio.run(rewrite_report(load_resolved_recipe(paths.resolved_recipe), paths))
+        page = asyncio.run(rewrite_report(load_resolved_recipe(paths), paths))
     except RecipeError as error:
         raise _fail(str(error)) from None
     except RunFailed as error:

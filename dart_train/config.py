@@ -266,24 +266,7 @@ def load_recipe(path: Path, overrides: tuple[Override, ...] = ()) -> Recipe:
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
-        raise RecipeError(f"recipe {path}: {_format_errors(error)}") from None
-
-
-def load_resolved_recipe(path: Path) -> Recipe:
-    """The recipe that a run keeps, every default written out.
-
-    Raises:
-        RecipeError: there is none, or it is not one of this version of DART.
-    """
-    try:
-        return Recipe.model_validate_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RecipeError(f"{path.parent} is not a run directory (no {path.name}): give one below runs/") from None
-    except (ValidationError, UnicodeDecodeError) as error:
-        why = _format_errors(error) if isinstance(error, ValidationError) else str(error)
-        raise RecipeError(
-            f"{path} is not a recipe of this version of DART ({why}): use the version that made the run"
-        ) from None
+        raise RecipeError(f"recipe {path}: {format_validation_error(error)}") from None
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
@@ -303,7 +286,15 @@ def _apply(data: dict[str, Any], override: str) -> None:
     target[last] = parsed
 
 
-def _format_errors(error: ValidationError) -> str:
+def format_validation_error(error: ValidationError) -> str:
+    """Format the mistakes of a recipe for display.
+
+    Args:
+        error: What pydantic found.
+
+    Returns:
+        One clause per mistake, each with the path of its key, joined by semicolons.
+    """
     return "; ".join(_format_error(item) for item in error.errors())
 
 

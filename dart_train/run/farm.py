@@ -84,13 +84,13 @@ async def _running_farm() -> FarmView | None:
 
 def _mismatches(recipe: Recipe, view: FarmView) -> list[str]:
     desktops = recipe.desktops
-    cure = f"give {URL} of another farm" if URL in os.environ else "stop it with dart-farm stop and run again"
+    fix = f"give {URL} of another farm" if URL in os.environ else "stop it with dart-farm stop and run again"
     found = []
     if view.provider != desktops.provider:
-        found.append(f"the farm runs {view.provider} desktops, the recipe asks for {desktops.provider}: {cure}")
+        found.append(f"the farm runs {view.provider} desktops, the recipe asks for {desktops.provider}: {fix}")
     if view.max_desktops < desktops.count:
         found.append(
-            f"the farm has room for {view.max_desktops} desktops, the recipe asks for {desktops.count}: {cure}"
+            f"the farm has room for {view.max_desktops} desktops, the recipe asks for {desktops.count}: {fix}"
         )
     return found
 

@@ -21,6 +21,9 @@ from typing import Any, Protocol
 STOP_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL: time to give leases back and to finish a checkpoint."""
 
+EXIT_REFUSED = 2
+"""Exit code of a component that refuses its configuration or its files: it would refuse them again."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -148,7 +151,7 @@ class LocalComponent:
             if self._stopping or code == 0:
                 return 0
             _kill_group(self._process.pid, signal.SIGKILL)
-            if restarts_left == 0:
+            if restarts_left == 0 or code == EXIT_REFUSED:
                 raise ComponentFailed(
                     f"{self._spec.name} ended with exit code {code}; the end of {self._spec.log}:\n{log_tail(self._spec.log)}"
                 )

@@ -1,7 +1,8 @@
-"""Which stages of a run are done, and how long they took: what makes the same command resume.
+"""The state of a run folder: which recipe it belongs to, which stages are done, and how long they took.
 
-Role: a small JSON file, written atomically. Rule: a stage is marked done only after everything it promises is on disk; a run directory
-made from another recipe is refused with the ways out. Non-goals: no trajectories, no weights (the store and the checkpoints keep those).
+Role: `resolved.json` and `state.json`, two small JSON files that let the same command resume a run. Rule: both carry a format number that is
+checked before anything else in them; they are written atomically; a stage is marked done only after everything it promises is on disk.
+A run folder of another recipe or another format is refused. Non-goals: trajectories and weights (the database and the checkpoints).
 """
 
 from __future__ import annotations
@@ -13,59 +14,133 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from dart_train.config import Recipe, RecipeError, load_resolved_recipe
+from pydantic import ValidationError
+
+from dart_train.config import Recipe, RecipeError, format_validation_error
 from dart_train.run.paths import RunPaths
+
+RUN_FORMAT = 1
+"""Format of `resolved.json` and `state.json`. Raise it when a run folder of before cannot be continued any more."""
 
 
 @dataclass(slots=True)
 class RunState:
-    """Progress of a run directory. `stages_s`: seconds per finished stage, in order. `incidents`: restarts and the like."""
+    """Progress of a run.
+
+    Attributes:
+        stages_s: Seconds per finished stage, in the order in which they finished.
+        incidents: One sentence per restart of a component and the like.
+    """
 
     stages_s: dict[str, float] = field(default_factory=dict)
     incidents: list[str] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
-        """Write atomically."""
-        _replace(path, json.dumps(asdict(self), indent=2) + "\n")
+        """Write the state atomically.
+
+        Args:
+            path: `state.json` of a run folder.
+        """
+        _write(path, asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> RunState:
-        """Read; a missing file is a run that has not begun. Raises RecipeError for a file that is none of ours."""
+        """Read the state.
+
+        Args:
+            path: `state.json` of a run folder.
+
+        Returns:
+            The state; an empty one where the file does not exist, because the run has not begun.
+
+        Raises:
+            RecipeError: The file has another format or is damaged.
+        """
         if not path.exists():
             return cls()
+        content = _read(path)
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise RecipeError(
-                f"{path} is not what this version of DART keeps there ({error}): use the version that made the run"
-            ) from None
+            return cls(**content)
+        except TypeError as error:
+            raise _damaged(path, error) from None
+
+
+def load_resolved_recipe(paths: RunPaths) -> Recipe:
+    """Read the recipe that a run folder belongs to, with every default written out.
+
+    Args:
+        paths: The run folder.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        RecipeError: The folder is no run folder, or its file has another format or is damaged.
+    """
+    path = paths.resolved_recipe
+    if not path.exists():
+        raise RecipeError(f"{path.parent} is not a run directory (no {path.name}): give one below runs/")
+    content = _read(path)
+    try:
+        return Recipe.model_validate(content.get("recipe"))
+    except ValidationError as error:
+        raise _damaged(path, format_validation_error(error)) from None
+
+
+def check_run_format(paths: RunPaths) -> None:
+    """Refuse a run folder of another format; a folder that does not exist yet is accepted.
+
+    Args:
+        paths: The run folder.
+
+    Raises:
+        RecipeError: A file of the folder has another format or is damaged.
+    """
+    for path in (paths.resolved_recipe, paths.state):
+        if path.exists():
+            _read(path)
 
 
 def open_run_directory(recipe: Recipe, paths: RunPaths) -> RunState:
-    """Create the run directory, or continue the one made from the same recipe.
+    """Create the run folder, or open the one that was made from the same recipe.
+
+    Args:
+        recipe: The recipe to run.
+        paths: The run folder.
+
+    Returns:
+        The progress so far.
 
     Raises:
-        RecipeError: the directory belongs to a run with another recipe, or of another version of DART.
+        RecipeError: The folder belongs to a run with another recipe, or has another format.
     """
+    check_run_format(paths)
     known = paths.resolved_recipe.exists()
-    if known and load_resolved_recipe(paths.resolved_recipe) != recipe:
+    if known and load_resolved_recipe(paths) != recipe:
         raise RecipeError(
-            f"{paths.root} holds a run with other settings: continue it with its own recipe, choose another run.name, "
-            "or remove the directory"
+            f"{paths.root} holds a run with other settings: continue it with its own recipe, start a new run with --name, "
+            "or delete the folder"
         )
     paths.make()
     if not known:
-        _replace(paths.resolved_recipe, recipe.model_dump_json(indent=2) + "\n")
+        _write(paths.resolved_recipe, {"recipe": recipe.model_dump(mode="json")})
     return RunState.load(paths.state)
 
 
 @contextmanager
 def run_lock(paths: RunPaths) -> Iterator[None]:
-    """Refuse a second launcher in the same run directory.
+    """Hold the lock of a run folder, so that one process works on it.
+
+    Args:
+        paths: The run folder.
+
+    Yields:
+        Nothing; the lock is held as long as the context lasts.
 
     Raises:
-        RecipeError: another launcher runs there.
+        RecipeError: Another process holds the lock.
     """
     paths.root.mkdir(parents=True, exist_ok=True)
     with paths.lock.open("w", encoding="utf-8") as handle:
@@ -76,7 +151,28 @@ def run_lock(paths: RunPaths) -> Iterator[None]:
         yield
 
 
-def _replace(path: Path, text: str) -> None:
+def _read(path: Path) -> dict[str, Any]:
+    """The content of a file of the run folder, without its format number, which is checked first."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _damaged(path, error) from None
+    if not isinstance(content, dict):
+        raise _damaged(path, "it is not a JSON object")
+    number = content.pop("format", 0)
+    if number != RUN_FORMAT:
+        age = "a newer" if isinstance(number, int) and number > RUN_FORMAT else "an older"
+        raise RecipeError(
+            f"{path.parent}: this run folder was made by {age} version of DART; start a new run with --name, or delete it"
+        )
+    return content
+
+
+def _damaged(path: Path, reason: object) -> RecipeError:
+    return RecipeError(f"{path} is damaged ({reason}): start a new run with --name, or delete the run folder")
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_text(json.dumps({"format": RUN_FORMAT} | content, indent=2) + "\n", encoding="utf-8")
     os.replace(temporary, path)

@@ -1,8 +1,8 @@
-"""Open the trajectory store's database.
+"""The connection to the trajectory database.
 
-Role: `open_engine(path)` gives an engine on a migrated SQLite file in WAL mode; other databases come by URL.
-Rule: the schema is brought up to date by alembic before first use; a reader never migrates. A committed transaction survives the death
-of the process (WAL with `synchronous=NORMAL`). Non-goals: queries.
+Role: `open_engine(path)` returns an engine on a migrated SQLite file in WAL mode. Rule: alembic brings the schema up to date before the
+first use; a reader never migrates; a database whose revision is not known here is refused. A committed transaction survives the death of
+the process (WAL with `synchronous=NORMAL`). Non-goals: queries.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import DatabaseError
 
@@ -21,34 +23,67 @@ BUSY_TIMEOUT_MS = 10_000
 
 
 def open_engine(path: Path, *, read_only: bool = False) -> Engine:
-    """Engine on the SQLite file at `path`, created and migrated unless `read_only`.
+    """Open the SQLite file of a trajectory database.
 
-    Raises StoreError when the file is missing (read only) or not a database.
+    Args:
+        path: The file. It is created and migrated unless `read_only`.
+        read_only: Never write; any number of processes may read while one writes.
+
+    Returns:
+        The engine.
+
+    Raises:
+        StoreError: The file is missing (read only), is not a trajectory database, or was made by another version of DART.
     """
     if read_only:
         if not path.exists():
-            raise StoreError(f"there is no trajectory store at {path}")
+            raise StoreError(f"there is no trajectory database at {path}")
         engine = create_engine(f"sqlite:///file:{path}?mode=ro&uri=true")
         event.listen(engine, "connect", _reader_pragmas)
-        return engine
-    path.parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(f"sqlite:///{path}")
-    event.listen(engine, "connect", _writer_pragmas)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        engine = create_engine(f"sqlite:///{path}")
+        event.listen(engine, "connect", _writer_pragmas)
     try:
-        migrate(engine)
+        _check_revision(engine, path)
+        if not read_only:
+            migrate(engine)
     except DatabaseError as error:
         engine.dispose()
-        raise StoreError(f"{path} is not a trajectory store: {error.orig}") from error
+        raise StoreError(f"{path} is not a trajectory database: {error.orig}") from error
+    except StoreError:
+        engine.dispose()
+        raise
     return engine
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the schema to the newest revision."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    """Bring the schema to the newest revision.
+
+    Args:
+        engine: An engine that may write.
+    """
+    config = _alembic_config()
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+
+
+def _check_revision(engine: Engine, path: Path) -> None:
+    known = {script.revision for script in ScriptDirectory.from_config(_alembic_config()).walk_revisions()}
+    with engine.connect() as connection:
+        revision = MigrationContext.configure(connection).get_current_revision()
+    if revision is not None and revision not in known:
+        raise StoreError(
+            f"{path}: this trajectory database was made by another version of DART; start a new run with --name, "
+            "or delete the run folder"
+        )
+
+
+def _alembic_config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    return config
 
 
 def _writer_pragmas(connection: Any, _record: Any) -> None:

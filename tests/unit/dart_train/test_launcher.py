@@ -102,3 +102,12 @@ asyncio.run(main())
     launcher.wait()
     launcher.stdout.close()
     assert wait_until_gone(part)
+
+
+async def test_a_component_that_refuses_its_configuration_is_not_started_again(tmp_path: Path) -> None:
+    restarts: list[str] = []
+    launcher = LocalLauncher(on_restart=lambda name, code: restarts.append(name))
+    component = await launcher.start(spec(tmp_path, "raise SystemExit(2)", restarts=5))
+    with pytest.raises(ComponentFailed, match="exit code 2"):
+        await component.wait()
+    assert restarts == []

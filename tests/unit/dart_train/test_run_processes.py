@@ -17,7 +17,7 @@ from dart_train.config import Recipe
 from dart_train.run import farm
 from dart_train.run.launcher import ComponentSpec, LocalLauncher
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 PAUSE = (sys.executable, "-c", "import signal; signal.pause()")
 
 
@@ -77,7 +77,7 @@ async def test_a_component_that_is_stopped_while_it_is_started_again_does_not_st
 async def test_an_embedded_farm_that_stops_while_the_run_goes_on_is_reaped(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DART_IDLE_SHUTDOWN_S", "0.2")
+    monkeypatch.setenv("DART_IDLE_SHUTDOWN_S", "3")
     recipe = Recipe.model_validate(
         {
             "run": {"name": "r"},

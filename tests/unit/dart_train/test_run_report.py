@@ -143,13 +143,16 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "reason"),
     [
-        ("resolved.json", '{"run": {"name": "small"}, "robots": 3}', "unknown key `robots`"),
-        ("resolved.json", '{"run": {"na', "not a recipe of this version"),
-        ("state.json", '{"stages_s": {}, "robots": 3}', "use the version that made the run"),
-        ("state.json", '{"sta', "use the version that made the run"),
+        ("resolved.json", '{"format": 1, "recipe": {"run": {"name": "small"}, "robots": 3}}', "unknown key `robots`"),
+        ("resolved.json", '{"run": {"na', "is damaged"),
+        ("resolved.json", '{"run": {"name": "small"}, "robots": 3}', "made by an older version of DART"),
+        ("state.json", '{"format": 1, "stages_s": {}, "robots": 3}', "is damaged"),
+        ("state.json", '{"sta', "is damaged"),
+        ("state.json", '{"stages_s": {}, "incidents": []}', "made by an older version of DART"),
+        ("state.json", '{"format": 2}', "made by a newer version of DART"),
     ],
 )
-def test_files_of_another_version_are_refused(
+def test_files_of_another_version_and_damaged_files_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, content: str, reason: str
 ) -> None:
     harness = RunHarness(tmp_path, monkeypatch)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from dart_train.cli import app
 from dart_train.config import Recipe, RecipeError
+from dart_train.run import preflight
 from dart_train.run.paths import RunPaths
 from dart_train.run.state import RunState, open_run_directory, run_lock
 
@@ -29,8 +33,45 @@ def test_the_same_recipe_continues(tmp_path: Path) -> None:
 def test_another_recipe_is_refused_with_the_ways_out(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "r")
     open_run_directory(recipe(), paths)
-    with pytest.raises(RecipeError, match=r"choose another run\.name"):
+    with pytest.raises(RecipeError, match=r"start a new run with --name"):
         open_run_directory(recipe(seed=1), paths)
+
+
+OLD_FILES = {
+    "state.json": {"stages_s": {"demos": 3.0}, "incidents": []},
+    "resolved.json": {"run": {"name": "r", "seed": 0}, "warmup": {"procedure_share": 0.5}},
+}
+"""What `dart-train run` wrote before the files had a format number."""
+
+
+@pytest.mark.parametrize("name", OLD_FILES)
+def test_a_run_folder_of_an_older_version_is_refused_in_one_sentence(tmp_path: Path, name: str) -> None:
+    paths = RunPaths(tmp_path / "r")
+    open_run_directory(recipe(), paths)
+    (paths.root / name).write_text(json.dumps(OLD_FILES[name]))
+    with pytest.raises(RecipeError) as refusal:
+        open_run_directory(recipe(), paths)
+    assert str(refusal.value) == (
+        f"{paths.root}: this run folder was made by an older version of DART; start a new run with --name, or delete it"
+    )
+
+
+def test_an_old_run_folder_is_refused_by_the_command_before_anything_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_check(*_: object) -> None:
+        pytest.fail("the host was checked first")
+
+    monkeypatch.setattr(preflight, "check_recipe", no_check)
+    folder = tmp_path / "runs" / "r"
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text(json.dumps(OLD_FILES["state.json"]))
+    (tmp_path / "r.toml").write_text('[run]\nname = "x"\n[tasks]\nfamilies = ["press_nth"]\n[model]\npreset = "tiny"\n')
+    arguments = ["run", str(tmp_path / "r.toml"), "--name", "r", "--runs-dir", str(tmp_path / "runs")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    (sentence,) = result.stderr.strip().splitlines()
+    assert "made by an older version of DART; start a new run with --name, or delete it" in sentence
 
 
 def test_a_second_launcher_is_refused(tmp_path: Path) -> None:

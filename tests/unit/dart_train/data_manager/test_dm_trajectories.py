@@ -1,7 +1,9 @@
-"""The trajectory store: appends once, gates splits, survives reopening."""
+"""The trajectory database: appends once, gates splits, survives reopening."""
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -159,7 +161,18 @@ def test_migrations_make_the_schema_of_the_models(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_store_is_named(tmp_path: Path) -> None:
     (tmp_path / "data.db").write_bytes(b"this is not sqlite" * 100)
-    with pytest.raises(StoreError, match="is not a trajectory store"):
+    with pytest.raises(StoreError, match="is not a trajectory database"):
         open_engine(tmp_path / "data.db")
-    with pytest.raises(StoreError, match="no trajectory store"):
+    with pytest.raises(StoreError, match="no trajectory database"):
         open_engine(tmp_path / "other.db", read_only=True)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_database_of_an_older_version_is_refused_in_one_sentence(tmp_path: Path, read_only: bool) -> None:
+    path = tmp_path / "data.db"
+    with contextlib.closing(sqlite3.connect(path)) as old:
+        old.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        old.execute("INSERT INTO alembic_version VALUES ('0001')")
+        old.commit()
+    with pytest.raises(StoreError, match=r"made by another version of DART; start a new run with --name, or delete"):
+        open_engine(path, read_only=read_only)

@@ -1,11 +1,14 @@
-"""Create the trajectory store."""
+"""Create the trajectory database.
+
+The revision id is not that of the schema before the first release, so that a database of that time is refused.
+"""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "trajectories_0001"
 down_revision = None
 branch_labels = None
 depends_on = None
