@@ -266,6 +266,24 @@ class EpisodeCounts(DataManagerModel):
         return self.masked / self.episodes if self.episodes else 0.0
 
 
+class MaskedEpisodes(DataManagerModel):
+    """Masked episodes of one family that ended for the same reason.
+
+    Attributes:
+        family: The task family.
+        end: Why they ended.
+        episodes: How many there are.
+        first_version: Oldest policy version among them, None where none of them got a response.
+        last_version: Newest policy version among them.
+    """
+
+    family: str
+    end: EndReason
+    episodes: int
+    first_version: int | None
+    last_version: int | None
+
+
 class DataManagerStats(DataManagerModel):
     """The data manager in numbers.
 
@@ -278,6 +296,7 @@ class DataManagerStats(DataManagerModel):
     episode_counts: EpisodeCounts
     episode_counts_by_version: dict[int, EpisodeCounts]
     episode_counts_by_family: dict[str, EpisodeCounts]
+    masked_episodes: list[MaskedEpisodes]
     last_masked_cause: str | None
     max_concurrent_episodes: int
     groups: dict[str, int]

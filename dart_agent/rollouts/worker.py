@@ -253,6 +253,7 @@ def _record(metrics: Path | None, episode: Episode) -> None:
         "reward": trajectory.reward,
         "end": trajectory.end.value,
         "steps": len(steps),
+        "tokens": sum(len(step.token_ids_T) for step in steps),
         "parse_errors": sum(step.parse_error is not None for step in steps),
         "duration_s": round(trajectory.duration_s, 4),
         "reset_s": round(float(trajectory.info["reset_s"]), 4),

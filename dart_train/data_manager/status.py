@@ -12,7 +12,14 @@ from typing import Any
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from dart_agent.data_client.wire import DataManagerStats, EpisodeCounts, EpisodeResult, FamilyResult, PhaseStatus
+from dart_agent.data_client.wire import (
+    DataManagerStats,
+    EpisodeCounts,
+    EpisodeResult,
+    FamilyResult,
+    MaskedEpisodes,
+    PhaseStatus,
+)
 from dart_agent.types import Purpose
 from dart_envs.types import EndReason
 from dart_train.data_manager import queries
@@ -110,6 +117,7 @@ def stats(session: Session, window: int) -> DataManagerStats:
         ),
         episode_counts_by_version=_episode_counts_by(session, TrajectoryTable.version_max),
         episode_counts_by_family=by_family,
+        masked_episodes=_masked_episodes(session),
         last_masked_cause=_last_masked_cause(session),
         max_concurrent_episodes=_max_concurrent_episodes(session),
         groups=_tally(session, GroupTable.state),
@@ -132,6 +140,21 @@ def _episode_counts_by(session: Session, key: Any) -> dict[Any, EpisodeCounts]:
         for value, episodes, hit in session.execute(query)
         if value is not None
     }
+
+
+def _masked_episodes(session: Session) -> list[MaskedEpisodes]:
+    """Masked episodes that are no demonstrations, by family and end reason."""
+    version = TrajectoryTable.version_max
+    query = (
+        select(TrajectoryTable.family, TrajectoryTable.end, func.count(), func.min(version), func.max(version))
+        .where(TrajectoryTable.purpose != Purpose.DEMO.value, TrajectoryTable.reward.is_(None))
+        .group_by(TrajectoryTable.family, TrajectoryTable.end)
+        .order_by(TrajectoryTable.family, TrajectoryTable.end)
+    )
+    return [
+        MaskedEpisodes(family=family, end=EndReason(end), episodes=count, first_version=first, last_version=last)
+        for family, end, count, first, last in session.execute(query)
+    ]
 
 
 def _last_masked_cause(session: Session) -> str | None:

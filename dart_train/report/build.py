@@ -1,31 +1,34 @@
-"""Gathering what the report tells: from the store's answers and the metrics file to a `RunReport`.
+"""The content of a report: from the data manager's replies and the metrics file to a `RunReport`.
 
-Role: the only reader of a finished (or interrupted) run for people. Rule: reads through the data manager's client and the metrics file,
-never the database. Non-goals: no statistics, no drawing.
+Role: `build_report` reads a finished or interrupted run. Rule: it reads through the client of the data manager and the metrics file, never
+the database; what an interrupted run lacks is left out. Non-goals: statistics (`dart_train.report.paired_evaluation`), rates
+(`dart_train.report.throughput`), drawing (`dart_train.report.page`).
 """
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from PIL import Image
-
 from dart_agent.data_client.client import DataManagerClient
-from dart_agent.data_client.wire import DataManagerStats, EpisodeResult
-from dart_agent.types import StepRecord, Trajectory
-from dart_envs import tasks
-from dart_envs.actions import action_from_dict
-from dart_envs.observations.transforms import scale_point
+from dart_agent.data_client.wire import DataManagerStats, EpisodeResult, MaskedEpisodes
 from dart_train.config import Recipe
-from dart_train.report.page import Chart, Curve, Example, ExampleStep, MaskedCount, RunReport
-from dart_train.report.paired_evaluation import EvalItem, PairedEvaluation, compare_evaluations, task_family
+from dart_train.report.examples import SUCCESS_REWARD, read_examples
+from dart_train.report.page import Chart, Curve, Example, MaskedRow, RunReport
+from dart_train.report.paired_evaluation import EvalItem, PairedEvaluation, compare_evaluations
+from dart_train.report.throughput import (
+    episode_lines,
+    stage_throughput,
+    throughput_charts,
+    training_utilisation,
+    update_lines,
+)
+from dart_train.run.masked_episodes import format_versions
 from dart_train.run.paths import RunPaths
+from dart_train.run.phases import STAGES_BY_PHASE, TRAIN
 from dart_train.run.state import RunState
 
-EXAMPLES_PER_PHASE = 4
 SMOOTHING = 5
 
 
@@ -57,33 +60,55 @@ async def build_report(
     state: RunState,
     phases: Mapping[str, str],
 ) -> RunReport:
-    """Gather the story of a run.
+    """Gather everything that the report of a run shows.
 
     Args:
-        phases: phase names by role: `before`, `after`, and baselines under their printed names (`random policy`, ...).
+        client: The data manager of the run.
+        recipe: The recipe of the run.
+        paths: The run folder.
+        state: The progress of the run.
+        phases: Names of the finished phases by role: `before`, `after`, and baselines under their displayed names.
+
+    Returns:
+        The report; what an interrupted run lacks is empty in it.
     """
     results = {role: await client.results(name) for role, name in phases.items()}
     before, after = results.pop("before", []), results.pop("after", [])
-    verdict = compare_evaluations(rewards_by_item(before), rewards_by_item(after))
+    evaluation = compare_evaluations(rewards_by_item(before), rewards_by_item(after))
     metrics = read_metrics(paths)
+    episodes, updates = episode_lines(metrics), update_lines(metrics)
+    desktops = recipe.desktops.count
     stats = await client.stats()
-    examples = []
-    for role in ("before", "after"):
-        if role in phases:
-            examples += await _examples(client, phases[role], f"{role} training", recipe.desktops.resolution)
+    examples = await read_examples(client, phases["after"], after, recipe.desktops.resolution) if after else []
     return RunReport(
         name=recipe.run.name,
         recipe=recipe.model_dump(mode="json"),
-        paired_evaluation=verdict,
-        conclusion=conclusion(verdict, recipe.eval.min_gain_points, evaluated="after" in phases),
+        paired_evaluation=evaluation,
+        conclusion=conclusion(evaluation, recipe.eval.min_gain_points, evaluated="after" in phases),
         baselines={name: _mean_percent(episodes) for name, episodes in results.items() if episodes},
         stages_s=state.stages_s,
         counts=_counts(stats),
-        masked=masked_counts(stats),
+        masked=masked_rows(stats),
+        throughput=stage_throughput(episodes, updates, STAGES_BY_PHASE),
+        utilisation=training_utilisation(episodes, updates, desktops, TRAIN),
+        throughput_charts=throughput_charts(episodes, updates, desktops, TRAIN),
         charts=_charts(metrics),
         examples=examples,
+        examples_note=_examples_note(examples, finished="after" in phases),
         incidents=tuple(state.incidents),
     )
+
+
+def _examples_note(examples: Sequence[Example], *, finished: bool) -> str:
+    if not finished:
+        return "The evaluation after training has not finished, so there are no examples."
+    if not examples:
+        return "No episode of the evaluation after training has a reward, so there are no examples."
+    if all(example.reward > SUCCESS_REWARD for example in examples):
+        return "No episode of the evaluation after training failed."
+    if all(example.reward <= SUCCESS_REWARD for example in examples):
+        return "No episode of the evaluation after training succeeded."
+    return ""
 
 
 def read_metrics(paths: RunPaths) -> list[dict[str, Any]]:
@@ -91,25 +116,47 @@ def read_metrics(paths: RunPaths) -> list[dict[str, Any]]:
     if not paths.metrics.exists():
         return []
     found = []
-    for line in paths.metrics.read_text(encoding="utf-8").splitlines():
+    for line in paths.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            found.append(json.loads(line))
+            value = json.loads(line)
         except json.JSONDecodeError:
             continue
+        if isinstance(value, dict):
+            found.append(value)
     return found
 
 
-def masked_counts(stats: DataManagerStats) -> list[MaskedCount]:
-    """Of all episodes, then by family, then by policy version."""
-    tallies = {
-        "all episodes": stats.episode_counts,
-        **{family: tally for family, tally in sorted(stats.episode_counts_by_family.items())},
-        **{f"policy version {version}": tally for version, tally in sorted(stats.episode_counts_by_version.items())},
-    }
+def masked_rows(stats: DataManagerStats) -> list[MaskedRow]:
+    """Make the table of masked episodes.
+
+    Args:
+        stats: The numbers of the data manager.
+
+    Returns:
+        A row of all episodes, then one per family and end reason that has masked episodes.
+    """
+    families = stats.episode_counts_by_family
     return [
-        MaskedCount(what, tally.episodes, tally.masked, round(100 * tally.masked_fraction, 2))
-        for what, tally in tallies.items()
+        _masked_row("all families", "", stats.episode_counts.episodes, stats.masked_episodes),
+        *(
+            _masked_row(each.family, each.end.value, families[each.family].episodes, [each])
+            for each in stats.masked_episodes
+        ),
     ]
+
+
+def _masked_row(family: str, cause: str, episodes: int, masked: Sequence[MaskedEpisodes]) -> MaskedRow:
+    count = sum(each.episodes for each in masked)
+    first = [each.first_version for each in masked if each.first_version is not None]
+    last = [each.last_version for each in masked if each.last_version is not None]
+    return MaskedRow(
+        family=family,
+        cause=cause,
+        episodes=episodes,
+        masked=count,
+        percent=round(100 * count / episodes, 2) if episodes else 0.0,
+        versions=format_versions(min(first, default=None), max(last, default=None)) if count else "",
+    )
 
 
 def _counts(stats: DataManagerStats) -> dict[str, int]:
@@ -155,43 +202,3 @@ def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
 def _trailing_mean(values: Sequence[float], index: int, width: int) -> float:
     window = values[max(0, index - width + 1) : index + 1]
     return sum(window) / len(window)
-
-
-async def _examples(client: DataManagerClient, phase: str, label: str, screen_wh: tuple[int, int]) -> list[Example]:
-    chosen: dict[str, Trajectory] = {}
-    async for trajectory in client.trajectories(phase):
-        chosen.setdefault(task_family(trajectory.task_id), trajectory)
-        if len(chosen) >= EXAMPLES_PER_PHASE:
-            break
-    return [
-        _example(client, trajectory, f"{label} · {family}", screen_wh) for family, trajectory in sorted(chosen.items())
-    ]
-
-
-def _example(client: DataManagerClient, trajectory: Trajectory, title: str, screen_wh: tuple[int, int]) -> Example:
-    steps = []
-    for step in trajectory.steps_S:
-        if not step.image_sha256:
-            continue
-        pixels = client.images.get(step.image_sha256[-1])
-        buffer = io.BytesIO()
-        Image.fromarray(pixels).save(buffer, format="PNG")
-        click_xy = _clicked(step, screen_wh, (pixels.shape[1], pixels.shape[0]))
-        steps.append(ExampleStep(png=buffer.getvalue(), text=step.text, click_xy=click_xy))
-    return Example(
-        title=title,
-        instruction=tasks.load(trajectory.task_id).instruction,
-        reward=trajectory.reward,
-        end=trajectory.end.value,
-        steps_S=steps,
-    )
-
-
-def _clicked(step: StepRecord, screen_wh: tuple[int, int], picture_wh: tuple[int, int]) -> tuple[int, int] | None:
-    """Where a step's action points, in the picture that the policy saw; None for an action without a place."""
-    if step.action is None:
-        return None
-    action = action_from_dict(step.action)
-    if action.x is None or action.y is None:
-        return None
-    return scale_point((action.x, action.y), screen_wh, picture_wh)

@@ -1,17 +1,16 @@
-"""The report of a run: one HTML file that opens anywhere, with curves, tables and example trajectories.
+"""The page of a report: one HTML file that opens anywhere, with charts, tables and example trajectories.
 
-Role: turns a `RunReport` (plain data that the orchestrator gathered) into `report/index.html` and `report/result.json`. Rule: pictures are
-inlined, nothing is loaded from elsewhere, every number shown is also in the JSON. Non-goals: no database access, no statistics
+Role: turns a `RunReport` (plain data that `dart_train.report.build` gathers) into `report/index.html` and `report/result.json`. Rule: images
+are embedded, nothing is loaded from elsewhere, and every number of the page is also in the JSON. Non-goals: database access, statistics
 (`dart_train.report.paired_evaluation`).
 """
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +19,53 @@ from dart_train.report.paired_evaluation import PairedEvaluation
 
 @dataclass(frozen=True, slots=True)
 class ExampleStep:
-    """One step of an example: the picture that the policy saw as PNG, what it said, and where it clicked (x, y in that picture)."""
+    """One step of an example.
 
-    png: bytes
+    Attributes:
+        number: The step's number, from 1.
+        image_uri: The screenshot that the policy saw, as a data URI; None where there is none.
+        missing: Why there is no screenshot; empty where there is one.
+        text: The response of the policy.
+        action: The action that was performed, formatted for display.
+    """
+
+    number: int
+    image_uri: str | None
+    missing: str
     text: str
-    click_xy: tuple[int, int] | None
+    action: str
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One trajectory to show."""
+    """One trajectory of the report.
+
+    Attributes:
+        title: Whether it succeeded, and its family.
+        instruction: What the policy was asked to do.
+        reward: The reward in [0, 1].
+        end: Why the episode ended.
+        steps_S: The steps that are shown.
+        omitted_steps: How many steps in the middle are not shown.
+    """
 
     title: str
     instruction: str
-    reward: float | None
+    reward: float
     end: str
     steps_S: Sequence[ExampleStep]
+    omitted_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One line of a chart."""
+    """One line of a chart.
+
+    Attributes:
+        label: Its name in the legend.
+        x: Horizontal values.
+        y: Vertical values, as many as `x`.
+    """
 
     label: str
     x: Sequence[float]
@@ -49,7 +74,14 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart: title, axis names with units, lines."""
+    """One chart.
+
+    Attributes:
+        title: Its title.
+        x_label: Name and unit of the horizontal axis.
+        y_label: Name or unit of the vertical axis.
+        curves: Its lines.
+    """
 
     title: str
     x_label: str
@@ -58,20 +90,84 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class MaskedCount:
-    """Of how many episodes (all, one family's, one policy version's) how many have no verdict, in numbers and in percent."""
+class MaskedRow:
+    """A row of the table of masked episodes.
 
-    what: str
+    Attributes:
+        family: A task family, or `all families`.
+        cause: The end reason of the masked episodes; empty in the row of all families.
+        episodes: All episodes of the family.
+        masked: The masked episodes of this row.
+        percent: Masked episodes in percent of the family's episodes.
+        versions: The policy versions of the masked episodes; empty without masked episodes.
+    """
+
+    family: str
+    cause: str
     episodes: int
     masked: int
     percent: float
+    versions: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageThroughput:
+    """Rates of one stage, from the begin of its first episode to the end of its last, without pauses.
+
+    Attributes:
+        stage: Name of the stage.
+        minutes: Length of that time.
+        episodes_per_min: Finished episodes per minute.
+        actions_per_min: Performed actions (steps) per minute.
+        sampled_tokens_per_s: Tokens sampled by the policy per second; None where not recorded.
+        trained_rows_per_min: Steps trained on per minute; None for a stage without training.
+        trained_tokens_per_s: Tokens trained on per second; None for a stage without training.
+    """
+
+    stage: str
+    minutes: float
+    episodes_per_min: float
+    actions_per_min: float
+    sampled_tokens_per_s: float | None
+    trained_rows_per_min: float | None
+    trained_tokens_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Utilisation:
+    """How much one part of a run was used while the policy was trained.
+
+    Attributes:
+        what: Name of the quantity.
+        percent: Its value in percent.
+        definition: What is measured, in one sentence.
+    """
+
+    what: str
+    percent: float
+    definition: str
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """Everything a reader of a run wants to know.
+    """Everything that the report of a run shows.
 
-    baselines: success in percent of the random and blank-screenshot policies, by name. stages_s: seconds per stage.
+    Attributes:
+        name: Name of the run.
+        recipe: The recipe as plain data.
+        paired_evaluation: The evaluation before and after training, None where no item has a reward in both.
+        conclusion: One sentence: whether the policy learned.
+        baselines: Success in percent of the random and of the blank-screenshot policy, by name.
+        stages_s: Seconds per finished stage.
+        counts: Totals of the run by name.
+        masked: Table of masked episodes.
+        throughput: Rates per stage; empty where no episode is recorded.
+        utilisation: Utilisation during training; empty where no train step is recorded.
+        throughput_charts: Rates and utilisation over time.
+        charts: Curves of the warm start and of training.
+        examples: Trajectories of the evaluation after training.
+        examples_note: One sentence on examples that cannot be shown; empty where all are.
+        incidents: One sentence per restart of a component and the like.
     """
 
     name: str
@@ -81,13 +177,21 @@ class RunReport:
     baselines: Mapping[str, float]
     stages_s: Mapping[str, float]
     counts: Mapping[str, int]
-    masked: Sequence[MaskedCount] = ()
+    masked: Sequence[MaskedRow] = ()
+    throughput: Sequence[StageThroughput] = ()
+    utilisation: Sequence[Utilisation] = ()
+    throughput_charts: Sequence[Chart] = ()
     charts: Sequence[Chart] = ()
     examples: Sequence[Example] = ()
-    incidents: Sequence[str] = field(default_factory=tuple)
+    examples_note: str = ""
+    incidents: Sequence[str] = ()
 
     def figures(self) -> dict[str, Any]:
-        """The same numbers as plain data."""
+        """Convert the numbers of the report to plain data.
+
+        Returns:
+            What `report/result.json` holds.
+        """
         return {
             "name": self.name,
             "conclusion": self.conclusion,
@@ -95,29 +199,49 @@ class RunReport:
             "baselines_percent": dict(self.baselines),
             "stages_s": dict(self.stages_s),
             "counts": dict(self.counts),
-            "masked": [asdict(share) for share in self.masked],
+            "masked": [asdict(row) for row in self.masked],
+            "throughput": [asdict(row) for row in self.throughput],
+            "utilisation": [asdict(row) for row in self.utilisation],
             "incidents": list(self.incidents),
             "recipe": dict(self.recipe),
         }
 
 
 def write_report(report: RunReport, folder: Path) -> Path:
-    """Write `index.html` and `result.json` below `folder`; returns the path of the page."""
-    from jinja2 import Environment, PackageLoader, select_autoescape
+    """Write `index.html` and `result.json`.
+
+    Args:
+        report: What to show.
+        folder: Where to write; it is created where it does not exist.
+
+    Returns:
+        The path of the page.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     folder.mkdir(parents=True, exist_ok=True)
-    environment = Environment(loader=PackageLoader("dart_train.report"), autoescape=select_autoescape(default=True))
-    environment.filters["png_uri"] = lambda png: "data:image/png;base64," + base64.b64encode(png).decode()
+    environment = Environment(
+        loader=PackageLoader("dart_train.report"),
+        autoescape=select_autoescape(default=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     page = environment.get_template("report.html.j2").render(
         report=report,
-        charts=[_svg(chart) for chart in report.charts if any(len(curve.x) > 0 for curve in chart.curves)],
-        examples=[(example, [_marked(step) for step in example.steps_S]) for example in report.examples],
+        charts=_draw(report.charts),
+        throughput_charts=_draw(report.throughput_charts),
         recipe_json=json.dumps(report.recipe, indent=2),
     )
     (folder / "result.json").write_text(json.dumps(report.figures(), indent=2) + "\n", encoding="utf-8")
     target = folder / "index.html"
     target.write_text(page, encoding="utf-8")
     return target
+
+
+def _draw(charts: Sequence[Chart]) -> list[str]:
+    """SVG text of every chart that has a point."""
+    return [_svg(chart) for chart in charts if any(len(curve.x) > 0 for curve in chart.curves)]
 
 
 def _svg(chart: Chart) -> str:
@@ -128,10 +252,11 @@ def _svg(chart: Chart) -> str:
     FigureCanvasSVG(figure)
     axes = figure.add_subplot()
     for curve in chart.curves:
-        axes.plot(curve.x, curve.y, label=curve.label, linewidth=1.6)
+        axes.plot(curve.x, curve.y, label=curve.label, linewidth=1.6, marker="o" if len(curve.x) < 3 else None)
     axes.set_title(chart.title, fontsize=10)
     axes.set_xlabel(chart.x_label, fontsize=9)
     axes.set_ylabel(chart.y_label, fontsize=9)
+    axes.tick_params(labelsize=8)
     axes.grid(alpha=0.3)
     if len(chart.curves) > 1:
         axes.legend(fontsize=8)
@@ -139,19 +264,3 @@ def _svg(chart: Chart) -> str:
     figure.savefig(buffer, format="svg")
     text = buffer.getvalue()
     return text[text.index("<svg") :]
-
-
-def _marked(step: ExampleStep) -> ExampleStep:
-    """The step with a ring drawn where the policy clicked."""
-    if step.click_xy is None:
-        return step
-    from PIL import Image, ImageDraw
-
-    image = Image.open(io.BytesIO(step.png)).convert("RGB")
-    x, y = step.click_xy
-    draw = ImageDraw.Draw(image)
-    for radius, colour in ((9, "white"), (8, "red"), (7, "red")):
-        draw.ellipse((x - radius, y - radius, x + radius, y + radius), outline=colour)
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
-    return ExampleStep(png=buffer.getvalue(), text=step.text, click_xy=step.click_xy)

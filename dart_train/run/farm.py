@@ -89,9 +89,7 @@ def _mismatches(recipe: Recipe, view: FarmView) -> list[str]:
     if view.provider != desktops.provider:
         found.append(f"the farm runs {view.provider} desktops, the recipe asks for {desktops.provider}: {fix}")
     if view.max_desktops < desktops.count:
-        found.append(
-            f"the farm has room for {view.max_desktops} desktops, the recipe asks for {desktops.count}: {fix}"
-        )
+        found.append(f"the farm has room for {view.max_desktops} desktops, the recipe asks for {desktops.count}: {fix}")
     return found
 
 

@@ -67,13 +67,40 @@ class MaskedEpisodeGuard:
 
 
 def format_masked_fractions(stats: DataManagerStats) -> str:
-    """The masked share of all episodes, and of the families and policy versions that have any."""
-    shares = {family: tally for family, tally in sorted(stats.episode_counts_by_family.items())}
-    shares |= {f"version {version}": tally for version, tally in sorted(stats.episode_counts_by_version.items())}
-    parts = [f"{name} {100 * tally.masked_fraction:.1f} %" for name, tally in shares.items() if tally.masked]
+    """Format the masked fractions for display.
+
+    Args:
+        stats: The numbers of the data manager.
+
+    Returns:
+        The masked fraction of all episodes, that of every family that has masked episodes, and the range of their policy versions.
+    """
+    parts = [
+        f"{family} {100 * counts.masked_fraction:.1f} %"
+        for family, counts in sorted(stats.episode_counts_by_family.items())
+        if counts.masked
+    ]
+    versions = [version for version, counts in stats.episode_counts_by_version.items() if counts.masked]
+    if versions:
+        parts.append(format_versions(min(versions), max(versions)))
     return f"masked: {100 * stats.episode_counts.masked_fraction:.1f} % of {stats.episode_counts.episodes} episodes" + (
         f" ({', '.join(parts)})" if parts else ""
     )
+
+
+def format_versions(first: int | None, last: int | None) -> str:
+    """Format a range of policy versions for display.
+
+    Args:
+        first: The oldest version, None where no policy responded.
+        last: The newest version.
+
+    Returns:
+        For instance `version 3` or `versions 3 to 17`.
+    """
+    if first is None or last is None:
+        return "no version"
+    return f"version {first}" if first == last else f"versions {first} to {last}"
 
 
 def _since(before: EpisodeCounts, now: EpisodeCounts) -> EpisodeCounts:

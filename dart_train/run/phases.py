@@ -17,6 +17,10 @@ TRAIN = "train"
 EVAL_BEFORE = "eval-before"
 EVAL_AFTER = "eval-after"
 BASELINES = {"eval-random": "random policy", "eval-blank": "blank screenshot"}
+"""Displayed names of the baseline policies, by phase."""
+
+STAGES_BY_PHASE = {DEMO: "demos", **dict.fromkeys(BASELINES, "baselines")}
+"""Stage of every phase whose stage has another name."""
 
 
 def demo(recipe: Recipe) -> PhaseSpec:

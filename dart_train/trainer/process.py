@@ -52,8 +52,9 @@ class TrainerProcess:
         await self.resume()
         waiting = asyncio.create_task(self.stopping.wait())
         try:
+            waiting_since_s: float | None = None
             while not self._finished():
-                asked_s = self._monotonic()
+                waiting_since_s = self._monotonic() if waiting_since_s is None else waiting_since_s
                 asking = asyncio.create_task(self._client.next_batch(self.trainer.version, WAIT_FOR_BATCH_S))
                 await asyncio.wait({asking, waiting}, return_when=asyncio.FIRST_COMPLETED)
                 if self.stopping.is_set():
@@ -61,7 +62,8 @@ class TrainerProcess:
                     break
                 reply = asking.result()
                 if reply.batch is not None:
-                    await self.train_step(reply.batch, waited_s=self._monotonic() - asked_s)
+                    await self.train_step(reply.batch, waited_s=self._monotonic() - waiting_since_s)
+                    waiting_since_s = None
                 elif not reply.training_active:
                     break
         finally:

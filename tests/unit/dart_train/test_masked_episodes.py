@@ -41,6 +41,7 @@ def stats(versions: dict[int, tuple[int, int]] | None = None, **families: tuple[
             version: EpisodeCounts(episodes=episodes, masked=masked)
             for version, (episodes, masked) in (versions or {}).items()
         },
+        "masked_episodes": [],
         "last_masked_cause": "farm_fault (no space left)",
         "max_concurrent_episodes": 0,
     }
@@ -106,8 +107,10 @@ async def test_looking_now_and_then_asks_no_more_often() -> None:
 
 def test_shares_in_words_name_families_and_versions_that_have_any() -> None:
     assert format_masked_fractions(stats()) == "masked: 0.0 % of 0 episodes"
-    told = format_masked_fractions(stats({0: (100, 1), 1: (100, 0)}, a=(100, 1), b=(100, 0)))
-    assert told == "masked: 0.5 % of 200 episodes (a 1.0 %, version 0 1.0 %)"
+    one = format_masked_fractions(stats({0: (100, 1), 1: (100, 0)}, a=(100, 1), b=(100, 0)))
+    assert one == "masked: 0.5 % of 200 episodes (a 1.0 %, version 0)"
+    many = format_masked_fractions(stats({3: (100, 1), 4: (100, 0), 17: (100, 1)}, a=(300, 2)))
+    assert many == "masked: 0.7 % of 300 episodes (a 0.7 %, versions 3 to 17)"
 
 
 async def test_a_run_stops_in_the_stage_that_loses_too_many_and_goes_on_once_mended(
@@ -128,6 +131,10 @@ async def test_a_run_stops_in_the_stage_that_loses_too_many_and_goes_on_once_men
     assert verdict is not None
     assert verdict.unpaired == 6  # their attempts are used up
     assert "masked: 62.5 % of 48 episodes (tick_nth" in harness.printed.getvalue()
-    shares = json.loads((harness.paths.report / "result.json").read_text())["masked"]
-    assert {"what": "tick_nth", "episodes": 36, "masked": 30, "percent": 83.33} in shares
-    assert "<td>tick_nth</td><td>36</td><td>30</td><td>83.3 %</td>" in (harness.paths.report / "index.html").read_text()
+    rows = json.loads((harness.paths.report / "result.json").read_text())["masked"]
+    assert [(row["family"], row["cause"], row["episodes"], row["masked"], row["percent"]) for row in rows] == [
+        ("all families", "", 48, 30, 62.5),
+        ("tick_nth", "farm_fault", 36, 30, 83.33),
+    ]
+    page = (harness.paths.report / "index.html").read_text()
+    assert '<td>tick_nth</td><td class="text">farm_fault</td><td>36</td><td>30</td><td>83.3 %</td>' in page

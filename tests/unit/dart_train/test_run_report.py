@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import html
 import io
+import itertools
 import json
 import re
 from pathlib import Path
@@ -13,13 +15,18 @@ import numpy as np
 import pytest
 from click.testing import Result
 from PIL import Image
-from run_harness import PICTURE, STAGES, RunHarness, SimulatedCrash
+from run_harness import PICTURE, STAGES, RunHarness, SimulatedCrash, untrained_then_trained
+from test_masked_episodes import stats
 from typer.testing import CliRunner
 
+from dart_agent.data_client.wire import MaskedEpisodes
+from dart_agent.types import WorkItem
+from dart_envs.types import EndReason
 from dart_train.cli import app
 from dart_train.metrics import append_metrics
-from dart_train.report.build import build_report
-from dart_train.report.page import RunReport
+from dart_train.report.build import build_report, masked_rows
+from dart_train.report.examples import embed_image
+from dart_train.report.page import RunReport, write_report
 from dart_train.run import components
 from dart_train.run.phases import report_phases
 from dart_train.run.state import run_lock
@@ -60,34 +67,97 @@ async def test_the_story_of_a_finished_run(tmp_path: Path, monkeypatch: pytest.M
     assert tuple(report.stages_s) == STAGES
     assert report.counts["trajectories stored"] == 4 + 6 + 6 + 2 + 2
     assert report.counts["policy version at the end"] == 2
-    assert [(share.what, share.episodes, share.masked) for share in report.masked] == [
-        ("all episodes", 16, 0),
-        ("press_nth", 8, 0),
-        ("tick_nth", 8, 0),
-        ("policy version 0", 16, 0),
-    ]
+    assert [(row.family, row.episodes, row.masked) for row in report.masked] == [("all families", 16, 0)]
     charts = {chart.title: {curve.label: list(curve.y) for curve in chart.curves} for chart in report.charts}
     assert charts["Reward of training rollouts"] == {"all": [0.5, 0.5], "press_nth": [1.0, 1.0]}
     assert charts["Warm start"] == {"loss": [2.0]}
-    assert [example.title for example in report.examples] == [
-        f"{when} training · {family}" for when in ("before", "after") for family in ("press_nth", "tick_nth")
-    ]
-    assert {example.reward for example in report.examples} == {0.0, 1.0}
+    assert [example.title for example in report.examples] == ["Success · press_nth", "Success · tick_nth"]
+    assert report.examples_note == "No episode of the evaluation after training failed."
+    assert {example.reward for example in report.examples} == {1.0}
     assert all(len(example.steps_S) == 2 and example.instruction for example in report.examples)
+
+
+async def test_two_successes_and_two_failures_are_shown_with_their_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = RunHarness(tmp_path, monkeypatch)
+    rewards = itertools.cycle((1.0, 0.0, 0.0))
+    harness.reward = lambda item: next(rewards)
+    harness.action = {"type": "click", "x": 400, "y": 200}
+    await harness.run()
+    report = await report_of(harness)
+    assert [example.reward for example in report.examples] == [1.0, 1.0, 0.0, 0.0]
+    assert report.examples_note == ""
+    page = (harness.paths.report / "index.html").read_text()
+    for example in report.examples:
+        assert example.instruction in html.unescape(page)
+        assert [step.action for step in example.steps_S] == ["click(x=400, y=200)"] * 2
+    assert "http" not in re.sub(r"http://(www.w3.org|purl.org|creativecommons.org)", "", page)
+
+
+async def test_a_missing_screenshot_is_said_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = RunHarness(tmp_path, monkeypatch)
+    await harness.run()
+    for path in harness.paths.images.rglob("*.png"):
+        path.unlink()
+    report = await report_of(harness)
+    assert [step.image_uri for example in report.examples for step in example.steps_S] == [None] * 4
+    assert "the screenshot is missing" in write_report(report, harness.paths.report).read_text()
+
+
+async def test_a_run_without_any_recorded_metric_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = RunHarness(tmp_path, monkeypatch)
+    await harness.run()
+    page = (harness.paths.report / "index.html").read_text()
+    assert "so the throughput is not known" in page
+    assert "so the utilisation is not known" in page
+    assert "so there are no curves" in page
+
+
+async def test_masked_episodes_are_one_row_per_family_and_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = RunHarness(tmp_path, monkeypatch, eval={"episodes": 6, "baseline_episodes": 2})
+
+    def one_fault(item: WorkItem) -> float | None:
+        first = item.phase == "eval-before" and item.task_id.startswith("basics/tick_nth/") and not faults
+        return None if first and not faults.append(item) else untrained_then_trained(item)
+
+    faults: list[WorkItem] = []
+    harness.reward = one_fault
+    await harness.run()
+    rows = [(row.family, row.cause, row.masked, row.versions) for row in (await report_of(harness)).masked]
+    assert rows == [("all families", "", 1, "version 0"), ("tick_nth", "farm_fault", 1, "version 0")]
+
+
+def test_many_versions_are_folded_into_one_range() -> None:
+    unmasked = stats({version: (100, 0) for version in range(200)}, a=(20_000, 0))
+    assert [row.family for row in masked_rows(unmasked)] == ["all families"]
+    versions = {version: (100, 1 if 3 <= version <= 17 else 0) for version in range(200)}
+    some = stats(versions, a=(20_000, 15)).model_copy(
+        update={
+            "masked_episodes": [
+                MaskedEpisodes(family="a", end=EndReason.FARM_FAULT, episodes=15, first_version=3, last_version=17)
+            ]
+        }
+    )
+    rows = [(row.family, row.cause, row.episodes, row.masked, row.percent, row.versions) for row in masked_rows(some)]
+    assert rows == [
+        ("all families", "", 20_000, 15, 0.07, "versions 3 to 17"),
+        ("a", "farm_fault", 20_000, 15, 0.07, "versions 3 to 17"),
+    ]
 
 
 async def test_examples_show_where_the_policy_clicked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     harness = RunHarness(tmp_path, monkeypatch, desktops={"resolution": (640, 400)})
     harness.action = {"type": "click", "x": 400, "y": 200}
     await harness.run()
-    report = await report_of(harness)
-    assert {step.click_xy for example in report.examples for step in example.steps_S} == {(160, 80)}
     page = (harness.paths.report / "index.html").read_text()
     shown = [
         np.asarray(Image.open(io.BytesIO(base64.b64decode(text))))
         for text in re.findall(r"data:image/png;base64,([^\"]+)", page)
     ]
-    assert len(shown) == 4 * 2
+    assert len(shown) == 2 * 2
     for picture in shown:
         assert picture.shape == PICTURE.shape
         changed = np.argwhere((picture != PICTURE).any(axis=-1))
@@ -101,7 +171,8 @@ async def test_an_action_without_a_place_marks_nothing(tmp_path: Path, monkeypat
     harness = RunHarness(tmp_path, monkeypatch)
     harness.action = {"type": "wait", "duration_s": 1.0}
     await harness.run()
-    assert {step.click_xy for example in (await report_of(harness)).examples for step in example.steps_S} == {None}
+    plain = embed_image(PICTURE)
+    assert {step.image_uri for example in (await report_of(harness)).examples for step in example.steps_S} == {plain}
 
 
 def test_a_finished_run_is_reported_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.wire import Batch, BatchReply, BatchReport, VersionRecord
 from dart_train.trainer.__main__ import main
-from dart_train.trainer.process import TrainerProcess
+from dart_train.trainer.process import WAIT_FOR_BATCH_S, TrainerProcess
 
 
 class SimulatedKill(BaseException):
@@ -88,6 +88,28 @@ async def test_a_round_is_saved_then_published_then_told(harness: TrainerHarness
     assert process.trainer.version == 3
     lines = [json.loads(line) for line in harness.config.metrics.read_text().splitlines()]
     assert [(line["kind"], line["version"], line["update"]) for line in lines] == [("update", n, n) for n in (1, 2, 3)]
+
+
+async def test_the_wait_for_a_batch_counts_every_empty_reply(
+    harness: TrainerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    empty = 2
+    reply = harness.client.next_batch
+
+    async def slow_reply(version: int, wait_s: float) -> BatchReply:
+        nonlocal now_s, empty
+        now_s += wait_s
+        if empty:
+            empty -= 1
+            return BatchReply(batch=None, training_active=True)
+        return await reply(version, wait_s)
+
+    monkeypatch.setattr(harness.client, "next_batch", slow_reply)
+    process = TrainerProcess(harness.config, cast(DataManagerClient, harness.client), monotonic=lambda: now_s)
+    await process.run()
+    lines = [json.loads(line) for line in harness.config.metrics.read_text().splitlines()]
+    assert [line["wait_s"] for line in lines] == [3 * WAIT_FOR_BATCH_S, WAIT_FOR_BATCH_S, WAIT_FOR_BATCH_S]
 
 
 @pytest.mark.parametrize("moment", ["publish 2", "done 2"])

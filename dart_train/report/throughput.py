@@ -1,0 +1,349 @@
+"""Throughput and utilisation of a run, from the lines of `metrics.jsonl`.
+
+Role: pure functions from metric lines to tables and charts. Rule: a line that lacks a value, or that is not what a present component writes,
+is left out; no line at all is an empty result, never an error. Non-goals: reading files (`dart_train.report.build`), drawing
+(`dart_train.report.page`).
+
+Two kinds of lines are read. `episode` (a rollout worker, when an episode ends): `time_s`, `phase`, `duration_s`, `reset_s`, `model_s`,
+`env_s`, `steps`, `tokens`. `update` (the trainer, after a train step): `time_s`, `rows_trained`, `tokens`, `step_s`, `publish_s`, `wait_s`.
+Times are seconds since the epoch, durations are seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dart_train.report.page import Chart, Curve, StageThroughput, Utilisation
+
+PAUSE_S = 300.0
+"""A longer time without an episode or a train step is a pause (an interrupted run), which counts in no rate."""
+MAX_BINS = 40
+MIN_BIN_S = 15.0
+
+Interval = tuple[float, float]
+"""Begin and end, in seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeLine:
+    """One finished episode.
+
+    Attributes:
+        phase: Name of the phase that it belongs to.
+        begin_s: When it began, in seconds since the epoch.
+        end_s: When it ended, in seconds since the epoch.
+        actions: Number of steps.
+        tokens: Sampled tokens, None where the line does not say.
+        reset_s: Seconds in which the desktop was prepared.
+        model_s: Seconds of waiting for the policy's responses.
+        env_s: Seconds of performing actions.
+    """
+
+    phase: str
+    begin_s: float
+    end_s: float
+    actions: float
+    tokens: float | None
+    reset_s: float
+    model_s: float
+    env_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateLine:
+    """One train step.
+
+    Attributes:
+        begin_s: When the trainer began to wait for the batch, in seconds since the epoch.
+        end_s: When the new version was published, in seconds since the epoch.
+        rows: Trained rows (steps of trajectories).
+        tokens: Trained tokens.
+        step_s: Seconds of computing.
+        publish_s: Seconds of saving and publishing.
+        wait_s: Seconds of waiting for the batch.
+    """
+
+    begin_s: float
+    end_s: float
+    rows: float
+    tokens: float
+    step_s: float
+    publish_s: float
+    wait_s: float
+
+
+def episode_lines(metrics: Iterable[Mapping[str, Any]]) -> list[EpisodeLine]:
+    """Select the finished episodes of a metrics file.
+
+    Args:
+        metrics: Lines of the file.
+
+    Returns:
+        One value per usable line of kind `episode`, in order.
+    """
+    found = []
+    for line in metrics:
+        end_s, duration_s = _number(line, "time_s"), _number(line, "duration_s")
+        if line.get("kind") != "episode" or end_s is None or duration_s is None:
+            continue
+        found.append(
+            EpisodeLine(
+                phase=str(line.get("phase")),
+                begin_s=end_s - duration_s,
+                end_s=end_s,
+                actions=_number(line, "steps") or 0.0,
+                tokens=_number(line, "tokens"),
+                reset_s=_number(line, "reset_s") or 0.0,
+                model_s=_number(line, "model_s") or 0.0,
+                env_s=_number(line, "env_s") or 0.0,
+            )
+        )
+    return found
+
+
+def update_lines(metrics: Iterable[Mapping[str, Any]]) -> list[UpdateLine]:
+    """Select the train steps of a metrics file.
+
+    Args:
+        metrics: Lines of the file.
+
+    Returns:
+        One value per usable line of kind `update`, in order.
+    """
+    found = []
+    for line in metrics:
+        end_s = _number(line, "time_s")
+        if line.get("kind") != "update" or end_s is None:
+            continue
+        step_s, publish_s, wait_s = (_number(line, key) or 0.0 for key in ("step_s", "publish_s", "wait_s"))
+        found.append(
+            UpdateLine(
+                begin_s=end_s - step_s - publish_s - wait_s,
+                end_s=end_s,
+                rows=_number(line, "rows_trained") or 0.0,
+                tokens=_number(line, "tokens") or 0.0,
+                step_s=step_s,
+                publish_s=publish_s,
+                wait_s=wait_s,
+            )
+        )
+    return found
+
+
+def active_intervals(spans: Iterable[Interval], pause_s: float = PAUSE_S) -> list[Interval]:
+    """Join spans to the intervals in which a run was going on.
+
+    Args:
+        spans: Begin and end of episodes and train steps, in any order.
+        pause_s: Gaps up to this many seconds belong to an interval.
+
+    Returns:
+        Disjoint intervals in order.
+    """
+    joined: list[Interval] = []
+    for begin_s, end_s in sorted(spans):
+        if joined and begin_s - joined[-1][1] <= pause_s:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end_s))
+        else:
+            joined.append((begin_s, end_s))
+    return joined
+
+
+def stage_throughput(
+    episodes: Sequence[EpisodeLine], updates: Sequence[UpdateLine], stages: Mapping[str, str]
+) -> list[StageThroughput]:
+    """Rates of every stage that ran episodes.
+
+    Args:
+        episodes: Finished episodes of the run.
+        updates: Train steps of the run; they belong to the stage `train`.
+        stages: Stage by phase name; a phase that is not named is a stage of its own.
+
+    Returns:
+        One row per stage, in the order in which the stages began.
+    """
+    by_stage: dict[str, list[EpisodeLine]] = {}
+    for episode in sorted(episodes, key=lambda each: each.begin_s):
+        by_stage.setdefault(stages.get(episode.phase, episode.phase), []).append(episode)
+    if updates:
+        by_stage.setdefault("train", [])
+    rows = []
+    for stage, members in by_stage.items():
+        trained = updates if stage == "train" else ()
+        seconds = _seconds(active_intervals(_spans(members, trained)))
+        if seconds <= 0:
+            continue
+        tokens = [each.tokens for each in members if each.tokens is not None]
+        rows.append(
+            StageThroughput(
+                stage=stage,
+                minutes=seconds / 60,
+                episodes_per_min=60 * len(members) / seconds,
+                actions_per_min=60 * sum(each.actions for each in members) / seconds,
+                sampled_tokens_per_s=sum(tokens) / seconds if len(tokens) == len(members) and any(tokens) else None,
+                trained_rows_per_min=60 * sum(each.rows for each in trained) / seconds if trained else None,
+                trained_tokens_per_s=sum(each.tokens for each in trained) / seconds if trained else None,
+            )
+        )
+    return rows
+
+
+def training_utilisation(
+    episodes: Sequence[EpisodeLine], updates: Sequence[UpdateLine], desktops: int, phase: str
+) -> list[Utilisation]:
+    """What desktops, rollout worker and trainer did while the policy was trained.
+
+    Args:
+        episodes: Finished episodes of the run.
+        updates: Train steps of the run.
+        desktops: Number of desktops that the recipe asks for.
+        phase: Name of the training phase.
+
+    Returns:
+        One row per quantity; none where the run has no train step.
+    """
+    windows = active_intervals(_spans((), updates))
+    seconds = _seconds(windows)
+    if seconds <= 0:
+        return []
+    trained = [each for each in episodes if each.phase == phase]
+    inside = [_overlap((each.begin_s, each.end_s), windows) for each in trained]
+    # An episode that is only partly inside the windows counts in the same proportion with each of its parts.
+    weights = [
+        part / (each.end_s - each.begin_s) if each.end_s > each.begin_s else 0.0
+        for each, part in zip(trained, inside, strict=True)
+    ]
+
+    def per_desktop(values: Iterable[float]) -> float:
+        return 100 * sum(value * weight for value, weight in zip(values, weights, strict=True)) / (desktops * seconds)
+
+    rows = [
+        Utilisation(
+            "trainer: training",
+            100 * sum(each.step_s for each in updates) / seconds,
+            "Percentage of the wall-clock time of training in which the trainer computed a train step.",
+        ),
+        Utilisation(
+            "trainer: saving and publishing",
+            100 * sum(each.publish_s for each in updates) / seconds,
+            "Percentage of the wall-clock time of training in which the trainer wrote a checkpoint and the weights of the new version.",
+        ),
+        Utilisation(
+            "trainer: idle",
+            100 * sum(each.wait_s for each in updates) / seconds,
+            "Percentage of the wall-clock time of training in which the trainer waited for a batch.",
+        ),
+    ]
+    if not trained:
+        return rows
+    return [
+        Utilisation(
+            "desktops in use",
+            100 * sum(inside) / (desktops * seconds),
+            f"Mean number of concurrent training episodes during training, in percent of the {desktops} desktops of the recipe.",
+        ),
+        Utilisation(
+            "rollout worker: preparing",
+            per_desktop(each.reset_s for each in trained),
+            "Percentage of the desktops' time during training in which an episode prepared its desktop.",
+        ),
+        Utilisation(
+            "rollout worker: generating",
+            per_desktop(each.model_s for each in trained),
+            "Percentage of the desktops' time during training in which an episode waited for the response of the policy.",
+        ),
+        Utilisation(
+            "rollout worker: acting",
+            per_desktop(each.env_s for each in trained),
+            "Percentage of the desktops' time during training in which an episode performed an action and waited for the screen.",
+        ),
+        *rows,
+    ]
+
+
+def throughput_charts(
+    episodes: Sequence[EpisodeLine], updates: Sequence[UpdateLine], desktops: int, phase: str
+) -> list[Chart]:
+    """Rates and utilisation over the time of the run.
+
+    Args:
+        episodes: Finished episodes of the run.
+        updates: Train steps of the run.
+        desktops: Number of desktops that the recipe asks for.
+        phase: Name of the training phase.
+
+    Returns:
+        Charts over minutes since the first episode or train step, without pauses; none where the run has neither.
+    """
+    windows = active_intervals(_spans(episodes, updates))
+    seconds = _seconds(windows)
+    if seconds <= 0:
+        return []
+    bin_s = max(MIN_BIN_S, seconds / MAX_BINS)
+    bins = max(1, math.ceil(seconds / bin_s))
+    widths_s = [min(bin_s, seconds - index * bin_s) for index in range(bins)]
+    minutes = [(index * bin_s + width_s / 2) / 60 for index, width_s in enumerate(widths_s)]
+
+    def rate(spans: Iterable[tuple[Interval, float]], unit_s: float = 60.0) -> list[float]:
+        """Amount per `unit_s` in every bin; an amount is spread evenly over its span."""
+        sums = [0.0] * bins
+        for (begin_s, end_s), amount in spans:
+            begin, end = _elapsed(begin_s, windows), _elapsed(end_s, windows)
+            first, last = (min(bins - 1, int(at / bin_s)) for at in (begin, end))
+            for index in range(first, last + 1):
+                part = min(end, (index + 1) * bin_s) - max(begin, index * bin_s)
+                sums[index] += amount * (max(0.0, part) / (end - begin) if end > begin else 1.0)
+        return [unit_s * total / width_s for total, width_s in zip(sums, widths_s, strict=True)]
+
+    spans = [(each.begin_s, each.end_s) for each in episodes]
+    updated = [(each.begin_s, each.end_s) for each in updates]
+    work = [
+        Curve("episodes", minutes, rate([(span, 1.0) for span in spans])),
+        Curve("actions", minutes, rate([(span, each.actions) for span, each in zip(spans, episodes, strict=True)])),
+    ]
+    tokens = []
+    if any(each.tokens for each in episodes):
+        sampled = [(span, each.tokens or 0.0) for span, each in zip(spans, episodes, strict=True)]
+        tokens.append(Curve("sampled", minutes, rate(sampled, 1.0)))
+    if updates:
+        work.append(Curve("trained rows", minutes, rate([(s, u.rows) for s, u in zip(updated, updates, strict=True)])))
+        tokens.append(
+            Curve("trained", minutes, rate([(s, u.tokens) for s, u in zip(updated, updates, strict=True)], 1.0))
+        )
+    busy = [(span, (span[1] - span[0]) / desktops) for span in spans]
+    computed = [((u.begin_s + u.wait_s, u.begin_s + u.wait_s + u.step_s), u.step_s) for u in updates]
+    use = [Curve("desktops in use", minutes, [100 * value for value in rate(busy, 1.0)])]
+    if computed:
+        use.append(Curve("trainer training", minutes, [100 * value for value in rate(computed, 1.0)]))
+    charts = [
+        Chart("Throughput", "minutes since the first episode", "per minute", work),
+        Chart("Tokens", "minutes since the first episode", "tokens per second", tokens),
+        Chart("Utilisation", "minutes since the first episode", "percent", use),
+    ]
+    return [chart for chart in charts if chart.curves]
+
+
+def _number(line: Mapping[str, Any], key: str) -> float | None:
+    value = line.get(key)
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if usable and value is not None else None
+
+
+def _spans(episodes: Iterable[EpisodeLine], updates: Iterable[UpdateLine]) -> list[Interval]:
+    return [(each.begin_s, each.end_s) for each in episodes] + [(each.begin_s, each.end_s) for each in updates]
+
+
+def _seconds(intervals: Iterable[Interval]) -> float:
+    return sum(end_s - begin_s for begin_s, end_s in intervals)
+
+
+def _overlap(span: Interval, windows: Iterable[Interval]) -> float:
+    return sum(max(0.0, min(span[1], end_s) - max(span[0], begin_s)) for begin_s, end_s in windows)
+
+
+def _elapsed(at_s: float, windows: Sequence[Interval]) -> float:
+    """Seconds of the windows that lie before a moment."""
+    return _overlap((-math.inf, at_s), windows)
