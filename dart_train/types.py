@@ -1,6 +1,6 @@
 """Carriers of the training package.
 
-Role: the values that batch maker, model, loss and trainer pass to each other. Rule: frozen, plain tensors, no behaviour.
+Role: the values that batch builder, model, loss and trainer pass to each other. Rule: frozen, plain tensors, no behaviour.
 Axes: B samples of a batch, T tokens of a padded sample (prompt, then response, then padding), N image patches of the batch.
 """
 

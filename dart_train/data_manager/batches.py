@@ -1,4 +1,4 @@
-"""Batch maker: which finished groups, and which of their steps and tokens, the trainer gets next.
+"""The batch builder: which finished groups, and which of their steps and tokens, the trainer gets next.
 
 Role: forms a batch at a trainer version, by reference to stored steps, and records for every step why it was used or not. Rule: oldest
 groups first; the staleness gate is applied here and nowhere else; a batch that was issued and not finished is issued again as it
@@ -23,10 +23,11 @@ from dart_train.curation.experience_pool import select_success
 from dart_train.curation.group_filter import uninformative_reason
 from dart_train.curation.staleness import Span, token_staleness, trainable_ranges
 from dart_train.data_manager import queries
+from dart_train.data_manager.catalog import task_family
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.store import work
 from dart_train.data_manager.store.models import BatchMemberTable, BatchTable, GroupTable, TrajectoryTable
-from dart_train.data_manager.store.trajectories import TrajectoryStore, read_steps, task_family
+from dart_train.data_manager.store.trajectories import TrajectoryStore, read_steps
 
 Source = Literal["fresh", "pool"]
 

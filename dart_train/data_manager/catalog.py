@@ -6,12 +6,38 @@ from a client. Non-goals: task contents.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, zip_longest
 from typing import Protocol
 
 from dart_agent.data_client.wire import TaskSelection
 from dart_agent.errors import StoreError
+from dart_agent.types import Purpose
+
+SplitOf = Callable[[str], str]
+"""From a task id to `train`, `validation` or `test`; raises for an unknown task."""
+
+TRAINING_SPLIT = "train"
+TRAINING_PURPOSES = frozenset({Purpose.TRAIN, Purpose.DEMO})
+"""Purposes whose trajectories are training data."""
+
+
+def task_family(task_id: str) -> str:
+    """Extract the family from a task id.
+
+    Args:
+        task_id: An id of the form `suite/family/variation`.
+
+    Returns:
+        The family.
+
+    Raises:
+        StoreError: The id has another form.
+    """
+    parts = task_id.split("/")
+    if len(parts) != 3 or not all(parts):
+        raise StoreError(f"task id {task_id!r} is not of the form suite/family/variation")
+    return parts[1]
 
 
 class TaskCatalog(Protocol):

@@ -20,10 +20,11 @@ from dart_train.curation.length_budget import length_budget
 from dart_train.curation.rollout_budget import rollout_budget
 from dart_train.curation.task_sampler import choose_task
 from dart_train.data_manager import queries
+from dart_train.data_manager.catalog import task_family
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.store import work
 from dart_train.data_manager.store.models import GroupTable, PhaseTable, RolloutTable
-from dart_train.data_manager.store.trajectories import TrajectoryStore, task_family
+from dart_train.data_manager.store.trajectories import TrajectoryStore
 
 
 class Scheduler:

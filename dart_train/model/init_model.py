@@ -8,14 +8,12 @@ Non-goals: training (`dart_train.warmup`).
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from dart_agent.inference.checkpoint_files import PROMPT_KEY
 from dart_train.model.tokenizer import END_OF_TURN, PADDING, build_tokenizer
+from dart_train.model.weights import write_directory_atomically
 from dart_train.presets import PRESETS, ModelPreset
 
 TEMPORAL_PATCH_SIZE = 2
@@ -45,17 +43,12 @@ def init_model(preset: str | ModelPreset, out_dir: Path, seed: int = 0) -> Path:
         eos_token_id=tokenizer.convert_tokens_to_ids(END_OF_TURN),
         pad_token_id=tokenizer.convert_tokens_to_ids(PADDING),
     )
-    out_dir.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}-", dir=out_dir.parent))
-    try:
-        model.save_pretrained(staging)
-        _processor(spec, tokenizer).save_pretrained(staging)
-        staging.chmod(0o755)
-        if out_dir.exists():
-            out_dir.rmdir()
-        os.rename(staging, out_dir)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+
+    def save(directory: Path) -> None:
+        model.save_pretrained(directory)
+        _processor(spec, tokenizer).save_pretrained(directory)
+
+    write_directory_atomically(out_dir, save)
     return out_dir
 
 

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dart_train.data_manager.catalog import task_family
+
 Z_95 = 1.959963984540054
 
 EvalItem = tuple[str, int]
@@ -47,11 +49,6 @@ class PairedEvaluation:
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return asdict(self)
-
-
-def task_family(task_id: str) -> str:
-    """The family part of `suite/family/variation`."""
-    return task_id.split("/")[-2]
 
 
 def compare_evaluations(

@@ -173,7 +173,7 @@ def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         metrics=paths.metrics,
         prompt=recipe_prompt(recipe),
         device=recipe.train.device,
-        bfloat16=recipe.train.dtype != "float32",
+        dtype="bfloat16" if recipe.train.dtype == "auto" else recipe.train.dtype,
         seed=recipe.run.seed,
         threads=section.threads,
         imitated_families=section.imitated_families,

@@ -134,11 +134,11 @@ class Run:
             if self.recipe.demos.per_family:
                 await self._stage("demos", self._demos)
             await self._stage("warm-start", self._warm_start)
-            if not {"eval-before", "train", "eval-after"} <= self.state.stages_s.keys():
+            if not {phases.EVAL_BEFORE, phases.TRAIN, phases.EVAL_AFTER} <= self.state.stages_s.keys():
                 async with self._policy("vllm"):
-                    await self._stage("eval-before", lambda: self._evaluate("eval-before"))
-                    await self._stage("train", self._train)
-                    await self._stage("eval-after", lambda: self._evaluate("eval-after"))
+                    await self._stage(phases.EVAL_BEFORE, lambda: self._evaluate(phases.EVAL_BEFORE))
+                    await self._stage(phases.TRAIN, self._train)
+                    await self._stage(phases.EVAL_AFTER, lambda: self._evaluate(phases.EVAL_AFTER))
             if self.recipe.eval.baseline_episodes:
                 await self._stage("baselines", self._baselines)
             report, page = await self.write_report()
@@ -247,9 +247,9 @@ class Run:
         self.progress.note(format_masked_fractions(await self.client.stats()))
 
     async def _baselines(self) -> None:
-        for kind in ("random", "blank"):
+        for name, (kind, _) in phases.BASELINES.items():
             async with self._policy(kind):
-                await self._run_phase(phases.evaluation(self.recipe, f"eval-{kind}"))
+                await self._run_phase(phases.evaluation(self.recipe, name))
 
     async def _run_phase(self, spec: PhaseSpec) -> PhaseStatus:
         """Start a phase and wait until every item has a verdict."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dart_agent.data_client.payloads import SamplingPayload
 from dart_agent.data_client.wire import PhaseSpec, TaskSelection
+from dart_agent.rollouts.worker_config import PolicyKind
 from dart_agent.types import Purpose
 from dart_train.config import Recipe
 from dart_train.run.state import RunState
@@ -16,8 +17,11 @@ DEMO = "demo"
 TRAIN = "train"
 EVAL_BEFORE = "eval-before"
 EVAL_AFTER = "eval-after"
-BASELINES = {"eval-random": "random policy", "eval-blank": "blank screenshot"}
-"""Displayed names of the baseline policies, by phase."""
+BASELINES: dict[str, tuple[PolicyKind, str]] = {
+    "eval-random": ("random", "random policy"),
+    "eval-blank": ("blank", "blank screenshot"),
+}
+"""Baseline policies and their displayed names, by phase."""
 
 STAGES_BY_PHASE = {DEMO: "demos", **dict.fromkeys(BASELINES, "baselines")}
 """Stage of every phase whose stage has another name."""
@@ -73,5 +77,5 @@ def report_phases(state: RunState) -> dict[str, str]:
     if EVAL_AFTER in state.stages_s:
         found["after"] = EVAL_AFTER
     if "baselines" in state.stages_s:
-        found |= {label: name for name, label in BASELINES.items()}
+        found |= {label: name for name, (_, label) in BASELINES.items()}
     return found

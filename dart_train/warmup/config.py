@@ -11,7 +11,7 @@ from pydantic import Field
 
 from dart_agent.prompts.builder import PresetName
 from dart_agent.strict_model import StrictModel
-from dart_train.model.device import DeviceChoice
+from dart_train.model.device import DeviceChoice, DtypeChoice
 
 
 class WarmupConfig(StrictModel):
@@ -53,7 +53,7 @@ class WarmupConfig(StrictModel):
     )
     weight_decay: float = Field(default=0.01, ge=0)
     grad_clip: float = Field(default=1.0, gt=0)
-    bfloat16: bool = True
+    dtype: DtypeChoice = "bfloat16"
     translate_windows: bool = Field(default=True, description="move windows about in the training pictures")
     held_out_fraction: float = Field(
         default=0.1, gt=0, lt=1, description="share of tasks kept for the accuracy in the metrics"

@@ -22,6 +22,7 @@ import numpy as np
 
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_envs.types import RgbImage
+from dart_train.data_manager.catalog import task_family
 from dart_train.metrics import append_metrics
 from dart_train.model.cpu_vision import optimize_vision_for_cpu
 from dart_train.model.device import ComputeDevice
@@ -81,7 +82,7 @@ def imitated_screens(screens: Sequence[AnnotatedScreen], config: WarmupConfig) -
     """Pictures of the screens whose demonstrated action is imitated: the first so many demonstrations per family, in a seeded order."""
     by_family: dict[str, list[str]] = defaultdict(list)
     for task_id in sorted({screen.task_id for screen in screens}):
-        by_family[task_id.split("/")[1]].append(task_id)
+        by_family[task_family(task_id)].append(task_id)
     imitated: set[str] = set()
     for family, task_ids in sorted(by_family.items()):
         if config.imitated_families is None or family in config.imitated_families:
@@ -105,7 +106,7 @@ class _WarmStartTrainer:
 
         self.config = config
         self.loaded = loaded
-        self.compute = ComputeDevice.resolve(config.device, "bfloat16" if config.bfloat16 else "float32")
+        self.compute = ComputeDevice.resolve(config.device, config.dtype)
         self.model = loaded.model.to(self.compute.device).train()
         self.report = report
         self.random = Random(config.seed)

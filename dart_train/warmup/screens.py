@@ -22,8 +22,7 @@ from dart_envs.actions import action_from_dict
 from dart_envs.errors import ActionError, DartEnvError
 from dart_envs.types import Action, RgbImage
 from dart_server.wire import A11yElement
-from dart_train.data_manager.catalog import SuiteCatalog, TaskCatalog
-from dart_train.data_manager.store.trajectories import TRAINING_SPLIT
+from dart_train.data_manager.catalog import TRAINING_SPLIT, SuiteCatalog, TaskCatalog
 
 WINDOW_ROLES = frozenset({"dialog", "frame", "window", "alert"})
 
@@ -37,7 +36,6 @@ class AnnotatedScreen:
     """One step of a demonstration as a teacher sees it.
 
     picture: file of the full screenshot. previous: the demonstrated action before this screen, None on the first one.
-    parts: the actions of all steps of its demonstration.
     """
 
     picture: Path
@@ -47,12 +45,6 @@ class AnnotatedScreen:
     elements: tuple[A11yElement, ...]
     action: Action | None
     previous: Action | None = None
-    parts: tuple[Action, ...] = ()
-
-    @property
-    def family(self) -> str:
-        """The middle of `suite/family/variation`."""
-        return self.task_id.split("/")[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +78,11 @@ def read_screens(directory: Path) -> list[AnnotatedScreen]:
     ordered: list[AnnotatedScreen] = []
     for task_id in sorted(by_task):
         steps = {screen.step: screen for screen in by_task[task_id]}
-        parts = tuple(screen.action for _, screen in sorted(steps.items()) if screen.action is not None)
         for index in sorted(steps):
             before = steps.get(index - 1)
             if index == 0 or before is not None:
                 previous = before.action if before is not None else None
-                ordered.append(replace(steps[index], previous=previous, parts=parts))
+                ordered.append(replace(steps[index], previous=previous))
     return ordered
 
 
@@ -151,7 +142,6 @@ def shift_windows(pixels: RgbImage, screen: AnnotatedScreen, random: Random) -> 
         elements=tuple(shift.element(element) for element in screen.elements),
         action=shift.action(screen.action),
         previous=shift.action(screen.previous),
-        parts=tuple(part for part in map(shift.action, screen.parts) if part is not None),
     )
 
 

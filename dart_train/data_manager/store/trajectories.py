@@ -22,22 +22,9 @@ from dart_agent.data_client.payloads import SamplingPayload, TrajectoryPayload
 from dart_agent.errors import StoreError
 from dart_agent.types import FinishReason, Purpose, StepRecord, Trajectory, VersionSpan
 from dart_envs.types import EndReason
+from dart_train.data_manager.catalog import TRAINING_PURPOSES, TRAINING_SPLIT, SplitOf, task_family
 from dart_train.data_manager.store.database import open_engine
 from dart_train.data_manager.store.models import EventTable, RolloutTable, StepTable, TaskTable, TrajectoryTable
-
-SplitOf = Callable[[str], str]
-"""task id -> "train", "validation" or "test"; raises for an unknown task."""
-
-TRAINING_SPLIT = "train"
-TRAINING_PURPOSES = frozenset({Purpose.TRAIN, Purpose.DEMO})
-
-
-def task_family(task_id: str) -> str:
-    """Family of a task id `suite/family/variation`. Raises StoreError for any other form."""
-    parts = task_id.split("/")
-    if len(parts) != 3 or not all(parts):
-        raise StoreError(f"task id {task_id!r} is not of the form suite/family/variation")
-    return parts[1]
 
 
 class TrajectoryStore:

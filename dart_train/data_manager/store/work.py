@@ -108,8 +108,7 @@ def assign_oldest(
     query = select(RolloutTable).where(RolloutTable.state == "queued", RolloutTable.phase == phase)
     rollout = session.scalar(query.order_by(RolloutTable.seq).limit(1))
     if rollout is not None:
-        rollout.state, rollout.worker_id, rollout.request_id = "assigned", worker_id, request_id
-        rollout.deadline_s = deadline_s
+        _assign(rollout, worker_id, request_id, deadline_s)
     return rollout
 
 
@@ -132,9 +131,13 @@ def assign_from_least_busy_group(
         query = query.where(workers_on_group == 0)
     rollout = session.scalar(query.order_by(workers_on_group, RolloutTable.seq).limit(1))
     if rollout is not None:
-        rollout.state, rollout.worker_id, rollout.request_id = "assigned", worker_id, request_id
-        rollout.deadline_s = deadline_s
+        _assign(rollout, worker_id, request_id, deadline_s)
     return rollout
+
+
+def _assign(rollout: RolloutTable, worker_id: str, request_id: str, deadline_s: float) -> None:
+    rollout.state = "assigned"
+    rollout.worker_id, rollout.request_id, rollout.deadline_s = worker_id, request_id, deadline_s
 
 
 def count_active_groups(session: Session, phase: str) -> int:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dart_train.report.paired_evaluation import compare_evaluations, gain, task_family
+from dart_train.report.paired_evaluation import compare_evaluations, gain
 
 
 def test_gain_of_known_pairs() -> None:
@@ -53,7 +53,3 @@ def test_a_clear_gain_has_learned() -> None:
 def test_nothing_to_pair_is_no_verdict() -> None:
     assert compare_evaluations({("basics/a/1", 0): None}, {("basics/a/1", 0): 1.0}) is None
     assert compare_evaluations({}, {}) is None
-
-
-def test_family_of() -> None:
-    assert task_family("basics/choose_row/17") == "choose_row"

@@ -90,12 +90,12 @@ def test_device_and_format_reach_trainer_and_warm_start(tmp_path: Path) -> None:
         warmup = json.loads(Path(components.warm_start(recipe, paths).argv[-1]).read_text())
         return [trainer[key] for key in ("device", "dtype", "micro_batch_rows")] + [
             warmup["device"],
-            warmup["bfloat16"],
+            warmup["dtype"],
         ]
 
-    assert written({}) == ["auto", "auto", 32, "auto", True]
+    assert written({}) == ["auto", "auto", 32, "auto", "bfloat16"]
     chosen = {"device": "cpu", "dtype": "float32", "micro_batch_rows": 2}
-    assert written(chosen) == ["cpu", "float32", 2, "cpu", False]
+    assert written(chosen) == ["cpu", "float32", 2, "cpu", "float32"]
 
 
 def test_a_recipe_that_suits_the_checkpoint_has_no_problems(checkpoint: Path) -> None:

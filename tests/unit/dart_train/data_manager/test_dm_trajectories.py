@@ -16,6 +16,7 @@ from dart_agent.data_client.payloads import TrajectoryPayload
 from dart_agent.data_client.wire import PhaseSpec
 from dart_agent.errors import StoreError
 from dart_agent.types import Purpose, VersionSpan, WorkItem
+from dart_train.data_manager.catalog import task_family
 from dart_train.data_manager.store import work
 from dart_train.data_manager.store.database import open_engine
 from dart_train.data_manager.store.models import RolloutTable, StepTable, StoreBase, TrajectoryTable
@@ -176,3 +177,10 @@ def test_a_database_of_an_older_version_is_refused_in_one_sentence(tmp_path: Pat
         old.commit()
     with pytest.raises(StoreError, match=r"made by another version of DART; start a new run with --name, or delete"):
         open_engine(path, read_only=read_only)
+
+
+def test_the_family_is_the_middle_of_a_task_id() -> None:
+    assert task_family("basics/choose_row/17") == "choose_row"
+    for wrong in ("choose_row", "basics/choose_row", "basics//17", "a/b/c/d"):
+        with pytest.raises(StoreError, match="suite/family/variation"):
+            task_family(wrong)
