@@ -39,7 +39,7 @@ lint:
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
-	@$(VENV)/bin/mypy server/deploy/setup_host.py server/deploy/attended.py server/deploy/docker_engine.py server/deploy/libvirt_host.py server/deploy/postgres_server.py server/deploy/browser_host.py vm_images/build.py vm_images/verify.py
+	@$(VENV)/bin/mypy server/deploy/setup_host.py server/deploy/supervised_command.py server/deploy/docker_engine.py server/deploy/libvirt_host.py server/deploy/postgres_server.py server/deploy/browser_host.py vm_images/build.py vm_images/verify.py
 
 test: setup lint test-unit test-desktop test-vllm
 

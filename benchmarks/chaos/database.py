@@ -42,7 +42,7 @@ class OwnDatabase:
 def own_database() -> Iterator[OwnDatabase]:
     """A running server, which is removed at the end. Its programs are installed from the distribution when they are missing."""
     sys.path.append(str(DEPLOY))
-    from postgres_server import find_programs, own_cluster
+    from postgres_server import find_programs, private_cluster
 
-    with own_cluster(find_programs()) as server:
+    with private_cluster(find_programs()) as server:
         yield OwnDatabase(server)

@@ -31,7 +31,7 @@ def leftovers(runtime_dir: Path, disk: Path | None) -> list[str]:
     found = [f"process {line}" for line in _processes(str(runtime_dir))]
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     found += [f"mount {place}" for place in mounts if str(runtime_dir) in place and place not in own]
-    found += [f"control group {path}" for path in cgroups.left_over(prefix_of(runtime_dir))]
+    found += [f"control group {path}" for path in cgroups.existing_groups(prefix_of(runtime_dir))]
     found += [f"socket {path}" for path in runtime_dir.rglob("*") if path.is_socket()]
     for snapshots in (runtime_dir / "snapshots", *([disk / "snapshots"] if disk is not None else [])):
         found += [f"file {path}" for path in snapshots.rglob("*") if not path.is_dir()]

@@ -32,7 +32,7 @@ from benchmarks.farm.http import ask_json
 from benchmarks.farm.load import say
 from benchmarks.farm.process import FarmProcess, own_farm, weigh
 from benchmarks.machine import commit, machine
-from dart_server.providers.runc.hostd_client import LINGER_S
+from dart_server.providers.runc.hostd_client import IDLE_TIMEOUT_S
 
 END_LIMIT_S = 60.0
 LINGER_SLACK_S = 10.0
@@ -142,7 +142,7 @@ def run(plan: Plan) -> Outcome:
 
 def _left(place: Path, disk: Path | None) -> list[str]:
     """What is still there when whoever ends by itself has had the time for it: a root helper that an earlier server started lingers."""
-    deadline_s = time.monotonic() + LINGER_S + LINGER_SLACK_S
+    deadline_s = time.monotonic() + IDLE_TIMEOUT_S + LINGER_SLACK_S
     while (found := leftovers(place, disk)) and time.monotonic() < deadline_s:
         time.sleep(0.2)
     return found
@@ -153,7 +153,7 @@ def _struck(farm: FarmProcess, plan: Plan, disk: Path | None) -> Outcome:
     before = weigh(farm.pid)
     clients = Clients(
         plan.clients,
-        place=farm.place,
+        place=farm.directory,
         uds=farm.uds,
         key=farm.key,
         ttl_s=plan.ttl_s,
@@ -162,7 +162,7 @@ def _struck(farm: FarmProcess, plan: Plan, disk: Path | None) -> Outcome:
         pause_s=plan.pause_s,
         most_steps=plan.most_steps,
     )
-    prefix = prefix_of(farm.place) if plan.provider == "runc" else None
+    prefix = prefix_of(farm.directory) if plan.provider == "runc" else None
     faults = Faults(farm, clients, plan.seed, plan.kinds, prefix=prefix, disk=disk, database=plan.database)
     try:
         end_s = time.monotonic() + plan.seconds

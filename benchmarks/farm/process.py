@@ -50,7 +50,7 @@ class FarmProcess:
 
     def __init__(self, place: Path, settings: Mapping[str, str], program: Sequence[str] | None = None) -> None:
         """`program`: what to run instead of `dart-farm`, as far as the arguments of `serve`."""
-        self.place = place
+        self.directory = place
         self._program = program or [sys.executable, "-m", "dart_server.cli"]
         self.uds = place / "bench.sock"
         own = {"RUNTIME": place, "STATE": place / "state", "SNAPSHOT": place / "snapshots"}
@@ -83,7 +83,7 @@ class FarmProcess:
 
     @property
     def log(self) -> Path:
-        return self.place / "served.log"
+        return self.directory / "served.log"
 
     @property
     def alive(self) -> bool:

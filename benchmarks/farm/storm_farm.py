@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dart_server.providers import base
-from dart_server.providers.guest_server import Refusal
+from dart_server.providers.guest_server import GuestRequestError
 from dart_server.providers.sim import guest as sim_guest
 from dart_server.providers.sim import provider as sim
 
@@ -54,11 +54,11 @@ def plant(seed: int, swapped: bool) -> None:
 
     async def die(guest: sim_guest.SimGuest) -> None:
         for provider in providers:
-            for desktop_id, life in list(provider._lives.items()):
+            for desktop_id, life in list(provider._live.items()):
                 if life.guest is guest and life.cause is base.HealthCause.OK:
                     cause = rng.choice([base.HealthCause.KILLED_FROM_OUTSIDE, base.HealthCause.OOM])
                     await provider.crash(desktop_id, cause)
-        raise Refusal(503, "session_down", "the desktop died in the storm")
+        raise GuestRequestError(503, "session_down", "the desktop died in the storm")
 
     async def step(self: sim_guest.SimGuest, request: Mapping[str, Any]) -> bytes:
         fate, moment = rng.random(), rng.random()

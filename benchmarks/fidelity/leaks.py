@@ -81,8 +81,8 @@ class Census:
         """Count now."""
         helper = helper_pid(layout)
         farm = farm_pid(layout)
-        groups = [Path(path) for top in cgroups.left_over(layout.prefix) for path, _, _ in os.walk(top)]
-        members = {pid for top in cgroups.left_over(layout.prefix) for pid in cgroups.members(top)}
+        groups = [Path(path) for top in cgroups.existing_groups(layout.prefix) for path, _, _ in os.walk(top)]
+        members = {pid for top in cgroups.existing_groups(layout.prefix) for pid in cgroups.members(top)}
         namespaces = set()
         for pid in members | {helper}:
             for kind in _NAMESPACES:
@@ -120,7 +120,7 @@ class Census:
 
 def remains(layout: Layout) -> list[str]:
     """What an ended farm left on the host: one line each."""
-    found = [f"cgroup {path}" for path in cgroups.left_over(layout.prefix)]
+    found = [f"cgroup {path}" for path in cgroups.existing_groups(layout.prefix)]
     marks = (str(layout.state_dir), layout.prefix)
     found += [
         f"mount {line}" for line in Path("/proc/mounts").read_text().splitlines() if any(mark in line for mark in marks)

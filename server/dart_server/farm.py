@@ -33,7 +33,7 @@ from dart_server.keys import KeyStore, Principal, Scope, read_or_create_secret
 from dart_server.leases.claims import Claims
 from dart_server.leases.service import LeaseAccess, Leases
 from dart_server.observability.metrics import Gauges, Metrics
-from dart_server.pool.admission import Host
+from dart_server.pool.admission import HostMonitor
 from dart_server.pool.prepare import DesktopPreparer
 from dart_server.pool.service import Pool
 from dart_server.providers.base import Inventory, Provider, ProviderError, SupportsFreeze
@@ -60,7 +60,7 @@ class Farm:
     """One farm process. `start` once, `stop` once."""
 
     def __init__(
-        self, settings: FarmSettings, provider: Provider, clock: Clock | None = None, host: Host | None = None
+        self, settings: FarmSettings, provider: Provider, clock: Clock | None = None, host: HostMonitor | None = None
     ) -> None:
         clock = clock or SystemClock()
         self.settings = settings
@@ -135,11 +135,11 @@ class Farm:
         self.repository.add_event(NewEvent("database_recovered", data=data))
 
     async def _recover(self) -> None:
-        owned = await self.provider.owned()
+        inventory = await self.provider.inventory()
         self.repository.discard_unfinished_snapshots()
         self.repository.abandon_all_setups("the farm was started again")
         records = await self.repository.stored_snapshots()
-        kept = [record for record in records if record.snapshot_id in owned.snapshots]
+        kept = [record for record in records if record.snapshot_id in inventory.snapshots]
         for record in records:
             if record not in kept:
                 self.repository.end_snapshot(record.snapshot_id, "deleted", "not there after a restart")
@@ -154,14 +154,14 @@ class Farm:
                 slots.pop(slot.desktop_id)
                 lease.expires_at = max(lease.expires_at, now + lease.ttl_s)
                 self.repository.extend_lease(lease)
-                self._adopt(lease, slot, owned, runs=await self._runs(slot, owned))
+                self._adopt(lease, slot, inventory, runs=await self._runs(slot, inventory))
             else:
                 lease.state = wire.LeaseState.EXPIRED
                 if slot is not None and slot.lease_id == lease.lease_id:
                     lease.fencing_token = slot.fencing_token
                 self.repository.end_lease(lease)
         for slot in slots.values():
-            if slot.state is DesktopState.QUARANTINED and slot.desktop_id in owned.desktops:
+            if slot.state is DesktopState.QUARANTINED and slot.desktop_id in inventory.desktops:
                 history = await self.repository.events(0, 1, desktop_id=slot.desktop_id, kind="desktop_quarantined")
                 self.pool.quarantine.adopt(slot, str(history[0].data["reason"]) if history else "")
                 continue
@@ -171,9 +171,9 @@ class Farm:
         if removed:
             log.warning("removed what an earlier farm left: %s", ", ".join(removed))
 
-    async def _runs(self, slot: Slot, owned: Inventory) -> bool:
+    async def _runs(self, slot: Slot, inventory: Inventory) -> bool:
         """Whether a leased desktop of an earlier life is there; one that the lease had moved to may still have been frozen."""
-        if slot.desktop_id not in owned.desktops:
+        if slot.desktop_id not in inventory.desktops:
             return False
         if self.provider.capabilities.freeze and isinstance(self.provider, SupportsFreeze):
             try:
@@ -183,10 +183,10 @@ class Farm:
                 return False
         return True
 
-    def _adopt(self, lease: LeaseRecord, slot: Slot, owned: Inventory, *, runs: bool) -> None:
+    def _adopt(self, lease: LeaseRecord, slot: Slot, inventory: Inventory, *, runs: bool) -> None:
         """A lease goes on with its desktop; one whose reset was under way, or that does not run, is to be reset first."""
         cause = "interrupted" if slot.state is DesktopState.RESETTING else None if runs else "killed_from_outside"
-        slot.busy, slot.exists = False, slot.desktop_id in owned.desktops
+        slot.busy, slot.exists = False, slot.desktop_id in inventory.desktops
         slot.state = DesktopState.LEASED if cause is None else DesktopState.BROKEN
         if cause is None:
             slot.guest = GuestClient(
@@ -210,7 +210,7 @@ class Farm:
                     await self.keys.refresh({lease.owner for lease in self.leases.active})
                 if self.clock.monotonic() >= next_probe_s:
                     next_probe_s = self.clock.monotonic() + self.settings.probe_interval_s
-                    self.pool.probes.begin()
+                    self.pool.probes.start_round()
                 await self.retention.tick()
             except DatabaseUnavailableError as away:  # the ledger tells of its outage once, and of its end
                 log.debug("a tick ended early: %s", away)
@@ -279,7 +279,7 @@ class Farm:
             hint = "Try again when that is done."
             raise ApiError(ErrorCode.INVALID, f"{desktop_id} is being made, reset or removed", status=409, hint=hint)
         lease = next((lease for lease in self.leases.active if lease.slot is slot), None)
-        left = await self.pool.set_aside(slot, reason)
+        left = await self.pool.quarantine_slot(slot, reason)
         if lease is not None and left is not None:
             lease.slot, lease.desktop_id, lease.fencing_token = left, left.desktop_id, left.fencing_token
             await self.repository.move_lease(lease, left, slot)
@@ -350,8 +350,8 @@ class Farm:
         return wire.HostView(
             memory_available_bytes=now.memory_available_bytes,
             memory_total_bytes=now.memory_total_bytes,
-            files_free_bytes=now.files_free_bytes,
-            files_in_memory=now.files_in_memory,
+            disk_free_bytes=now.disk_free_bytes,
+            files_on_tmpfs=now.files_on_tmpfs,
             load=now.load,
             processors=now.processors,
             cpu_pressure=now.pressure,
@@ -372,7 +372,7 @@ class Farm:
             self._ticker.cancel()
             await asyncio.wait({self._ticker})
         await self.dashboard.stop()
-        self.pool.refuse()
+        self.pool.stop_serving()
         await self.claims.stop()
         self.guests.step_counter.write(self.repository)
         await self.leases.end_all()

@@ -13,30 +13,30 @@ import shutil
 import sys
 from pathlib import Path
 
-from attended import attend
 from host_packages import SetupFailed, check_sudo, default_home, install_novnc, install_packages, say
+from supervised_command import run_supervised
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 DRIVER = "chromedriver"
 PACKAGES = ["chromium", "chromium-driver", "fonts-dejavu-core"]
 
 
-def found() -> tuple[str, str] | None:
+def find_browser() -> tuple[str, str] | None:
     """(browser, driver) of this host, None where one is missing."""
     browser = next((path for name in BROWSERS if (path := shutil.which(name)) is not None), None)
     driver = shutil.which(DRIVER)
     return (browser, driver) if browser is not None and driver is not None else None
 
 
-def browser() -> tuple[str, str]:
+def ensure_browser() -> tuple[str, str]:
     """The same, installed from the distribution when one is missing. Raises `SetupFailed`."""
-    there = found()
+    there = find_browser()
     if there is None:
         if shutil.which("apt-get") is None:
             raise SetupFailed("There is no Chromium with its driver and no apt-get: install both.")
         check_sudo()
         install_packages(PACKAGES)
-        there = found()
+        there = find_browser()
     if there is None:
         raise SetupFailed(f"The packages {' '.join(PACKAGES)} were installed, but there is no browser with its driver.")
     return there
@@ -51,14 +51,14 @@ def main() -> int:
     if not command:
         parser.error("no command was given")
     try:
-        program, driver = browser()
+        program, driver = ensure_browser()
         install_novnc(Path(sys.executable), default_home())
     except SetupFailed as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 2
     say(f"browser: {program}")
     environment = {**os.environ, "DART_BROWSER": program, "DART_BROWSER_DRIVER": driver}
-    return attend(command, environment)
+    return run_supervised(command, environment)
 
 
 if __name__ == "__main__":

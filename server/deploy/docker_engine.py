@@ -21,25 +21,25 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from attended import APART, attend
 from host_packages import SetupFailed, as_root, check_sudo, install_packages, say
+from supervised_command import NEW_PROCESS_GROUP, run_supervised
 
 SOCKETS = (Path("/var/run/docker.sock"), Path("/run/podman/podman.sock"))
-START_S, END_S, POLL_S = 60.0, 30.0, 0.1
+START_TIMEOUT_S, STOP_TIMEOUT_S, POLL_S = 60.0, 30.0, 0.1
 CGROUPS = Path("/sys/fs/cgroup")
-OUTSIDE = (Path("/etc/docker/key.json"), Path("/opt/containerd"))
+EXTERNAL_FILES = (Path("/etc/docker/key.json"), Path("/opt/containerd"))
 """What an engine makes outside its own directory, whatever it is told."""
 
 
-def answering() -> str | None:
+def find_running_engine() -> str | None:
     """The address of an engine that answers, None when there is none."""
     given = os.environ.get("DOCKER_HOST")
     if given is not None:
         return given
-    return next((f"unix://{path}" for path in SOCKETS if answers(path)), None)
+    return next((f"unix://{path}" for path in SOCKETS if is_listening(path)), None)
 
 
-def answers(path: Path) -> bool:
+def is_listening(path: Path) -> bool:
     """Whether something listens on a Unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
@@ -63,10 +63,10 @@ def find_dockerd() -> str:
 
 
 @contextlib.contextmanager
-def own_engine(cgroup_parent: str) -> Iterator[str]:
+def private_engine(cgroup_parent: str) -> Iterator[str]:
     """The address of an engine in a private directory, which is removed with it."""
     program = find_dockerd()
-    strays = [path for path in OUTSIDE if not path.exists()]
+    strays = [path for path in EXTERNAL_FILES if not path.exists()]
     place = Path(tempfile.mkdtemp(prefix="dart-engine-"))
     listening = place / "docker.sock"
     places = ["--data-root", str(place / "data"), "--exec-root", str(place / "run"), "--pidfile", str(place / "pid")]
@@ -75,29 +75,31 @@ def own_engine(cgroup_parent: str) -> Iterator[str]:
     say(f"starting an engine in {place}")
     with (place / "log").open("w") as log:
         argv = as_root([program, *places, *apart, *groups])
-        engine = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, process_group=APART)
+        engine = subprocess.Popen(
+            argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, process_group=NEW_PROCESS_GROUP
+        )
     try:
-        deadline_s = time.monotonic() + START_S
-        while not answers(listening):
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while not is_listening(listening):
             if engine.poll() is not None or time.monotonic() > deadline_s:
                 raise SetupFailed(f"dockerd did not start:\n{(place / 'log').read_text()[-1500:]}")
             time.sleep(POLL_S)
         yield f"unix://{listening}"
     finally:
-        end(engine, [place, *strays], cgroup_parent)
+        stop_engine(engine, [place, *strays], cgroup_parent)
 
 
-def end(engine: subprocess.Popen[bytes], places: list[Path], cgroup_parent: str) -> None:
+def stop_engine(engine: subprocess.Popen[bytes], places: list[Path], cgroup_parent: str) -> None:
     """Stop the engine with all its containers; remove its mounts, directories (its own first) and control groups."""
     place = places[0]
     if engine.poll() is None:
         pid = (place / "pid").read_text().strip() if (place / "pid").exists() else str(engine.pid)
         subprocess.run(as_root(["kill", "-TERM", pid]), check=False)
         try:
-            engine.wait(END_S)
+            engine.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             subprocess.run(as_root(["kill", "-KILL", pid]), check=False)
-            engine.wait(END_S)
+            engine.wait(STOP_TIMEOUT_S)
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for mount in sorted((mount for mount in mounts if mount.startswith(f"{place}/")), reverse=True):
         subprocess.run(as_root(["umount", "--lazy", mount]), check=False)
@@ -119,16 +121,16 @@ def main() -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         parser.error("no command was given")
-    address = answering()
+    address = find_running_engine()
     if address is not None:
         say(f"using the engine at {address}")
-        return attend(command, {**os.environ, "DOCKER_HOST": address})
+        return run_supervised(command, {**os.environ, "DOCKER_HOST": address})
     # Asked to end, it still takes its engine with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         check_sudo()
-        with own_engine(args.cgroup_parent) as own:
-            return attend(command, {**os.environ, "DOCKER_HOST": own})
+        with private_engine(args.cgroup_parent) as own:
+            return run_supervised(command, {**os.environ, "DOCKER_HOST": own})
     except SetupFailed as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 2

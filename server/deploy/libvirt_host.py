@@ -22,9 +22,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from attended import APART, attend
 from host_packages import SetupFailed, as_root, check_sudo, install_packages, run, say
-from setup_host import VENV, answers
+from setup_host import VENV, can_import
+from supervised_command import NEW_PROCESS_GROUP, run_supervised
 
 SYSTEM_SOCKET = Path("/run/libvirt/libvirt-sock")
 PACKAGES = {
@@ -46,7 +46,7 @@ FILES = {
 }
 """What is no program; GRUB and UEFI are for the disks that start themselves."""
 SEARCH = os.pathsep.join(("/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin", "/bin", "/usr/local/bin"))
-COVERED = ("/var/lib/libvirt", "/var/cache/libvirt", "/var/log/libvirt", "/run/libvirt", "/etc/libvirt")
+ISOLATED_DIRECTORIES = ("/var/lib/libvirt", "/var/cache/libvirt", "/var/log/libvirt", "/run/libvirt", "/etc/libvirt")
 QEMU = {"user": '"root"', "group": '"root"', "stdio_handler": '"file"', "security_driver": '"none"'}
 """What its machines run as: the tests' own user, whose files they need."""
 ACCOUNTS = {
@@ -54,7 +54,7 @@ ACCOUNTS = {
     "/etc/group": "libvirt-qemu:x:64055:\nkvm:x:64056:\n",
 }
 """Without the distribution's service there is no account for machines, and libvirtd does not start before it has found one."""
-START_S, END_S, POLL_S = 60.0, 20.0, 0.1
+START_TIMEOUT_S, STOP_TIMEOUT_S, POLL_S = 60.0, 20.0, 0.1
 
 
 def is_listening(path: Path) -> bool:
@@ -67,7 +67,7 @@ def is_listening(path: Path) -> bool:
     return True
 
 
-def programs() -> None:
+def install_programs() -> None:
     """Install from the distribution what is missing, and the bindings into the project's environment."""
     missing = [name for tool, names in PACKAGES.items() if shutil.which(tool, path=SEARCH) is None for name in names]
     missing += [name for path, name in FILES.items() if not Path(path).exists()]
@@ -78,15 +78,15 @@ def programs() -> None:
             )
         install_packages([*missing, "python3-dev"] if "gcc" in missing else missing)
     python = VENV / "bin" / "python"
-    if python.exists() and not answers(str(python), "import libvirt"):
+    if python.exists() and not can_import(str(python), "import libvirt"):
         say("compiling libvirt-python")
         run([str(python), "-m", "pip", "install", "-q", "libvirt-python>=9.0"])
 
 
-def covered(place: Path) -> list[str]:
+def isolated_command(place: Path) -> list[str]:
     """The start of a command line that runs the rest of it where the system's own places are private ones."""
     steps = []
-    for number, path in enumerate(COVERED):
+    for number, path in enumerate(ISOLATED_DIRECTORIES):
         own = place / f"own-{number}"
         own.mkdir()
         if path == "/etc/libvirt":
@@ -104,7 +104,7 @@ def covered(place: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def own_daemon() -> Iterator[str]:
+def private_daemon() -> Iterator[str]:
     """The address of a daemon in a private directory, which is removed with it."""
     place = Path(tempfile.mkdtemp(prefix="dart-libvirt-"))
     listening = place / "libvirt-sock"
@@ -115,22 +115,24 @@ def own_daemon() -> Iterator[str]:
     program = shutil.which("libvirtd", path=SEARCH)
     if program is None:
         raise SetupFailed("The package libvirt-daemon was installed, but there is no libvirtd.")
-    argv = [*covered(place), program, "--config", str(settings), "--pid-file", str(place / "pid")]
+    argv = [*isolated_command(place), program, "--config", str(settings), "--pid-file", str(place / "pid")]
     say(f"starting libvirtd in {place}")
     with (place / "log").open("w") as log:
-        daemon = subprocess.Popen(as_root(argv), stdout=log, stderr=log, stdin=subprocess.DEVNULL, process_group=APART)
+        daemon = subprocess.Popen(
+            as_root(argv), stdout=log, stderr=log, stdin=subprocess.DEVNULL, process_group=NEW_PROCESS_GROUP
+        )
     try:
-        deadline_s = time.monotonic() + START_S
+        deadline_s = time.monotonic() + START_TIMEOUT_S
         while not is_listening(listening):
             if daemon.poll() is not None or time.monotonic() > deadline_s:
                 raise SetupFailed(f"libvirtd did not start:\n{(place / 'log').read_text()[-1500:]}")
             time.sleep(POLL_S)
         yield f"qemu+unix:///system?socket={listening}"
     finally:
-        end(daemon, place)
+        stop_daemon(daemon, place)
 
 
-def end(daemon: subprocess.Popen[bytes], place: Path) -> None:
+def stop_daemon(daemon: subprocess.Popen[bytes], place: Path) -> None:
     """Stop the daemon, then every machine whose files lie in its places, and remove them."""
     pid = (place / "pid").read_text().strip() if (place / "pid").exists() else str(daemon.pid)
     inside = Path(f"/proc/{pid}/ns/mnt")
@@ -139,14 +141,14 @@ def end(daemon: subprocess.Popen[bytes], place: Path) -> None:
         if daemon.poll() is None:
             subprocess.run(as_root(["kill", word, pid]), check=False)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                daemon.wait(END_S)
-    for machine in machines(place, namespace):
+                daemon.wait(STOP_TIMEOUT_S)
+    for machine in leftover_processes(place, namespace):
         subprocess.run(as_root(["kill", "-KILL", machine]), check=False)
     subprocess.run(as_root(["rm", "-rf", "--one-file-system", str(place)]), check=False)
     say("libvirtd has ended")
 
 
-def machines(place: Path, namespace: str) -> list[str]:
+def leftover_processes(place: Path, namespace: str) -> list[str]:
     """Process ids of what the daemon has left: whatever lives in its mount namespace, or in one that still covers with `place`."""
     found = []
     for entry in Path("/proc").iterdir():
@@ -170,14 +172,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         check_sudo()
-        programs()
+        install_programs()
         given = os.environ.get("DART_LIBVIRT_URI")
         if given or (os.geteuid() == 0 and is_listening(SYSTEM_SOCKET)):
             uri = given or "qemu:///system"
             say(f"using the libvirt at {uri}")
-            return attend(command, {**os.environ, "DART_LIBVIRT_URI": uri})
-        with own_daemon() as own:
-            return attend(command, {**os.environ, "DART_LIBVIRT_URI": own})
+            return run_supervised(command, {**os.environ, "DART_LIBVIRT_URI": uri})
+        with private_daemon() as own:
+            return run_supervised(command, {**os.environ, "DART_LIBVIRT_URI": own})
     except SetupFailed as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 2

@@ -24,17 +24,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from attended import attend
 from host_packages import SetupFailed, as_root, check_sudo, install_packages, say
+from supervised_command import run_supervised
 
-VARIABLE = "DART_TEST_POSTGRES_URL"
+URL_VARIABLE = "DART_TEST_POSTGRES_URL"
 ACCOUNT = "postgres"
-NAME = "dart"
+DATABASE_NAME = "dart"
 """Of the role and of its database."""
-START_S, END_S, POLL_S = 60.0, 30.0, 0.05
+START_TIMEOUT_S, STOP_TIMEOUT_S, POLL_S = 60.0, 30.0, 0.05
 NO_MAIN_CLUSTER = Path("/etc/postgresql-common/createcluster.d/dart-tests.conf")
 """While the package is installed, it is told to make no cluster of the system's."""
-QUIET = {
+TEST_SETTINGS = {
     "listen_addresses": "''",
     "fsync": "off",
     "max_connections": "50",
@@ -47,19 +47,19 @@ QUIET = {
 
 def find_programs() -> Path:
     """The directory of `initdb` and `postgres`, installed from the distribution when they are missing."""
-    found = newest()
+    found = newest_programs()
     if found is None:
         if shutil.which("apt-get") is None:
             raise SetupFailed("There is no PostgreSQL and no apt-get: install PostgreSQL 13 or newer.")
         with no_main_cluster():
             install_packages(["postgresql"])
-        found = newest()
+        found = newest_programs()
     if found is None:
         raise SetupFailed("The package postgresql was installed, but there is no initdb.")
     return found
 
 
-def newest() -> Path | None:
+def newest_programs() -> Path | None:
     """Programs of the newest PostgreSQL of this host."""
     versions = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
     if versions:
@@ -83,9 +83,11 @@ class Cluster:
     """One private cluster. `start` and `stop` as often as wanted; `remove` at the end."""
 
     def __init__(self, programs: Path) -> None:
-        self.place = Path(tempfile.mkdtemp(prefix="dart-pg-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="dart-pg-"))
         self.password = secrets.token_hex(16)
-        self.url = f"postgresql://{NAME}:{self.password}@/{NAME}?host={quote(str(self.place), safe='/')}"
+        self.url = (
+            f"postgresql://{DATABASE_NAME}:{self.password}@/{DATABASE_NAME}?host={quote(str(self.directory), safe='/')}"
+        )
         self._programs = programs
         self._server: subprocess.Popen[bytes] | None = None
         self._made = False
@@ -94,43 +96,49 @@ class Cluster:
         """Start the server, making the cluster first when there is none, and wait until it answers."""
         if not self._made:
             self._make()
-        data = self.place / "data"
-        with (self.place / "log").open("ab") as log:
+        data = self.directory / "data"
+        with (self.directory / "log").open("ab") as log:
             self._server = subprocess.Popen(
-                self._as_account([str(self._programs / "postgres"), "-D", str(data), "-k", str(self.place)]),
+                self._as_account([str(self._programs / "postgres"), "-D", str(data), "-k", str(self.directory)]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        deadline_s = time.monotonic() + START_S
+        deadline_s = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
             if self._server.poll() is not None or time.monotonic() > deadline_s:
-                raise SetupFailed(f"PostgreSQL did not start:\n{(self.place / 'log').read_text()[-1500:]}")
+                raise SetupFailed(f"PostgreSQL did not start:\n{(self.directory / 'log').read_text()[-1500:]}")
             time.sleep(POLL_S)
 
     def _make(self) -> None:
         """The cluster's files: one role with a password, which owns one database."""
         if os.geteuid() == 0:
-            shutil.chown(self.place, ACCOUNT, ACCOUNT)
+            shutil.chown(self.directory, ACCOUNT, ACCOUNT)
         # Others may reach the socket, which asks for the password; the data directory is the account's alone.
-        self.place.chmod(0o711)
-        secret = self.place / "password"
+        self.directory.chmod(0o711)
+        secret = self.directory / "password"
         secret.touch(mode=0o600)
         secret.write_text(self.password, encoding="ascii")
         if os.geteuid() == 0:
             shutil.chown(secret, ACCOUNT, ACCOUNT)
-        options = ["--auth=scram-sha-256", f"--username={NAME}", f"--pwfile={secret}", "--encoding=UTF8", "--locale=C"]
-        self._run([str(self._programs / "initdb"), "-D", str(self.place / "data"), "--no-sync", *options])
+        options = [
+            "--auth=scram-sha-256",
+            f"--username={DATABASE_NAME}",
+            f"--pwfile={secret}",
+            "--encoding=UTF8",
+            "--locale=C",
+        ]
+        self._run([str(self._programs / "initdb"), "-D", str(self.directory / "data"), "--no-sync", *options])
         secret.unlink()
-        settings = "".join(f"{name} = {value}\n" for name, value in QUIET.items())
-        with (self.place / "data" / "postgresql.conf").open("a", encoding="utf-8") as file:
+        settings = "".join(f"{name} = {value}\n" for name, value in TEST_SETTINGS.items())
+        with (self.directory / "data" / "postgresql.conf").open("a", encoding="utf-8") as file:
             file.write(settings)
-        self._single_user(f"CREATE DATABASE {NAME}")
+        self._single_user(f"CREATE DATABASE {DATABASE_NAME}")
         self._made = True
 
     def _single_user(self, statement: str) -> None:
-        argv = [str(self._programs / "postgres"), "--single", "-D", str(self.place / "data"), "postgres"]
+        argv = [str(self._programs / "postgres"), "--single", "-D", str(self.directory / "data"), "postgres"]
         self._run(argv, given=statement + "\n")
 
     def _run(self, argv: list[str], given: str = "") -> None:
@@ -145,7 +153,16 @@ class Cluster:
         return ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", *argv]
 
     def _answers(self) -> bool:
-        argv = [str(self._programs / "pg_isready"), "-q", "-h", str(self.place), "-d", NAME, "-U", NAME]
+        argv = [
+            str(self._programs / "pg_isready"),
+            "-q",
+            "-h",
+            str(self.directory),
+            "-d",
+            DATABASE_NAME,
+            "-U",
+            DATABASE_NAME,
+        ]
         return subprocess.run(argv, check=False).returncode == 0
 
     def send(self, number: signal.Signals) -> None:
@@ -175,19 +192,19 @@ class Cluster:
         with contextlib.suppress(ProcessLookupError):
             os.kill(server.pid, number)
         try:
-            server.wait(END_S)
+            server.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             server.kill()
-            server.wait(END_S)
+            server.wait(STOP_TIMEOUT_S)
 
     def remove(self) -> None:
         """End it and delete its files."""
         self.stop()
-        subprocess.run(["rm", "-rf", "--one-file-system", str(self.place)], check=False)
+        subprocess.run(["rm", "-rf", "--one-file-system", str(self.directory)], check=False)
 
 
 @contextlib.contextmanager
-def own_cluster(programs: Path) -> Iterator[Cluster]:
+def private_cluster(programs: Path) -> Iterator[Cluster]:
     """A running cluster, which is removed at the end."""
     cluster = Cluster(programs)
     try:
@@ -205,17 +222,17 @@ def main() -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         parser.error("no command was given")
-    if VARIABLE in os.environ:
-        say(f"using the server of {VARIABLE}")
-        return attend(command, dict(os.environ))
+    if URL_VARIABLE in os.environ:
+        say(f"using the server of {URL_VARIABLE}")
+        return run_supervised(command, dict(os.environ))
     # Asked to end, it still takes its server with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        if newest() is None:
+        if newest_programs() is None:
             check_sudo()
-        with own_cluster(find_programs()) as cluster:
-            say(f"PostgreSQL runs in {cluster.place}")
-            return attend(command, {**os.environ, VARIABLE: cluster.url})
+        with private_cluster(find_programs()) as cluster:
+            say(f"PostgreSQL runs in {cluster.directory}")
+            return run_supervised(command, {**os.environ, URL_VARIABLE: cluster.url})
     except SetupFailed as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 2

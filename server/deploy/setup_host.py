@@ -42,18 +42,18 @@ def find_python() -> str:
     """Return a Python that is new enough and makes virtual environments, from the host or from its package archive."""
     for name in (sys.executable, *PYTHONS):
         path = shutil.which(name)
-        if path is not None and answers(path, "import venv, ensurepip"):
+        if path is not None and can_import(path, "import venv, ensurepip"):
             return path
     for name in PYTHONS:
         path = shutil.which(name)
-        if (path is None or answers(path, "")) and in_archive(f"{name}-venv"):
+        if (path is None or can_import(path, "")) and in_archive(f"{name}-venv"):
             install_packages([name, f"{name}-venv"])
-            if answers(name, "import venv, ensurepip"):
+            if can_import(name, "import venv, ensurepip"):
                 return name
     raise SetupFailed("No Python 3.11 or newer with venv was found: install python3.11 and python3.11-venv.")
 
 
-def answers(python: str, imports: str) -> bool:
+def can_import(python: str, imports: str) -> bool:
     """Return True where a Python is new enough and imports what it must."""
     probe = f"import sys; {imports or 'pass'}; sys.exit(sys.version_info < {OLDEST_PYTHON})"
     return subprocess.run([python, "-c", probe], capture_output=True, check=False).returncode == 0

@@ -129,8 +129,8 @@ async def runc_copies(booted_desktop: Case) -> AsyncIterator[Case]:
     case = booted_desktop
     yield case
     await case.provider.reap(case.shelf)
-    owned = await case.provider.owned()
-    assert (owned.desktops, set(owned.snapshots)) == ((), case.shelf)
+    inventory = await case.provider.inventory()
+    assert (inventory.desktops, set(inventory.snapshots)) == ((), case.shelf)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ async def docker_case(tmp_path: Path) -> AsyncIterator[Case]:
         yield case
     finally:
         await provider.reap(set())
-        left = await provider.owned()
+        left = await provider.inventory()
         await provider.aclose()
         assert left == Inventory()
 
@@ -179,7 +179,7 @@ async def libvirt_case(booted_machine: Path) -> AsyncIterator[Case]:
         yield case
     finally:
         await provider.reap(set())
-        left = await provider.owned()
+        left = await provider.inventory()
         await provider.aclose()
         assert left == Inventory()
         assert machine_left_over(provider, runtime) == []

@@ -104,7 +104,7 @@ async def no_port_here(_desktop_id: str) -> int:
 
 def kill_init(layout: Layout, desktop_id: str) -> None:
     """SIGKILL the desktop's process 1 from the host."""
-    for root in cgroups.left_over(layout.prefix):
+    for root in cgroups.existing_groups(layout.prefix):
         for place in root.glob(f"{desktop_id}.*"):
             for pid in cgroups.members(place):
                 status = Path(f"/proc/{pid}/status").read_text()
@@ -216,7 +216,7 @@ def machine_left_over(provider: LibvirtProvider, runtime: Path) -> list[str]:
 
 def left_over(layout: Layout) -> list[str]:
     """Every trace of a helper that ended: control groups, mounts, directories, processes."""
-    found = [str(path) for path in cgroups.left_over(layout.prefix)]
+    found = [str(path) for path in cgroups.existing_groups(layout.prefix)]
     found += [
         line
         for line in Path("/proc/mounts").read_text().splitlines()

@@ -111,7 +111,7 @@ async def test_clean_up_is_the_farms_own(docker_case: Case, tmp_path: Path) -> N
     await other.start()
     try:
         await docker_case.provider.create("d1", SPEC)
-        assert (await other.owned()).desktops == ()
+        assert (await other.inventory()).desktops == ()
         assert await other.reap(set()) == []
         await other.destroy("d1")
         assert (await docker_case.provider.health("d1")).alive
@@ -125,7 +125,7 @@ async def test_a_farm_that_is_started_again_finds_its_desktops(docker_case: Case
     again = DockerProvider(home=HOME, runtime_dir=tmp_path)
     await again.start()
     try:
-        assert (await again.owned()).desktops == ("d1",)
+        assert (await again.inventory()).desktops == ("d1",)
         found = Case(again, docker_case.kill, docker_case.log_out, docker_case.serve)
         assert await found.get("d1") == "kept"
         assert (await again.health("d1")).alive

@@ -202,7 +202,7 @@ async def test_osworlds_door_has_no_control_behind_it(libvirt_case: Case) -> Non
 
 def test_a_machine_that_runs_comes_through_the_boot_sector() -> None:
     """Emulated: were the sector wrong, no KVM would ever count."""
-    assert kvm.boot("qemu-system-x86_64", "tcg", 30.0) == kvm.ANSWER
+    assert kvm.boot("qemu-system-x86_64", "tcg", 30.0) == kvm.SUCCESS_EXIT_CODE
 
 
 async def test_bad_ids_and_images_are_refused(libvirt_case: Case) -> None:
@@ -222,16 +222,16 @@ async def test_a_farm_that_is_started_again_finds_its_desktops_and_snapshots(lib
     await again.start()
     await other.start()
     try:
-        assert (await again.owned()).desktops == ("d1",)
-        assert (await again.owned()).snapshots == ("s1",)
-        assert (await other.owned()).desktops == ()
+        assert (await again.inventory()).desktops == ("d1",)
+        assert (await again.inventory()).snapshots == ("s1",)
+        assert (await other.inventory()).desktops == ()
         assert await other.reap(set()) == []
         found = replace(libvirt_case, provider=again)
         assert await found.get("d1") == "kept"
         assert (await again.health("d1")).alive
         await again.restore("d1", "s1")
         await again.destroy("d1")
-        assert (await again.owned()).snapshots == ("s1",), "a snapshot outlives its desktop"
+        assert (await again.inventory()).snapshots == ("s1",), "a snapshot outlives its desktop"
         await again.restore("d2", "s1")
         assert await found.get("d2") == "kept"
         assert set(await again.reap(set())) == {"d2", "s1"}

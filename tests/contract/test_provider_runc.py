@@ -61,7 +61,7 @@ async def test_a_killed_helper_leaves_nothing_after_reap(runc_case: Case) -> Non
     for line in helpers:
         os.kill(int(line.split()[1].rstrip(":")), signal.SIGKILL)
     with pytest.raises(HostFault):
-        await case.provider.owned()
+        await case.provider.inventory()
     command = [sys.executable, "-m", "dart_server.hostd", "--reap", "--state-dir", str(layout.state_dir)]
     command += ["--runtime-dir", str(layout.runtime_dir), "--images-dir", str(layout.images_dir)]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
@@ -153,7 +153,7 @@ async def test_a_killed_farm_takes_its_helper_with_it(runc_case: Case, tmp_path:
         "from dart_server.providers.runc import hostd_client\n"
         "from dart_server.providers.base import DesktopSpec\n"
         "from dart_server.providers.runc.provider import RuncProvider\n"
-        "hostd_client.LINGER_S = 1.0\n"
+        "hostd_client.IDLE_TIMEOUT_S = 1.0\n"
         "async def main():\n"
         "    run = Path(sys.argv[1])\n"
         "    provider = RuncProvider(home=Path(sys.argv[2]), runtime_dir=run, snapshot_dir=Path('/dev/shm'))\n"

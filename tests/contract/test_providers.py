@@ -118,7 +118,7 @@ async def test_forks_are_independent_copies(case: Case) -> None:
     await asyncio.gather(*(case.put(fork, fork) for fork in forks[1:]))
     assert [await case.get(fork) for fork in forks] == ["common", "f1", "f2", "f3"]
     assert await case.get("d1") == "common"
-    assert set((await case.provider.owned()).desktops) == {"d1", *forks}
+    assert set((await case.provider.inventory()).desktops) == {"d1", *forks}
 
 
 async def test_a_restored_desktop_can_be_saved_again(case: Case) -> None:
@@ -239,7 +239,7 @@ async def test_what_is_not_declared_is_refused_with_a_cure(case: Case) -> None:
 async def test_reap_leaves_the_desktops_that_are_kept(case: Case) -> None:
     await case.ready("d1", "d2")
     assert list(await case.provider.reap({"d2", "unknown"})) == ["d1"]
-    assert (await case.provider.owned()).desktops == ("d2",)
+    assert (await case.provider.inventory()).desktops == ("d2",)
     assert (await case.provider.health("d2")).alive
 
 
@@ -249,8 +249,8 @@ async def test_reap_removes_all_but_what_is_kept(case: Case) -> None:
     await case.provider.snapshot("d1", "s1")
     await case.provider.snapshot("d1", "s2")
     assert set(await case.provider.reap({"d2", "s2", "unknown"})) == {"d1", "s1"}
-    owned = await case.provider.owned()
-    assert (owned.desktops, owned.snapshots) == (("d2",), ("s2",))
+    inventory = await case.provider.inventory()
+    assert (inventory.desktops, inventory.snapshots) == (("d2",), ("s2",))
     assert (await case.provider.health("d2")).alive
     await case.provider.restore("d3", "s2")
 
@@ -272,7 +272,7 @@ async def test_a_frozen_desktop_stands_still_and_goes_on_where_it_was(case: Case
     with pytest.raises(GuestUnreachable) as silent:
         await guest.request("GET", "/v1/health", timeout_s=0.5)
     assert silent.value.timed_out
-    assert "d1" in (await provider.owned()).desktops
+    assert "d1" in (await provider.inventory()).desktops
     await provider.thaw("d1")
     await provider.thaw("d1")
     assert (await guest.request("GET", "/v1/health", timeout_s=30.0)).status == 200
@@ -308,7 +308,7 @@ async def test_frozen_desktops_are_replaced_and_removed_as_others_are(case: Case
     await provider.create("d2", SPEC)
     await provider.freeze("d2")
     assert "d2" in await provider.reap(set())
-    assert (await provider.owned()).desktops == ()
+    assert (await provider.inventory()).desktops == ()
 
 
 async def test_a_desktop_that_is_killed_while_it_is_frozen_is_dead(case: Case) -> None:
@@ -324,4 +324,4 @@ async def test_a_desktop_that_is_killed_while_it_is_frozen_is_dead(case: Case) -
     await eventually(dead)
     assert (await case.provider.health("d1")).cause is HealthCause.KILLED_FROM_OUTSIDE
     await case.provider.destroy("d1")
-    assert (await case.provider.owned()).desktops == ()
+    assert (await case.provider.inventory()).desktops == ()

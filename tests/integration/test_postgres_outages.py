@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import database_urls
 import pytest
-from postgres_server import Cluster, find_programs, own_cluster
+from postgres_server import Cluster, find_programs, private_cluster
 from sqlalchemy import select
 
 from dart_server.clock import SystemClock
@@ -24,14 +24,14 @@ LIMIT_S = 120.0
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with own_cluster(find_programs()) as cluster:
+    with private_cluster(find_programs()) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def url(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv(database_urls.VARIABLE, cluster.url)
-    with database_urls.fresh_database("postgres", cluster.place) as url:
+    with database_urls.fresh_database("postgres", cluster.directory) as url:
         yield url
 
 

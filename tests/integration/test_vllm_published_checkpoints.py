@@ -71,7 +71,7 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
         worker = WorkerProcess("policy-0", settings, directory=root / "w", log_path=root / "policy-0.log")
         await worker.start()
         try:
-            await worker.ready()
+            await worker.wait_until_ready()
             async with WorkerClient(worker.name, worker.directory) as client:
                 yield Served(checkpoint, root, worker, client, ImageStore(root / "images"))
         finally:

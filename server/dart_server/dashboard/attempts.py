@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from dart_server.errors import ApiError
 from dart_server.wire import Clock, ErrorCode
 
-ADDRESS_BURST, ADDRESS_EVERY_S = 5, 12.0
+ADDRESS_BURST, ADDRESS_INTERVAL_S = 5, 12.0
 """One address may fail so often at once, then once in so many seconds."""
-ALL_BURST, ALL_EVERY_S = 50, 1.0
+ALL_BURST, ALL_INTERVAL_S = 50, 1.0
 """All addresses together that never logged in."""
-MOST_ADDRESSES = 4096
+MAX_ADDRESSES = 4096
 """Remembered; those that tried longest ago are forgotten first."""
 NO_ADDRESS = "socket"
 """Whoever comes over a Unix socket: through a proxy or a tunnel, or a user of this host."""
@@ -31,7 +31,7 @@ class _Bucket:
     known: bool = False
 
 
-class LoginAttempts:
+class LoginRateLimiter:
     """Tries to log in to one farm's page."""
 
     def __init__(self, clock: Clock) -> None:
@@ -39,27 +39,27 @@ class LoginAttempts:
         self._all = _Bucket(ALL_BURST, clock.monotonic())
         self._addresses: OrderedDict[str, _Bucket] = OrderedDict()
 
-    def begin(self, host: str | None) -> str:
+    def acquire(self, host: str | None) -> str:
         """Pay for a try; returns who pays. Raises `too_many_requests`."""
-        payer = network_of(host)
-        bucket = self._addresses.pop(payer, None) or _Bucket(ADDRESS_BURST, self._clock.monotonic())
-        self._addresses[payer] = bucket
-        while len(self._addresses) > MOST_ADDRESSES:
+        client = network_of(host)
+        bucket = self._addresses.pop(client, None) or _Bucket(ADDRESS_BURST, self._clock.monotonic())
+        self._addresses[client] = bucket
+        while len(self._addresses) > MAX_ADDRESSES:
             self._addresses.popitem(last=False)
-        self._refill(bucket, ADDRESS_BURST, ADDRESS_EVERY_S)
-        self._refill(self._all, ALL_BURST, ALL_EVERY_S)
+        self._refill(bucket, ADDRESS_BURST, ADDRESS_INTERVAL_S)
+        self._refill(self._all, ALL_BURST, ALL_INTERVAL_S)
         if bucket.tries < 1:
-            raise _refused("from this address", (1 - bucket.tries) * ADDRESS_EVERY_S)
+            raise _rate_limited_error("from this address", (1 - bucket.tries) * ADDRESS_INTERVAL_S)
         if self._all.tries < 1 and not bucket.known:
-            raise _refused("on this farm", (1 - self._all.tries) * ALL_EVERY_S)
+            raise _rate_limited_error("on this farm", (1 - self._all.tries) * ALL_INTERVAL_S)
         bucket.tries -= 1
         if not bucket.known:
             self._all.tries -= 1
-        return payer
+        return client
 
-    def succeeded(self, payer: str) -> None:
+    def succeeded(self, client: str) -> None:
         """The key was right: the try is given back."""
-        bucket = self._addresses.get(payer)
+        bucket = self._addresses.get(client)
         if bucket is None:
             return
         bucket.tries = min(ADDRESS_BURST, bucket.tries + 1)
@@ -86,7 +86,7 @@ def network_of(host: str | None) -> str:
     return str(ipaddress.ip_network((int(address), 64), strict=False))
 
 
-def _refused(where: str, wait_s: float) -> ApiError:
+def _rate_limited_error(where: str, wait_s: float) -> ApiError:
     return ApiError(
         ErrorCode.TOO_MANY_REQUESTS,
         f"too many log-ins failed {where}",

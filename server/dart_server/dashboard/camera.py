@@ -23,11 +23,11 @@ from dart_server.records import LeaseRecord, Slot
 from dart_server.wire import Clock, DesktopState, LeaseState
 
 QUALITY = 90
-TAKE_TIMEOUT_S = 10.0
+SCREENSHOT_TIMEOUT_S = 10.0
 """A picture waits behind the step that the desktop is doing."""
-SMALL = (640, 360)
+THUMBNAIL_SIZE = (640, 360)
 """Largest size of a small picture, in pixels."""
-SMALL_QUALITY = 72
+THUMBNAIL_QUALITY = 72
 _REQUEST = json.dumps({"seq": 0, "frame": {"encoding": "jpeg", "quality": QUALITY, "cursor": True}}).encode()
 
 
@@ -40,7 +40,7 @@ class ImageUnavailable(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Picture:
+class Screenshot:
     """One screen. `number` grows only when the screen changed; `at_s` is on the clock's monotonic axis."""
 
     number: int
@@ -49,7 +49,7 @@ class Picture:
     height: int
     at_s: float
     _pixels: Pixels | None = field(default=None, repr=False)
-    _small: bytes | None = field(default=None, repr=False)
+    _thumbnail: bytes | None = field(default=None, repr=False)
 
     def pixels(self) -> Pixels:
         """RGB, uint8 [H, W, 3]; takes milliseconds the first time."""
@@ -57,53 +57,55 @@ class Picture:
             self._pixels = decode(self.jpeg)
         return self._pixels
 
-    def small(self) -> bytes:
-        """A JPEG of at most `SMALL`; takes milliseconds the first time."""
-        if self._small is None:
-            self._small = shrink(self.jpeg)
-        return self._small
+    def thumbnail(self) -> bytes:
+        """A JPEG of at most `THUMBNAIL_SIZE`; takes milliseconds the first time."""
+        if self._thumbnail is None:
+            self._thumbnail = make_thumbnail(self.jpeg)
+        return self._thumbnail
 
 
-def shrink(file: bytes) -> bytes:
-    """A picture file as a JPEG of at most `SMALL`."""
+def make_thumbnail(file: bytes) -> bytes:
+    """A picture file as a JPEG of at most `THUMBNAIL_SIZE`."""
     with Image.open(io.BytesIO(file)) as image:
-        image.draft("RGB", SMALL)
-        return small_jpeg(image.convert("RGB"))
+        image.draft("RGB", THUMBNAIL_SIZE)
+        return thumbnail_jpeg(image.convert("RGB"))
 
 
-def small_jpeg(image: Image.Image) -> bytes:
-    """An image as a JPEG of at most `SMALL`."""
-    image.thumbnail(SMALL, Image.Resampling.BOX, reducing_gap=2.0)
+def thumbnail_jpeg(image: Image.Image) -> bytes:
+    """An image as a JPEG of at most `THUMBNAIL_SIZE`."""
+    image.thumbnail(THUMBNAIL_SIZE, Image.Resampling.BOX, reducing_gap=2.0)
     target = io.BytesIO()
-    image.save(target, "JPEG", quality=SMALL_QUALITY)
+    image.save(target, "JPEG", quality=THUMBNAIL_QUALITY)
     return target.getvalue()
 
 
-class Camera:
+class ScreenCapture:
     """Looks at the desktop of one lease, wherever its resets take it."""
 
     def __init__(self, lease: LeaseRecord, clock: Clock) -> None:
         self._lease = lease
         self._clock = clock
-        self._taking: asyncio.Task[Picture] | None = None
-        self._last: Picture | None = None
+        self._taking: asyncio.Task[Screenshot] | None = None
+        self._last: Screenshot | None = None
 
-    async def picture(self, oldest_s: float) -> Picture:
-        """The screen as it was at most `oldest_s` ago. Raises `ViewClosed`, `ImageUnavailable`."""
+    async def screenshot(self, max_age_s: float) -> Screenshot:
+        """The screen as it was at most `max_age_s` ago. Raises `ViewClosed`, `ImageUnavailable`."""
         slot = current_slot(self._lease)
         last = self._last
-        if last is not None and self._clock.monotonic() - last.at_s <= oldest_s:
+        if last is not None and self._clock.monotonic() - last.at_s <= max_age_s:
             return last
         if self._taking is None:
             self._taking = asyncio.get_running_loop().create_task(self._take(slot))
             self._taking.add_done_callback(self._taken)
         return await asyncio.shield(self._taking)
 
-    async def next_picture(self, shown: Callable[[], Picture | None], interval: Callable[[], float]) -> Picture:
+    async def next_screenshot(
+        self, shown: Callable[[], Screenshot | None], interval: Callable[[], float]
+    ) -> Screenshot:
         """The next screen that differs from `shown()`, looking every `interval()` seconds. Raises `ViewClosed`; waits while there is none."""
         while True:
             try:
-                picture = await self.picture(interval() / 2)
+                picture = await self.screenshot(interval() / 2)
             except ImageUnavailable:
                 pass
             else:
@@ -112,18 +114,20 @@ class Camera:
                     return picture
             await self._clock.sleep(interval())
 
-    def _taken(self, task: asyncio.Task[Picture]) -> None:
+    def _taken(self, task: asyncio.Task[Screenshot]) -> None:
         self._taking = None
         if not task.cancelled():
             task.exception()
 
-    async def _take(self, slot: Slot) -> Picture:
+    async def _take(self, slot: Slot) -> Screenshot:
         guest, fencing_token = slot.guest, slot.fencing_token
         if guest is None or slot.state is not DesktopState.LEASED:
             raise ImageUnavailable("the desktop is being reset")
         headers = {"content-type": "application/json"}
         try:
-            reply = await guest.request("POST", "/v1/step", timeout_s=TAKE_TIMEOUT_S, headers=headers, content=_REQUEST)
+            reply = await guest.request(
+                "POST", "/v1/step", timeout_s=SCREENSHOT_TIMEOUT_S, headers=headers, content=_REQUEST
+            )
         except (GuestUnreachable, GuestTooLarge) as error:
             raise ImageUnavailable(str(error)) from error
         if current_slot(self._lease) is not slot or slot.fencing_token != fencing_token or slot.guest is not guest:
@@ -140,7 +144,7 @@ class Camera:
         if last is not None and last.jpeg == jpeg:
             last.at_s = now
             return last
-        self._last = Picture(last.number + 1 if last else 1, jpeg, width, height, now)
+        self._last = Screenshot(last.number + 1 if last else 1, jpeg, width, height, now)
         return self._last
 
 
@@ -152,23 +156,23 @@ def current_slot(lease: LeaseRecord) -> Slot:
     return slot
 
 
-class Cameras:
+class ScreenCaptures:
     """The cameras of all leases that somebody looks at, or looked at lately."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._cameras: dict[str, Camera] = {}
+        self._captures: dict[str, ScreenCapture] = {}
 
-    def of(self, lease: LeaseRecord) -> Camera:
+    def for_lease(self, lease: LeaseRecord) -> ScreenCapture:
         """The lease's camera."""
-        return self._cameras.setdefault(lease.lease_id, Camera(lease, self._clock))
+        return self._captures.setdefault(lease.lease_id, ScreenCapture(lease, self._clock))
 
-    async def small(self, lease: LeaseRecord, oldest_s: float) -> tuple[Picture, bytes]:
+    async def thumbnail(self, lease: LeaseRecord, max_age_s: float) -> tuple[Screenshot, bytes]:
         """A small picture of the lease's screen. Raises `ViewClosed`, `ImageUnavailable`."""
-        picture = await self.of(lease).picture(oldest_s)
-        return picture, await asyncio.to_thread(picture.small)
+        picture = await self.for_lease(lease).screenshot(max_age_s)
+        return picture, await asyncio.to_thread(picture.thumbnail)
 
-    def keep(self, active: set[str]) -> None:
+    def prune(self, active: set[str]) -> None:
         """Forget the pictures of leases that have ended."""
-        for lease_id in self._cameras.keys() - active:
-            del self._cameras[lease_id]
+        for lease_id in self._captures.keys() - active:
+            del self._captures[lease_id]

@@ -2,7 +2,7 @@
 
 Rule: taking over and its end are events of the history, with the key that did it. Input goes to the guest as a step without a frame, in
 order, and only while the desktop is the lease's; what is still held at the end is let go. A person who does nothing loses the control
-after `IDLE_S`. The lease's own steps go on beside it. Non-goals: pictures; who may take over is asked before.
+after `IDLE_TIMEOUT_S`. The lease's own steps go on beside it. Non-goals: pictures; who may take over is asked before.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from dart_server.records import LeaseRecord
 from dart_server.wire import Clock, ErrorCode
 
 log = logging.getLogger(__name__)
-IDLE_S = 300.0
+IDLE_TIMEOUT_S = 300.0
 INPUT_TIMEOUT_S = 15.0
-MOST_WAITING = 2000
+MAX_PENDING_EVENTS = 2000
 """Input events that may wait for the guest; a person who is faster is cut short."""
 Event = dict[str, Any]
 
 
 @dataclass(slots=True)
-class ControlHolder:
+class InputTranslator:
     """What a viewer's input means for a guest: remembers buttons and keys that are down."""
 
     buttons: int = 0
@@ -71,7 +71,7 @@ class ControlHolder:
         self.keys.append(name)
         return [{"type": "key_down", "key": name}]
 
-    def let_go(self) -> list[Event]:
+    def release(self) -> list[Event]:
         """The events that release all that is down."""
         events: list[Event] = [{"type": "key_up", "key": name} for name in reversed(self.keys)]
         events += [
@@ -81,7 +81,7 @@ class ControlHolder:
         return events
 
 
-def joined(events: Iterable[Event]) -> list[Event]:
+def coalesce(events: Iterable[Event]) -> list[Event]:
     """The same with one move for several in a row, and one scroll."""
     kept: list[Event] = []
     for event in events:
@@ -105,7 +105,7 @@ class Control:
     """Seconds since 1970."""
     used_s: float
     """On the clock's monotonic axis."""
-    hands: ControlHolder = field(default_factory=ControlHolder)
+    translator: InputTranslator = field(default_factory=InputTranslator)
     waiting: list[Event] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     sender: asyncio.Task[None] | None = None
@@ -123,7 +123,7 @@ class Controls:
         self._inputs = inputs
         self._controls: dict[str, Control] = {}
 
-    def of(self, lease_id: str) -> Control | None:
+    def find(self, lease_id: str) -> Control | None:
         """Whose hands are on the desktop of a lease."""
         return self._controls.get(lease_id)
 
@@ -149,13 +149,13 @@ class Controls:
         if control is None or control.view_id != view_id:
             return False
         control.used_s = self._clock.monotonic()
-        if len(control.waiting) < MOST_WAITING:
-            control.waiting += control.hands.events(said)
+        if len(control.waiting) < MAX_PENDING_EVENTS:
+            control.waiting += control.translator.events(said)
             control.inputs += 1
             control.arrived.set()
         return True
 
-    async def let_go(self, lease_id: str, view_id: str | None = None) -> None:
+    async def release(self, lease_id: str, view_id: str | None = None) -> None:
         """End a control; one that has ended, or is another view's, is left alone."""
         control = self._controls.get(lease_id)
         if control is None or (view_id is not None and control.view_id != view_id):
@@ -168,29 +168,29 @@ class Controls:
             control.lease.desktop_id,
             slot.fencing_token if slot else control.lease.fencing_token,
         )
-        control.waiting += control.hands.let_go()
+        control.waiting += control.translator.release()
         control.arrived.set()
         if control.sender is not None:
             await asyncio.wait({control.sender}, timeout=INPUT_TIMEOUT_S)
             control.sender.cancel()
 
-    async def let_go_idle(self) -> None:
+    async def release_idle(self) -> None:
         """End the controls of those who do nothing, and of leases that are over."""
         for lease_id, control in list(self._controls.items()):
             over = control.lease.slot is None
-            if over or self._clock.monotonic() - control.used_s >= IDLE_S:
-                await self.let_go(lease_id)
+            if over or self._clock.monotonic() - control.used_s >= IDLE_TIMEOUT_S:
+                await self.release(lease_id)
 
     async def stop(self) -> None:
         for lease_id in list(self._controls):
-            await self.let_go(lease_id)
+            await self.release(lease_id)
 
     def _note(self, kind: str, control: Control, desktop_id: str | None, fencing_token: int) -> None:
         data: dict[str, Any] = {"key_id": control.key_id}
         if kind == "takeover_ended":
             data |= {"inputs": control.inputs, "duration_s": round(self._clock.time() - control.since_s, 1)}
         self._repository.add_event(NewEvent(kind, desktop_id, control.lease.lease_id, fencing_token, data))
-        self._inputs.turned(control.lease.lease_id)
+        self._inputs.notify(control.lease.lease_id)
 
     async def _send(self, control: Control) -> None:
         """Send what waits, as long as the control holds, and what was still to be let go then."""
@@ -200,14 +200,14 @@ class Controls:
             while True:
                 await control.arrived.wait()
                 control.arrived.clear()
-                events, control.waiting = joined(control.waiting), []
+                events, control.waiting = coalesce(control.waiting), []
                 ended = self._controls.get(control.lease.lease_id) is not control
                 guest = current_slot(control.lease).guest
                 if guest is not client or channel is None:
                     if client is not None and channel is not None:
                         await client.close_channel(channel)
                         # A desktop after its reset: what was held down was held in the one before.
-                        control.hands = ControlHolder()
+                        control.translator = InputTranslator()
                     client, channel = guest, guest.channel() if guest is not None else None
                 if channel is not None and events:
                     await self._perform(control, channel, events)
@@ -229,7 +229,7 @@ class Controls:
             if not control.by_hand:
                 refusal = _refusal(await channel.step(json.dumps(request), INPUT_TIMEOUT_S))
             if refusal is None:
-                self._inputs.note(control.lease.lease_id, at_s, events)
+                self._inputs.record(control.lease.lease_id, at_s, events)
             else:
                 log.info("a person's input was refused: %s", refusal)
         except GuestUnreachable as error:

@@ -39,15 +39,15 @@ _PAGES = {
     13: "tis-620",
 }
 """The upper byte of an older keysym, and the code page whose bytes its lower byte follows."""
-_APART = {0x07F2: "σ", 0x07F3: "ς", 0x20AC: "€", 0x13BC: "Œ", 0x13BD: "œ", 0x13BE: "Ÿ"}
+_EXCEPTIONS = {0x07F2: "σ", 0x07F3: "ς", 0x20AC: "€", 0x13BC: "Œ", 0x13BD: "œ", 0x13BE: "Ÿ"}
 
 
 def key_name(keysym: int) -> str | None:
     """The guest's name of a key, or the character that it makes; None for what no guest can press."""
     if keysym in NAMES:
         return NAMES[keysym]
-    if keysym in _APART:
-        return _APART[keysym]
+    if keysym in _EXCEPTIONS:
+        return _EXCEPTIONS[keysym]
     if 0x20 <= keysym <= 0x7E or 0xA0 <= keysym <= 0xFF:
         return chr(keysym)
     if UNICODE + 0x20 <= keysym <= UNICODE + 0x10FFFF:

@@ -26,9 +26,9 @@ VERSION = "1.7.0"
 SHA512 = "ucEJOx4T2avIRCleodk7YobZj5O2Ga2AeLfQ69A/yjG9HHba2+PDgwSkN3FttrmG+70ZGx21sElNFouK13RzyA=="
 """The registry's integrity value of the package file."""
 URL = f"https://registry.npmjs.org/{PACKAGE}/-/novnc-{VERSION}.tgz"
-MOST_NBYTES = 16 * 1024**2
+MAX_PACKAGE_BYTES = 16 * 1024**2
 TIMEOUT_S = 60.0
-FIX = "python -m dart_server.dashboard.novnc"
+INSTALL_COMMAND = "python -m dart_server.dashboard.novnc"
 _STAMP = "dart-complete"
 
 
@@ -36,14 +36,14 @@ class ViewerNotInstalled(Exception):
     """The package could not be had; the message is one sentence with the cure."""
 
 
-def place(home: Path) -> Path:
+def install_dir(home: Path) -> Path:
     """Where this version belongs."""
     return home / "tools" / f"novnc-{VERSION}"
 
 
 def installed(home: Path) -> Path | None:
     """The package's directory, None while it is not there."""
-    directory = place(home)
+    directory = install_dir(home)
     return directory if (directory / _STAMP).exists() else None
 
 
@@ -52,12 +52,12 @@ def install(home: Path) -> Path:
     there = installed(home)
     if there is not None:
         return there
-    content = fetched()
+    content = download()
     if base64.b64encode(hashlib.sha512(content).digest()).decode() != SHA512:
         raise ViewerNotInstalled(
             f"{PACKAGE} {VERSION} is not the package that it should be (its sha512 differs); nothing was unpacked."
         )
-    directory = place(home)
+    directory = install_dir(home)
     directory.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=".novnc-", dir=directory.parent))
     try:
@@ -87,15 +87,15 @@ def unpack(content: bytes, target: Path) -> None:
             destination.write_bytes(source.read())
 
 
-def fetched() -> bytes:
+def download() -> bytes:
     """The package file, from the registry or, where only npm knows the way to one, by npm. Raises `ViewerNotInstalled`."""
     try:
         with urllib.request.urlopen(URL, timeout=TIMEOUT_S) as answer:
-            return bytes(answer.read(MOST_NBYTES))
+            return bytes(answer.read(MAX_PACKAGE_BYTES))
     except (urllib.error.URLError, OSError) as error:
         if shutil.which("npm") is None:
             raise ViewerNotInstalled(
-                f"{URL} cannot be read ({error}); where there is a mirror, install npm with its address and run `{FIX}`."
+                f"{URL} cannot be read ({error}); where there is a mirror, install npm with its address and run `{INSTALL_COMMAND}`."
             ) from error
     with tempfile.TemporaryDirectory() as directory:
         command = ["npm", "pack", "--silent", f"{PACKAGE}@{VERSION}"]

@@ -1,7 +1,7 @@
 """The last steps of each desktop: what was done, and a small picture of what was there then.
 
 Rule: bounded, by steps per desktop and by bytes in all; the step itself only leaves a note, the picture is made in a thread, at most
-`PICTURES_PER_S` in all and one per `APART_S` and desktop, of its latest frame. Nothing is asked of the guest: pictures are those that the
+`PICTURES_PER_S` in all and one per `MIN_PICTURE_INTERVAL_S` and desktop, of its latest frame. Nothing is asked of the guest: pictures are those that the
 step's own frame had. Each step tells whose it was. Non-goals: the training record (`dart_agent.data_client`).
 """
 
@@ -17,27 +17,27 @@ from typing import Any
 from PIL import Image
 
 from dart_server import wire
-from dart_server.dashboard.camera import shrink, small_jpeg
+from dart_server.dashboard.camera import make_thumbnail, thumbnail_jpeg
 from dart_server.guest.frames import frame_header
 from dart_server.records import LeaseRecord
 from dart_server.wire import Clock
 
 log = logging.getLogger(__name__)
-STEPS = 120
+MAX_STEPS = 120
 """Steps kept per desktop."""
-BYTES = 48 * 1024**2
+MAX_PICTURE_BYTES = 48 * 1024**2
 """Bytes of pictures kept in all."""
-APART_S = 0.4
+MIN_PICTURE_INTERVAL_S = 0.4
 PICTURES_PER_S = 8.0
-MOST_WAITING = 4
+MAX_PENDING_FRAMES = 4
 """Frames that may wait to become pictures: a raw one has six megabytes."""
-LONGEST_TEXT = 200
-MOST_EVENTS = 40
+MAX_TEXT_LENGTH = 200
+MAX_EVENTS_PER_STEP = 40
 """Events told of one step."""
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class ReplayStep:
     """One step of a desktop. `at_s`: seconds since 1970; `picture`: a small JPEG, None when none was made."""
 
     number: int
@@ -53,18 +53,18 @@ class Step:
 class Replay:
     """The rings of all desktops."""
 
-    def __init__(self, clock: Clock, steps: int = STEPS, nbytes: int = BYTES) -> None:
+    def __init__(self, clock: Clock, steps: int = MAX_STEPS, nbytes: int = MAX_PICTURE_BYTES) -> None:
         self._clock = clock
         self._steps = steps
         self._limit_nbytes = nbytes
-        self._rings: OrderedDict[str, deque[Step]] = OrderedDict()
+        self._rings: OrderedDict[str, deque[ReplayStep]] = OrderedDict()
         self._numbers = itertools.count(1)
-        self._waiting: OrderedDict[str, tuple[Step, bytes | bytearray]] = OrderedDict()
+        self._waiting: OrderedDict[str, tuple[ReplayStep, bytes | bytearray]] = OrderedDict()
         self._pictured_s: dict[str, float] = {}
         self._arrived = asyncio.Event()
         self.nbytes = 0
 
-    def note(
+    def record(
         self,
         lease: LeaseRecord,
         desktop_id: str,
@@ -76,13 +76,13 @@ class Replay:
         """A step was done; `frame` is the guest's binary answer, which is read later and only if a picture is due."""
         if self._steps == 0 or not (request.events or request.settle is not None):
             return  # a mere look
-        step = Step(
+        step = ReplayStep(
             number=next(self._numbers),
             at_s=self._clock.time(),
             owner=lease.owner,
             lease_id=lease.lease_id,
             fencing_token=fencing_token,
-            events=[shortened(event) for event in request.events[:MOST_EVENTS]],
+            events=[truncate_text(event) for event in request.events[:MAX_EVENTS_PER_STEP]],
             duration_s=duration_s,
         )
         ring = self._rings.setdefault(desktop_id, deque())
@@ -92,21 +92,24 @@ class Replay:
             self._drop(ring)
         if request.frame.encoding == "none":
             return
-        due = self._clock.monotonic() - self._pictured_s.get(desktop_id, -APART_S) >= APART_S
-        if due and (desktop_id in self._waiting or len(self._waiting) < MOST_WAITING):
+        due = (
+            self._clock.monotonic() - self._pictured_s.get(desktop_id, -MIN_PICTURE_INTERVAL_S)
+            >= MIN_PICTURE_INTERVAL_S
+        )
+        if due and (desktop_id in self._waiting or len(self._waiting) < MAX_PENDING_FRAMES):
             self._waiting[desktop_id] = (step, frame)
             self._arrived.set()
 
-    def _drop(self, ring: deque[Step]) -> None:
+    def _drop(self, ring: deque[ReplayStep]) -> None:
         gone = ring.popleft()
         self.nbytes -= len(gone.picture or b"")
         gone.picture = None
 
-    def steps(self, desktop_id: str) -> list[Step]:
+    def steps(self, desktop_id: str) -> list[ReplayStep]:
         """The steps of a desktop, oldest first."""
         return list(self._rings.get(desktop_id, ()))
 
-    def keep(self, desktop_ids: set[str]) -> None:
+    def prune(self, desktop_ids: set[str]) -> None:
         """Forget desktops that are gone."""
         for desktop_id in self._rings.keys() - desktop_ids:
             ring = self._rings.pop(desktop_id)
@@ -115,7 +118,7 @@ class Replay:
         for desktop_id in self._pictured_s.keys() - desktop_ids:
             del self._pictured_s[desktop_id]
 
-    async def make_pictures(self) -> None:
+    async def make_thumbnails(self) -> None:
         """Turn frames into pictures, for ever."""
         while True:
             await self._arrived.wait()
@@ -126,9 +129,9 @@ class Replay:
                 await self._clock.sleep(1 / PICTURES_PER_S)
             self._arrived.clear()
 
-    async def _make(self, desktop_id: str, step: Step, frame: bytes | bytearray) -> None:
+    async def _make(self, desktop_id: str, step: ReplayStep, frame: bytes | bytearray) -> None:
         try:
-            picture = await asyncio.to_thread(small_picture, frame)
+            picture = await asyncio.to_thread(frame_thumbnail, frame)
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.info("a step's frame is no picture: %s", error)
             return
@@ -145,19 +148,19 @@ class Replay:
                 del self._rings[desktop_id]
 
 
-def small_picture(frame: bytes | bytearray) -> bytes:
+def frame_thumbnail(frame: bytes | bytearray) -> bytes:
     """The picture of a binary frame as a small JPEG. Raises OSError, ValueError, KeyError, TypeError."""
     header: dict[str, Any] = frame_header(frame)
     payload = memoryview(frame)[4 + int.from_bytes(frame[:4], "big") :]
     if header["encoding"] == "raw":
         # Pillow takes any buffer of bytes; a view saves a copy of six megabytes.
         image = Image.frombuffer("RGB", (header["width"], header["height"]), payload, "raw", "RGB", 0, 1)  # type: ignore[arg-type]
-        return small_jpeg(image)
-    return shrink(bytes(payload))
+        return thumbnail_jpeg(image)
+    return make_thumbnail(bytes(payload))
 
 
-def shortened(event: wire.InputEvent) -> wire.InputEvent:
+def truncate_text(event: wire.InputEvent) -> wire.InputEvent:
     """The same event, a long text cut."""
-    if isinstance(event, wire.TextEvent) and len(event.text) > LONGEST_TEXT:
-        return wire.TextEvent(text=event.text[:LONGEST_TEXT] + "…")
+    if isinstance(event, wire.TextEvent) and len(event.text) > MAX_TEXT_LENGTH:
+        return wire.TextEvent(text=event.text[:MAX_TEXT_LENGTH] + "…")
     return event

@@ -1,6 +1,6 @@
 """The remote framebuffer protocol (RFC 6143), as far as a live view needs it: bytes in, messages out, and back.
 
-Rule: pure; every length is checked before it is believed, and what the protocol does not have ends the view (`BadMessage`).
+Rule: pure; every length is checked before it is believed, and what the protocol does not have ends the view (`ProtocolError`).
 Non-goals: passwords (the farm has asked who it is before), the clipboard, screens that change their size.
 """
 
@@ -13,8 +13,8 @@ from enum import IntEnum
 
 VERSION = b"RFB 003.008\n"
 NO_SECURITY = 1
-MOST_ENCODINGS = 1024
-LONGEST_CUT_TEXT_NBYTES = 256 * 1024
+MAX_ENCODINGS = 1024
+MAX_CUT_TEXT_BYTES = 256 * 1024
 
 
 class Encoding(IntEnum):
@@ -24,7 +24,7 @@ class Encoding(IntEnum):
     TIGHT = 7
 
 
-class BadMessage(Exception):
+class ProtocolError(Exception):
     """The viewer broke the protocol."""
 
 
@@ -89,42 +89,42 @@ class ViewerReader:
 
     def __init__(self) -> None:
         self._unread = bytearray()
-        self._greeting = 0
+        self._handshake_steps = 0
         """Steps of the handshake that are done: version, security, init."""
 
     @property
-    def greeted(self) -> bool:
+    def handshake_done(self) -> bool:
         """Whether the handshake is over."""
-        return self._greeting == 3
+        return self._handshake_steps == 3
 
-    def greet(self, data: bytes) -> list[bytes]:
-        """Feed bytes of the handshake; the answers that are due, of which the last, `ServerInit`, is the caller's. Raises `BadMessage`."""
+    def feed_handshake(self, data: bytes) -> list[bytes]:
+        """Feed bytes of the handshake; the answers that are due, of which the last, `ServerInit`, is the caller's. Raises `ProtocolError`."""
         self._unread += data
         answers: list[bytes] = []
-        while not self.greeted:
-            if self._greeting == 0 and len(self._unread) >= len(VERSION):
+        while not self.handshake_done:
+            if self._handshake_steps == 0 and len(self._unread) >= len(VERSION):
                 if bytes(self._unread[: len(VERSION)]) != VERSION:
-                    raise BadMessage("only version 3.8 of the protocol is spoken here")
+                    raise ProtocolError("only version 3.8 of the protocol is spoken here")
                 del self._unread[: len(VERSION)]
                 answers.append(bytes([1, NO_SECURITY]))
-            elif self._greeting == 1 and self._unread:
+            elif self._handshake_steps == 1 and self._unread:
                 if self._unread.pop(0) != NO_SECURITY:
-                    raise BadMessage("an unknown kind of security was chosen")
+                    raise ProtocolError("an unknown kind of security was chosen")
                 answers.append(struct.pack(">I", 0))
-            elif self._greeting == 2 and self._unread:
+            elif self._handshake_steps == 2 and self._unread:
                 self._unread.pop(0)
             else:
                 break
-            self._greeting += 1
+            self._handshake_steps += 1
         return answers
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Feed bytes after the handshake; the messages that are complete. Raises `BadMessage`."""
+        """Feed bytes after the handshake; the messages that are complete. Raises `ProtocolError`."""
         self._unread += data
         while (length := self._length()) is not None and len(self._unread) >= length:
             message = bytes(self._unread[:length])
             del self._unread[:length]
-            understood = _understand(message)
+            understood = _parse_message(message)
             if understood is not None:
                 yield understood
 
@@ -140,26 +140,26 @@ class ViewerReader:
             if len(unread) < 4:
                 return None
             (count,) = struct.unpack_from(">H", unread, 2)
-            if count > MOST_ENCODINGS:
-                raise BadMessage(f"{count} encodings are more than are read here")
+            if count > MAX_ENCODINGS:
+                raise ProtocolError(f"{count} encodings are more than are read here")
             return 4 + 4 * int(count)
         if unread[0] == 6:
             if len(unread) < 8:
                 return None
             (nbytes,) = struct.unpack_from(">i", unread, 4)
-            if abs(nbytes) > LONGEST_CUT_TEXT_NBYTES:
-                raise BadMessage(f"a clipboard of {abs(nbytes)} bytes is more than is read here")
+            if abs(nbytes) > MAX_CUT_TEXT_BYTES:
+                raise ProtocolError(f"a clipboard of {abs(nbytes)} bytes is more than is read here")
             return 8 + abs(int(nbytes))
-        raise BadMessage(f"there is no message of type {unread[0]}")
+        raise ProtocolError(f"there is no message of type {unread[0]}")
 
 
-def _understand(message: bytes) -> Message | None:
+def _parse_message(message: bytes) -> Message | None:
     match message[0]:
         case 0:
             bits, _, big_endian, true_colour, red, green, blue, *shifts = struct.unpack(">BBBBHHHBBB", message[4:17])
             whole = all(shift in (0, 8, 16, 24) for shift in shifts) and len(set(shifts)) == 3
             if bits != 32 or big_endian or not true_colour or (red, green, blue) != (255, 255, 255) or not whole:
-                raise BadMessage("only 32 bits per pixel are sent here")
+                raise ProtocolError("only 32 bits per pixel are sent here")
             return PixelFormat(*shifts)
         case 2:
             return SetEncodings(struct.unpack(f">{(len(message) - 4) // 4}i", message[4:]))
@@ -201,13 +201,13 @@ def framebuffer_update(rectangles: Sequence[Rectangle]) -> bytes:
     return b"".join(parts)
 
 
-LONGEST_JPEG_NBYTES = 2**22 - 1
+MAX_JPEG_BYTES = 2**22 - 1
 
 
 def tight_jpeg(data: bytes) -> bytes:
     """A JPEG file as the Tight encoding has it. Raises ValueError for one that does not fit its length field."""
     length = len(data)
-    if length > LONGEST_JPEG_NBYTES:
+    if length > MAX_JPEG_BYTES:
         raise ValueError(f"a JPEG of {length} bytes does not fit")
     head = bytearray([0x90])
     while True:

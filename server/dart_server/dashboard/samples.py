@@ -17,7 +17,7 @@ import psutil
 INTERVAL_S = 5.0
 SAMPLES = 720
 """One hour."""
-MOST_TIMINGS = 2000
+MAX_TIMINGS = 2000
 """Timings kept between two samples; more are not needed for a quantile."""
 KINDS = ("step", "claim", "reset")
 
@@ -26,9 +26,7 @@ KINDS = ("step", "claim", "reset")
 class Timings:
     """Durations in seconds, by kind, since they were last taken away."""
 
-    latest: dict[str, deque[float]] = field(
-        default_factory=lambda: {kind: deque(maxlen=MOST_TIMINGS) for kind in KINDS}
-    )
+    latest: dict[str, deque[float]] = field(default_factory=lambda: {kind: deque(maxlen=MAX_TIMINGS) for kind in KINDS})
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
 
     def add(self, kind: str, seconds: float) -> None:
@@ -36,7 +34,7 @@ class Timings:
         self.latest[kind].append(seconds)
         self.counts[kind] += 1
 
-    def taken(self) -> dict[str, float | int | None]:
+    def drain(self) -> dict[str, float | int | None]:
         """For each kind `_n`, and `_p50_ms` and `_p99_ms` (None where there was none); counting begins anew."""
         numbers: dict[str, float | int | None] = {}
         for kind in KINDS:
@@ -55,7 +53,7 @@ def _quantile_ms(ordered: list[float], share: float) -> float | None:
     return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000, 2)
 
 
-def host_numbers(disk: Path) -> dict[str, float | int]:
+def host_metrics(disk: Path) -> dict[str, float | int]:
     """CPU since the last call, memory, and the disk that holds `disk`; bytes and percent."""
     memory, room = psutil.virtual_memory(), psutil.disk_usage(str(disk))
     return {
@@ -81,7 +79,7 @@ class Samples:
     def take(self) -> None:
         """One more sample."""
         self._number += 1
-        self._ring.append({"n": self._number, **self._now(), **self._timings.taken()})
+        self._ring.append({"n": self._number, **self._now(), **self._timings.drain()})
 
     def since(self, number: int) -> list[dict[str, Any]]:
         """The samples after one, oldest first."""

@@ -11,15 +11,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from dart_server.dashboard.attempts import LoginAttempts
-from dart_server.dashboard.camera import Cameras
+from dart_server.dashboard.attempts import LoginRateLimiter
+from dart_server.dashboard.camera import ScreenCaptures
 from dart_server.dashboard.control import Controls
 from dart_server.dashboard.inputs import HumanInputLog
 from dart_server.dashboard.novnc import installed
 from dart_server.dashboard.replay import Replay
-from dart_server.dashboard.samples import INTERVAL_S, Samples, Timings, host_numbers
+from dart_server.dashboard.samples import INTERVAL_S, Samples, Timings, host_metrics
 from dart_server.dashboard.sessions import Sessions
-from dart_server.dashboard.tickets import Tickets
+from dart_server.dashboard.tickets import LoginTickets
 from dart_server.database.repository import Repository
 from dart_server.keys import KeyStore
 from dart_server.leases.service import Leases
@@ -48,9 +48,9 @@ class Dashboard:
         self._leases = leases
         self._clock = clock
         self.sessions = Sessions(keys, clock)
-        self.attempts = LoginAttempts(clock)
-        self.cameras = Cameras(clock)
-        self.tickets = Tickets(clock)
+        self.login_limiter = LoginRateLimiter(clock)
+        self.captures = ScreenCaptures(clock)
+        self.tickets = LoginTickets(clock)
         self.inputs = HumanInputLog(clock)
         self.controls = Controls(repository, clock, self.inputs)
         self.replay = Replay(clock)
@@ -75,14 +75,14 @@ class Dashboard:
             "max_desktops": self._settings.max_desktops,
             "leases": len(self._leases.active),
             "waiting": self._pool.queue.waiting,
-            **host_numbers(self._settings.runtime_dir),
+            **host_metrics(self._settings.runtime_dir),
         }
 
     async def start(self) -> None:
         """Begin to sample."""
         self.samples.take()
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(work) for work in (self._tick_forever(), self.replay.make_pictures())]
+        self._tasks = [loop.create_task(work) for work in (self._tick_forever(), self.replay.make_thumbnails())]
 
     async def _tick_forever(self) -> None:
         while True:
@@ -90,10 +90,10 @@ class Dashboard:
             try:
                 self.samples.take()
                 active = {lease.lease_id for lease in self._leases.active}
-                self.cameras.keep(active)
-                self.inputs.keep(active)
-                self.replay.keep(set(self._pool.slots))
-                await self.controls.let_go_idle()
+                self.captures.prune(active)
+                self.inputs.prune(active)
+                self.replay.prune(set(self._pool.slots))
+                await self.controls.release_idle()
             except Exception:  # the page's numbers must not end the farm; the next tick looks again
                 log.exception("the dashboard's tick failed")
 

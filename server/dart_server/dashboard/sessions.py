@@ -19,13 +19,13 @@ from dart_server.wire import Clock, ErrorCode
 
 COOKIE = "dart_session"
 CSRF_HEADER = "x-dart-csrf"
-SESSION_S = 12 * 3600.0
+SESSION_TTL_S = 12 * 3600.0
 """How long a log-in holds."""
-IDLE_S = 3600.0
+IDLE_TIMEOUT_S = 3600.0
 """A session that nobody uses ends after this."""
-MOST_SESSIONS = 256
+MAX_SESSIONS = 256
 """The ones used longest ago end when there are more."""
-MOST_PER_KEY = 16
+MAX_SESSIONS_PER_KEY = 16
 """Of one key; its own make way first, so that nobody who logs in again and again ends another's."""
 
 
@@ -56,12 +56,12 @@ class Sessions:
         authorization = f"Bearer {key.strip()}"
         principal = await self._keys.principal(authorization)
         cookie, now = new_secret("sess"), self._clock.monotonic()
-        session = Session(principal.key_id, authorization, new_secret("csrf"), now + SESSION_S, now)
+        session = Session(principal.key_id, authorization, new_secret("csrf"), now + SESSION_TTL_S, now)
         self._sessions[hash_secret(cookie)] = session
         own = [digest for digest, other in self._sessions.items() if other.key_id == principal.key_id]
-        for digest in own[:-MOST_PER_KEY]:
+        for digest in own[:-MAX_SESSIONS_PER_KEY]:
             self._sessions.pop(digest).ended.set()
-        while len(self._sessions) > MOST_SESSIONS:
+        while len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)[1].ended.set()
         return cookie, session, principal
 
@@ -69,7 +69,7 @@ class Sessions:
         """The session of a cookie, and whose it is. Raises `unauthenticated` when it has ended or its key has."""
         digest, now = hash_secret(cookie or ""), self._clock.monotonic()
         session = self._sessions.get(digest)
-        if session is None or now >= min(session.until_s, session.used_s + IDLE_S):
+        if session is None or now >= min(session.until_s, session.used_s + IDLE_TIMEOUT_S):
             self._sessions.pop(digest, None)
             raise ApiError(ErrorCode.UNAUTHENTICATED, "the session has ended", hint="Log in again.")
         try:

@@ -17,7 +17,7 @@ from dart_server.dashboard.rfb import Encoding, PixelFormat, Rectangle, tight_jp
 Pixels: TypeAlias = NDArray[np.uint8]
 TILE = 64
 """Width and height of what is compared, in pixels."""
-WHOLE_SHARE = 0.5
+FULL_UPDATE_SHARE = 0.5
 """Where more than this share of the screen changed, the picture is sent as it came."""
 Box = tuple[int, int, int, int]
 
@@ -28,7 +28,7 @@ def decode(jpeg: bytes) -> Pixels:
         return np.asarray(image.convert("RGB"))
 
 
-def changed(before: Pixels, after: Pixels) -> list[Box]:
+def changed_boxes(before: Pixels, after: Pixels) -> list[Box]:
     """(left, top, right, bottom) of what differs, by tiles: neighbours in a row are one box, equal rows grow into one."""
     height, width = after.shape[:2]
     if before.shape != after.shape:
@@ -84,16 +84,16 @@ def raw_rectangle(pixels: Pixels, box: Box, form: PixelFormat) -> Rectangle:
     return Rectangle(left, top, right - left, bottom - top, Encoding.RAW, words.tobytes())
 
 
-def update(
+def update_rectangles(
     before: Pixels | None, after: Pixels, jpeg: bytes, form: PixelFormat, quality: int | None
 ) -> list[Rectangle]:
     """The rectangles that lead from one screen to the next; `jpeg` is the second one as it came, `quality` None asks for plain pixels."""
     height, width = after.shape[:2]
     whole: Box = (0, 0, width, height)
-    boxes = [whole] if before is None else changed(before, after)
+    boxes = [whole] if before is None else changed_boxes(before, after)
     if quality is None:
         return [raw_rectangle(after, box, form) for box in boxes]
     area = sum((right - left) * (bottom - top) for left, top, right, bottom in boxes)
-    if area > WHOLE_SHARE * width * height:
+    if area > FULL_UPDATE_SHARE * width * height:
         return [Rectangle(0, 0, width, height, Encoding.TIGHT, tight_jpeg(jpeg))]
     return [jpeg_rectangle(after, box, quality) for box in boxes]

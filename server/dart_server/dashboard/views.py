@@ -7,15 +7,15 @@ from collections import Counter
 from typing import Any
 
 from dart_server import wire
-from dart_server.dashboard.replay import Step
+from dart_server.dashboard.replay import ReplayStep
 from dart_server.errors import ApiError
 from dart_server.farm import Farm, package_version
 from dart_server.keys import Principal, Scope
 from dart_server.records import LeaseRecord, Slot
 from dart_server.wire import DesktopState, ErrorCode
 
-EVENTS = 60
-LATEST = 2**62
+MAX_EVENTS = 60
+MAX_EVENT_ID = 2**62
 
 
 async def key_names(farm: Farm) -> dict[str, str]:
@@ -37,7 +37,7 @@ async def overview(farm: Farm, principal: Principal) -> dict[str, Any]:
     """The first page: totals, desktops, leases, queue, pools."""
     names = await key_names(farm)
     leases = visible_leases(farm, principal)
-    slots = [slot for slot in farm.pool.slots.values() if sees(slot, leases, principal)]
+    slots = [slot for slot in farm.pool.slots.values() if can_see(slot, leases, principal)]
     return {
         "farm": {
             "version": package_version(),
@@ -68,7 +68,7 @@ def queue(farm: Farm, principal: Principal, names: dict[str, str]) -> list[dict[
             "claim_id": view.claim_id,
             "position": view.position or 0,
             "owner": names.get(view.owner, view.owner),
-            "wants": f"{view.count} × {view.setup_key[:12] if view.setup_key else view.snapshot_id or view.shape.image}",
+            "target": f"{view.count} × {view.setup_key[:12] if view.setup_key else view.snapshot_id or view.shape.image}",
             "age_s": round(now_s - view.created_at.timestamp(), 1),
             "priority": view.priority,
             "waiting_for": view.waiting_for,
@@ -97,7 +97,7 @@ def pools(farm: Farm) -> list[dict[str, Any]]:
     ]
 
 
-def sees(slot: Slot, leases: dict[str, LeaseRecord], principal: Principal) -> bool:
+def can_see(slot: Slot, leases: dict[str, LeaseRecord], principal: Principal) -> bool:
     """Whether a key may see a desktop: admin all, others those of their leases."""
     return principal.scope is Scope.ADMIN or slot.lease_id in leases
 
@@ -105,7 +105,7 @@ def sees(slot: Slot, leases: dict[str, LeaseRecord], principal: Principal) -> bo
 def desktop(farm: Farm, slot: Slot, leases: dict[str, LeaseRecord], names: dict[str, str]) -> dict[str, Any]:
     """One desktop of the grid."""
     lease = leases.get(slot.lease_id or "")
-    control = farm.dashboard.controls.of(slot.lease_id or "")
+    control = farm.dashboard.controls.find(slot.lease_id or "")
     return {
         "desktop_id": slot.desktop_id,
         "state": slot.state.value,
@@ -142,7 +142,7 @@ def lease_row(farm: Farm, lease: LeaseRecord, names: dict[str, str]) -> dict[str
 def find_slot(farm: Farm, desktop_id: str, principal: Principal) -> Slot:
     """A desktop that the key may see. Raises `not_found`."""
     slot = farm.pool.slots.get(desktop_id)
-    if slot is None or not sees(slot, visible_leases(farm, principal), principal):
+    if slot is None or not can_see(slot, visible_leases(farm, principal), principal):
         raise ApiError(ErrorCode.NOT_FOUND, f"there is no desktop {desktop_id}")
     return slot
 
@@ -159,9 +159,9 @@ async def details(farm: Farm, slot: Slot, principal: Principal) -> dict[str, Any
     """One desktop with its latest events."""
     leases, names = visible_leases(farm, principal), await key_names(farm)
     owner = None if principal.scope is Scope.ADMIN else principal.key_id
-    events = await farm.repository.events(0, EVENTS, before=LATEST, desktop_id=slot.desktop_id, owner=owner)
+    events = await farm.repository.events(0, MAX_EVENTS, before=MAX_EVENT_ID, desktop_id=slot.desktop_id, owner=owner)
     lease = leases.get(slot.lease_id or "")
-    control = farm.dashboard.controls.of(slot.lease_id or "")
+    control = farm.dashboard.controls.find(slot.lease_id or "")
     return {
         "desktop": desktop(farm, slot, leases, names),
         "lease": lease_row(farm, lease, names) if lease else None,
@@ -191,12 +191,12 @@ def event_row(event: wire.Event, names: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def steps(farm: Farm, desktop_id: str, principal: Principal) -> list[Step]:
+def steps(farm: Farm, desktop_id: str, principal: Principal) -> list[ReplayStep]:
     """The last steps of a desktop that the key may see."""
     return [step for step in farm.dashboard.replay.steps(desktop_id) if principal.may_access(step.owner)]
 
 
-def step_row(step: Step) -> dict[str, Any]:
+def step_row(step: ReplayStep) -> dict[str, Any]:
     """One step of the replay."""
     return {
         "number": step.number,

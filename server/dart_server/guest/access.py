@@ -33,7 +33,7 @@ SESSION_DOWN = "session_down"
 class StepObserver(Protocol):
     """Who sees every step of every desktop; implemented by `dart_server.dashboard.replay.Replay`."""
 
-    def note(
+    def record(
         self,
         lease: LeaseRecord,
         desktop_id: str,
@@ -65,7 +65,7 @@ class GuestAccess:
         """A step went well; `frame` is the guest's answer."""
         self._metrics.step(duration_s)
         self.step_counter.add(access.lease, access.slot.desktop_id, access.fencing_token, duration_s)
-        self._observer.note(access.lease, access.slot.desktop_id, access.fencing_token, request, frame, duration_s)
+        self._observer.record(access.lease, access.slot.desktop_id, access.fencing_token, request, frame, duration_s)
 
     async def run(self, access: LeaseAccess, call: Callable[[GuestClient], Awaitable[T]]) -> T:
         """The call's result. Raises `ApiError`: fenced, lease_expired, desktop_failed, guest_error."""
@@ -113,7 +113,7 @@ class GuestAccess:
                 return None
             if slot.failure is None:
                 self._metrics.failure(health.cause, health.fault_owner.value)
-                await self._pool.lifecycle.fail(slot, health)
+                await self._pool.lifecycle.mark_failed(slot, health)
         return slot.failure
 
     async def health(self, access: LeaseAccess) -> wire.DesktopHealthView:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from dart_server.hostd import doctor, leftovers, server
-from dart_server.hostd.containers import ContainerHost
+from dart_server.hostd.containers import ContainerManager
 from dart_server.hostd.installation import INSTALL_DIR
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import cgroups, inotify, syscalls
@@ -25,11 +25,11 @@ from dart_server.hostd.runtime import criu as tools
 from dart_server.hostd.runtime.runc import Runc
 from dart_server.hostd.storage import Storage, is_memory_backed
 
-ENDING_S = 30.0
+SHUTDOWN_TIMEOUT_S = 30.0
 """How long a helper that ends may take to remove its desktops."""
 
 
-class CannotStart(Exception):
+class StartupError(Exception):
     """The one sentence that `main` prints before exit code 2."""
 
 
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--store-mib", type=int, help="size of the memory store (default: 60 %% of the memory)")
     parser.add_argument("--parallel", type=int, default=4, help="desktops started or saved at a time")
-    parser.add_argument("--linger-s", type=float, help="end when no client was attached for this long")
+    parser.add_argument("--idle-timeout-s", type=float, help="end when no client was attached for this long")
     parser.add_argument("--reap", action="store_true", help="only remove what a killed helper left")
     chosen = parser.parse_args(argv)
     os.umask(0o022)  # a desktop's root must be open to its user, whatever mask the farm runs with
@@ -62,32 +62,32 @@ def main(argv: list[str] | None = None) -> int:
     )
     try:
         if os.geteuid() != 0:
-            raise CannotStart("must run as root: start it with sudo")
+            raise StartupError("must run as root: start it with sudo")
         layout.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with layout.lock.open("a") as lock:
-            hold(lock, layout)
+            acquire_lock(lock, layout)
             removed = leftovers.remove(layout)
             if not chosen.reap:
                 return _run(layout, chosen)
             leftovers.remove_state(layout)
         print("\n".join(removed) if removed else "nothing left over")
         return 0
-    except CannotStart as error:
+    except StartupError as error:
         print(f"dart-hostd: {error}", file=sys.stderr)
         return 2
 
 
-def hold(lock: IO[str], layout: Layout) -> None:
+def acquire_lock(lock: IO[str], layout: Layout) -> None:
     """Be the only helper there. One that ends, whose socket is gone already, is waited for: a farm may be started again just then.
-    Raises `CannotStart`."""
-    deadline_s = time.monotonic() + ENDING_S
+    Raises `StartupError`."""
+    deadline_s = time.monotonic() + SHUTDOWN_TIMEOUT_S
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError as error:
             if layout.socket.exists() or time.monotonic() >= deadline_s:
-                raise CannotStart(f"another helper already works on {layout.state_dir}") from error
+                raise StartupError(f"another helper already works on {layout.state_dir}") from error
         time.sleep(0.05)
 
 
@@ -95,15 +95,15 @@ def _run(layout: Layout, chosen: argparse.Namespace) -> int:
     criu = tools.find_criu(chosen.tools_dir)
     runc = doctor.find_program("runc")
     if runc is None:
-        raise CannotStart("runc is missing: install the package runc")
+        raise StartupError("runc is missing: install the package runc")
     if criu is None:
-        raise CannotStart("a CRIU that is new enough for this kernel is missing: run `dart-farm setup`")
+        raise StartupError("a CRIU that is new enough for this kernel is missing: run `dart-farm setup`")
     syscalls.become_subreaper()
-    inotify.make_room()
+    inotify.raise_limit()
     try:
         listener = server.listen(layout.socket, layout.owner_uid)
     except OSError as error:
-        raise CannotStart(f"the socket {layout.socket} cannot be made: {error}") from error
+        raise StartupError(f"the socket {layout.socket} cannot be made: {error}") from error
     total_mib = (os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) >> 20
     storage = Storage(
         layout, on_disk=not is_memory_backed(layout.store_dir), size_mib=chosen.store_mib or total_mib * 6 // 10
@@ -112,14 +112,14 @@ def _run(layout: Layout, chosen: argparse.Namespace) -> int:
         storage.open((runc, criu, Path(sys.prefix), Path(sys.base_prefix), Path(__file__)))
     except OSError as error:
         layout.socket.unlink(missing_ok=True)
-        raise CannotStart(f"the desktops' file systems cannot be set up: {error}") from error
+        raise StartupError(f"the desktops' file systems cannot be set up: {error}") from error
     runtime = Runc(runc, criu, storage.runc_root, layout.failure_log)
-    host = ContainerHost(layout, storage, runtime, parallel=chosen.parallel)
+    host = ContainerManager(layout, storage, runtime, parallel=chosen.parallel)
     serving = server.Server(
         listener,
         host,
         owner_uid=layout.owner_uid,
-        linger_s=chosen.linger_s,
+        idle_timeout_s=chosen.idle_timeout_s,
         doctor=lambda: [check.as_dict() for check in doctor.run_checks(layout.state_dir, tools_dir=chosen.tools_dir)],
     )
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -134,7 +134,7 @@ def _run(layout: Layout, chosen: argparse.Namespace) -> int:
         storage.close()
         leftovers.remove_files(layout)
         leftovers.remove_state(layout)
-    return 0 if not cgroups.left_over(layout.prefix) else 1
+    return 0 if not cgroups.existing_groups(layout.prefix) else 1
 
 
 if __name__ == "__main__":

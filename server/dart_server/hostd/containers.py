@@ -37,7 +37,7 @@ CLOSE_TIMEOUT_S = 30.0
 
 
 @dataclass(slots=True)
-class ContainerHost:
+class ContainerManager:
     """Everything the helper has made, and the only code that makes or removes it."""
 
     layout: Layout
@@ -46,19 +46,19 @@ class ContainerHost:
     parallel: int = 4
     _desktops: dict[str, DesktopProcess] = field(default_factory=dict)
     """The present life of each desktop id."""
-    _lives: dict[str, DesktopProcess] = field(default_factory=dict)
+    _by_name: dict[str, DesktopProcess] = field(default_factory=dict)
     """By name: every life that may have mounts, those starting and those being removed included."""
     _snapshots: dict[str, SnapshotFiles] = field(default_factory=dict)
     _locks: dict[str, tuple[threading.Lock, list[int]]] = field(default_factory=dict)
     """By id: the lock, and how many hold it or wait for it."""
-    _table: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _serial: Iterator[int] = field(default_factory=itertools.count)
     _closing: bool = False
-    _heavy: threading.Semaphore = field(init=False)
+    _operation_slots: threading.Semaphore = field(init=False)
     _cleaners: ThreadPoolExecutor = field(init=False)
 
     def __post_init__(self) -> None:
-        self._heavy = threading.Semaphore(self.parallel)
+        self._operation_slots = threading.Semaphore(self.parallel)
         self._cleaners = ThreadPoolExecutor(2, thread_name_prefix="cleaner")
 
     # Verbs
@@ -80,54 +80,54 @@ class ContainerHost:
             env["DART_FONT_SIZE"] = str(font_size)
         if proxy_port is not None:
             env["DART_PROXY_PORT"] = str(proxy_port)
-        with self._one(desktop_id), self._heavy:
+        with self._exclusive(desktop_id), self._operation_slots:
             if desktop_id in self._desktops:
                 raise HostdHostFault(f"the desktop {desktop_id} exists already", hint="choose a fresh id or destroy it")
-            with self._table:
-                desktop = self._new_life(desktop_id, found, (), limits, env)
+            with self._lock:
+                desktop = self._register(desktop_id, found, (), limits, env)
             self._start(desktop, None)
         return {}
 
-    def seal(self, desktop_id: str) -> dict[str, Any]:
+    def harden(self, desktop_id: str) -> dict[str, Any]:
         """Close what a desktop needed open only while it booted."""
-        with self._one(desktop_id):
-            hardening.close_proc(self._running(desktop_id).pidfd)
+        with self._exclusive(desktop_id):
+            hardening.make_proc_read_only(self._running(desktop_id).pidfd)
         return {}
 
     def freeze(self, desktop_id: str) -> dict[str, Any]:
         """Stop every process of a desktop until `thaw`; connections into it stay. One that cannot be stopped goes on."""
-        with self._one(desktop_id):
-            if not cgroups.freeze(self._group(self._running(desktop_id).name)):
+        with self._exclusive(desktop_id):
+            if not cgroups.freeze(self._cgroup(self._running(desktop_id).name)):
                 raise HostdHostFault(f"the desktop {desktop_id} could not be frozen")
         return {}
 
     def thaw(self, desktop_id: str) -> dict[str, Any]:
         """Undo `freeze`; nothing happens to a desktop that runs."""
-        with self._one(desktop_id):
-            if not cgroups.thaw(self._group(self._running(desktop_id).name)):
+        with self._exclusive(desktop_id):
+            if not cgroups.thaw(self._cgroup(self._running(desktop_id).name)):
                 raise HostdHostFault(f"the desktop {desktop_id} could not be thawed")
         return {}
 
     def checkpoint(self, desktop_id: str, snapshot_id: str) -> dict[str, Any]:
         """Save a running desktop, which goes on; its control connections must be closed."""
-        with self._one(snapshot_id), self._one(desktop_id), self._heavy:
+        with self._exclusive(snapshot_id), self._exclusive(desktop_id), self._operation_slots:
             if snapshot_id in self._snapshots:
                 raise HostdHostFault(f"the snapshot {snapshot_id} exists already", hint="choose a fresh id")
             desktop = self._running(desktop_id)
-            if cgroups.is_frozen(self._group(desktop.name)):
+            if cgroups.is_frozen(self._cgroup(desktop.name)):
                 raise HostdHostFault(f"the desktop {desktop_id} is frozen", hint="thaw it first")
             place = self.storage.snapshot_dir(snapshot_id)
             processes, work = place / "images", place / "work"
             processes.mkdir(parents=True, mode=0o700)
             work.mkdir(mode=0o700)
             layer_id = f"{next(self._serial):x}"
-            count = cgroups.processes(self._group(desktop.name))
+            count = cgroups.processes(self._cgroup(desktop.name))
             began_s = time.monotonic()
             try:
                 self.runc.pause(desktop.name, work)
                 try:
                     self.runc.checkpoint(desktop.name, processes, work)
-                    self.storage.freeze_layer(desktop.name, layer_id)
+                    self.storage.commit_layer(desktop.name, layer_id)
                 finally:
                     self.runc.resume(desktop.name, work)
             except BaseException:  # interrupted, too, half a snapshot is removed; raised again
@@ -139,7 +139,7 @@ class ContainerHost:
             layers = (layer_id, *desktop.layers)
             sizes = file_sizes(processes)
             snapshot = SnapshotFiles(snapshot_id, desktop.image, layers, desktop.limits, desktop.env, sizes)
-            with self._table:
+            with self._lock:
                 self._snapshots[snapshot_id] = snapshot
         return {
             "bytes": tree_bytes(processes) + files_bytes,
@@ -151,45 +151,45 @@ class ContainerHost:
 
     def restore(self, desktop_id: str, snapshot_id: str) -> dict[str, Any]:
         """Replace (or make) a desktop by a copy of a snapshot; returns as soon as its processes run."""
-        with self._one(desktop_id):
-            self._drop(desktop_id)
-            with self._heavy:
-                with self._table:
+        with self._exclusive(desktop_id):
+            self._kill(desktop_id)
+            with self._operation_slots:
+                with self._lock:
                     snapshot = self._snapshots.get(snapshot_id)
                     if snapshot is None or snapshot.quarantined:
                         raise HostdSnapshotBroken(
                             f"there is no snapshot {snapshot_id}", hint="prepare the desktop again"
                         )
-                    desktop = self._new_life(desktop_id, snapshot.image, snapshot.layers, snapshot.limits, snapshot.env)
+                    desktop = self._register(desktop_id, snapshot.image, snapshot.layers, snapshot.limits, snapshot.env)
                 self._start(desktop, snapshot)
         return {}
 
     def destroy(self, desktop_id: str) -> dict[str, Any]:
         """Remove a desktop; nothing happens when there is none."""
-        with self._one(desktop_id):
-            self._drop(desktop_id, wait=True)
+        with self._exclusive(desktop_id):
+            self._kill(desktop_id, wait=True)
         return {}
 
     def quarantine(self, snapshot_id: str) -> dict[str, Any]:
         """Never restore from a snapshot again; its files stay, with CRIU's log of the failure, until it is deleted.
 
-        `place`: where root finds them for as long as this helper runs; None when there is no such snapshot."""
-        with self._one(snapshot_id):
-            with self._table:
+        `path`: where root finds them for as long as this helper runs; None when there is no such snapshot."""
+        with self._exclusive(snapshot_id):
+            with self._lock:
                 snapshot = self._snapshots.get(snapshot_id)
                 if snapshot is None:
-                    return {"place": None}
+                    return {"path": None}
                 self._snapshots[snapshot_id] = replace(snapshot, quarantined=True)
             place = self.storage.snapshot_dir(snapshot_id)
             layers = [str(self.storage.layer_dir(layer)) for layer in snapshot.layers]
             text = json.dumps({"image": snapshot.image.digest, "layers": layers}, indent=1)
             (place / "snapshot.json").write_text(text + "\n", encoding="utf-8")
-        return {"place": f"/proc/{os.getpid()}/root{place}"}
+        return {"path": f"/proc/{os.getpid()}/root{place}"}
 
     def delete_snapshot(self, snapshot_id: str) -> dict[str, Any]:
         """Remove a snapshot; its layers stay while a desktop or a later snapshot stands on them."""
-        with self._one(snapshot_id):
-            with self._table:
+        with self._exclusive(snapshot_id):
+            with self._lock:
                 gone = self._snapshots.pop(snapshot_id, None)
             if gone is not None:
                 shutil.rmtree(self.storage.snapshot_dir(snapshot_id), ignore_errors=True)
@@ -206,21 +206,21 @@ class ContainerHost:
 
     def health(self, desktop_id: str) -> dict[str, Any]:
         """What the host sees of a desktop; `state` is absent, running or ended."""
-        with self._table:
+        with self._lock:
             desktop = self._desktops.get(desktop_id)
         if desktop is None:
             return {"state": "absent"}
-        self._note_end(desktop)
-        usage = cgroups.usage(self._group(desktop.name))
+        self._record_exit(desktop)
+        usage = cgroups.usage(self._cgroup(desktop.name))
         try:
             used, free = self.storage.usage(desktop.name)
         except OSError:
             used, free = 0, 1 << 40
         return {
-            "state": "running" if desktop.ended is None else "ended",
-            "ended": desktop.ended,
-            "frozen": desktop.ended is None and cgroups.is_frozen(self._group(desktop.name)),
-            "doomed": desktop.ended is None and syscalls.is_doomed(desktop.pidfd),
+            "state": "running" if desktop.exit_status is None else "ended",
+            "exit_status": desktop.exit_status,
+            "frozen": desktop.exit_status is None and cgroups.is_frozen(self._cgroup(desktop.name)),
+            "kill_pending": desktop.exit_status is None and syscalls.has_pending_kill(desktop.pidfd),
             "memory_bytes": usage.memory_bytes,
             "memory_limit_bytes": usage.memory_limit_bytes,
             "oom_kills": usage.oom_kills,
@@ -230,20 +230,20 @@ class ContainerHost:
             "disk_free_bytes": free,
         }
 
-    def owned(self) -> dict[str, Any]:
+    def inventory(self) -> dict[str, Any]:
         """Ids of every desktop and snapshot."""
-        with self._table:
+        with self._lock:
             return {"desktops": sorted(self._desktops), "snapshots": sorted(self._snapshots)}
 
     def reap(self, keep: frozenset[str]) -> dict[str, Any]:
         """Remove every desktop and snapshot that is not to be kept, and control groups that belong to none."""
-        owned = self.owned()
+        inventory = self.inventory()
         removed = []
-        for desktop_id in owned["desktops"]:
+        for desktop_id in inventory["desktops"]:
             if desktop_id not in keep:
                 self.destroy(desktop_id)
                 removed.append(desktop_id)
-        for snapshot_id in owned["snapshots"]:
+        for snapshot_id in inventory["snapshots"]:
             if snapshot_id not in keep:
                 self.delete_snapshot(snapshot_id)
                 removed.append(snapshot_id)
@@ -251,10 +251,10 @@ class ContainerHost:
 
     def close(self) -> None:
         """Refuse new lives, then remove everything."""
-        with self._table:
+        with self._lock:
             self._closing = True
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
-        while self._lives and time.monotonic() < deadline:
+        while self._by_name and time.monotonic() < deadline:
             self.reap(frozenset())
             time.sleep(0.05)
         self._cleaners.shutdown(wait=True)
@@ -263,20 +263,20 @@ class ContainerHost:
     # Parts
 
     @contextmanager
-    def _one(self, identifier: str) -> Iterator[None]:
-        with self._table:
+    def _exclusive(self, identifier: str) -> Iterator[None]:
+        with self._lock:
             lock, users = self._locks.setdefault(identifier, (threading.Lock(), []))
             users.append(1)
         try:
             with lock:
                 yield
         finally:
-            with self._table:
+            with self._lock:
                 users.pop()
                 if not users:
                     del self._locks[identifier]
 
-    def _new_life(
+    def _register(
         self,
         desktop_id: str,
         image: images.Image,
@@ -288,28 +288,28 @@ class ContainerHost:
         if self._closing:
             raise HostdHostFault("dart-hostd is ending", hint="start the farm again")
         desktop = DesktopProcess(desktop_id, f"{desktop_id}.{next(self._serial):x}", image, layers, limits, env)
-        self._lives[desktop.name] = desktop
+        self._by_name[desktop.name] = desktop
         return desktop
 
     def _network(self, desktop_id: str) -> Path:
         """Where the network namespace of a running desktop is held."""
-        with self._table:
+        with self._lock:
             desktop = self._desktops.get(desktop_id)
-        if desktop is None or desktop.ended is not None:
+        if desktop is None or desktop.exit_status is not None:
             raise HostdDesktopGone(f"there is no running desktop {desktop_id}")
         return self.storage.desktop_dir(desktop.name) / "net"
 
-    def _group(self, name: str) -> str:
+    def _cgroup(self, name: str) -> str:
         return f"/{self.layout.prefix}/{name}"
 
     def _running(self, desktop_id: str) -> DesktopProcess:
-        with self._table:
+        with self._lock:
             desktop = self._desktops.get(desktop_id)
         if desktop is None:
             raise HostdDesktopGone(f"there is no desktop {desktop_id}")
-        self._note_end(desktop)
-        if desktop.ended is not None:
-            raise HostdDesktopGone(f"the desktop {desktop_id} has ended ({desktop.ended})")
+        self._record_exit(desktop)
+        if desktop.exit_status is not None:
+            raise HostdDesktopGone(f"the desktop {desktop_id} has ended ({desktop.exit_status})")
         return desktop
 
     def _start(self, desktop: DesktopProcess, snapshot: SnapshotFiles | None) -> None:
@@ -322,7 +322,7 @@ class ContainerHost:
                 rootfs=root,
                 argv=desktop.image.init,
                 env=desktop.env,
-                cgroup=self._group(desktop.name),
+                cgroup=self._cgroup(desktop.name),
                 netns=place / "net",
                 criu_config=criu_config(place),
                 limits=desktop.limits,
@@ -346,13 +346,13 @@ class ContainerHost:
             if isinstance(error, HostdError):
                 raise
             raise HostdHostFault(f"the desktop {desktop.desktop_id} did not start: {error}") from error
-        with self._table:
+        with self._lock:
             self._desktops[desktop.desktop_id] = desktop
 
-    def _note_end(self, desktop: DesktopProcess) -> None:
+    def _record_exit(self, desktop: DesktopProcess) -> None:
         """Record how init ended, once; it is our child because this process is its subreaper."""
-        with self._one(desktop.name):
-            if desktop.ended is not None or desktop.pidfd < 0:
+        with self._exclusive(desktop.name):
+            if desktop.exit_status is not None or desktop.pidfd < 0:
                 return
             if not select.select([desktop.pidfd], [], [], 0)[0]:
                 return
@@ -361,15 +361,15 @@ class ContainerHost:
             except ChildProcessError:
                 result = None
             if result is None:
-                desktop.ended = "unknown"
+                desktop.exit_status = "unknown"
             elif result.si_code == os.CLD_EXITED:
-                desktop.ended = f"exit {result.si_status}"
+                desktop.exit_status = f"exit {result.si_status}"
             else:
-                desktop.ended = f"signal {result.si_status}"
+                desktop.exit_status = f"signal {result.si_status}"
 
-    def _drop(self, desktop_id: str, *, wait: bool = False) -> None:
+    def _kill(self, desktop_id: str, *, wait: bool = False) -> None:
         """Kill a desktop at once; its mounts and groups are removed in the background unless `wait`."""
-        with self._table:
+        with self._lock:
             desktop = self._desktops.pop(desktop_id, None)
         if desktop is None:
             return
@@ -383,27 +383,27 @@ class ContainerHost:
     def _tear_down(self, desktop: DesktopProcess) -> None:
         """Remove every trace of one life; safe on a life that only half began."""
         place = self.storage.desktop_dir(desktop.name)
-        group = self._group(desktop.name)
+        group = self._cgroup(desktop.name)
         killed = cgroups.kill(group)
         if desktop.pidfd >= 0:
             select.select([desktop.pidfd], [], [], 5.0)
-            self._note_end(desktop)
+            self._record_exit(desktop)
             os.close(desktop.pidfd)
             desktop.pidfd = -1
         if place.exists():
             shutil.rmtree(self.runc.state_dir(desktop.name), ignore_errors=True)
         removed = cgroups.remove(group)
         self.storage.unmount_root(desktop.name)
-        with self._table:
-            self._lives.pop(desktop.name, None)
+        with self._lock:
+            self._by_name.pop(desktop.name, None)
         self._collect_layers(desktop.layers)
         if not (killed and removed):
             raise HostdHostFault(f"processes of the desktop {desktop.desktop_id} could not be killed")
 
     def _collect_layers(self, candidates: tuple[str, ...]) -> None:
         """Remove those layers that no desktop and no snapshot stands on any more."""
-        with self._table:
-            used = {layer for desktop in self._lives.values() for layer in desktop.layers}
+        with self._lock:
+            used = {layer for desktop in self._by_name.values() for layer in desktop.layers}
             used |= {layer for snapshot in self._snapshots.values() for layer in snapshot.layers}
         for layer in candidates:
             if layer not in used:

@@ -116,7 +116,7 @@ def _helper(directory: Path) -> HostCheck:
 def _criu(tools_dir: Path) -> HostCheck:
     found = criu.find_criu(tools_dir)
     version = criu.criu_version(found) if found else None
-    wanted = ".".join(map(str, criu.needed()[0]))
+    wanted = ".".join(map(str, criu.required_version()[0]))
     detail = f"{found}, version {version[0]}.{version[1]}" if version else f"no CRIU {wanted} or newer for this kernel"
     fix = "run `dart-farm setup`"
     return _check("criu", version is not None, detail, fix)
@@ -145,10 +145,14 @@ def _cgroups() -> HostCheck:
 
 
 def _watches() -> HostCheck:
-    have = inotify.allowed()
-    detail = f"{have} inotify instances, enough for about {inotify.room()} desktops at once"
-    more = f"; the farm's helper raises them at its start, else `{inotify.FIX}`" if have < inotify.ENOUGH else ""
-    return HostCheck("file watches", True, detail + more)
+    have = inotify.instance_limit()
+    detail = f"{have} inotify instances, enough for about {inotify.desktop_capacity()} desktops at once"
+    more = (
+        f"; the farm's helper raises them at its start, else `{inotify.FIX_COMMAND}`"
+        if have < inotify.TARGET_INSTANCES
+        else ""
+    )
+    return HostCheck("inotify instances", True, detail + more)
 
 
 def _memory() -> HostCheck:

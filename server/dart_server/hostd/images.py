@@ -19,7 +19,7 @@ from dart_server.hostd.errors import HostdImageMissing
 DEFAULT_INIT = ("/usr/sbin/dart-init",)
 
 
-class Hold:
+class DirectoryLock:
     """A shared lock on a directory that ends with this object. Raises OSError where there is no such directory, or it is being removed."""
 
     def __init__(self, place: Path) -> None:
@@ -39,7 +39,7 @@ class Image:
     rootfs: Path
     digest: str
     init: tuple[str, ...]
-    hold: Hold | None = field(default=None, compare=False, repr=False)
+    lock: DirectoryLock | None = field(default=None, compare=False, repr=False)
 
 
 def find(images_dir: Path, name: str) -> Image:
@@ -51,7 +51,7 @@ def find(images_dir: Path, name: str) -> Image:
     if not place.is_relative_to(top) or rootfs.is_symlink() or not rootfs.is_dir():
         raise HostdImageMissing(f"there is no image {name!r} in {images_dir}", hint=fix)
     try:
-        hold = Hold(place)
+        lock = DirectoryLock(place)
         manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
         digest = manifest["digest"]
         init = tuple(manifest.get("init", DEFAULT_INIT))
@@ -61,4 +61,4 @@ def find(images_dir: Path, name: str) -> Image:
         raise HostdImageMissing(f"the manifest of image {name!r} has a malformed digest", hint=fix)
     if not init or not all(isinstance(word, str) for word in init):
         raise HostdImageMissing(f"the manifest of image {name!r} has a malformed init", hint=fix)
-    return Image(rootfs, digest if digest.startswith("sha256:") else f"sha256:{digest}", init, hold)
+    return Image(rootfs, digest if digest.startswith("sha256:") else f"sha256:{digest}", init, lock)

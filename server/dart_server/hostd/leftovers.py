@@ -17,7 +17,7 @@ from dart_server.hostd.linux import cgroups
 def remove(layout: Layout) -> list[str]:
     """Remove everything of a helper that no longer runs (the caller holds its lock); one line per thing removed."""
     removed = []
-    found = cgroups.left_over(layout.prefix)
+    found = cgroups.existing_groups(layout.prefix)
     if found:
         names = sorted({path.name for top in found for path in top.iterdir() if path.is_dir()})
         count = len({pid for top in found for pid in cgroups.members(top)})

@@ -19,7 +19,7 @@ class DesktopProcess:
     limits: Limits
     env: dict[str, str]
     pidfd: int = -1
-    ended: str | None = None
+    exit_status: str | None = None
     """How init ended ("signal 9", "exit 0"), None while it runs."""
 
 

@@ -1,7 +1,7 @@
 """The helper's socket: one request per connection, one JSON line each way, a file descriptor beside it for `dial`.
 
 Only the user that started the helper (and root) is served: the socket is 0600 and the peer's uid is checked again.
-`attach` keeps its connection open: while none is attached for `linger_s`, the helper removes everything and ends, so a
+`attach` keeps its connection open: while none is attached for `idle_timeout_s`, the helper removes everything and ends, so a
 farm that dies by SIGKILL leaves nothing behind.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_server.hostd import verbs
-from dart_server.hostd.containers import ContainerHost
+from dart_server.hostd.containers import ContainerManager
 from dart_server.hostd.errors import BadRequest, HostdError, HostdHostFault
 
 log = logging.getLogger("dart.hostd")
@@ -28,8 +28,8 @@ log = logging.getLogger("dart.hostd")
 PROTOCOL = 1
 _REQUEST_TIMEOUT_S = 10.0
 _POLL_S = 0.2
-_EMPTY_LINGER_S = 1.0
-_QUIET = frozenset({"ping", "health", "owned", "dial", "listen"})
+_EMPTY_IDLE_TIMEOUT_S = 1.0
+_UNLOGGED_VERBS = frozenset({"ping", "health", "inventory", "dial", "listen"})
 """Verbs that are logged only when they fail."""
 
 
@@ -39,45 +39,45 @@ class Server:
     def __init__(
         self,
         listener: socket.socket,
-        host: ContainerHost,
+        host: ContainerManager,
         *,
         owner_uid: int,
-        linger_s: float | None,
+        idle_timeout_s: float | None,
         doctor: Callable[[], Any],
     ) -> None:
         self._listener = listener
         self._host = host
         self._owner_uid = owner_uid
-        self._linger_s = linger_s
+        self._idle_timeout_s = idle_timeout_s
         self._doctor = doctor
         self._stopping = threading.Event()
         self._attached = 0
         self._used = False
         self._attached_lock = threading.Lock()
-        self._alone_since: float | None = time.monotonic()
+        self._idle_since: float | None = time.monotonic()
 
     def stop(self) -> None:
         """Make `serve` return soon; safe from a signal handler."""
         self._stopping.set()
 
     def serve(self) -> None:
-        """Run until `stop`, the verb `stop`, or until nobody was attached for `linger_s`."""
+        """Run until `stop`, the verb `stop`, or until nobody was attached for `idle_timeout_s`."""
         self._listener.settimeout(_POLL_S)
-        while not self._stopping.is_set() and not self._deserted():
+        while not self._stopping.is_set() and not self._is_idle():
             try:
                 connection, _ = self._listener.accept()
             except TimeoutError:
                 continue
             threading.Thread(target=self._connection, args=(connection,), name="request", daemon=True).start()
 
-    def _deserted(self) -> bool:
-        """Nobody is attached: for `linger_s`, or for a moment when there is nothing left to come back to."""
-        if self._linger_s is None:
+    def _is_idle(self) -> bool:
+        """Nobody is attached: for `idle_timeout_s`, or for a moment when there is nothing left to come back to."""
+        if self._idle_timeout_s is None:
             return False
         with self._attached_lock:
-            since, used = self._alone_since, self._used
-        empty = used and not any(self._host.owned().values())
-        limit_s = min(self._linger_s, _EMPTY_LINGER_S) if empty else self._linger_s
+            since, used = self._idle_since, self._used
+        empty = used and not any(self._host.inventory().values())
+        limit_s = min(self._idle_timeout_s, _EMPTY_IDLE_TIMEOUT_S) if empty else self._idle_timeout_s
         return since is not None and time.monotonic() - since > limit_s
 
     def _connection(self, connection: socket.socket) -> None:
@@ -86,22 +86,22 @@ class Server:
                 if peer_uid(connection) not in (0, self._owner_uid):
                     return
                 connection.settimeout(_REQUEST_TIMEOUT_S)
-                self._answer(connection, read_line(connection))
+                self._handle_request(connection, read_line(connection))
             except (OSError, EOFError) as error:
                 log.info("connection ended early: %s", error)
 
-    def _answer(self, connection: socket.socket, line: bytes) -> None:
+    def _handle_request(self, connection: socket.socket, line: bytes) -> None:
         began = time.monotonic()
-        handed: socket.socket | None = None
+        passed_socket: socket.socket | None = None
         verb = "?"
         try:
             request = verbs.parse(line)
             verb = request.verb
             if verb == "attach":
-                self._hold(connection)
+                self._serve_attached(connection)
                 return
             if verb in ("dial", "listen"):
-                handed = getattr(self._host, verb)(**request.arguments)
+                passed_socket = getattr(self._host, verb)(**request.arguments)
                 reply: dict[str, Any] = {"ok": {}}
             else:
                 reply = {"ok": self._perform(request)}
@@ -111,13 +111,13 @@ class Server:
             log.exception("verb %s failed", verb)
             fault = HostdHostFault(f"{verb} failed: {error}")
             reply = {"error": fault.kind, "detail": str(fault), "hint": ""}
-        if verb not in _QUIET or reply.get("error") not in (None, "refused"):
+        if verb not in _UNLOGGED_VERBS or reply.get("error") not in (None, "refused"):
             log.info("%s %.3f s %s", verb, time.monotonic() - began, reply.get("detail", "ok"))
         try:
-            send_line(connection, reply, handed)
+            send_line(connection, reply, passed_socket)
         finally:
-            if handed is not None:
-                handed.close()
+            if passed_socket is not None:
+                passed_socket.close()
 
     def _perform(self, request: verbs.Request) -> Any:
         arguments = dict(request.arguments)
@@ -136,26 +136,26 @@ class Server:
             case (
                 "checkpoint"
                 | "restore"
-                | "seal"
+                | "harden"
                 | "freeze"
                 | "thaw"
                 | "destroy"
                 | "health"
                 | "quarantine"
                 | "delete_snapshot"
-                | "owned"
+                | "inventory"
                 | "reap"
             ):
                 return getattr(self._host, request.verb)(**arguments)
             case _:
                 raise BadRequest(f"unknown verb {request.verb!r}")
 
-    def _hold(self, connection: socket.socket) -> None:
+    def _serve_attached(self, connection: socket.socket) -> None:
         """Count this connection as a user of the helper until it closes."""
         with self._attached_lock:
             self._attached += 1
             self._used = True
-            self._alone_since = None
+            self._idle_since = None
         try:
             send_line(connection, {"ok": {}})
             connection.settimeout(None)
@@ -165,7 +165,7 @@ class Server:
             with self._attached_lock:
                 self._attached -= 1
                 if self._attached == 0:
-                    self._alone_since = time.monotonic()
+                    self._idle_since = time.monotonic()
 
 
 def listen(path: Path, owner_uid: int) -> socket.socket:
@@ -202,12 +202,12 @@ def read_line(connection: socket.socket) -> bytes:
     return bytes(received)
 
 
-def send_line(connection: socket.socket, reply: dict[str, Any], handed: socket.socket | None = None) -> None:
+def send_line(connection: socket.socket, reply: dict[str, Any], passed_socket: socket.socket | None = None) -> None:
     """Send one JSON line, with a file descriptor beside its first byte when one is handed over."""
     data = json.dumps(reply).encode() + b"\n"
     ancillary = []
-    if handed is not None:
-        ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [handed.fileno()])))
+    if passed_socket is not None:
+        ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [passed_socket.fileno()])))
     sent = connection.sendmsg([data], ancillary)
     if sent < len(data):
         connection.sendall(data[sent:])

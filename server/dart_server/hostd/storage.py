@@ -52,7 +52,7 @@ class Storage:
             self._layout.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", Path("/"), None, syscalls.MS_REC | syscalls.MS_SLAVE)
-        _give_criu_its_own_tmp(self._layout, programs)
+        _mount_private_tmp(self._layout, programs)
         options = f"mode=0700,size={self._size_mib}m"
         syscalls.mount(self._layout.prefix, live, "tmpfs", syscalls.MS_NOSUID, options)
         syscalls.mount("none", live, None, syscalls.MS_PRIVATE)
@@ -65,8 +65,8 @@ class Storage:
                 shutil.rmtree(backing, ignore_errors=True)
                 backing.mkdir(mode=0o700, parents=True)
                 syscalls.mount(str(backing), live / part, None, syscalls.MS_BIND)
-        _give_desktops_a_null_of_their_own(live / "null")
-        _give_criu_a_cache_place(self._layout)
+        _mount_null_device(live / "null")
+        _mount_criu_cache(self._layout)
 
     def close(self) -> None:
         """Remove what `open` and the desktops left; every desktop must have been torn down."""
@@ -111,10 +111,10 @@ class Storage:
             syscalls.mount(str(backing), top, None, syscalls.MS_BIND)
         (top / "u").mkdir(mode=0o755)
         (top / "w").mkdir(mode=0o700)
-        syscalls.in_own_thread(lambda: _mount_overlay(place, base, layers))
+        syscalls.run_in_thread(lambda: _mount_overlay(place, base, layers))
         return root
 
-    def freeze_layer(self, name: str, layer_id: str) -> None:
+    def commit_layer(self, name: str, layer_id: str) -> None:
         """Copy a paused desktop's writable layer, with every attribute, into a new frozen layer."""
         target = self.layer_dir(layer_id)
         target.mkdir(mode=0o755)
@@ -206,7 +206,7 @@ def _mounts_below(top: Path) -> list[Path]:
     return found
 
 
-def _give_desktops_a_null_of_their_own(place: Path) -> None:
+def _mount_null_device(place: Path) -> None:
     """Files of /proc that a desktop must not see are covered with /dev/null, in a restored one with the helper's.
 
     Root inside may change the attributes of a file that covers another: this one is on a file system that nobody can change.
@@ -220,7 +220,7 @@ def _give_desktops_a_null_of_their_own(place: Path) -> None:
     syscalls.mount(str(device), Path("/dev/null"), None, syscalls.MS_BIND)
 
 
-def _give_criu_a_cache_place(layout: Layout) -> None:
+def _mount_criu_cache(layout: Layout) -> None:
     """CRIU caches what it learnt about the kernel in /run, but only on a tmpfs; give it one that nobody else sees."""
     run = Path("/run")
     if os.path.ismount(run) or any(path.is_relative_to(run) for path in (layout.state_dir, layout.runtime_dir)):
@@ -228,7 +228,7 @@ def _give_criu_a_cache_place(layout: Layout) -> None:
     syscalls.mount("dart-run", run, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=0755,size=4m")
 
 
-def _give_criu_its_own_tmp(layout: Layout, programs: Iterable[Path]) -> None:
+def _mount_private_tmp(layout: Layout, programs: Iterable[Path]) -> None:
     """CRIU makes directories in /tmp, and one that is killed leaves them there; give it a /tmp that ends with this helper.
 
     What the helper needs below /tmp keeps its place. Nothing is done when it could not remove its own directories any more.

@@ -101,7 +101,7 @@ VERBS: dict[str, dict[str, HostCheck]] = {
     "attach": {},
     "stop": {},
     "doctor": {},
-    "owned": {},
+    "inventory": {},
     "reap": {"keep": _identifiers},
     "create": {
         **_DESKTOP,
@@ -118,7 +118,7 @@ VERBS: dict[str, dict[str, HostCheck]] = {
     "restore": _BOTH,
     "destroy": _DESKTOP,
     "health": _DESKTOP,
-    "seal": _DESKTOP,
+    "harden": _DESKTOP,
     "freeze": _DESKTOP,
     "thaw": _DESKTOP,
     "dial": {**_DESKTOP, "port": _port},

@@ -26,7 +26,7 @@ from dart_server.leases.service import Leases, request_id_reused_error
 from dart_server.observability import tracing
 from dart_server.observability.metrics import Metrics
 from dart_server.pool.claim_queue import ClaimTicket
-from dart_server.pool.fair_queue import Share
+from dart_server.pool.fair_queue import KeyQuota
 from dart_server.pool.service import Pool
 from dart_server.providers.base import Provider, ProviderError
 from dart_server.records import DesktopTarget, LeaseRecord
@@ -158,7 +158,9 @@ class Claims:
     def _known(self, request: wire.ClaimRequest, principal: Principal) -> QueuedClaim | None:
         self._leases.touch()
         owner = principal.key_id
-        self._pool.queue.turns.set_share(owner, Share(principal.weight, principal.max_leases, principal.max_waiting))
+        self._pool.queue.fair_queue.set_quota(
+            owner, KeyQuota(principal.weight, principal.max_leases, principal.max_waiting)
+        )
         claim_id = self._by_request.get((owner, request.client_request_id))
         if claim_id is not None and claim_id not in self._claims:
             raise request_id_reused_error(request.client_request_id)
@@ -189,11 +191,11 @@ class Claims:
         await self._repository.wait_available()
         target = await self._target_of(claim)
         request = claim.request
-        claim.ticket = self._pool.enter(claim.owner, target, units=request.count, priority=request.priority)
+        claim.ticket = self._pool.enqueue(claim.owner, target, units=request.count, priority=request.priority)
         claim.enqueued.set()
         if not claim.ticket.granted.done():
             claim.release_permit()
-        slots = await self._pool.queue.granted(claim.ticket, max(0.0, claim.deadline_s - self._clock.monotonic()))
+        slots = await self._pool.queue.wait_granted(claim.ticket, max(0.0, claim.deadline_s - self._clock.monotonic()))
         claim.granting = True
         leases = await self._leases.grant(claim.claim_id, claim.owner, request, target.image_digest, slots)
         if claim.cancel_requested:
@@ -217,10 +219,10 @@ class Claims:
         if pool is None:
             named = ", ".join(f"{name}={value}" for name, value in labels.items())
             raise ApiError(ErrorCode.NOT_FOUND, f"no pool has the labels {named}", hint="GET /v1/pools lists them.")
-        if pool.want is None:
+        if pool.target is None:
             detail = f"the pool {pool.record.name} cannot be served: {pool.reason}"
             raise ApiError(ErrorCode.IMAGE_MISSING, detail)
-        return pool.want
+        return pool.target
 
     def _end(self, claim: QueuedClaim, task: asyncio.Task[list[LeaseRecord]]) -> None:
         """The one place where a claim ends."""
@@ -297,14 +299,16 @@ class Claims:
         waiting = claim.state is ClaimState.WAITING
         position = self._pool.queue.position(ticket) if waiting and ticket is not None else None
         active = [lease for lease in claim.leases if lease.state is LeaseState.ACTIVE]
-        held_up = position is not None and ticket is not None and self._pool.queue.turns.held_up(ticket)
+        blocked_by_quota = (
+            position is not None and ticket is not None and self._pool.queue.fair_queue.blocked_by_quota(ticket)
+        )
         return wire.ClaimView(
             claim_id=claim.claim_id,
             client_request_id=request.client_request_id,
             owner=claim.owner,
             state=claim.state,
             position=position,
-            waiting_for=("quota" if held_up else "desktop") if waiting else None,
+            waiting_for=("quota" if blocked_by_quota else "desktop") if waiting else None,
             count=request.count,
             priority=request.priority,
             shape=request.shape,

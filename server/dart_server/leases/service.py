@@ -215,29 +215,29 @@ class Leases:
         self.check(access)
         lease = access.lease
         target = DesktopTarget(lease.shape, lease.image_digest, lease.owner, request.setup_key, request.snapshot_id)
-        target = self._pool.require(target)
+        target = self._pool.resolve_target(target)
         access.slot.fencing_token += 1
         lease.fencing_token = access.slot.fencing_token
-        waited = await self._pool.standby.on_its_way(target)
+        waited = await self._pool.standby.wait_for_pending(target)
         self.check(LeaseAccess(lease, access.slot, lease.fencing_token))
-        slot = self._pool.standby.exchange(access.slot, target)
+        slot = self._pool.standby.swap_in_standby(access.slot, target)
         if slot is not access.slot:
             lease.slot, lease.desktop_id = slot, slot.desktop_id
             slot.fencing_token += 1
             self._repository.move_lease(lease, slot, access.slot)
         fencing_token = lease.fencing_token = slot.fencing_token
-        brought = await self._pool.lifecycle.renew(slot, target, waited=waited)
+        result = await self._pool.lifecycle.reset_desktop(slot, target, waited=waited)
         self.check(LeaseAccess(lease, slot, fencing_token))
         lease.setup_key = slot.setup_key
         return wire.ResetReply(
             fencing_token=fencing_token,
             desktop_id=slot.desktop_id,
             setup_key=slot.setup_key,
-            restored=brought.restored,
-            standby=brought.standby,
-            duration_s=brought.duration_s,
+            restored=result.restored,
+            standby=result.standby,
+            duration_s=result.duration_s,
             snapshot_id=slot.snapshot_id,
-            quarantined=list(brought.quarantined),
+            quarantined=list(result.quarantined),
         )
 
     async def release(self, lease_id: str, principal: Principal) -> None:

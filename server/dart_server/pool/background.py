@@ -11,7 +11,7 @@ from contextvars import Context
 log = logging.getLogger(__name__)
 
 
-class Background:
+class BackgroundTaskSet:
     """A set of running tasks of one kind."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Background:
         if not task.cancelled() and task.exception() is not None:
             log.error("background work of the pool failed", exc_info=task.exception())
 
-    async def next_done(self) -> None:
+    async def wait_any(self) -> None:
         """Wait until one of them has ended; there must be one."""
         await asyncio.wait(set(self._tasks), return_when=asyncio.FIRST_COMPLETED)
 
@@ -37,6 +37,6 @@ class Background:
         for task in self._tasks:
             task.cancel()
 
-    async def ended(self) -> None:
+    async def wait_all(self) -> None:
         """Wait until all that run now have ended, however they do."""
         await asyncio.gather(*self._tasks, return_exceptions=True)

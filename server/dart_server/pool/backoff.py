@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from dart_server.wire import Clock
 
-FIRST_S = 5.0
-LONGEST_S = 600.0
-REMEMBERED = 1000
+INITIAL_DELAY_S = 5.0
+MAX_DELAY_S = 600.0
+MAX_ENTRIES = 1000
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _FailureRecord:
     failures: int
     not_before_s: float
     reason: str
@@ -28,39 +28,39 @@ class Backoff:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._troubles: dict[Hashable, _Trouble] = {}
+        self._failures: dict[Hashable, _FailureRecord] = {}
 
-    def failed(self, what: Hashable, reason: str) -> None:
+    def failed(self, key: Hashable, reason: str) -> None:
         """One more try did not work."""
-        failures = self._troubles[what].failures + 1 if what in self._troubles else 1
-        wait_s = min(LONGEST_S, FIRST_S * 2.0 ** min(failures - 1, 30))
-        self._troubles.pop(what, None)
-        self._troubles[what] = _Trouble(failures, self._clock.monotonic() + wait_s, reason)
-        if len(self._troubles) > REMEMBERED:
-            self._troubles.pop(next(iter(self._troubles)))
+        failures = self._failures[key].failures + 1 if key in self._failures else 1
+        wait_s = min(MAX_DELAY_S, INITIAL_DELAY_S * 2.0 ** min(failures - 1, 30))
+        self._failures.pop(key, None)
+        self._failures[key] = _FailureRecord(failures, self._clock.monotonic() + wait_s, reason)
+        if len(self._failures) > MAX_ENTRIES:
+            self._failures.pop(next(iter(self._failures)))
 
-    def worked(self, what: Hashable) -> None:
+    def succeeded(self, key: Hashable) -> None:
         """It is well again."""
-        self._troubles.pop(what, None)
+        self._failures.pop(key, None)
 
-    def troubled(self, what: Hashable) -> bool:
+    def has_failed(self, key: Hashable) -> bool:
         """Whether the latest try failed: one at a time, then."""
-        return what in self._troubles
+        return key in self._failures
 
-    def held(self, what: Hashable) -> bool:
+    def is_waiting(self, key: Hashable) -> bool:
         """Whether it has to wait before it is tried again."""
-        trouble = self._troubles.get(what)
-        return trouble is not None and self._clock.monotonic() < trouble.not_before_s
+        record = self._failures.get(key)
+        return record is not None and self._clock.monotonic() < record.not_before_s
 
     def reasons(self) -> list[str]:
         """What went wrong with everything that is in trouble."""
-        return [text for what in self._troubles if (text := self.reason(what)) is not None]
+        return [text for key in self._failures if (text := self.reason(key)) is not None]
 
-    def reason(self, what: Hashable) -> str | None:
+    def reason(self, key: Hashable) -> str | None:
         """What went wrong, and how long nothing will be tried, in words; None when all is well."""
-        trouble = self._troubles.get(what)
-        if trouble is None:
+        record = self._failures.get(key)
+        if record is None:
             return None
-        wait_s = max(0.0, trouble.not_before_s - self._clock.monotonic())
-        times = "once" if trouble.failures == 1 else f"{trouble.failures} times in a row"
-        return f"failed {times}, tried again in {wait_s:.0f} s: {trouble.reason}"
+        wait_s = max(0.0, record.not_before_s - self._clock.monotonic())
+        times = "once" if record.failures == 1 else f"{record.failures} times in a row"
+        return f"failed {times}, tried again in {wait_s:.0f} s: {record.reason}"

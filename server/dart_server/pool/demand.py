@@ -14,10 +14,10 @@ from dart_server.records import DesktopTarget
 from dart_server.wire import Clock
 
 HALF_LIFE_S = 300.0
-FORGOTTEN_BELOW = 0.1
-AGAIN = 1.2
-"""A want with less than this was asked for once, or so long ago that it is not expected again."""
-REMEMBERED = 1000
+FORGET_THRESHOLD = 0.1
+MIN_PREDICTED_SCORE = 1.2
+"""A target with less than this was asked for once, or so long ago that it is not expected again."""
+MAX_ENTRIES = 1000
 """Wants; the least asked for are forgotten first."""
 
 
@@ -34,24 +34,24 @@ class Demand:
         self._clock = clock
         self._counts: dict[DesktopTarget, _Count] = {}
 
-    def asked(self, want: DesktopTarget) -> None:
+    def record(self, target: DesktopTarget) -> None:
         """A claim or a reset asked for this."""
         now_s = self._clock.monotonic()
-        count = self._counts.setdefault(want, _Count(0.0, now_s))
+        count = self._counts.setdefault(target, _Count(0.0, now_s))
         count.score = _decayed(count, now_s) + 1.0
         count.at_s = now_s
-        if len(self._counts) > REMEMBERED:
+        if len(self._counts) > MAX_ENTRIES:
             del self._counts[min(self._counts, key=lambda known: _decayed(self._counts[known], now_s))]
 
     def expected(self, waiting: Iterable[DesktopTarget] = ()) -> dict[DesktopTarget, float]:
         """Scores of what will probably be asked for next: what came again and again, and what `waiting` claims want."""
         now_s = self._clock.monotonic()
-        scores = {want: _decayed(count, now_s) for want, count in self._counts.items()}
-        for want in [want for want, score in scores.items() if score < FORGOTTEN_BELOW]:
-            del self._counts[want]
-        found = {want: score for want, score in scores.items() if score >= AGAIN}
-        for want in waiting:
-            found[want] = found.get(want, 0.0) + 1.0
+        scores = {target: _decayed(count, now_s) for target, count in self._counts.items()}
+        for target in [target for target, score in scores.items() if score < FORGET_THRESHOLD]:
+            del self._counts[target]
+        found = {target: score for target, score in scores.items() if score >= MIN_PREDICTED_SCORE}
+        for target in waiting:
+            found[target] = found.get(target, 0.0) + 1.0
         return found
 
 

@@ -13,9 +13,9 @@ A turn is of a kind (what it needs, how many units of it), so that whoever serve
 logarithm of what waits, times the few classes and kinds. Pure data: no input, no output, no sleeping, time from outside.
 Non-goals: what a unit is, which one is given (`pool.serving`).
 
-Let h be the units that a key holds, w its weight, t its tag. The key with the lowest h/w + t/PATIENCE is next, of equal ones the one
+Let h be the units that a key holds, w its weight, t its tag. The key with the lowest h/w + t/ROUNDS_PER_HELD_UNIT is next, of equal ones the one
 that was served longest ago. A grant of u units adds u/w to the tag and u/W to the virtual time, W being the weights of all keys that wait;
-before it moves the tag is brought to within LAG of the virtual time.
+before it moves the tag is brought to within MAX_LAG_ROUNDS of the virtual time.
 
 Gangs: one that comes first but does not fit has what becomes free kept for it for a while; then, as long as it does not fit, the others go
 past for `hold_s`, and the next time is twice as long. So two gangs never hold halves, a gang gets what it needs once leases end within that
@@ -29,17 +29,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-PATIENCE = 4.0
+ROUNDS_PER_HELD_UNIT = 4.0
 """So many rounds of grants weigh as much as one desktop held."""
-NOTHING: Mapping[Hashable, int] = {}
-LAG = 8.0
+NO_LIMITS: Mapping[Hashable, int] = {}
+MAX_LAG_ROUNDS = 8.0
 """Rounds of grants that a key may be ahead or behind, at most, when it is served; one that comes back has no credit."""
 GRANTS_PER_POINT = 8
 """A class that is passed over so many times has gained one point of priority."""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class KeyQuota:
     """What a key may have: its weight against others, leases held at most, claims waiting at most; None: no limit."""
 
     weight: float = 1.0
@@ -49,54 +49,54 @@ class Share:
 
 @dataclass(slots=True, eq=False)
 class QueueEntry:
-    """One that waits for `units` of what `base` names. `number` is the order of arrival."""
+    """One that waits for `units` of what `base` names. `arrival` is the order of arrival."""
 
     owner: str
     base: Hashable
     units: int = 1
     priority: int = 0
-    number: int = -1
-    kept_s: float = 0.0
+    arrival: int = -1
+    reservation_s: float = 0.0
     """Gangs: how long what becomes free is kept for it this time, and until when."""
-    kept_until_s: float = 0.0
+    reserved_until_s: float = 0.0
 
 
 Flow = OrderedDict[QueueEntry, None]
-Kind = tuple[Hashable, int]
-Place = tuple[float, int, int]
+RequestKind = tuple[Hashable, int]
+Rank = tuple[float, int, int]
 """Of a key in a lane, lowest first: its score, its latest grant, the number of its first turn there."""
 
 
 @dataclass(slots=True, eq=False)
-class _Key:
+class _OwnerQueue:
     """One owner. `version` tells entries of heaps that still hold from older ones; `served`: the number of its latest grant."""
 
-    share: Share = field(default_factory=Share)
+    quota: KeyQuota = field(default_factory=KeyQuota)
     held: int = 0
     tag: float = 0.0
     version: int = 0
     served: int = 0
     waiting: int = 0
-    flows: dict[tuple[int, Kind], Flow] = field(default_factory=dict)
+    flows: dict[tuple[int, RequestKind], Flow] = field(default_factory=dict)
 
-    def place(self, turn: QueueEntry) -> Place:
+    def rank(self, entry: QueueEntry) -> Rank:
         """Where the key stands with this one at the head of a flow."""
-        return (self.held / self.share.weight + self.tag / PATIENCE, self.served, turn.number)
+        return (self.held / self.quota.weight + self.tag / ROUNDS_PER_HELD_UNIT, self.served, entry.arrival)
 
-    def may_have(self, units: int) -> bool:
-        most = self.share.max_leases
-        return most is None or self.held + units <= most
+    def within_quota(self, units: int) -> bool:
+        limit = self.quota.max_leases
+        return limit is None or self.held + units <= limit
 
 
 @dataclass(slots=True, eq=False)
-class _Class:
+class _PriorityClass:
     """All that wait with one priority; `lanes` are heaps of (place, version, owner), by kind."""
 
     priority: int
     since_s: float
-    passed: int = 0
+    skipped_grants: int = 0
     waiting: int = 0
-    lanes: dict[Kind, list[tuple[Place, int, str]]] = field(default_factory=dict)
+    lanes: dict[RequestKind, list[tuple[Rank, int, str]]] = field(default_factory=dict)
 
 
 class FairQueue:
@@ -106,8 +106,8 @@ class FairQueue:
         self._now_s = now_s
         self._ageing_s = ageing_s
         self._hold_s = hold_s
-        self._keys: dict[str, _Key] = {}
-        self._classes: dict[int, _Class] = {}
+        self._keys: dict[str, _OwnerQueue] = {}
+        self._classes: dict[int, _PriorityClass] = {}
         self._virtual = 0.0
         self._weights = 0.0
         self._numbers = self._grants = 0
@@ -124,180 +124,182 @@ class FairQueue:
         return key.held if key else 0
 
     def waiting(self, owner: str) -> int:
-        """Turns of a key that wait."""
+        """FairQueue of a key that wait."""
         key = self._keys.get(owner)
         return key.waiting if key else 0
 
-    def share(self, owner: str) -> Share:
+    def quota(self, owner: str) -> KeyQuota:
         key = self._keys.get(owner)
-        return key.share if key else Share()
+        return key.quota if key else KeyQuota()
 
-    def set_share(self, owner: str, share: Share) -> None:
+    def set_quota(self, owner: str, quota: KeyQuota) -> None:
         """What a key may have from now on; what it holds already, it keeps."""
-        key = self._keys.setdefault(owner, _Key())
-        if key.share == share:
+        key = self._keys.setdefault(owner, _OwnerQueue())
+        if key.quota == quota:
             return
         if key.waiting:
-            self._weights += share.weight - key.share.weight
-        key.share = share
-        self._moved(owner, key)
+            self._weights += quota.weight - key.quota.weight
+        key.quota = quota
+        self._reposition(owner, key)
 
-    def add(self, turn: QueueEntry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         """Stand at the end of the key's own queue."""
-        key = self._keys.setdefault(turn.owner, _Key())
+        key = self._keys.setdefault(entry.owner, _OwnerQueue())
         if not key.waiting:
-            key.tag = min(max(key.tag, self._virtual), self._virtual + LAG)
-            self._weights += key.share.weight
-        turn.number = self._numbers
+            key.tag = min(max(key.tag, self._virtual), self._virtual + MAX_LAG_ROUNDS)
+            self._weights += key.quota.weight
+        entry.arrival = self._numbers
         self._numbers += 1
-        kind = (turn.base, turn.units)
-        group = self._classes.get(turn.priority)
+        kind = (entry.base, entry.units)
+        group = self._classes.get(entry.priority)
         if group is None:
-            group = self._classes[turn.priority] = _Class(turn.priority, self._now_s())
-        flow = key.flows.setdefault((turn.priority, kind), OrderedDict())
-        flow[turn] = None
+            group = self._classes[entry.priority] = _PriorityClass(entry.priority, self._now_s())
+        flow = key.flows.setdefault((entry.priority, kind), OrderedDict())
+        flow[entry] = None
         first_of_all = not key.waiting
         key.waiting += 1
         group.waiting += 1
         self._count += 1
         self.version += 1
         if first_of_all:
-            self._moved(turn.owner, key)
+            self._reposition(entry.owner, key)
         elif len(flow) == 1:
-            heapq.heappush(group.lanes.setdefault(kind, []), (key.place(turn), key.version, turn.owner))
+            heapq.heappush(group.lanes.setdefault(kind, []), (key.rank(entry), key.version, entry.owner))
 
-    def drop(self, turn: QueueEntry) -> bool:
+    def remove(self, entry: QueueEntry) -> bool:
         """Leave without a grant; False when the turn does not wait (any more)."""
-        key = self._keys.get(turn.owner)
-        lane = (turn.priority, (turn.base, turn.units))
+        key = self._keys.get(entry.owner)
+        lane = (entry.priority, (entry.base, entry.units))
         flow = key.flows.get(lane) if key else None
-        if key is None or flow is None or turn not in flow:
+        if key is None or flow is None or entry not in flow:
             return False
-        at_head = next(iter(flow)) is turn
-        self._leave(turn, key, flow)
+        at_head = next(iter(flow)) is entry
+        self._leave(entry, key, flow)
         if at_head:
-            self._moved(turn.owner, key)
+            self._reposition(entry.owner, key)
         return True
 
-    def _leave(self, turn: QueueEntry, key: _Key, flow: Flow) -> None:
-        del flow[turn]
+    def _leave(self, entry: QueueEntry, key: _OwnerQueue, flow: Flow) -> None:
+        del flow[entry]
         if not flow:
-            del key.flows[(turn.priority, (turn.base, turn.units))]
+            del key.flows[(entry.priority, (entry.base, entry.units))]
         key.waiting -= 1
         self._count -= 1
         self.version += 1
         if not key.waiting:
-            self._weights = self._weights - key.share.weight if self._count else 0.0
-        group = self._classes[turn.priority]
+            self._weights = self._weights - key.quota.weight if self._count else 0.0
+        group = self._classes[entry.priority]
         group.waiting -= 1
         if not group.waiting:
-            del self._classes[turn.priority]
+            del self._classes[entry.priority]
 
-    def next(self, free: int, without: Mapping[Hashable, int] = NOTHING) -> QueueEntry | None:
-        """Whom to serve now that so many units are free; None when what is free is kept, or nobody waits for it. `without`: of these bases
+    def next(self, free: int, unit_limits: Mapping[Hashable, int] = NO_LIMITS) -> QueueEntry | None:
+        """Whom to serve now that so many units are free; None when what is free is kept, or nobody waits for it. `unit_limits`: of these bases
         only those that want fewer units."""
         if free <= 0:
             return None
-        turn = self.first(without=without)
-        if turn is None or turn.units <= free:
-            return turn
-        return None if self.keeps_for(turn) else self.first(free, without)
+        entry = self.first(unit_limits=unit_limits)
+        if entry is None or entry.units <= free:
+            return entry
+        return None if self.reserves_for(entry) else self.first(free, unit_limits)
 
-    def keeps_for(self, gang: QueueEntry) -> bool:
+    def reserves_for(self, gang: QueueEntry) -> bool:
         """Whether what becomes free is kept now for this one, which does not fit: for a while, then not for as long, then twice as long."""
         now_s = self._now_s()
-        if not gang.kept_s:
-            gang.kept_s = self._hold_s
-        elif now_s < gang.kept_until_s:
+        if not gang.reservation_s:
+            gang.reservation_s = self._hold_s
+        elif now_s < gang.reserved_until_s:
             return True
-        elif now_s < gang.kept_until_s + self._hold_s:
+        elif now_s < gang.reserved_until_s + self._hold_s:
             return False
         else:
-            gang.kept_s *= 2
-        gang.kept_until_s = now_s + gang.kept_s
+            gang.reservation_s *= 2
+        gang.reserved_until_s = now_s + gang.reservation_s
         return True
 
-    def first(self, most_units: int | None = None, without: Mapping[Hashable, int] = NOTHING) -> QueueEntry | None:
-        """The next one, of those that want no more than `most_units`, and of the bases `without` fewer than it says there; it goes on
+    def first(self, max_units: int | None = None, unit_limits: Mapping[Hashable, int] = NO_LIMITS) -> QueueEntry | None:
+        """The next one, of those that want no more than `max_units`, and of the bases `unit_limits` fewer than it says there; it goes on
         waiting."""
         for group in self._in_order():
-            best: Place | None = None
+            best: Rank | None = None
             chosen: QueueEntry | None = None
             for kind in list(group.lanes):
                 base, units = kind
-                if units >= without.get(base, units + 1) or (most_units is not None and units > most_units):
+                if units >= unit_limits.get(base, units + 1) or (max_units is not None and units > max_units):
                     continue
-                turn = self._head(group, kind)
-                if turn is None:
+                entry = self._head(group, kind)
+                if entry is None:
                     del group.lanes[kind]
                     continue
                 place = group.lanes[kind][0][0]
                 if best is None or place < best:
-                    best, chosen = place, turn
+                    best, chosen = place, entry
             if chosen is not None:
                 return chosen
         return None
 
-    def _in_order(self) -> list[_Class]:
+    def _in_order(self) -> list[_PriorityClass]:
         groups = list(self._classes.values())
         if len(groups) > 1:
             now_s = self._now_s()
 
-            def rank(group: _Class) -> tuple[float, int]:
-                gained = group.passed / GRANTS_PER_POINT + (now_s - group.since_s) / self._ageing_s
+            def rank(group: _PriorityClass) -> tuple[float, int]:
+                gained = group.skipped_grants / GRANTS_PER_POINT + (now_s - group.since_s) / self._ageing_s
                 return (group.priority + gained, group.priority)
 
             groups.sort(key=rank, reverse=True)
         return groups
 
-    def _head(self, group: _Class, kind: Kind) -> QueueEntry | None:
+    def _head(self, group: _PriorityClass, kind: RequestKind) -> QueueEntry | None:
         """The first of one kind in one class, after what does not hold any more was taken off its heap."""
         lane = group.lanes[kind]
         while lane:
             _, version, owner = lane[0]
             key = self._keys[owner]
             flow = key.flows.get((group.priority, kind))
-            if version == key.version and flow is not None and key.may_have(kind[1]):
+            if version == key.version and flow is not None and key.within_quota(kind[1]):
                 return next(iter(flow))
             heapq.heappop(lane)
         return None
 
-    def grant(self, turn: QueueEntry) -> None:
+    def grant(self, entry: QueueEntry) -> None:
         """It is served: its key holds its units from now on."""
-        key = self._keys[turn.owner]
-        weight = key.share.weight
+        key = self._keys[entry.owner]
+        weight = key.quota.weight
         weights = max(self._weights, weight)
-        group = self._classes[turn.priority]
-        group.passed, group.since_s = 0, self._now_s()
+        group = self._classes[entry.priority]
+        group.skipped_grants, group.since_s = 0, self._now_s()
         for other in self._classes.values():
-            if other.priority < turn.priority:
-                other.passed += 1
-        self._leave(turn, key, key.flows[(turn.priority, (turn.base, turn.units))])
-        key.held += turn.units
-        key.tag = min(max(key.tag, self._virtual - LAG), self._virtual + LAG) + turn.units / weight
-        self._virtual += turn.units / weights
+            if other.priority < entry.priority:
+                other.skipped_grants += 1
+        self._leave(entry, key, key.flows[(entry.priority, (entry.base, entry.units))])
+        key.held += entry.units
+        key.tag = (
+            min(max(key.tag, self._virtual - MAX_LAG_ROUNDS), self._virtual + MAX_LAG_ROUNDS) + entry.units / weight
+        )
+        self._virtual += entry.units / weights
         self._grants += 1
         key.served = self._grants
-        self._moved(turn.owner, key)
+        self._reposition(entry.owner, key)
 
-    def hold(self, owner: str, units: int = 1) -> None:
-        """A key holds more, without a turn."""
-        key = self._keys.setdefault(owner, _Key())
+    def hold_units(self, owner: str, units: int = 1) -> None:
+        """A key holds more, without a entry."""
+        key = self._keys.setdefault(owner, _OwnerQueue())
         key.held += units
-        self._moved(owner, key)
+        self._reposition(owner, key)
 
-    def give_back(self, owner: str, units: int = 1) -> None:
+    def release_units(self, owner: str, units: int = 1) -> None:
         """A key holds less."""
         key = self._keys[owner]
         key.held -= units
-        self._moved(owner, key)
+        self._reposition(owner, key)
 
-    def held_up(self, turn: QueueEntry) -> bool:
-        """Whether only the key's own quota is in the way of a turn."""
-        key = self._keys.get(turn.owner)
-        return key is not None and not key.may_have(turn.units)
+    def blocked_by_quota(self, entry: QueueEntry) -> bool:
+        """Whether only the key's own quota is in the way of a entry."""
+        key = self._keys.get(entry.owner)
+        return key is not None and not key.within_quota(entry.units)
 
-    def _moved(self, owner: str, key: _Key) -> None:
+    def _reposition(self, owner: str, key: _OwnerQueue) -> None:
         """The key's place has changed: what heaps say of it is void, and is said anew."""
         key.version += 1
         self.version += 1
@@ -308,7 +310,7 @@ class FairQueue:
             if len(lane) > 64 and len(lane) > 4 * len(self._keys):
                 lane[:] = [entry for entry in lane if self._keys[entry[2]].version == entry[1]]
                 heapq.heapify(lane)
-            heapq.heappush(lane, (key.place(next(iter(flow))), key.version, owner))
+            heapq.heappush(lane, (key.rank(next(iter(flow))), key.version, owner))
 
     def __iter__(self) -> Iterator[QueueEntry]:
         """All that wait, by arrival within each key."""
@@ -321,19 +323,22 @@ class FairQueue:
         model = FairQueue(self._now_s, self._ageing_s, self._hold_s)
         model._virtual, model._grants = self._virtual, self._grants
         for owner, key in self._keys.items():
-            share = Share(key.share.weight)
-            model._keys[owner] = _Key(share, key.held, key.tag, served=key.served)
+            quota = KeyQuota(key.quota.weight)
+            model._keys[owner] = _OwnerQueue(quota, key.held, key.tag, served=key.served)
         originals: dict[QueueEntry, QueueEntry] = {}
-        for turn in sorted(self, key=lambda turn: turn.number):
-            copied = QueueEntry(turn.owner, None, turn.units, turn.priority)
-            originals[copied] = turn
+        for entry in sorted(self, key=lambda entry: entry.arrival):
+            copied = QueueEntry(entry.owner, None, entry.units, entry.priority)
+            originals[copied] = entry
             model.add(copied)
         for priority, group in self._classes.items():
-            model._classes[priority].passed, model._classes[priority].since_s = group.passed, group.since_s
+            model._classes[priority].skipped_grants, model._classes[priority].since_s = (
+                group.skipped_grants,
+                group.since_s,
+            )
         for owner, key in self._keys.items():
             if key.waiting:
                 model._keys[owner].tag = key.tag
-                model._moved(owner, model._keys[owner])
+                model._reposition(owner, model._keys[owner])
         found = []
         while (first := model.first()) is not None:
             found.append(originals[first])

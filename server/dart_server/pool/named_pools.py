@@ -19,12 +19,12 @@ from dart_server.wire import Clock, ErrorCode
 
 @dataclass(slots=True)
 class NamedPool:
-    """One pool. `want` is None while its image is missing, for `reason`. `tokens`: copies that may be begun now."""
+    """One pool. `target` is None while its image is missing, for `reason`. `tokens`: copies that may be begun now."""
 
     record: PoolRecord
     spec: wire.PoolSpec
     owner: str
-    want: DesktopTarget | None = None
+    target: DesktopTarget | None = None
     reason: str | None = None
     tokens: float = 1.0
     tokens_at_s: float = 0.0
@@ -70,7 +70,7 @@ class NamedPools:
         """Write a pool; one of the same name is changed, and stays its owner's. Raises `image_missing`, `invalid`."""
         if name == wire.DEFAULT_POOL:
             hint = "DART_WARM_DESKTOPS and DART_STANDBY_DESKTOPS say how large it is; choose another name."
-            raise ApiError(ErrorCode.INVALID, "the default pool is the farm's own", hint=hint)
+            raise ApiError(ErrorCode.INVALID, "the default pool is managed by the farm", hint=hint)
         known = self._named.get(name)
         owner = known.owner if known else owner
         try:
@@ -106,12 +106,12 @@ class NamedPools:
         try:
             digest = await self._provider.image_digest(spec.shape.image)
         except ProviderError as error:
-            entry.want, entry.reason = None, str(error)
+            entry.target, entry.reason = None, str(error)
             return
-        entry.want = DesktopTarget(spec.shape, digest, entry.owner, spec.setup_key, spec.snapshot_id)
+        entry.target = DesktopTarget(spec.shape, digest, entry.owner, spec.setup_key, spec.snapshot_id)
         entry.reason = None
 
-    def allowance(self, entry: NamedPool) -> int | None:
+    def available_tokens(self, entry: NamedPool) -> int | None:
         """How many copies the pool may begin now by its own rate; None: any number."""
         rate = entry.spec.refill_per_minute
         if rate is None:
@@ -121,7 +121,7 @@ class NamedPools:
         entry.tokens_at_s = now_s
         return int(entry.tokens)
 
-    def begun(self, entry: NamedPool) -> None:
+    def consume_token(self, entry: NamedPool) -> None:
         """One copy more was begun."""
         if entry.spec.refill_per_minute is not None:
             entry.tokens -= 1.0

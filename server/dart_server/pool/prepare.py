@@ -26,9 +26,9 @@ from dart_server.snapshots.service import Snapshots
 from dart_server.wire import Clock
 
 PROBE_TIMEOUT_S = 5.0
-ATTEMPTS = 3
+MAX_HOST_FAILURES = 3
 """Tries per desktop before the host is blamed."""
-RESTORES = 2
+MAX_RESTORE_FAILURES = 2
 """Tries per snapshot before it is suspected."""
 
 
@@ -52,8 +52,8 @@ class RestoreResult:
 class PrepareAttempts:
     """What was tried for one desktop: failures by snapshot, other failures, and the suspected snapshots with their reasons."""
 
-    of_snapshot: Counter[str] = field(default_factory=Counter)
-    of_host: int = 0
+    snapshot_failures: Counter[str] = field(default_factory=Counter)
+    host_failures: int = 0
     suspect_snapshots: dict[str, tuple[SnapshotRecord, str]] = field(default_factory=dict)
 
 
@@ -80,32 +80,32 @@ class DesktopPreparer:
         """Why the latest try did not give a desktop; None after one that did."""
         self._base_locks: dict[BaseKey, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def prepare(self, slot: Slot, want: DesktopTarget, *, ahead: bool = False) -> RestoreResult:
-        """Make the slot's desktop a fresh copy of what is wanted; `ahead` of need, so that it may wait. On `ApiError` nothing lives under
+    async def prepare(self, slot: Slot, target: DesktopTarget, *, prewarm: bool = False) -> RestoreResult:
+        """Make the slot's desktop a fresh copy of what is wanted; `prewarm`, so that it may wait. On `ApiError` nothing lives under
         the slot's id."""
         started = self._clock.monotonic()
         attempts = PrepareAttempts()
         async with self._parallel:
-            restored = await self._until_ready(slot, want, attempts)
+            restored = await self._prepare_until_ready(slot, target, attempts)
             self.last_failure = None
             for snapshot, reason in attempts.suspect_snapshots.values():
                 await self._snapshots.quarantine(snapshot, reason)
-            if ahead and (want.setup_key is not None or want.snapshot_id is not None):
-                slot.declared_clock_s = await self._declared(slot)
+            if prewarm and (target.setup_key is not None or target.snapshot_id is not None):
+                slot.declared_clock_s = await self._read_declared_clock(slot)
         duration_s = self._clock.monotonic() - started
         self._metrics.prepared(
-            "restore" if restored else "boot", slot.setup_key is not None, duration_s, on_demand=not ahead
+            "restore" if restored else "boot", slot.setup_key is not None, duration_s, on_demand=not prewarm
         )
         return RestoreResult(restored, duration_s, quarantined=tuple(attempts.suspect_snapshots))
 
-    async def confirm(self, slot: Slot, want: DesktopTarget, *, waited: bool) -> RestoreResult:
+    async def activate_standby(self, slot: Slot, target: DesktopTarget, *, waited: bool) -> RestoreResult:
         """Wake an untouched desktop that is what is wanted; one that does not answer is made anew. Errors as of `prepare`."""
         started = self._clock.monotonic()
         try:
             await self.wake(slot)
         except DesktopNotReady as error:
             self.last_failure = str(error)
-            return await self.prepare(slot, want)
+            return await self.prepare(slot, target)
         duration_s = self._clock.monotonic() - started
         self._metrics.prepared("awaited" if waited else "standby", slot.setup_key is not None, duration_s)
         return RestoreResult(slot.snapshot_id is not None, duration_s, standby=not waited)
@@ -130,12 +130,12 @@ class DesktopPreparer:
             slot.frozen = False
         await self._probe(slot)
         if slot.declared_clock_s is not None:
-            await self._ask(slot, "POST", "/v1/clock", json.dumps({"time_s": slot.declared_clock_s}).encode())
+            await self._guest_request(slot, "POST", "/v1/clock", json.dumps({"time_s": slot.declared_clock_s}).encode())
 
-    async def _declared(self, slot: Slot) -> float | None:
+    async def _read_declared_clock(self, slot: Slot) -> float | None:
         """The time of day that the desktop's task has declared; None when there is none, or its agent knows no clock."""
         try:
-            reply = await self._ask(slot, "GET", "/v1/clock")
+            reply = await self._guest_request(slot, "GET", "/v1/clock")
             told = json.loads(reply.content) if reply.status == 200 else {}
             return float(told["time_s"]) if told.get("declared") else None
         except (DesktopNotReady, ValueError, KeyError, TypeError, AttributeError):
@@ -156,27 +156,27 @@ class DesktopPreparer:
         if guest is not None:
             await guest.close_connections()
 
-    async def _until_ready(self, slot: Slot, want: DesktopTarget, attempts: PrepareAttempts) -> bool:
+    async def _prepare_until_ready(self, slot: Slot, target: DesktopTarget, attempts: PrepareAttempts) -> bool:
         """True when the desktop was restored, False when it was booted."""
         while True:
             snapshot = None
             if self._provider.capabilities.memory_snapshot:
-                snapshot = self._snapshots.deepest_snapshot(want, attempts.suspect_snapshots)
+                snapshot = self._snapshots.deepest_snapshot(target, attempts.suspect_snapshots)
             try:
                 if snapshot is not None:
                     await self._restore(slot, snapshot)
                     return True
-                if await self._boot(slot, want, attempts):
+                if await self._boot(slot, target, attempts):
                     return False
             except (DesktopNotReady, base.SnapshotBroken, base.DesktopGone, base.HostFault) as error:
-                await self._after_failure(slot, snapshot, error, attempts)
+                await self._record_failure(slot, snapshot, error, attempts)
                 if snapshot is not None and snapshot.snapshot_id in attempts.suspect_snapshots:
-                    want = self._snapshots.fallback_target(snapshot, want, attempts.suspect_snapshots)
+                    target = self._snapshots.fallback_target(snapshot, target, attempts.suspect_snapshots)
             except base.ProviderError as error:
                 await self.discard(slot)
                 raise from_provider_error(error) from error
 
-    async def _after_failure(
+    async def _record_failure(
         self, slot: Slot, snapshot: SnapshotRecord | None, error: Exception, attempts: PrepareAttempts
     ) -> None:
         """Write a failure down and remove what is left of the try. Raises `ApiError` when the host must be to blame."""
@@ -190,12 +190,12 @@ class DesktopPreparer:
         self.last_failure = str(error)
         await self.discard(slot)
         if snapshot is not None and isinstance(error, DesktopNotReady | base.SnapshotBroken):
-            attempts.of_snapshot[snapshot.snapshot_id] += 1
-            if attempts.of_snapshot[snapshot.snapshot_id] == RESTORES:
+            attempts.snapshot_failures[snapshot.snapshot_id] += 1
+            if attempts.snapshot_failures[snapshot.snapshot_id] == MAX_RESTORE_FAILURES:
                 attempts.suspect_snapshots[snapshot.snapshot_id] = (snapshot, str(error))
             return
-        attempts.of_host += 1
-        if attempts.of_host == ATTEMPTS:
+        attempts.host_failures += 1
+        if attempts.host_failures == MAX_HOST_FAILURES:
             hint = getattr(error, "hint", "") or "See the farm's log and `dart-farm doctor`."
             raise ApiError(wire.ErrorCode.HOST_FAULT, f"the desktop did not come up: {error}", hint=hint) from error
 
@@ -205,35 +205,35 @@ class DesktopPreparer:
         async with self._snapshots.pinned(snapshot):
             await self._provider.restore(slot.desktop_id, snapshot.snapshot_id)
         slot.frozen, slot.declared_clock_s = False, None
-        await self._settle_in(slot, snapshot)
+        await self._connect_and_probe(slot, snapshot)
         self._repository.touch_snapshot(snapshot)
 
-    async def _boot(self, slot: Slot, want: DesktopTarget, attempts: PrepareAttempts) -> bool:
+    async def _boot(self, slot: Slot, target: DesktopTarget, attempts: PrepareAttempts) -> bool:
         """True when the desktop was booted; False when somebody else has made the base meanwhile, so that it can be restored."""
         if not self._provider.capabilities.memory_snapshot:
-            await self._create(slot, want)
-            await self._settle_in(slot, None)
+            await self._create(slot, target)
+            await self._connect_and_probe(slot, None)
             return True
-        async with self._base_locks[want.base_key]:
-            if self._snapshots.deepest_snapshot(want, attempts.suspect_snapshots) is not None:
+        async with self._base_locks[target.base_key]:
+            if self._snapshots.deepest_snapshot(target, attempts.suspect_snapshots) is not None:
                 return False
-            await self._create(slot, want)
-            await self._settle_in(slot, None)
+            await self._create(slot, target)
+            await self._connect_and_probe(slot, None)
             booted = await self._snapshots.take(slot, "booted", SHARED_OWNER)
             slot.snapshot_id = booted.snapshot_id
             await self._probe(slot)
             return True
 
-    async def _create(self, slot: Slot, want: DesktopTarget) -> None:
+    async def _create(self, slot: Slot, target: DesktopTarget) -> None:
         await self.discard(slot)
         slot.exists = True
         settings = self._settings
         await self._provider.create(
             slot.desktop_id,
             base.DesktopSpec(
-                image=want.shape.image,
-                resolution=want.shape.resolution,
-                font_size=want.shape.font_size,
+                image=target.shape.image,
+                resolution=target.shape.resolution,
+                font_size=target.shape.font_size,
                 memory_mib=settings.desktop_memory_mib,
                 pids=settings.desktop_pids,
                 cpus=settings.desktop_cpus,
@@ -241,7 +241,7 @@ class DesktopPreparer:
             ),
         )
 
-    async def _settle_in(self, slot: Slot, snapshot: SnapshotRecord | None) -> None:
+    async def _connect_and_probe(self, slot: Slot, snapshot: SnapshotRecord | None) -> None:
         slot.snapshot_id = snapshot.snapshot_id if snapshot else None
         slot.setup_key = snapshot.setup_key if snapshot else None
         slot.guest = GuestClient(lambda port: self._provider.dial(slot.desktop_id, port), screen=slot.shape.resolution)
@@ -260,7 +260,7 @@ class DesktopPreparer:
         if not health["ready"]:
             raise DesktopNotReady("the guest agent says that its session is not ready")
 
-    async def _ask(self, slot: Slot, method: str, path: str, body: bytes | None = None) -> GuestReply:
+    async def _guest_request(self, slot: Slot, method: str, path: str, body: bytes | None = None) -> GuestReply:
         """The agent's answer. Raises `DesktopNotReady`."""
         if slot.guest is None:
             raise DesktopNotReady("the desktop has no connection")

@@ -15,8 +15,8 @@ from dart_server import wire
 from dart_server.database.repository import Repository
 from dart_server.errors import ApiError
 from dart_server.observability.metrics import Metrics
-from dart_server.pool.admission import MIB, Admission, Host, SystemHost
-from dart_server.pool.background import Background
+from dart_server.pool.admission import MIB, Admission, HostMonitor, SystemHostMonitor
+from dart_server.pool.background import BackgroundTaskSet
 from dart_server.pool.claim_queue import ClaimQueue, ClaimTicket
 from dart_server.pool.named_pools import NamedPools
 from dart_server.pool.prepare import DesktopPreparer
@@ -44,27 +44,27 @@ class Pool:
         settings: FarmSettings,
         metrics: Metrics,
         clock: Clock,
-        host: Host | None = None,
+        host: HostMonitor | None = None,
     ) -> None:
         self._snapshots = snapshots
-        self._draining = self._keeping = False
+        self._draining = self._reconcile_scheduled = False
         self._repository = repository
         self.drained = False
         """No new grants; see `drain`."""
-        self._preparing = Background()
+        self._preparing = BackgroundTaskSet()
         self.admission = Admission(
-            host or SystemHost(settings.snapshot_dir),
+            host or SystemHostMonitor(settings.snapshot_dir),
             clock,
-            limited=lambda: bool(provider.capabilities.limits),
-            seen_memory_bytes=lambda: self.probes.usual_memory_bytes,
+            uses_host=lambda: bool(provider.capabilities.limits),
+            measured_memory_bytes=lambda: self.probes.average_memory_bytes,
             reserve_memory_bytes=settings.reserve_memory_mib * MIB,
             reserve_files_bytes=settings.reserve_disk_mib * MIB,
-            most_load=settings.max_load_per_cpu,
+            max_load_per_cpu=settings.max_load_per_cpu,
         )
         self.table = Slots(provider, snapshots, self.admission, settings.max_desktops, clock)
         self.slots = self.table.by_id
         """Every slot by its desktop's id."""
-        self.table.cap = lambda target: self.standby.capped(target)
+        self.table.pool_limit_reason = lambda target: self.standby.pool_limit_reason(target)
         self.lifecycle = SlotLifecycle(self.table, preparer, repository, clock, settings.tick_interval_s, self.dispatch)
         self.queue = ClaimQueue(self.table, self.lifecycle, self._preparing, preparer, settings, clock)
         self.named = NamedPools(provider, repository, clock)
@@ -76,15 +76,15 @@ class Pool:
             self.named,
             settings,
             clock,
-            self.queue.wanted,
+            self.queue.waiting_targets,
         )
         self.quarantine = Quarantine(
             self.table,
             self.lifecycle,
             repository,
             clock,
-            room=settings.quarantine_desktops,
-            keep_s=settings.quarantine_ttl_s,
+            capacity=settings.quarantine_desktops,
+            ttl_s=settings.quarantine_ttl_s,
         )
         self.probes = Probes(
             provider,
@@ -93,46 +93,46 @@ class Pool:
             self.quarantine,
             repository,
             metrics,
-            patience=settings.probe_failures,
+            failure_threshold=settings.probe_failures,
         )
 
-    def enter(self, owner: str, want: DesktopTarget, *, units: int = 1, priority: int = 0) -> ClaimTicket:
-        """Stand in the queue for desktops; see `ClaimQueue.enter`. Raises `ApiError`."""
+    def enqueue(self, owner: str, target: DesktopTarget, *, units: int = 1, priority: int = 0) -> ClaimTicket:
+        """Stand in the queue for desktops; see `ClaimQueue.enqueue`. Raises `ApiError`."""
         if self.drained:
             hint = "Leases go on; claim from another farm, or ask the administrator to undrain this one."
             raise ApiError(ErrorCode.DRAINING, "the farm is draining: it grants no new leases", hint=hint)
-        want = self.require(want)
-        self.standby.asked_for(want)
+        target = self.resolve_target(target)
+        self.standby.note_claim(target)
         bounded = any(pool.spec.max is not None for pool in self.named.all())
-        lane = (want.base_key, want.setup_key, want.snapshot_id) if bounded else want.base_key
-        return self.queue.enter(owner, want, lane, units=units, priority=priority)
+        lane = (target.base_key, target.setup_key, target.snapshot_id) if bounded else target.base_key
+        return self.queue.enqueue(owner, target, lane, units=units, priority=priority)
 
-    def require(self, want: DesktopTarget) -> DesktopTarget:
+    def resolve_target(self, target: DesktopTarget) -> DesktopTarget:
         """The same with a snapshot's id for its name, if it can be wanted now. Raises `draining`, `snapshot_missing`, `invalid` …"""
         if self._draining:
             raise ApiError(ErrorCode.DRAINING, "the farm is stopping", hint="Start it again and repeat the request.")
-        found = self._snapshots.deepest_snapshot(want)
-        return want if want.snapshot_id is None or found is None else replace(want, snapshot_id=found.snapshot_id)
+        found = self._snapshots.deepest_snapshot(target)
+        return target if target.snapshot_id is None or found is None else replace(target, snapshot_id=found.snapshot_id)
 
     def release(self, slot: Slot, owner: str) -> None:
         """Take a desktop back from its lease, at once; its owner holds one less."""
         self.lifecycle.release(slot)
-        self.queue.turns.give_back(owner)
+        self.queue.fair_queue.release_units(owner)
 
     def dispatch(self) -> None:
         """Serve who waits, in order; then, once for all that happens in one turn of the event loop, keep what is to be ready. Nothing of
         it while the ledger is away."""
-        if self._serves() and self.queue.serve() and not self._keeping:
-            self._keeping = True
-            asyncio.get_running_loop().call_soon(self._keep)
+        if self._is_serving() and self.queue.grant_waiting() and not self._reconcile_scheduled:
+            self._reconcile_scheduled = True
+            asyncio.get_running_loop().call_soon(self._reconcile)
 
-    def _serves(self) -> bool:
+    def _is_serving(self) -> bool:
         return not self._draining and self._repository.unavailable_reason is None
 
-    def _keep(self) -> None:
-        self._keeping = False
-        if self._serves() and self.queue.serve():
-            self.standby.keep()
+    def _reconcile(self) -> None:
+        self._reconcile_scheduled = False
+        if self._is_serving() and self.queue.grant_waiting():
+            self.standby.reconcile()
 
     async def tick(self) -> None:
         """What time brings: pools whose image has changed, quarantines that end, tries that may be made again."""
@@ -154,19 +154,19 @@ class Pool:
         self.dispatch()
         return self.standby.view(pool)
 
-    async def forget(self, name: str) -> None:
+    async def delete(self, name: str) -> None:
         """No such pool any more. Raises `not_found`."""
         await self.named.delete(name)
         self.dispatch()
 
-    async def set_aside(self, slot: Slot, reason: str) -> Slot | None:
+    async def quarantine_slot(self, slot: Slot, reason: str) -> Slot | None:
         """Quarantine a slot; the one without a desktop in which its lease goes on, if it had one. Raises `ApiError`."""
         left = None
         if slot.lease_id is not None:
-            left = self.table.beside(slot)
+            left = self.table.placeholder_for(slot)
             slot.lease_id = None
             slot.fencing_token += 1
-        await self.quarantine.set_aside(slot, reason, asked=True)
+        await self.quarantine.add(slot, reason, by_admin=True)
         self.dispatch()
         return left
 
@@ -174,23 +174,23 @@ class Pool:
         """Grant nothing more, while leases go on, or grant again. Raises `draining` in those who wait."""
         self.drained = self.standby.drained = on
         if on:
-            self.queue.refuse_all("the farm is draining")
+            self.queue.reject_all("the farm is draining")
         self.dispatch()
 
     def adopt(self, slot: Slot, owner: str) -> None:
         """Take over a leased slot of an earlier life of this farm."""
         self.slots[slot.desktop_id] = slot
-        self.queue.turns.hold(owner)
+        self.queue.fair_queue.hold_units(owner)
 
-    def refuse(self) -> None:
+    def stop_serving(self) -> None:
         """Serve nobody any more."""
         self._draining = True
-        self.queue.refuse_all("the farm is stopping", underway=True)
+        self.queue.reject_all("the farm is stopping", include_preparing=True)
 
     async def stop(self) -> None:
         """Refuse who waits, end the background work, destroy every desktop."""
-        self.refuse()
-        await self.probes.ended()
+        self.stop_serving()
+        await self.probes.stop()
         self._preparing.cancel()
-        await self._preparing.ended()
-        await self.lifecycle.end_all()
+        await self._preparing.wait_all()
+        await self.lifecycle.destroy_all()

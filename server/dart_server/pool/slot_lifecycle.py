@@ -1,7 +1,7 @@
 """What happens to one slot: made ready, renewed under its lease, taken back, failed, removed.
 
 Rule: a used desktop is never handed on before it was made a fresh copy; one thing at a time happens to a slot (its lock). Whoever serves
-and keeps warm is told of every change through `changed`. Non-goals: how a desktop comes up (`pool.prepare`), who gets it (`pool.serving`).
+and keeps warm is told of every change through `on_change`. Non-goals: how a desktop comes up (`pool.prepare`), who gets it (`pool.serving`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dart_server import wire
 from dart_server.database.repository import NewEvent, Repository
 from dart_server.errors import ApiError
-from dart_server.pool.background import Background
+from dart_server.pool.background import BackgroundTaskSet
 from dart_server.pool.prepare import DesktopNotReady, DesktopPreparer, RestoreResult
 from dart_server.pool.slots import Slots
 from dart_server.providers import base
@@ -33,30 +33,30 @@ class SlotLifecycle:
         repository: Repository,
         clock: Clock,
         retry_s: float,
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:
         self._slots = slots
         self._preparer = preparer
         self._repository = repository
         self._clock = clock
         self._retry_s = retry_s
-        self.changed = changed
-        self._ending = Background()
+        self.on_change = on_change
+        self._background = BackgroundTaskSet()
 
-    async def make(self, slot: Slot, want: DesktopTarget, *, ahead: bool = False) -> None:
-        """Bring a slot that nobody uses to what is wanted, unless it is that already; `ahead` of need. Raises `ApiError`."""
+    async def prepare(self, slot: Slot, target: DesktopTarget, *, prewarm: bool = False) -> None:
+        """Bring a slot that nobody uses to what is wanted, unless it is that already; `prewarm`. Raises `ApiError`."""
         async with slot.lock:
-            if self._slots.fresh(slot, want) and await self._awake(slot):
+            if self._slots.is_fresh_copy(slot, target) and await self._ensure_running(slot):
                 return
             slot.unused = False
             if not slot.exists:
                 slot.state = DesktopState.CREATING
                 self._repository.save_desktop(slot, NewEvent("desktop_creating", slot.desktop_id))
-            await self._preparer.prepare(slot, want, ahead=ahead)
+            await self._preparer.prepare(slot, target, prewarm=prewarm)
             slot.unused, slot.state = True, DesktopState.READY
             self._repository.save_desktop(slot)
 
-    async def _awake(self, slot: Slot) -> bool:
+    async def _ensure_running(self, slot: Slot) -> bool:
         """Whether an untouched desktop runs; a frozen one is thawed and asked."""
         if not slot.frozen:
             return True
@@ -75,7 +75,7 @@ class SlotLifecycle:
             slot.state = DesktopState.STANDBY
             self._repository.save_desktop(slot)
 
-    async def stop(self, slot: Slot) -> None:
+    async def freeze_failed(self, slot: Slot) -> None:
         """Let whatever is left of a desktop stand still. Raises `ProviderError` where that is not possible."""
         async with slot.lock:
             await self._preparer.freeze(slot)
@@ -83,21 +83,21 @@ class SlotLifecycle:
     async def thaw(self, slot: Slot) -> bool:
         """Let it run again; False when it does not."""
         async with slot.lock:
-            return await self._awake(slot)
+            return await self._ensure_running(slot)
 
-    async def renew(self, slot: Slot, want: DesktopTarget, *, waited: bool = False) -> RestoreResult:
+    async def reset_desktop(self, slot: Slot, target: DesktopTarget, *, waited: bool = False) -> RestoreResult:
         """Make a leased desktop a fresh copy of what is wanted; `waited` tells that it was not ready when it was asked for. Its fencing_token, and
         that this has begun, are written before it is touched: a farm that is killed meanwhile comes back to a desktop that no earlier
         fencing_token opens. Raises `ApiError`; the slot is broken then, and may be renewed again."""
         async with slot.lock:
-            confirm = self._slots.fresh(slot, want)
+            is_fresh = self._slots.is_fresh_copy(slot, target)
             slot.state, slot.unused = DesktopState.RESETTING, False
             try:
                 await self._repository.wait_committed(self._repository.save_desktop(slot))
-                if confirm:
-                    brought = await self._preparer.confirm(slot, want, waited=waited)
+                if is_fresh:
+                    result = await self._preparer.activate_standby(slot, target, waited=waited)
                 else:
-                    brought = await self._preparer.prepare(slot, want)
+                    result = await self._preparer.prepare(slot, target)
             except BaseException as error:  # cancelled, too, it is not left half made; raised again
                 cause = error.code.value if isinstance(error, ApiError) else "interrupted"
                 slot.state = DesktopState.BROKEN
@@ -108,16 +108,16 @@ class SlotLifecycle:
                 raise
             slot.state = DesktopState.LEASED
             data = {
-                "restored": brought.restored,
-                "standby": brought.standby,
+                "restored": result.restored,
+                "standby": result.standby,
                 "setup_key": slot.setup_key,
                 "snapshot_id": slot.snapshot_id,
-                "quarantined": list(brought.quarantined),
-                "duration_s": round(brought.duration_s, 4),
+                "quarantined": list(result.quarantined),
+                "duration_s": round(result.duration_s, 4),
             }
             note = NewEvent("desktop_reset", slot.desktop_id, slot.lease_id, slot.fencing_token, data)
             await self._repository.wait_committed(self._repository.save_desktop(slot, note))
-            return brought
+            return result
 
     def release(self, slot: Slot) -> None:
         """Take a desktop back from its lease, at once: its fencing token grows, so that every later call with the old one is refused."""
@@ -125,7 +125,7 @@ class SlotLifecycle:
         slot.lease_id = None
         slot.unused, slot.busy = False, True
         slot.state = DesktopState.RESETTING
-        self._ending.start(self._recycle(slot))
+        self._background.start(self._recycle(slot))
 
     async def _recycle(self, slot: Slot) -> None:
         async with slot.lock:
@@ -133,9 +133,9 @@ class SlotLifecycle:
             await self._preparer.close_connections(slot)
             self._repository.save_desktop(slot)
         slot.busy = False
-        self.changed()
+        self.on_change()
 
-    async def fail(self, slot: Slot, health: wire.DesktopHealthView) -> None:
+    async def mark_failed(self, slot: Slot, health: wire.DesktopHealthView) -> None:
         """Write down that a desktop died, and remove what is left of it. A leased one stays with its lease until it is renewed."""
         if slot.failure is not None:
             return
@@ -146,18 +146,18 @@ class SlotLifecycle:
             slot, NewEvent("desktop_failed", slot.desktop_id, slot.lease_id, slot.fencing_token, data)
         )
         log.warning("desktop failed: %s", data, extra={"desktop_id": slot.desktop_id, "lease_id": slot.lease_id})
-        self._ending.start(self._clear(slot, health))
+        self._background.start(self._discard_failed(slot, health))
 
-    async def _clear(self, slot: Slot, health: wire.DesktopHealthView) -> None:
+    async def _discard_failed(self, slot: Slot, health: wire.DesktopHealthView) -> None:
         async with slot.lock:
             if slot.failure is health:
                 await self._preparer.discard(slot)
-        self.changed()
+        self.on_change()
 
     def remove(self, slot: Slot) -> None:
         """Let a slot go, at once for those who look; its desktop is destroyed meanwhile."""
         slot.busy, slot.state = True, DesktopState.GONE
-        self._ending.start(self._destroy(slot))
+        self._background.start(self._destroy(slot))
 
     async def _destroy(self, slot: Slot) -> None:
         async with slot.lock:
@@ -169,23 +169,23 @@ class SlotLifecycle:
                 await self._clock.sleep(self._retry_s)
                 slot.state, slot.busy = DesktopState.BROKEN, False
                 return
-            self._gone(slot)
-        self.changed()
+            self._record_removed(slot)
+        self.on_change()
 
-    def _gone(self, slot: Slot) -> None:
+    def _record_removed(self, slot: Slot) -> None:
         self._repository.save_desktop(slot, NewEvent("desktop_gone", slot.desktop_id))
         self._slots.by_id.pop(slot.desktop_id, None)
 
-    async def end_all(self) -> None:
+    async def destroy_all(self) -> None:
         """Wait for what is under way, then destroy every desktop."""
-        await self._ending.ended()
-        await asyncio.gather(*(self._end(slot) for slot in list(self._slots.by_id.values())))
+        await self._background.wait_all()
+        await asyncio.gather(*(self._destroy_at_stop(slot) for slot in list(self._slots.by_id.values())))
 
-    async def _end(self, slot: Slot) -> None:
+    async def _destroy_at_stop(self, slot: Slot) -> None:
         slot.exists, slot.state = True, DesktopState.GONE
         try:
             await self._preparer.discard(slot)
         except base.ProviderError as error:
             log.error("a desktop could not be removed: %s", error, extra={"desktop_id": slot.desktop_id})
             return
-        self._gone(slot)
+        self._record_removed(slot)

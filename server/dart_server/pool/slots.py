@@ -16,7 +16,7 @@ from dart_server.records import BaseKey, DesktopTarget, LiveDesktops, Slot
 from dart_server.snapshots.service import Snapshots
 from dart_server.wire import Clock, DesktopHealthView, DesktopState, ErrorCode, FaultOwner
 
-Kind = tuple[BaseKey, str | None]
+CopyKind = tuple[BaseKey, str | None]
 """What a desktop is a copy of: a shape of an image, and the snapshot, None for one that is booted."""
 
 
@@ -32,9 +32,9 @@ class Slots:
         self._clock = clock
         self.max_desktops = max_desktops
         self.by_id: dict[str, Slot] = {}
-        self._ceded: dict[str, Slot] = {}
+        self._being_replaced: dict[str, Slot] = {}
         """Those on their way out whose place another slot has already."""
-        self.cap: Callable[[DesktopTarget], str | None] = lambda want: None
+        self.pool_limit_reason: Callable[[DesktopTarget], str | None] = lambda target: None
         """Says why a pool allows no more desktops of what is wanted; None while it does."""
 
     def live_desktops(self) -> LiveDesktops:
@@ -49,10 +49,10 @@ class Slots:
         """Those that nobody holds and nobody works on."""
         return [slot for slot in self.by_id.values() if slot.lease_id is None and not slot.busy]
 
-    def pick(self, want: DesktopTarget) -> Slot | None:
+    def pick(self, target: DesktopTarget) -> Slot | None:
         """The free slot of the wanted shape that is nearest to what is wanted; while there is room for another one, no copy of something
         else that was frozen ahead of need."""
-        is_wanted, base, room = self._judge(want), want.base_key, self.room() > 0
+        is_wanted, base, room = self._matcher(target), target.base_key, self.free_slots() > 0
         best, used = None, None
         for slot in self.by_id.values():
             if slot.busy or slot.lease_id is not None or (slot.shape, slot.image_digest) != base:
@@ -65,100 +65,102 @@ class Slots:
                 best = slot
         return used or best
 
-    def _judge(self, want: DesktopTarget) -> Callable[[Slot], bool]:
+    def _matcher(self, target: DesktopTarget) -> Callable[[Slot], bool]:
         """Says of slots of the wanted shape whether they are, untouched, what is wanted; without memory snapshots every booted one is."""
-        target = self._snapshots.deepest_snapshot(want)
-        if target is None:
+        snapshot = self._snapshots.deepest_snapshot(target)
+        if snapshot is None:
             booted = not self._provider.capabilities.memory_snapshot
             return lambda slot: slot.unused and booted
-        return lambda slot: slot.unused and slot.snapshot_id == target.snapshot_id
+        return lambda slot: slot.unused and slot.snapshot_id == snapshot.snapshot_id
 
-    def kind(self, want: DesktopTarget) -> Kind:
+    def kind(self, target: DesktopTarget) -> CopyKind:
         """What a copy of this would be now. Raises `ApiError` when there is no such snapshot."""
-        found = self._snapshots.deepest_snapshot(want) if self._provider.capabilities.memory_snapshot else None
-        return (want.base_key, found.snapshot_id if found else None)
+        found = self._snapshots.deepest_snapshot(target) if self._provider.capabilities.memory_snapshot else None
+        return (target.base_key, found.snapshot_id if found else None)
 
-    def first_that_serves(self, want: DesktopTarget) -> Slot | None:
+    def first_match(self, target: DesktopTarget) -> Slot | None:
         """A free slot that is, untouched, what is wanted."""
-        is_wanted, base = self._judge(want), want.base_key
+        is_wanted, base = self._matcher(target), target.base_key
         return next((slot for slot in self.idle() if (slot.shape, slot.image_digest) == base and is_wanted(slot)), None)
 
-    def fresh(self, slot: Slot, want: DesktopTarget) -> bool:
+    def is_fresh_copy(self, slot: Slot, target: DesktopTarget) -> bool:
         """Whether an untouched slot of the wanted shape is what is wanted already; without memory snapshots a booted one is."""
-        return self._judge(want)(slot)
+        return self._matcher(target)(slot)
 
-    def ready(self, slot: Slot, want: DesktopTarget) -> bool:
+    def is_ready(self, slot: Slot, target: DesktopTarget) -> bool:
         """Whether a slot can be used as it is, at once."""
-        return not slot.frozen and not slot.lock.locked() and self.fresh(slot, want)
+        return not slot.frozen and not slot.lock.locked() and self.is_fresh_copy(slot, target)
 
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many slots more there may be."""
-        for desktop_id, slot in list(self._ceded.items()):
+        for desktop_id, slot in list(self._being_replaced.items()):
             if desktop_id not in self.by_id or slot.state is not DesktopState.GONE:
-                del self._ceded[desktop_id]
-        return self.max_desktops - len(self.by_id) + len(self._ceded)
+                del self._being_replaced[desktop_id]
+        return self.max_desktops - len(self.by_id) + len(self._being_replaced)
 
-    def free(self) -> int:
+    def available(self) -> int:
         """How many desktops could be given to claims now."""
-        return len(self.idle()) + max(0, self.room())
+        return len(self.idle()) + max(0, self.free_slots())
 
-    def usable(self) -> int:
+    def max_available(self) -> int:
         """How many desktops claims can have at most, once nobody holds one."""
         aside = sum(slot.state is DesktopState.QUARANTINED for slot in self.by_id.values())
         return self.max_desktops - aside
 
-    def new(self, want: DesktopTarget, *, ahead: bool = False) -> Slot | None:
-        """A slot more, busy and without a desktop; None when there are as many as there may be, or the host bears no more. `ahead`: nobody
+    def create(self, target: DesktopTarget, *, prewarm: bool = False) -> Slot | None:
+        """A slot more, busy and without a desktop; None when there are as many as there may be, or the host bears no more. `prewarm`: nobody
         waits for it."""
-        if self.room() <= 0 or (not ahead and self.cap(want) is not None):
+        if self.free_slots() <= 0 or (not prewarm and self.pool_limit_reason(target) is not None):
             return None
-        coming = sum(slot.busy and slot.state is DesktopState.CREATING for slot in self.by_id.values())
-        return self._add(want) if self._admission.admits(coming, ahead=ahead) else None
+        pending = sum(slot.busy and slot.state is DesktopState.CREATING for slot in self.by_id.values())
+        return self._add(target) if self._admission.admits(pending, prewarm=prewarm) else None
 
-    def victims(self, number: int) -> list[Slot] | None:
+    def eviction_candidates(self, number: int) -> list[Slot] | None:
         """The free slots that go when others need their places, used ones first; None when there are not so many."""
         idle = self.idle()
         return sorted(idle, key=lambda slot: slot.unused)[:number] if len(idle) >= number else None
 
-    def take(self, want: DesktopTarget, units: int) -> tuple[list[Slot], list[Slot]] | None:
+    def allocate(self, target: DesktopTarget, units: int) -> tuple[list[Slot], list[Slot]] | None:
         """Slots for a claim, busy from now on, nearest to what is wanted first; and those that must be gone before the last ones can be
         made. None, and nothing has changed, when there are not so many. Raises `ApiError` when what is wanted is gone."""
         taken: list[Slot] = []
-        while len(taken) < units and (slot := self.pick(want)) is not None:
+        while len(taken) < units and (slot := self.pick(target)) is not None:
             slot.busy = True
             taken.append(slot)
         added: list[Slot] = []
-        while len(taken) + len(added) < units and (slot := self.new(want)) is not None:
+        while len(taken) + len(added) < units and (slot := self.create(target)) is not None:
             added.append(slot)
-        lacking = units - len(taken) - len(added)
-        victims = None if lacking > 0 and self.cap(want) is not None else self.victims(lacking)
-        if victims is None:
+        missing = units - len(taken) - len(added)
+        evicted = (
+            None if missing > 0 and self.pool_limit_reason(target) is not None else self.eviction_candidates(missing)
+        )
+        if evicted is None:
             for slot in taken:
                 slot.busy = False
             for slot in added:
                 del self.by_id[slot.desktop_id]
             return None
-        return taken + added + [self.instead_of(victim, want) for victim in victims], victims
+        return taken + added + [self.replacement_for(evicted_slot, target) for evicted_slot in evicted], evicted
 
-    def instead_of(self, victim: Slot, want: DesktopTarget) -> Slot:
+    def replacement_for(self, evicted_slot: Slot, target: DesktopTarget) -> Slot:
         """A slot in the place of one that is being removed; its desktop may be made when that one's is gone."""
-        self._ceded[victim.desktop_id] = victim
-        return self._add(want)
+        self._being_replaced[evicted_slot.desktop_id] = evicted_slot
+        return self._add(target)
 
-    def _add(self, want: DesktopTarget) -> Slot:
-        slot = Slot(new_id("desk"), want.shape, want.image_digest, self._provider.name, self._clock.time())
+    def _add(self, target: DesktopTarget) -> Slot:
+        slot = Slot(new_id("desk"), target.shape, target.image_digest, self._provider.name, self._clock.time())
         self.by_id[slot.desktop_id] = slot
         return slot
 
-    def shortage(self, want: DesktopTarget) -> str:
+    def shortage_reason(self, target: DesktopTarget) -> str:
         """Why there is no desktop more for this, in words."""
-        reason = self.cap(want) or self._admission.refusal
+        reason = self.pool_limit_reason(target) or self._admission.refusal
         in_use = f"{len(self.by_id)} of {self.max_desktops} are in use"
-        return f"{in_use}; {reason}" if reason and self.room() > 0 else in_use
+        return f"{in_use}; {reason}" if reason and self.free_slots() > 0 else in_use
 
-    def beside(self, slot: Slot) -> Slot:
+    def placeholder_for(self, slot: Slot) -> Slot:
         """A slot without a desktop, for the lease of one whose desktop is taken from it. Raises `no_capacity`."""
-        if self.room() <= 0:
+        if self.free_slots() <= 0:
             hint = "Release a lease, or this desktop's, first."
             raise ApiError(
                 ErrorCode.NO_CAPACITY, f"there is no room beside it: {len(self.by_id)} are in use", hint=hint

@@ -73,7 +73,7 @@ async def serve(
     from dart_server.http.chunked_writes import chunked_websocket_protocol
     from dart_server.http.ingress.connections import limited_http_protocol
     from dart_server.http.ingress.tls import TlsListener
-    from dart_server.providers.factory import make_provider
+    from dart_server.providers.factory import create_provider
 
     tls = certificate_of(settings)
     listening = bind(settings)
@@ -115,7 +115,7 @@ async def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     end_traces = tracing.configure(settings.traces, version=package_version())
-    farm = Farm(settings, tracing.trace_provider(make_provider(settings)))
+    farm = Farm(settings, tracing.trace_provider(create_provider(settings)))
     config: dict[str, Any] = {"lifespan": "off", "log_config": None, "access_log": False, "server_header": False}
     config |= {"ws": chunked_websocket_protocol(), "ws_per_message_deflate": False}
     config |= {"ws_max_size": settings.json_body_limit_bytes}

@@ -11,7 +11,7 @@ import shutil
 from dataclasses import asdict
 
 from dart_server.errors import FarmConfigError
-from dart_server.pool.admission import HostReadings, SystemHost, estimate_capacity
+from dart_server.pool.admission import HostReadings, SystemHostMonitor, estimate_capacity
 from dart_server.process.checks import Check, nearest_existing, of_process
 from dart_server.settings import FarmSettings
 
@@ -31,7 +31,7 @@ def run_checks(settings: FarmSettings) -> list[Check]:
     """Everything that was looked at, the provider's own answer included."""
     found = [*of_process(settings), *_host_checks(settings), *_own_checks(settings)]
     if settings.provider != "sim":
-        now = SystemHost(settings.snapshot_dir).read()
+        now = SystemHostMonitor(settings.snapshot_dir).read()
         memory_mib, disk_mib = settings.reserve_memory_mib, settings.reserve_disk_mib
         found.append(
             capacity_check(settings.max_desktops, now, reserve_memory_mib=memory_mib, reserve_disk_mib=disk_mib)
@@ -117,9 +117,9 @@ def _space(settings: FarmSettings) -> Check:
 
 async def _provider_check(settings: FarmSettings) -> Check:
     from dart_server.providers.base import ProviderError
-    from dart_server.providers.factory import make_provider
+    from dart_server.providers.factory import create_provider
 
-    provider = make_provider(settings)
+    provider = create_provider(settings)
     try:
         await provider.start()
     except ProviderError as error:

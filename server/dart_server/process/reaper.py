@@ -18,7 +18,7 @@ from dart_server.database.repository import NewEvent, Repository
 from dart_server.database.write_queue import Database
 from dart_server.process.instance import exclusive_farm
 from dart_server.process.state_directory import make_directories, migrate_legacy_layout
-from dart_server.providers.factory import make_provider
+from dart_server.providers.factory import create_provider
 from dart_server.settings import FarmSettings
 from dart_server.wire import DesktopState, LeaseState
 
@@ -29,13 +29,13 @@ POLL_S = 0.1
 async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
     """Names of what was (or would be) removed. Raises `AlreadyRunning`, `FarmConfigError`, `ProviderError`."""
     make_directories(settings)
-    provider = make_provider(settings)
+    provider = create_provider(settings)
     if dry_run:
         await provider.start()
-        owned = await provider.owned()
+        inventory = await provider.inventory()
         await provider.aclose()
         held = await _active_leases(settings)
-        return [*owned.desktops, *owned.snapshots, *held, *(str(path) for path in _dead_files(settings))]
+        return [*inventory.desktops, *inventory.snapshots, *held, *(str(path) for path in _dead_files(settings))]
     with exclusive_farm(settings):
         migrate_legacy_layout(settings)
         await provider.start()

@@ -218,7 +218,7 @@ class Provider(Protocol):
         """One look, without side effects; never raises for a dead or unknown desktop."""
         ...
 
-    async def owned(self) -> Inventory:
+    async def inventory(self) -> Inventory:
         """What exists on the host now, for the reaper."""
         ...
 

@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 
 PROXY_PORT = 3128
 """Where the proxy listens inside a desktop."""
-HEAD_LIMIT_BYTES = 32 * 1024
-HEAD_TIMEOUT_S = 10.0
+MAX_HEADER_BYTES = 32 * 1024
+HEADER_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 10.0
 MAX_CONNECTIONS = 64
 """Per desktop; more are refused."""
 _CHUNK_BYTES = 64 * 1024
-_NAMED = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?):(\d{1,5})")
+_DESTINATION_PATTERN = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?):(\d{1,5})")
 _HOP_HEADERS = {"connection", "proxy-connection", "proxy-authorization", "keep-alive"}
 
 
@@ -50,13 +50,13 @@ class Destination:
     @classmethod
     def parse(cls, text: str) -> Destination:
         """`HOST:PORT`. Raises ValueError with the cure."""
-        found = _NAMED.fullmatch(text)
+        found = _DESTINATION_PATTERN.fullmatch(text)
         if not found or not 0 < int(found[3]) < 65536:
             raise ValueError(f"{text!r} is not a destination: write HOST:PORT, like pypi.org:443")
         return cls(found[1].strip("[]").lower(), int(found[3]))
 
 
-def is_closed(address: str) -> bool:
+def is_blocked_address(address: str) -> bool:
     """Whether an address stays closed whoever names it."""
     found = ipaddress.ip_address(address.partition("%")[0])
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
@@ -74,9 +74,9 @@ class EgressProxy:
 
     async def open(self, listener: socket.socket) -> None:
         """Serve on a socket that listens inside the desktop."""
-        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=HEAD_LIMIT_BYTES)
+        self._server = await asyncio.start_server(self._handle_connection, sock=listener, limit=MAX_HEADER_BYTES)
 
-    def hang_up(self) -> None:
+    def close_connections(self) -> None:
         """End every connection, and go on."""
         for task in self._running:
             task.cancel()
@@ -85,9 +85,9 @@ class EgressProxy:
         """Stop listening and end every connection."""
         if self._server is not None:
             self._server.close()
-        self.hang_up()
+        self.close_connections()
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)
@@ -109,15 +109,15 @@ class EgressProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(HEAD_TIMEOUT_S):
+            async with asyncio.timeout(HEADER_TIMEOUT_S):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError) as error:
             raise DestinationRefused("400 Bad Request", "no complete request") from error
-        destination, passed_on = understood(head)
+        destination, forwarded_head = parse_proxy_request(head)
         upstream_reader, upstream_writer = await self._connect(destination)
         try:
-            if passed_on:
-                upstream_writer.write(passed_on)
+            if forwarded_head:
+                upstream_writer.write(forwarded_head)
             else:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             async with asyncio.TaskGroup() as both:
@@ -138,7 +138,7 @@ class EgressProxy:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 found = await loop.getaddrinfo(destination.host, destination.port, type=socket.SOCK_STREAM)
                 addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-                if any(is_closed(address) for address in addresses):
+                if any(is_blocked_address(address) for address in addresses):
                     raise DestinationRefused(
                         "403 Forbidden", f"{destination.host} leads to an address that is closed to desktops"
                     )
@@ -159,10 +159,10 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.write_eof()
 
 
-def understood(head: str) -> tuple[Destination, bytes]:
+def parse_proxy_request(head: str) -> tuple[Destination, bytes]:
     """(where to, what to send on): nothing for CONNECT, else the request in the form that the server itself expects.
 
-    Raises Refused for what is neither."""
+    Raises ProxyRequestDenied for what is neither."""
     line, *fields = head[:-4].split("\r\n")
     words = line.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):

@@ -6,7 +6,7 @@ from dart_server.providers.base import Provider
 from dart_server.settings import FarmSettings
 
 
-def make_provider(settings: FarmSettings) -> Provider:
+def create_provider(settings: FarmSettings) -> Provider:
     """A provider that was not started yet."""
     if settings.provider == "sim":
         from dart_server.providers.sim.provider import SimProvider

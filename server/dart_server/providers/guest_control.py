@@ -35,7 +35,7 @@ async def quiesce(dial: Dial, timeout_s: float) -> dict[str, Any]:
     return await _call(dial, "POST", "/v1/quiesce", {"timeout_s": timeout_s}, timeout_s + 2.0)
 
 
-async def restored(dial: Dial, realtime_s: float, timeout_s: float) -> dict[str, Any]:
+async def notify_restored(dial: Dial, realtime_s: float, timeout_s: float) -> dict[str, Any]:
     """Tell the agent that it is a copy: fresh randomness, a machine id of its own, the time; returns its health."""
     body = {"entropy": secrets.token_hex(32), "machine_id": secrets.token_hex(16), "realtime_s": realtime_s}
     return await _call(dial, "POST", "/v1/restored", body, timeout_s)

@@ -1,6 +1,6 @@
 """Serving the guest protocol from inside the farm's process, for desktops whose agent is not in them.
 
-Role: HTTP/1.1 and the stepping channel over sockets that a provider hands out; a kind of guest says what to answer (`answer`, `step`).
+Role: HTTP/1.1 and the stepping channel over sockets that a provider hands out; a kind of guest says what to answer (`handle_request`, `step`).
 Rule: the forms and error codes of the real agent (`vm_images/guest/protocol.md`); bodies are bounded; a broken request ends its
 connection only.
 Non-goals: what is behind the answers (`sim_guest`, `osworld_guest`).
@@ -36,10 +36,10 @@ class Reply:
 
     status: int
     body: bytes
-    kind: str = "application/json"
+    content_type: str = "application/json"
 
 
-class Refusal(Exception):
+class GuestRequestError(Exception):
     """An error answer with the protocol's code."""
 
     def __init__(self, status: int, code: str, detail: str) -> None:
@@ -70,16 +70,16 @@ class GuestServer(ABC):
         self._connections: dict[asyncio.Task[None], socket.socket] = {}
 
     @abstractmethod
-    async def answer(self, method: str, target: str, kind: str, body: bytes) -> Reply:
-        """The answer to a request; `kind` is its content type. Raises `Refusal`; ValueError, TypeError and KeyError are bad requests."""
+    async def handle_request(self, method: str, target: str, content_type: str, body: bytes) -> Reply:
+        """The answer to a request; `content_type` is its content type. Raises `GuestRequestError`; ValueError, TypeError and KeyError are bad requests."""
 
     @abstractmethod
     async def step(self, request: Mapping[str, Any]) -> bytes:
-        """A step's binary answer (`frame`). Raises as `answer`."""
+        """A step's binary answer (`frame`). Raises as `handle_request`."""
 
     def serve(self, connection: socket.socket) -> None:
         """Answer requests on a connected socket until it closes."""
-        self.run(self._converse(connection), connection)
+        self.run(self._serve_http(connection), connection)
 
     def run(self, service: Coroutine[Any, Any, None], connection: socket.socket) -> None:
         """Run a service of this desktop for as long as its connection lives."""
@@ -96,7 +96,7 @@ class GuestServer(ABC):
         for connection in ending.values():
             connection.close()
 
-    async def _converse(self, connection: socket.socket) -> None:
+    async def _serve_http(self, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=connection)
         try:
             while True:
@@ -105,18 +105,18 @@ class GuestServer(ABC):
                 method, target, _ = lines[0].split(" ", 2)
                 fields = {key.lower(): value.strip() for key, _, value in (line.partition(":") for line in lines[1:])}
                 if fields.get("upgrade", "").lower() == "websocket":
-                    await self._channel(head, reader, writer)
+                    await self._serve_channel(head, reader, writer)
                     return
                 body = await _read_body(reader, fields)
                 await self.running.wait()
                 if self.hung.is_set():
                     await asyncio.Future()
                 try:
-                    reply = await self.answer(method, target, fields.get("content-type", ""), body)
-                except Refusal as refusal:
-                    reply = refusal.reply
+                    reply = await self.handle_request(method, target, fields.get("content-type", ""), body)
+                except GuestRequestError as error:
+                    reply = error.reply
                 except (ValueError, TypeError, KeyError, AttributeError) as error:
-                    reply = Refusal(400, getattr(error, "code", "bad_request"), str(error)).reply
+                    reply = GuestRequestError(400, getattr(error, "code", "bad_request"), str(error)).reply
                 last = fields.get("connection", "").lower() == "close" or target.startswith("/v1/quiesce")
                 writer.write(_head(reply, last) + reply.body)
                 await writer.drain()
@@ -127,7 +127,7 @@ class GuestServer(ABC):
         finally:
             writer.close()
 
-    async def _channel(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_channel(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from websockets.frames import Frame, Opcode
         from websockets.http11 import Request
         from websockets.server import ServerProtocol
@@ -159,9 +159,9 @@ class GuestServer(ABC):
             request = json.loads(bytes(message))
             number = request.get("seq", 0)
             return await self.step(request)
-        except Refusal as refusal:
-            said = json.loads(refusal.reply.body)
-            return frame({"seq": number, **said, "status": refusal.reply.status, "nbytes": 0}, b"")
+        except GuestRequestError as error:
+            said = json.loads(error.reply.body)
+            return frame({"seq": number, **said, "status": error.reply.status, "nbytes": 0}, b"")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             code = getattr(error, "code", "bad_request")
             return frame({"seq": number, "error": code, "detail": str(error), "status": 400, "nbytes": 0}, b"")
@@ -176,7 +176,7 @@ def _send(chunks: Iterable[bytes], writer: asyncio.StreamWriter) -> None:
 def _head(reply: Reply, last: bool) -> bytes:
     lines = [
         f"HTTP/1.1 {reply.status} {_REASONS.get(reply.status, 'Error')}",
-        f"Content-Type: {reply.kind}",
+        f"Content-Type: {reply.content_type}",
         f"Content-Length: {len(reply.body)}",
         *(["Connection: close"] if last else []),
     ]

@@ -13,29 +13,29 @@ _FULL_BYTES = 1 << 20
 _SIGKILL = "signal 9"
 
 
-def judge(seen: dict[str, Any], agent: dict[str, Any] | None, silence: str) -> tuple[HealthCause, str]:
+def diagnose(counters: dict[str, Any], agent: dict[str, Any] | None, agent_error: str) -> tuple[HealthCause, str]:
     """Why a desktop is (not) well, from the helper's counters and the agent's health (None: it does not answer).
 
     A desktop of which a limit was hit is broken also while its session answers: nothing can be saved on a full disk, nothing started
     without a free process, and what the kernel killed may have been part of what is to be judged. A frozen one is well although its agent
     is silent.
     """
-    if seen["oom_kills"]:
-        return HealthCause.OOM, f"its memory limit killed {seen['oom_kills']} processes"
-    if seen["pids_refused"]:
-        return HealthCause.PIDS, f"its process limit was hit {seen['pids_refused']} times"
-    if seen["disk_free_bytes"] < _FULL_BYTES or (agent is not None and agent.get("disk_full")):
+    if counters["oom_kills"]:
+        return HealthCause.OOM, f"its memory limit killed {counters['oom_kills']} processes"
+    if counters["pids_refused"]:
+        return HealthCause.PIDS, f"its process limit was hit {counters['pids_refused']} times"
+    if counters["disk_free_bytes"] < _FULL_BYTES or (agent is not None and agent.get("disk_full")):
         return HealthCause.DISK_FULL, "its disk is full"
-    if seen.get("doomed"):
+    if counters.get("kill_pending"):
         return HealthCause.KILLED_FROM_OUTSIDE, "its init was killed while it was frozen"
-    if seen.get("frozen"):
+    if counters.get("frozen"):
         return HealthCause.OK, "frozen"
     if agent is not None and agent.get("session_alive", agent.get("x_alive", True)):
         return HealthCause.OK, ""
-    if seen["state"] == "ended":
-        if seen["ended"] == _SIGKILL:
+    if counters["state"] == "ended":
+        if counters["exit_status"] == _SIGKILL:
             return HealthCause.KILLED_FROM_OUTSIDE, "its init was killed and none of its limits was hit"
-        return HealthCause.SESSION_DEAD, f"its init ended by itself ({seen['ended']})"
+        return HealthCause.SESSION_DEAD, f"its init ended by itself ({counters['exit_status']})"
     if agent is None:
-        return HealthCause.AGENT_DEAD, silence
+        return HealthCause.AGENT_DEAD, agent_error
     return HealthCause.SESSION_DEAD, "the X server or the session is gone"

@@ -165,8 +165,8 @@ _FARM: dict[str, Any] = {
     "host": {
         "memory_available_bytes": 12000000000,
         "memory_total_bytes": 16000000000,
-        "files_free_bytes": 7000000000,
-        "files_in_memory": True,
+        "disk_free_bytes": 7000000000,
+        "files_on_tmpfs": True,
         "load": 1.5,
         "processors": 4,
         "cpu_pressure": 12.0,

@@ -133,13 +133,13 @@ class QuarantineRequest(WireModel):
 
 
 class HostView(WireModel):
-    """What the farm's host has left. `files_free_bytes`: room in the snapshot directory, taken from memory where `files_in_memory`.
+    """What the farm's host has left. `disk_free_bytes`: room in the snapshot directory, taken from memory where `files_on_tmpfs`.
     `cpu_pressure`: percent of the last ten seconds in which something waited for a processor; null where the kernel does not tell."""
 
     memory_available_bytes: int
     memory_total_bytes: int
-    files_free_bytes: int
-    files_in_memory: bool
+    disk_free_bytes: int
+    files_on_tmpfs: bool
     load: float
     processors: int
     cpu_pressure: float | None

@@ -279,7 +279,7 @@ class FakeProvider:
             return base.DesktopHealth(False, base.HealthCause.SESSION_DEAD)
         return base.DesktopHealth(desktop.cause is base.HealthCause.OK, desktop.cause, memory_bytes=5)
 
-    async def owned(self) -> base.Inventory:
+    async def inventory(self) -> base.Inventory:
         return base.Inventory(tuple(self.desktops), tuple(self.snapshots))
 
     async def reap(self, keep: set[str]) -> Sequence[str]:

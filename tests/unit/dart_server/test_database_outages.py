@@ -273,7 +273,7 @@ async def test_an_outage_is_told_once_while_ticks_go_on_with_what_needs_no_ledge
     api = await make_api(probe_interval_s=1.0)
     await api.create_lease()
     probes: list[float] = []
-    monkeypatch.setattr(api.farm.pool.probes, "begin", lambda: probes.append(clock.monotonic()))
+    monkeypatch.setattr(api.farm.pool.probes, "start_round", lambda: probes.append(clock.monotonic()))
     with locked(api.farm.settings.database_url):
         # Nobody has written: the tick's own look at the keys finds out, and has to wait for it in real time.
         async with asyncio.timeout(30):

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 DEPLOY = Path(__file__).resolve().parents[3] / "server" / "deploy"
-PRETENDED_ENGINE = """#!{python}
+FAKE_ENGINE = """#!{python}
 import signal, socket, sys, time
 open("{stray}", "w").close()
 place = sys.argv[sys.argv.index("--host") + 1].removeprefix("unix://")
@@ -33,7 +33,7 @@ def deploy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "SOCKETS", ())
-    monkeypatch.setattr(module, "OUTSIDE", (tmp_path / "stray",))
+    monkeypatch.setattr(module, "EXTERNAL_FILES", (tmp_path / "stray",))
     monkeypatch.setattr(module, "as_root", lambda argv: argv)
     monkeypatch.setattr(module, "check_sudo", lambda: None)
     monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path))
@@ -41,7 +41,7 @@ def deploy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     return module
 
 
-def pretend(deploy: ModuleType, monkeypatch: pytest.MonkeyPatch, program: str, folder: Path) -> None:
+def install_fake_program(deploy: ModuleType, monkeypatch: pytest.MonkeyPatch, program: str, folder: Path) -> None:
     path = folder / "dockerd"
     path.write_text(program, encoding="utf-8")
     path.chmod(0o755)
@@ -49,22 +49,24 @@ def pretend(deploy: ModuleType, monkeypatch: pytest.MonkeyPatch, program: str, f
 
 
 def test_an_engine_that_answers_is_used(deploy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert deploy.answering() is None
+    assert deploy.find_running_engine() is None
     path = tmp_path / "engine.sock"
     monkeypatch.setattr(deploy, "SOCKETS", (path,))
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
-        assert deploy.answering() is None
+        assert deploy.find_running_engine() is None
         listening.listen()
-        assert deploy.answering() == f"unix://{path}"
+        assert deploy.find_running_engine() == f"unix://{path}"
     monkeypatch.setenv("DOCKER_HOST", "unix:///chosen")
-    assert deploy.answering() == "unix:///chosen"
+    assert deploy.find_running_engine() == "unix:///chosen"
 
 
 def test_the_command_runs_against_an_engine_of_its_own_that_ends_with_it(
     deploy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    pretend(deploy, monkeypatch, PRETENDED_ENGINE.format(python=sys.executable, stray=tmp_path / "stray"), tmp_path)
+    install_fake_program(
+        deploy, monkeypatch, FAKE_ENGINE.format(python=sys.executable, stray=tmp_path / "stray"), tmp_path
+    )
     program = (
         "import os, socket, sys; s = socket.socket(socket.AF_UNIX)\n"
         "s.connect(os.environ['DOCKER_HOST'].removeprefix('unix://')); s.close(); sys.exit(7)"
@@ -77,7 +79,7 @@ def test_the_command_runs_against_an_engine_of_its_own_that_ends_with_it(
 def test_an_engine_that_does_not_start_is_one_sentence(
     deploy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pretend(deploy, monkeypatch, "#!/bin/sh\necho no cgroups here\nexit 1\n", tmp_path)
+    install_fake_program(deploy, monkeypatch, "#!/bin/sh\necho no cgroups here\nexit 1\n", tmp_path)
     monkeypatch.setattr(sys, "argv", ["docker_engine", "--", "true"])
     assert deploy.main() == 2
     assert "no cgroups here" in capsys.readouterr().err

@@ -24,7 +24,7 @@ SPEC = DesktopSpec("basic", (640, 400), font_size=14, memory_mib=768, pids=256, 
 INFO = {"Driver": "overlay2", "DockerRootDir": "/", "MemoryLimit": True, "PidsLimit": True, "CpuCfsQuota": True}
 
 
-class ToldClient:
+class FakeDockerClient:
     """An engine that only says what it is."""
 
     def __init__(
@@ -60,9 +60,9 @@ def test_the_container_gets_named_capabilities_limits_and_no_network(tmp_path: P
 
 
 def test_podman_is_known_and_reads_its_filter_from_a_file(tmp_path: Path) -> None:
-    told = engine.facts(ToldClient(INFO, components=("Podman Engine", "Conmon")))
+    told = engine.facts(FakeDockerClient(INFO, components=("Podman Engine", "Conmon")))
     assert told.podman
-    assert not engine.facts(ToldClient(INFO, components=("DockerEngine", "containerd"))).podman
+    assert not engine.facts(FakeDockerClient(INFO, components=("DockerEngine", "containerd"))).podman
     path = Path(container.system_call_filter(told, tmp_path / "farm"))
     assert path.parent == tmp_path / "farm"
     assert json.loads(path.read_text())["syscalls"][0]["action"] == "SCMP_ACT_ERRNO"
@@ -87,18 +87,20 @@ def test_the_disk_is_bounded_where_the_engine_can() -> None:
     ],
 )
 def test_the_engines_state_is_read(state: dict[str, Any], expected: str, ended: str | None) -> None:
-    seen = container.seen(state, "")
-    assert (seen["state"], seen["ended"], seen["oom_kills"]) == (expected, ended, 0)
-    assert container.seen({**state, "OOMKilled": True}, "")["oom_kills"] == 1
+    seen = container.health_counters(state, "")
+    assert (seen["state"], seen["exit_status"], seen["oom_kills"]) == (expected, ended, 0)
+    assert container.health_counters({**state, "OOMKilled": True}, "")["oom_kills"] == 1
 
 
 def test_limits_are_what_the_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert engine.facts(ToldClient(INFO)).limits >= {"memory", "pids", "cpus"}
-    assert "disk" in engine.facts(ToldClient({**INFO, "Driver": "zfs"})).limits
+    assert engine.facts(FakeDockerClient(INFO)).limits >= {"memory", "pids", "cpus"}
+    assert "disk" in engine.facts(FakeDockerClient({**INFO, "Driver": "zfs"})).limits
     monkeypatch.setattr(engine.rlimits, "has_capability", lambda _number: True)
-    monkeypatch.setattr(engine, "connect", lambda: ToldClient({**INFO, "PidsLimit": False}, "http://elsewhere:2375"))
+    monkeypatch.setattr(
+        engine, "connect", lambda: FakeDockerClient({**INFO, "PidsLimit": False}, "http://elsewhere:2375")
+    )
     bad = {check.name: check for check in engine.run_checks() if not check.ok}
-    assert set(bad) == {"engine place", "system-call filter", "limits"}
+    assert set(bad) == {"engine location", "system-call filter", "limits"}
     assert all(check.fix for check in bad.values())
 
 

@@ -1,6 +1,6 @@
-"""The gate of a desktop: what is named passes, nothing else does, and some addresses stay closed whoever names them.
+"""The proxy of a desktop: what is named passes, nothing else does, and some addresses stay closed whoever names them.
 
-Servers of this test stand for the outside; since they listen on loopback, `is_closed` is opened for exactly their address where needed.
+Servers of this test stand for the outside; since they listen on loopback, `is_blocked_address` is opened for exactly their address where needed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from dart_server.providers import egress
-from dart_server.providers.egress import Destination, DestinationRefused, EgressProxy, understood
+from dart_server.providers.egress import Destination, DestinationRefused, EgressProxy, parse_proxy_request
 from dart_server.settings import FarmSettings
 
 
@@ -30,16 +30,16 @@ async def echo() -> AsyncIterator[int]:
     server.close()
 
 
-async def ask(gate: EgressProxy, request: bytes) -> bytes:
-    """What the gate answers until it closes."""
+async def ask(proxy: EgressProxy, request: bytes) -> bytes:
+    """What the proxy answers until it closes."""
     listener = socket.create_server(("127.0.0.1", 0))
-    await gate.open(listener)
+    await proxy.open(listener)
     reader, writer = await asyncio.open_connection(*listener.getsockname())
     writer.write(request)
     async with asyncio.timeout(5.0):
         said = await reader.read()
     writer.close()
-    gate.close()
+    proxy.close()
     return said
 
 
@@ -48,7 +48,7 @@ def connect(destination: str) -> bytes:
 
 
 async def test_what_is_named_is_reached(echo: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(egress, "is_closed", lambda address: address != "127.0.0.1")
+    monkeypatch.setattr(egress, "is_blocked_address", lambda address: address != "127.0.0.1")
     named = Destination.parse(f"127.0.0.1:{echo}")
     said = await ask(EgressProxy([named]), connect(f"127.0.0.1:{echo}") + b"hello")
     assert said == b"HTTP/1.1 200 Connection established\r\n\r\ngot hello"
@@ -87,12 +87,12 @@ async def test_the_hosts_loopback_stays_closed_also_when_it_is_named(echo: int) 
     ],
 )
 def test_closed_addresses(address: str) -> None:
-    assert egress.is_closed(address)
+    assert egress.is_blocked_address(address)
 
 
 @pytest.mark.parametrize("address", ["1.1.1.1", "10.0.0.5", "2606:4700::1111"])
 def test_open_addresses(address: str) -> None:
-    assert not egress.is_closed(address)
+    assert not egress.is_blocked_address(address)
 
 
 @pytest.mark.parametrize(
@@ -104,30 +104,30 @@ def test_open_addresses(address: str) -> None:
 )  # fmt: skip
 def test_malformed_requests_are_refused(head: str) -> None:
     with pytest.raises(DestinationRefused):
-        understood(head + "\r\n\r\n")
+        parse_proxy_request(head + "\r\n\r\n")
 
 
 def test_names_are_compared_whole_and_without_case() -> None:
-    assert understood("CONNECT PyPI.org:443 HTTP/1.1\r\n\r\n")[0] == Destination.parse("pypi.org:443")
+    assert parse_proxy_request("CONNECT PyPI.org:443 HTTP/1.1\r\n\r\n")[0] == Destination.parse("pypi.org:443")
     for text in ("*.org:443", "pypi.org", "http://pypi.org:443", "a b:1", "a:0", ""):
         with pytest.raises(ValueError, match="HOST:PORT"):
             Destination.parse(text)
 
 
 async def test_a_hang_up_ends_connections_and_leaves_the_door_open(echo: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(egress, "is_closed", lambda _address: False)
-    gate = EgressProxy([Destination.parse(f"127.0.0.1:{echo}")])
+    monkeypatch.setattr(egress, "is_blocked_address", lambda _address: False)
+    proxy = EgressProxy([Destination.parse(f"127.0.0.1:{echo}")])
     listener = socket.create_server(("127.0.0.1", 0))
-    await gate.open(listener)
+    await proxy.open(listener)
     for _ in range(2):
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         writer.write(connect(f"127.0.0.1:{echo}"))
         assert b"200" in await reader.readuntil(b"\r\n\r\n")
-        gate.hang_up()
+        proxy.close_connections()
         async with asyncio.timeout(5.0):
             assert await reader.read() == b""
         writer.close()
-    gate.close()
+    proxy.close()
 
 
 def test_settings_name_destinations_of_runc_alone() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dart_server.pool.fair_queue import GRANTS_PER_POINT, FairQueue, QueueEntry, Share
+from dart_server.pool.fair_queue import GRANTS_PER_POINT, FairQueue, KeyQuota, QueueEntry
 
 HOLD_S = 30.0
 AGEING_S = 60.0
@@ -48,7 +48,7 @@ class Model:
 
     def end(self, turn: QueueEntry) -> None:
         self.held.remove(turn)
-        self.turns.give_back(turn.owner, turn.units)
+        self.turns.release_units(turn.owner, turn.units)
 
 
 def owners(turns: list[QueueEntry]) -> str:
@@ -94,7 +94,7 @@ def test_who_holds_less_for_its_weight_comes_first() -> None:
 def test_a_backlog_is_served_in_proportion_to_the_weights(weights: dict[str, float], size: int) -> None:
     model = Model(size)
     for owner, weight in weights.items():
-        model.turns.set_share(owner, Share(weight))
+        model.turns.set_quota(owner, KeyQuota(weight))
     served = churn(model, 2000, dict.fromkeys(weights, 1))
     for owner, weight in weights.items():
         assert served[owner] / sum(served.values()) == pytest.approx(weight / sum(weights.values()), rel=0.1)
@@ -146,15 +146,15 @@ def test_time_makes_up_for_priority() -> None:
 
 def test_a_key_at_its_quota_waits_and_holds_nobody_up() -> None:
     model = Model(10)
-    model.turns.set_share("a", Share(max_leases=2))
+    model.turns.set_quota("a", KeyQuota(max_leases=2))
     asked = [model.ask("a") for _ in range(5)]
     model.ask("b")
     assert owners(model.serve()) in ("aab", "aba", "baa")
-    assert model.turns.held_up(asked[-1])
+    assert model.turns.blocked_by_quota(asked[-1])
     assert model.serve() == []
     model.end(model.held[0])
     assert len(model.serve()) == 1
-    model.turns.set_share("a", Share(max_leases=5))
+    model.turns.set_quota("a", KeyQuota(max_leases=5))
     assert len(model.serve()) == 2
 
 
@@ -207,18 +207,18 @@ def test_smaller_ones_fill_what_a_large_gang_leaves() -> None:
 def test_leaving_the_queue() -> None:
     model = Model(1)
     first, second, third = (model.ask("a") for _ in range(3))
-    assert model.turns.drop(second)
-    assert not model.turns.drop(second)
+    assert model.turns.remove(second)
+    assert not model.turns.remove(second)
     model.serve()
-    assert model.turns.drop(third)
+    assert model.turns.remove(third)
     assert len(model.turns) == model.turns.waiting("a") == 0
     assert model.served == [first]
-    assert not model.turns.drop(first)
+    assert not model.turns.remove(first)
 
 
 def test_the_order_is_how_they_are_served() -> None:
     model = Model(60)
-    model.turns.set_share("b", Share(2.5))
+    model.turns.set_quota("b", KeyQuota(2.5))
     for number in range(60):
         model.ask("abc"[number % 3], priority=(number % 5) * 3)
     expected = model.turns.order()
@@ -253,11 +253,11 @@ def test_nothing_is_over_granted_and_all_that_fits_is_served_in_the_end(size: in
             case ("end", number) if model.held:
                 model.end(model.held[number % len(model.held)])
             case ("drop", number) if waiting:
-                assert model.turns.drop(waiting.pop(number % len(waiting)))
+                assert model.turns.remove(waiting.pop(number % len(waiting)))
             case ("wait", seconds):
                 model.now_s += seconds
             case ("quota", owner, most, weight):
-                model.turns.set_share(owner, Share(weight, most))
+                model.turns.set_quota(owner, KeyQuota(weight, most))
                 quotas[owner] = most
         before = {owner: model.turns.held(owner) for owner in "abcd"}
         for turn in model.serve():

@@ -56,7 +56,7 @@ async def release(api: Api, lease: dict[str, Any]) -> None:
 async def nothing_is_left(api: Api) -> None:
     """No lease, nobody waits, no desktop, and no key holds anything."""
     await wait_until(lambda: not api.farm.pool.slots and not api.farm.leases.active and not api.farm.pool.queue.waiting)
-    assert all(api.farm.pool.queue.turns.held(owner) == 0 for owner in api.farm.pool.queue.turns._keys)
+    assert all(api.farm.pool.queue.fair_queue.held(owner) == 0 for owner in api.farm.pool.queue.fair_queue._keys)
 
 
 async def test_a_claim_is_granted_while_nobody_listens(api: Api) -> None:

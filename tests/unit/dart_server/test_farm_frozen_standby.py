@@ -38,7 +38,7 @@ async def call(api: Api, lease: dict[str, Any]) -> int:
     return (await api.call("POST", path, lease=lease, json={"argv": ["ls"]})).status_code
 
 
-async def again_and_again(api: Api, lease: dict[str, Any], **fields: Any) -> None:
+async def reset_repeatedly(api: Api, lease: dict[str, Any], **fields: Any) -> None:
     """Reset until the farm expects the next one."""
     for _ in range(2):
         await api.reset(lease, **fields)
@@ -49,7 +49,7 @@ async def prepared(api: Api) -> dict[str, Any]:
     """A lease whose prepared state is published under KEY and reset to twice."""
     lease = await api.create_lease()
     await api.publish(lease, KEY)
-    await again_and_again(api, lease, setup_key=KEY)
+    await reset_repeatedly(api, lease, setup_key=KEY)
     return lease
 
 
@@ -116,7 +116,7 @@ async def test_copies_that_nobody_asks_for_any_more_go(make_api: MakeApi, clock:
     api = await standby_farm(make_api)
     lease = await api.create_lease(ttl_s=3600)
     await api.publish(lease, KEY)
-    await again_and_again(api, lease, setup_key=KEY)
+    await reset_repeatedly(api, lease, setup_key=KEY)
     clock.now += 1500
     await api.farm.pool.tick()
     await wait_until(lambda: list(api.farm.pool.slots) == [lease["desktop_id"]])
@@ -151,7 +151,7 @@ async def test_a_frozen_copy_that_died_is_found_by_the_probe_and_replaced(
     await prepared(api)
     (dead, _) = frozen(api)
     await provider.kill(dead, base.HealthCause.KILLED_FROM_OUTSIDE)
-    api.farm.pool.probes.begin()
+    api.farm.pool.probes.start_round()
     await wait_until(lambda: dead not in api.farm.pool.slots and len(frozen(api)) == 2)
     assert dead not in provider.desktops
 
@@ -177,7 +177,7 @@ async def test_copies_that_cannot_be_made_are_tried_later_and_one_at_a_time(
     api = await standby_farm(make_api)
     lease = await api.create_lease(ttl_s=3600)
     await api.publish(lease, KEY)
-    await again_and_again(api, lease, setup_key=KEY)
+    await reset_repeatedly(api, lease, setup_key=KEY)
     provider.host_faults = 3
     restores = sum(verb == "restore" for verb, _ in provider.log)
     await api.reset(lease, setup_key=KEY)
@@ -188,7 +188,7 @@ async def test_copies_that_cannot_be_made_are_tried_later_and_one_at_a_time(
         "three tries at one desktop, then it rests"
     )
     assert len(frozen(api)) == 1
-    clock.now += backoff.FIRST_S
+    clock.now += backoff.INITIAL_DELAY_S
     await api.farm.pool.tick()
     await wait_until(lambda: len(frozen(api)) == 2)
 

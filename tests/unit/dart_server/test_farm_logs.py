@@ -12,7 +12,7 @@ import pytest
 from farm_harness import Api
 
 from dart_server.observability import logs
-from dart_server.pool.background import Background
+from dart_server.pool.background import BackgroundTaskSet
 
 log = logging.getLogger("dart_server.test")
 
@@ -81,10 +81,10 @@ async def test_background_work_is_nobodys_request(lines: io.StringIO) -> None:
     async def part() -> None:
         log.info("in the background")
 
-    background = Background()
+    background = BackgroundTaskSet()
     with logs.bound(request_id="req_1", lease_id="lease_1"):
         background.start(part())
-    await background.ended()
+    await background.wait_all()
     [line] = parsed(lines)
     assert "request_id" not in line
     assert "lease_id" not in line

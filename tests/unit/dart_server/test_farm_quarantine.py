@@ -39,7 +39,7 @@ def quarantined(api: Api) -> list[str]:
 
 async def probes(api: Api, rounds: int) -> None:
     for _ in range(rounds):
-        await api.farm.pool.probes.round()
+        await api.farm.pool.probes.run_round()
 
 
 async def test_one_that_is_dead_is_replaced_at_once(make_api: MakeApi, provider: FakeProvider) -> None:
@@ -121,12 +121,12 @@ async def test_a_probe_that_hangs_keeps_no_other_waiting(
         return await look(desktop_id)
 
     monkeypatch.setattr(provider, "health", health)
-    api.farm.pool.probes.limit_s = 1.0
+    api.farm.pool.probes.timeout_s = 1.0
     await provider.kill(dead, HealthCause.KILLED_FROM_OUTSIDE)
-    api.farm.pool.probes.begin()
+    api.farm.pool.probes.start_round()
     await wait_until(lambda: dead not in api.farm.pool.slots)
-    api.farm.pool.probes.begin()
-    await wait_until(lambda: not api.farm.pool.probes._under_way)
+    api.farm.pool.probes.start_round()
+    await wait_until(lambda: not api.farm.pool.probes._running)
     assert {hangs, fails} <= set(api.farm.pool.slots)
 
 

@@ -12,12 +12,12 @@ from dart_server.hostd.errors import HostdHostFault, HostdSnapshotBroken
 from dart_server.hostd.linux import inotify
 from dart_server.hostd.runtime.runc import Runc
 
-FAILED_FOR_WANT_OF_ONE = """\
+LOG_INOTIFY_EXHAUSTED = """\
 (00.080356)     12: Error (criu/fsnotify.c:664): fsnotify: Can't create inotify for 0x00012e: Too many open files
 (00.080359)     12: Error (criu/files.c:1221): Unable to open fd=11 id=0x12e
 (00.081824)      1: Error (criu/cr-restore.c:1265): 12 exited, status=1
 """
-FAILED_OTHERWISE = """\
+LOG_OTHER_FAILURE = """\
 (00.070000)     12: Opening /home/user/Can't create inotify for 0x1: Too many open files
 (00.081824)      1: Error (criu/cr-restore.c:1265): 12 exited, status=1
 """
@@ -33,15 +33,15 @@ def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_limit_is_raised_and_never_lowered(limit: Path) -> None:
-    assert inotify.room() == 10
-    inotify.make_room()
-    assert inotify.allowed() == 8192
+    assert inotify.desktop_capacity() == 10
+    inotify.raise_limit()
+    assert inotify.instance_limit() == 8192
     limit.unlink()
-    inotify.make_room()
+    inotify.raise_limit()
     assert not limit.exists()
     limit.write_text("100000\n")
-    inotify.make_room()
-    assert inotify.allowed() == 100_000
+    inotify.raise_limit()
+    assert inotify.instance_limit() == 100_000
 
 
 def test_a_host_that_does_not_let_us_is_told_of_with_the_cure(
@@ -52,19 +52,19 @@ def test_a_host_that_does_not_let_us_is_told_of_with_the_cure(
 
     monkeypatch.setattr(Path, "write_text", refuse)
     with caplog.at_level(logging.WARNING):
-        inotify.make_room()
+        inotify.raise_limit()
     (said,) = [record.getMessage() for record in caplog.records]
     assert "enough for about 10 desktops" in said
     assert said.endswith("sudo sysctl fs.inotify.max_user_instances=8192")
 
 
 def test_the_doctor_says_for_how_many_desktops_they_are_enough(limit: Path, tmp_path: Path) -> None:
-    (check,) = [check for check in doctor.run_checks(tmp_path, None) if check.name == "file watches"]
+    (check,) = [check for check in doctor.run_checks(tmp_path, None) if check.name == "inotify instances"]
     assert "128 inotify instances, enough for about 10 desktops" in check.detail
-    assert inotify.FIX in check.detail
+    assert inotify.FIX_COMMAND in check.detail
     limit.write_text("8192\n")
-    (check,) = [check for check in doctor.run_checks(tmp_path, None) if check.name == "file watches"]
-    assert inotify.FIX not in check.detail
+    (check,) = [check for check in doctor.run_checks(tmp_path, None) if check.name == "inotify instances"]
+    assert inotify.FIX_COMMAND not in check.detail
 
 
 def fake_runc(tmp_path: Path, said: str) -> Runc:
@@ -77,13 +77,13 @@ def fake_runc(tmp_path: Path, said: str) -> Runc:
 
 
 def test_a_restore_that_found_none_is_the_hosts_fault(limit: Path, tmp_path: Path) -> None:
-    runc = fake_runc(tmp_path, FAILED_FOR_WANT_OF_ONE)
+    runc = fake_runc(tmp_path, LOG_INOTIFY_EXHAUSTED)
     with pytest.raises(HostdHostFault, match=r"no inotify instances left .* \(128 for each user\)") as raised:
         runc.restore("desk", tmp_path, tmp_path, tmp_path)
-    assert inotify.FIX in raised.value.hint
-    assert (tmp_path / "failure.log").read_text() == FAILED_FOR_WANT_OF_ONE
+    assert inotify.FIX_COMMAND in raised.value.hint
+    assert (tmp_path / "failure.log").read_text() == LOG_INOTIFY_EXHAUSTED
 
 
 def test_any_other_failure_is_the_snapshots(limit: Path, tmp_path: Path) -> None:
     with pytest.raises(HostdSnapshotBroken, match="12 exited, status=1"):
-        fake_runc(tmp_path, FAILED_OTHERWISE).restore("desk", tmp_path, tmp_path, tmp_path)
+        fake_runc(tmp_path, LOG_OTHER_FAILURE).restore("desk", tmp_path, tmp_path, tmp_path)

@@ -23,7 +23,7 @@ from dart_server.hostd.runtime import criu, oci
 from dart_server.hostd.storage import is_memory_backed, tree_bytes
 from dart_server.hostd.verbs import Limits
 from dart_server.providers.base import HealthCause
-from dart_server.providers.health import judge
+from dart_server.providers.health import diagnose
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def test_a_newer_kernel_needs_a_newer_criu(
     monkeypatch: pytest.MonkeyPatch, kernel: str, minimum: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(platform, "release", lambda: kernel)
-    assert criu.needed()[0] == minimum
+    assert criu.required_version()[0] == minimum
 
 
 def test_only_a_new_enough_criu_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_sizes_are_what_the_disk_holds(tmp_path: Path) -> None:
 
 def test_a_missing_group_reads_as_zero() -> None:
     assert cgroups.usage("/dart-no-such-prefix/none") == cgroups.Usage()
-    assert cgroups.left_over("dart-no-such-prefix") == []
+    assert cgroups.existing_groups("dart-no-such-prefix") == []
     assert cgroups.kill("/dart-no-such-prefix/none")
     assert cgroups.remove("/dart-no-such-prefix/none")
 
@@ -214,7 +214,7 @@ def test_a_root_that_may_not_mount_is_found_out(tmp_path: Path, monkeypatch: pyt
     assert root.ok is able
 
 
-SEEN = {"state": "running", "ended": None, "oom_kills": 0, "pids_refused": 0, "disk_free_bytes": 1 << 30}
+COUNTERS = {"state": "running", "exit_status": None, "oom_kills": 0, "pids_refused": 0, "disk_free_bytes": 1 << 30}
 WELL = {"session_alive": True}
 DOWN = {"session_alive": False}
 
@@ -231,16 +231,16 @@ DOWN = {"session_alive": False}
         ({"pids_refused": 1}, DOWN, HealthCause.PIDS),
         ({"disk_free_bytes": 0}, DOWN, HealthCause.DISK_FULL),
         ({"disk_free_bytes": 0}, WELL, HealthCause.DISK_FULL),
-        ({"state": "ended", "ended": "signal 9"}, None, HealthCause.KILLED_FROM_OUTSIDE),
-        ({"state": "ended", "ended": "signal 9", "oom_kills": 1}, None, HealthCause.OOM),
-        ({"state": "ended", "ended": "exit 0"}, None, HealthCause.SESSION_DEAD),
+        ({"state": "ended", "exit_status": "signal 9"}, None, HealthCause.KILLED_FROM_OUTSIDE),
+        ({"state": "ended", "exit_status": "signal 9", "oom_kills": 1}, None, HealthCause.OOM),
+        ({"state": "ended", "exit_status": "exit 0"}, None, HealthCause.SESSION_DEAD),
         ({"frozen": True}, None, HealthCause.OK),
         ({"frozen": True, "oom_kills": 1}, None, HealthCause.OOM),
-        ({"frozen": True, "doomed": True}, None, HealthCause.KILLED_FROM_OUTSIDE),
+        ({"frozen": True, "kill_pending": True}, None, HealthCause.KILLED_FROM_OUTSIDE),
     ],
 )
 def test_failures_have_owners(changes: dict[str, Any], agent: dict[str, Any] | None, cause: HealthCause) -> None:
-    assert judge({**SEEN, **changes}, agent, "silent")[0] is cause
+    assert diagnose({**COUNTERS, **changes}, agent, "silent")[0] is cause
 
 
 def freezer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, unified: bool) -> Path:
@@ -283,9 +283,9 @@ def test_a_process_that_will_be_killed_is_known() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         pidfd = os.pidfd_open(process.pid)
         try:
-            assert not kernel.is_doomed(pidfd)
+            assert not kernel.has_pending_kill(pidfd)
         finally:
             process.kill()
             process.wait()
-            assert not kernel.is_doomed(pidfd), "one that has ended is not waiting"
+            assert not kernel.has_pending_kill(pidfd), "one that has ended is not waiting"
             os.close(pidfd)

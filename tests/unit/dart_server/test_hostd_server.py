@@ -15,11 +15,11 @@ from typing import Any, cast
 import pytest
 
 from dart_server.hostd import server
-from dart_server.hostd.containers import ContainerHost
+from dart_server.hostd.containers import ContainerManager
 from dart_server.hostd.errors import HostdDesktopGone
 
 
-class PretendedHost:
+class FakeContainerManager:
     """Answers the verbs that these tests use."""
 
     class storage:
@@ -41,18 +41,18 @@ class PretendedHost:
             ours.sendall(f"port {port}".encode())
         return theirs
 
-    def owned(self) -> dict[str, Any]:
+    def inventory(self) -> dict[str, Any]:
         return {"desktops": self.owned_ids, "snapshots": []}
 
 
 @contextmanager
 def serving(
-    path: Path, host: PretendedHost, *, owner_uid: int | None = None, linger_s: float | None = None
+    path: Path, host: FakeContainerManager, *, owner_uid: int | None = None, idle_timeout_s: float | None = None
 ) -> Iterator[server.Server]:
     listener = server.listen(path, os.getuid())
     owner = os.getuid() if owner_uid is None else owner_uid
     running = server.Server(
-        listener, cast(ContainerHost, host), owner_uid=owner, linger_s=linger_s, doctor=lambda: ["fine"]
+        listener, cast(ContainerManager, host), owner_uid=owner, idle_timeout_s=idle_timeout_s, doctor=lambda: ["fine"]
     )
     thread = threading.Thread(target=running.serve)
     thread.start()
@@ -76,7 +76,7 @@ def ask(path: Path, message: dict[str, Any] | bytes) -> tuple[dict[str, Any], li
 
 def test_the_socket_is_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "hostd.sock"
-    with serving(path, PretendedHost()):
+    with serving(path, FakeContainerManager()):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert ask(path, {"verb": "ping"})[0]["ok"]["disk_limit"] is True
 
@@ -84,13 +84,13 @@ def test_the_socket_is_for_its_owner_alone(tmp_path: Path) -> None:
 def test_another_user_gets_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "peer_uid", lambda _: 4242)
     path = tmp_path / "hostd.sock"
-    with serving(path, PretendedHost()), pytest.raises((ConnectionError, json.JSONDecodeError)):
+    with serving(path, FakeContainerManager()), pytest.raises((ConnectionError, json.JSONDecodeError)):
         ask(path, {"verb": "ping"})
 
 
 def test_errors_travel_with_kind_and_hint(tmp_path: Path) -> None:
     path = tmp_path / "hostd.sock"
-    with serving(path, PretendedHost()):
+    with serving(path, FakeContainerManager()):
         gone, _ = ask(path, {"verb": "dial", "desktop_id": "gone", "port": 80})
         assert gone == {"error": "desktop_gone", "detail": "there is no running desktop gone", "hint": "lease another"}
         assert ask(path, b"nonsense\n")[0]["error"] == "bad_request"
@@ -102,7 +102,7 @@ def test_errors_travel_with_kind_and_hint(tmp_path: Path) -> None:
 
 def test_dial_hands_over_a_descriptor(tmp_path: Path) -> None:
     path = tmp_path / "hostd.sock"
-    with serving(path, PretendedHost()):
+    with serving(path, FakeContainerManager()):
         reply, descriptors = ask(path, {"verb": "dial", "desktop_id": "d", "port": 9222})
         assert reply == {"ok": {}}
         with socket.socket(fileno=descriptors[0]) as dialled:
@@ -113,7 +113,11 @@ def test_stop_ends_it(tmp_path: Path) -> None:
     path = tmp_path / "hostd.sock"
     listener = server.listen(path, os.getuid())
     running = server.Server(
-        listener, cast(ContainerHost, PretendedHost()), owner_uid=os.getuid(), linger_s=None, doctor=list
+        listener,
+        cast(ContainerManager, FakeContainerManager()),
+        owner_uid=os.getuid(),
+        idle_timeout_s=None,
+        doctor=list,
     )
     thread = threading.Thread(target=running.serve)
     thread.start()
@@ -125,10 +129,12 @@ def test_stop_ends_it(tmp_path: Path) -> None:
 
 def test_it_ends_when_its_last_user_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "hostd.sock"
-    host = PretendedHost()
+    host = FakeContainerManager()
     host.owned_ids = ["d1"]
     listener = server.listen(path, os.getuid())
-    running = server.Server(listener, cast(ContainerHost, host), owner_uid=os.getuid(), linger_s=0.3, doctor=list)
+    running = server.Server(
+        listener, cast(ContainerManager, host), owner_uid=os.getuid(), idle_timeout_s=0.3, doctor=list
+    )
     thread = threading.Thread(target=running.serve)
     with socket.socket(socket.AF_UNIX) as held:
         held.connect(str(path))

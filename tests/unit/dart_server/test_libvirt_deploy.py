@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 DEPLOY = Path(__file__).resolve().parents[3] / "server" / "deploy"
-PRETENDED_DAEMON = """#!{python}
+FAKE_DAEMON = """#!{python}
 import signal, socket, sys, time
 settings = dict(line.split(" = ") for line in open(sys.argv[sys.argv.index("--config") + 1]).read().splitlines())
 with socket.socket(socket.AF_UNIX) as listening:
@@ -36,15 +36,15 @@ def deploy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     monkeypatch.setattr(module, "SYSTEM_SOCKET", tmp_path / "none")
     monkeypatch.setattr(module, "as_root", lambda argv: argv)
     monkeypatch.setattr(module, "check_sudo", lambda: None)
-    monkeypatch.setattr(module, "programs", lambda: None)
-    monkeypatch.setattr(module, "covered", lambda _place: [])
-    monkeypatch.setattr(module, "machines", lambda _place, _namespace: [])
+    monkeypatch.setattr(module, "install_programs", lambda: None)
+    monkeypatch.setattr(module, "isolated_command", lambda _place: [])
+    monkeypatch.setattr(module, "leftover_processes", lambda _place, _namespace: [])
     monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path))
     monkeypatch.delenv("DART_LIBVIRT_URI", raising=False)
     return module
 
 
-def pretend(program: str, folder: Path) -> None:
+def install_fake_program(program: str, folder: Path) -> None:
     path = folder / "libvirtd"
     path.write_text(program, encoding="utf-8")
     path.chmod(0o755)
@@ -59,7 +59,7 @@ def run(deploy: ModuleType, monkeypatch: pytest.MonkeyPatch, program: str) -> in
 def test_a_daemon_of_its_own_ends_with_the_command(
     deploy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    pretend(PRETENDED_DAEMON.format(python=sys.executable), tmp_path)
+    install_fake_program(FAKE_DAEMON.format(python=sys.executable), tmp_path)
     said = tmp_path / "said"
     program = (
         "import os, socket; uri = os.environ['DART_LIBVIRT_URI']; "
@@ -75,7 +75,7 @@ def test_a_daemon_of_its_own_ends_with_the_command(
 def test_a_daemon_that_does_not_start_is_told_and_removed(
     deploy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pretend("#!/bin/sh\necho no such luck\nexit 3\n", tmp_path)
+    install_fake_program("#!/bin/sh\necho no such luck\nexit 3\n", tmp_path)
     assert run(deploy, monkeypatch, "raise SystemExit(0)") == 2
     assert "no such luck" in capsys.readouterr().err
     assert not list(tmp_path.glob("dart-libvirt-*"))
@@ -119,7 +119,7 @@ except KeyboardInterrupt:
 def test_at_an_interruption_the_command_cleans_up_before_the_daemon_ends(
     deploy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: signal.Handlers
 ) -> None:
-    pretend(PRETENDED_DAEMON.format(python=sys.executable), tmp_path)
+    install_fake_program(FAKE_DAEMON.format(python=sys.executable), tmp_path)
     signal.signal(signal.SIGINT, before)
     assert run(deploy, monkeypatch, INTERRUPTED.format(place=str(tmp_path))) == 130
     assert (tmp_path / "cleaned").exists()
@@ -131,10 +131,10 @@ def test_at_an_interruption_the_command_cleans_up_before_the_daemon_ends(
 def test_a_command_that_does_not_heed_an_interruption_is_killed(
     deploy: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    pretend(PRETENDED_DAEMON.format(python=sys.executable), tmp_path)
-    attended = sys.modules["attended"]
-    monkeypatch.setattr(attended, "GRACE_S", 0.2)
-    monkeypatch.setattr(attended, "END_S", 0.2)
+    install_fake_program(FAKE_DAEMON.format(python=sys.executable), tmp_path)
+    supervised_command = sys.modules["supervised_command"]
+    monkeypatch.setattr(supervised_command, "INTERRUPT_GRACE_S", 0.2)
+    monkeypatch.setattr(supervised_command, "TERMINATE_TIMEOUT_S", 0.2)
     deaf = "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     program = f"import os, signal, time; {deaf}; os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
     assert run(deploy, monkeypatch, program) == 130

@@ -17,16 +17,16 @@ from dart_server.providers.base import CapabilityMissing, DesktopSpec, ImageMiss
 from dart_server.providers.libvirt import domain, engine, firmware, kvm, vm
 from dart_server.providers.libvirt import images as libvirt_images
 from dart_server.providers.libvirt.engine import HostFacts
-from dart_server.providers.libvirt.volumes import AGENT, SavedSnapshot, Volume, Volumes
+from dart_server.providers.libvirt.volumes import AGENT, Volume, Volumes, VolumeSnapshot
 from dart_server.providers.osworld import guest_programs
 from dart_server.providers.osworld.guest import elements
 
 SPEC = DesktopSpec("basic", (640, 400), font_size=14, memory_mib=768, cpus=2.5, disk_mib=128)
 EMULATED = HostFacts("9.0.0", "/usr/bin/qemu-system-x86_64", "tcg", "there is no /dev/kvm", privileged=True)
-PARTS = domain.Parts(Path("/d"), Path("/p"), Path("/c"), Path("/k"), Path("/i"), closed_network=False)
+PARTS = domain.DomainFiles(Path("/d"), Path("/p"), Path("/c"), Path("/k"), Path("/i"), isolated_network=False)
 
 
-def task_domain(host: HostFacts, parts: domain.Parts) -> ElementTree.Element:
+def task_domain(host: HostFacts, parts: domain.DomainFiles) -> ElementTree.Element:
     return ElementTree.fromstring(domain.xml("ours-d1", SPEC, parts, host))
 
 
@@ -49,7 +49,7 @@ def test_a_machine_with_kvm_has_whole_processors() -> None:
 
 
 def test_a_guest_from_elsewhere_gets_a_network_that_leads_nowhere() -> None:
-    made = task_domain(EMULATED, replace(PARTS, kernel=None, initrd=None, closed_network=True))
+    made = task_domain(EMULATED, replace(PARTS, kernel=None, initrd=None, isolated_network=True))
     assert made.find("os/kernel") is None
     words = [word.get("value") or "" for word in made.iter(f"{{{domain.QEMU_NAMESPACE}}}arg")]
     assert words[:2] == ["-netdev", f"user,id={domain.NETWORK},restrict=on"]
@@ -63,7 +63,7 @@ def test_a_guest_from_elsewhere_gets_a_network_that_leads_nowhere() -> None:
 
 
 def test_a_guest_that_starts_by_uefi_gets_it_without_a_file_for_its_variables() -> None:
-    made = task_domain(EMULATED, replace(PARTS, kernel=None, initrd=None, closed_network=True, uefi=Path("/u")))
+    made = task_domain(EMULATED, replace(PARTS, kernel=None, initrd=None, isolated_network=True, uefi=Path("/u")))
     (loader,) = made.findall("os/loader")
     assert (loader.text, loader.get("type")) == ("/u", "rom")
     assert made.find("os/nvram") is None
@@ -101,7 +101,7 @@ def test_the_firmware_follows_the_disk(start: bytes, uefi: bool) -> None:
 
 def test_a_host_without_uefi_is_told_so_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(firmware, "first_sectors", lambda _disk: table(0xEF))
-    monkeypatch.setattr(firmware, "UEFI_PLACES", (tmp_path / "none", tmp_path / "there"))
+    monkeypatch.setattr(firmware, "UEFI_PATHS", (tmp_path / "none", tmp_path / "there"))
     with pytest.raises(CapabilityMissing, match="UEFI") as caught:
         firmware.find(tmp_path)
     assert "ovmf" in caught.value.hint
@@ -132,7 +132,7 @@ def test_kvm_counts_only_where_a_machine_ran(tmp_path: Path, monkeypatch: pytest
     device.touch()
     for program, told in (("exit 33", ""), ("exit 35", "lacks"), ("sleep 5", "did not come through")):
         kvm.kvm_fault.cache_clear()
-        monkeypatch.setattr(kvm, "KVM_LIMIT_S", 0.5)
+        monkeypatch.setattr(kvm, "KVM_TIMEOUT_S", 0.5)
         emulator = tmp_path / "pretended-qemu"
         emulator.write_text(f"#!/bin/sh\nexec sh -c '{program}'\n")
         emulator.chmod(0o755)
@@ -164,13 +164,13 @@ def test_an_images_files_lie_beside_its_manifest(tmp_path: Path) -> None:
     found = libvirt_images.find(tmp_path, "basic")
     assert found.disk == tmp_path / "basic" / "one" / "disk.qcow2"
     assert found.kernel == tmp_path / "basic" / "one" / "vmlinuz"
-    assert (found.digest, found.ours, found.initrd) == (f"sha256:{'0' * 12}", True, None)
+    assert (found.digest, found.has_agent, found.initrd) == (f"sha256:{'0' * 12}", True, None)
 
 
 def volume(place: Path, name: str, desktop: str | None, **saved: str | None) -> Volume:
     place.mkdir(exist_ok=True)
     (place / f"{name}.qcow2").write_text("")
-    held = {one: SavedSnapshot(7, parent) for one, parent in saved.items()}
+    held = {one: VolumeSnapshot(7, parent) for one, parent in saved.items()}
     return Volume(place / f"{name}.qcow2", "sha256:0", SPEC, False, AGENT, desktop, None, held)
 
 
@@ -182,20 +182,20 @@ def test_a_disk_is_kept_while_it_alone_holds_a_snapshot(tmp_path: Path) -> None:
     known = Volumes(place)
     known.load()
     assert not (place / "stray.qcow2").exists()
-    first, second = known.of("d1"), known.of("d2")
+    first, second = known.find("d1"), known.find("d2")
     assert first is not None
     assert second is not None
     assert known.snapshots() == {"s1", "s2"}
-    known.leave(second)
+    known.detach(second)
     assert second.path.exists(), "s2 is nowhere else"
-    assert known.holding("s1") == [second, first], "a parked disk is taken before one in use is copied"
-    known.leave(first)
+    assert known.with_snapshot("s1") == [second, first], "a parked disk is taken before one in use is copied"
+    known.detach(first)
     assert not first.path.exists()
-    assert known.adopt(second, "d3", "s2")
-    assert not known.adopt(second, "d4", "s1")
+    assert known.attach(second, "d3", "s2")
+    assert not known.attach(second, "d4", "s1")
     again = Volumes(place)
     again.load()
-    assert again.of("d3") == second
+    assert again.find("d3") == second
 
 
 def test_a_copy_takes_a_snapshot_and_what_it_came_from(tmp_path: Path) -> None:
@@ -215,19 +215,19 @@ def test_forwarded_ports_are_read_from_the_monitor() -> None:
 
 def test_events_for_osworlds_server_are_checked_first() -> None:
     events = [{"type": "move", "x": 900, "y": -3}, {"type": "text", "text": "ü"}, {"type": "down"}]
-    moved, typed, pressed = guest_programs.checked(events, (640, 400))
+    moved, typed, pressed = guest_programs.validate_events(events, (640, 400))
     assert (moved["x"], moved["y"], typed["text"], pressed) == (639, 0, "ü", {"type": "down"})
     for wrong in ({"type": "release_all"}, {"type": "move", "x": "1", "y": 2}, {"type": "text", "text": 3}, "move"):
         with pytest.raises(ValueError, match="event 0"):
-            guest_programs.checked([wrong], (640, 400))
-    body = guest_programs.command(guest_programs.EVENTS, [typed])
+            guest_programs.validate_events([wrong], (640, 400))
+    body = guest_programs.command(guest_programs.EVENTS_PROGRAM, [typed])
     assert body["shell"] is False
     assert json.loads(body["command"][3]) == [typed]
-    for program in (guest_programs.EVENTS, guest_programs.EXEC):
+    for program in (guest_programs.EVENTS_PROGRAM, guest_programs.EXEC_PROGRAM):
         compile(program, "inside", "exec")
 
 
-PRETENDED_PYAUTOGUI = """
+FAKE_PYAUTOGUI = """
 import string, sys
 isValidKey = lambda key: key in ("enter", *string.ascii_letters)
 keyDown = write = press = lambda *what: print(what, file=sys.stderr)
@@ -247,9 +247,9 @@ position = lambda: (3, 4)
 def test_what_the_guest_cannot_type_is_told_before_anything_is_performed(
     event: dict[str, str], answer: object, performed: bool, tmp_path: Path
 ) -> None:
-    (tmp_path / "pyautogui.py").write_text(PRETENDED_PYAUTOGUI)
+    (tmp_path / "pyautogui.py").write_text(FAKE_PYAUTOGUI)
     events = [{"type": "key_down", "key": "a"}, event]
-    argv = [sys.executable, *guest_programs.command(guest_programs.EVENTS, events)["command"][1:]]
+    argv = [sys.executable, *guest_programs.command(guest_programs.EVENTS_PROGRAM, events)["command"][1:]]
     only = {"PYTHONPATH": str(tmp_path), "PATH": str(tmp_path)}
     ended = subprocess.run(argv, env=only, capture_output=True, text=True, check=False)
     assert json.loads(ended.stdout) == answer, ended.stderr

@@ -137,7 +137,7 @@ async def test_what_does_not_listen_is_refused(machine: PretendedMachine, host: 
 async def test_a_greeting_ends_every_connection(machine: PretendedMachine, host: virtio_port.VirtioPort) -> None:
     with await host.open("control", 5) as outside:
         (inside,) = machine.admitted
-        await host.greet(5)
+        await host.handshake(5)
         assert await received(outside, 1) == b""
         assert await received(inside, 1) == b""
     with await host.open("control", 5):
@@ -146,13 +146,13 @@ async def test_a_greeting_ends_every_connection(machine: PretendedMachine, host:
 
 async def test_a_silent_guest_is_dialled_again(machine: PretendedMachine, host: virtio_port.VirtioPort) -> None:
     machine.deaf = 1
-    await host.greet(10)
+    await host.handshake(10)
     with await host.open("control", 5):
         assert machine.deaf == 0
     machine.deaf = 100
     other = virtio_port.VirtioPort(machine.path)
     with pytest.raises(virtio_port.VirtioPortTimeout):
-        await other.greet(0.3)
+        await other.handshake(0.3)
     await other.close()
 
 

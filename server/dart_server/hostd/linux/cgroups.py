@@ -103,7 +103,7 @@ def processes(group: str) -> int:
     return len({pid for root in hierarchies() for pid in members(root / group.lstrip("/"))})
 
 
-def left_over(prefix: str) -> list[Path]:
+def existing_groups(prefix: str) -> list[Path]:
     """Top directories of groups that carry an ownership prefix, over all hierarchies."""
     return [root / prefix for root in hierarchies() if (root / prefix).is_dir()]
 

@@ -13,42 +13,48 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
-ENOUGH = 8192
-PER_DESKTOP = 12
-FIX = f"sudo sysctl fs.inotify.max_user_instances={ENOUGH}"
+TARGET_INSTANCES = 8192
+INSTANCES_PER_DESKTOP = 12
+FIX_COMMAND = f"sudo sysctl fs.inotify.max_user_instances={TARGET_INSTANCES}"
 _REFUSED = re.compile(
     r"Error \(criu/fsnotify\.c:\d+\): fsnotify: Can't create inotify for 0x[0-9a-f]+: Too many open files$"
 )
 """The whole of CRIU's line: a tenant's file names stand in other ones."""
 
 
-def allowed() -> int:
+def instance_limit() -> int:
     """Instances that one user may have."""
     return int(INSTANCES.read_text(encoding="ascii"))
 
 
-def make_room() -> None:
-    """Raise the limit to `ENOUGH`, as root. Where the host does not let us (a container's /proc/sys), the log says so with the cure."""
+def raise_limit() -> None:
+    """Raise the limit to `TARGET_INSTANCES`, as root. Where the host does not let us (a container's /proc/sys), the log says so with the cure."""
     try:
-        have = allowed()
+        have = instance_limit()
     except FileNotFoundError:
         return  # a kernel without inotify counts none
-    if have >= ENOUGH:
+    if have >= TARGET_INSTANCES:
         return
     try:
-        INSTANCES.write_text(f"{ENOUGH}\n", encoding="ascii")
+        INSTANCES.write_text(f"{TARGET_INSTANCES}\n", encoding="ascii")
     except OSError as error:
-        log.warning("inotify instances stay at %d, enough for about %d desktops (%s): %s", have, room(), error, FIX)
+        log.warning(
+            "inotify instances stay at %d, enough for about %d desktops (%s): %s",
+            have,
+            desktop_capacity(),
+            error,
+            FIX_COMMAND,
+        )
     else:
-        log.info("raised fs.inotify.max_user_instances from %d to %d", have, ENOUGH)
+        log.info("raised fs.inotify.max_user_instances from %d to %d", have, TARGET_INSTANCES)
 
 
-def room() -> int:
+def desktop_capacity() -> int:
     """Desktops for which the instances are enough, about."""
-    return allowed() // PER_DESKTOP
+    return instance_limit() // INSTANCES_PER_DESKTOP
 
 
-def used_up(criu_log: Path) -> bool:
+def ran_out(criu_log: Path) -> bool:
     """Whether a restore failed because there was none left, by CRIU's log of it."""
     try:
         with criu_log.open(encoding="utf-8", errors="replace") as lines:

@@ -35,7 +35,7 @@ def create(bind_to: Path) -> None:
         syscalls.mount("/proc/thread-self/ns/net", bind_to, None, syscalls.MS_BIND)
 
     bind_to.touch(mode=0o600)
-    syscalls.in_own_thread(work)
+    syscalls.run_in_thread(work)
 
 
 def _socket_in(namespace: Path, family: socket.AddressFamily) -> socket.socket:
@@ -49,7 +49,7 @@ def _socket_in(namespace: Path, family: socket.AddressFamily) -> socket.socket:
             os.close(fd)
         return socket.socket(family, socket.SOCK_STREAM)
 
-    return syscalls.in_own_thread(work)
+    return syscalls.run_in_thread(work)
 
 
 def listen(namespace: Path, port: int) -> socket.socket:

@@ -11,7 +11,7 @@ from pathlib import Path
 _CAP_SYS_RESOURCE = 24
 _INFINITY = (1 << 64) - 1
 
-Known = dict[int, list[tuple[int, int]]]
+LimitCache = dict[int, list[tuple[int, int]]]
 """(soft, hard) by resource number, by process: what was read already."""
 
 
@@ -41,7 +41,7 @@ def _limit(word: str) -> int:
     return _INFINITY if word == "unlimited" else int(word)
 
 
-def answer(caller: int, target: int, resource: int, new: int, old: int, known: Known) -> int | None:
+def answer(caller: int, target: int, resource: int, new: int, old: int, known: LimitCache) -> int | None:
     """What the prlimit call of `caller` returns, the limit written where it asked; None: let the kernel answer."""
     if new or not target or not old:
         return None

@@ -1,6 +1,6 @@
 """The few system calls that Python 3.11 lacks: mount, umount, unshare, setns, prctl, ptrace. Errors are OSError with the path.
 
-What changes a thread (its namespaces, its directory, whom it traces) runs through `in_own_thread`, so that no other work and no child
+What changes a thread (its namespaces, its directory, whom it traces) runs through `run_in_thread`, so that no other work and no child
 process can ever inherit it.
 """
 
@@ -81,7 +81,7 @@ def ptrace(request: int, pid: int, address: int, data: int) -> int:
     return result
 
 
-def in_own_thread(work: Callable[[], T]) -> T:
+def run_in_thread(work: Callable[[], T]) -> T:
     """The result of `work`, done in a thread that ends afterwards; raises what it raises."""
     result: list[T] = []
     failure: list[BaseException] = []
@@ -100,7 +100,7 @@ def in_own_thread(work: Callable[[], T]) -> T:
     return result[0]
 
 
-def is_doomed(pidfd: int) -> bool:
+def has_pending_kill(pidfd: int) -> bool:
     """Whether a SIGKILL waits for a process: one that is frozen ends only once it is thawed."""
     try:
         return kill_pending(int(_field(f"/proc/self/fdinfo/{pidfd}", "Pid:")))

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from dart_server.hostd.installation import INSTALL_DIR
 
-CHOICES = (((6, 16), (4, 2), "forky"), ((0, 0), (4, 0), "trixie"))
+CRIU_REQUIREMENTS = (((6, 16), (4, 2), "forky"), ((0, 0), (4, 0), "trixie"))
 """(from this kernel on, at least this CRIU, from this Debian suite), newest first. CRIU 4.1 cannot save any process with
 a TCP or UDP socket on Linux 6.16 and newer: the kernel refuses two socket options that it asks for."""
 
@@ -46,11 +46,11 @@ def criu_version(criu: str | Path) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found and done.returncode == 0 else None
 
 
-def needed() -> tuple[tuple[int, int], str]:
+def required_version() -> tuple[tuple[int, int], str]:
     """(oldest CRIU for this host's kernel, Debian suite that has one)."""
     found = re.match(r"(\d+)\.(\d+)", platform.release())
     kernel = (int(found[1]), int(found[2])) if found else (0, 0)
-    return next((version, suite) for since, version, suite in CHOICES if kernel >= since)
+    return next((version, suite) for since, version, suite in CRIU_REQUIREMENTS if kernel >= since)
 
 
 def installed_criu(directory: Path) -> Path:
@@ -66,7 +66,7 @@ def find_criu(directory: Path | None) -> Path | None:
         candidates.append(installed_criu(directory))
     for candidate in candidates:
         version = criu_version(candidate) if candidate.exists() else None
-        if version is not None and version >= needed()[0]:
+        if version is not None and version >= required_version()[0]:
             return candidate
     return None
 
@@ -78,7 +78,7 @@ def install(directory: Path) -> Path:
     found = find_criu(directory)
     if found is not None:
         return found
-    minimum, suite = needed()
+    minimum, suite = required_version()
     wanted = ".".join(map(str, minimum))
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:

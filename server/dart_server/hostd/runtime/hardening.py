@@ -13,7 +13,7 @@ from dart_server.hostd.linux import syscalls
 _FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
 
 
-def close_proc(pidfd: int) -> None:
+def make_proc_read_only(pidfd: int) -> None:
     """Remount /proc in the mount namespace of a process. Raises OSError."""
 
     def work() -> None:
@@ -23,4 +23,4 @@ def close_proc(pidfd: int) -> None:
             "none", Path("/proc"), None, syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | _FLAGS
         )
 
-    syscalls.in_own_thread(work)
+    syscalls.run_in_thread(work)

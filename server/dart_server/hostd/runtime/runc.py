@@ -67,7 +67,7 @@ class Runc:
     def checkpoint(self, name: str, images: Path, work: Path) -> None:
         """Write the container's processes and memory to `images`; it stays frozen or running as it was."""
         arguments = ["--image-path", str(images), "--work-path", str(work), "--leave-running"]
-        self._call(["checkpoint", *arguments, *self._sockets(), name], work, HostdHostFault, "dump.log")
+        self._call(["checkpoint", *arguments, *self._checkpoint_options(), name], work, HostdHostFault, "dump.log")
 
     def restore(self, name: str, bundle: Path, images: Path, work: Path) -> int:
         """Bring the processes in `images` to life in a new container; returns the host pid of its init.
@@ -77,7 +77,7 @@ class Runc:
         """
         pid_file = bundle / "init.pid"
         arguments = ["--image-path", str(images), "--work-path", str(work), "--bundle", str(bundle), "--detach"]
-        command = ["restore", *arguments, "--pid-file", str(pid_file), *self._sockets(), name]
+        command = ["restore", *arguments, "--pid-file", str(pid_file), *self._checkpoint_options(), name]
         settings = criu_config(bundle)
         settings.write_text(CRIU_SETTINGS + _UNLOGGED, encoding="ascii")
         try:
@@ -89,12 +89,10 @@ class Runc:
             try:
                 self._call(command, work, HostdSnapshotBroken, "restore.log", self.restore_timeout_s)
             except HostdSnapshotBroken as again:
-                if not inotify.used_up(work / "restore.log"):
+                if not inotify.ran_out(work / "restore.log"):
                     raise
-                detail = (
-                    f"the host has no inotify instances left for another desktop ({inotify.allowed()} for each user)"
-                )
-                raise HostdHostFault(detail, hint=f"Run `{inotify.FIX}`.") from again
+                detail = f"the host has no inotify instances left for another desktop ({inotify.instance_limit()} for each user)"
+                raise HostdHostFault(detail, hint=f"Run `{inotify.FIX_COMMAND}`.") from again
             _log.warning("The restore of %s succeeded at the second try; the first said: %s", name, error)
         else:
             settings.write_text(CRIU_SETTINGS, encoding="ascii")
@@ -105,7 +103,7 @@ class Runc:
         return self.root / "state" / name
 
     @staticmethod
-    def _sockets() -> list[str]:
+    def _checkpoint_options() -> list[str]:
         return ["--file-locks", "--ext-unix-sk", "--tcp-established"]
 
     def _call(
@@ -136,13 +134,13 @@ class Runc:
                 code = _run(started, environment, () if inherited is None else (inherited,), limit_s)
         except subprocess.TimeoutExpired as error:
             if tool_log:
-                self._keep(work / tool_log)
+                self._save_log(work / tool_log)
             raise failure(f"runc {command[0]} took longer than {limit_s:.0f} s") from error
         if code != 0:
-            words = self._keep(work / tool_log) if tool_log else []
+            words = self._save_log(work / tool_log) if tool_log else []
             raise failure(f"runc {command[0]} failed: {'; '.join(words or _runc_errors(runc_log)) or 'no message'}")
 
-    def _keep(self, log: Path) -> list[str]:
+    def _save_log(self, log: Path) -> list[str]:
         """Save CRIU's log for a person to read; returns its last errors."""
         if not log.exists():
             return []

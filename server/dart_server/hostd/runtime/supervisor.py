@@ -35,7 +35,7 @@ _REPLY = struct.Struct("=QqiI")
 _CONTINUE = 1
 
 
-def instructions() -> bytes:
+def filter_program() -> bytes:
     """The filter that CRIU runs under: notifies of the calls that are answered here, allows all others."""
     architecture, prlimit, _, ptrace = _MACHINES[platform.machine()]
     # Each jump names how many instructions it skips when it holds, and when it does not.
@@ -58,14 +58,14 @@ def instructions() -> bytes:
 
 
 @contextmanager
-def supervised(argv: list[str], known: syscall_filter.Filter | None) -> Iterator[tuple[list[str], int]]:
+def supervised(argv: list[str], desktop_filter: syscall_filter.Filter | None) -> Iterator[tuple[list[str], int]]:
     """Yield (argv to start instead, descriptor it must inherit); serves its calls until the block ends.
 
-    `known`: the filter that every desktop runs under."""
+    `desktop_filter`: the filter that every desktop runs under."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    server = threading.Thread(target=_serve, args=(ours, known), name="supervisor", daemon=True)
+    server = threading.Thread(target=_serve, args=(ours, desktop_filter), name="supervisor", daemon=True)
     server.start()
-    words = [str(theirs.fileno()), str(_MACHINES[platform.machine()][2]), instructions().hex()]
+    words = [str(theirs.fileno()), str(_MACHINES[platform.machine()][2]), filter_program().hex()]
     try:
         yield [sys.executable, "-I", "-S", str(Path(launcher.__file__)), *words, *argv], theirs.fileno()
     finally:
@@ -74,13 +74,13 @@ def supervised(argv: list[str], known: syscall_filter.Filter | None) -> Iterator
         ours.close()
 
 
-def _serve(connection: socket.socket, known: syscall_filter.Filter | None) -> None:
+def _serve(connection: socket.socket, desktop_filter: syscall_filter.Filter | None) -> None:
     """Receive the listener from the launcher, then answer until the last filtered process has ended."""
     _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
     if not descriptors:
         return
     listener = descriptors[0]
-    limits: rlimits.Known = {}
+    limits: rlimits.LimitCache = {}
     prlimit = _MACHINES[platform.machine()][1]
     try:
         poll = select.poll()
@@ -93,7 +93,11 @@ def _serve(connection: socket.socket, known: syscall_filter.Filter | None) -> No
                 if call == prlimit:
                     result = rlimits.answer(caller, first, second, third, fourth, limits)
                 else:
-                    result = syscall_filter.answer(caller, first, second, third, fourth, known) if known else None
+                    result = (
+                        syscall_filter.answer(caller, first, second, third, fourth, desktop_filter)
+                        if desktop_filter
+                        else None
+                    )
                 fcntl.ioctl(listener, _IOCTL_SEND, bytearray(_reply(number, result)))
             except FileNotFoundError:
                 continue

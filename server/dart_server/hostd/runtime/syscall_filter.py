@@ -45,7 +45,7 @@ def count(pid: int) -> int:
 
 def read(pid: int) -> Filter:
     """The one filter of a running child, which is stopped for a moment. Raises OSError."""
-    return syscalls.in_own_thread(lambda: _read(pid))
+    return syscalls.run_in_thread(lambda: _read(pid))
 
 
 def _read(pid: int) -> Filter:
@@ -62,7 +62,7 @@ def _read(pid: int) -> Filter:
     return Filter(program.raw, _METADATA.unpack(metadata.raw)[1])
 
 
-def answer(caller: int, request: int, target: int, address: int, data: int, known: Filter) -> int | None:
+def answer(caller: int, request: int, target: int, address: int, data: int, desktop_filter: Filter) -> int | None:
     """What the ptrace call of `caller` returns (negative: an error number), written where it asked; None: let the kernel answer."""
     if count(target) != 1:
         return None
@@ -75,14 +75,14 @@ def answer(caller: int, request: int, target: int, address: int, data: int, know
                     return -errno.ENOENT
                 if data:
                     memory.seek(data)
-                    memory.write(known.program)
-                return len(known.program) // _INSTRUCTION_BYTES
+                    memory.write(desktop_filter.program)
+                return len(desktop_filter.program) // _INSTRUCTION_BYTES
             memory.seek(data)
             (wanted,) = struct.unpack("=Q", memory.read(8))
             if wanted > 0:
                 return -errno.ENOENT
             memory.seek(data)
-            memory.write(_METADATA.pack(0, known.flags))
+            memory.write(_METADATA.pack(0, desktop_filter.flags))
             return _METADATA.size
     except OSError:
         return None

@@ -21,9 +21,9 @@ from starlette.requests import HTTPConnection
 
 from dart_server.dashboard import views
 from dart_server.dashboard.camera import ImageUnavailable, ViewClosed
-from dart_server.dashboard.live import MOST_VIEWS, LiveView
-from dart_server.dashboard.novnc import FIX
-from dart_server.dashboard.sessions import COOKIE, CSRF_HEADER, SESSION_S, Session, check_csrf, check_origin
+from dart_server.dashboard.live import MAX_VIEWS, LiveView
+from dart_server.dashboard.novnc import INSTALL_COMMAND
+from dart_server.dashboard.sessions import COOKIE, CSRF_HEADER, SESSION_TTL_S, Session, check_csrf, check_origin
 from dart_server.errors import ApiError
 from dart_server.http.dependencies import farm_of
 from dart_server.http.middleware import deny_websocket
@@ -32,7 +32,7 @@ from dart_server.wire import ErrorCode
 
 router = APIRouter(prefix="/dashboard", include_in_schema=False)
 STATIC = Path(__file__).resolve().parents[2] / "dashboard" / "static"
-THUMBNAIL_OLDEST_S = 0.9
+THUMBNAIL_MAX_AGE_S = 0.9
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -93,11 +93,11 @@ async def _changing(request: Request) -> Principal:
     return principal
 
 
-Looking = Annotated[Principal, Depends(_looking)]
-Changing = Annotated[Principal, Depends(_changing)]
+Viewer = Annotated[Principal, Depends(_looking)]
+CsrfChecked = Annotated[Principal, Depends(_changing)]
 
 
-def told(content: Any) -> JSONResponse:
+def no_store_response(content: Any) -> JSONResponse:
     """An answer that no cache keeps."""
     return JSONResponse(content, headers={**HEADERS, "cache-control": "no-store"})
 
@@ -152,7 +152,9 @@ async def novnc_file(name: str, request: Request) -> Response:
     """The viewer's modules, as its package has them."""
     directory = farm_of(request).dashboard.viewer
     if directory is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "the viewer is not installed", hint=f"Run `{FIX}` on the farm's host.")
+        raise ApiError(
+            ErrorCode.NOT_FOUND, "the viewer is not installed", hint=f"Run `{INSTALL_COMMAND}` on the farm's host."
+        )
     path = (directory / name).resolve()
     if path.suffix != ".js" or not path.is_relative_to(directory.resolve()) or not path.is_file():
         raise ApiError(ErrorCode.NOT_FOUND, f"the viewer has no module {name}")
@@ -172,7 +174,7 @@ async def _session_view(request: Request, session: Session, principal: Principal
         "csrf": session.csrf,
         "left_s": round(session.until_s - farm.clock.monotonic()),
         "viewer": farm.dashboard.viewer is not None,
-        "viewer_cure": FIX,
+        "viewer_install_command": INSTALL_COMMAND,
     }
 
 
@@ -185,20 +187,20 @@ async def log_in(body: LogIn, request: Request) -> Response:
 @router.post("/api/ticket")
 async def use_ticket(body: TicketBody, request: Request) -> Response:
     """Trade a ticket for a session cookie."""
-    return await _enter(request, lambda: farm_of(request).dashboard.tickets.use(body.ticket))
+    return await _enter(request, lambda: farm_of(request).dashboard.tickets.redeem(body.ticket))
 
 
 async def _enter(request: Request, key: Callable[[], str]) -> Response:
     scheme = check_origin(request.headers)
     board = farm_of(request).dashboard
-    payer = board.attempts.begin(request.client.host if request.client else None)
+    client = board.login_limiter.acquire(request.client.host if request.client else None)
     cookie, session, principal = await board.sessions.log_in(key())
-    board.attempts.succeeded(payer)
-    answer = told(await _session_view(request, session, principal))
+    board.login_limiter.succeeded(client)
+    answer = no_store_response(await _session_view(request, session, principal))
     answer.set_cookie(
         COOKIE,
         cookie,
-        max_age=int(SESSION_S),
+        max_age=int(SESSION_TTL_S),
         path="/dashboard",
         secure=scheme == "https",
         httponly=True,
@@ -212,7 +214,7 @@ async def log_out(request: Request) -> Response:
     """End the session."""
     check_origin(request.headers)
     farm_of(request).dashboard.sessions.log_out(request.cookies.get(COOKIE))
-    answer = told({})
+    answer = no_store_response({})
     answer.delete_cookie(COOKIE, path="/dashboard", httponly=True, samesite="strict")
     return answer
 
@@ -225,34 +227,34 @@ async def session(request: Request) -> Response:
     except ApiError as error:
         if error.code is not ErrorCode.UNAUTHENTICATED:
             raise
-        return told(None)
-    return told(await _session_view(request, *found))
+        return no_store_response(None)
+    return no_store_response(await _session_view(request, *found))
 
 
 # Looking
 
 
 @router.get("/api/overview")
-async def overview(request: Request, principal: Looking) -> Response:
+async def overview(request: Request, principal: Viewer) -> Response:
     """Totals, desktops, leases, queue, pools."""
-    return told(await views.overview(farm_of(request), principal))
+    return no_store_response(await views.overview(farm_of(request), principal))
 
 
 @router.get("/api/samples")
-async def samples(request: Request, principal: Looking, since: int = 0) -> Response:
+async def samples(request: Request, principal: Viewer, since: int = 0) -> Response:
     """The numbers of the charts."""
-    return told(farm_of(request).dashboard.samples.since(since))
+    return no_store_response(farm_of(request).dashboard.samples.since(since))
 
 
 @router.get("/api/desktops/{desktop_id}")
-async def details(desktop_id: str, request: Request, principal: Looking) -> Response:
+async def details(desktop_id: str, request: Request, principal: Viewer) -> Response:
     """One desktop, its lease, who controls it, its latest events."""
     farm = farm_of(request)
-    return told(await views.details(farm, views.find_slot(farm, desktop_id, principal), principal))
+    return no_store_response(await views.details(farm, views.find_slot(farm, desktop_id, principal), principal))
 
 
 @router.get("/api/desktops/{desktop_id}/picture")
-async def picture(desktop_id: str, request: Request, principal: Looking) -> Response:
+async def picture(desktop_id: str, request: Request, principal: Viewer) -> Response:
     """A small picture of a leased desktop, not older than a second; 204 while there is none that the key may see."""
     farm = farm_of(request)
     slot = farm.pool.slots.get(desktop_id)
@@ -260,20 +262,20 @@ async def picture(desktop_id: str, request: Request, principal: Looking) -> Resp
     if lease is None:
         return Response(status_code=204, headers=HEADERS)
     try:
-        taken, small = await farm.dashboard.cameras.small(lease, THUMBNAIL_OLDEST_S)
+        taken, small = await farm.dashboard.captures.thumbnail(lease, THUMBNAIL_MAX_AGE_S)
     except (ImageUnavailable, ViewClosed):
         return Response(status_code=204, headers=HEADERS)
     return file_answer(request, small, "image/jpeg", f'"{lease.lease_id}-{taken.number}"')
 
 
 @router.get("/api/desktops/{desktop_id}/steps")
-async def steps(desktop_id: str, request: Request, principal: Looking) -> Response:
+async def steps(desktop_id: str, request: Request, principal: Viewer) -> Response:
     """The last steps of a desktop."""
-    return told([views.step_row(step) for step in views.steps(farm_of(request), desktop_id, principal)])
+    return no_store_response([views.step_row(step) for step in views.steps(farm_of(request), desktop_id, principal)])
 
 
 @router.get("/api/desktops/{desktop_id}/steps/{number}")
-async def step_picture(desktop_id: str, number: int, request: Request, principal: Looking) -> Response:
+async def step_picture(desktop_id: str, number: int, request: Request, principal: Viewer) -> Response:
     """The small picture of a step."""
     for step in views.steps(farm_of(request), desktop_id, principal):
         if step.number == number and step.picture is not None:
@@ -283,11 +285,11 @@ async def step_picture(desktop_id: str, number: int, request: Request, principal
 
 
 @router.get("/api/leases/{lease_id}")
-async def lease(lease_id: str, request: Request, principal: Looking) -> Response:
+async def lease(lease_id: str, request: Request, principal: Viewer) -> Response:
     """One active lease, with the desktop that is behind it now."""
     farm = farm_of(request)
     found = views.find_lease(farm, lease_id, principal)
-    return told(views.lease_row(farm, found, await views.key_names(farm)))
+    return no_store_response(views.lease_row(farm, found, await views.key_names(farm)))
 
 
 @router.websocket("/api/leases/{lease_id}/live")
@@ -299,7 +301,7 @@ async def live(socket: WebSocket, lease_id: str, view: ViewId) -> None:
         check_origin(socket.headers)
         session, principal = await session_of(socket)
         lease = views.find_lease(farm, lease_id, principal)
-        if len(board.views) >= MOST_VIEWS:
+        if len(board.views) >= MAX_VIEWS:
             raise ApiError(ErrorCode.NO_CAPACITY, "too many live views are open", hint="Close some.")
         if view in board.views:
             raise ApiError(ErrorCode.INVALID, "a view of this id is open")
@@ -307,11 +309,11 @@ async def live(socket: WebSocket, lease_id: str, view: ViewId) -> None:
         await deny_websocket(socket, error)
         return
 
-    async def allowed() -> None:
+    async def check_access() -> None:
         _, now = await session_of(socket)
         if not now.may_access(lease.owner):
             raise ApiError(ErrorCode.FORBIDDEN, "the key may not see this desktop any more")
-        control = board.controls.of(lease_id)
+        control = board.controls.find(lease_id)
         if control is not None and control.view_id == view and not views.may_control(now, lease):
             raise ApiError(ErrorCode.FORBIDDEN, "the key may not control this desktop any more")
 
@@ -319,9 +321,9 @@ async def live(socket: WebSocket, lease_id: str, view: ViewId) -> None:
     await socket.accept(protocol)
     board.views.add(view)
     try:
-        await LiveView(lease, view, board.cameras.of(lease), board.controls, farm.clock, allowed, session.ended).serve(
-            socket
-        )
+        await LiveView(
+            lease, view, board.captures.for_lease(lease), board.controls, farm.clock, check_access, session.ended
+        ).serve(socket)
     finally:
         board.views.discard(view)
 
@@ -330,7 +332,7 @@ async def live(socket: WebSocket, lease_id: str, view: ViewId) -> None:
 
 
 @router.post("/api/leases/{lease_id}/control")
-async def take_control(lease_id: str, body: ControlBody, request: Request, principal: Changing) -> Response:
+async def take_control(lease_id: str, body: ControlBody, request: Request, principal: CsrfChecked) -> Response:
     """Give mouse and keyboard to one of the person's open views."""
     farm = farm_of(request)
     lease = views.find_lease(farm, lease_id, principal)
@@ -342,41 +344,41 @@ async def take_control(lease_id: str, body: ControlBody, request: Request, princ
         farm.dashboard.controls.take(lease, body.view, principal.key_id)
     except ViewClosed as error:
         raise ApiError(ErrorCode.LEASE_EXPIRED, str(error)) from error
-    return told({})
+    return no_store_response({})
 
 
 @router.delete("/api/leases/{lease_id}/control")
-async def give_back(lease_id: str, body: ControlBody, request: Request, principal: Changing) -> Response:
+async def give_back(lease_id: str, body: ControlBody, request: Request, principal: CsrfChecked) -> Response:
     """Give them back."""
     farm = farm_of(request)
-    control = farm.dashboard.controls.of(lease_id)
+    control = farm.dashboard.controls.find(lease_id)
     if control is not None and control.key_id == principal.key_id:
-        await farm.dashboard.controls.let_go(lease_id, body.view)
-    return told({})
+        await farm.dashboard.controls.release(lease_id, body.view)
+    return no_store_response({})
 
 
 @router.post("/api/leases/{lease_id}/release")
-async def release(lease_id: str, request: Request, principal: Changing) -> Response:
+async def release(lease_id: str, request: Request, principal: CsrfChecked) -> Response:
     """End a lease: its desktop goes back to the pool."""
     farm = farm_of(request)
     lease = views.find_lease(farm, lease_id, principal)
     if not views.may_control(principal, lease):
         raise ApiError(ErrorCode.FORBIDDEN, "releasing needs the lease's own key, or an admin key")
     await farm.leases.release(lease_id, principal)
-    return told({})
+    return no_store_response({})
 
 
 @router.post("/api/desktops/{desktop_id}/quarantine")
-async def quarantine(desktop_id: str, request: Request, principal: Changing) -> Response:
+async def quarantine(desktop_id: str, request: Request, principal: CsrfChecked) -> Response:
     """Keep a desktop from use, for a person to look at."""
     principal.require(Scope.ADMIN)
     await farm_of(request).quarantine(desktop_id, "asked for on the dashboard")
-    return told({})
+    return no_store_response({})
 
 
 @router.post("/api/desktops/{desktop_id}/unquarantine")
-async def unquarantine(desktop_id: str, request: Request, principal: Changing) -> Response:
+async def unquarantine(desktop_id: str, request: Request, principal: CsrfChecked) -> Response:
     """Let a quarantined desktop go: something fresh takes its place."""
     principal.require(Scope.ADMIN)
     await farm_of(request).release(desktop_id, principal)
-    return told({})
+    return no_store_response({})

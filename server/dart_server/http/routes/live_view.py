@@ -12,8 +12,8 @@ from fastapi import APIRouter, Query, Request
 
 from dart_server import wire
 from dart_server.clock import utc
-from dart_server.dashboard.novnc import FIX
-from dart_server.dashboard.tickets import TICKET_S
+from dart_server.dashboard.novnc import INSTALL_COMMAND
+from dart_server.dashboard.tickets import TICKET_TTL_S
 from dart_server.errors import ApiError
 from dart_server.http.dependencies import LeasedUnfenced, Tenant, farm_of
 from dart_server.http.routes.claims import cancel_on_disconnect
@@ -33,9 +33,9 @@ async def open_live_view(lease_id: str, request: Request, principal: Tenant) -> 
     board = farm.dashboard
     return wire.LiveViewTicket(
         path=f"/dashboard/#/leases/{lease_id}",
-        ticket=board.tickets.make(request.headers["authorization"].partition(" ")[2].strip()),
-        expires_at=utc(farm.clock.time() + TICKET_S),
-        viewer_hint=None if board.viewer is not None else f"Run `{FIX}` on the farm's host.",
+        ticket=board.tickets.issue(request.headers["authorization"].partition(" ")[2].strip()),
+        expires_at=utc(farm.clock.time() + TICKET_TTL_S),
+        viewer_hint=None if board.viewer is not None else f"Run `{INSTALL_COMMAND}` on the farm's host.",
     )
 
 
@@ -48,6 +48,6 @@ async def get_human_inputs(
 ) -> wire.HumanInputs:
     """What a person who took over does, since somebody listens here; at once, or when there is something, or after `wait_s`."""
     farm, lease_id = farm_of(request), access.lease.lease_id
-    inputs, missed = await cancel_on_disconnect(request, farm.dashboard.inputs.listen(lease_id, after, wait_s))
-    controlled = farm.dashboard.controls.of(lease_id) is not None
+    inputs, missed = await cancel_on_disconnect(request, farm.dashboard.inputs.wait(lease_id, after, wait_s))
+    controlled = farm.dashboard.controls.find(lease_id) is not None
     return wire.HumanInputs(inputs=inputs, missed=missed, controlled=controlled, now=utc(farm.clock.time()))

@@ -31,7 +31,7 @@ async def put_pool(name: wire.PoolName, body: wire.PoolSpec, request: Request, p
 @router.delete("/v1/pools/{name}", operation_id="delete_pool", status_code=204)
 async def delete_pool(name: str, request: Request, principal: Admin) -> Response:
     """Forget a pool: what it had ready goes, leases go on."""
-    await farm_of(request).pool.forget(name)
+    await farm_of(request).pool.delete(name)
     return Response(status_code=204)
 
 

@@ -102,7 +102,7 @@ def control_group(pid: int) -> str:
     return ""
 
 
-def seen(state: dict[str, Any], group: str) -> dict[str, Any]:
+def health_counters(state: dict[str, Any], group: str) -> dict[str, Any]:
     """The engine's `State` and the control group's counters, in the form of the root helper's `health`."""
     usage = cgroups.usage(group) if group else cgroups.Usage()
     frozen = state.get("Status") == "paused" or bool(state.get("Paused"))
@@ -111,8 +111,8 @@ def seen(state: dict[str, Any], group: str) -> dict[str, Any]:
     return {
         "state": "running" if running else "ended",
         "frozen": frozen,
-        "doomed": frozen and syscalls.kill_pending(int(state.get("Pid") or 0)),
-        "ended": None if running else "signal 9" if code == _KILLED else f"exit {code}",
+        "kill_pending": frozen and syscalls.kill_pending(int(state.get("Pid") or 0)),
+        "exit_status": None if running else "signal 9" if code == _KILLED else f"exit {code}",
         "memory_bytes": usage.memory_bytes,
         "memory_limit_bytes": usage.memory_limit_bytes,
         "oom_kills": max(usage.oom_kills, int(bool(state.get("OOMKilled")))),

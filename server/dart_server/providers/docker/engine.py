@@ -25,7 +25,7 @@ THREADS = 16
 _CAP_SYS_ADMIN = 21
 _UNIX = "unix://"
 _USUAL_ADDRESS = "unix:///var/run/docker.sock"
-_ENGINE_CURE = "install and start one (`sudo apt-get install docker.io`, `sudo systemctl start docker`), or set DOCKER_HOST to its socket"
+_ENGINE_FIX = "install and start one (`sudo apt-get install docker.io`, `sudo systemctl start docker`), or set DOCKER_HOST to its socket"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def connect(timeout_s: int = CALL_TIMEOUT_S) -> Any:
         client = docker.from_env(timeout=timeout_s, max_pool_size=THREADS)
         client.ping()
     except (docker.errors.DockerException, OSError) as error:
-        raise CapabilityMissing(f"no container engine answers on {address}", hint=_ENGINE_CURE) from error
+        raise CapabilityMissing(f"no container engine answers on {address}", hint=_ENGINE_FIX) from error
     return client
 
 
@@ -79,7 +79,7 @@ def facts(client: Any) -> EngineFacts:
     info = client.info()
     found = {"memory": info.get("MemoryLimit"), "pids": info.get("PidsLimit"), "cpus": info.get("CpuCfsQuota")}
     limits = {name for name, has in found.items() if has}
-    if _bounds_disk(info):
+    if _limits_disk(info):
         limits.add("disk")
     return EngineFacts(
         version=str(info.get("ServerVersion")),
@@ -92,7 +92,7 @@ def facts(client: Any) -> EngineFacts:
     )
 
 
-def _bounds_disk(info: dict[str, Any]) -> bool:
+def _limits_disk(info: dict[str, Any]) -> bool:
     """Whether the storage driver keeps a container's writes under a size: btrfs and zfs do, overlay2 on XFS with project quotas."""
     if info.get("Driver") in ("btrfs", "zfs"):
         return True
@@ -114,11 +114,13 @@ def run_checks() -> list[EngineCheck]:
         return [*checks, EngineCheck("container engine", False, str(error), error.hint)]
     has = facts(client)
     client.close()
-    told = f"{has.version}, storage {has.storage}, limits {', '.join(sorted(has.limits)) or 'none'}"
-    checks.append(EngineCheck("container engine", True, told))
+    summary = f"{has.version}, storage {has.storage}, limits {', '.join(sorted(has.limits)) or 'none'}"
+    checks.append(EngineCheck("container engine", True, summary))
     if not has.local:
         checks.append(
-            EngineCheck("engine place", False, "the engine is on another machine", "set DOCKER_HOST to a Unix socket")
+            EngineCheck(
+                "engine location", False, "the engine is on another machine", "set DOCKER_HOST to a Unix socket"
+            )
         )
     if not has.seccomp:
         checks.append(EngineCheck("system-call filter", False, "the engine has no seccomp", "install one that has it"))
@@ -172,4 +174,4 @@ def _translated(work: Callable[[Any], T], client: Any) -> T:
     except APIError as error:
         raise HostFault(f"the container engine refused: {error.explanation or error}") from error
     except (DockerException, RequestException) as error:
-        raise HostFault(f"the container engine does not answer: {error}", hint=_ENGINE_CURE) from error
+        raise HostFault(f"the container engine does not answer: {error}", hint=_ENGINE_FIX) from error

@@ -46,7 +46,7 @@ from dart_server.providers.base import (
 from dart_server.providers.docker import container as docker_container
 from dart_server.providers.docker import images as docker_images
 from dart_server.providers.docker.engine import DockerEngine, EngineFacts
-from dart_server.providers.health import judge
+from dart_server.providers.health import diagnose
 
 BOOT_TIMEOUT_S = 60.0
 DIAL_TIMEOUT_S = 5.0
@@ -55,12 +55,12 @@ REMOVE_TIMEOUT_S = 30.0
 _BOOT_POLL_S, _BOOT_POLL_SHARE = 0.05, 0.1
 """A look at a booting desktop costs both sides work: the next one waits a tenth of the time that the boot has taken."""
 _REMOVE_POLL_S = 0.05
-_SECOND_LOOKS, _SECOND_LOOK_S = 5, 0.1
+_RECHECKS, _RECHECK_DELAY_S = 5, 0.1
 """A desktop whose init was killed first stops to answer and is seen as ended a little later."""
 
 
 @dataclass(slots=True)
-class ContainerLife:
+class RunningContainer:
     """One running container. The namespace is held open, so that it stays this desktop's whatever becomes of its process id."""
 
     container_id: str
@@ -80,7 +80,7 @@ class DockerProvider:
         self._facts: EngineFacts | None = None
         self._runtime_dir = runtime_dir
         self._call_filter = ""
-        self._lives: dict[str, ContainerLife] = {}
+        self._containers: dict[str, RunningContainer] = {}
         self._dialled: dict[str, weakref.WeakSet[socket.socket]] = {}
         self._importing = asyncio.Lock()
 
@@ -95,13 +95,13 @@ class DockerProvider:
     async def start(self) -> None:
         """Find the engine. Raises CapabilityMissing with the cure when it or this host lacks something."""
         self._facts = await self._engine.start()
-        told = partial(docker_container.system_call_filter, self._facts, self._runtime_dir)
-        self._call_filter = await asyncio.to_thread(told)
-        await asyncio.to_thread(inotify.make_room)
+        build_filter = partial(docker_container.system_call_filter, self._facts, self._runtime_dir)
+        self._call_filter = await asyncio.to_thread(build_filter)
+        await asyncio.to_thread(inotify.raise_limit)
 
     async def aclose(self) -> None:
         """Let the engine go; desktops live on in it until they are destroyed or reaped."""
-        for desktop_id in list(self._lives):
+        for desktop_id in list(self._containers):
             self._forget(desktop_id)
         self._engine.close()
 
@@ -123,8 +123,8 @@ class DockerProvider:
         launching = asyncio.ensure_future(self._engine.run(lambda client: _launch(client, options)))
         try:
             await asyncio.shield(launching)
-            await self._booted(desktop_id)
-            await self._seal(desktop_id)
+            await self._wait_booted(desktop_id)
+            await self._harden(desktop_id)
         except BaseException:  # cancelled, too, no container may stay; raised again
             await asyncio.shield(self._undo(desktop_id, launching))
             raise
@@ -170,9 +170,9 @@ class DockerProvider:
 
     async def dial(self, desktop_id: str, port: DialPort) -> socket.socket:
         """A connected socket from inside the desktop's network."""
-        life = await self._life(desktop_id)
+        running = await self._running_container(desktop_id)
         number = None if port == CONTROL else port
-        namespace_fd = os.dup(life.namespace_fd)
+        namespace_fd = os.dup(running.namespace_fd)
         try:
             inside = Path(f"/proc/self/fd/{namespace_fd}")
             connection = await asyncio.to_thread(netns.connect, inside, number, DIAL_TIMEOUT_S)
@@ -190,33 +190,33 @@ class DockerProvider:
     async def health(self, desktop_id: str) -> DesktopHealth:
         """The engine's and the kernel's view and, while the desktop runs, the agent's."""
         try:
-            seen = await self._look(desktop_id)
-            answers = seen["state"] == "running" and not seen["frozen"]
-            agent, silence = await self._asked(desktop_id) if answers else (None, "")
-            for _ in range(_SECOND_LOOKS):
-                if agent is not None or seen["frozen"] or seen["state"] != "running":
+            counters = await self._host_counters(desktop_id)
+            answers = counters["state"] == "running" and not counters["frozen"]
+            agent, agent_error = await self._agent_health(desktop_id) if answers else (None, "")
+            for _ in range(_RECHECKS):
+                if agent is not None or counters["frozen"] or counters["state"] != "running":
                     break
-                await asyncio.sleep(_SECOND_LOOK_S)
-                seen = await self._look(desktop_id)
+                await asyncio.sleep(_RECHECK_DELAY_S)
+                counters = await self._host_counters(desktop_id)
         except DesktopGone:
             return DesktopHealth(False, HealthCause.UNKNOWN, "no desktop of this id")
         except ProviderError as error:
             return DesktopHealth(False, HealthCause.UNKNOWN, str(error))
-        cause, detail = judge(seen, agent, silence)
+        cause, detail = diagnose(counters, agent, agent_error)
         if cause is HealthCause.DISK_FULL and "disk" not in self.capabilities.limits:
             cause, detail = HealthCause.UNKNOWN, "the disk of the container engine is full"
         return DesktopHealth(
             alive=cause is HealthCause.OK,
             cause=cause,
             detail=detail,
-            memory_bytes=seen["memory_bytes"],
-            memory_limit_bytes=seen["memory_limit_bytes"],
-            pids=seen["pids"],
-            disk_bytes=seen["disk_bytes"],
-            oom_kills=seen["oom_kills"],
+            memory_bytes=counters["memory_bytes"],
+            memory_limit_bytes=counters["memory_limit_bytes"],
+            pids=counters["pids"],
+            disk_bytes=counters["disk_bytes"],
+            oom_kills=counters["oom_kills"],
         )
 
-    async def owned(self) -> Inventory:
+    async def inventory(self) -> Inventory:
         """Every container with this farm's label, running or not."""
         label = f"{docker_container.LABEL_FARM}={self.farm}"
         found = await self._engine.run(lambda client: client.api.containers(all=True, filters={"label": [label]}))
@@ -226,7 +226,7 @@ class DockerProvider:
         """Remove this farm's containers that are not to be kept; without an engine there is nothing to look at."""
         if self._facts is None:
             return []
-        removed = [name for name in (await self.owned()).desktops if name not in keep]
+        removed = [name for name in (await self.inventory()).desktops if name not in keep]
         await asyncio.gather(*(self.destroy(name) for name in removed))
         return removed
 
@@ -242,7 +242,7 @@ class DockerProvider:
         if launching.exception() is None:
             await self.destroy(desktop_id)
 
-    async def _booted(self, desktop_id: str) -> None:
+    async def _wait_booted(self, desktop_id: str) -> None:
         begin_s = time.monotonic()
         words = "no answer"
         while (waited_s := time.monotonic() - begin_s) < BOOT_TIMEOUT_S:
@@ -258,34 +258,36 @@ class DockerProvider:
             await asyncio.sleep(max(_BOOT_POLL_S, waited_s * _BOOT_POLL_SHARE))
         raise HostFault(f"the desktop {desktop_id} was not ready in {BOOT_TIMEOUT_S:.0f} s: {words}")
 
-    async def _seal(self, desktop_id: str) -> None:
+    async def _harden(self, desktop_id: str) -> None:
         """Close what a desktop needed open only while it booted. The process is pinned and known by its network before it is entered."""
-        life, entry = await self._life(desktop_id), await self._state(desktop_id)
+        running, entry = await self._running_container(desktop_id), await self._state(desktop_id)
         try:
             pid = int(entry["State"]["Pid"]) if entry is not None else 0
             pinned = os.pidfd_open(pid)
             try:
-                if os.stat(f"/proc/{pid}/ns/net").st_ino != os.fstat(life.namespace_fd).st_ino:
+                if os.stat(f"/proc/{pid}/ns/net").st_ino != os.fstat(running.namespace_fd).st_ino:
                     raise ProcessLookupError(f"process {pid} is another")
-                await asyncio.to_thread(hardening.close_proc, pinned)
+                await asyncio.to_thread(hardening.make_proc_read_only, pinned)
             finally:
                 os.close(pinned)
         except OSError as error:
             raise HostFault(f"/proc of the desktop {desktop_id} could not be closed ({error})") from error
 
-    async def _asked(self, desktop_id: str) -> tuple[dict[str, Any] | None, str]:
+    async def _agent_health(self, desktop_id: str) -> tuple[dict[str, Any] | None, str]:
         """The agent's health, or None and why it is silent."""
         try:
             return await guest_control.health(partial(self.dial, desktop_id, CONTROL), HEALTH_TIMEOUT_S), ""
         except (guest_control.AgentTimeout, ProviderError) as error:
             return None, str(error)
 
-    async def _look(self, desktop_id: str) -> dict[str, Any]:
+    async def _host_counters(self, desktop_id: str) -> dict[str, Any]:
         """What the host sees now. Raises `DesktopGone` when there is no container of this id."""
         entry = await self._inspect(desktop_id)
-        life = self._lives.get(desktop_id)
-        group = life.group if life is not None else docker_container.control_group(int(entry["State"]["Pid"] or 0))
-        return docker_container.seen(entry["State"], group)
+        running = self._containers.get(desktop_id)
+        group = (
+            running.group if running is not None else docker_container.control_group(int(entry["State"]["Pid"] or 0))
+        )
+        return docker_container.health_counters(entry["State"], group)
 
     async def _inspect(self, desktop_id: str) -> dict[str, Any]:
         name = docker_container.container_name(self.farm, desktop_id)
@@ -300,9 +302,9 @@ class DockerProvider:
             return None
         return entry if entry["State"]["Running"] else None
 
-    async def _life(self, desktop_id: str) -> ContainerLife:
+    async def _running_container(self, desktop_id: str) -> RunningContainer:
         """The running container, found in the engine when this process has not seen it yet. Raises `DesktopGone`."""
-        known = self._lives.get(desktop_id)
+        known = self._containers.get(desktop_id)
         if known is not None:
             return known
         entry = await self._state(desktop_id)
@@ -313,13 +315,13 @@ class DockerProvider:
             namespace_fd = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise DesktopGone(f"the desktop {desktop_id} has ended") from error
-        life = ContainerLife(entry["Id"], namespace_fd, docker_container.control_group(pid))
+        running = RunningContainer(entry["Id"], namespace_fd, docker_container.control_group(pid))
         again = await self._state(desktop_id)
-        if again is None or (again["Id"], again["State"]["Pid"]) != (life.container_id, pid):
+        if again is None or (again["Id"], again["State"]["Pid"]) != (running.container_id, pid):
             os.close(namespace_fd)
             raise DesktopGone(f"the desktop {desktop_id} has ended")
-        known = self._lives.setdefault(desktop_id, life)
-        if known is not life:
+        known = self._containers.setdefault(desktop_id, running)
+        if known is not running:
             os.close(namespace_fd)
         return known
 
@@ -328,9 +330,9 @@ class DockerProvider:
         for connection in self._dialled.pop(desktop_id, ()):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        life = self._lives.pop(desktop_id, None)
-        if life is not None:
-            os.close(life.namespace_fd)
+        running = self._containers.pop(desktop_id, None)
+        if running is not None:
+            os.close(running.namespace_fd)
 
 
 def _launch(client: Any, options: dict[str, Any]) -> None:

@@ -69,7 +69,7 @@ def names(connection: Any, *, prefix: str) -> list[str]:
     return [name.removeprefix(prefix) for name in found if name.startswith(prefix)]
 
 
-def seen(connection: Any, *, name: str) -> dict[str, Any]:
+def health_counters(connection: Any, *, name: str) -> dict[str, Any]:
     """State and counters, in the form of the root helper's `health`."""
     import libvirt
 
@@ -84,7 +84,7 @@ def seen(connection: Any, *, name: str) -> dict[str, Any]:
             resident = domain.memoryStats().get("rss", 0) * 1024
     return {
         "state": "running" if running else "ended",
-        "ended": None if running else "signal 9" if killed else "power off",
+        "exit_status": None if running else "signal 9" if killed else "power off",
         "memory_bytes": min(resident, limit),
         "memory_limit_bytes": limit,
         "pids_refused": 0,

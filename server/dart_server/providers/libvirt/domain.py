@@ -23,7 +23,7 @@ NETWORK = "dart0"
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class DomainFiles:
     """The files of one machine. `kernel` and `initrd` are None where the disk starts itself, `uefi` where it does so by BIOS."""
 
     disk: Path
@@ -31,7 +31,7 @@ class Parts:
     console: Path
     kernel: Path | None
     initrd: Path | None
-    closed_network: bool
+    isolated_network: bool
     uefi: Path | None = None
 
 
@@ -47,7 +47,7 @@ def command_line(spec: DesktopSpec, accelerator: str) -> str:
     return " ".join(words)
 
 
-def processors(spec: DesktopSpec, accelerator: str) -> int:
+def vcpu_count(spec: DesktopSpec, accelerator: str) -> int:
     """Whole processors that hold the limit; an emulated machine has one, which is at most one of the host's."""
     return 1 if accelerator == "tcg" else max(1, math.ceil(spec.cpus))
 
@@ -57,12 +57,12 @@ def screen_kib(width: int, height: int) -> int:
     return max(16 * 1024, 1 << (width * height * 4 // 1024 - 1).bit_length())
 
 
-def xml(name: str, spec: DesktopSpec, parts: Parts, host: HostFacts) -> str:
+def xml(name: str, spec: DesktopSpec, parts: DomainFiles, host: HostFacts) -> str:
     """The domain, ready to be defined."""
     top = Element("domain", {"type": "kvm" if host.accelerator == "kvm" else "qemu", "xmlns:qemu": QEMU_NAMESPACE})
     SubElement(top, "name").text = name
     SubElement(top, "memory", unit="MiB").text = str(spec.memory_mib)
-    SubElement(top, "vcpu").text = str(processors(spec, host.accelerator))
+    SubElement(top, "vcpu").text = str(vcpu_count(spec, host.accelerator))
     system = SubElement(top, "os")
     SubElement(system, "type", arch="x86_64", machine="pc").text = "hvm"
     if parts.kernel is not None:
@@ -93,7 +93,7 @@ def xml(name: str, spec: DesktopSpec, parts: Parts, host: HostFacts) -> str:
     SubElement(SubElement(devices, "rng", model="virtio"), "backend", model="random").text = "/dev/urandom"
     SubElement(devices, "controller", type="usb", model="none")
     SubElement(devices, "memballoon", model="none")
-    if parts.closed_network:
+    if parts.isolated_network:
         width, height = spec.resolution
         screen = SubElement(SubElement(devices, "video"), "model", type="vga", vram=str(screen_kib(width, height)))
         SubElement(screen, "resolution", x=str(width), y=str(height))

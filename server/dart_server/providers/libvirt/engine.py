@@ -25,7 +25,7 @@ from dart_server.providers.libvirt.kvm import kvm_fault
 
 T = TypeVar("T")
 THREADS = 16
-_LIBVIRT_CURE = (
+_LIBVIRT_FIX = (
     "install and start it (`sudo apt-get install libvirt-daemon-system qemu-system-x86 qemu-utils`), "
     "or set DART_LIBVIRT_URI to the daemon's address, such as qemu:///session"
 )
@@ -33,12 +33,12 @@ _LIBVIRT_CURE = (
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What machines are made with. `accelerator` is `kvm` or `tcg`; `why` says why it is not KVM, in a sentence's end."""
+    """What machines are made with. `accelerator` is `kvm` or `tcg`; `no_kvm_reason` says why it is not KVM, in a sentence's end."""
 
     version: str
     emulator: str
     accelerator: str
-    why: str
+    no_kvm_reason: str
     privileged: bool
 
 
@@ -58,21 +58,21 @@ def connect(uri: str | None) -> Any:
         return libvirt.open(address(uri))
     except libvirt.libvirtError as error:
         raise CapabilityMissing(
-            f"no libvirt answers on {address(uri)}: {error.get_error_message()}", hint=_LIBVIRT_CURE
+            f"no libvirt answers on {address(uri)}: {error.get_error_message()}", hint=_LIBVIRT_FIX
         ) from error
 
 
 def facts(connection: Any) -> HostFacts:
     """Ask libvirt, and try KVM once per process."""
-    told = ElementTree.fromstring(connection.getDomainCapabilities(None, platform.machine(), None, "qemu", 0))
-    emulator = told.findtext("path") or ""
+    capabilities = ElementTree.fromstring(connection.getDomainCapabilities(None, platform.machine(), None, "qemu", 0))
+    emulator = capabilities.findtext("path") or ""
     number = connection.getLibVersion()
-    why = kvm_fault(emulator)
+    no_kvm_reason = kvm_fault(emulator)
     return HostFacts(
         version=f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}",
         emulator=emulator,
-        accelerator="tcg" if why else "kvm",
-        why=why,
+        accelerator="tcg" if no_kvm_reason else "kvm",
+        no_kvm_reason=no_kvm_reason,
         privileged=urlsplit(connection.getURI()).path == "/system",
     )
 
@@ -95,7 +95,7 @@ def run_checks(uri: str | None) -> list[EngineCheck]:
     try:
         has = facts(connection)
     except _libvirt_error() as error:
-        return [*checks, EngineCheck("libvirt", False, f"it does not know this host's QEMU: {error}", _LIBVIRT_CURE)]
+        return [*checks, EngineCheck("libvirt", False, f"it does not know this host's QEMU: {error}", _LIBVIRT_FIX)]
     finally:
         connection.close()
     return [
@@ -106,7 +106,9 @@ def run_checks(uri: str | None) -> list[EngineCheck]:
 
 
 def _accelerator(has: HostFacts) -> EngineCheck:
-    detail = "KVM" if has.accelerator == "kvm" else f"emulation (TCG, one slow processor per desktop): {has.why}"
+    detail = (
+        "KVM" if has.accelerator == "kvm" else f"emulation (TCG, one slow processor per desktop): {has.no_kvm_reason}"
+    )
     return EngineCheck("accelerator", True, detail)
 
 
@@ -174,4 +176,4 @@ def _translated(work: Callable[[Any], T], connection: Any) -> T:
         if error.get_error_code() in gone:
             raise DesktopGone(f"libvirt: {error.get_error_message()}") from error
         lost = error.get_error_domain() in (libvirt.VIR_FROM_RPC, libvirt.VIR_FROM_REMOTE)
-        raise HostFault(f"libvirt: {error.get_error_message()}", hint=_LIBVIRT_CURE if lost else "") from error
+        raise HostFault(f"libvirt: {error.get_error_message()}", hint=_LIBVIRT_FIX if lost else "") from error

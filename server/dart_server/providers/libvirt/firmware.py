@@ -14,7 +14,7 @@ from pathlib import Path
 from uuid import UUID
 
 from dart_server.providers.base import CapabilityMissing
-from dart_server.providers.libvirt.volumes import image_tool
+from dart_server.providers.libvirt.volumes import qemu_img
 
 SECTOR = 512
 TABLE_SECTORS = 34
@@ -24,7 +24,7 @@ FIRST_ENTRY, ENTRIES = 446, 4
 GPT_TYPE, EFI_TYPE = 0xEE, 0xEF
 EFI_SYSTEM = UUID("c12a7328-f81f-11d2-ba4b-00a0c93ec93b")
 BIOS_BOOT = UUID("21686148-6449-6e6f-744e-656564454649")
-UEFI_PLACES = (
+UEFI_PATHS = (
     Path("/usr/share/ovmf/OVMF.fd"),
     Path("/usr/share/OVMF/OVMF_CODE.fd"),
     Path("/usr/share/edk2/ovmf/OVMF_CODE.fd"),
@@ -37,7 +37,7 @@ def find(disk: Path) -> Path | None:
     """UEFI's file for a disk that needs it, None for one that starts by BIOS. Blocking. Raises CapabilityMissing with the cure."""
     if not needs_uefi(first_sectors(disk)):
         return None
-    for place in UEFI_PLACES:
+    for place in UEFI_PATHS:
         if place.is_file():
             return place
     raise CapabilityMissing("this disk starts by UEFI, which this host's QEMU lacks", hint="sudo apt-get install ovmf")
@@ -47,7 +47,7 @@ def first_sectors(disk: Path) -> bytes:
     """What a machine sees at the start of a qcow2."""
     with tempfile.TemporaryDirectory(prefix="dart-disk-") as place:
         start = Path(place) / "start"
-        image_tool(
+        qemu_img(
             "dd", "-f", "qcow2", "-O", "raw", f"bs={SECTOR}", f"count={TABLE_SECTORS}", f"if={disk}", f"of={start}"
         )
         return start.read_bytes()

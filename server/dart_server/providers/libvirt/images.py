@@ -23,7 +23,7 @@ class VmImage:
     kernel: Path | None
     initrd: Path | None
     digest: str
-    ours: bool
+    has_agent: bool
     """Whether our agent is inside, so that no network is needed to reach it."""
 
 
@@ -35,7 +35,7 @@ def find(images_dir: Path, name: str) -> VmImage:
         raise ImageMissing(f"there is no image {name!r} in {images_dir}", hint=fix)
     try:
         manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
-        digest, ours = str(manifest["digest"]), bool(manifest.get("guest_digest"))
+        digest, has_agent = str(manifest["digest"]), bool(manifest.get("guest_digest"))
         files = {kind: place / Path(str(facts["file"])).name for kind, facts in manifest.get("artefacts", {}).items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ImageMissing(f"there is no image {name!r} in {images_dir} ({error})", hint=fix) from error
@@ -45,4 +45,4 @@ def find(images_dir: Path, name: str) -> VmImage:
     if disk is None or not disk.is_file():
         raise ImageMissing(f"the image {name!r} has no disk for virtual machines", hint=fix)
     told = digest if digest.startswith("sha256:") else f"sha256:{digest}"
-    return VmImage(disk, files.get("kernel"), files.get("initrd"), told, ours)
+    return VmImage(disk, files.get("kernel"), files.get("initrd"), told, has_agent)

@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 
 KVM = Path("/dev/kvm")
-KVM_LIMIT_S = 3.0
+KVM_TIMEOUT_S = 3.0
 """Far more than a processor needs for a million instructions (0.2 s emulated by QEMU), far less than an emulated KVM takes."""
-ANSWER = (0x10 << 1) | 1
+SUCCESS_EXIT_CODE = (0x10 << 1) | 1
 """How QEMU ends when the sector writes 0x10 to its debug port."""
 SECTOR = bytes.fromhex(
     "fa 31c0 8ed8 8ec0 8ed0 bc007c"  # segments and stack at 0, interrupts off
@@ -44,12 +44,12 @@ def kvm_fault(emulator: str) -> str:
     if not os.access(KVM, os.R_OK | os.W_OK):
         return "/dev/kvm may not be opened"
     try:
-        ended = boot(emulator, "kvm", KVM_LIMIT_S)
+        ended = boot(emulator, "kvm", KVM_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return f"/dev/kvm opens, but a machine on it did not come through a boot sector in {KVM_LIMIT_S:g} s"
+        return f"/dev/kvm opens, but a machine on it did not come through a boot sector in {KVM_TIMEOUT_S:g} s"
     except OSError as error:
         return f"{emulator or 'QEMU'} cannot be started ({error.strerror})"
-    return "" if ended == ANSWER else "/dev/kvm opens, but the machine's processor lacks what x86-64 needs"
+    return "" if ended == SUCCESS_EXIT_CODE else "/dev/kvm opens, but the machine's processor lacks what x86-64 needs"
 
 
 def boot(emulator: str, accelerator: str, limit_s: float) -> int:

@@ -43,21 +43,21 @@ from dart_server.providers.base import (
     SnapshotBroken,
     SnapshotInfo,
 )
-from dart_server.providers.health import judge
+from dart_server.providers.health import diagnose
 from dart_server.providers.libvirt import calls, domain, firmware, images
 from dart_server.providers.libvirt.engine import HostFacts, LibvirtConnection
 from dart_server.providers.libvirt.vm import VmConnections
-from dart_server.providers.libvirt.volumes import TAG, SavedSnapshot, Volume, Volumes, used_bytes
+from dart_server.providers.libvirt.volumes import TAG, Volume, Volumes, VolumeSnapshot, used_bytes
 
 BOOT_TIMEOUT_S = {"kvm": 60.0, "tcg": 240.0}
-FOREIGN_BOOT_TIMEOUT_S = 300.0
+THIRD_PARTY_BOOT_TIMEOUT_S = 300.0
 """For a guest that is not ours: whole desktop systems take more than a minute. OSWorld's own client waits as long."""
-GREET_TIMEOUT_S = 3.0
-WAKE_TIMEOUT_S = 20.0
+HANDSHAKE_TIMEOUT_S = 3.0
+RESTORED_TIMEOUT_S = 20.0
 QUIESCE_TIMEOUT_S = 5.0
 HEALTH_TIMEOUT_S = 5.0
 _BOOT_POLL_S = 0.2
-_SECOND_LOOKS, _SECOND_LOOK_S = 5, 0.1
+_RECHECKS, _RECHECK_DELAY_S = 5, 0.1
 
 
 class LibvirtProvider:
@@ -68,11 +68,11 @@ class LibvirtProvider:
     def __init__(self, *, home: Path, runtime_dir: Path, snapshot_dir: Path, uri: str | None = None) -> None:
         self._images = home / "images"
         self.prefix = Layout(os.getuid(), runtime_dir / "libvirt", runtime_dir, self._images, snapshot_dir).prefix
-        self._places = runtime_dir / "vm"
+        self._vm_dir = runtime_dir / "vm"
         self._engine = LibvirtConnection(uri)
         self._host: HostFacts | None = None
         self._volumes = Volumes(snapshot_dir / f"{self.prefix}-disks")
-        self._machines: dict[str, VmConnections] = {}
+        self._vms: dict[str, VmConnections] = {}
         self._dialled: dict[str, weakref.WeakSet[socket.socket]] = {}
         self._writing: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -93,12 +93,12 @@ class LibvirtProvider:
     async def start(self) -> None:
         """Find libvirt, and take over the disks of an earlier life. Raises CapabilityMissing with the cure."""
         self._host = await self._engine.start()
-        self._places.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._vm_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         await asyncio.to_thread(self._volumes.load)
 
     async def aclose(self) -> None:
         """Let libvirt go; machines live on until they are destroyed or reaped."""
-        for desktop_id in list(self._machines):
+        for desktop_id in list(self._vms):
             await self._forget(desktop_id)
         self._engine.close()
 
@@ -111,12 +111,12 @@ class LibvirtProvider:
         if not ID_PATTERN.fullmatch(desktop_id):
             raise HostFault(f"{desktop_id!r} is not an id of a desktop")
         image = await asyncio.to_thread(images.find, self._images, spec.image)
-        if self._volumes.of(desktop_id) is not None or await self._state(desktop_id) is not None:
+        if self._volumes.find(desktop_id) is not None or await self._state(desktop_id) is not None:
             raise HostFault(f"there is a desktop {desktop_id} already")
-        volume = await asyncio.to_thread(self._volumes.make, image, desktop_id, spec)
+        volume = await asyncio.to_thread(self._volumes.create, image, desktop_id, spec)
         try:
             await self._launch(desktop_id, volume, paused=False)
-            await self._booted(desktop_id, volume)
+            await self._wait_booted(desktop_id, volume)
         except BaseException:  # cancelled, too, no machine may stay; raised again
             await asyncio.shield(self.destroy(desktop_id))
             raise
@@ -126,34 +126,34 @@ class LibvirtProvider:
         volume = await self._running_volume(desktop_id)
         if not ID_PATTERN.fullmatch(snapshot_id) or snapshot_id in self._volumes.snapshots():
             raise HostFault(f"{snapshot_id!r} cannot be the id of a new snapshot")
-        machine = self._machine(desktop_id, volume)
+        vm = self._vm(desktop_id, volume)
         try:
-            processes = await machine.quiesce(QUIESCE_TIMEOUT_S)
+            processes = await vm.quiesce(QUIESCE_TIMEOUT_S)
         except guest_control.AgentBusy as error:
             raise HostFault(f"the desktop {desktop_id} is busy: {error}", hint="snapshot between two calls") from error
         except guest_control.AgentTimeout as error:
             raise DesktopGone(f"the desktop {desktop_id} does not answer: {error}") from error
-        self._hang_up(desktop_id)
+        self._close_connections(desktop_id)
         async with self._writing[volume.path]:
-            await machine.still(GREET_TIMEOUT_S)
+            await vm.drain(HANDSHAKE_TIMEOUT_S)
             started_s = time.monotonic()
             await self._engine.monitor(self._name(desktop_id), f"savevm {TAG}{snapshot_id}")
             pause_s = time.monotonic() - started_s
             size = await self._engine.run(
                 partial(calls.saved_bytes, name=self._name(desktop_id), tag=TAG + snapshot_id)
             )
-            volume.saved[snapshot_id] = SavedSnapshot(size, volume.current)
+            volume.saved[snapshot_id] = VolumeSnapshot(size, volume.current)
             volume.current = snapshot_id
             await asyncio.to_thread(self._volumes.write, volume)
         return SnapshotInfo(snapshot_id, size, volume.image_digest, pause_s=pause_s, processes=processes)
 
     async def restore(self, desktop_id: str, snapshot_id: str) -> None:
         """Bring a copy to life under this id and wait for its agent."""
-        self._hang_up(desktop_id)
+        self._close_connections(desktop_id)
         try:
             volume = await self._replaced(desktop_id, snapshot_id)
-            machine = self._machine(desktop_id, volume)
-            await machine.wake(WAKE_TIMEOUT_S)
+            vm = self._vm(desktop_id, volume)
+            await vm.notify_restored(RESTORED_TIMEOUT_S)
         except (guest_control.AgentTimeout, HostFault, DesktopGone) as error:
             await self.destroy(desktop_id)
             raise SnapshotBroken(f"the copy of {snapshot_id} does not come to life: {error}") from error
@@ -163,38 +163,38 @@ class LibvirtProvider:
 
     async def destroy(self, desktop_id: str) -> None:
         """Remove the machine and its disk; a disk that holds snapshots is parked. Idempotent."""
-        self._hang_up(desktop_id)
+        self._close_connections(desktop_id)
         await self._forget(desktop_id)
         with suppress(DesktopGone):
             await self._engine.run(partial(calls.remove, name=self._name(desktop_id)))
-        volume = self._volumes.of(desktop_id)
+        volume = self._volumes.find(desktop_id)
         if volume is not None:
             async with self._writing[volume.path]:
-                await asyncio.to_thread(self._volumes.leave, volume)
+                await asyncio.to_thread(self._volumes.detach, volume)
         for path in self._files(desktop_id):
             path.unlink(missing_ok=True)
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
         """Take the snapshot out of every disk; idempotent."""
-        for volume in self._volumes.holding(snapshot_id):
+        for volume in self._volumes.with_snapshot(snapshot_id):
             async with self._writing[volume.path]:
                 if volume.desktop is not None and await self._state(volume.desktop) is not None:
                     with suppress(DesktopGone):
                         await self._engine.monitor(self._name(volume.desktop), f"delvm {TAG}{snapshot_id}")
-                await asyncio.to_thread(self._volumes.drop, volume, snapshot_id)
-        await asyncio.to_thread(self._volumes.collect)
+                await asyncio.to_thread(self._volumes.remove_snapshot, volume, snapshot_id)
+        await asyncio.to_thread(self._volumes.collect_garbage)
 
     async def dial(self, desktop_id: str, port: DialPort) -> socket.socket:
         """A connected socket into the machine."""
         volume = await self._running_volume(desktop_id)
-        machine = self._machine(desktop_id, volume)
+        vm = self._vm(desktop_id, volume)
         try:
             if port == CONTROL:
-                connection = await machine.control()
+                connection = await vm.control()
             elif port == OSWORLD_PORT:
-                connection = await machine.osworld()
+                connection = await vm.osworld()
             else:
-                connection = await machine.tcp(port)
+                connection = await vm.tcp(port)
         except ConnectionRefusedError as error:
             if await self._state(desktop_id) is None:
                 raise DesktopGone(f"the desktop {desktop_id} has ended") from error
@@ -209,31 +209,31 @@ class LibvirtProvider:
     async def health(self, desktop_id: str) -> DesktopHealth:
         """The hypervisor's view and, while the machine runs, the agent's."""
         try:
-            seen = await self._look(desktop_id)
-            agent, silence = await self._asked(desktop_id) if seen["state"] == "running" else (None, "")
-            for _ in range(_SECOND_LOOKS):
-                if agent is not None or seen["state"] != "running":
+            counters = await self._host_counters(desktop_id)
+            agent, agent_error = await self._agent_health(desktop_id) if counters["state"] == "running" else (None, "")
+            for _ in range(_RECHECKS):
+                if agent is not None or counters["state"] != "running":
                     break
-                await asyncio.sleep(_SECOND_LOOK_S)
-                seen = await self._look(desktop_id)
+                await asyncio.sleep(_RECHECK_DELAY_S)
+                counters = await self._host_counters(desktop_id)
         except DesktopGone:
             return DesktopHealth(False, HealthCause.UNKNOWN, "no desktop of this id")
         except ProviderError as error:
             return DesktopHealth(False, HealthCause.UNKNOWN, str(error))
-        seen["oom_kills"] = _count(agent, "oom_kills")
-        cause, detail = judge(seen, agent, silence)
+        counters["oom_kills"] = _count(agent, "oom_kills")
+        cause, detail = diagnose(counters, agent, agent_error)
         return DesktopHealth(
             alive=cause is HealthCause.OK,
             cause=cause,
-            detail=detail or str((agent or {}).get("lacks", "")),
-            memory_bytes=seen["memory_bytes"],
-            memory_limit_bytes=seen["memory_limit_bytes"],
+            detail=detail or str((agent or {}).get("limitations", "")),
+            memory_bytes=counters["memory_bytes"],
+            memory_limit_bytes=counters["memory_limit_bytes"],
             pids=_count(agent, "processes"),
-            disk_bytes=seen["disk_bytes"],
-            oom_kills=seen["oom_kills"],
+            disk_bytes=counters["disk_bytes"],
+            oom_kills=counters["oom_kills"],
         )
 
-    async def owned(self) -> Inventory:
+    async def inventory(self) -> Inventory:
         """Machines with this farm's prefix, running or not, and disks; what lies in the disks."""
         desktops = set(await self._engine.run(partial(calls.names, prefix=f"{self.prefix}-")))
         desktops |= {volume.desktop for volume in self._volumes.all() if volume.desktop is not None}
@@ -243,7 +243,7 @@ class LibvirtProvider:
         """Remove what is not to be kept."""
         if self._host is None:
             return []
-        has = await self.owned()
+        has = await self.inventory()
         desktops = [name for name in has.desktops if name not in keep]
         snapshots = [name for name in has.snapshots if name not in keep]
         await asyncio.gather(*(self.destroy(name) for name in desktops))
@@ -257,21 +257,21 @@ class LibvirtProvider:
     def _files(self, desktop_id: str) -> tuple[Path, Path]:
         """The socket of a machine's port (names of sockets are short) and the file of its console."""
         short = hashlib.sha256(desktop_id.encode()).hexdigest()[:12]
-        return self._places / f"{short}.sock", self._places / f"{short}.log"
+        return self._vm_dir / f"{short}.sock", self._vm_dir / f"{short}.log"
 
-    def _machine(self, desktop_id: str, volume: Volume) -> VmConnections:
+    def _vm(self, desktop_id: str, volume: Volume) -> VmConnections:
         """The connections into a desktop's machine."""
-        if desktop_id not in self._machines:
+        if desktop_id not in self._vms:
             ask = partial(self._engine.monitor, self._name(desktop_id))
-            self._machines[desktop_id] = VmConnections(self._files(desktop_id)[0], volume, ask)
-        return self._machines[desktop_id]
+            self._vms[desktop_id] = VmConnections(self._files(desktop_id)[0], volume, ask)
+        return self._vms[desktop_id]
 
     async def _forget(self, desktop_id: str) -> None:
-        machine = self._machines.pop(desktop_id, None)
-        if machine is not None:
-            await machine.close()
+        vm = self._vms.pop(desktop_id, None)
+        if vm is not None:
+            await vm.close()
 
-    def _hang_up(self, desktop_id: str) -> None:
+    def _close_connections(self, desktop_id: str) -> None:
         """Shut every connection that was dialled into this desktop."""
         for connection in self._dialled.pop(desktop_id, ()):
             with suppress(OSError):
@@ -285,19 +285,19 @@ class LibvirtProvider:
         port.unlink(missing_ok=True)
         uefi = await asyncio.to_thread(firmware.find, image.disk) if image.kernel is None else None
         files = (volume.path, port, console, image.kernel, image.initrd)
-        parts = domain.Parts(*files, volume.closed_network, uefi)
+        parts = domain.DomainFiles(*files, volume.isolated_network, uefi)
         text = domain.xml(self._name(desktop_id), volume.spec, parts, self._host)
         await self._engine.run(partial(calls.define_and_start, text=text, paused=paused))
 
     async def _replaced(self, desktop_id: str, snapshot_id: str) -> Volume:
         """The desktop's disk, with its machine running in the snapshot's state. Raises HostFault, SnapshotBroken, DesktopGone."""
-        volume = self._volumes.of(desktop_id)
+        volume = self._volumes.find(desktop_id)
         load = f"loadvm {TAG}{snapshot_id}"
         if volume is not None and snapshot_id in volume.saved and await self._state(desktop_id) is not None:
             async with self._writing[volume.path]:
-                await self._machine(desktop_id, volume).leave()
+                await self._vm(desktop_id, volume).drop_connections()
                 await self._engine.monitor(self._name(desktop_id), load)
-                await asyncio.to_thread(self._volumes.adopt, volume, desktop_id, snapshot_id)
+                await asyncio.to_thread(self._volumes.attach, volume, desktop_id, snapshot_id)
             return volume
         await self.destroy(desktop_id)
         volume = await self._volume_with(snapshot_id, desktop_id)
@@ -309,12 +309,12 @@ class LibvirtProvider:
 
     async def _volume_with(self, snapshot_id: str, desktop_id: str) -> Volume:
         """A disk for a desktop that holds a snapshot: a parked one is taken, one in use is copied while its machine stands still."""
-        for source in self._volumes.holding(snapshot_id):
+        for source in self._volumes.with_snapshot(snapshot_id):
             async with self._writing[source.path]:
                 if snapshot_id not in source.saved or not source.path.exists():
                     continue
                 if source.desktop is None:
-                    if await asyncio.to_thread(self._volumes.adopt, source, desktop_id, snapshot_id):
+                    if await asyncio.to_thread(self._volumes.attach, source, desktop_id, snapshot_id):
                         return source
                     continue
                 name = self._name(source.desktop)
@@ -338,35 +338,35 @@ class LibvirtProvider:
         return "running" if running else None
 
     async def _running_volume(self, desktop_id: str) -> Volume:
-        volume = self._volumes.of(desktop_id)
+        volume = self._volumes.find(desktop_id)
         if volume is None or await self._state(desktop_id) is None:
             raise DesktopGone(f"there is no running desktop {desktop_id}")
         return volume
 
-    async def _look(self, desktop_id: str) -> dict[str, Any]:
+    async def _host_counters(self, desktop_id: str) -> dict[str, Any]:
         """What the hypervisor sees now. Raises `DesktopGone` when there is no machine of this id."""
-        seen = await self._engine.run(partial(calls.seen, name=self._name(desktop_id)))
-        volume = self._volumes.of(desktop_id)
-        return seen | {"disk_bytes": used_bytes(volume) if volume is not None else 0}
+        counters = await self._engine.run(partial(calls.health_counters, name=self._name(desktop_id)))
+        volume = self._volumes.find(desktop_id)
+        return counters | {"disk_bytes": used_bytes(volume) if volume is not None else 0}
 
-    async def _asked(self, desktop_id: str) -> tuple[dict[str, Any] | None, str]:
+    async def _agent_health(self, desktop_id: str) -> tuple[dict[str, Any] | None, str]:
         """The agent's health, or None and why it is silent."""
         try:
             return await guest_control.health(partial(self.dial, desktop_id, CONTROL), HEALTH_TIMEOUT_S), ""
         except (guest_control.AgentTimeout, ProviderError) as error:
             return None, str(error)
 
-    async def _booted(self, desktop_id: str, volume: Volume) -> None:
+    async def _wait_booted(self, desktop_id: str, volume: Volume) -> None:
         assert self._host is not None
-        limit_s = FOREIGN_BOOT_TIMEOUT_S if volume.closed_network else BOOT_TIMEOUT_S[self._host.accelerator]
+        limit_s = THIRD_PARTY_BOOT_TIMEOUT_S if volume.isolated_network else BOOT_TIMEOUT_S[self._host.accelerator]
         deadline_s = time.monotonic() + limit_s
-        machine = self._machine(desktop_id, volume)
+        vm = self._vm(desktop_id, volume)
         words = "no answer"
         while time.monotonic() < deadline_s:
             if await self._state(desktop_id) is None:
-                raise HostFault(f"the desktop {desktop_id} ended while booting: {self._last_words(desktop_id)}")
+                raise HostFault(f"the desktop {desktop_id} ended while booting: {self._console_tail(desktop_id)}")
             try:
-                if await machine.ready(GREET_TIMEOUT_S):
+                if await vm.ready(HANDSHAKE_TIMEOUT_S):
                     await asyncio.to_thread(self._volumes.write, volume)
                     return
                 words = "its session is not up yet"
@@ -374,10 +374,10 @@ class LibvirtProvider:
                 words = str(error)
             await asyncio.sleep(_BOOT_POLL_S)
         raise HostFault(
-            f"the desktop {desktop_id} was not ready in {limit_s:.0f} s: {words}; {self._last_words(desktop_id)}"
+            f"the desktop {desktop_id} was not ready in {limit_s:.0f} s: {words}; {self._console_tail(desktop_id)}"
         )
 
-    def _last_words(self, desktop_id: str) -> str:
+    def _console_tail(self, desktop_id: str) -> str:
         """The end of a machine's console."""
         try:
             lines = self._files(desktop_id)[1].read_text(encoding="utf-8", errors="replace").split("\n")

@@ -2,7 +2,7 @@
 
 Role: `open` gives a connected socket to the guest agent (`control`), to its door for OSWorld's paths (`osworld`), or to a loopback port
 inside (`tcp:N`). The frames are those of `vm_images/guest/protocol.md`.
-Rule: one connection to the hypervisor's Unix socket for as long as the machine lives. `greet` ends every connection at both ends; it
+Rule: one connection to the hypervisor's Unix socket for as long as the machine lives. `handshake` ends every connection at both ends; it
 comes first, and after every restore. Data is sent against credit in both directions, so that no connection holds up another. What comes
 back is untrusted.
 """
@@ -21,8 +21,8 @@ HELLO, OPEN, OPENED, REFUSED, DATA, CREDIT, END, CLOSE = range(1, 9)
 CHUNK_BYTES = 32 * 1024 - HEAD.size
 WINDOW_BYTES = 1 << 20
 NUMBERS = 65536
-GREET_TIMEOUT_S = 2.0
-AWAY_S = 0.4
+HANDSHAKE_TIMEOUT_S = 2.0
+RECONNECT_DELAY_S = 0.4
 """How long the hypervisor's socket stays closed, so that the guest notices and forgets half a frame."""
 
 
@@ -37,16 +37,16 @@ class _Channel:
         self.port, self.number, self.local = port, number, local
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.credit = WINDOW_BYTES
-        self.owed = 0
+        self.unacknowledged = 0
         self.more = asyncio.Event()
         self.inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.tasks: list[asyncio.Task[None]] = []
         self.ended = 0
 
     def start(self) -> None:
-        self.tasks = [asyncio.create_task(work) for work in (self._inward(), self._outward())]
+        self.tasks = [asyncio.create_task(work) for work in (self._to_guest(), self._from_guest())]
 
-    async def _inward(self) -> None:
+    async def _to_guest(self) -> None:
         """The caller's bytes to the guest."""
         loop = asyncio.get_running_loop()
         try:
@@ -60,23 +60,23 @@ class _Channel:
         except OSError:
             await self.port.drop(self.number)
             return
-        await self._half()
+        await self._direction_ended()
 
-    async def _outward(self) -> None:
+    async def _from_guest(self) -> None:
         """The guest's bytes to the caller."""
         loop = asyncio.get_running_loop()
         try:
             while (data := await self.inbox.get()) is not None:
                 await loop.sock_sendall(self.local, data)
-                self.owed -= len(data)
+                self.unacknowledged -= len(data)
                 await self.port.send(CREDIT, self.number, len(data).to_bytes(4, "big"))
             self.local.shutdown(socket.SHUT_WR)
         except OSError:
             await self.port.drop(self.number)
             return
-        await self._half()
+        await self._direction_ended()
 
-    async def _half(self) -> None:
+    async def _direction_ended(self) -> None:
         self.ended += 1
         if self.ended == 2:
             self.port.forget(self.number)
@@ -94,7 +94,7 @@ class _Channel:
 
 
 class VirtioPort:
-    """The host's end of one machine's port. `greet` before the first `open`; `close` at the end."""
+    """The host's end of one machine's port. `handshake` before the first `open`; `close` at the end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -106,28 +106,28 @@ class VirtioPort:
         self._answered = asyncio.Event()
         self._writing = asyncio.Lock()
         self._greeting = asyncio.Lock()
-        self._well = False
+        self._connected = False
 
-    async def greet(self, timeout_s: float) -> None:
+    async def handshake(self, timeout_s: float) -> None:
         """Make both ends forget every connection; true afterwards that the guest listens. Raises `VirtioPortTimeout`, `ConnectionError`."""
         async with self._greeting:
             deadline_s = asyncio.get_running_loop().time() + timeout_s
             while True:
                 left_s = deadline_s - asyncio.get_running_loop().time()
                 try:
-                    await self._hello(max(0.05, min(GREET_TIMEOUT_S, left_s)))
-                    self._well = True
+                    await self._hello(max(0.05, min(HANDSHAKE_TIMEOUT_S, left_s)))
+                    self._connected = True
                     return
                 except VirtioPortTimeout:
-                    await self._hang_up()
+                    await self._disconnect()
                     if asyncio.get_running_loop().time() >= deadline_s:
                         raise
-                    await asyncio.sleep(AWAY_S)
+                    await asyncio.sleep(RECONNECT_DELAY_S)
 
     async def open(self, target: str, timeout_s: float) -> socket.socket:
         """A connected, non-blocking socket. Raises `ConnectionRefusedError` when nothing listens there, `VirtioPortTimeout`, other `OSError`."""
-        if not self._well:
-            await self.greet(timeout_s)
+        if not self._connected:
+            await self.handshake(timeout_s)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
@@ -141,19 +141,19 @@ class VirtioPort:
             theirs.close()
             self.forget(channel.number)
             if isinstance(error, TimeoutError):
-                self._well = False
+                self._connected = False
                 raise VirtioPortTimeout("the guest does not answer on its port") from error
             raise
         return theirs
 
-    def hang_up_all(self) -> None:
-        """Shut every connection on this side; `greet` tells the guest."""
+    def close_channels(self) -> None:
+        """Shut every connection on this side; `handshake` tells the guest."""
         for number in list(self._channels):
             self.forget(number)
 
     async def close(self) -> None:
         """Let the machine go."""
-        await self._hang_up()
+        await self._disconnect()
 
     async def send(self, kind: int, number: int, payload: bytes = b"") -> None:
         """One frame; waits while the machine does not read."""
@@ -182,9 +182,9 @@ class VirtioPort:
         raise VirtioPortTimeout("too many connections into one machine")
 
     async def _hello(self, timeout_s: float) -> None:
-        self.hang_up_all()
+        self.close_channels()
         if self._reading is not None and self._reading.done():
-            await self._hang_up()
+            await self._disconnect()
         if self._writer is None:
             reader, self._writer = await asyncio.open_unix_connection(str(self._path), limit=4 * CHUNK_BYTES)
             self._reading = asyncio.create_task(self._read(reader))
@@ -197,9 +197,9 @@ class VirtioPort:
         except (TimeoutError, ConnectionError) as error:
             raise VirtioPortTimeout("the guest does not answer on its port") from error
 
-    async def _hang_up(self) -> None:
-        self._well = False
-        self.hang_up_all()
+    async def _disconnect(self) -> None:
+        self._connected = False
+        self.close_channels()
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
@@ -216,21 +216,21 @@ class VirtioPort:
                 kind, number, length = HEAD.unpack(await reader.readexactly(HEAD.size))
                 if not HELLO <= kind <= CLOSE or length > CHUNK_BYTES:
                     break
-                self._take(kind, number, await reader.readexactly(length))
+                self._handle_frame(kind, number, await reader.readexactly(length))
         except (asyncio.IncompleteReadError, OSError):
             pass
         finally:
-            self._well = False
-            self.hang_up_all()
+            self._connected = False
+            self.close_channels()
 
-    def _take(self, kind: int, number: int, payload: bytes) -> None:
+    def _handle_frame(self, kind: int, number: int, payload: bytes) -> None:
         if kind == HELLO:
             if payload == self._nonce:
                 self._answered.set()
             else:
                 # The agent was started again: it knows none of these connections.
-                self._well = False
-                self.hang_up_all()
+                self._connected = False
+                self.close_channels()
             return
         channel = self._channels.get(number)
         if channel is None or not self._answered.is_set():
@@ -242,8 +242,8 @@ class VirtioPort:
             channel.opened.set_exception(ConnectionRefusedError(payload.decode("utf-8", "replace")[:200]))
             self.forget(number)
         elif kind == DATA:
-            channel.owed += len(payload)
-            if channel.owed > WINDOW_BYTES:
+            channel.unacknowledged += len(payload)
+            if channel.unacknowledged > WINDOW_BYTES:
                 self.forget(number)
             else:
                 channel.inbox.put_nowait(payload)

@@ -24,7 +24,7 @@ from dart_server.providers.libvirt.volumes import AGENT, OSWORLD, Volume
 from dart_server.providers.osworld.guest import OsworldGuest
 
 OPEN_TIMEOUT_S = 5.0
-LOOK_TIMEOUT_S = 5.0
+HEALTH_TIMEOUT_S = 5.0
 ZOMBIE_TRIES, ZOMBIE_POLL_S = 10, 0.05
 FORWARD_TRIES = 20
 
@@ -46,9 +46,9 @@ class VmConnections:
         """Whether the guest's session is up. Raises `AgentTimeout` or OSError while the guest does not answer, `HostFault` when
         its screen is not, and cannot be made, what was asked for."""
         if not self._volume.guest:
-            self._volume.guest = await self._found(timeout_s)
+            self._volume.guest = await self._detect_guest(timeout_s)
         if self._volume.guest == AGENT:
-            await self._port.greet(timeout_s)
+            await self._port.handshake(timeout_s)
         reply = await self._health()
         has, wanted = reply.get("resolution"), list(self._volume.spec.resolution)
         if self._volume.guest == OSWORLD and has != wanted:
@@ -90,26 +90,26 @@ class VmConnections:
         count = reply.get("processes")
         return count if isinstance(count, int) and count > 0 else None
 
-    async def still(self, timeout_s: float) -> None:
+    async def drain(self, timeout_s: float) -> None:
         """No connection exists at either end afterwards, and nothing is on its way. Raises OSError."""
         if self._volume.guest == OSWORLD:
             await self._osworld.close()
         else:
-            await self._port.greet(timeout_s)
+            await self._port.handshake(timeout_s)
 
-    async def leave(self) -> None:
+    async def drop_connections(self) -> None:
         """Drop every connection at this end, before the state of the guest is replaced."""
-        self._port.hang_up_all()
+        self._port.close_channels()
         await self._osworld.close()
 
-    async def wake(self, timeout_s: float) -> None:
+    async def notify_restored(self, timeout_s: float) -> None:
         """Tell the guest that it is a copy. Raises `AgentTimeout` when its session is not ready."""
         try:
             if self._volume.guest == OSWORLD:
                 reply = await self._health()
             else:
-                await self._port.greet(timeout_s)
-                reply = await guest_control.restored(self.control, time.time(), timeout_s)
+                await self._port.handshake(timeout_s)
+                reply = await guest_control.notify_restored(self.control, time.time(), timeout_s)
         except OSError as error:
             raise guest_control.AgentTimeout(str(error)) from error
         if not reply.get("ready"):
@@ -121,14 +121,14 @@ class VmConnections:
         await self._port.close()
 
     async def _health(self) -> dict[str, Any]:
-        return await guest_control.health(self.control, LOOK_TIMEOUT_S)
+        return await guest_control.health(self.control, HEALTH_TIMEOUT_S)
 
-    async def _found(self, timeout_s: float) -> str:
+    async def _detect_guest(self, timeout_s: float) -> str:
         """What kind of guest answers. Raises OSError when none does."""
         try:
-            await self._port.greet(timeout_s)
+            await self._port.handshake(timeout_s)
         except OSError:
-            if not self._volume.closed_network or not await self._osworld.answers(timeout_s):
+            if not self._volume.isolated_network or not await self._osworld.answers(timeout_s):
                 raise
             return OSWORLD
         return AGENT

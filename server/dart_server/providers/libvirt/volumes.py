@@ -29,7 +29,7 @@ CALL_TIMEOUT_S = 120.0
 
 
 @dataclass(slots=True)
-class SavedSnapshot:
+class VolumeSnapshot:
     """One snapshot as a volume holds it. `parent` is the one that the desktop had come from, None at the boot."""
 
     bytes: int
@@ -43,13 +43,13 @@ class Volume:
     path: Path
     image_digest: str
     spec: DesktopSpec
-    closed_network: bool
+    isolated_network: bool
     """Whether its machine has the network that leads nowhere: our own images need none."""
     guest: str
     """`AGENT`, `OSWORLD`, or empty while it is not known."""
     desktop: str | None = None
     current: str | None = None
-    saved: dict[str, SavedSnapshot] = field(default_factory=dict)
+    saved: dict[str, VolumeSnapshot] = field(default_factory=dict)
 
     def ancestry(self, snapshot_id: str) -> set[str]:
         """A snapshot and those it came from that are still here."""
@@ -86,11 +86,11 @@ class Volumes:
     def all(self) -> list[Volume]:
         return list(self._all.values())
 
-    def of(self, desktop_id: str) -> Volume | None:
+    def find(self, desktop_id: str) -> Volume | None:
         """The disk of a desktop."""
         return next((volume for volume in self.all() if volume.desktop == desktop_id), None)
 
-    def holding(self, snapshot_id: str) -> list[Volume]:
+    def with_snapshot(self, snapshot_id: str) -> list[Volume]:
         """Volumes with this snapshot inside, parked ones first."""
         found = [volume for volume in self.all() if snapshot_id in volume.saved]
         return sorted(found, key=lambda volume: volume.desktop is not None)
@@ -98,36 +98,36 @@ class Volumes:
     def snapshots(self) -> set[str]:
         return {name for volume in self.all() for name in list(volume.saved)}
 
-    def make(self, image: VmImage, desktop_id: str, spec: DesktopSpec) -> Volume:
+    def create(self, image: VmImage, desktop_id: str, spec: DesktopSpec) -> Volume:
         """A fresh overlay for a desktop. The disk of an image of ours ends `disk_mib` after the image; others keep their size."""
-        backing, ours = image.disk, image.ours
-        told = json.loads(image_tool("info", "--output=json", str(backing)))
-        size = int(told["virtual-size"]) + (spec.disk_mib * MIB if ours else 0)
+        backing, has_agent = image.disk, image.has_agent
+        told = json.loads(qemu_img("info", "--output=json", str(backing)))
+        size = int(told["virtual-size"]) + (spec.disk_mib * MIB if has_agent else 0)
         path = self._free_path()
-        image_tool("create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", str(backing), str(path), str(size))
+        qemu_img("create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", str(backing), str(path), str(size))
         os.chmod(path, 0o600)
-        return self._keep(Volume(path, image.digest, spec, not ours, AGENT if ours else "", desktop_id))
+        return self._register(Volume(path, image.digest, spec, not has_agent, AGENT if has_agent else "", desktop_id))
 
     def copy(self, source: Volume, desktop_id: str, snapshot_id: str) -> Volume:
         """A copy for a desktop with one snapshot and its ancestry; nobody may write the source meanwhile. `trim` it before use."""
         path = self._free_path()
         try:
             _run(["cp", "--reflink=auto", "--sparse=always", str(source.path), str(path)])
-            saved = {name: SavedSnapshot(**asdict(one)) for name, one in source.saved.items()}
+            saved = {name: VolumeSnapshot(**asdict(one)) for name, one in source.saved.items()}
             copied = replace(source, path=path, desktop=desktop_id, current=snapshot_id, saved=saved)
         except BaseException:  # interrupted, too, no half a disk may stay; raised again
             path.unlink(missing_ok=True)
             raise
-        return self._keep(copied)
+        return self._register(copied)
 
     def trim(self, volume: Volume, snapshot_id: str) -> None:
         """Take out of a volume that no machine runs on every snapshot but this one and its ancestry."""
         for name in set(volume.saved) - volume.ancestry(snapshot_id):
-            image_tool("snapshot", "-q", "-d", TAG + name, str(volume.path))
+            qemu_img("snapshot", "-q", "-d", TAG + name, str(volume.path))
             del volume.saved[name]
         self.write(volume)
 
-    def adopt(self, volume: Volume, desktop_id: str, snapshot_id: str) -> bool:
+    def attach(self, volume: Volume, desktop_id: str, snapshot_id: str) -> bool:
         """Make a parked volume a desktop's disk, at this snapshot; False when it is another's by now, or gone."""
         with self._lock:
             if volume.path not in self._all or volume.desktop not in (None, desktop_id):
@@ -136,28 +136,28 @@ class Volumes:
             self.write(volume)
             return True
 
-    def leave(self, volume: Volume) -> None:
+    def detach(self, volume: Volume) -> None:
         """Its desktop is gone: park it or remove it."""
         with self._lock:
             volume.desktop = None
             self.write(volume)
-            self.collect()
+            self.collect_garbage()
 
-    def drop(self, volume: Volume, snapshot_id: str) -> None:
+    def remove_snapshot(self, volume: Volume, snapshot_id: str) -> None:
         """Forget a snapshot of a volume; taken out of the file too where no machine runs on it."""
         with self._lock:
             if volume.path not in self._all:
                 return
             if volume.desktop is None:
-                image_tool("snapshot", "-q", "-d", TAG + snapshot_id, str(volume.path))
+                qemu_img("snapshot", "-q", "-d", TAG + snapshot_id, str(volume.path))
             volume.saved.pop(snapshot_id, None)
             self.write(volume)
 
-    def collect(self) -> None:
+    def collect_garbage(self) -> None:
         """Remove parked volumes of which every snapshot is in another one too."""
         with self._lock:
             for volume in self.all():
-                if volume.desktop is None and all(len(self.holding(name)) > 1 for name in volume.saved):
+                if volume.desktop is None and all(len(self.with_snapshot(name)) > 1 for name in volume.saved):
                     del self._all[volume.path]
                     volume.path.with_suffix(".json").unlink(missing_ok=True)
                     volume.path.unlink(missing_ok=True)
@@ -171,7 +171,7 @@ class Volumes:
             fresh.write_text(json.dumps(raw), encoding="utf-8")
             os.replace(fresh, volume.path.with_suffix(".json"))
 
-    def _keep(self, volume: Volume) -> Volume:
+    def _register(self, volume: Volume) -> Volume:
         with self._lock:
             self._all[volume.path] = volume
             self.write(volume)
@@ -194,14 +194,14 @@ def _read(record: Path) -> Volume | None:
     try:
         raw = json.loads(record.read_text(encoding="utf-8"))
         spec = DesktopSpec(**{**raw["spec"], "resolution": tuple(raw["spec"]["resolution"])})
-        saved = {name: SavedSnapshot(**one) for name, one in raw["saved"].items()}
+        saved = {name: VolumeSnapshot(**one) for name, one in raw["saved"].items()}
         path = record.parent / str(raw["path"])
         return Volume(**{**raw, "path": path, "spec": spec, "saved": saved})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def image_tool(*arguments: str) -> str:
+def qemu_img(*arguments: str) -> str:
     """What `qemu-img` says. Blocking. Raises HostFault."""
     return _run(["qemu-img", *arguments])
 

@@ -1,7 +1,7 @@
 """A guest that has only OSWorld's own server, seen through the guest protocol.
 
 Role: answer `/v1` by OSWorld's paths (screenshot, execute, upload, file, accessibility) and pass every other path on as it is.
-Rule: what such a guest cannot do is refused with `not_supported` (501) and listed in `health` under `lacks`: programs as root, pictures
+Rule: what such a guest cannot do is refused with `not_supported` (501) and listed in `health` under `limitations`: programs as root, pictures
 without the pointer, settling by damage (pictures are compared instead), identity renewed after a restore. Nothing falls back silently.
 Non-goals: reaching the guest (`libvirt_machine` dials), the programs themselves (`osworld_inside`).
 """
@@ -20,14 +20,14 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from xml.etree import ElementTree
 
 from dart_server.guest.client import GuestClient, GuestReply, GuestUnreachable
-from dart_server.providers.guest_server import GuestServer, Refusal, Reply, frame, json_reply
+from dart_server.providers.guest_server import GuestRequestError, GuestServer, Reply, frame, json_reply
 from dart_server.providers.osworld import guest_programs
 
 CALL_TIMEOUT_S = 130.0
 """OSWorld's server gives programs 120 s."""
-LOOK_TIMEOUT_S = 10.0
+HEALTH_TIMEOUT_S = 10.0
 SETTLE_POLL_S = 0.05
-LACKS = (
+LIMITATIONS = (
     "the guest has OSWorld's own server only: no programs as root, the pointer in every picture, settling by comparing pictures, "
     "no new identity after a restore"
 )
@@ -62,7 +62,7 @@ class OsworldGuest(GuestServer):
         await super().close()
         await self._guest.close_connections()
 
-    async def answer(self, method: str, target: str, kind: str, body: bytes) -> Reply:
+    async def handle_request(self, method: str, target: str, content_type: str, body: bytes) -> Reply:
         """Everything but the channel."""
         url = urlsplit(target)
         query = {key: values[-1] for key, values in parse_qs(url.query).items()}
@@ -84,19 +84,19 @@ class OsworldGuest(GuestServer):
             case "POST", "/v1/quiesce":
                 return json_reply({"ok": True, "zombies": [], "processes": 0})
             case _ if url.path.startswith("/v1/"):
-                raise Refusal(501, "not_supported", LACKS)
-        passed = await self._ask(method, target, body or None, {"content-type": kind} if kind else {})
+                raise GuestRequestError(501, "not_supported", LIMITATIONS)
+        passed = await self._ask(method, target, body or None, {"content-type": content_type} if content_type else {})
         return Reply(passed.status, passed.content, passed.headers.get("content-type", "application/octet-stream"))
 
     async def step(self, request: Mapping[str, Any]) -> bytes:
         """Events by one program, settling by pictures, the picture converted."""
-        events = guest_programs.checked(request.get("events", []), self._size)
+        events = guest_programs.validate_events(request.get("events", []), self._size)
         wanted, settle = request.get("frame") or {}, request.get("settle")
         async with self._stepping:
             started_s = time.monotonic()
-            cursor = await self._performed(events)
+            cursor = await self._perform(events)
             performed_s = time.monotonic()
-            picture, settled = await self._settled(settle)
+            picture, settled = await self._settle(settle)
             settled_s = time.monotonic()
         encoding = str(wanted.get("encoding", "png"))
         image = await asyncio.to_thread(_encoded, picture, encoding, int(wanted.get("quality", 90)))
@@ -109,17 +109,17 @@ class OsworldGuest(GuestServer):
         header = {"seq": request.get("seq", 0), "width": image[1][0], "height": image[1][1], "encoding": encoding}
         return frame({**header, "settled": settled, **times, "cursor": cursor}, image[0])
 
-    async def _performed(self, events: list[dict[str, Any]]) -> list[int]:
+    async def _perform(self, events: list[dict[str, Any]]) -> list[int]:
         """Perform events; where the pointer is then."""
         if not events:
-            found = json.loads(await self._well("GET", "/cursor_position"))
+            found = json.loads(await self._request_ok("GET", "/cursor_position"))
         else:
-            found = await self._inside(guest_programs.EVENTS, events)
+            found = await self._run_program(guest_programs.EVENTS_PROGRAM, events)
             if isinstance(found, dict):
-                raise Refusal(400, "unknown_key", f"the guest has no key {found.get('unknown_key')!r}")
+                raise GuestRequestError(400, "unknown_key", f"the guest has no key {found.get('unknown_key')!r}")
         return [int(found[0]), int(found[1])]
 
-    async def _settled(self, settle: Mapping[str, Any] | None) -> tuple[bytes, bool]:
+    async def _settle(self, settle: Mapping[str, Any] | None) -> tuple[bytes, bool]:
         """A picture, and whether none was different from it for the quiet period."""
         picture = await self._picture()
         if settle is None:
@@ -136,12 +136,14 @@ class OsworldGuest(GuestServer):
         return picture, True
 
     async def _picture(self) -> bytes:
-        return await self._well("GET", "/screenshot")
+        return await self._request_ok("GET", "/screenshot")
 
     async def _health(self) -> dict[str, Any]:
-        reply = await self._ask("POST", "/screen_size", timeout_s=LOOK_TIMEOUT_S)
+        reply = await self._ask("POST", "/screen_size", timeout_s=HEALTH_TIMEOUT_S)
         if reply.status != 200:
-            raise Refusal(503, "session_down", f"OSWorld's server answers {reply.status}: its session is not up")
+            raise GuestRequestError(
+                503, "session_down", f"OSWorld's server answers {reply.status}: its session is not up"
+            )
         size = json.loads(reply.content)
         found = [int(size["width"]), int(size["height"])]
         parts = {name: True for name in ("ready", "session_alive", "x_alive", "wm_alive", "bus_alive")}
@@ -157,25 +159,25 @@ class OsworldGuest(GuestServer):
             "restores": 0,
             "realtime_s": time.time(),
             "held": [],
-            "lacks": LACKS,
+            "limitations": LIMITATIONS,
         }
 
     async def _exec(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if request.get("user", "user") != "user":
-            raise Refusal(501, "not_supported", LACKS)
+            raise GuestRequestError(501, "not_supported", LIMITATIONS)
         asked = {"timeout_s": 60.0, **request}
-        answer: dict[str, Any] = await self._inside(guest_programs.EXEC, asked)
+        answer: dict[str, Any] = await self._run_program(guest_programs.EXEC_PROGRAM, asked)
         return {"timed_out": False, "truncated": False, **answer}
 
-    async def _inside(self, program: str, argument: Any) -> Any:
+    async def _run_program(self, program: str, argument: Any) -> Any:
         """What one of our programs prints inside the guest."""
         body = json.dumps(guest_programs.command(program, argument)).encode()
-        said = json.loads(await self._well("POST", "/execute", body, JSON))
+        said = json.loads(await self._request_ok("POST", "/execute", body, JSON))
         try:
             return json.loads(said["output"])
         except ValueError as error:
             detail = f"the guest's python failed: {str(said.get('error', ''))[-300:]}"
-            raise Refusal(503, "internal", detail) from error
+            raise GuestRequestError(503, "internal", detail) from error
 
     async def _upload(self, path: str, content: bytes, mode: str | None) -> dict[str, Any]:
         edge = secrets.token_hex(16)
@@ -185,7 +187,7 @@ class OsworldGuest(GuestServer):
             b"Content-Type: application/octet-stream\r\n\r\n" + content + f"\r\n--{edge}--\r\n".encode(),
         ]
         kind = {"content-type": f"multipart/form-data; boundary={edge}"}
-        await self._well("POST", "/setup/upload", b"".join(parts), kind)
+        await self._request_ok("POST", "/setup/upload", b"".join(parts), kind)
         if mode is not None:
             await self._exec({"argv": ["chmod", mode, path]})
         return {"nbytes": len(content)}
@@ -193,12 +195,12 @@ class OsworldGuest(GuestServer):
     async def _file(self, path: str) -> bytes:
         reply = await self._ask("POST", "/file", urlencode({"file_path": path}).encode(), FORM)
         if reply.status != 200:
-            raise Refusal(404, "not_found", f"no such file: {path}")
+            raise GuestRequestError(404, "not_found", f"no such file: {path}")
         return reply.content
 
     async def _tree(self, form: str) -> dict[str, Any]:
         started_s = time.monotonic()
-        said = json.loads(await self._well("GET", "/accessibility"))
+        said = json.loads(await self._request_ok("GET", "/accessibility"))
         if form == "xml":
             return {"AT": said["AT"]}
         found = await asyncio.to_thread(elements, said["AT"])
@@ -218,13 +220,15 @@ class OsworldGuest(GuestServer):
                 found.append({**known, "title": title, **place, "active": False})
         return found
 
-    async def _well(
+    async def _request_ok(
         self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """What one of OSWorld's paths answers. Raises `Refusal` when it does not answer well."""
+        """What one of OSWorld's paths answers. Raises `GuestRequestError` when it does not answer well."""
         reply = await self._ask(method, target, body, headers)
         if reply.status != 200:
-            raise Refusal(503, "internal", f"{target}: {reply.status} {reply.content[:200].decode('utf-8', 'replace')}")
+            raise GuestRequestError(
+                503, "internal", f"{target}: {reply.status} {reply.content[:200].decode('utf-8', 'replace')}"
+            )
         return reply.content
 
     async def _ask(
@@ -235,14 +239,14 @@ class OsworldGuest(GuestServer):
         headers: Mapping[str, str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> GuestReply:
-        """One of OSWorld's paths. Raises `Refusal` when nobody answers."""
+        """One of OSWorld's paths. Raises `GuestRequestError` when nobody answers."""
         length = {"content-length": str(len(body or b""))} if method != "GET" else {}
         try:
             return await self._guest.request(
                 method, target, timeout_s=timeout_s, headers={**(headers or {}), **length}, content=body
             )
         except GuestUnreachable as error:
-            raise Refusal(503, "session_down", f"OSWorld's server does not answer: {error}") from error
+            raise GuestRequestError(503, "session_down", f"OSWorld's server does not answer: {error}") from error
 
 
 def elements(xml: str) -> list[dict[str, Any]]:
@@ -284,7 +288,7 @@ def _pair(text: str | None) -> tuple[int, int] | None:
 def _absolute(query: Mapping[str, str]) -> str:
     path = query.get("path", "")
     if not path.startswith("/") or "\r" in path or "\n" in path:
-        raise Refusal(400, "bad_request", "path is not absolute")
+        raise GuestRequestError(400, "bad_request", "path is not absolute")
     return path
 
 

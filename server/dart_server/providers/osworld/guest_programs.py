@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-EVENTS = """
+EVENTS_PROGRAM = """
 import json, shutil, subprocess, sys, time
 import pyautogui as p
 p.FAILSAFE = False
@@ -59,7 +59,7 @@ for e in events:
 print(json.dumps(list(p.position())))
 """
 
-EXEC = """
+EXEC_PROGRAM = """
 import json, os, subprocess, sys
 r = json.loads(sys.argv[1])
 quiet = subprocess.DEVNULL
@@ -108,7 +108,7 @@ def command(program: str, argument: Any) -> dict[str, Any]:
     return {"command": ["python", "-c", program, json.dumps(argument)], "shell": False}
 
 
-def checked(events: Any, size: tuple[int, int]) -> list[dict[str, Any]]:
+def validate_events(events: Any, size: tuple[int, int]) -> list[dict[str, Any]]:
     """Events of a step that these programs can perform, pointer kept on the screen. Raises ValueError before anything is performed."""
     found = []
     for position, event in enumerate(events):

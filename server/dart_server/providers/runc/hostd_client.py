@@ -37,7 +37,7 @@ _ERRORS: dict[str, type[ProviderError]] = {
 START_TIMEOUT_S = 40.0
 """More than a helper waits for an earlier one that ends."""
 STOP_TIMEOUT_S = 60.0
-LINGER_S = 15.0
+IDLE_TIMEOUT_S = 15.0
 _POLL_S = 0.05
 _DOCTOR_HINT = "see `dart-farm doctor`"
 
@@ -65,52 +65,52 @@ class HostdPaths:
 class HostdClient:
     """Requests to one helper. `attach` finds or starts it and holds it; `detach` lets it go."""
 
-    def __init__(self, places: HostdPaths) -> None:
-        self._places = places
+    def __init__(self, paths: HostdPaths) -> None:
+        self._paths = paths
         self._process: subprocess.Popen[bytes] | None = None
-        self._hold: socket.socket | None = None
+        self._attachment: socket.socket | None = None
 
     async def request(self, verb: str, *, timeout_s: float, **arguments: Any) -> Any:
         """The verb's answer. Raises the provider error that the helper named, or HostFault when it is not there."""
         try:
-            reply, handed = await asyncio.wait_for(self._exchange(verb, arguments), timeout_s)
+            reply, passed_socket = await asyncio.wait_for(self._exchange(verb, arguments), timeout_s)
         except TimeoutError as error:
             raise HostFault(f"dart-hostd did not answer {verb} in {timeout_s:.0f} s", hint=_DOCTOR_HINT) from error
         except OSError as error:
             raise HostFault(f"dart-hostd is not reachable ({error})", hint="start the farm again") from error
         if "error" in reply:
-            if handed is not None:
-                handed.close()
+            if passed_socket is not None:
+                passed_socket.close()
             if reply["error"] == "refused":
                 raise ConnectionRefusedError(reply["detail"])
             raise _ERRORS.get(reply["error"], HostFault)(reply["detail"], hint=reply.get("hint", ""))
-        return handed if verb in ("dial", "listen") else reply["ok"]
+        return passed_socket if verb in ("dial", "listen") else reply["ok"]
 
     async def _exchange(self, verb: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], socket.socket | None]:
         connection = await self._connect()
         with connection:
             request = json.dumps({"verb": verb, **arguments}).encode() + b"\n"
             await asyncio.get_running_loop().sock_sendall(connection, request)
-            received, handed = bytearray(), None
+            received, passed_socket = bytearray(), None
             try:
                 while not received.endswith(b"\n"):
-                    await _readable(connection)
+                    await _wait_readable(connection)
                     data, descriptors, _, _ = socket.recv_fds(connection, 65536, 1)
                     if descriptors:
-                        handed = socket.socket(fileno=descriptors[0])
+                        passed_socket = socket.socket(fileno=descriptors[0])
                     if not data:
                         raise ConnectionResetError("closed without an answer")
                     received += data
-                return json.loads(received), handed
+                return json.loads(received), passed_socket
             except BaseException:  # cancelled, too, no descriptor may stay; raised again
-                if handed is not None:
-                    handed.close()
+                if passed_socket is not None:
+                    passed_socket.close()
                 raise
 
     async def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            await asyncio.get_running_loop().sock_connect(connection, str(self._places.socket))
+            await asyncio.get_running_loop().sock_connect(connection, str(self._paths.socket))
         except BaseException:  # cancelled, too, no descriptor may stay; raised again
             connection.close()
             raise
@@ -118,9 +118,9 @@ class HostdClient:
 
     async def attach(self) -> dict[str, Any]:
         """Find the helper or start it, and hold it for as long as this process lives; returns its `ping` answer."""
-        if self._hold is None:
+        if self._attachment is None:
             try:
-                await self._grab()
+                await self._attach()
             except OSError:
                 await self._launch()
         answer: dict[str, Any] = await self.request("ping", timeout_s=10.0)
@@ -132,50 +132,50 @@ class HostdClient:
         if started is not None:
             with suppress(HostFault):
                 await self.request("stop", timeout_s=10.0)
-        if self._hold is not None:
-            self._hold.close()
-            self._hold = None
+        if self._attachment is not None:
+            self._attachment.close()
+            self._attachment = None
         if started is not None:
             await asyncio.to_thread(started.wait, STOP_TIMEOUT_S)
 
-    async def _grab(self) -> None:
+    async def _attach(self) -> None:
         connection = await self._connect()
         try:
             await asyncio.get_running_loop().sock_sendall(connection, b'{"verb": "attach"}\n')
-            await asyncio.wait_for(_readable(connection), 10.0)
+            await asyncio.wait_for(_wait_readable(connection), 10.0)
             if not connection.recv(4096):
                 raise ConnectionRefusedError("the helper serves another user")
         except BaseException:  # cancelled, too, no descriptor may stay; raised again
             connection.close()
             raise
-        self._hold = connection
+        self._attachment = connection
 
     async def _launch(self) -> None:
-        places = self._places
-        process, offset = await asyncio.to_thread(_spawn, places)
+        paths = self._paths
+        process, offset = await asyncio.to_thread(_spawn, paths)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + START_TIMEOUT_S
         while True:
             try:
-                await self._grab()
+                await self._attach()
                 self._process = process
                 return
             except OSError as error:
                 if process.poll() is not None:
-                    raise CapabilityMissing(_last_words(places.log, offset), hint=_DOCTOR_HINT) from error
+                    raise CapabilityMissing(_last_log_line(paths.log, offset), hint=_DOCTOR_HINT) from error
                 if loop.time() > deadline:
                     process.terminate()
                     raise HostFault(
-                        f"dart-hostd did not start in {START_TIMEOUT_S:.0f} s", hint=f"see {places.log}"
+                        f"dart-hostd did not start in {START_TIMEOUT_S:.0f} s", hint=f"see {paths.log}"
                     ) from error
             await asyncio.sleep(_POLL_S)
 
 
-def _spawn(places: HostdPaths) -> tuple[subprocess.Popen[bytes], int]:
+def _spawn(paths: HostdPaths) -> tuple[subprocess.Popen[bytes], int]:
     """Start the helper; returns it and where its words begin in the log."""
-    command = _command(places)
-    places.runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
-    log = os.open(places.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    command = _command(paths)
+    paths.runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         offset = os.fstat(log).st_size
         process = subprocess.Popen(
@@ -186,13 +186,13 @@ def _spawn(places: HostdPaths) -> tuple[subprocess.Popen[bytes], int]:
     return process, offset
 
 
-def _command(places: HostdPaths) -> list[str]:
+def _command(paths: HostdPaths) -> list[str]:
     arguments = {
-        "--state-dir": str(places.state),
-        "--runtime-dir": str(places.runtime),
-        "--images-dir": str(places.images),
-        "--store-dir": str(places.store),
-        "--linger-s": str(LINGER_S),
+        "--state-dir": str(paths.state),
+        "--runtime-dir": str(paths.runtime),
+        "--images-dir": str(paths.images),
+        "--store-dir": str(paths.store),
+        "--idle-timeout-s": str(IDLE_TIMEOUT_S),
     }
     try:
         if os.geteuid() == 0:
@@ -215,14 +215,14 @@ def _command(places: HostdPaths) -> list[str]:
     return [sudo, "-n", *command]
 
 
-def _last_words(log: Path, offset: int) -> str:
+def _last_log_line(log: Path, offset: int) -> str:
     with log.open("rb") as file:
         file.seek(offset)
         lines = file.read().decode("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else "dart-hostd ended without a word"
 
 
-async def _readable(connection: socket.socket) -> None:
+async def _wait_readable(connection: socket.socket) -> None:
     """Wait until the socket has something to read (a message with descriptors must not be read by the loop)."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()

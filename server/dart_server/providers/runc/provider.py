@@ -35,18 +35,18 @@ from dart_server.providers.base import (
     SnapshotInfo,
 )
 from dart_server.providers.egress import PROXY_PORT, Destination, EgressProxy
-from dart_server.providers.health import judge
+from dart_server.providers.health import diagnose
 from dart_server.providers.runc.hostd_client import HostdClient, HostdPaths
 
 BOOT_TIMEOUT_S = 60.0
-WAKE_TIMEOUT_S = 10.0
+RESTORED_TIMEOUT_S = 10.0
 QUIESCE_TIMEOUT_S = 5.0
 HEALTH_TIMEOUT_S = 3.0
 _VERB_TIMEOUT_S = 180.0
 _BOOT_POLL_S = 0.03
 _ZOMBIE_TRIES = 10
 _ZOMBIE_POLL_S = 0.05
-_SECOND_LOOKS, _SECOND_LOOK_S = 5, 0.1
+_RECHECKS, _RECHECK_DELAY_S = 5, 0.1
 """A desktop whose init was killed first stops to answer and is seen as ended a little later."""
 
 
@@ -70,8 +70,8 @@ class RuncProvider:
         self._egress_proxies: dict[str, EgressProxy] = {}
         self._wall_clock = wall_clock
         self._images = home / "images"
-        places = HostdPaths(state=runtime_dir / "hostd", runtime=runtime_dir, images=self._images, store=snapshot_dir)
-        self._hostd = HostdClient(places)
+        paths = HostdPaths(state=runtime_dir / "hostd", runtime=runtime_dir, images=self._images, store=snapshot_dir)
+        self._hostd = HostdClient(paths)
         self._limits = frozenset({"memory", "pids", "cpus", "disk"})
         self._dialled: dict[str, weakref.WeakSet[socket.socket]] = {}
 
@@ -91,7 +91,7 @@ class RuncProvider:
     async def aclose(self) -> None:
         """Let the helper go; one that was started here removes all it made."""
         for desktop_id in list(self._egress_proxies):
-            self._close_gate(desktop_id)
+            self._close_proxy(desktop_id)
         await self._hostd.detach()
 
     async def image_digest(self, image: str) -> str:
@@ -119,9 +119,9 @@ class RuncProvider:
             proxy_port=PROXY_PORT if self._allowed else None,
         )
         try:
-            await self._open_gate(desktop_id)
-            await self._booted(desktop_id)
-            await self._ask("seal", desktop_id=desktop_id)
+            await self._open_proxy(desktop_id)
+            await self._wait_booted(desktop_id)
+            await self._ask("harden", desktop_id=desktop_id)
         except BaseException:  # cancelled, too, no desktop may stay; raised again
             await asyncio.shield(self.destroy(desktop_id))
             raise
@@ -140,9 +140,9 @@ class RuncProvider:
             if (await self._ask("health", desktop_id=desktop_id)).get("frozen"):
                 raise HostFault(f"the desktop {desktop_id} is frozen", hint="thaw it first") from error
             raise DesktopGone(f"the desktop {desktop_id} does not answer: {error}") from error
-        self._hang_up(desktop_id)
+        self._close_connections(desktop_id)
         if desktop_id in self._egress_proxies:
-            self._egress_proxies[desktop_id].hang_up()
+            self._egress_proxies[desktop_id].close_connections()
         saved = await self._ask("checkpoint", desktop_id=desktop_id, snapshot_id=snapshot_id)
         return SnapshotInfo(
             snapshot_id,
@@ -155,12 +155,12 @@ class RuncProvider:
 
     async def restore(self, desktop_id: str, snapshot_id: str) -> None:
         """Bring a copy to life under this id and wait for its agent."""
-        self._hang_up(desktop_id)
-        self._close_gate(desktop_id)
+        self._close_connections(desktop_id)
+        self._close_proxy(desktop_id)
         await self._ask("restore", desktop_id=desktop_id, snapshot_id=snapshot_id)
         try:
-            await self._open_gate(desktop_id)
-            reply = await self._woken(desktop_id)
+            await self._open_proxy(desktop_id)
+            reply = await self._notify_restored(desktop_id)
             if not reply.get("ready"):
                 raise guest_control.AgentTimeout("its session is not ready")
         except guest_control.AgentTimeout as error:
@@ -180,13 +180,13 @@ class RuncProvider:
 
     async def destroy(self, desktop_id: str) -> None:
         """Remove the desktop; idempotent."""
-        self._hang_up(desktop_id)
-        self._close_gate(desktop_id)
+        self._close_connections(desktop_id)
+        self._close_proxy(desktop_id)
         await self._ask("destroy", desktop_id=desktop_id)
 
     async def quarantine(self, snapshot_id: str) -> str | None:
         """See `base.SupportsQuarantine`; the files are in the helper's own mounts, which root reaches through its /proc entry."""
-        place: str | None = (await self._ask("quarantine", snapshot_id=snapshot_id))["place"]
+        place: str | None = (await self._ask("quarantine", snapshot_id=snapshot_id))["path"]
         return place
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
@@ -204,33 +204,33 @@ class RuncProvider:
     async def health(self, desktop_id: str) -> DesktopHealth:
         """The host's view and, while the desktop runs, the agent's."""
         try:
-            seen = await self._ask("health", desktop_id=desktop_id)
+            counters = await self._ask("health", desktop_id=desktop_id)
         except ProviderError as error:
             return DesktopHealth(False, HealthCause.UNKNOWN, str(error))
-        agent, silence = await self._asked(desktop_id) if _answers(seen) else (None, "")
-        for _ in range(_SECOND_LOOKS):
-            if agent is not None or not _answers(seen):
+        agent, agent_error = await self._agent_health(desktop_id) if _is_responsive(counters) else (None, "")
+        for _ in range(_RECHECKS):
+            if agent is not None or not _is_responsive(counters):
                 break
-            await asyncio.sleep(_SECOND_LOOK_S)
-            seen = await self._ask("health", desktop_id=desktop_id)
-        if seen["state"] == "absent":
+            await asyncio.sleep(_RECHECK_DELAY_S)
+            counters = await self._ask("health", desktop_id=desktop_id)
+        if counters["state"] == "absent":
             return DesktopHealth(False, HealthCause.UNKNOWN, "no desktop of this id")
-        cause, detail = judge(seen, agent, silence)
+        cause, detail = diagnose(counters, agent, agent_error)
         return DesktopHealth(
             alive=cause is HealthCause.OK,
             cause=cause,
             detail=detail,
-            memory_bytes=seen["memory_bytes"],
-            memory_limit_bytes=seen["memory_limit_bytes"],
-            pids=seen["pids"],
-            disk_bytes=seen["disk_bytes"],
-            oom_kills=seen["oom_kills"],
+            memory_bytes=counters["memory_bytes"],
+            memory_limit_bytes=counters["memory_limit_bytes"],
+            pids=counters["pids"],
+            disk_bytes=counters["disk_bytes"],
+            oom_kills=counters["oom_kills"],
         )
 
-    async def owned(self) -> Inventory:
+    async def inventory(self) -> Inventory:
         """Everything the helper has."""
-        seen = await self._ask("owned")
-        return Inventory(tuple(seen["desktops"]), tuple(seen["snapshots"]))
+        counters = await self._ask("inventory")
+        return Inventory(tuple(counters["desktops"]), tuple(counters["snapshots"]))
 
     async def reap(self, keep: set[str]) -> Sequence[str]:
         """Remove what is not to be kept."""
@@ -240,20 +240,20 @@ class RuncProvider:
     async def _ask(self, verb: str, **arguments: Any) -> Any:
         return await self._hostd.request(verb, timeout_s=_VERB_TIMEOUT_S, **arguments)
 
-    async def _open_gate(self, desktop_id: str) -> None:
+    async def _open_proxy(self, desktop_id: str) -> None:
         """Serve the named destinations to a desktop, if there are any."""
         if not self._allowed:
             return
         listener = await self._ask("listen", desktop_id=desktop_id, port=PROXY_PORT)
-        gate = self._egress_proxies[desktop_id] = EgressProxy(self._allowed)
-        await gate.open(listener)
+        proxy = self._egress_proxies[desktop_id] = EgressProxy(self._allowed)
+        await proxy.open(listener)
 
-    def _close_gate(self, desktop_id: str) -> None:
-        gate = self._egress_proxies.pop(desktop_id, None)
-        if gate is not None:
-            gate.close()
+    def _close_proxy(self, desktop_id: str) -> None:
+        proxy = self._egress_proxies.pop(desktop_id, None)
+        if proxy is not None:
+            proxy.close()
 
-    def _hang_up(self, desktop_id: str) -> None:
+    def _close_connections(self, desktop_id: str) -> None:
         """Shut every connection that was dialled into this desktop."""
         for connection in self._dialled.pop(desktop_id, ()):
             try:
@@ -261,14 +261,14 @@ class RuncProvider:
             except OSError:
                 continue
 
-    async def _asked(self, desktop_id: str) -> tuple[dict[str, Any] | None, str]:
+    async def _agent_health(self, desktop_id: str) -> tuple[dict[str, Any] | None, str]:
         """The agent's health, or None and why it is silent."""
         try:
             return await guest_control.health(partial(self.dial, desktop_id, CONTROL), HEALTH_TIMEOUT_S), ""
         except (guest_control.AgentTimeout, ProviderError) as error:
             return None, str(error)
 
-    async def _booted(self, desktop_id: str) -> None:
+    async def _wait_booted(self, desktop_id: str) -> None:
         deadline = time.monotonic() + BOOT_TIMEOUT_S
         words = "no answer"
         while time.monotonic() < deadline:
@@ -279,17 +279,21 @@ class RuncProvider:
                 words = "its session is not up yet"
             except guest_control.AgentTimeout as error:
                 words = str(error)
-                seen = await self._ask("health", desktop_id=desktop_id)
-                if seen["state"] != "running":
-                    raise HostFault(f"the desktop {desktop_id} ended while booting ({seen.get('ended')})") from error
+                counters = await self._ask("health", desktop_id=desktop_id)
+                if counters["state"] != "running":
+                    raise HostFault(
+                        f"the desktop {desktop_id} ended while booting ({counters.get('exit_status')})"
+                    ) from error
             await asyncio.sleep(_BOOT_POLL_S)
         raise HostFault(f"the desktop {desktop_id} was not ready in {BOOT_TIMEOUT_S:.0f} s: {words}")
 
-    async def _woken(self, desktop_id: str) -> dict[str, Any]:
+    async def _notify_restored(self, desktop_id: str) -> dict[str, Any]:
         """The agent's answer to `/v1/restored`; its socket answers as soon as the copy runs."""
-        return await guest_control.restored(partial(self.dial, desktop_id, CONTROL), self._wall_clock(), WAKE_TIMEOUT_S)
+        return await guest_control.notify_restored(
+            partial(self.dial, desktop_id, CONTROL), self._wall_clock(), RESTORED_TIMEOUT_S
+        )
 
 
-def _answers(seen: dict[str, Any]) -> bool:
+def _is_responsive(counters: dict[str, Any]) -> bool:
     """Whether an agent can be expected to answer, from what the helper sees."""
-    return seen["state"] == "running" and not seen["frozen"]
+    return counters["state"] == "running" and not counters["frozen"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from dart_server.providers.guest_server import GuestServer, Refusal, Reply, frame, json_reply
+from dart_server.providers.guest_server import GuestRequestError, GuestServer, Reply, frame, json_reply
 from dart_server.providers.sim import screen as sim_screen
 from dart_server.providers.sim.screen import ScreenState
 from dart_server.wire import Clock
@@ -50,7 +50,7 @@ class SimGuest(GuestServer):
         self.state.declared = self._declared_now()
         return copy.deepcopy(self.state)
 
-    def go_on(self) -> None:
+    def resume_clock(self) -> None:
         """A declared clock is taken up where it stood."""
         if self.state.declared is not None:
             self.state.declared = (self.state.declared[0], self._clock.monotonic())
@@ -69,7 +69,7 @@ class SimGuest(GuestServer):
     def _clock_reply(self) -> Reply:
         return json_reply({"time_s": self._time(), "declared": self.state.declared is not None})
 
-    async def answer(self, method: str, target: str, kind: str, body: bytes) -> Reply:
+    async def handle_request(self, method: str, target: str, content_type: str, body: bytes) -> Reply:
         """Everything but the channel."""
         url = urlsplit(target)
         query = {key: values[-1] for key, values in parse_qs(url.query).items()}
@@ -115,7 +115,7 @@ class SimGuest(GuestServer):
             case "GET", "/platform":
                 return Reply(200, b"Linux", "text/plain")
             case _:
-                raise Refusal(404, "not_found", f"no such path: {method} {url.path}")
+                raise GuestRequestError(404, "not_found", f"no such path: {method} {url.path}")
 
     def _health(self) -> dict[str, Any]:
         state, screen = self.state, self.state.screen
@@ -142,7 +142,7 @@ class SimGuest(GuestServer):
         encoding, quality = wanted.get("encoding", "png"), wanted.get("quality", 90)
         screen = self.state.screen
         if not self.state.session_alive:
-            raise Refusal(503, "session_down", "the session has ended")
+            raise GuestRequestError(503, "session_down", "the session has ended")
         async with self._stepping:
             for event in events:
                 if event["type"] == "wait":
@@ -193,12 +193,12 @@ class SimGuest(GuestServer):
 
     def _file(self, path: str) -> bytes:
         if path not in self.state.files:
-            raise Refusal(404, "not_found", f"no such file: {path}")
+            raise GuestRequestError(404, "not_found", f"no such file: {path}")
         return self.state.files[path]
 
 
 def _absolute(query: Mapping[str, str]) -> str:
     path = query.get("path", "")
     if not path.startswith("/"):
-        raise Refusal(400, "bad_request", "path is not absolute")
+        raise GuestRequestError(400, "bad_request", "path is not absolute")
     return path

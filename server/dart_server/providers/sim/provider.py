@@ -41,7 +41,7 @@ _MEMORY_BYTES = 64 << 20
 
 
 @dataclass(slots=True)
-class SimTimes:
+class SimLatencies:
     """How long each operation takes on the injected clock, in seconds."""
 
     create_s: float = 0.0
@@ -52,14 +52,14 @@ class SimTimes:
 
 
 @dataclass(slots=True)
-class _Life:
+class _LiveDesktop:
     spec: DesktopSpec
     guest: SimGuest
     cause: HealthCause = HealthCause.OK
 
 
 @dataclass(frozen=True, slots=True)
-class _Saved:
+class _SavedSnapshot:
     spec: DesktopSpec
     state: GuestState
 
@@ -71,14 +71,14 @@ class SimProvider:
     name = "sim"
 
     def __init__(
-        self, clock: Clock | None = None, *, times: SimTimes | None = None, images: Sequence[str] | None = None
+        self, clock: Clock | None = None, *, latencies: SimLatencies | None = None, images: Sequence[str] | None = None
     ) -> None:
         self._clock = clock or SystemClock()
-        self.times = times or SimTimes()
+        self.latencies = latencies or SimLatencies()
         self.faults: Counter[str] = Counter()
         self._images = None if images is None else frozenset(images)
-        self._lives: dict[str, _Life] = {}
-        self._saved: dict[str, _Saved] = {}
+        self._live: dict[str, _LiveDesktop] = {}
+        self._saved: dict[str, _SavedSnapshot] = {}
         self._quarantined: set[str] = set()
         self._boots = 0
 
@@ -103,30 +103,30 @@ class SimProvider:
     async def create(self, desktop_id: str, spec: DesktopSpec) -> None:
         """A fresh pretended desktop."""
         await self.image_digest(spec.image)
-        if desktop_id in self._lives:
+        if desktop_id in self._live:
             raise HostFault(f"the desktop {desktop_id} exists already", hint="choose a fresh id or destroy it")
-        await self._work("create", self.times.create_s)
+        await self._work("create", self.latencies.create_s)
         self._boots += 1
         screen = ScreenState(*spec.resolution)
-        self._lives[desktop_id] = _Life(spec, SimGuest(GuestState(screen, f"{self._boots:032x}"), self._clock))
+        self._live[desktop_id] = _LiveDesktop(spec, SimGuest(GuestState(screen, f"{self._boots:032x}"), self._clock))
 
     async def snapshot(self, desktop_id: str, snapshot_id: str) -> SnapshotInfo:
         """A deep copy of the state; connections are closed as the real ones are."""
-        life = self._alive(desktop_id)
-        if not life.guest.running.is_set():
+        desktop = self._alive(desktop_id)
+        if not desktop.guest.running.is_set():
             raise HostFault(f"the desktop {desktop_id} is frozen", hint="thaw it first")
         if snapshot_id in self._saved:
             raise HostFault(f"the snapshot {snapshot_id} exists already", hint="choose a fresh id")
-        await life.guest.close()
+        await desktop.guest.close()
         began_s = self._clock.monotonic()
-        await self._work("snapshot", self.times.snapshot_s)
-        saved = _Saved(life.spec, life.guest.copy_state())
+        await self._work("snapshot", self.latencies.snapshot_s)
+        saved = _SavedSnapshot(desktop.spec, desktop.guest.copy_state())
         self._saved[snapshot_id] = saved
         files_bytes = sum(map(len, saved.state.files.values()))
         return SnapshotInfo(
             snapshot_id,
             SNAPSHOT_BYTES + files_bytes,
-            await self.image_digest(life.spec.image),
+            await self.image_digest(desktop.spec.image),
             files_bytes=files_bytes,
             pause_s=self._clock.monotonic() - began_s,
             processes=1,
@@ -134,19 +134,19 @@ class SimProvider:
 
     async def restore(self, desktop_id: str, snapshot_id: str) -> None:
         """A copy of the saved state, told that it is one."""
-        former = self._lives.pop(desktop_id, None)
+        former = self._live.pop(desktop_id, None)
         if former is not None:
             await former.guest.close()
         saved = self._saved.get(snapshot_id)
         if saved is None or snapshot_id in self._quarantined:
             raise SnapshotBroken(f"there is no snapshot {snapshot_id}", hint="prepare the desktop again")
-        await self._work("restore", self.times.restore_s)
+        await self._work("restore", self.latencies.restore_s)
         self._boots += 1
         guest = SimGuest(copy.deepcopy(saved.state), self._clock)
-        guest.go_on()
+        guest.resume_clock()
         guest.state.restores += 1
         guest.state.boot_id = f"{self._boots:032x}"
-        self._lives[desktop_id] = _Life(saved.spec, guest)
+        self._live[desktop_id] = _LiveDesktop(saved.spec, guest)
 
     async def freeze(self, desktop_id: str) -> None:
         """Its agent answers no more until `thaw`."""
@@ -155,15 +155,15 @@ class SimProvider:
 
     async def thaw(self, desktop_id: str) -> None:
         """Undo `freeze`."""
-        await self._work("thaw", self.times.thaw_s)
+        await self._work("thaw", self.latencies.thaw_s)
         self._alive(desktop_id).guest.running.set()
 
     async def destroy(self, desktop_id: str) -> None:
         """Forget the desktop."""
-        await self._work("destroy", self.times.destroy_s)
-        life = self._lives.pop(desktop_id, None)
-        if life is not None:
-            await life.guest.close()
+        await self._work("destroy", self.latencies.destroy_s)
+        desktop = self._live.pop(desktop_id, None)
+        if desktop is not None:
+            await desktop.guest.close()
 
     async def quarantine(self, snapshot_id: str) -> str | None:
         """Restore it no more; it stays in this process."""
@@ -179,7 +179,7 @@ class SimProvider:
 
     async def dial(self, desktop_id: str, port: DialPort) -> socket.socket:
         """One end of a socket pair whose other end the pretended agent (or the echo service) serves."""
-        life = self._alive(desktop_id)
+        desktop = self._alive(desktop_id)
         await self._work("dial", 0.0)
         if port not in (CONTROL, ECHO_PORT):
             raise ConnectionRefusedError(f"port {port} of the desktop {desktop_id} does not answer")
@@ -187,44 +187,44 @@ class SimProvider:
         ours.setblocking(False)
         theirs.setblocking(False)
         if port == CONTROL:
-            life.guest.serve(theirs)
+            desktop.guest.serve(theirs)
         else:
-            life.guest.run(_echo(theirs), theirs)
+            desktop.guest.run(_echo(theirs), theirs)
         return ours
 
     async def health(self, desktop_id: str) -> DesktopHealth:
         """What `crash` and `hang` left."""
-        life = self._lives.get(desktop_id)
-        if life is None:
+        desktop = self._live.get(desktop_id)
+        if desktop is None:
             return DesktopHealth(False, HealthCause.UNKNOWN, "no desktop of this id")
-        cause = life.cause
-        if cause is HealthCause.OK and not life.guest.state.session_alive:
+        cause = desktop.cause
+        if cause is HealthCause.OK and not desktop.guest.state.session_alive:
             cause = HealthCause.SESSION_DEAD
-        if cause is HealthCause.OK and life.guest.hung.is_set():
+        if cause is HealthCause.OK and desktop.guest.hung.is_set():
             cause = HealthCause.AGENT_DEAD
-        limit = life.spec.memory_mib << 20
-        detail = "" if life.guest.running.is_set() else "frozen"
+        limit = desktop.spec.memory_mib << 20
+        detail = "" if desktop.guest.running.is_set() else "frozen"
         return DesktopHealth(cause is HealthCause.OK, cause, detail, _MEMORY_BYTES, limit, pids=1)
 
-    async def owned(self) -> Inventory:
+    async def inventory(self) -> Inventory:
         """Everything that was not destroyed."""
-        return Inventory(tuple(sorted(self._lives)), tuple(sorted(self._saved)))
+        return Inventory(tuple(sorted(self._live)), tuple(sorted(self._saved)))
 
     async def reap(self, keep: set[str]) -> Sequence[str]:
         """Forget what is not to be kept."""
-        removed = [name for name in (*self._lives, *self._saved) if name not in keep]
+        removed = [name for name in (*self._live, *self._saved) if name not in keep]
         for name in removed:
-            life = self._lives.pop(name, None)
-            if life is not None:
-                await life.guest.close()
+            desktop = self._live.pop(name, None)
+            if desktop is not None:
+                await desktop.guest.close()
             self._saved.pop(name, None)
         return removed
 
     async def crash(self, desktop_id: str, cause: HealthCause = HealthCause.KILLED_FROM_OUTSIDE) -> None:
         """Fault: the desktop dies of `cause`; its connections close."""
-        life = self._alive(desktop_id)
-        life.cause = cause
-        await life.guest.close()
+        desktop = self._alive(desktop_id)
+        desktop.cause = cause
+        await desktop.guest.close()
 
     def hang(self, desktop_id: str) -> None:
         """Fault: the agent goes on taking connections and never answers."""
@@ -238,11 +238,11 @@ class SimProvider:
         """What a test may look at."""
         return self._alive(desktop_id).guest.state.screen
 
-    def _alive(self, desktop_id: str) -> _Life:
-        life = self._lives.get(desktop_id)
-        if life is None or life.cause is not HealthCause.OK:
+    def _alive(self, desktop_id: str) -> _LiveDesktop:
+        desktop = self._live.get(desktop_id)
+        if desktop is None or desktop.cause is not HealthCause.OK:
             raise DesktopGone(f"there is no running desktop {desktop_id}")
-        return life
+        return desktop
 
     async def _work(self, name: str, duration_s: float) -> None:
         if duration_s > 0:

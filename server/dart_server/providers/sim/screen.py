@@ -18,7 +18,7 @@ _COLOURS = {"Red": (200, 40, 40), "Green": (40, 160, 60), "Blue": (40, 80, 200),
 _BACKGROUND = (236, 236, 236)
 
 
-class BadEvent(ValueError):
+class InvalidEvent(ValueError):
     """An event that the protocol does not know, or with a field of the wrong kind; `code` is the protocol's."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -68,13 +68,13 @@ def check(events: Iterable[Mapping[str, Any]]) -> None:
     for event in events:
         kind = event.get("type")
         if not isinstance(kind, str) or kind not in fields:
-            raise BadEvent("bad_request", f"unknown event type {kind!r}")
+            raise InvalidEvent("bad_request", f"unknown event type {kind!r}")
         for name, wanted in fields[kind].items():
             if not isinstance(event.get(name), wanted):
-                raise BadEvent("bad_request", f"{kind}: {name} is not {wanted.__name__}")
+                raise InvalidEvent("bad_request", f"{kind}: {name} is not {wanted.__name__}")
         key = event["key"] if "key" in fields[kind] else "a"
         if len(key) != 1 and not key.isalnum():
-            raise BadEvent("unknown_key", f"there is no key {key!r}")
+            raise InvalidEvent("unknown_key", f"there is no key {key!r}")
 
 
 def perform(state: ScreenState, event: Mapping[str, Any]) -> None:
@@ -151,13 +151,13 @@ def draw(state: ScreenState, *, cursor: bool = False) -> Image.Image:
 
 
 def encode(image: Image.Image, encoding: str, quality: int) -> bytes:
-    """Pixels as the protocol's `raw`, `png`, `webp`, `jpeg` or `none`. Raises BadEvent for anything else."""
+    """Pixels as the protocol's `raw`, `png`, `webp`, `jpeg` or `none`. Raises InvalidEvent for anything else."""
     if encoding == "none":
         return b""
     if encoding == "raw":
         return image.tobytes()
     if encoding not in ("png", "webp", "jpeg"):
-        raise BadEvent("bad_request", f"unknown encoding {encoding!r}")
+        raise InvalidEvent("bad_request", f"unknown encoding {encoding!r}")
     file = io.BytesIO()
     settings: dict[str, Any] = {"png": {}, "jpeg": {"quality": quality}}.get(
         encoding, {"quality": quality, "lossless": quality == 100}

@@ -12,7 +12,7 @@ from dashboard_pages import SHAPE, Page, tenant
 from farm_harness import Api, ManualClock
 
 from dart_server.dashboard import live, rfb
-from dart_server.dashboard.control import IDLE_S
+from dart_server.dashboard.control import IDLE_TIMEOUT_S
 from dart_server.dashboard.live import LiveView
 from dart_server.errors import ApiError
 from dart_server.keys import Scope
@@ -64,11 +64,11 @@ class Viewer:
         self.session_ended = asyncio.Event()
         board.views.add(view)
         serving = LiveView(
-            lease, view, board.cameras.of(lease), board.controls, clock, self.allowed, self.session_ended
+            lease, view, board.captures.for_lease(lease), board.controls, clock, self.check_access, self.session_ended
         )
         self.task = asyncio.ensure_future(serving.serve(self.socket))  # type: ignore[arg-type]
 
-    async def allowed(self) -> None:
+    async def check_access(self) -> None:
         if self.ended is not None:
             raise self.ended
 
@@ -142,7 +142,7 @@ async def test_a_view_follows_a_reset_and_ends_with_its_lease(api: Api, clock: M
     other = await api.create_lease(shape=SHAPE)
     assert other["desktop_id"]
     await viewer.until(viewer.task.done)
-    assert viewer.socket.closed == (live.OVER, "the lease has ended")
+    assert viewer.socket.closed == (live.LEASE_ENDED_CODE, "the lease has ended")
     assert len(viewer.socket.sent) == count + 2, "nothing of the next tenant's desktop is sent"
 
 
@@ -152,11 +152,11 @@ async def test_a_view_ends_with_its_right_and_with_nonsense(api: Api, clock: Man
     await viewer.greeted()
     viewer.ended = ApiError(ErrorCode.UNAUTHENTICATED, "the session has ended")
     await viewer.until(viewer.task.done, 1.0)
-    assert viewer.socket.closed == (live.LOST, "the session has ended")
+    assert viewer.socket.closed == (live.ACCESS_LOST_CODE, "the session has ended")
     other.socket.say(b"GET / HTTP/1.1\r\n")
     await other.until(other.task.done)
     assert other.socket.closed is not None
-    assert other.socket.closed[0] == live.BROKEN
+    assert other.socket.closed[0] == live.PROTOCOL_ERROR_CODE
 
 
 async def test_a_view_ends_at_once_with_its_session(api: Api, clock: ManualClock) -> None:
@@ -165,7 +165,7 @@ async def test_a_view_ends_at_once_with_its_session(api: Api, clock: ManualClock
     await viewer.greeted()
     viewer.session_ended.set()  # while the clock stands still
     await asyncio.wait_for(viewer.task, 5)
-    assert viewer.socket.closed == (live.LOST, "the session has ended")
+    assert viewer.socket.closed == (live.ACCESS_LOST_CODE, "the session has ended")
 
 
 async def test_input_counts_only_under_control_and_is_let_go_at_its_end(
@@ -211,15 +211,15 @@ async def test_one_person_at_a_time_and_an_idle_one_loses_it(api: Api, admin: Pa
     refused = await admin.change("POST", path, json={"view": "view-00000002"})
     assert refused.status_code == 409
     assert "somebody else" in refused.json()["detail"]
-    clock.now += IDLE_S
-    await board.controls.let_go_idle()
-    assert board.controls.of(lease["lease_id"]) is None
+    clock.now += IDLE_TIMEOUT_S
+    await board.controls.release_idle()
+    assert board.controls.find(lease["lease_id"]) is None
     assert (await admin.change("POST", path, json={"view": "view-00000002"})).status_code == 200
-    await board.controls.let_go(lease["lease_id"], VIEW)
-    assert board.controls.of(lease["lease_id"]) is not None, "another view's end changes nothing"
+    await board.controls.release(lease["lease_id"], VIEW)
+    assert board.controls.find(lease["lease_id"]) is not None, "another view's end changes nothing"
     await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")
-    await board.controls.let_go_idle()
-    assert board.controls.of(lease["lease_id"]) is None
+    await board.controls.release_idle()
+    assert board.controls.find(lease["lease_id"]) is None
     first.socket.hang_up()
     await first.task
 
@@ -232,6 +232,6 @@ async def test_only_the_owner_or_an_admin_takes_over(api: Api, page: Page, clock
     await page.log_in(stranger.key)
     reply = await page.change("POST", f"/leases/{lease['lease_id']}/control", json={"view": VIEW})
     assert reply.status_code == 404
-    assert api.farm.dashboard.controls.of(lease["lease_id"]) is None
+    assert api.farm.dashboard.controls.find(lease["lease_id"]) is None
     viewer.socket.hang_up()
     await viewer.task

@@ -16,8 +16,8 @@ from PIL import Image
 
 from dart_server import wire
 from dart_server.dashboard.camera import ImageUnavailable, ViewClosed
-from dart_server.dashboard.replay import APART_S, MOST_WAITING, Replay
-from dart_server.dashboard.samples import INTERVAL_S, MOST_TIMINGS, Samples, Timings
+from dart_server.dashboard.replay import MAX_PENDING_FRAMES, MIN_PICTURE_INTERVAL_S, Replay
+from dart_server.dashboard.samples import INTERVAL_S, MAX_TIMINGS, Samples, Timings
 from dart_server.keys import Scope
 
 MOVE = {"type": "move", "x": 40, "y": 60}
@@ -77,19 +77,19 @@ async def test_a_small_picture_is_shared_changes_with_the_screen_and_ends_with_t
     clock.now += 2
     changed = await admin.get(path)
     assert changed.headers["etag"] != first.headers["etag"]
-    camera = api.farm.dashboard.cameras.of(api.farm.leases.active[0])
+    capture = api.farm.dashboard.captures.for_lease(api.farm.leases.active[0])
     await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")
     with pytest.raises(ViewClosed):
-        await camera.picture(1000)
+        await capture.screenshot(1000)
     assert (await admin.get(path)).status_code == 204
 
 
 async def test_a_picture_that_a_reset_overtakes_is_dropped(api: Api, clock: ManualClock) -> None:
     lease = await api.create_lease(shape=SHAPE)
     record = api.farm.leases.active[0]
-    camera = api.farm.dashboard.cameras.of(record)
-    looking = asyncio.ensure_future(camera.picture(0))
-    while camera._taking is None:  # noqa: ASYNC110 - one turn of the loop at a time
+    capture = api.farm.dashboard.captures.for_lease(record)
+    looking = asyncio.ensure_future(capture.screenshot(0))
+    while capture._taking is None:  # noqa: ASYNC110 - one turn of the loop at a time
         await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert record.slot is not None
@@ -98,7 +98,7 @@ async def test_a_picture_that_a_reset_overtakes_is_dropped(api: Api, clock: Manu
         await looking
     lease["fencing_token"] += 1
     await api.reset(lease)
-    assert (await camera.picture(0)).width == 320, "the camera follows its lease through a reset"
+    assert (await capture.screenshot(0)).width == 320, "the capture follows its lease through a reset"
 
 
 async def test_steps_are_replayed_with_their_pictures_and_their_owner(api: Api, page: Page, clock: ManualClock) -> None:
@@ -134,24 +134,24 @@ async def test_the_replay_is_bounded_in_steps_and_bytes(api: Api, clock: ManualC
     await api.create_lease(shape=SHAPE)
     lease = api.farm.leases.active[0]
     replay = Replay(clock, steps=5, nbytes=2000)
-    maker = asyncio.ensure_future(replay.make_pictures())
+    maker = asyncio.ensure_future(replay.make_thumbnails())
     request = wire.StepRequest(events=[wire.MoveEvent(x=1, y=1)])
     for number in range(20):
         desktop_id = f"desk_{number % 2}"
-        replay.note(lease, desktop_id, 1, request, frame_of(64, 48), 0.01)
+        replay.record(lease, desktop_id, 1, request, frame_of(64, 48), 0.01)
         async with asyncio.timeout(10):
             while replay._arrived.is_set():
-                await clock.advance(APART_S)
+                await clock.advance(MIN_PICTURE_INTERVAL_S)
         assert replay.nbytes <= 2000
         assert len(replay.steps(desktop_id)) <= 5
     assert replay.nbytes == sum(
         len(step.picture or b"") for name in ("desk_0", "desk_1") for step in replay.steps(name)
     )
     assert any(step.picture for step in replay.steps("desk_1"))
-    replay.keep(set())
+    replay.prune(set())
     assert (replay.nbytes, replay.steps("desk_0")) == (0, [])
-    replay.note(lease, "desk_0", 1, request, b"\0\0\0\2{}", 0.01)
-    await clock.advance(APART_S)
+    replay.record(lease, "desk_0", 1, request, b"\0\0\0\2{}", 0.01)
+    await clock.advance(MIN_PICTURE_INTERVAL_S)
     assert replay.steps("desk_0")[0].picture is None, "a frame that is none costs its picture and nothing else"
     assert not maker.done()
     maker.cancel()
@@ -168,17 +168,17 @@ async def test_a_step_that_is_dropped_while_its_picture_is_made_costs_nothing(
         assert go_on.wait(10)
         return b"picture"
 
-    monkeypatch.setattr("dart_server.dashboard.replay.small_picture", slow_picture)
+    monkeypatch.setattr("dart_server.dashboard.replay.frame_thumbnail", slow_picture)
     replay = Replay(clock)
-    maker = asyncio.ensure_future(replay.make_pictures())
+    maker = asyncio.ensure_future(replay.make_thumbnails())
     request = wire.StepRequest(events=[wire.MoveEvent(x=1, y=1)])
-    replay.note(api.farm.leases.active[0], "desk_0", 1, request, frame_of(8, 8), 0.01)
+    replay.record(api.farm.leases.active[0], "desk_0", 1, request, frame_of(8, 8), 0.01)
     assert await asyncio.to_thread(begun.wait, 10)
-    replay.keep(set())
+    replay.prune(set())
     go_on.set()
     async with asyncio.timeout(10):
         while replay._arrived.is_set():
-            await clock.advance(APART_S)
+            await clock.advance(MIN_PICTURE_INTERVAL_S)
     assert replay.nbytes == 0
     maker.cancel()
 
@@ -188,8 +188,8 @@ async def test_frames_that_wait_to_become_pictures_are_few(api: Api, clock: Manu
     replay = Replay(clock)
     request = wire.StepRequest(events=[wire.MoveEvent(x=1, y=1)])
     for number in range(40):
-        replay.note(api.farm.leases.active[0], f"desk_{number % 20}", 1, request, frame_of(8, 8), 0.01)
-    assert len(replay._waiting) == MOST_WAITING
+        replay.record(api.farm.leases.active[0], f"desk_{number % 20}", 1, request, frame_of(8, 8), 0.01)
+    assert len(replay._waiting) == MAX_PENDING_FRAMES
     assert all(len(replay.steps(f"desk_{number}")) == 2 for number in range(20))
 
 
@@ -210,12 +210,12 @@ def test_timings_are_quantiles_of_what_ended_since_the_last_sample() -> None:
     timings = Timings()
     for number in range(1, 101):
         timings.add("step", number / 1000)
-    told = timings.taken()
+    told = timings.drain()
     assert (told["step_n"], told["step_p50_ms"], told["step_p99_ms"]) == (100, 51.0, 100.0)
-    for _ in range(MOST_TIMINGS + 5):
+    for _ in range(MAX_TIMINGS + 5):
         timings.add("step", 1.0)
-    assert timings.taken()["step_n"] == MOST_TIMINGS + 5
-    assert timings.taken()["step_p99_ms"] is None
+    assert timings.drain()["step_n"] == MAX_TIMINGS + 5
+    assert timings.drain()["step_p99_ms"] is None
     samples = Samples(timings, dict)
     for _ in range(3):
         samples.take()
@@ -249,7 +249,7 @@ async def test_the_queue_shows_who_waits_to_those_who_may_see_it(api: Api, page:
     assert (await mine.call("POST", "/v1/claims", json=body)).status_code == 202
     await page.log_in(mine.key)
     seen = (await page.get("/overview")).json()
-    assert [(one["owner"], one["position"], one["wants"], one["priority"]) for one in seen["queue"]] == [
+    assert [(one["owner"], one["position"], one["target"], one["priority"]) for one in seen["queue"]] == [
         ("mine", 0, "2 × basic", -3)
     ]
     await page.log_in(theirs.key)

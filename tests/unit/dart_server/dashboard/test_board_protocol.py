@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dart_server.dashboard import rfb, tiles
-from dart_server.dashboard.control import ControlHolder, joined
+from dart_server.dashboard.control import InputTranslator, coalesce
 from dart_server.dashboard.keysyms import key_name
 
 SET_FORMAT = b"\0\0\0\0" + rfb.PixelFormat().packed()
@@ -26,10 +26,10 @@ ALL = SET_FORMAT + ENCODINGS + UPDATE + KEY + CUT + POINTER
 
 def greeted() -> rfb.ViewerReader:
     reader = rfb.ViewerReader()
-    assert reader.greet(rfb.VERSION) == [bytes([1, 1])]
-    assert reader.greet(b"\x01") == [b"\0\0\0\0"]
-    assert reader.greet(b"\x01") == []
-    assert reader.greeted
+    assert reader.feed_handshake(rfb.VERSION) == [bytes([1, 1])]
+    assert reader.feed_handshake(b"\x01") == [b"\0\0\0\0"]
+    assert reader.feed_handshake(b"\x01") == []
+    assert reader.handshake_done
     return reader
 
 
@@ -50,8 +50,8 @@ def test_messages_are_understood_in_any_pieces(size: int) -> None:
 
 @pytest.mark.parametrize("begin", [b"RFB 003.003\n", rfb.VERSION + b"\x02"])
 def test_another_greeting_is_refused(begin: bytes) -> None:
-    with pytest.raises(rfb.BadMessage):
-        rfb.ViewerReader().greet(begin)
+    with pytest.raises(rfb.ProtocolError):
+        rfb.ViewerReader().feed_handshake(begin)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_another_greeting_is_refused(begin: bytes) -> None:
     ],
 )
 def test_what_is_not_the_protocol_ends_the_view(said: bytes) -> None:
-    with pytest.raises(rfb.BadMessage):
+    with pytest.raises(rfb.ProtocolError):
         list(greeted().feed(said))
 
 
@@ -74,7 +74,7 @@ def test_noise_is_understood_or_refused_and_nothing_else(noise: bytes) -> None:
     reader = greeted()
     try:
         found = list(reader.feed(noise))
-    except rfb.BadMessage:
+    except rfb.ProtocolError:
         return
     assert len(found) <= len(noise)
 
@@ -108,7 +108,7 @@ def test_every_changed_pixel_is_in_one_box_and_boxes_do_not_overlap(
     for x, y in touched:
         after[y, x] = (0, 7, 0)
     covered = np.zeros(before.shape[:2], int)
-    for left, top, right, bottom in tiles.changed(before, after):
+    for left, top, right, bottom in tiles.changed_boxes(before, after):
         assert 0 <= left < right <= size[0]
         assert 0 <= top < bottom <= size[1]
         covered[top:bottom, left:right] += 1
@@ -127,21 +127,21 @@ def test_a_small_change_is_a_small_update_and_a_large_one_the_picture_itself() -
     before = np.full((480, 640, 3), 200, np.uint8)
     after = before.copy()
     after[100:110, 100:110] = (255, 0, 0)
-    (small,) = tiles.update(before, after, b"", rfb.PixelFormat(), 80)
+    (small,) = tiles.update_rectangles(before, after, b"", rfb.PixelFormat(), 80)
     assert (small.x, small.y, small.width, small.height, small.encoding) == (64, 64, 64, 64, rfb.Encoding.TIGHT)
     whole = jpeg_of(after)
-    (large,) = tiles.update(None, after, whole, rfb.PixelFormat(), 80)
+    (large,) = tiles.update_rectangles(None, after, whole, rfb.PixelFormat(), 80)
     assert (large.x, large.y, large.width, large.height) == (0, 0, 640, 480)
     assert large.data == rfb.tight_jpeg(whole)
-    assert tiles.update(after, after, whole, rfb.PixelFormat(), 80) == []
+    assert tiles.update_rectangles(after, after, whole, rfb.PixelFormat(), 80) == []
     assert len(rfb.framebuffer_update([small])) == 4 + 12 + len(small.data)
 
 
 def test_plain_pixels_follow_the_viewers_format() -> None:
     pixels = np.array([[[1, 2, 3]]], np.uint8)
-    (part,) = tiles.update(None, pixels, b"", rfb.PixelFormat(0, 8, 16), None)
+    (part,) = tiles.update_rectangles(None, pixels, b"", rfb.PixelFormat(0, 8, 16), None)
     assert part.data == bytes([1, 2, 3, 0])
-    (part,) = tiles.update(None, pixels, b"", rfb.PixelFormat(16, 8, 0), None)
+    (part,) = tiles.update_rectangles(None, pixels, b"", rfb.PixelFormat(16, 8, 0), None)
     assert part.data == bytes([3, 2, 1, 0])
 
 
@@ -158,7 +158,7 @@ def test_keysyms_are_the_guests_names(keysym: int, name: str | None) -> None:
 
 
 def test_hands_turn_masks_into_presses_and_remember_what_is_down() -> None:
-    hands = ControlHolder()
+    hands = InputTranslator()
     assert hands.events(rfb.PointerInput(1, 5, 6)) == [{"type": "move", "x": 5, "y": 6}, {"type": "down", "button": 1}]
     assert hands.events(rfb.PointerInput(1, 7, 6)) == [{"type": "move", "x": 7, "y": 6}]
     assert hands.events(rfb.PointerInput(4, 7, 6))[1:] == [
@@ -171,19 +171,19 @@ def test_hands_turn_masks_into_presses_and_remember_what_is_down() -> None:
     assert hands.events(rfb.KeyInput(True, 0x41)) == [{"type": "key_down", "key": "A"}]
     assert [event["type"] for event in hands.events(rfb.KeyInput(True, 0x41))] == ["key_up", "key_down"]
     assert hands.events(rfb.KeyInput(False, 0x42)) == []
-    assert hands.let_go() == [
+    assert hands.release() == [
         {"type": "key_up", "key": "A"},
         {"type": "key_up", "key": "shiftleft"},
         {"type": "up", "button": 3},
     ]
-    assert hands.let_go() == []
+    assert hands.release() == []
 
 
 def test_moves_and_scrolls_in_a_row_are_one() -> None:
     moves = [{"type": "move", "x": x, "y": 1} for x in range(5)]
     press = {"type": "down", "button": 1}
     scroll = {"type": "scroll", "dx": 0, "dy": 1}
-    assert joined([*moves, press, moves[0], scroll, scroll]) == [
+    assert coalesce([*moves, press, moves[0], scroll, scroll]) == [
         moves[-1],
         press,
         moves[0],

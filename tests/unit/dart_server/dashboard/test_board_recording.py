@@ -10,9 +10,9 @@ from dashboard_pages import SHAPE, Page, tenant
 from farm_harness import Api, ManualClock
 
 from dart_server.dashboard import inputs as inputs_module
-from dart_server.dashboard.inputs import FORGET_S, HumanInputLog
+from dart_server.dashboard.inputs import LISTENER_TIMEOUT_S, HumanInputLog
 from dart_server.dashboard.rfb import KeyInput, PointerInput
-from dart_server.dashboard.tickets import TICKET_S
+from dart_server.dashboard.tickets import TICKET_TTL_S
 
 VIEW = "view-00000001"
 CLICK = [PointerInput(0, 30, 40), PointerInput(1, 30, 40), PointerInput(0, 30, 40)]
@@ -52,7 +52,7 @@ async def test_a_ticket_ends_with_its_time_and_with_its_key(api: Api, page: Page
     (key,) = [one for one in await api.farm.repository.keys() if one.name == "theirs"]
     await api.farm.keys.revoke(key.key_id)
     assert (await page.client.post("/dashboard/api/ticket", json={"ticket": keyless["ticket"]})).status_code == 401
-    await clock.advance(TICKET_S + 1)
+    await clock.advance(TICKET_TTL_S + 1)
     refused = await page.client.post("/dashboard/api/ticket", json={"ticket": late["ticket"]})
     assert (refused.status_code, refused.json()["detail"]) == (401, "this address has been used or is too old")
 
@@ -97,7 +97,7 @@ async def test_the_holder_hears_what_a_person_does(api: Api, clock: ManualClock)
     last = heard["inputs"][-1]["number"]
     waiting = asyncio.create_task(listen(last, wait_s=30))
     await asyncio.sleep(0.05)
-    await controls.let_go(lease["lease_id"], VIEW)
+    await controls.release(lease["lease_id"], VIEW)
     ended = await waiting
     if not ended["inputs"]:
         ended = await listen(last, wait_s=30)
@@ -113,18 +113,18 @@ async def test_only_the_holder_of_the_lease_hears(api: Api) -> None:
 
 
 async def test_a_tape_is_bounded_and_forgotten(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs_module, "MOST", 3)
+    monkeypatch.setattr(inputs_module, "MAX_INPUTS", 3)
     inputs = HumanInputLog(clock)
-    await inputs.listen("lease_a", 0, 0)
+    await inputs.wait("lease_a", 0, 0)
     for _ in range(5):
-        inputs.note("lease_a", 1.0, [{"type": "move", "x": 1, "y": 2}])
-    fresh, missed = await inputs.listen("lease_a", 0, 0)
+        inputs.record("lease_a", 1.0, [{"type": "move", "x": 1, "y": 2}])
+    fresh, missed = await inputs.wait("lease_a", 0, 0)
     assert ([one.number for one in fresh], missed) == ([3, 4, 5], 2)
-    inputs.keep({"lease_a"})
-    assert (await inputs.listen("lease_a", 4, 0))[0]
-    await clock.advance(FORGET_S)
-    inputs.keep({"lease_a"})
-    assert (await inputs.listen("lease_a", 0, 0))[0] == []
+    inputs.prune({"lease_a"})
+    assert (await inputs.wait("lease_a", 4, 0))[0]
+    await clock.advance(LISTENER_TIMEOUT_S)
+    inputs.prune({"lease_a"})
+    assert (await inputs.wait("lease_a", 0, 0))[0] == []
 
 
 async def test_a_look_is_no_step_of_the_replay(api: Api, admin: Page) -> None:

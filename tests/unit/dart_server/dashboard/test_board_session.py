@@ -6,7 +6,14 @@ import pytest
 from dashboard_pages import HOST, Page
 from farm_harness import Api, ManualClock
 
-from dart_server.dashboard.sessions import IDLE_S, MOST_PER_KEY, MOST_SESSIONS, SESSION_S, Sessions, check_origin
+from dart_server.dashboard.sessions import (
+    IDLE_TIMEOUT_S,
+    MAX_SESSIONS,
+    MAX_SESSIONS_PER_KEY,
+    SESSION_TTL_S,
+    Sessions,
+    check_origin,
+)
 from dart_server.errors import ApiError
 from dart_server.keys import Scope
 
@@ -17,7 +24,7 @@ async def test_a_key_is_traded_for_a_cookie_that_scripts_and_other_sites_cannot_
     cookie = reply.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "samesite=strict" in cookie.lower()
-    assert f"Max-Age={int(SESSION_S)}" in cookie
+    assert f"Max-Age={int(SESSION_TTL_S)}" in cookie
     assert api.key not in cookie + reply.text
     said = (await page.get("/session")).json()
     assert (said["name"], said["scope"]) == ("admin", "admin")
@@ -39,19 +46,19 @@ async def test_log_out_ends_the_session_and_not_the_key(api: Api, admin: Page) -
 
 
 async def test_a_session_ends_when_nobody_uses_it_and_after_its_day(api: Api, admin: Page, clock: ManualClock) -> None:
-    clock.now += IDLE_S - 1
+    clock.now += IDLE_TIMEOUT_S - 1
     assert (await admin.get("/overview")).status_code == 200
-    clock.now += IDLE_S + 1
+    clock.now += IDLE_TIMEOUT_S + 1
     assert (await admin.get("/overview")).status_code == 401
     await admin.log_in(api.key)
     used_s = 0.0
-    while used_s < SESSION_S - IDLE_S:
-        clock.now += IDLE_S / 2
-        used_s += IDLE_S / 2
+    while used_s < SESSION_TTL_S - IDLE_TIMEOUT_S:
+        clock.now += IDLE_TIMEOUT_S / 2
+        used_s += IDLE_TIMEOUT_S / 2
         assert (await admin.get("/session")).json() is not None
-    clock.now += IDLE_S / 2
+    clock.now += IDLE_TIMEOUT_S / 2
     await admin.get("/session")
-    clock.now += IDLE_S / 2
+    clock.now += IDLE_TIMEOUT_S / 2
     assert (await admin.get("/session")).json() is None
 
 
@@ -75,12 +82,12 @@ async def test_a_bearer_key_is_no_session(api: Api, page: Page) -> None:
 async def test_the_number_of_sessions_is_bounded(api: Api, clock: ManualClock) -> None:
     sessions = Sessions(api.farm.keys, clock)
     first, *_ = await sessions.log_in(api.key)
-    tenants = [await api.farm.keys.add(f"tenant {number}", Scope.LEASE) for number in range(MOST_SESSIONS - 1)]
+    tenants = [await api.farm.keys.add(f"tenant {number}", Scope.LEASE) for number in range(MAX_SESSIONS - 1)]
     for tenant in tenants:
         await sessions.log_in(tenant)
-    assert len(sessions) == MOST_SESSIONS
+    assert len(sessions) == MAX_SESSIONS
     last, *_ = await sessions.log_in(api.key)
-    assert len(sessions) == MOST_SESSIONS
+    assert len(sessions) == MAX_SESSIONS
     with pytest.raises(ApiError, match="has ended"):
         await sessions.require(first)
     assert (await sessions.require(last))[1].scope.value == "admin"
@@ -91,9 +98,9 @@ async def test_who_logs_in_again_and_again_ends_only_its_own_sessions(api: Api, 
     admins, *_ = await sessions.log_in(api.key)
     tenant = await api.farm.keys.add("tenant", Scope.LEASE)
     first, session, _ = await sessions.log_in(tenant)
-    for _ in range(MOST_SESSIONS):
+    for _ in range(MAX_SESSIONS):
         last, *_ = await sessions.log_in(tenant)
-    assert len(sessions) == 1 + MOST_PER_KEY
+    assert len(sessions) == 1 + MAX_SESSIONS_PER_KEY
     assert session.ended.is_set()
     with pytest.raises(ApiError, match="has ended"):
         await sessions.require(first)

@@ -24,7 +24,7 @@ def package(names: list[str]) -> bytes:
 
 
 def served(monkeypatch: pytest.MonkeyPatch, content: bytes, *, known: bool) -> None:
-    monkeypatch.setattr(novnc, "fetched", lambda: content)
+    monkeypatch.setattr(novnc, "download", lambda: content)
     if known:
         monkeypatch.setattr(novnc, "SHA512", base64.b64encode(hashlib.sha512(content).digest()).decode())
 
@@ -34,7 +34,7 @@ def test_a_package_with_the_right_checksum_is_unpacked_once(monkeypatch: pytest.
     served(monkeypatch, package(["package/core/rfb.js", "package/LICENSE.txt"]), known=True)
     directory = novnc.install(tmp_path)
     assert (directory / "core" / "rfb.js").read_bytes() == b"words"
-    monkeypatch.setattr(novnc, "fetched", lambda: pytest.fail("it is there already"))
+    monkeypatch.setattr(novnc, "download", lambda: pytest.fail("it is there already"))
     assert novnc.install(tmp_path) == directory == novnc.installed(tmp_path)
 
 

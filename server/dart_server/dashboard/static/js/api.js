@@ -1,6 +1,6 @@
-// Calls to the farm. Whatever goes wrong is a `Refused` with one sentence; a session that ended sends the page to the log-in.
+// Calls to the farm. Whatever goes wrong is a `ApiError` with one sentence; a session that ended sends the page to the log-in.
 
-export class Refused extends Error {
+export class ApiError extends Error {
   constructor(status, body) {
     super(body?.detail ? `${body.detail}${body.hint ? ` – ${body.hint}` : ""}` : `the farm answered ${status}`);
     this.status = status;
@@ -11,20 +11,20 @@ const BASE = "/dashboard/api";
 let csrf = "";
 let ended = () => {};
 
-let told = () => {};
-let awaySince = null;
+let unreachableCallback = () => {};
+let unreachableSince = null;
 
-function reached(yes) {
-  if (yes === (awaySince === null)) return;
-  awaySince = yes ? null : Date.now() / 1000;
-  told(awaySince);
+function setReachable(yes) {
+  if (yes === (unreachableSince === null)) return;
+  unreachableSince = yes ? null : Date.now() / 1000;
+  unreachableCallback(unreachableSince);
 }
 
 /** Called once, with what to do when the farm ceases to answer (with the time) and when it answers again (with null). */
-export function whenAway(callback) { told = callback; }
+export function onUnreachable(callback) { unreachableCallback = callback; }
 
 /** Called once, with what to do when the session has ended. */
-export function whenEnded(callback) { ended = callback; }
+export function onSessionEnded(callback) { ended = callback; }
 
 /** The token that changes carry, from the log-in or the session. */
 export function setCsrf(token) { csrf = token; }
@@ -38,15 +38,15 @@ export async function call(method, path, body) {
   try {
     answer = await fetch(BASE + path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store" });
   } catch {
-    reached(false);
-    throw new Refused(0, { detail: "the farm does not answer" });
+    setReachable(false);
+    throw new ApiError(0, { detail: "the farm does not answer" });
   }
-  reached(true);
+  setReachable(true);
   if (answer.ok) return answer.json();
   let said = null;
   try { said = await answer.json(); } catch { /* an answer without an envelope still has its status */ }
   if (answer.status === 401 && !["/login", "/session", "/ticket"].includes(path)) ended();
-  throw new Refused(answer.status, said);
+  throw new ApiError(answer.status, said);
 }
 
 /** A picture as {tag, url}, null while there is none; `url` is the caller's to revoke. */
@@ -71,7 +71,7 @@ export function liveUrl(leaseId, view) {
 }
 
 /** Run `work` now and every `ms`, not while the page is hidden, never twice at a time; returns what stops it. */
-export function every(ms, work) {
+export function poll(ms, work) {
   let timer = 0;
   let over = false;
   const turn = async () => {

@@ -66,7 +66,7 @@ export class Chart {
 }
 
 /** The class of a bar by the share that is used. */
-export function loudness(share) {
+export function usageClass(share) {
   return share >= 0.95 ? "full" : share >= 0.8 ? "high" : "";
 }
 
@@ -80,7 +80,7 @@ export function meter(label) {
     const percent = Math.round(Math.min(1, Math.max(0, share)) * 100);
     setText(text, said);
     fill.style.width = `${percent}%`;
-    fill.className = loudness(percent / 100);
+    fill.className = usageClass(percent / 100);
     bar.setAttribute("aria-valuenow", percent);
     bar.setAttribute("aria-valuetext", said);
   };

@@ -1,15 +1,15 @@
 // One desktop: its live view, taking over, its history, the replay of its last steps.
 
-import { call, every } from "./api.js";
+import { call, poll } from "./api.js";
 import { ask, h, keyed, notice, setText } from "./dom.js";
 import { bytes, clockTime, duration, milliseconds, shortId, words } from "./format.js";
 import { LiveScreen } from "./live.js";
 import { replayPanel } from "./replay.js";
 
-const LOOK_MS = 1500, ESCAPES_MS = 600;
+const POLL_MS = 1500, ESCAPES_MS = 600;
 
 /** What an event tells, in one line: sizes, times and ids as people read them. */
-function told(data) {
+function eventText(data) {
   return Object.entries(data)
     .filter(([, value]) => value !== null && value !== "" && value !== false && !(Array.isArray(value) && value.length === 0))
     .map(([key, value]) => {
@@ -31,7 +31,7 @@ function historyPanel() {
   const fill = (events) => keyed(list, events, (event) => event.id,
     (event) => h("li", {},
       h("div", {}, h("span", { class: "when" }, clockTime(event.at)), words(event.kind)),
-      h("div", { class: "what" }, told(event.data))),
+      h("div", { class: "what" }, eventText(event.data))),
     () => {});
   return { element: h("div", {}, list), fill };
 }
@@ -43,7 +43,7 @@ export function desktopPage(place, desktopId, session) {
   const chip = h("span", { class: "chip" });
   const takeOver = h("button", { type: "button", class: "primary", hidden: true, onclick: toggleControl }, "Take over");
   const release = h("button", { type: "button", class: "danger", hidden: true, onclick: endLease }, "Release");
-  const quarantine = h("button", { type: "button", class: "danger", hidden: true, onclick: setAside }, "Quarantine");
+  const quarantine = h("button", { type: "button", class: "danger", hidden: true, onclick: toggleQuarantine }, "Quarantine");
   const facts = h("dl", { class: "facts" });
   const under = h("div", { class: "under", "aria-live": "polite" });
   const live = new LiveScreen(session, (text) => setText(under.firstElementChild, text));
@@ -97,7 +97,7 @@ export function desktopPage(place, desktopId, session) {
         notice("Mouse and keyboard are yours. Press Escape twice to give them back.");
       }
     } catch (error) { notice(error.message); } finally { takeOver.disabled = false; }
-    await look();
+    await refresh();
   }
 
   async function giveBack() {
@@ -114,17 +114,17 @@ export function desktopPage(place, desktopId, session) {
       await call("POST", `/leases/${shownLease}/release`);
       notice("Released.");
     } catch (error) { notice(error.message); }
-    await look();
+    await refresh();
   }
 
-  async function setAside() {
+  async function toggleQuarantine() {
     const undo = now.desktop.state === "quarantined";
     if (!undo && !await ask("Quarantine this desktop?", "Its lease goes on without it, and nobody gets it until it is let go.", "Quarantine")) return;
     try {
       await call("POST", `/desktops/${desktopId}/${undo ? "unquarantine" : "quarantine"}`);
       notice(undo ? "Let go." : "Set aside.");
     } catch (error) { notice(error.message); }
-    await look();
+    await refresh();
   }
 
   function keys(event) {
@@ -135,12 +135,12 @@ export function desktopPage(place, desktopId, session) {
     if (event.timeStamp - lastEscape < ESCAPES_MS) {
       event.preventDefault();
       event.stopImmediatePropagation();
-      giveBack().catch((error) => notice(error.message)).then(look);
+      giveBack().catch((error) => notice(error.message)).then(refresh);
     }
     lastEscape = event.timeStamp;
   }
 
-  async function look() {
+  async function refresh() {
     try {
       now = await call("GET", `/desktops/${desktopId}`);
       side.hidden = false;
@@ -182,7 +182,7 @@ export function desktopPage(place, desktopId, session) {
 
   choose("history");
   window.addEventListener("keydown", keys, { capture: true });
-  const ends = [every(LOOK_MS, look)];
+  const ends = [poll(POLL_MS, refresh)];
   return () => {
     for (const end of ends) end();
     window.removeEventListener("keydown", keys, { capture: true });

@@ -1,16 +1,16 @@
 // A lease's desktop, whichever that is now: the address that a client hands to a person stays good over resets.
 
-import { call, every } from "./api.js";
+import { call, poll } from "./api.js";
 import { desktopPage } from "./desktop.js";
 import { h } from "./dom.js";
 
-const LOOK_MS = 1500;
+const POLL_MS = 1500;
 
 export function leasePage(place, leaseId, session) {
   let shown = null;
   let leave = () => {};
 
-  async function look() {
+  async function refresh() {
     let lease;
     try {
       lease = await call("GET", `/leases/${leaseId}`);
@@ -26,6 +26,6 @@ export function leasePage(place, leaseId, session) {
     leave = desktopPage(place, shown, session);
   }
 
-  const end = every(LOOK_MS, look);
+  const end = poll(POLL_MS, refresh);
   return () => { end(); leave(); };
 }

@@ -3,13 +3,13 @@
 import { liveUrl } from "./api.js";
 import { h, setText } from "./dom.js";
 
-const AGAIN_MS = 1500;
+const RETRY_MS = 1500;
 
 export class LiveScreen {
-  /** `say`: told in words how the view is. */
-  constructor(session, say) {
+  /** `onStatus`: told in words how the view is. */
+  constructor(session, onStatus) {
     this.session = session;
-    this.say = say;
+    this.onStatus = onStatus;
     this.mine = false;
     this.ready = false;
     this.view = null;
@@ -22,7 +22,7 @@ export class LiveScreen {
     this.element = h("div", { class: "stage" }, this.screen, this.veil);
   }
 
-  cover(text) {
+  showMessage(text) {
     this.veil.hidden = text === "";
     setText(this.veil.firstElementChild, text);
   }
@@ -31,11 +31,11 @@ export class LiveScreen {
   async connect(leaseId) {
     if (this.rfb !== null && this.lease === leaseId) return;
     if (!this.session.viewer) {
-      this.cover(`The viewer is not installed: run \`${this.session.viewer_cure}\` on the farm's host.`);
-      this.say("No live view");
+      this.showMessage(`The viewer is not installed: run \`${this.session.viewer_install_command}\` on the farm's host.`);
+      this.onStatus("No live view");
       return;
     }
-    if (performance.now() - this.triedAt < AGAIN_MS) return;
+    if (performance.now() - this.triedAt < RETRY_MS) return;
     this.triedAt = performance.now();
     this.end("Connecting…");
     this.lease = leaseId;
@@ -44,7 +44,7 @@ export class LiveScreen {
     try {
       ({ default: RFB } = await import("/dashboard/novnc/core/rfb.js"));
     } catch {
-      this.cover("The viewer's modules could not be loaded; reload the page.");
+      this.showMessage("The viewer's modules could not be loaded; reload the page.");
       return;
     }
     const rfb = new RFB(this.screen, liveUrl(leaseId, this.view), { shared: true });
@@ -52,8 +52,8 @@ export class LiveScreen {
     rfb.addEventListener("connect", () => {
       if (this.rfb !== rfb) return;
       this.ready = true;
-      this.cover("");
-      this.tell();
+      this.showMessage("");
+      this.reportStatus();
       const canvas = this.screen.querySelector("canvas");
       canvas?.setAttribute("aria-label", "Live screen of the desktop");
       canvas?.setAttribute("role", "img");
@@ -61,8 +61,8 @@ export class LiveScreen {
     rfb.addEventListener("disconnect", () => {
       if (this.rfb !== rfb) return;
       this.drop();
-      this.cover("The view has ended; looking again…");
-      this.say("Not connected");
+      this.showMessage("The view has ended; looking again…");
+      this.onStatus("Not connected");
     });
     this.rfb = rfb;
   }
@@ -76,19 +76,19 @@ export class LiveScreen {
       this.rfb.showDotCursor = mine;
       if (mine) this.rfb.focus(); else this.rfb.blur();
     }
-    this.tell();
+    this.reportStatus();
   }
 
   /** A step of the past covers the screen, or not. */
   setReplaying(replaying) {
     this.replaying = replaying;
-    this.tell();
+    this.reportStatus();
   }
 
-  tell() {
-    if (this.replaying) { this.say("Replay of a step, not live"); return; }
+  reportStatus() {
+    if (this.replaying) { this.onStatus("Replay of a step, not live"); return; }
     if (this.rfb === null) return;
-    this.say(this.mine ? "You control this desktop – press Escape twice to give it back" : "Live, view only");
+    this.onStatus(this.mine ? "You control this desktop – press Escape twice to give it back" : "Live, view only");
   }
 
   drop() {
@@ -105,7 +105,7 @@ export class LiveScreen {
     this.drop();
     if (rfb !== null) rfb.disconnect();
     this.screen.replaceChildren();
-    this.cover(text);
-    if (text) this.say("Not connected");
+    this.showMessage(text);
+    if (text) this.onStatus("Not connected");
   }
 }

@@ -1,6 +1,6 @@
 // The page's frame: who is logged in, and which view the address asks for. Each view is a function that fills <main> and returns its end.
 
-import { call, setCsrf, whenAway, whenEnded } from "./api.js";
+import { call, setCsrf, onUnreachable, onSessionEnded } from "./api.js";
 import { desktopPage } from "./desktop.js";
 import { h, notice, setText } from "./dom.js";
 import { clockTime } from "./format.js";
@@ -46,16 +46,16 @@ function out() {
   route();
 }
 
-whenEnded(() => {
+onSessionEnded(() => {
   if (session === null) return;
   out();
   notice("The session has ended. Log in again.");
 });
 
-whenAway((since) => {
-  const away = document.getElementById("away");
-  setText(away, since === null ? "" : `The farm has not answered since ${clockTime(since)}. What is shown is from before; it goes on by itself.`);
-  away.hidden = since === null;
+onUnreachable((since) => {
+  const unreachable = document.getElementById("unreachable");
+  setText(unreachable, since === null ? "" : `The farm has not answered since ${clockTime(since)}. What is shown is from before; it goes on by itself.`);
+  unreachable.hidden = since === null;
   main.classList.toggle("stale", since !== null && session !== null);
 });
 

@@ -1,18 +1,18 @@
 // The first page: totals, the grid of desktops, leases, queue, pools, charts, host.
 
-import { call, every, picture } from "./api.js";
-import { Chart, loudness, meter } from "./charts.js";
+import { call, poll, picture } from "./api.js";
+import { Chart, usageClass, meter } from "./charts.js";
 import { h, keyed, notice, setText } from "./dom.js";
 import { bytes, duration, milliseconds, shortId } from "./format.js";
 
-const LOOK_MS = 2000, PICTURE_MS = 1000, SAMPLE_MS = 5000, KEPT = 720;
-const ASLEEP = {
+const POLL_MS = 2000, PICTURE_MS = 1000, SAMPLE_MS = 5000, KEPT = 720;
+const STATE_TEXT = {
   creating: "Is being made", ready: "Waits for a claim", resetting: "Is being reset", broken: "Broken",
   gone: "Is being removed", frozen: "Frozen, ready to go", standby: "Frozen, ready to go", quarantined: "Set aside for a look",
 };
 
-/** `loud`: much of it is worth a warning. */
-function stat(label, loud = false) {
+/** `warn`: much of it is worth a warning. */
+function stat(label, warn = false) {
   const value = h("dd", {});
   const fill = h("i");
   const element = h("div", { class: "card stat" }, h("dt", {}, label), value, h("div", { class: "bar", "aria-hidden": "true" }, fill));
@@ -23,7 +23,7 @@ function stat(label, loud = false) {
       value.dataset.said = main + beside;
       fill.parentElement.style.visibility = share === null ? "hidden" : "visible";
       fill.style.width = `${Math.round(Math.min(1, share ?? 0) * 100)}%`;
-      fill.className = loud && share !== null ? loudness(share) : "";
+      fill.className = warn && share !== null ? usageClass(share) : "";
     },
   };
 }
@@ -48,7 +48,7 @@ function fillTile(tile, desktop) {
   const [what, age] = tile.querySelectorAll(".line")[1].children;
   tile.desktop = desktop;
   if (!desktop.live) { image.hidden = true; image.removeAttribute("src"); tile.tag = null; }
-  setText(saying, desktop.live ? "" : desktop.failure ?? (desktop.state === "resetting" && !desktop.owner ? "Given back, waits to be made anew" : ASLEEP[desktop.state] ?? desktop.state));
+  setText(saying, desktop.live ? "" : desktop.failure ?? (desktop.state === "resetting" && !desktop.owner ? "Given back, waits to be made anew" : STATE_TEXT[desktop.state] ?? desktop.state));
   setText(name, desktop.owner ?? shortId(desktop.desktop_id));
   setText(chip, desktop.state);
   chip.className = `chip ${desktop.state}`;
@@ -107,8 +107,8 @@ export function overviewPage(place, session) {
   const none = h("div", { class: "card empty", hidden: true });
   const count = h("span", { class: "quiet" });
   const leases = table("Leases", ["Lease", "Key", "Desktop", "Age", "Left", "Labels"]);
-  const queue = table("Queue", ["Place", "Key", "Wants", "Waits", "For", "Priority"]);
-  const pools = table("Pools", ["Pool", "Of", "Ready", "Standby", "Making", "Leased", "Found ready", "Held back by"]);
+  const queue = table("Queue", ["Place", "Key", "Target", "Waiting", "Waiting for", "Priority"]);
+  const pools = table("Pools", ["Pool", "Of", "Ready", "Standby", "Preparing", "Leased", "Hit rate", "In backoff because"]);
   const charts = [
     new Chart("Desktops", [{ label: "in use", value: (s) => s.leased }, { label: "waiting", value: (s) => s.waiting }], (v) => String(Math.round(v * 10) / 10)),
     new Chart("Step", [{ label: "p50", value: (s) => s.step_p50_ms }, { label: "p99", value: (s) => s.step_p99_ms }], milliseconds),
@@ -130,7 +130,7 @@ export function overviewPage(place, session) {
   let samples = [];
   let silent = false;
 
-  async function look() {
+  async function refresh() {
     try {
       const now = await call("GET", "/overview");
       const { farm, counts } = now;
@@ -149,7 +149,7 @@ export function overviewPage(place, session) {
         shortId(one.lease_id), one.owner, one.desktop_id ? link(`#/desktops/${one.desktop_id}`, shortId(one.desktop_id)) : "–",
         duration(one.age_s), duration(one.left_s), Object.entries(one.labels).map((pair) => pair.join("=")).join(" ") || "–"] })));
       queue.fill((now.queue ?? []).map((one) => ({ key: one.claim_id, cells: [
-        String(one.position + 1), one.owner, one.wants, duration(one.age_s), one.waiting_for === "quota" ? "its quota" : "a desktop", String(one.priority)] })));
+        String(one.position + 1), one.owner, one.target, duration(one.age_s), one.waiting_for === "quota" ? "its quota" : "a desktop", String(one.priority)] })));
       pools.fill((now.pools ?? []).map((one) => ({ key: one.name, cells: [
         one.name, one.what, `${one.ready} of ${one.warm}`, `${one.standby} of ${one.standby_desired}`, String(one.creating), String(one.leased),
         one.hits + one.misses ? `${Math.round(100 * one.hits / (one.hits + one.misses))} %` : "–", one.in_backoff ?? "–"] })));
@@ -178,9 +178,9 @@ export function overviewPage(place, session) {
   }
 
   const ends = [
-    every(LOOK_MS, look),
-    every(SAMPLE_MS, sample),
-    every(PICTURE_MS, () => { for (const tile of visible) if (tile.isConnected) refreshPicture(tile); }),
+    poll(POLL_MS, refresh),
+    poll(SAMPLE_MS, sample),
+    poll(PICTURE_MS, () => { for (const tile of visible) if (tile.isConnected) refreshPicture(tile); }),
   ];
   const redraw = () => { for (const chart of charts) chart.draw(samples); };
   window.addEventListener("resize", redraw);

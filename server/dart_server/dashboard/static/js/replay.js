@@ -1,10 +1,10 @@
 // The last steps of a desktop: a list, a slider, and the small picture of each over the live screen.
 
-import { call, every, picture } from "./api.js";
+import { call, poll, picture } from "./api.js";
 import { h, keyed, setText } from "./dom.js";
 import { clockTime, milliseconds, stepWords } from "./format.js";
 
-const LOOK_MS = 3000, PLAY_MS = 450;
+const POLL_MS = 3000, PLAY_MS = 450;
 
 export function replayPanel(desktopId, live) {
   let steps = [];
@@ -24,7 +24,7 @@ export function replayPanel(desktopId, live) {
   const controls = h("div", {}, slider, h("div", { class: "under" }, play, back), saying);
   const element = h("div", {}, controls, none, list);
 
-  async function look() {
+  async function refresh() {
     try { steps = await call("GET", `/desktops/${desktopId}/steps`); } catch { return; /* the page itself says when the desktop is gone */ }
     none.hidden = steps.length > 0;
     controls.hidden = list.hidden = steps.length === 0;
@@ -80,7 +80,7 @@ export function replayPanel(desktopId, live) {
 
   function show(yes) {
     stop();
-    if (yes) stop = every(LOOK_MS, look);
+    if (yes) stop = poll(POLL_MS, refresh);
     else leave();
   }
 

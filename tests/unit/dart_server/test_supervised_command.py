@@ -35,14 +35,14 @@ def script(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
 
     @contextlib.contextmanager
     def cluster(_programs: object) -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(place=tmp_path, url="pretended")
+        yield SimpleNamespace(directory=tmp_path, url="pretended")
         (tmp_path / "ended").touch()
 
     for name, pretended in {
-        "own_cluster": cluster,
-        "newest": lambda: tmp_path,
-        "browser": lambda: ("pretended", "driver"),
-        "novnc": lambda *_: None,
+        "private_cluster": cluster,
+        "newest_programs": lambda: tmp_path,
+        "ensure_browser": lambda: ("pretended", "driver"),
+        "install_novnc": lambda *_: None,
     }.items():
         if hasattr(module, name):
             monkeypatch.setattr(module, name, pretended)
