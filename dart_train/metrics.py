@@ -1,7 +1,7 @@
 """Metrics of training: one JSON object per line.
 
-Role: `summarize_step` turns the sums of a round into means under stable names; `append_metrics` writes a line. Rule: a line is written with one call, so
-that readers never see half of one from a living writer. Non-goals: charts (`dart_train.report.page`).
+Role: `summarize_step` turns the sums of a train step into means under stable names; `append_metrics` writes a line. Rule: a line is written
+with one call, so that readers never see a part of a line from a living writer. Non-goals: charts (`dart_train.report.page`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,15 @@ from dart_agent.data_client.wire import Batch
 
 
 def summarize_step(batch: Batch, totals: Mapping[str, float], grad_norms: Sequence[float]) -> dict[str, float]:
-    """Metrics of one optimiser round.
+    """Compute the metrics of one train step.
 
-    totals: sums over trained tokens, with their number under `tokens`. grad_norms: before clipping, one per optimiser step.
+    Args:
+        batch: The batch that was trained on.
+        totals: Sums over trained tokens, with their number under `tokens`.
+        grad_norms: Norms before clipping, one per optimiser step.
+
+    Returns:
+        Metrics by name.
     """
     tokens = totals.get("tokens", 0.0)
     means = {name: value / tokens for name, value in totals.items() if name != "tokens"} if tokens else {}

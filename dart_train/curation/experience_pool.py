@@ -1,9 +1,9 @@
-"""Success pool: one stored success joins a group in which everything failed (DART's experience pool).
+"""Experience pool: one stored success joins a group in which every rollout failed (DART's experience pool).
 
 Role: give a hard task a positive example. Rule: only when all members of a group failed; the newest stored success of the same task
-takes the place of the group's oldest member, if it was sampled by a policy at most `max_age` versions back; its stored log-probs
-keep the importance weights honest. Source: DART (arXiv 2509.23866) and its released trainer; the age limit is ours.
-Non-goals: demonstrations; they carry no sampling log-probs and never enter.
+replaces the oldest member of the group, if it was sampled by a policy at most `max_age` versions back; its stored log-probs
+keep the importance weights correct. Source: DART (arXiv 2509.23866) and its released trainer; the age limit is ours.
+Non-goals: demonstrations; they have no sampling log-probs and never enter.
 """
 
 from __future__ import annotations
@@ -15,8 +15,13 @@ from pydantic import Field
 from dart_agent.strict_model import StrictModel
 
 
-class ExperiencePoolSettings(StrictModel):
-    """Off by default: all-failure groups are then dropped."""
+class ExperiencePoolSettings(BaseModel):
+    """Settings of the experience pool; off by default: groups in which every rollout failed are then dropped.
+
+    Attributes:
+        enabled: Whether stored successes are used.
+        max_age: Limit of the trainer version minus the oldest version that sampled the success.
+    """
 
     enabled: bool = False
     max_age: int = Field(
@@ -25,9 +30,14 @@ class ExperiencePoolSettings(StrictModel):
 
 
 def select_success(ages: Sequence[int], settings: ExperiencePoolSettings) -> int | None:
-    """Index of the stored success to use, None when there is none young enough.
+    """Choose a stored success.
 
-    ages: of the stored successes of the task, newest first.
+    Args:
+        ages: Ages of the stored successes of the task in versions, newest first.
+        settings: Settings of the experience pool.
+
+    Returns:
+        Index of the success, None where none is recent enough.
     """
     if not settings.enabled:
         return None

@@ -1,7 +1,7 @@
-"""Group filter: a group without reward variance teaches nothing under a group baseline.
+"""Group filter: a group without reward variance has no gradient under a group baseline.
 
-Role: says why a finished group cannot train. Source: DAPO's dynamic sampling (keep groups with 0 < correct < G), extended to rewards
-between 0 and 1. Non-goals: all-failure groups that the success pool may rescue (`experience_pool`).
+Role: says why a finished group cannot be trained on. Source: DAPO's dynamic sampling (keep groups with 0 < correct < G), extended to rewards
+between 0 and 1. Non-goals: groups in which every rollout failed and that the experience pool may complete (`experience_pool`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,14 @@ from collections.abc import Sequence
 
 
 def uninformative_reason(rewards: Sequence[float], min_members: int) -> str | None:
-    """`too_few_members`, `all_failed`, `all_succeeded`, `no_variance`, or None when the group can train.
+    """Say why a group cannot be trained on.
 
-    rewards: of the members that have a verdict; masked members are not among them.
+    Args:
+        rewards: Rewards of the members that have one; masked members are not among them.
+        min_members: Members with a reward that a group needs.
+
+    Returns:
+        `too_few_members`, `all_failed`, `all_succeeded`, `no_variance`, or None where the group can be trained on.
     """
     if len(rewards) < min_members:
         return "too_few_members"

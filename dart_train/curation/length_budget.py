@@ -14,8 +14,14 @@ from pydantic import Field
 from dart_agent.strict_model import StrictModel
 
 
-class LengthBudgetSettings(StrictModel):
-    """Off by default: every episode then has the phase's `max_steps`."""
+class LengthBudgetSettings(BaseModel):
+    """Settings of the length budget; off by default: every episode then has the phase's `max_steps`.
+
+    Attributes:
+        enabled: Whether episodes are shortened.
+        margin_steps: Steps on top of the longest success.
+        min_successes: Successes of a family before its episodes are shortened.
+    """
 
     enabled: bool = False
     margin_steps: int = Field(default=1, ge=0, description="steps on top of the longest success")
@@ -23,7 +29,16 @@ class LengthBudgetSettings(StrictModel):
 
 
 def length_budget(limit: int, success_lengths: Sequence[int], settings: LengthBudgetSettings) -> int:
-    """Steps allowed. success_lengths: steps of each success so far."""
+    """Compute the step limit of an episode.
+
+    Args:
+        limit: Step limit of the phase.
+        success_lengths: Steps of each success so far.
+        settings: Settings of the length budget.
+
+    Returns:
+        The step limit, at most `limit`.
+    """
     if not settings.enabled or len(success_lengths) < settings.min_successes:
         return limit
     return min(limit, max(success_lengths) + settings.margin_steps)

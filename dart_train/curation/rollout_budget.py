@@ -17,8 +17,14 @@ from dart_agent.strict_model import StrictModel
 ROUNDING_GUARD = 1e-9
 
 
-class RolloutBudgetSettings(StrictModel):
-    """Off by default: every group then has the phase's `rollouts_per_task`."""
+class RolloutBudgetSettings(BaseModel):
+    """Settings of the rollout budget; off by default: every group then has the phase's `rollouts_per_task`.
+
+    Attributes:
+        enabled: Whether groups are made smaller.
+        threshold: Success rate from which a group is smaller.
+        min_rollouts: Smallest size of a group.
+    """
 
     enabled: bool = False
     threshold: float = Field(default=0.6, gt=0, le=1)
@@ -26,9 +32,15 @@ class RolloutBudgetSettings(StrictModel):
 
 
 def rollout_budget(full: int, recent_rewards: Sequence[float], settings: RolloutBudgetSettings) -> int:
-    """Rollouts of the next group.
+    """Compute the size of the next group.
 
-    full: N, the size without reduction. recent_rewards: of the latest rollouts; fewer than N of them are no evidence.
+    Args:
+        full: N, the size without reduction.
+        recent_rewards: Rewards of the latest rollouts; fewer than N of them are no evidence.
+        settings: Settings of the rollout budget.
+
+    Returns:
+        Number of rollouts, at most N.
     """
     if not settings.enabled or len(recent_rewards) < full:
         return full

@@ -1,8 +1,8 @@
 """Staleness gate: which tokens of a response are fresh enough to train on.
 
-Role: the one formula, staleness of a token = trainer version - version that wrote it, and the one bound. Rule: per token, from the
-engine's version spans; a token without a known version never trains. A withheld token's trajectory still counts in the baseline of its
-group. Source: version spans of vLLM's completions; the per-token bound is the strict form of AReaL's and DART's per-group bounds.
+Role: the only formula, staleness of a token = trainer version - version that sampled it, and its limit. Rule: per token, from the version
+spans of the engine; a token without a known version is never trained on. The trajectory of an excluded token still counts in the baseline
+of its group. Source: version spans of vLLM's completions; the limit per token is the strict form of AReaL's and DART's limits per group.
 Non-goals: correcting what passes (truncated importance sampling in `dart_train.trainer.loss`).
 """
 
@@ -15,9 +15,17 @@ Span = tuple[int, int, int]
 
 
 def trainable_ranges(spans: Iterable[Span], trainer_version: int, max_staleness: int) -> list[tuple[int, int]]:
-    """Token ranges [start, end) with 0 <= staleness <= `max_staleness`; neighbours are joined.
+    """Select the token ranges [start, end) with 0 <= staleness <= `max_staleness`.
 
-    A version above the trainer's own is a lost future (the trainer resumed from an older checkpoint): it does not train either.
+    A version above the trainer's own comes from before a restart of the trainer from an older checkpoint; it is not trained on either.
+
+    Args:
+        spans: Version spans of a response.
+        trainer_version: The present version of the trainer.
+        max_staleness: The limit.
+
+    Returns:
+        The ranges; neighbouring ones are joined.
     """
     ranges: list[tuple[int, int]] = []
     for version, start, end in spans:
@@ -31,5 +39,13 @@ def trainable_ranges(spans: Iterable[Span], trainer_version: int, max_staleness:
 
 
 def token_staleness(spans: Iterable[Span], trainer_version: int) -> list[int]:
-    """Staleness of every token, in order of the spans."""
+    """Compute the staleness of every token.
+
+    Args:
+        spans: Version spans of a response.
+        trainer_version: The present version of the trainer.
+
+    Returns:
+        Staleness per token, in the order of the spans.
+    """
     return [trainer_version - version for version, start, end in spans for _ in range(start, end)]

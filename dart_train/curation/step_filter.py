@@ -1,8 +1,8 @@
-"""Step filter: train on the steps where the policy was undecided (DART's high-entropy steps).
+"""Step filter: train on the steps at which the policy was undecided (DART's high-entropy steps).
 
-Role: of the steps of one group, keep the given fraction with the highest mean token entropy. Rule: keep a step when its entropy is at
-least the (1 - fraction) quantile of its group. Source: DART (arXiv 2509.23866), top 80 % of the group's steps; its code never
-had the rule. Entropies are those of the trainer's policy before the update. Non-goals: selecting single tokens.
+Role: of the steps of one group, keep the given fraction with the highest mean token entropy. Rule: a step is kept when its entropy is at
+least the (1 - fraction) quantile of its group. Source: DART (arXiv 2509.23866), top 80 % of the group's steps; its released code does not
+contain the rule. Entropies are those of the trainer's policy before the update. Non-goals: selecting single tokens.
 """
 
 from __future__ import annotations
@@ -13,7 +13,18 @@ import numpy as np
 
 
 def select_high_entropy(entropies: Sequence[float], fraction: float) -> list[bool]:
-    """Which steps of one group to keep. fraction: in (0, 1]; 1 keeps all."""
+    """Select the steps of one group with the highest entropy.
+
+    Args:
+        entropies: Mean token entropy per step, in nats.
+        fraction: Fraction to keep, in (0, 1]; 1 keeps all.
+
+    Returns:
+        Whether each step is kept.
+
+    Raises:
+        ValueError: The fraction is out of range.
+    """
     if not 0 < fraction <= 1:
         raise ValueError(f"the kept fraction of steps is in (0, 1], not {fraction}")
     if fraction == 1 or not entropies:

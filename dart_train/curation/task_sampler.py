@@ -1,9 +1,9 @@
 """Task sampler: which task the next training group works on.
 
-Role: draws a family, then takes the task of that family that was run least often. Rule: a family's probability is its weight, times
-floor + 4p(1-p) with p its latest success rate when `difficulty_aware` is on: most work goes where a group is most likely to
-have reward variance, and nothing is starved. Source: the variance of a Bernoulli reward; the idea is that of difficulty pools in
-prime-rl's curriculum. Non-goals: how many rollouts the task gets (`rollout_budget`).
+Role: draws a family, then takes the task of that family that was run least often. Rule: a family's probability is proportional to its
+weight, times floor + 4p(1-p) with p its latest success rate when `difficulty_aware` is on: most groups go where reward variance is most
+likely, and no family gets none. Source: the variance of a Bernoulli reward; the idea is that of difficulty pools in prime-rl's curriculum.
+Non-goals: how many rollouts the task gets (`rollout_budget`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ from dart_agent.strict_model import StrictModel
 UNKNOWN_SUCCESS_RATE = 0.5
 
 
-class TaskSamplerSettings(StrictModel):
-    """`weights`: per family, 1 when not named. `floor`: what a hopeless or solved family keeps."""
+class TaskSamplerSettings(BaseModel):
+    """Settings of the task sampler.
+
+    Attributes:
+        difficulty_aware: Whether families with mixed results are drawn more often.
+        weights: Weight per family, 1 where it is not named.
+        floor: Part of its weight that a family keeps whatever its success rate is.
+        window: Latest rollouts of a family from which its success rate is computed.
+    """
 
     difficulty_aware: bool = False
     weights: dict[str, float] = Field(default_factory=dict)
@@ -30,7 +37,16 @@ class TaskSamplerSettings(StrictModel):
 def family_weights(
     families: Sequence[str], success_rates: Mapping[str, float], settings: TaskSamplerSettings
 ) -> dict[str, float]:
-    """Unnormalised weight per family. Families without a success rate count as half solved."""
+    """Compute the weight of every family.
+
+    Args:
+        families: Names of the families.
+        success_rates: Success rate per family; one without a rate counts as half solved.
+        settings: Settings of the task sampler.
+
+    Returns:
+        Weight per family, not normalised.
+    """
     weights = {}
     for family in families:
         weights[family] = settings.weights.get(family, 1.0)
@@ -47,9 +63,20 @@ def choose_task(
     settings: TaskSamplerSettings,
     random: Random,
 ) -> str:
-    """The next task id.
+    """Choose the next task.
 
-    tasks_by_family: at least one task per family. runs: groups opened so far per task id. Ties are broken at random.
+    Args:
+        tasks_by_family: At least one task id per family.
+        runs: Groups opened so far per task id.
+        success_rates: Success rate per family.
+        settings: Settings of the task sampler.
+        random: Source of randomness; ties are broken at random.
+
+    Returns:
+        The task id.
+
+    Raises:
+        ValueError: The weights of all families are zero.
     """
     families = sorted(tasks_by_family)
     weights = family_weights(families, success_rates, settings)

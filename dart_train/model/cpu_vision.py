@@ -1,8 +1,8 @@
-"""The vision tower's arithmetic, rearranged for training on CPUs.
+"""The computations of the vision tower, rearranged for training on CPUs.
 
-Role: `optimize_vision_for_cpu(model)` replaces two forward methods of a Qwen3-VL vision tower by equal ones: the patch embedding as one matrix
-product instead of a three-dimensional convolution, and attention over all pictures of a batch at once where they have the same size.
-Rule: same results up to rounding; other architectures are left alone. Non-goals: other speed-ups, GPUs (flash attention does it there).
+Role: `optimize_vision_for_cpu(model)` replaces two forward methods of a Qwen3-VL vision tower by equivalent ones: the patch embedding as one
+matrix product instead of a three-dimensional convolution, and attention over all images of a batch at once where they have the same size.
+Rule: the results are the same up to rounding; other architectures are not changed. Non-goals: other optimisations, GPUs (flash attention).
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from typing import Any
 
 
 def optimize_vision_for_cpu(model: Any) -> bool:
-    """Returns True where the model was changed."""
+    """Replace the forward methods of the vision tower of a Qwen3-VL model.
+
+    Args:
+        model: A transformers model.
+
+    Returns:
+        True where the model was changed, False for another architecture.
+    """
     from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 
     tower = getattr(model.model, "visual", None)

@@ -1,8 +1,8 @@
-"""Where a policy is trained and in which number format.
+"""On which device and in which data type a policy is trained.
 
-Role: `ComputeDevice.resolve` turns a recipe's wish into a device and a format. Rule: weights, gradients and optimiser are float32 on every device,
-because the steps of reinforcement learning are too small for bfloat16 weights; `bfloat16` means that matrix products are computed in it
-(autocast). Non-goals: more than one device, the format that vLLM serves in (`inference.dtype`).
+Role: `ComputeDevice.resolve` turns a recipe's choice into a device and a data type. Rule: weights, gradients and optimiser are float32 on
+every device, because the steps of reinforcement learning are too small for bfloat16 weights; `bfloat16` means that matrix products are
+computed in it (autocast). Non-goals: more than one device, the data type of vLLM (`inference.dtype`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,27 @@ DtypeChoice = Literal["auto", "float32", "bfloat16"]
 
 @dataclass(frozen=True, slots=True)
 class ComputeDevice:
-    """A device that is there, and whether forward passes run in bfloat16."""
+    """A device that exists, and the data type of forward passes on it.
+
+    Attributes:
+        device: Name of the torch device.
+        bfloat16: Whether forward passes run in bfloat16.
+    """
 
     device: Literal["cpu", "cuda"]
     bfloat16: bool
 
     @classmethod
     def resolve(cls, device: DeviceChoice, dtype: DtypeChoice) -> ComputeDevice:
-        """auto: a GPU where torch finds one, and bfloat16 there; else the CPU, and float32."""
+        """Choose the device and the data type.
+
+        Args:
+            device: auto: a GPU where torch finds one, else the CPU.
+            dtype: auto: bfloat16 on a GPU, float32 on the CPU.
+
+        Returns:
+            The device.
+        """
         import torch
 
         if device == "auto":
@@ -31,7 +44,11 @@ class ComputeDevice:
         return cls(device, dtype == "bfloat16" or (dtype == "auto" and device == "cuda"))
 
     def autocast(self) -> Any:
-        """Context of a forward pass."""
+        """Make the context of a forward pass.
+
+        Returns:
+            A torch autocast context.
+        """
         import torch
 
         return torch.autocast(self.device, torch.bfloat16, enabled=self.bfloat16)

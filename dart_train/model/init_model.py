@@ -1,8 +1,8 @@
 """Make a small random vision-language model from a preset.
 
 Role: `init_model(preset, out_dir, seed)` writes a complete Hugging Face directory: weights, configuration, tokenizer with chat
-template, processor, generation defaults. Both transformers and vLLM load it by path.
-Rule: nothing is downloaded; the same preset and seed give the same weights; an existing directory is never overwritten.
+template, processor, generation defaults. transformers and vLLM load it by its path.
+Rule: nothing is downloaded; the same preset and seed give the same weights; a directory with files is never overwritten.
 Non-goals: training (`dart_train.warmup`).
 """
 
@@ -20,9 +20,19 @@ TEMPORAL_PATCH_SIZE = 2
 
 
 def init_model(preset: str | ModelPreset, out_dir: Path, seed: int = 0) -> Path:
-    """Write a random model of `preset` to `out_dir` and return it.
+    """Write a model with random weights.
 
-    Raises ValueError for an unknown preset and FileExistsError when `out_dir` holds files.
+    Args:
+        preset: Name of a preset, or a preset.
+        out_dir: The directory to make; it may exist when it is empty.
+        seed: Seed of the weights.
+
+    Returns:
+        `out_dir`.
+
+    Raises:
+        ValueError: The preset is not known.
+        FileExistsError: `out_dir` holds files.
     """
     from dart_agent.inference.compat import patch_torch_extras
 

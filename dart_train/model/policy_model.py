@@ -1,8 +1,8 @@
 """Load a vision-language policy and score tokens with it.
 
-Role: `load_model(name_or_path)` gives model and processor of a directory made here or of a published checkpoint (Qwen2.5-VL,
-UI-TARS-1.5, Qwen3-VL); `token_logprobs(model, batch)` gives what a policy-gradient loss needs.
-Rule: nothing here knows of tasks, rewards or files other than the model's. Non-goals: generating text (vLLM does).
+Role: `load_model(name_or_path)` returns model and processor of a directory or of a published checkpoint (Qwen2.5-VL, UI-TARS-1.5,
+Qwen3-VL); `token_logprobs(model, batch)` returns what a policy-gradient loss needs.
+Rule: the module knows nothing of tasks, rewards or files other than those of the model. Non-goals: generating text (vLLM does).
 Axes: see `dart_train.types`.
 """
 
@@ -34,7 +34,12 @@ class ModelNotFoundError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with float32 weights and the processor that turns its inputs into tensors."""
+    """A model with float32 weights, and its processor.
+
+    Attributes:
+        model: A transformers model.
+        processor: It turns text and images into tensors of the model.
+    """
 
     model: Any
     processor: Any
@@ -45,15 +50,27 @@ class LoadedModel:
         return self.processor.tokenizer
 
     def save(self, out_dir: Path) -> None:
-        """Write weights, configuration and processor to `out_dir`, loadable by `load_model` and by vLLM."""
+        """Write weights, configuration and processor, loadable by `load_model` and by vLLM.
+
+        Args:
+            out_dir: The directory.
+        """
         self.model.save_pretrained(out_dir)
         self.processor.save_pretrained(out_dir)
 
 
 def load_model(name_or_path: str | Path, device: str = "cpu") -> LoadedModel:
-    """Load a model directory, or a published checkpoint by its name in the local Hugging Face cache.
+    """Load a model.
 
-    Raises ModelNotFoundError when nothing loadable is there.
+    Args:
+        name_or_path: A model directory, or the name of a published checkpoint in the local Hugging Face cache.
+        device: Name of the torch device.
+
+    Returns:
+        The model and its processor.
+
+    Raises:
+        ModelNotFoundError: Nothing loadable is there.
     """
     try:
         directory = resolve_checkpoint(name_or_path)
@@ -73,16 +90,35 @@ def load_model(name_or_path: str | Path, device: str = "cpu") -> LoadedModel:
 
 
 def pixel_inputs(processor: Any, images: Sequence[RgbImage]) -> tuple[Tensor, Tensor]:
-    """Patches and grids of model-input images, uint8 [H, W, 3], as `TokenBatch` carries them."""
+    """Convert images to the patches of a model.
+
+    Args:
+        processor: The processor of the model.
+        images: Model-input images, uint8 [H, W, 3] each.
+
+    Returns:
+        `pixel_values` and `image_grid_thw` as in `dart_train.types.TokenBatch`.
+    """
     features = processor.image_processor(images=list(images), return_tensors="pt")
     return features["pixel_values"], features["image_grid_thw"]
 
 
 def token_logprobs(model: Any, batch: TokenBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy of each response token, float32 [B, T]; 0 where `response_mask_BT` is 0.
+    """Compute log-probability and entropy of each response token.
 
-    Entry [b, t] belongs to token t given all before it, under softmax(logits / temperature) over the tokens that the engine may
-    sample (`dart_agent.prompts.suppressed_tokens`). The vocabulary is only projected at response positions, so a long prompt costs no logits.
+    Entry [b, t] belongs to token t given all tokens before it, under softmax(logits / temperature) over the tokens that the engine may sample
+    (`dart_agent.prompts.suppressed_tokens`). Only response positions are projected to the vocabulary, so a long prompt costs no logits.
+
+    Args:
+        model: A transformers model.
+        batch: The tokens.
+        temperature: The temperature at which the responses were sampled.
+
+    Returns:
+        Log-probs and entropies in nats, float32 [B, T]; 0 where `response_mask_BT` is 0.
+
+    Raises:
+        ValueError: A response starts at the first token.
     """
     import torch
 

@@ -1,8 +1,8 @@
-"""The tokenizer of made-here models: whole words, whole integers, whole action pieces, bytes for everything else.
+"""The tokenizer of models initialised here: whole words, whole integers, whole action pieces, bytes for everything else.
 
 Role: `build_tokenizer(words)` returns a fast tokenizer whose vocabulary needs no corpus. Rule: any Unicode text encodes and
-decodes to itself; a listed word, with or without one leading space, an integer 0..999 and each piece of an action is one token,
-so that an answer costs few tokens. Non-goals: learning merges.
+decodes to itself; a listed word (with or without one leading space), an integer 0..999 and each piece of an action is one token,
+so that a response costs few tokens. Non-goals: learning merges.
 """
 
 from __future__ import annotations
@@ -62,7 +62,14 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer(words: Sequence[str]) -> Any:
-    """A `PreTrainedTokenizerFast` whose vocabulary is bytes, integers 0..999, action pieces and `words`."""
+    """Build a tokenizer from a list of words.
+
+    Args:
+        words: Words that become one token each.
+
+    Returns:
+        A `PreTrainedTokenizerFast` whose vocabulary is bytes, integers 0..999, action pieces and `words`.
+    """
     from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
     from tokenizers.models import BPE
     from transformers import PreTrainedTokenizerFast

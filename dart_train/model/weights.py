@@ -1,8 +1,8 @@
 """Complete model directories, above all the published policy versions `v<N>`.
 
-Role: write a directory whole or not at all; keep the newest versions. Rule: written to a temporary directory, synced, renamed; what is
-there is never written again, so whoever sees the name may load it. Non-goals: telling anyone (the data manager), loading
-(`dart_agent.inference`).
+Role: write a directory completely or not at all; keep the newest versions. Rule: a directory is written under a temporary name, synced and
+renamed; an existing one is never written again, so that a reader that sees the name may load it. Non-goals: registering versions (the data
+manager), loading (`dart_agent.inference`).
 """
 
 from __future__ import annotations
@@ -18,25 +18,38 @@ _NAME = re.compile(r"v(\d+)")
 
 
 class PolicyVersionStore:
-    """Versions below one directory; the `keep` newest stay."""
+    """Published versions in one directory.
+
+    Args:
+        root: The directory.
+        keep: How many of the newest versions are kept.
+    """
 
     def __init__(self, root: Path, keep: int) -> None:
         self.root = root
         self._keep = keep
 
     def path(self, version: int) -> Path:
-        """Directory of a version, whether it is there or not."""
+        """Directory of a version, whether it exists or not."""
         return self.root / f"v{version}"
 
     def versions(self) -> list[int]:
-        """Numbers of what is published, ascending."""
+        """Numbers of the published versions, ascending."""
         if not self.root.exists():
             return []
         found = (_NAME.fullmatch(entry.name) for entry in self.root.iterdir())
         return sorted(int(match.group(1)) for match in found if match)
 
     def publish(self, version: int, save: Callable[[Path], None]) -> Path:
-        """Publish a version by calling `save` with an empty directory; nothing happens when it is published already."""
+        """Publish a version; nothing happens where it is published already.
+
+        Args:
+            version: Its number.
+            save: Called with an empty directory, writes the model into it.
+
+        Returns:
+            The directory of the version.
+        """
         target = self.path(version)
         if target.exists():
             return target
@@ -45,7 +58,7 @@ class PolicyVersionStore:
         return target
 
     def remove_partial(self) -> None:
-        """Remove what a killed trainer left half-written."""
+        """Remove what a killed trainer left partially written."""
         if self.root.exists():
             for leftover in self.root.glob(".v*-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -56,7 +69,12 @@ class PolicyVersionStore:
 
 
 def write_directory_atomically(target: Path, save: Callable[[Path], None]) -> None:
-    """Make the directory `target` by calling `save` with an empty one; what a killed writer of the same left is removed."""
+    """Make a directory completely or not at all; what a killed writer of the same directory left is removed.
+
+    Args:
+        target: The directory; it must not exist, or be empty.
+        save: Called with an empty directory, writes the content into it.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     for leftover in target.parent.glob(f".{target.name}-*"):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -18,7 +18,14 @@ EXIT_BAD_CONFIG = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m dart_train.trainer --config FILE`; returns the exit code."""
+    """Run the trainer until its end, SIGTERM or SIGINT.
+
+    Args:
+        argv: The command line without the program name; None: that of the process.
+
+    Returns:
+        The exit code: 0, or 2 for a configuration that cannot be used.
+    """
     parser = argparse.ArgumentParser(prog="python -m dart_train.trainer", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="JSON file (dart_train.trainer.config)")
     try:

@@ -1,7 +1,7 @@
 """Advantages of the members of a group.
 
-Role: pure functions from rewards to advantages; every step and token of a member has its member's advantage. Rule: the baseline is over
-all members with a verdict, also those whose tokens are withheld from training. Axis: G members of one group.
+Role: pure functions from rewards to advantages; every step and token of a member has the member's advantage. Rule: the baseline is taken
+over all members with a reward, including those whose tokens are excluded from training. Axis: G members of one group.
 Sources: GRPO (DeepSeekMath, arXiv 2402.03300); without the deviation: Dr. GRPO (arXiv 2503.20783); leave-one-out: RLOO (arXiv 2402.14740).
 """
 
@@ -18,10 +18,17 @@ EPSILON = 1e-6
 
 
 def group_advantages(rewards_G: Sequence[float], kind: AdvantageKind) -> NDArray[np.float64]:
-    """Advantages, float64 [G].
+    """Compute the advantages of the members of one group.
 
-    grpo: (R - mean) / (std + 1e-6), std unbiased. no_std: R - mean. leave_one_out: R - mean of the others.
-    Raises ValueError for fewer than two members.
+    Args:
+        rewards_G: Rewards [G].
+        kind: `grpo`: (R - mean) / (std + 1e-6), with the unbiased std; `no_std`: R - mean; `leave_one_out`: R - mean of the others.
+
+    Returns:
+        Advantages, float64 [G].
+
+    Raises:
+        ValueError: The group has fewer than two members.
     """
     rewards = np.asarray(rewards_G, dtype=np.float64)
     if rewards.ndim != 1 or rewards.size < 2:

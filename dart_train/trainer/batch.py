@@ -1,9 +1,9 @@
 """From stored rows to tensors.
 
-Role: `make_batch` pads rows, turns their images into patches and checks that both fit. Rule: prompt ids are those the engine used, image
-place holders expanded; they are never re-tokenised. The processor must expand each image to exactly the run of place holders that stands
-in the prompt, or it is an error naming the row: training on other features than were sampled from is silent corruption.
-Non-goals: which rows (`data_manager`), advantages (`advantage`). Axes: see `dart_train.types`.
+Role: `make_batch` pads rows, converts their images to patches and checks that both fit. Rule: the prompt ids are those that the engine used,
+with expanded image placeholders; they are never tokenised again. The processor must expand each image to exactly the run of placeholders
+in the prompt; otherwise it is an error that names the row, because training on other features than were sampled from is silent corruption.
+Non-goals: choosing rows (`data_manager`), advantages (`advantage`). Axes: see `dart_train.types`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ class BatchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ImageTokens:
-    """How a model writes images into a prompt: `token_id` repeated once per `merge_size`^2 patches; `pad_id` fills rows."""
+    """How a model represents images in a prompt.
+
+    Attributes:
+        token_id: The placeholder token, repeated once per `merge_size`^2 patches.
+        merge_size: Patches per side that are merged into one token.
+        pad_id: The token that fills rows to the same length.
+    """
 
     token_id: int
     merge_size: int
@@ -37,7 +43,15 @@ class ImageTokens:
 
     @classmethod
     def from_model(cls, model: Any, processor: Any) -> ImageTokens:
-        """Of a loaded model and its processor."""
+        """Read the image tokens of a loaded model.
+
+        Args:
+            model: A transformers model.
+            processor: Its processor.
+
+        Returns:
+            The image tokens.
+        """
         pad_id = processor.tokenizer.pad_token_id
         return cls(
             token_id=int(model.config.image_token_id),
@@ -47,9 +61,19 @@ class ImageTokens:
 
 
 def make_batch(rows: Sequence[TrainRow], images: BlobStorage, processor: Any, image_tokens: ImageTokens) -> TrainBatch:
-    """Tensors of some rows, on the CPU.
+    """Convert rows to tensors on the CPU.
 
-    Raises BatchError when rows were sampled at different temperatures, lack log-probs, or do not fit their images.
+    Args:
+        rows: Rows to train on, all sampled at the same temperature.
+        images: Where their images are stored.
+        processor: The processor of the model.
+        image_tokens: The image tokens of the model.
+
+    Returns:
+        Tensors of the rows, [B, T] right-padded.
+
+    Raises:
+        BatchError: Rows were sampled at different temperatures, lack log-probs, or do not fit their images.
     """
     import torch
 
@@ -122,12 +146,28 @@ def _patches(
 
 
 def placeholder_runs(prompt_ids_P: Sequence[int], token_id: int) -> list[int]:
-    """Lengths of the unbroken runs of `token_id`, in order."""
+    """Measure the unbroken runs of a token.
+
+    Args:
+        prompt_ids_P: Token ids of a prompt, [P].
+        token_id: The token to look for.
+
+    Returns:
+        Lengths of the runs, in order.
+    """
     return [len(list(run)) for is_image, run in groupby(prompt_ids_P, lambda item: item == token_id) if is_image]
 
 
 def to_device(tokens: TokenBatch, device: str) -> TokenBatch:
-    """The same tensors on a device."""
+    """Move the tensors of a batch to a device.
+
+    Args:
+        tokens: The batch.
+        device: Name of a torch device.
+
+    Returns:
+        The same batch on the device.
+    """
     return TokenBatch(
         input_ids_BT=tokens.input_ids_BT.to(device),
         attention_mask_BT=tokens.attention_mask_BT.to(device),

@@ -1,8 +1,8 @@
 """Trainer states on disk, for exact resuming.
 
-Role: save and load everything an update depends on: weights, optimiser, random state, version, the last batch. Rule: written to a temporary
-file, synced, renamed; a damaged newest file falls back to the one before it; loading runs no code from the file.
-Non-goals: publishing (`weights`).
+Role: save and load everything that a train step depends on: weights, optimiser, random state, version, the last batch. Rule: a file is
+written under a temporary name, synced and renamed; where the newest file is damaged, the one before it is used; loading runs no code from
+the file. Non-goals: publishing (`dart_train.model.weights`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """What an update depends on.
+    """What a train step depends on.
 
-    version: policy version of `model`. updates: optimiser rounds so far. last_batch: its id, None before the first.
-    unused: steps of the last batch that were left out, as (rollout id, step index, reason). trained_s: seconds since training began.
+    Attributes:
+        model: State dictionary of the model.
+        optimizer: State dictionary of the optimiser.
+        torch_rng: State of torch's random generator.
+        version: Policy version of `model`.
+        updates: Train steps so far.
+        last_batch: Id of the last batch, None before the first.
+        unused: Steps of the last batch that were excluded, as (rollout id, step index, reason).
+        metrics: Metrics of the last train step.
+        trained_s: Seconds since training began.
     """
 
     model: dict[str, Any]
@@ -39,14 +47,26 @@ class TrainerState:
 
 
 class CheckpointStore:
-    """States below one directory; the `keep` newest stay."""
+    """Trainer states in one directory.
+
+    Args:
+        root: The directory.
+        keep: How many of the newest states are kept.
+    """
 
     def __init__(self, root: Path, keep: int) -> None:
         self.root = root
         self._keep = keep
 
     def save(self, state: TrainerState) -> Path:
-        """Write a state."""
+        """Write a state and remove the oldest ones.
+
+        Args:
+            state: The state.
+
+        Returns:
+            The file.
+        """
         import torch
 
         self.root.mkdir(parents=True, exist_ok=True)
@@ -62,7 +82,11 @@ class CheckpointStore:
         return target
 
     def latest(self) -> TrainerState | None:
-        """The newest state that can be read, None when there is none."""
+        """Load the newest state that can be read.
+
+        Returns:
+            The state, None where there is none.
+        """
         import torch
 
         for path in reversed(self._files()):

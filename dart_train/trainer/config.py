@@ -1,7 +1,7 @@
 """Settings of the trainer process, one JSON file.
 
-Role: the schema. Rule: unknown keys are errors; imports no torch. Non-goals: the recipe (`dart_train.config`), from which the launcher
-derives this.
+Role: the schema. Rule: unknown keys are errors; the module imports no torch. Non-goals: the recipe (`dart_train.config`), from which
+`dart_train.run.components` derives this file.
 """
 
 from __future__ import annotations
@@ -19,8 +19,24 @@ AdvantageKind = Literal["grpo", "no_std", "leave_one_out"]
 Aggregation = Literal["token_mean", "seq_mean_token_mean"]
 
 
-class LossSettings(StrictModel):
-    """Coefficients of the loss; formulas in `dart_train.trainer.loss`."""
+class Section(BaseModel):
+    """Base of every section: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LossSettings(Section):
+    """Coefficients of the loss; the formulas are in `dart_train.trainer.loss`.
+
+    Attributes:
+        clip_low: Lower clip width of the ratio.
+        clip_high: Upper clip width of the ratio.
+        dual_clip: Bound of the loss for negative advantages; None: no bound.
+        tis_cap: Upper bound of the truncated importance weight; None: no weight.
+        kl_coefficient: Weight of the KL term to the reference model.
+        entropy_coefficient: Weight of the entropy bonus.
+        aggregation: How token losses become one number.
+    """
 
     clip_low: float = Field(default=0.2, gt=0)
     clip_high: float = Field(default=0.28, gt=0)
@@ -33,8 +49,17 @@ class LossSettings(StrictModel):
     aggregation: Aggregation = "seq_mean_token_mean"
 
 
-class OptimizerSettings(StrictModel):
-    """AdamW. `learning_rate = 0` runs the same path and changes nothing (the control)."""
+class OptimizerSettings(Section):
+    """AdamW; `learning_rate = 0` runs the same code and changes nothing, which is the control experiment.
+
+    Attributes:
+        learning_rate: The learning rate after its warm-up.
+        lr_warmup_updates: Train steps over which the learning rate rises linearly.
+        weight_decay: Weight decay.
+        beta1: Decay of the mean of gradients.
+        beta2: Decay of the mean of squared gradients.
+        grad_clip: Greatest norm of a gradient.
+    """
 
     learning_rate: float = Field(default=1e-4, ge=0)
     lr_warmup_updates: int = Field(default=0, ge=0, description="updates over which the rate rises linearly")
@@ -44,11 +69,33 @@ class OptimizerSettings(StrictModel):
     grad_clip: float = Field(default=1.0, gt=0)
 
 
-class TrainerConfig(StrictModel):
-    """Everything the process needs.
+class TrainerConfig(Section):
+    """Everything that the trainer process needs.
 
-    start_model: policy version 0. reference_model: of the KL term; None: the start model.
-    high_entropy_step_fraction: share of a group's steps, by entropy, that is trained on.
+    Attributes:
+        socket: Socket of the data manager.
+        images: Directory of image blobs.
+        weights: Directory of published policy versions.
+        checkpoints: Directory of trainer states.
+        metrics: File that gets a JSON line per train step.
+        start_model: Policy version 0: a directory, or a name in the local cache.
+        reference_model: Model of the KL term; None: the start model.
+        device: Where to train; auto: a GPU where torch finds one.
+        dtype: Data type of matrix products.
+        seed: Seed of everything random.
+        threads: CPU threads of torch.
+        max_updates: Train steps after which training ends; None: no limit.
+        max_minutes: Minutes after which training ends; None: no limit.
+        epochs: Passes over a batch.
+        minibatches: Optimiser steps per pass.
+        micro_batch_rows: Rows per forward and backward pass.
+        advantage: Formula of the advantages.
+        high_entropy_step_fraction: Fraction of a group's steps, those with the highest entropy, that is trained on.
+        optimizer: Settings of the optimiser.
+        loss: Coefficients of the loss.
+        keep_weights: Published versions that are kept.
+        keep_checkpoints: Trainer states that are kept.
+        checkpoint_every: Train steps per checkpoint.
     """
 
     socket: Path
@@ -77,7 +124,17 @@ class TrainerConfig(StrictModel):
 
 
 def read_trainer_config(path: Path) -> TrainerConfig:
-    """Read and check the configuration. Raises ConfigError."""
+    """Read and check the configuration.
+
+    Args:
+        path: The JSON file.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ConfigError: The file cannot be read or has mistakes.
+    """
     try:
         return TrainerConfig.model_validate_json(path.read_bytes())
     except OSError as error:

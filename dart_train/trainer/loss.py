@@ -27,7 +27,12 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Denominators:
-    """Of the whole mini-batch: `tokens` that train, and `rows` with at least one of them."""
+    """Denominators of a whole mini-batch.
+
+    Attributes:
+        tokens: Number of tokens that are trained on.
+        rows: Number of rows with at least one such token.
+    """
 
     tokens: int
     rows: int
@@ -35,19 +40,41 @@ class Denominators:
 
 @dataclass(frozen=True, slots=True)
 class LossTerms:
-    """`loss`: scalar with gradient. `sums`: over this micro-batch's trained tokens, to be divided by the mini-batch's token count."""
+    """The result of `policy_loss`.
+
+    Attributes:
+        loss: Scalar with gradient.
+        sums: Sums over the trained tokens of this micro-batch, to be divided by the token count of the mini-batch.
+    """
 
     loss: Tensor
     sums: dict[str, float]
 
 
 def log_ratio(numerator_BT: Tensor, denominator_BT: Tensor) -> Tensor:
-    """Clamped difference of log-probs."""
+    """Compute a clamped difference of log-probs.
+
+    Args:
+        numerator_BT: Log-probs [B, T].
+        denominator_BT: Log-probs [B, T].
+
+    Returns:
+        The difference [B, T], within `MAX_LOG_RATIO` of 0.
+    """
     return (numerator_BT - denominator_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def truncated_importance_weight(old_BT: Tensor, rollout_BT: Tensor, cap: float | None) -> Tensor:
-    """min(pi_old / mu, cap) per token, without gradient; 1 everywhere when `cap` is None."""
+    """Compute min(pi_old / mu, cap) per token, without gradient.
+
+    Args:
+        old_BT: Log-probs of the trainer's policy before the update, [B, T].
+        rollout_BT: Log-probs of the policy that sampled the tokens, [B, T].
+        cap: Upper bound of the weight; None: no weight.
+
+    Returns:
+        Weights [B, T]; 1 everywhere where `cap` is None.
+    """
     if cap is None:
         return torch.ones_like(old_BT)
     return log_ratio(old_BT, rollout_BT).exp().clamp(max=cap).detach()
@@ -56,7 +83,18 @@ def truncated_importance_weight(old_BT: Tensor, rollout_BT: Tensor, cap: float |
 def clipped_surrogate(
     ratio_BT: Tensor, advantages_B: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
 ) -> Tensor:
-    """min(r A, clip(r) A) per token, a value to be maximised; with `dual_clip` c not below c A where A < 0."""
+    """Compute min(r A, clip(r) A) per token, a value to be maximised.
+
+    Args:
+        ratio_BT: Ratio r of new to old probability, [B, T].
+        advantages_B: Advantages A, [B].
+        clip_low: Lower clip width.
+        clip_high: Upper clip width.
+        dual_clip: A factor c: where A < 0, the value is not below c A; None: no bound.
+
+    Returns:
+        The surrogate [B, T].
+    """
     advantages_B1 = advantages_B.unsqueeze(-1)
     surrogate_BT = torch.minimum(ratio_BT * advantages_B1, ratio_BT.clamp(1 - clip_low, 1 + clip_high) * advantages_B1)
     if dual_clip is None:
@@ -65,15 +103,30 @@ def clipped_surrogate(
 
 
 def kl_k3(new_BT: Tensor, reference_BT: Tensor) -> Tensor:
-    """k3 estimate of KL(new || reference) per token: exp(d) - d - 1 with d = log ref - log new; never negative."""
+    """Estimate KL(new || reference) per token: exp(d) - d - 1 with d = log ref - log new.
+
+    Args:
+        new_BT: Log-probs of the policy, [B, T].
+        reference_BT: Log-probs of the reference model, [B, T].
+
+    Returns:
+        The estimate [B, T], never negative.
+    """
     difference_BT = log_ratio(reference_BT, new_BT)
     return difference_BT.exp() - difference_BT - 1
 
 
 def aggregate(values_BT: Tensor, mask_BT: Tensor, mode: Aggregation, denominators: Denominators) -> Tensor:
-    """This micro-batch's share of the mini-batch mean.
+    """Compute this micro-batch's part of the mini-batch mean.
 
-    token_mean: sum over tokens / tokens. seq_mean_token_mean: sum over rows of their token mean / rows.
+    Args:
+        values_BT: Values per token, [B, T].
+        mask_BT: Tokens that are trained on, bool [B, T].
+        mode: `token_mean`: sum over tokens / tokens; `seq_mean_token_mean`: sum over rows of their token mean / rows.
+        denominators: Denominators of the mini-batch.
+
+    Returns:
+        A scalar; the sum over the micro-batches is the mean of the mini-batch.
     """
     masked_BT = torch.where(mask_BT, values_BT, torch.zeros_like(values_BT))
     if mode == "token_mean":
@@ -93,7 +146,22 @@ def policy_loss(
     denominators: Denominators,
     reference_BT: Tensor | None = None,
 ) -> LossTerms:
-    """Loss of one micro-batch. All log-probs are of the sampled tokens; only `new_BT` and `entropy_BT` carry gradient."""
+    """Compute the loss of one micro-batch; all log-probs are those of the sampled tokens.
+
+    Args:
+        new_BT: Log-probs of the policy that is trained, with gradient, [B, T].
+        old_BT: Log-probs of the policy before the update, [B, T].
+        rollout_BT: Log-probs of the policy that sampled the tokens, [B, T].
+        entropy_BT: Entropy of the policy per token, with gradient, in nats, [B, T].
+        advantages_B: Advantages of the rows, [B].
+        mask_BT: Tokens that are trained on, bool [B, T].
+        settings: Coefficients.
+        denominators: Denominators of the mini-batch.
+        reference_BT: Log-probs of the reference model, [B, T]; None: no KL term.
+
+    Returns:
+        The loss and the sums of the metrics.
+    """
     old_BT = old_BT.detach()
     ratio_BT = log_ratio(new_BT, old_BT).exp()
     weight_BT = truncated_importance_weight(old_BT, rollout_BT, settings.tis_cap)

@@ -1,8 +1,8 @@
-"""The loop around the trainer: wait for a batch, do a round, save, publish, report.
+"""The loop around the trainer: wait for a batch, do a train step, save, publish, report.
 
-Role: the order that makes a kill at any moment cost nothing that was stored: checkpoint, then weights, then the version's registration,
-then the batch's end. Whatever was not reached is done first after a restart, and every one of these may be repeated. Rule: the current
-round is finished on SIGTERM. Non-goals: the round itself (`trainer`).
+Role: the order in which a kill at any moment loses nothing that was stored: checkpoint, then weights, then the registration of the version,
+then the end of the batch. What was not reached is done first after a restart, and each of these may be repeated. Rule: the current train
+step is finished on SIGTERM. Non-goals: the train step itself (`dart_train.trainer.trainer`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ log = logging.getLogger(__name__)
 
 
 class TrainerProcess:
-    """Owns the trainer, its checkpoints and its published versions."""
+    """Owns the trainer, its checkpoints and its published versions.
+
+    Args:
+        config: The configuration of the process.
+        client: The data manager.
+        monotonic: Clock of durations, in seconds.
+        now: Clock of metric lines, in seconds since the epoch.
+    """
 
     def __init__(
         self,
@@ -91,7 +98,15 @@ class TrainerProcess:
         self._trained_before_s = 0.0 if state is None else state.trained_s
 
     async def train_step(self, batch: Batch, waited_s: float) -> TrainStep:
-        """One optimiser round and everything that makes it last."""
+        """Do one train step, and store and report its result.
+
+        Args:
+            batch: The batch.
+            waited_s: Seconds in which the trainer waited for it.
+
+        Returns:
+            What the train step did.
+        """
         done = await asyncio.to_thread(self.trainer.step, batch)
         save_began_s = self._monotonic()
         state = self._unsaved = self.trainer.state(done, batch.batch_id, self._trained_s())
@@ -136,7 +151,11 @@ class TrainerProcess:
 
 
 async def run_trainer(config: TrainerConfig) -> None:
-    """Run the process until its end, SIGTERM or SIGINT."""
+    """Run the process until its end, SIGTERM or SIGINT.
+
+    Args:
+        config: The configuration of the process.
+    """
     async with DataManagerClient(config.socket, config.images) as client:
         process = TrainerProcess(config, client)
         loop = asyncio.get_running_loop()

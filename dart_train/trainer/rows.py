@@ -22,7 +22,15 @@ StepKey = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class TrainRow:
-    """One step to train on. trainable: token ranges that passed the staleness gate."""
+    """One step to train on.
+
+    Attributes:
+        rollout_id: Its rollout.
+        group_id: Its group.
+        step: The stored step.
+        trainable: Token ranges that passed the staleness gate.
+        advantage: The advantage of its rollout within the group.
+    """
 
     rollout_id: str
     group_id: str
@@ -32,7 +40,7 @@ class TrainRow:
 
     @property
     def name(self) -> str:
-        """How errors call this row."""
+        """What error messages call this row."""
         return f"step {self.step.index} of rollout {self.rollout_id}"
 
     @property
@@ -42,12 +50,20 @@ class TrainRow:
 
     @property
     def trained_tokens(self) -> int:
-        """How many tokens of this row train."""
+        """Number of tokens of this row that are trained on."""
         return sum(end - start for start, end in self.trainable)
 
 
 def build_rows(batch: Batch, kind: AdvantageKind) -> list[TrainRow]:
-    """The batch's rows; each has the advantage of its rollout within its group, over all members of the group."""
+    """Give every row of a batch the advantage of its rollout within its group.
+
+    Args:
+        batch: The batch of the data manager.
+        kind: Formula of the advantages, taken over all members of a group.
+
+    Returns:
+        The rows, in the order of the batch.
+    """
     advantages: dict[tuple[str, str], float] = {}
     for group in batch.groups:
         values_G = group_advantages([member.reward for member in group.members], kind)
@@ -68,7 +84,16 @@ def build_rows(batch: Batch, kind: AdvantageKind) -> list[TrainRow]:
 def select_steps(
     rows: Sequence[TrainRow], entropies: Mapping[StepKey, float], fraction: float
 ) -> tuple[list[TrainRow], list[TrainRow]]:
-    """Split rows into those to train on and those left out, by entropy within each group."""
+    """Split rows by their entropy within each group.
+
+    Args:
+        rows: The rows.
+        entropies: Mean token entropy per row, in nats.
+        fraction: Fraction of the steps of a group that is kept.
+
+    Returns:
+        The rows to train on, and the excluded rows.
+    """
     by_group: dict[str, list[TrainRow]] = defaultdict(list)
     for row in rows:
         by_group[row.group_id].append(row)
@@ -82,7 +107,15 @@ def select_steps(
 
 
 def split_minibatches(rows: Sequence[TrainRow], parts: int) -> list[list[TrainRow]]:
-    """Up to `parts` runs of rows whose sizes differ by at most one; never an empty one."""
+    """Split rows into parts whose sizes differ by at most one.
+
+    Args:
+        rows: The rows.
+        parts: Greatest number of parts.
+
+    Returns:
+        The parts; none is empty.
+    """
     parts = min(parts, len(rows))
     bounds = [len(rows) * part // parts for part in range(parts + 1)] if parts else [0]
     return [list(rows[start:end]) for start, end in pairwise(bounds)]

@@ -1,8 +1,9 @@
-"""The trainer: batches in, policy versions out.
+"""The trainer: from batches to policy versions.
 
 Role: `Trainer.step` turns one batch into the next version: advantages, old log-probs, clipped surrogate, AdamW. Rule: one batch is one
-optimiser round is version + 1, also with learning rate 0; a round depends only on the batch and on `state()`, so a resumed trainer does
-what the killed one would have done. Non-goals: waiting for batches and publishing (`trainer_process`), formulas (`loss`, `advantage`).
+train step, which raises the version by one, also with learning rate 0. A train step depends only on the batch and on `state()`, so that a
+resumed trainer does what the killed one would have done. Non-goals: waiting for batches and publishing (`dart_train.trainer.process`),
+formulas (`loss`, `advantage`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,13 @@ class TrainingDiverged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TrainStep:
-    """What one optimiser round did."""
+    """What one train step did.
+
+    Attributes:
+        version: The policy version that it made.
+        metrics: Metrics by name.
+        unused: Steps of the batch that were excluded.
+    """
 
     version: int
     metrics: dict[str, float]
@@ -46,9 +53,12 @@ class TrainStep:
 
 
 class Trainer:
-    """The policy, its optimiser and its version.
+    """The policy, its optimiser and its version; `version` and `updates` grow by one per train step.
 
-    Set by `setup`: model, processor, optimizer. `version` and `updates` grow by one per round.
+    Args:
+        config: The configuration of the trainer.
+        images: Where the images of rows are stored.
+        monotonic: Clock of durations, in seconds.
     """
 
     def __init__(
@@ -66,7 +76,13 @@ class Trainer:
         self._compute: ComputeDevice | None = None
 
     def setup(self, start_model: str, version: int, state: TrainerState | None) -> None:
-        """Load the policy: a saved state where there is one, else the model at `start_model`, which is policy `version`."""
+        """Load the policy.
+
+        Args:
+            start_model: The model to start from where there is no state.
+            version: Policy version of the start model.
+            state: A saved state, None where there is none.
+        """
         import torch
 
         from dart_train.model.policy_model import load_model
@@ -94,7 +110,18 @@ class Trainer:
             self.version, self.updates = state.version, state.updates
 
     def step(self, batch: Batch) -> TrainStep:
-        """One optimiser round on a batch. Raises BatchError for a row that cannot be trained on as it was sampled."""
+        """Do one train step.
+
+        Args:
+            batch: The batch.
+
+        Returns:
+            What the train step did.
+
+        Raises:
+            BatchError: A row cannot be trained on as it was sampled.
+            TrainingDiverged: The gradient is not finite.
+        """
         began_s = self._monotonic()
         rows = build_rows(batch, self.config.advantage)
         random = Random(f"{self.config.seed}/{self.updates}")
@@ -129,11 +156,24 @@ class Trainer:
         )
 
     def save(self, directory: Path) -> None:
-        """Write the policy as a complete model directory."""
+        """Write the policy as a complete model directory.
+
+        Args:
+            directory: An empty directory.
+        """
         self._loaded.save(directory)
 
     def state(self, last: TrainStep, batch_id: str, trained_s: float) -> TrainerState:
-        """Everything the next round depends on, and what is still to be told about the last one."""
+        """Collect everything that the next train step depends on.
+
+        Args:
+            last: The last train step, whose end is still to be reported.
+            batch_id: Its batch.
+            trained_s: Seconds since training began.
+
+        Returns:
+            The state.
+        """
         import torch
 
         return TrainerState(
@@ -226,7 +266,16 @@ class Trainer:
 
 
 def old_logprobs(rows: Sequence[TrainRow], old: dict[StepKey, Tensor], new_BT: Tensor) -> Tensor:
-    """Log-probs before the update, [B, T] like `new_BT`; `new_BT` itself, without gradient, where nothing has been updated yet."""
+    """Collect the log-probs before the update.
+
+    Args:
+        rows: Rows of a micro-batch.
+        old: Log-probs [T] per row; empty where nothing has been updated yet.
+        new_BT: Log-probs of the present policy, [B, T].
+
+    Returns:
+        Log-probs [B, T]; `new_BT` without gradient where `old` is empty.
+    """
     import torch
 
     if not old:
