@@ -1,8 +1,8 @@
-"""`dart-train`: make a model, run a recipe, look at a run.
+"""`dart-train`: make a model, run a recipe, write the report of a run.
 
-Role: argument parsing and exit codes. Rule: heavy imports happen after the arguments are known to be good; wrong input is one sentence on
-standard error and exit code 2; what failed, and a run that did not learn or cannot say whether it did, exits with 1. Non-goals: no
-logic of the loop (`dart_train.run.orchestrator`).
+Role: argument parsing and exit codes. Rule: heavy imports happen after the arguments are checked; a usage error is one sentence on standard
+error and exit code 2; a failed run, and a run that did not learn or cannot say whether it did, exits with 1. Non-goals: the logic of the
+loop (`dart_train.run.orchestrator`).
 """
 
 from __future__ import annotations
@@ -70,26 +70,26 @@ def run(
         if dry_run:
             print(checked.model_dump_json(indent=2))
             return
-        verdict = asyncio.run(run_recipe(checked, paths))
+        evaluation = asyncio.run(run_recipe(checked, paths))
     except RecipeError as error:
         raise _fail(str(error)) from None
     except RunFailed as error:
         print(
-            f"dart-train: the run stopped: {error}\nWhat is stored is kept; the same command goes on from there.",
+            f"dart-train: the run stopped: {error}\nWhat is stored is kept; the same command resumes there.",
             file=sys.stderr,
         )
         raise typer.Exit(EXIT_FAILED) from None
     except Interrupted:
-        print("dart-train: stopped; the same command goes on from here.", file=sys.stderr)
+        print("dart-train: stopped; the same command resumes here.", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    if verdict is None:
+    if evaluation is None:
         print(
-            "dart-train: the run has no verdict, as no evaluation item got one both before and after training: "
+            "dart-train: the run has no result, because no evaluation item has a reward both before and after training: "
             f"see why in {paths.logs}",
             file=sys.stderr,
         )
         raise typer.Exit(EXIT_FAILED)
-    if not verdict.learned(checked.eval.min_gain_points):
+    if not evaluation.learned(checked.eval.min_gain_points):
         raise typer.Exit(EXIT_FAILED)
 
 

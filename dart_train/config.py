@@ -1,7 +1,7 @@
-"""The recipe of a run: one TOML file, checked whole before anything starts.
+"""The recipe of a run: one TOML file, checked completely before anything starts.
 
-Role: the single schema of `dart-train run`. Rule: unknown keys and wrong types are errors that name the key's path; values that
-disagree are errors here, not at minute forty; imports neither torch nor vLLM. Non-goals: no paths are created, nothing is started.
+Role: the single schema of `dart-train run`. Rule: unknown keys and wrong types are errors that name the path of the key; contradicting
+values are errors here, not after forty minutes; the module imports neither torch nor vLLM. Non-goals: creating paths, starting anything.
 """
 
 from __future__ import annotations
@@ -21,15 +21,36 @@ class RecipeError(Exception):
     """A recipe cannot be run; the message says which key and what to write instead."""
 
 
-class RunSection(StrictModel):
-    """Name of the run's directory and the seed everything random derives from."""
+class Section(BaseModel):
+    """Base of every recipe section: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RunSection(Section):
+    """Name and seed of the run.
+
+    Attributes:
+        name: Name of the run folder.
+        seed: Seed from which everything random is derived.
+    """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
     seed: int = Field(default=0, ge=0, lt=2**31)
 
 
-class DesktopSection(StrictModel):
-    """The desktops and how a step waits for the screen."""
+class DesktopSection(Section):
+    """The desktops, and how a step waits for the screen.
+
+    Attributes:
+        count: Desktops that are used at the same time.
+        provider: What runs them: `runc` containers, or `sim` for simulated ones.
+        image: Name of the desktop image.
+        resolution: Width and height of the screen in pixels.
+        font_size: Font size of the desktop; None: its default.
+        settle_quiet_ms: Milliseconds without a change after which the screen counts as settled.
+        settle_cap_ms: Longest wait for a settled screen, in milliseconds.
+    """
 
     count: int = Field(default=4, ge=1, le=256, description="desktops live at once")
     provider: Literal["runc", "sim"] = "runc"
@@ -41,20 +62,33 @@ class DesktopSection(StrictModel):
 
     @property
     def shape(self) -> DesktopShape:
-        """The same as the farm's wire model."""
+        """The wire model of the farm with the same values."""
         return DesktopShape(image=self.image, resolution=self.resolution, font_size=self.font_size)
 
 
-class TaskSection(StrictModel):
-    """What is trained and evaluated: families of one suite."""
+class TaskSection(Section):
+    """What is trained and evaluated.
+
+    Attributes:
+        suite: Name of the task suite.
+        families: Families of the suite.
+        max_steps: Step limit of an episode.
+    """
 
     suite: str = "basics"
     families: tuple[str, ...] = Field(min_length=1)
     max_steps: int = Field(default=3, ge=1, le=200)
 
 
-class ModelSection(StrictModel):
-    """The policy: a preset made here without downloads, or the path of a checkpoint or its name in the local cache. Exactly one of them."""
+class ModelSection(Section):
+    """The policy to start from; exactly one of `preset` and `path` is given.
+
+    Attributes:
+        preset: A model that is initialised here with random weights.
+        path: Path of a checkpoint, or its name in the local cache.
+        prompt: Prompt preset; None: the one that the checkpoint was trained for.
+        history_images: Screenshots in a prompt.
+    """
 
     preset: Literal["tiny"] | None = None
     path: str | None = None
@@ -70,14 +104,32 @@ class ModelSection(StrictModel):
         return self
 
 
-class DemoSection(StrictModel):
-    """Oracle demonstrations, collected on the desktops from the train split."""
+class DemoSection(Section):
+    """Demonstrations of the oracle, collected on the desktops from the train split.
+
+    Attributes:
+        per_family: Demonstrations per family.
+    """
 
     per_family: int = Field(default=64, ge=0, description="demonstrations collected per family")
 
 
-class WarmupSection(StrictModel):
-    """Supervised warm start on the demonstrations and on the accessibility trees of their screens. `enabled = false` skips it."""
+class WarmupSection(Section):
+    """Supervised warm start on the demonstrations and on the accessibility trees of their screens.
+
+    Attributes:
+        enabled: False: the run starts from the model as it is.
+        imitated_families: Families whose demonstrated actions are imitated; None: all. Screens of all families are used.
+        imitated_demos_per_family: Demonstrations per family that are imitated.
+        imitate_order: False: any element that the instruction mentions is imitated, so that their order is not learnt.
+        imitation_fraction: How often an imitated action is asked about where a screen has one.
+        images: Training images in all, repeats included.
+        queries_per_image: Queries per image.
+        batch_size: Images per update.
+        learning_rate: Greatest learning rate.
+        max_minutes: Minutes after which the warm start ends.
+        threads: CPU threads.
+    """
 
     enabled: bool = True
     imitated_families: tuple[str, ...] | None = Field(
@@ -102,8 +154,16 @@ class WarmupSection(StrictModel):
     threads: int = Field(default=2, ge=1)
 
 
-class InferenceSection(StrictModel):
-    """vLLM workers."""
+class InferenceSection(Section):
+    """The vLLM workers.
+
+    Attributes:
+        workers: Number of workers.
+        threads: CPU threads per worker.
+        dtype: Data type of the model.
+        max_model_len: Longest prompt with its response, in tokens.
+        kv_cache_mib: Key-value cache per worker in MiB; None: vLLM's own choice (GPUs).
+    """
 
     workers: int = Field(default=2, ge=1, le=64)
     threads: int = Field(default=1, ge=1, description="CPU threads per worker")
@@ -114,8 +174,15 @@ class InferenceSection(StrictModel):
     )
 
 
-class RolloutSection(StrictModel):
-    """How training rollouts are sampled."""
+class RolloutSection(Section):
+    """How training rollouts are sampled.
+
+    Attributes:
+        group_size: Rollouts per group.
+        temperature: Sampling temperature.
+        top_p: Must be 1, because the trainer's log-probs are those of the full distribution.
+        max_tokens: Longest response, in tokens.
+    """
 
     group_size: int = Field(default=8, ge=2, le=256)
     temperature: float = Field(default=1.0, gt=0, le=2)
@@ -134,12 +201,22 @@ class RolloutSection(StrictModel):
 
     @property
     def sampling(self) -> SamplingParams:
-        """The same as the agent's carrier."""
+        """The sampling parameters of the agent with the same values."""
         return SamplingParams(temperature=self.temperature, top_p=self.top_p, max_tokens=self.max_tokens)
 
 
-class CurationSection(StrictModel):
-    """The four levels of adaptive data curation, each switchable."""
+class CurationSection(Section):
+    """The four levels of adaptive data curation, each switchable.
+
+    Attributes:
+        difficulty_aware_tasks: Whether families with mixed results get more groups.
+        dynamic_rollout_number: Whether families that mostly succeed get smaller groups.
+        dynamic_rollout_threshold: Success rate from which a group is smaller.
+        dynamic_trajectory_length: Whether episodes are shortened to the length of past successes.
+        high_entropy_step_fraction: Fraction of a group's steps that is trained on; 1 keeps all.
+        experience_pool: Whether stored successes complete groups in which every rollout failed.
+        max_staleness: Limit of the trainer version minus the version that sampled a token.
+    """
 
     difficulty_aware_tasks: bool = Field(
         default=False, description="more groups for families that sometimes succeed and sometimes fail"
@@ -152,8 +229,33 @@ class CurationSection(StrictModel):
     max_staleness: int = Field(default=4, ge=0, description="trainer version minus the version that wrote a token")
 
 
-class TrainSection(StrictModel):
-    """GRPO. `learning_rate = 0` runs the same path and changes nothing (the control)."""
+class TrainSection(Section):
+    """GRPO; `learning_rate = 0` runs the same code and changes nothing, which is the control experiment.
+
+    Attributes:
+        updates: Policy versions to make.
+        max_minutes: Minutes after which training ends.
+        groups_per_batch: Groups per train step.
+        epochs: Passes over a batch.
+        minibatches: Optimiser steps per pass.
+        learning_rate: Learning rate after its warm-up.
+        lr_warmup_updates: Train steps over which the learning rate rises.
+        beta2: AdamW's decay of the mean of squared gradients.
+        weight_decay: Weight decay.
+        grad_clip: Greatest norm of a gradient.
+        clip_low: Lower clip width of the ratio.
+        clip_high: Upper clip width of the ratio.
+        tis_cap: Upper bound of the truncated importance weight.
+        kl_coefficient: Weight of the KL term to the start model.
+        entropy_coefficient: Weight of the entropy bonus.
+        advantage: Formula of the advantages.
+        aggregation: How token losses become one number.
+        micro_batch_rows: Steps per forward and backward pass; lower it where memory is short.
+        device: Where the trainer and the warm start run; auto: a GPU where torch finds one.
+        dtype: Data type of matrix products; auto: bfloat16 on a GPU and in the warm start, else float32.
+        threads: CPU threads.
+        checkpoint_every: Train steps per checkpoint.
+    """
 
     updates: int = Field(default=60, ge=0, description="policy versions to make")
     max_minutes: float = Field(default=25.0, gt=0)
@@ -186,8 +288,14 @@ class TrainSection(StrictModel):
     checkpoint_every: int = Field(default=1, ge=1)
 
 
-class EvalSection(StrictModel):
-    """Greedy evaluation on validation variations, the same list before and after training."""
+class EvalSection(Section):
+    """Greedy evaluation on validation variations, the same list before and after training.
+
+    Attributes:
+        episodes: Episodes of an evaluation.
+        baseline_episodes: Episodes of the random and of the blank-screenshot policy.
+        min_gain_points: A gain at or below this many points counts as not learned: exit code 1.
+    """
 
     episodes: int = Field(default=300, ge=1)
     baseline_episodes: int = Field(
@@ -198,15 +306,35 @@ class EvalSection(StrictModel):
     )
 
 
-class LimitSection(StrictModel):
-    """What the run may use; checked before it starts."""
+class LimitSection(Section):
+    """What the host must have free; checked before the run starts.
+
+    Attributes:
+        min_free_disk_gib: Disk space in GiB.
+        min_free_memory_gib: Memory in GiB.
+    """
 
     min_free_disk_gib: float = Field(default=4.0, ge=0)
     min_free_memory_gib: float = Field(default=6.0, ge=0)
 
 
-class Recipe(StrictModel):
-    """A whole run."""
+class Recipe(Section):
+    """A whole run; see the sections.
+
+    Attributes:
+        run: Name and seed.
+        desktops: The desktops.
+        tasks: What is trained and evaluated.
+        model: The policy to start from.
+        demos: Demonstrations.
+        warmup: Supervised warm start.
+        inference: The vLLM workers.
+        rollout: How training rollouts are sampled.
+        curation: Adaptive data curation.
+        train: GRPO.
+        eval: Evaluation.
+        limits: What the host must have free.
+    """
 
     run: RunSection
     desktops: DesktopSection = DesktopSection()
@@ -247,11 +375,14 @@ def load_recipe(path: Path, overrides: tuple[Override, ...] = ()) -> Recipe:
     """Read and check a recipe.
 
     Args:
-        path: the TOML file.
+        path: The TOML file.
         overrides: `section.key=value` with a TOML value, applied on top.
 
+    Returns:
+        The recipe.
+
     Raises:
-        RecipeError: one sentence per mistake, each with the key's path.
+        RecipeError: One clause per mistake, each with the path of the key.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -41,7 +41,8 @@ class TrainBatch:
         rollout_logprobs_BT: float32 [B, T]; log-probs stored when the token was sampled, 0 elsewhere.
         trainable_BT: bool [B, T]; sampled tokens that passed the staleness gate.
         advantages_B: float32 [B].
-        temperature: Temperature of all rows; logits are divided by it, so that log-probs are those of the distribution that was sampled from.
+        temperature: Temperature of all rows; logits are divided by it, so that log-probs are those of the distribution that was sampled
+        from.
     """
 
     tokens: TokenBatch

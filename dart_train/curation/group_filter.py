@@ -1,7 +1,7 @@
 """Group filter: a group without reward variance has no gradient under a group baseline.
 
-Role: says why a finished group cannot be trained on. Source: DAPO's dynamic sampling (keep groups with 0 < correct < G), extended to rewards
-between 0 and 1. Non-goals: groups in which every rollout failed and that the experience pool may complete (`experience_pool`).
+Role: says why a finished group cannot be trained on. Source: DAPO's dynamic sampling (keep groups with 0 < correct < G), extended to
+rewards between 0 and 1. Non-goals: groups in which every rollout failed and that the experience pool may complete (`experience_pool`).
 """
 
 from __future__ import annotations

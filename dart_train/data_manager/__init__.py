@@ -1,1 +1,1 @@
-"""The data manager: the only writer of the trajectory store; hands out work and forms batches, as a process of its own."""
+"""The data manager: single writer of the trajectory database; assigns work and forms batches, as a process of its own."""

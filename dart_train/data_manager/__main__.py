@@ -1,7 +1,8 @@
 """`python -m dart_train.data_manager --config FILE`: the data manager as a process.
 
-Role: read the configuration, take the store's lock, serve on the Unix socket until SIGTERM. Rule: configuration mistakes and a second
-data manager on the same store end with exit code 2 and one sentence. Non-goals: routes (`app`), verbs (`service`).
+Role: read the configuration, take the lock of the database, serve on the Unix socket until SIGTERM. Rule: mistakes in the configuration, a
+database of another version and a second data manager on the same database end with exit code 2 and one sentence. Non-goals: routes (`app`),
+operations (`service`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,15 @@ EXIT_BAD_CONFIG = 2
 
 
 def main(argv: Sequence[str] | None = None, catalog: TaskCatalog | None = None) -> int:
-    """Run until SIGTERM; returns the exit code."""
+    """Run the data manager until SIGTERM.
+
+    Args:
+        argv: The command line without the program name; None: that of the process.
+        catalog: The tasks; None: those of `dart_envs.tasks`.
+
+    Returns:
+        The exit code: 0, or 2 for a configuration or database that cannot be used.
+    """
     parser = argparse.ArgumentParser(prog="python -m dart_train.data_manager", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="JSON file (dart_train.data_manager.config)")
     try:
@@ -46,7 +55,17 @@ def main(argv: Sequence[str] | None = None, catalog: TaskCatalog | None = None) 
 
 
 def read_config(path: Path) -> DataManagerConfig:
-    """Read and check the configuration. Raises ConfigError."""
+    """Read and check the configuration.
+
+    Args:
+        path: The JSON file.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ConfigError: The file cannot be read or has mistakes.
+    """
     try:
         return DataManagerConfig.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -57,7 +76,16 @@ def read_config(path: Path) -> DataManagerConfig:
 
 
 async def serve(config: DataManagerConfig, listener: socket.socket, catalog: TaskCatalog) -> None:
-    """Serve on an open socket until SIGTERM or SIGINT."""
+    """Serve on an open socket until SIGTERM or SIGINT.
+
+    Args:
+        config: The configuration.
+        listener: A listening socket.
+        catalog: The tasks.
+
+    Raises:
+        StoreError: The database cannot be used.
+    """
     import uvicorn
 
     from dart_train.data_manager.app import create_app
@@ -86,7 +114,17 @@ async def serve(config: DataManagerConfig, listener: socket.socket, catalog: Tas
 
 @contextmanager
 def writer_lock(database: Path) -> Iterator[None]:
-    """Hold the store's lock. Raises ConfigError when another data manager has it."""
+    """Hold the lock of a database.
+
+    Args:
+        database: The database file.
+
+    Yields:
+        Nothing; the lock is held as long as the context lasts.
+
+    Raises:
+        ConfigError: Another data manager holds the lock.
+    """
     database.parent.mkdir(parents=True, exist_ok=True)
     with database.with_suffix(".lock").open("w", encoding="utf-8") as handle:
         try:
@@ -98,7 +136,17 @@ def writer_lock(database: Path) -> Iterator[None]:
 
 @contextmanager
 def unix_listener(path: Path) -> Iterator[socket.socket]:
-    """A listening Unix socket, mode 0600; the lock was taken before, so an old socket file is a leftover."""
+    """Listen on a Unix socket with mode 0600; an old socket file is removed, because the lock of the database is held.
+
+    Args:
+        path: The socket.
+
+    Yields:
+        The listening socket.
+
+    Raises:
+        ConfigError: The path is too long for a Unix socket.
+    """
     if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
         raise ConfigError(
             f"socket path {path} is longer than {MAX_SOCKET_PATH_BYTES} bytes: choose a shorter directory"

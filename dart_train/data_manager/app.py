@@ -1,7 +1,8 @@
 """HTTP routes of the data manager.
 
-Role: one route per verb of `service.DataManager`; waits for work and for batches. Rule: verbs run one after the other on one thread,
-so the event loop stays free and the store has one writer; a refusal is 409 with a sentence, a malformed body 422. Non-goals: decisions.
+Role: one route per operation of `service.DataManager`; waits for work and for batches. Rule: operations run one after the other on one
+thread, so that the event loop stays free and the database has one writer; a refusal is 409 with a sentence, a malformed body 422.
+Non-goals: decisions.
 """
 
 from __future__ import annotations
@@ -45,23 +46,23 @@ _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
 
 BATCH_RECHECK_S = 5.0
-"""A waiting trainer looks again this often even if nothing was reported: a lapsed claim can complete a group."""
+"""A waiting trainer checks again this often even if nothing was reported: an expired assignment can complete a group."""
 
 
 class _SerialExecutor:
-    """Runs verbs on one thread, and tells those who wait when something changed."""
+    """Runs operations on one thread, and notifies the waiting requests of changes."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._changed = asyncio.Condition()
         self.changes = 0
 
-    async def run(self, verb: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
-        """Run one verb after those before it."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: verb(*args, **kwargs))
+    async def run(self, operation: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+        """Run one operation after those before it."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: operation(*args, **kwargs))
 
     async def notify(self) -> None:
-        """Wake those who wait."""
+        """Wake the waiting requests."""
         async with self._changed:
             self.changes += 1
             self._changed.notify_all()
@@ -80,7 +81,15 @@ class _SerialExecutor:
 
 
 def create_app(manager: DataManager, clock: Clock | None = None) -> FastAPI:
-    """The application over a data manager."""
+    """Make the application over a data manager.
+
+    Args:
+        manager: The data manager.
+        clock: Clock of waits; None: the system's.
+
+    Returns:
+        The application.
+    """
     time = clock or SystemClock()
 
     @asynccontextmanager

@@ -1,8 +1,8 @@
 """The batch builder: which finished groups, and which of their steps and tokens, the trainer gets next.
 
 Role: forms a batch at a trainer version, by reference to stored steps, and records for every step why it was used or not. Rule: oldest
-groups first; the staleness gate is applied here and nowhere else; a batch that was issued and not finished is issued again as it
-was; each group is used at most once. Non-goals: advantages and tensors (the trainer's).
+groups first; the staleness gate is applied here and nowhere else; a batch that was issued and not finished is issued again unchanged;
+each group is used at most once. Non-goals: advantages and tensors (the trainer's).
 """
 
 from __future__ import annotations
@@ -45,14 +45,27 @@ class _Candidate:
 
 
 class BatchBuilder:
-    """Forms batches. Holds no state."""
+    """Forms batches; it holds no state.
+
+    Args:
+        store: The trajectory database.
+        config: The configuration of the data manager.
+    """
 
     def __init__(self, store: TrajectoryStore, config: DataManagerConfig) -> None:
         self._store = store
         self._config = config
 
     def next(self, session: Session, trainer_version: int) -> Batch | None:
-        """The unfinished batch, else a new one when enough groups are ready, else None."""
+        """Return the next batch.
+
+        Args:
+            session: The transaction.
+            trainer_version: Present version of the trainer.
+
+        Returns:
+            The unfinished batch, else a new one where enough groups are ready, else None.
+        """
         issued = session.scalar(select(BatchTable).where(BatchTable.state == "issued").order_by(BatchTable.seq))
         if issued is not None:
             return self._read(session, issued)
@@ -64,7 +77,19 @@ class BatchBuilder:
         return self._issue(session, trainer_version, candidates)
 
     def done(self, session: Session, batch_id: str, report: BatchReport) -> int:
-        """The batch became policy `report.version`. Returns 0 when that was known already."""
+        """Record that a batch became policy `report.version`.
+
+        Args:
+            session: The transaction.
+            batch_id: The batch.
+            report: The report of the trainer.
+
+        Returns:
+            1, or 0 where it was recorded before.
+
+        Raises:
+            StoreError: The batch does not exist.
+        """
         batch = session.scalar(select(BatchTable).where(BatchTable.batch_id == batch_id))
         if batch is None:
             raise StoreError(f"there is no batch {batch_id}")
@@ -221,5 +246,5 @@ def _spans(step: StepRecord) -> list[Span]:
 
 def _reward(row: TrajectoryTable) -> float:
     if row.reward is None:
-        raise StoreError(f"rollout {row.rollout_id} has no verdict and cannot train")
+        raise StoreError(f"rollout {row.rollout_id} has no reward and cannot be trained on")
     return row.reward

@@ -59,7 +59,18 @@ class SuiteCatalog:
         self._splits: dict[str, dict[str, str]] = {}
 
     def split_of(self, task_id: str) -> str:
-        """Split of a task; raises TaskError for an unknown suite and StoreError for an unknown task."""
+        """Look up the split of a task.
+
+        Args:
+            task_id: The task.
+
+        Returns:
+            `train`, `validation` or `test`.
+
+        Raises:
+            TaskError: The suite is not known.
+            StoreError: The suite has no such task.
+        """
         name = task_id.split("/", 1)[0]
         if name not in self._splits:
             from dart_envs import tasks
@@ -71,7 +82,17 @@ class SuiteCatalog:
         return self._splits[name][task_id]
 
     def select(self, selection: TaskSelection) -> list[str]:
-        """Task ids of a selection, spread evenly over its families."""
+        """Select tasks, spread evenly over the families.
+
+        Args:
+            selection: Suite, split, families and count.
+
+        Returns:
+            Task ids.
+
+        Raises:
+            StoreError: The suite or a family is not known, or there are fewer tasks.
+        """
         from dart_envs import tasks
         from dart_envs.errors import TaskError
 
@@ -85,7 +106,18 @@ class SuiteCatalog:
 
 
 def interleave_families(ids_by_family: Sequence[Sequence[str]], count: int | None) -> list[str]:
-    """The first `count` ids (None: all), taken in turn from each family. Raises StoreError when there are fewer."""
+    """Take ids in turn from each family.
+
+    Args:
+        ids_by_family: Task ids of each family.
+        count: How many to take; None: all.
+
+    Returns:
+        The ids.
+
+    Raises:
+        StoreError: There are fewer than `count`.
+    """
     turns = [task_id for task_id in chain.from_iterable(zip_longest(*ids_by_family)) if task_id is not None]
     if count is not None and len(turns) < count:
         raise StoreError(f"only {len(turns)} tasks match, {count} are asked for: add families or lower the count")

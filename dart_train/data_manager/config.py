@@ -1,7 +1,7 @@
 """Settings of the data manager process, one JSON file.
 
-Role: the schema. Rule: unknown keys are errors; imports neither torch nor FastAPI. Non-goals: the recipe (`dart_train.config`), from
-which the launcher derives this.
+Role: the schema. Rule: unknown keys are errors; the module imports neither torch nor FastAPI. Non-goals: the recipe (`dart_train.config`),
+from which `dart_train.run.components` derives this file.
 """
 
 from __future__ import annotations
@@ -17,8 +17,21 @@ from dart_train.curation.rollout_budget import RolloutBudgetSettings
 from dart_train.curation.task_sampler import TaskSamplerSettings
 
 
-class CurationSettings(StrictModel):
-    """What to run next; every rule is switchable."""
+class Section(BaseModel):
+    """Base of every section: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CurationSettings(Section):
+    """What to run next; every rule is switchable.
+
+    Attributes:
+        task_sampler: Which task the next group works on.
+        rollout_budget: How many rollouts the next group has.
+        length_budget: How many steps an episode may take.
+        experience_pool: Whether stored successes complete failed groups.
+    """
 
     task_sampler: TaskSamplerSettings = TaskSamplerSettings()
     rollout_budget: RolloutBudgetSettings = RolloutBudgetSettings()
@@ -29,12 +42,17 @@ class CurationSettings(StrictModel):
 class BatchSettings(StrictModel):
     """When a batch is formed and what may be in it.
 
-    max_ready_groups: no new training group is opened while this many wait for the trainer; None: no bound.
+    Attributes:
+        min_groups: Fewest groups of a batch.
+        max_groups: Most groups of a batch.
+        min_members: Members with a reward that a group needs.
+        max_staleness: Limit of the trainer version minus the version that sampled a token.
+        max_ready_groups: No training group is opened while this many wait for the trainer; None: no limit.
     """
 
     min_groups: int = Field(default=4, ge=1)
     max_groups: int = Field(default=8, ge=1)
-    min_members: int = Field(default=2, ge=2, description="members with a verdict that a group needs")
+    min_members: int = Field(default=2, ge=2, description="members with a reward that a group needs")
     max_staleness: int = Field(default=4, ge=0, description="trainer version minus the version that wrote a token")
     max_ready_groups: int | None = Field(default=24, ge=1)
 
@@ -47,11 +65,20 @@ class BatchSettings(StrictModel):
         return self
 
 
-class DataManagerConfig(StrictModel):
-    """Everything the process needs.
+class DataManagerConfig(Section):
+    """Everything that the data manager needs.
 
-    assignment_timeout_s: a claim without heartbeat or report lapses after it. parallel_groups: training groups that are worked on at the same
-    time before workers share one; as many as there are desktops lets no desktop wait while another prepares a task.
+    Attributes:
+        database: The SQLite file.
+        images: Directory of image blobs.
+        socket: The Unix socket to serve on.
+        seed: Seed of the choice of tasks.
+        assignment_timeout_s: Seconds after which an assignment without heartbeat and report expires.
+        parallel_groups: Training groups that are worked on at the same time before workers share one. With as many as there are desktops,
+        no
+            desktop waits while another prepares a task.
+        batch: When a batch is formed.
+        curation: What to run next.
     """
 
     database: Path

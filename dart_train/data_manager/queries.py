@@ -1,6 +1,7 @@
-"""What the store remembers that decisions are made from: success rates, lengths of successes, what was run how often.
+"""What decisions are made from: success rates, lengths of successes, how often each task was run.
 
-Role: read-only queries. Rule: masked trajectories count nowhere here. Non-goals: the decisions (`dart_train.curation`).
+Role: read-only queries on the trajectory database. Rule: masked trajectories count nowhere here. Non-goals: the decisions
+(`dart_train.curation`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ SUCCESS_WINDOW = 256
 
 
 def recent_rewards(session: Session, family: str, limit: int) -> list[float]:
-    """Rewards of the latest training rollouts of a family, newest first."""
+    """Read the rewards of the latest training rollouts of a family.
+
+    Args:
+        session: The transaction.
+        family: The family.
+        limit: How many at most.
+
+    Returns:
+        Rewards, newest first.
+    """
     query = (
         select(TrajectoryTable.reward)
         .where(
@@ -33,7 +43,16 @@ def recent_rewards(session: Session, family: str, limit: int) -> list[float]:
 
 
 def success_rates(session: Session, families: Sequence[str], window: int) -> dict[str, float]:
-    """Share of rewarded rollouts among the latest of each family; families never run are left out."""
+    """Compute the success rate of each family over its latest training rollouts.
+
+    Args:
+        session: The transaction.
+        families: The families.
+        window: Number of latest rollouts.
+
+    Returns:
+        Fraction of rollouts with a reward above 0, by family; families that were never run are left out.
+    """
     rates = {}
     for family in families:
         rewards = recent_rewards(session, family, window)
@@ -43,7 +62,15 @@ def success_rates(session: Session, families: Sequence[str], window: int) -> dic
 
 
 def success_lengths(session: Session, family: str) -> list[int]:
-    """Steps of the latest successful training rollouts of a family."""
+    """Read the lengths of the latest successful training rollouts of a family.
+
+    Args:
+        session: The transaction.
+        family: The family.
+
+    Returns:
+        Numbers of steps, newest first.
+    """
     query = (
         select(TrajectoryTable.n_steps)
         .where(
@@ -58,13 +85,29 @@ def success_lengths(session: Session, family: str) -> list[int]:
 
 
 def groups_opened(session: Session, phase: str) -> dict[str, int]:
-    """How many groups a phase has opened, per task."""
+    """Count the groups that a phase has opened.
+
+    Args:
+        session: The transaction.
+        phase: Name of the phase.
+
+    Returns:
+        Number of groups by task id.
+    """
     query = select(GroupTable.task_id, func.count()).where(GroupTable.phase == phase).group_by(GroupTable.task_id)
     return {task_id: count for task_id, count in session.execute(query)}
 
 
 def ready_groups(session: Session, phase: str | None = None) -> int:
-    """How many training groups wait for the trainer."""
+    """Count the training groups that wait for the trainer.
+
+    Args:
+        session: The transaction.
+        phase: Name of a phase; None: all phases.
+
+    Returns:
+        Number of groups.
+    """
     query = select(func.count()).select_from(GroupTable)
     query = query.where(GroupTable.purpose == Purpose.TRAIN.value, GroupTable.state == "ready")
     if phase is not None:
@@ -73,13 +116,29 @@ def ready_groups(session: Session, phase: str | None = None) -> int:
 
 
 def rewarded_trajectories(session: Session, group_id: str) -> Sequence[TrajectoryTable]:
-    """Trajectories of a group that have a reward, oldest first."""
+    """Read the trajectories of a group that have a reward.
+
+    Args:
+        session: The transaction.
+        group_id: The group.
+
+    Returns:
+        Rows, oldest first.
+    """
     query = select(TrajectoryTable).where(TrajectoryTable.group_id == group_id, TrajectoryTable.reward.is_not(None))
     return session.scalars(query.order_by(TrajectoryTable.seq)).all()
 
 
 def stored_successes(session: Session, task_id: str) -> Sequence[TrajectoryTable]:
-    """Successful training trajectories of a task whose tokens have a version, newest first."""
+    """Read the successful training trajectories of a task whose tokens have a version.
+
+    Args:
+        session: The transaction.
+        task_id: The task.
+
+    Returns:
+        Rows, newest first.
+    """
     query = select(TrajectoryTable).where(
         TrajectoryTable.purpose == Purpose.TRAIN.value,
         TrajectoryTable.task_id == task_id,

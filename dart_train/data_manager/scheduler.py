@@ -1,7 +1,7 @@
-"""Scheduler: which rollout a worker gets, and what follows when one ends.
+"""The scheduler: which rollout a worker gets, and what follows when one ends.
 
-Role: claims, lapses, group and phase completion, each inside the caller's transaction. Rule: fixed lists go before endless phases; the
-oldest queued rollout goes first; an endless phase opens its next group only when a worker asks and there is nothing for it, so that
+Role: assignments, their expiry, completion of groups and phases, each inside the caller's transaction. Rule: fixed lists go before endless
+phases; the oldest queued rollout goes first; an endless phase opens its next group only when a worker asks and nothing is queued, so that
 curation decides with the newest evidence. Non-goals: batches (`batches`), HTTP (`app`).
 """
 
@@ -28,7 +28,12 @@ from dart_train.data_manager.store.trajectories import TrajectoryStore
 
 
 class Scheduler:
-    """Decides on work. Everything that changes is in the store, so a restart changes nothing; only task lists are kept here."""
+    """Decides on work; all changing state is in the database, so that a restart changes nothing.
+
+    Args:
+        store: The trajectory database.
+        config: The configuration of the data manager.
+    """
 
     def __init__(self, store: TrajectoryStore, config: DataManagerConfig) -> None:
         self._store = store
@@ -36,7 +41,16 @@ class Scheduler:
         self._tasks: dict[str, dict[str, list[str]]] = {}
 
     def assign(self, session: Session, worker_id: str, request_id: str) -> RolloutTable | None:
-        """The next rollout for a worker; the same one again for a repeated request."""
+        """Assign the next rollout to a worker.
+
+        Args:
+            session: The transaction.
+            worker_id: The worker.
+            request_id: The request; a repeated request gets the same rollout.
+
+        Returns:
+            The rollout, None where there is nothing to do.
+        """
         self.expire(session)
         again = work.previous_assignment(session, worker_id, request_id)
         if again is not None:
@@ -73,25 +87,47 @@ class Scheduler:
         return rollout
 
     def expire(self, session: Session) -> None:
-        """Put rollouts whose deadline has passed back into the queue."""
+        """Requeue the rollouts whose deadline has passed.
+
+        Args:
+            session: The transaction.
+        """
         for rollout in work.expired_assignments(session, self._store.now()):
             self.requeue(session, rollout, "assignment expired", uses_attempt=True)
 
     def requeue(self, session: Session, rollout: RolloutTable, cause: str, *, uses_attempt: bool) -> None:
-        """A claimed rollout will not be reported by its worker."""
+        """Requeue a rollout that its worker will not report.
+
+        Args:
+            session: The transaction.
+            rollout: The rollout.
+            cause: Why.
+            uses_attempt: Whether it used up an attempt.
+        """
         work.requeue(self._store, session, rollout, cause, uses_attempt=uses_attempt)
         session.flush()
         if rollout.state not in work.UNFINISHED_STATES:
             self._close_if_finished(session, rollout.group_id)
 
     def complete_rollout(self, session: Session, rollout_id: str, *, masked: bool) -> None:
-        """A trajectory was stored."""
+        """Complete a rollout whose trajectory was stored.
+
+        Args:
+            session: The transaction.
+            rollout_id: The rollout.
+            masked: Whether the trajectory has no reward.
+        """
         rollout = work.find_rollout(session, rollout_id)
         work.complete_rollout(self._store, session, rollout, masked=masked)
         self._close_if_finished(session, rollout.group_id)
 
     def stop_phase(self, session: Session, phase: PhaseTable) -> None:
-        """Hand out nothing more of a phase; what runs may still report."""
+        """Assign no more rollouts of a phase; running ones may still be reported.
+
+        Args:
+            session: The transaction.
+            phase: The phase.
+        """
         if phase.state != "active":
             return
         phase.state = "stopped"

@@ -1,7 +1,7 @@
-"""The data manager's verbs: one transaction each.
+"""The operations of the data manager, one transaction each.
 
-Role: what the HTTP routes call, without HTTP. Rule: every verb may be repeated; a verb either happens whole or not at all; all verbs run
-on one thread, so the store has one writer. Non-goals: rules (`dart_train.curation`), routes (`app`).
+Role: what the HTTP routes call, without HTTP. Rule: every operation may be repeated; an operation happens completely or not at all; all
+operations run on one thread, so that the database has one writer. Non-goals: rules (`dart_train.curation`), routes (`app`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,14 @@ ABANDON_USES_ATTEMPT = True
 
 
 class DataManager:
-    """Verbs on the store. Every method raises StoreError for what it refuses."""
+    """Operations on the trajectory database; every method raises StoreError for what it refuses.
+
+    Args:
+        store: The trajectory database.
+        images: Where images are stored.
+        catalog: The tasks.
+        config: The configuration.
+    """
 
     def __init__(
         self, store: TrajectoryStore, images: BlobStorage, catalog: TaskCatalog, config: DataManagerConfig
@@ -50,7 +57,15 @@ class DataManager:
         self._batches = BatchBuilder(store, config)
 
     def assign(self, worker_id: str, request_id: str) -> AssignmentReply:
-        """The next rollout for a worker."""
+        """Assign the next rollout to a worker.
+
+        Args:
+            worker_id: The worker.
+            request_id: The request; a repeated request gets the same rollout.
+
+        Returns:
+            The rollout and its deadline; empty where there is nothing to do.
+        """
         with self._store.begin() as session:
             rollout = self._scheduler.assign(session, worker_id, request_id)
             if rollout is None:
@@ -58,19 +73,38 @@ class DataManager:
             return AssignmentReply(item=work.work_item(rollout), deadline_s=self._config.assignment_timeout_s)
 
     def heartbeat(self, worker_id: str) -> int:
-        """Extend what a worker holds."""
+        """Extend the deadlines of what a worker holds.
+
+        Args:
+            worker_id: The worker.
+
+        Returns:
+            Number of rollouts.
+        """
         with self._store.begin() as session:
             return work.extend_assignments(session, worker_id, self._store.now() + self._config.assignment_timeout_s)
 
     def abandon(self, rollout_id: str, cause: str) -> None:
-        """A worker gives a rollout back."""
+        """Requeue a rollout that a worker abandons.
+
+        Args:
+            rollout_id: The rollout.
+            cause: Why.
+        """
         with self._store.begin() as session:
             rollout = work.find_rollout(session, rollout_id)
             if rollout.state == "assigned":
                 self._scheduler.requeue(session, rollout, cause, uses_attempt=ABANDON_USES_ATTEMPT)
 
     def release(self, worker_id: str | None) -> int:
-        """A worker (None: every worker) is gone."""
+        """Requeue everything that a worker holds, because it is gone.
+
+        Args:
+            worker_id: The worker; None: every worker.
+
+        Returns:
+            Number of rollouts.
+        """
         with self._store.begin() as session:
             held = work.assignments_of(session, worker_id)
             for rollout in held:
@@ -78,7 +112,14 @@ class DataManager:
             return len(held)
 
     def report(self, row: TrajectoryPayload) -> bool:
-        """Store a trajectory; False when its rollout has one already."""
+        """Store a trajectory.
+
+        Args:
+            row: The trajectory; its images are stored already.
+
+        Returns:
+            False where its rollout has a trajectory already.
+        """
         missing = self._images.missing(sha256 for step in row.steps for sha256 in step.image_sha256)
         if missing:
             raise StoreError(f"rollout {row.rollout_id} names images that are not stored: {', '.join(missing[:3])}")
@@ -93,7 +134,14 @@ class DataManager:
             return stored
 
     def start_phase(self, spec: PhaseSpec) -> PhaseStatus:
-        """Start a phase; an existing one with the same specification is left as it is."""
+        """Start a phase; an existing one with the same specification is not changed.
+
+        Args:
+            spec: The specification.
+
+        Returns:
+            Progress of the phase.
+        """
         with self._store.begin() as session:
             phase = session.scalar(select(PhaseTable).where(PhaseTable.name == spec.name))
             if phase is None:
@@ -104,12 +152,26 @@ class DataManager:
             return status.phase_status(session, phase)
 
     def phase(self, name: str) -> PhaseStatus:
-        """Progress of a phase."""
+        """Read the progress of a phase.
+
+        Args:
+            name: The phase.
+
+        Returns:
+            Its progress.
+        """
         with self._store.begin() as session:
             return status.phase_status(session, work.find_phase(session, name))
 
     def stop_phase(self, name: str) -> PhaseStatus:
-        """Hand out nothing more of a phase."""
+        """Assign no more rollouts of a phase.
+
+        Args:
+            name: The phase.
+
+        Returns:
+            Its progress.
+        """
         with self._store.begin() as session:
             phase = work.find_phase(session, name)
             self._scheduler.stop_phase(session, phase)
@@ -117,30 +179,68 @@ class DataManager:
             return status.phase_status(session, phase)
 
     def results(self, name: str) -> list[EpisodeResult]:
-        """Verdicts of a phase."""
+        """Read the rewards of a phase.
+
+        Args:
+            name: The phase.
+
+        Returns:
+            Its episodes that have a reward, ordered by task and repeat.
+        """
         with self._store.begin() as session:
             return status.results(session, work.find_phase(session, name).name)
 
     def trajectories(self, phase: str, after: int, limit: int) -> TrajectoryPage:
-        """A page of a phase's trajectories."""
+        """Read a page of a phase's trajectories.
+
+        Args:
+            phase: The phase.
+            after: Sequence number after which the page begins.
+            limit: Greatest number of trajectories.
+
+        Returns:
+            The page.
+        """
         with self._store.begin() as session:
             rows, next_after = list_trajectories(session, phase, after, limit)
             return TrajectoryPage(trajectories=rows, next_after=next_after)
 
     def next_batch(self, trainer_version: int) -> BatchReply:
-        """The next batch if there is one now."""
+        """Return the next batch where there is one now.
+
+        Args:
+            trainer_version: Present version of the trainer.
+
+        Returns:
+            The batch, and whether one may still come.
+        """
         with self._store.begin() as session:
             self._scheduler.expire(session)
             batch = self._batches.next(session, trainer_version)
             return BatchReply(batch=batch, training_active=batch is not None or status.training(session))
 
     def batch_done(self, batch_id: str, report: BatchReport) -> int:
-        """A batch was trained on."""
+        """Record that a batch was trained on.
+
+        Args:
+            batch_id: The batch.
+            report: The report of the trainer.
+
+        Returns:
+            1, or 0 where it was recorded before.
+        """
         with self._store.begin() as session:
             return self._batches.done(session, batch_id, report)
 
     def publish(self, record: VersionRecord) -> VersionReply:
-        """Register a published policy; a number belongs to one path for ever."""
+        """Register a published policy; a version belongs to one path for ever.
+
+        Args:
+            record: The version and its path.
+
+        Returns:
+            The newest version.
+        """
         with self._store.begin() as session:
             known = session.get(VersionTable, record.version)
             if known is None:
@@ -151,13 +251,13 @@ class DataManager:
         return self.latest()
 
     def latest(self) -> VersionReply:
-        """The newest published policy."""
+        """Return the newest published policy."""
         with self._store.begin() as session:
             newest = session.scalar(select(func.max(VersionTable.version)))
             row = None if newest is None else session.get(VersionTable, newest)
             return VersionReply(latest=None if row is None else VersionRecord(version=row.version, path=row.path))
 
     def stats(self) -> DataManagerStats:
-        """The data manager in numbers."""
+        """Return the numbers of the data manager."""
         with self._store.begin() as session:
             return status.stats(session, self._config.curation.task_sampler.window)

@@ -1,4 +1,4 @@
-"""What the data manager says about itself: phases, results, numbers.
+"""The state of the data manager: phases, results, numbers.
 
 Role: read-only queries that build the replies of `dart_agent.data_client.wire`. Non-goals: decisions.
 """
@@ -39,7 +39,15 @@ PHASE_STATES = ("active", "stopped", "done")
 
 
 def phase_status(session: Session, phase: PhaseTable) -> PhaseStatus:
-    """Progress of a phase."""
+    """Read the progress of a phase.
+
+    Args:
+        session: The transaction.
+        phase: The phase.
+
+    Returns:
+        Its progress.
+    """
     spec = work.phase_spec(phase)
     counted = (
         select(RolloutTable.state, func.count()).where(RolloutTable.phase == phase.name).group_by(RolloutTable.state)
@@ -71,7 +79,15 @@ def phase_status(session: Session, phase: PhaseTable) -> PhaseStatus:
 
 
 def results(session: Session, phase: str) -> list[EpisodeResult]:
-    """Verdicts of a phase, ordered by task and repeat."""
+    """Read the rewards of a phase.
+
+    Args:
+        session: The transaction.
+        phase: Name of the phase.
+
+    Returns:
+        Its episodes that have a reward, ordered by task and repeat.
+    """
     query = (
         select(RolloutTable.repeat, TrajectoryTable)
         .join(TrajectoryTable, TrajectoryTable.rollout_id == RolloutTable.rollout_id)
@@ -94,7 +110,14 @@ def results(session: Session, phase: str) -> list[EpisodeResult]:
 
 
 def training(session: Session) -> bool:
-    """Whether a training batch may still come: work outstanding, or a batch issued."""
+    """Say whether a training batch may still come.
+
+    Args:
+        session: The transaction.
+
+    Returns:
+        True while a training phase is active, a training rollout is unfinished, or a batch is issued.
+    """
     active = select(func.count()).select_from(PhaseTable)
     active = active.where(PhaseTable.purpose == Purpose.TRAIN.value, PhaseTable.state == "active")
     running = select(func.count()).select_from(RolloutTable)
@@ -104,7 +127,15 @@ def training(session: Session) -> bool:
 
 
 def stats(session: Session, window: int) -> DataManagerStats:
-    """The data manager in numbers; `window` is how many latest training rollouts a family's success rate is taken over."""
+    """Read the numbers of the data manager.
+
+    Args:
+        session: The transaction.
+        window: Latest training rollouts of a family from which its success rate is computed.
+
+    Returns:
+        The numbers.
+    """
     families = list(session.scalars(select(TrajectoryTable.family).distinct()))
     by_family = _episode_counts_by(session, TrajectoryTable.family)
     used = select(func.count()).select_from(BatchMemberTable).where(BatchMemberTable.reason.is_(None))

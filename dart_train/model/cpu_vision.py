@@ -1,8 +1,9 @@
 """The computations of the vision tower, rearranged for training on CPUs.
 
-Role: `optimize_vision_for_cpu(model)` replaces two forward methods of a Qwen3-VL vision tower by equivalent ones: the patch embedding as one
-matrix product instead of a three-dimensional convolution, and attention over all images of a batch at once where they have the same size.
-Rule: the results are the same up to rounding; other architectures are not changed. Non-goals: other optimisations, GPUs (flash attention).
+Role: `optimize_vision_for_cpu(model)` replaces two forward methods of a Qwen3-VL vision tower by equivalent ones: the patch embedding as
+one matrix product instead of a three-dimensional convolution, and attention over all images of a batch at once where they have the same
+size. Rule: the results are the same up to rounding; other architectures are not changed. Non-goals: other optimisations, GPUs (flash
+attention).
 """
 
 from __future__ import annotations

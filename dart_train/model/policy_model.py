@@ -106,8 +106,9 @@ def pixel_inputs(processor: Any, images: Sequence[RgbImage]) -> tuple[Tensor, Te
 def token_logprobs(model: Any, batch: TokenBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Compute log-probability and entropy of each response token.
 
-    Entry [b, t] belongs to token t given all tokens before it, under softmax(logits / temperature) over the tokens that the engine may sample
-    (`dart_agent.prompts.suppressed_tokens`). Only response positions are projected to the vocabulary, so a long prompt costs no logits.
+    Entry [b, t] belongs to token t given all tokens before it, under softmax(logits / temperature) over the tokens that the engine may
+    sample (`dart_agent.prompts.suppressed_tokens`). Only response positions are projected to the vocabulary, so a long prompt costs no
+    logits.
 
     Args:
         model: A transformers model.

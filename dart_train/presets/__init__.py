@@ -1,7 +1,7 @@
-"""Named shapes of small models that are made here, without any download.
+"""Named shapes of small models that are initialised here, without any download.
 
-Role: `PRESETS[name]` is everything `dart_train.model.init_model` needs to write a model directory. Rule: plain frozen data, imports
-without torch. Non-goals: real checkpoints; those load by name or path and need no preset.
+Role: `PRESETS[name]` is everything that `dart_train.model.init_model` needs to write a model directory. Rule: plain frozen data, imported
+without torch. Non-goals: published checkpoints; those load by name or path and need no preset.
 """
 
 from __future__ import annotations

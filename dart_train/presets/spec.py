@@ -1,6 +1,7 @@
-"""The fields of a preset: a Qwen3-VL-family shape, its pixels and its words.
+"""The fields of a preset: a shape of the Qwen3-VL family, its pixels and its words.
 
-Role: one frozen value per preset. Rule: sizes are checked when the value is made, so a wrong preset fails at import.
+Role: one frozen value per preset. Rule: sizes are checked when the value is made, so that a wrong preset fails at import. Non-goals: making
+the model (`dart_train.model.init_model`).
 """
 
 from __future__ import annotations
@@ -13,12 +14,31 @@ MIN_HEAD_SIZE = 32
 
 @dataclass(frozen=True, slots=True)
 class ModelPreset:
-    """A small Qwen3-VL-family model.
+    """A small model of the Qwen3-VL family.
 
-    input_wh: model-input size in pixels the model is meant for; both multiples of `patch_size * merge_size`.
-    coordinate_step_px: the grid, in model-input pixels, on which the model is taught to click.
-    pixel_mean, pixel_std: of screens, in [0, 1]: normalising with them is what lets a model learn from nothing.
-    words: whole-word tokens; any other text is encoded in bytes.
+    Attributes:
+        name: Name of the preset.
+        hidden_size: Width of the text layers.
+        intermediate_size: Width of their feed-forward layers.
+        text_layers: Number of text layers.
+        heads: Attention heads of a text layer.
+        head_dim: Width of an attention head.
+        vision_layers: Number of vision layers.
+        vision_hidden_size: Width of the vision layers.
+        vision_intermediate_size: Width of their feed-forward layers.
+        vision_heads: Attention heads of a vision layer.
+        patch_size: Pixels per side of a patch.
+        merge_size: Patches per side that are merged into one token.
+        position_grid: Side of the grid of learnt vision positions.
+        deepstack_layers: Vision layers whose features enter the text layers.
+        mrope_section: Rotary dimensions for time, height and width.
+        max_positions: Longest sequence in tokens.
+        input_wh: Model-input size in pixels; both are multiples of `patch_size * merge_size`.
+        coordinate_step_px: Grid of clicks that the model learns, in model-input pixels.
+        pixel_mean: Mean of screen pixels in [0, 1]; normalisation with it makes learning from random weights possible.
+        pixel_std: Standard deviation of screen pixels in [0, 1].
+        initializer_range: Standard deviation of the random weights.
+        words: Whole-word tokens; any other text is encoded in bytes.
     """
 
     name: str

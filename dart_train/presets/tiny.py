@@ -1,6 +1,6 @@
-"""The preset `tiny`: about one million parameters, learns to read a small vocabulary on screens in minutes on two cores.
+"""The preset `tiny`: about one million parameters; it learns to read a small vocabulary on screens in minutes on two cores.
 
-Role: the policy of `make demo` and of the tests. Rule: a word not listed here still encodes, byte by byte, only slower to learn.
+Role: the policy of `make demo` and of the tests. Rule: a word that is not listed is encoded byte by byte and is slower to learn.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python dart_train/recipes/tiny_loop.py runs/demo/warm --updates 20
 
-Role: to be read, and changed, by whoever wants to try an idea before building it in. Rule: one desktop, one thread of control, Gymnasium's
-own interface; the policy samples, the evaluator judges, the group's mean is the baseline, one gradient step follows. Because the step
-follows at once, the sampling policy is the trained one: no importance weights, no clipping. Non-goals: speed (the real loop overlaps
-sampling and training and plays four desktops at a time), resuming, evaluation.
+Role: to be read, and changed to try an idea before building it in. Rule: one desktop, one thread of control, Gymnasium's own interface; the
+policy samples, the evaluator scores, the mean of the group is the baseline, one gradient step follows. Because the step follows at once,
+the sampling policy is the trained one: no importance weights, no clipping. Non-goals: speed (`dart-train run` overlaps sampling and
+training on four desktops), resuming, evaluation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ NOTHING = Action(ActionType.WAIT, duration_s=0.0)
 
 @dataclass(frozen=True)
 class Sample:
-    """One answer of the policy: what it saw and the tokens it wrote."""
+    """One response of the policy.
+
+    Attributes:
+        image: What the policy saw, uint8 [H, W, 3].
+        prompt_ids: Token ids of the prompt.
+        answer_ids: Token ids of the response.
+    """
 
     image: RgbImage
     prompt_ids: list[int]
@@ -82,7 +88,17 @@ def main() -> None:
 
 
 def rollout(env: Any, policy: LoadedModel, task_id: str, temperature: float) -> tuple[float, list[Sample]]:
-    """One episode: its reward, and every answer that led to it."""
+    """Run one episode.
+
+    Args:
+        env: The environment.
+        policy: The policy.
+        task_id: The task.
+        temperature: Sampling temperature.
+
+    Returns:
+        The reward, and every response of the episode.
+    """
     builder = PromptBuilder(preset("tiny"))
     history = builder.new_history()
     seen, _ = env.reset(options={"task": task_id})
@@ -102,7 +118,17 @@ def rollout(env: Any, policy: LoadedModel, task_id: str, temperature: float) -> 
 
 @torch.no_grad()
 def answer(policy: LoadedModel, messages: Any, image: RgbImage, temperature: float) -> tuple[Sample, str]:
-    """Sample one answer to a prompt with one picture."""
+    """Sample one response to a prompt with one image.
+
+    Args:
+        policy: The policy.
+        messages: The prompt.
+        image: Its image, uint8 [H, W, 3].
+        temperature: Sampling temperature.
+
+    Returns:
+        The response as tokens and as text.
+    """
     text = policy.processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
     inputs = policy.processor(text=[text], images=[image], return_tensors="pt")
     policy.model.eval()
@@ -127,7 +153,18 @@ def learn(
     advantages: list[float],
     temperature: float,
 ) -> float:
-    """One step along the policy gradient: every token of an answer is made likelier by its episode's advantage."""
+    """Do one gradient step: the tokens of a response become more probable in proportion to the advantage of its episode.
+
+    Args:
+        policy: The policy.
+        optimizer: Its optimiser.
+        samples: Responses.
+        advantages: Advantage of each response.
+        temperature: Temperature at which they were sampled.
+
+    Returns:
+        The loss.
+    """
     kept = [index for index, advantage in enumerate(advantages) if advantage != 0]
     if not kept:
         return 0.0
@@ -144,7 +181,15 @@ def learn(
 
 
 def batch_of(policy: LoadedModel, samples: list[Sample]) -> TokenBatch:
-    """Prompts and answers, right-padded, with their pictures."""
+    """Pad prompts and responses to a batch with their images.
+
+    Args:
+        policy: The policy.
+        samples: Responses.
+
+    Returns:
+        The tensors.
+    """
     width = max(len(sample.prompt_ids) + len(sample.answer_ids) for sample in samples)
     ids_BT = torch.full((len(samples), width), policy.tokenizer.pad_token_id)
     attention_BT = torch.zeros_like(ids_BT)

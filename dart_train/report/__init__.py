@@ -1,1 +1,1 @@
-"""The report of a run: figures, paired evaluation, the HTML page."""
+"""The report of a run: figures, paired evaluation, throughput, examples, the HTML page."""

@@ -33,22 +33,38 @@ SMOOTHING = 5
 
 
 def rewards_by_item(results: Sequence[EpisodeResult]) -> dict[EvalItem, float | None]:
-    """Evaluation results by item."""
+    """Index evaluation results by item.
+
+    Args:
+        results: Episodes that have a reward.
+
+    Returns:
+        Rewards by task and repeat.
+    """
     return {(result.task_id, result.repeat): result.reward for result in results}
 
 
-def conclusion(verdict: PairedEvaluation | None, min_gain_points: float, *, evaluated: bool) -> str:
-    """The one sentence on top of the report. evaluated: whether the evaluation after training is over."""
-    if verdict is None and not evaluated:
+def conclusion(evaluation: PairedEvaluation | None, min_gain_points: float, *, evaluated: bool) -> str:
+    """Write the first sentence of the report.
+
+    Args:
+        evaluation: The paired evaluation, None where there is none.
+        min_gain_points: Gain in points that must be exceeded.
+        evaluated: Whether the evaluation after training has finished.
+
+    Returns:
+        Whether the policy learned.
+    """
+    if evaluation is None and not evaluated:
         return "The run has no paired evaluation yet."
-    if verdict is None:
-        return "No evaluation item has a verdict both before and after training."
-    gain = verdict.overall
+    if evaluation is None:
+        return "No evaluation item has a reward both before and after training."
+    gain = evaluation.overall
     numbers = (
         f"{gain.before_percent:.1f} % → {gain.after_percent:.1f} % on {gain.episodes} validation episodes "
         f"({gain.gain_points:+.1f} points, 95 % interval {gain.gain_lower_points:+.1f} to {gain.gain_upper_points:+.1f})"
     )
-    if verdict.learned(min_gain_points):
+    if evaluation.learned(min_gain_points):
         return f"The policy learned: {numbers}."
     return f"The policy did not learn: {numbers}."
 
@@ -112,7 +128,14 @@ def _examples_note(examples: Sequence[Example], *, finished: bool) -> str:
 
 
 def read_metrics(paths: RunPaths) -> list[dict[str, Any]]:
-    """All complete lines of the metrics file; a torn last line is left out."""
+    """Read the metrics file of a run.
+
+    Args:
+        paths: The run folder.
+
+    Returns:
+        All complete lines; a truncated last line is left out.
+    """
     if not paths.metrics.exists():
         return []
     found = []

@@ -1,7 +1,7 @@
 """The example trajectories of a report: which ones are shown, and their screenshots as small images.
 
-Role: chooses episodes of one phase and reads their steps and images. Rule: at most `SUCCESSES` + `FAILURES` trajectories of `MAX_STEPS` steps
-each, every image at most `MAX_SIDE_PX` wide and high and `MAX_IMAGE_BYTES` long, so that the page stays small; a missing
+Role: chooses episodes of one phase and reads their steps and images. Rule: at most `SUCCESSES` + `FAILURES` trajectories of `MAX_STEPS`
+steps each, every image at most `MAX_SIDE_PX` wide and high and `MAX_IMAGE_BYTES` long, so that the page stays small; a missing
 image becomes a sentence. Non-goals: the page (`dart_train.report.page`).
 """
 

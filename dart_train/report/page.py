@@ -1,8 +1,8 @@
 """The page of a report: one HTML file that opens anywhere, with charts, tables and example trajectories.
 
-Role: turns a `RunReport` (plain data that `dart_train.report.build` gathers) into `report/index.html` and `report/result.json`. Rule: images
-are embedded, nothing is loaded from elsewhere, and every number of the page is also in the JSON. Non-goals: database access, statistics
-(`dart_train.report.paired_evaluation`).
+Role: turns a `RunReport` (plain data that `dart_train.report.build` gathers) into `report/index.html` and `report/result.json`. Rule:
+images are embedded, nothing is loaded from elsewhere, and every number of the page is also in the JSON. Non-goals: database access,
+statistics (`dart_train.report.paired_evaluation`).
 """
 
 from __future__ import annotations

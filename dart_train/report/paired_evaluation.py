@@ -1,9 +1,9 @@
-"""Did the policy learn: paired statistics of the same evaluation before and after training.
+"""Whether the policy learned: paired statistics of the same evaluation before and after training.
 
-Role: pure functions from per-episode rewards to gains with confidence bounds, per family and in all. Rule: episodes are paired by their
-evaluation item (task and repeat); an item without a verdict on either side is left out and counted. Non-goals: no I/O, no drawing.
+Role: pure functions from rewards of episodes to gains with confidence intervals, per family and in all. Rule: episodes are paired by their
+evaluation item (task and repeat); an item without a reward in one of the evaluations is left out and counted. Non-goals: I/O, drawing.
 
-Source of the bound: for n paired differences d_i with mean m and sample standard deviation s, the two-sided 95 % interval is
+Source of the interval: for n paired differences d_i with mean m and sample standard deviation s, the two-sided 95 % interval is
 m ± 1.96 · s / sqrt(n) (normal approximation; n is 300 in the demo), within the ±100 points that a gain can be.
 """
 
@@ -24,7 +24,16 @@ EvalItem = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Success before and after in percent, the gain in points with its paired 95 % interval."""
+    """Success before and after, and the gain with its paired 95 % interval.
+
+    Attributes:
+        episodes: Number of paired episodes.
+        before_percent: Mean reward before training, in percent.
+        after_percent: Mean reward after training, in percent.
+        gain_points: Difference in percentage points.
+        gain_lower_points: Lower end of the 95 % interval.
+        gain_upper_points: Upper end of the 95 % interval.
+    """
 
     episodes: int
     before_percent: float
@@ -36,14 +45,27 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class PairedEvaluation:
-    """The whole comparison. `unpaired` items had no verdict on one side."""
+    """The comparison of two evaluations.
+
+    Attributes:
+        overall: The gain over all families.
+        families: The gain by family.
+        unpaired: Items without a reward in one of the evaluations.
+    """
 
     overall: Gain
     families: Mapping[str, Gain]
     unpaired: int
 
     def learned(self, min_gain_points: float) -> bool:
-        """True where the gain exceeds the asked minimum and its lower bound is above zero."""
+        """Decide whether the policy learned.
+
+        Args:
+            min_gain_points: Gain in points that must be exceeded.
+
+        Returns:
+            True where the gain exceeds it and the lower end of the interval is above zero.
+        """
         return self.overall.gain_points > min_gain_points and self.overall.gain_lower_points > 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -54,7 +76,15 @@ class PairedEvaluation:
 def compare_evaluations(
     before: Mapping[EvalItem, float | None], after: Mapping[EvalItem, float | None]
 ) -> PairedEvaluation | None:
-    """Pair two evaluations of the same items; None when no item has a verdict on both sides."""
+    """Pair two evaluations of the same items.
+
+    Args:
+        before: Rewards by item before training; None: no reward.
+        after: Rewards by item after training; None: no reward.
+
+    Returns:
+        The comparison, None where no item has a reward in both.
+    """
     items = sorted(set(before) | set(after))
     pairs: dict[EvalItem, tuple[float, float]] = {}
     for item in items:
@@ -75,7 +105,14 @@ def compare_evaluations(
 
 
 def gain(pairs: list[tuple[float, float]]) -> Gain:
-    """Mean success before and after, and the paired interval of the difference, all in percent or points."""
+    """Compute mean success before and after, and the paired interval of the difference.
+
+    Args:
+        pairs: Rewards before and after, in [0, 1].
+
+    Returns:
+        The gain, in percent and points.
+    """
     n = len(pairs)
     differences = [after - before for before, after in pairs]
     mean = sum(differences) / n

@@ -1,7 +1,7 @@
 """Throughput and utilisation of a run, from the lines of `metrics.jsonl`.
 
-Role: pure functions from metric lines to tables and charts. Rule: a line that lacks a value, or that is not what a present component writes,
-is left out; no line at all is an empty result, never an error. Non-goals: reading files (`dart_train.report.build`), drawing
+Role: pure functions from metric lines to tables and charts. Rule: a line that lacks a value, or that is not what a present component
+writes, is left out; no line at all is an empty result, never an error. Non-goals: reading files (`dart_train.report.build`), drawing
 (`dart_train.report.page`).
 
 Two kinds of lines are read. `episode` (a rollout worker, when an episode ends): `time_s`, `phase`, `duration_s`, `reset_s`, `model_s`,

@@ -1,1 +1,1 @@
-"""A run: recipe checks, components, launcher, stages, progress."""
+"""A run: recipe checks, components, launcher, stages, progress, state."""

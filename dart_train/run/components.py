@@ -1,8 +1,8 @@
 """How each component of a run is started: its configuration file and its command line.
 
-Role: from a recipe to `ComponentSpec`s. Rule: every component reads one JSON file below `configs/` and nothing else of the recipe; thread
-counts are set for every process, because two busy thread pools on two cores are ten times slower than one. Non-goals: starting them
-(`dart_train.run.launcher`), deciding when (`dart_train.run.orchestrator`).
+Role: from a recipe to `ComponentSpec`s. Rule: every component reads one JSON file below `configs/` and nothing else of the recipe; the
+number of threads is set for every process, because two busy thread pools on two cores are ten times slower than one. Non-goals: starting
+them (`dart_train.run.launcher`), deciding when (`dart_train.run.orchestrator`).
 """
 
 from __future__ import annotations
@@ -38,12 +38,28 @@ READY_GROUPS_PER_BATCH = 2
 
 
 def start_model(recipe: Recipe, paths: RunPaths) -> Path:
-    """Directory of policy version 0."""
+    """Return the directory of policy version 0.
+
+    Args:
+        recipe: The recipe.
+        paths: The run folder.
+
+    Returns:
+        The directory.
+    """
     return paths.warm_start_model if recipe.warmup.enabled else initial_policy(recipe, paths)
 
 
 def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
-    """The owner of the store."""
+    """Specify the data manager, the single writer of the trajectory database.
+
+    Args:
+        recipe: The recipe.
+        paths: The run folder.
+
+    Returns:
+        The component; its configuration file is written.
+    """
     curation = recipe.curation
     config = DataManagerConfig(
         database=paths.database,
@@ -70,7 +86,15 @@ def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
 
 
 def trainer(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
-    """The learner."""
+    """Specify the trainer.
+
+    Args:
+        recipe: The recipe.
+        paths: The run folder.
+
+    Returns:
+        The component; its configuration file is written.
+    """
     train = recipe.train
     config = TrainerConfig(
         socket=paths.data_socket,
@@ -111,7 +135,15 @@ def trainer(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
 
 
 def inference(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
-    """The vLLM workers, kept alive and at the newest version."""
+    """Specify the supervisor of the vLLM workers, which keeps them at the newest version.
+
+    Args:
+        recipe: The recipe.
+        paths: The run folder.
+
+    Returns:
+        The component; its configuration file is written.
+    """
     section = recipe.inference
     config = InferenceConfig(
         worker=WorkerSettings(
@@ -134,7 +166,16 @@ def inference(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
 
 
 def rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind) -> ComponentSpec:
-    """The episode loops, one per desktop."""
+    """Specify the rollout worker, which runs one episode loop per desktop.
+
+    Args:
+        recipe: The recipe.
+        paths: The run folder.
+        policy: The policy that acts.
+
+    Returns:
+        The component; its configuration file is written.
+    """
     desktops = recipe.desktops
     config = WorkerConfig(
         name=f"rollout-{policy}",
@@ -155,7 +196,17 @@ def rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind) -> Compo
 
 
 async def served_versions(paths: RunPaths) -> list[PolicyVersion]:
-    """The policy version of every inference worker. Raises WorkerError while one of them does not answer."""
+    """Ask every inference worker for its policy version.
+
+    Args:
+        paths: The run folder.
+
+    Returns:
+        A version per worker.
+
+    Raises:
+        WorkerError: A worker does not answer.
+    """
     found = []
     for address in read_addresses(paths.addresses):
         async with WorkerClient(address.name, address.directory) as client:
@@ -164,7 +215,15 @@ async def served_versions(paths: RunPaths) -> list[PolicyVersion]:
 
 
 def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
-    """The supervised start: makes version 0."""
+    """Specify the warm start, which makes version 0.
+
+    Args:
+        recipe: The recipe.
+        paths: The run folder.
+
+    Returns:
+        The component; its configuration file is written.
+    """
     section = recipe.warmup
     config = WarmupConfig(
         start_model=str(initial_policy(recipe, paths)),
@@ -190,7 +249,15 @@ def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
 
 
 def init_model_component(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
-    """Makes the preset's random model, once."""
+    """Specify the process that makes the random model of the preset.
+
+    Args:
+        recipe: The recipe; it has a preset.
+        paths: The run folder.
+
+    Returns:
+        The component.
+    """
     assert recipe.model.preset is not None
     argv = (
         *(sys.executable, "-m", "dart_train.cli", "init-model", str(paths.initial_model)),
@@ -218,7 +285,12 @@ def _thread_env(threads: int) -> dict[str, str]:
 
 
 class MetricsTail:
-    """Reads the lines of one kind that are appended to a metrics file."""
+    """Reads the lines of one kind that are appended to a metrics file.
+
+    Args:
+        path: The file.
+        kind: The kind of lines.
+    """
 
     def __init__(self, path: Path, kind: str) -> None:
         self._path = path
@@ -226,7 +298,7 @@ class MetricsTail:
         self._offset = path.stat().st_size if path.exists() else 0
 
     def newest(self) -> str | None:
-        """The newest line of the kind since the last call, as text for people; None when there is none."""
+        """Return the newest line of the kind since the last call, formatted for display; None where there is none."""
         if not self._path.exists():
             return None
         with self._path.open("rb") as handle:

@@ -1,8 +1,8 @@
-"""The farm that a run uses: the one at DART_FARM_URL, or this user's embedded farm.
+"""The farm that a run uses: the one at DART_FARM_URL, or the embedded farm of this user.
 
-Role: says before a run what keeps a farm from serving it; has one as long as the run lasts; stops an embedded farm that it started. Rule: a
-farm that others use is never stopped or changed. Non-goals: no leases (the rollout worker takes them), no look at the host (that is
-`dart-farm doctor`, asked here).
+Role: reports before a run what keeps a farm from serving it; provides a farm as long as the run lasts; stops an embedded farm that it
+started. Rule: a farm that others use is never stopped or changed. Non-goals: leases (the rollout worker takes them), checks of the host
+(`dart-farm doctor`, which is called here).
 """
 
 from __future__ import annotations
@@ -31,11 +31,18 @@ POLL_S = 0.5
 
 
 class FarmUnusableError(Exception):
-    """The farm cannot be reached or cannot give what the recipe asks for; one sentence with the cure."""
+    """The farm cannot be reached or cannot provide what the recipe asks for; one sentence with the fix."""
 
 
 def problems(recipe: Recipe) -> list[str]:
-    """What keeps the farm from serving the recipe, one sentence each; no farm is started."""
+    """Check whether a farm can serve the recipe; no farm is started.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        One sentence per problem.
+    """
     if url := os.environ.get(URL):
         try:
             return _mismatches(recipe, asyncio.run(_view(url)))
@@ -48,10 +55,17 @@ def problems(recipe: Recipe) -> list[str]:
 
 @asynccontextmanager
 async def farm_session(recipe: Recipe, note: Callable[[str], None]) -> AsyncIterator[None]:
-    """Have a farm that fits the recipe for as long as the context lasts.
+    """Provide a farm that fits the recipe for as long as the context lasts.
+
+    Args:
+        recipe: The recipe.
+        note: Called with lines for the user.
+
+    Yields:
+        Nothing; environment variables name the farm for the components.
 
     Raises:
-        FarmUnusableError: no farm, another provider, or fewer desktops than asked for.
+        FarmUnusableError: There is no farm, or it has another provider or fewer desktops.
     """
     was_running = URL in os.environ or await _running_farm() is not None
     os.environ.update(_environment(recipe))
@@ -89,7 +103,7 @@ def _mismatches(recipe: Recipe, view: FarmView) -> list[str]:
     if view.provider != desktops.provider:
         found.append(f"the farm runs {view.provider} desktops, the recipe asks for {desktops.provider}: {fix}")
     if view.max_desktops < desktops.count:
-        found.append(f"the farm has room for {view.max_desktops} desktops, the recipe asks for {desktops.count}: {fix}")
+        found.append(f"the farm has at most {view.max_desktops} desktops, the recipe asks for {desktops.count}: {fix}")
     return found
 
 

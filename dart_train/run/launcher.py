@@ -1,8 +1,8 @@
 """Starting, watching and stopping the components of a run.
 
-Role: the `Launcher` protocol and its local implementation, one operating-system process per component. Rule: a component dies with
-its launcher (parent-death signal) and is stopped as a whole process group; a component that must not die is restarted with a bound,
-then its end is an error that ends the run. Non-goals: no knowledge of what a component does, no cluster placement (another Launcher).
+Role: the `Launcher` protocol and its local implementation, one operating-system process per component. Rule: a component ends with
+its launcher (parent-death signal) and is stopped as a whole process group; a component that must not end is restarted a limited number of
+times, then its end is an error that ends the run. Non-goals: what a component does, placement in a cluster (another Launcher).
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ class ComponentFailed(Exception):
 class ComponentSpec:
     """How to start one component.
 
-    restarts: how often an unexpected end is answered by a new start (spread over the whole run).
+    Attributes:
+        name: Its name.
+        argv: Its command line.
+        log: The file that gets its output.
+        env: Environment variables on top of those of this process.
+        restarts: How often it is started again after an unexpected end, over the whole run.
     """
 
     name: str
@@ -55,15 +60,22 @@ class Component(Protocol):
 
     @property
     def pid(self) -> int:
-        """Process id of the present incarnation."""
+        """Process id of the present process instance."""
         ...
 
     async def wait(self) -> int:
-        """Wait for a deliberate end. Returns 0; raises ComponentFailed when it ended otherwise too often."""
+        """Wait for a deliberate end.
+
+        Returns:
+            0.
+
+        Raises:
+            ComponentFailed: It ended otherwise more often than it may be restarted.
+        """
         ...
 
     async def stop(self) -> None:
-        """End it: SIGTERM, a grace period, SIGKILL to the whole group. Idempotent."""
+        """Stop it: SIGTERM, a grace period, SIGKILL to the whole group; idempotent."""
         ...
 
 
@@ -71,11 +83,22 @@ class Launcher(Protocol):
     """Where components run."""
 
     async def start(self, spec: ComponentSpec) -> Component:
-        """Start one component."""
+        """Start one component.
+
+        Args:
+            spec: How to start it.
+
+        Returns:
+            The component.
+        """
         ...
 
     async def stop(self, component: Component) -> None:
-        """Stop one component."""
+        """Stop one component.
+
+        Args:
+            component: The component.
+        """
         ...
 
     async def stop_all(self) -> None:
@@ -83,7 +106,14 @@ class Launcher(Protocol):
         ...
 
     async def watch(self, task: asyncio.Future[Any]) -> None:
-        """Wait for `task`; raises ComponentFailed as soon as a component fails for good."""
+        """Wait for a task while the components run.
+
+        Args:
+            task: The task.
+
+        Raises:
+            ComponentFailed: A component has failed and may not be restarted.
+        """
         ...
 
 
@@ -92,7 +122,15 @@ def _die_with_parent() -> None:
 
 
 def log_tail(path: Path, lines: int = 12) -> str:
-    """The last lines of a log file, for an error message."""
+    """Read the last lines of a log file, for an error message.
+
+    Args:
+        path: The file.
+        lines: How many lines at most.
+
+    Returns:
+        The lines.
+    """
     if not path.exists():
         return "(no log)"
     with path.open(encoding="utf-8", errors="replace") as handle:
@@ -100,7 +138,12 @@ def log_tail(path: Path, lines: int = 12) -> str:
 
 
 class LocalComponent:
-    """One supervised local process."""
+    """One supervised local process.
+
+    Args:
+        spec: How to start it.
+        on_restart: Called with its name and exit code before it is started again.
+    """
 
     def __init__(self, spec: ComponentSpec, on_restart: Callable[[str, int], None]) -> None:
         self._spec = spec
@@ -116,7 +159,7 @@ class LocalComponent:
 
     @property
     def pid(self) -> int:
-        """Process id of the present incarnation."""
+        """Process id of the present process instance."""
         assert self._process is not None
         return self._process.pid
 
@@ -126,7 +169,7 @@ class LocalComponent:
         return self._supervisor is not None and self._supervisor.done()
 
     async def start(self) -> None:
-        """Start the first incarnation and its supervisor."""
+        """Start the first process instance and its supervisor."""
         await self._spawn()
         self._supervisor = asyncio.create_task(self._supervise(), name=f"supervise-{self._spec.name}")
 
@@ -162,12 +205,19 @@ class LocalComponent:
                 _kill_group(self._process.pid, signal.SIGKILL)
 
     async def wait(self) -> int:
-        """Wait for a deliberate end. Returns 0; raises ComponentFailed when it ended otherwise too often."""
+        """Wait for a deliberate end.
+
+        Returns:
+            0.
+
+        Raises:
+            ComponentFailed: It ended otherwise more often than it may be restarted.
+        """
         assert self._supervisor is not None
         return await asyncio.shield(self._supervisor)
 
     async def stop(self) -> None:
-        """End it: SIGTERM, a grace period, SIGKILL to the whole group. Idempotent."""
+        """Stop it: SIGTERM, a grace period, SIGKILL to the whole group; idempotent."""
         self._stopping = True
         if self._process is None or self._supervisor is None:
             return
@@ -187,7 +237,11 @@ def _kill_group(pid: int, number: signal.Signals) -> None:
 
 
 class LocalLauncher:
-    """Components as processes of this machine."""
+    """Components as processes of this host.
+
+    Args:
+        on_restart: Called with name and exit code before a component is started again.
+    """
 
     def __init__(self, on_restart: Callable[[str, int], None] = lambda name, code: None) -> None:
         self._on_restart = on_restart
@@ -195,7 +249,14 @@ class LocalLauncher:
         self._changed = asyncio.Event()
 
     async def start(self, spec: ComponentSpec) -> LocalComponent:
-        """Start one component."""
+        """Start one component.
+
+        Args:
+            spec: How to start it.
+
+        Returns:
+            The component.
+        """
         component = LocalComponent(spec, self._on_restart)
         await component.start()
         self._components.append(component)
@@ -203,7 +264,11 @@ class LocalLauncher:
         return component
 
     async def stop(self, component: Component) -> None:
-        """Stop one component."""
+        """Stop one component.
+
+        Args:
+            component: The component.
+        """
         await component.stop()
         self._components = [other for other in self._components if other is not component]
 
@@ -213,9 +278,13 @@ class LocalLauncher:
             await self._components.pop().stop()
 
     async def watch(self, task: asyncio.Future[Any]) -> None:
-        """Wait for `task`; raises ComponentFailed as soon as a component fails for good.
+        """Wait for a task while the components run; components that are started meanwhile are watched, too.
 
-        Components that are started while the task runs are watched too.
+        Args:
+            task: The task.
+
+        Raises:
+            ComponentFailed: A component has failed and may not be restarted.
         """
         while not task.done():
             waiters = [asyncio.ensure_future(component.wait()) for component in self._components]

@@ -1,8 +1,8 @@
-"""The rule for masked episodes: faults that are not the policy's must stay rare, or what is learned is about the faults.
+"""The limit of masked episodes: faults that are not the policy's must stay rare.
 
-Role: `MaskedEpisodeGuard` stops a run whose masked share, in all or in one family, is above 2 %. Rule: only episodes since this launch count, so
-that a run goes on once the cause is mended; demonstrations do not count. Non-goals: masking (`dart_envs.types.EndReason`), counting
-(`dart_train.data_manager.status`).
+Role: `MaskedEpisodeGuard` stops a run whose masked fraction, in all or in one family, is above 2 %. Rule: only episodes since this launch
+count, so that a run resumes once the cause is fixed; demonstrations do not count. Non-goals: masking (`dart_envs.types.EndReason`),
+counting (`dart_train.data_manager.status`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dart_agent.data_client.wire import DataManagerStats, EpisodeCounts
 
 MAX_MASKED_FRACTION = 0.02
 MIN_MASKED = 10
-"""So many, and one more per desktop, are needed for a share: a part that crashes once masks at most what every desktop was playing."""
+"""At least this many, and one more per desktop, must be masked: one crash masks at most the episode of every desktop."""
 CHECK_INTERVAL_S = 10.0
 NOTHING = EpisodeCounts(episodes=0, masked=0)
 
@@ -26,7 +26,13 @@ class TooManyMaskedEpisodes(Exception):
 
 
 class MaskedEpisodeGuard:
-    """Looks at the data manager's tallies from `start` on."""
+    """Compares the counts of the data manager with those at `start`.
+
+    Args:
+        client: The data manager.
+        desktops: Desktops of the run.
+        monotonic: Clock of the check interval, in seconds.
+    """
 
     def __init__(
         self, client: DataManagerClient, desktops: int, monotonic: Callable[[], float] = time.monotonic
@@ -38,11 +44,15 @@ class MaskedEpisodeGuard:
         self._checked_s = -math.inf
 
     async def start(self) -> None:
-        """What is stored now does not count."""
+        """Remember the present counts; they do not count in a check."""
         self._before = await self._client.stats()
 
     async def check(self) -> None:
-        """Raises TooManyMaskedEpisodes."""
+        """Check the masked fractions.
+
+        Raises:
+            TooManyMaskedEpisodes: A fraction is above the limit.
+        """
         assert self._before is not None, "start() comes first"
         self._checked_s = self._monotonic()
         now = await self._client.stats()
@@ -53,16 +63,20 @@ class MaskedEpisodeGuard:
             )
 
     async def check_if_due(self) -> None:
-        """`check`, but not more often than every `CHECK_INTERVAL_S`."""
+        """Check, but not more often than every `CHECK_INTERVAL_S` seconds.
+
+        Raises:
+            TooManyMaskedEpisodes: A fraction is above the limit.
+        """
         if self._monotonic() - self._checked_s >= CHECK_INTERVAL_S:
             await self.check()
 
     def _check_counts(self, tally: EpisodeCounts, where: str, now: DataManagerStats) -> None:
         if tally.masked >= self._min_masked and tally.masked_fraction > MAX_MASKED_FRACTION:
             raise TooManyMaskedEpisodes(
-                f"{tally.masked} of {tally.episodes} episodes{where} since the start ({100 * tally.masked_fraction:.1f} %) have no "
-                f"verdict through faults that are not the policy's, more than {100 * MAX_MASKED_FRACTION:g} %: "
-                f"mend the cause, the newest is: {now.last_masked_cause}"
+                f"{tally.masked} of {tally.episodes} episodes{where} since the start ({100 * tally.masked_fraction:.1f} %) are "
+                f"masked, because of faults that are not the policy's, more than {100 * MAX_MASKED_FRACTION:g} %: "
+                f"fix the cause; the newest one is: {now.last_masked_cause}"
             )
 
 

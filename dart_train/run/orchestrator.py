@@ -1,19 +1,19 @@
 """The whole loop of a run, stage by stage, with every component in a process of its own.
 
 Role: starts the components, tells the data manager what to run, waits for it, and writes the report. Rule: components do not know the
-orchestrator; it wires them by configuration files and sockets and drives them by phases. What is done is marked on disk, so the same
-command goes on where the last one stopped. Non-goals: no scheduling rule, no statistics, no desktop, no model in this process.
+orchestrator; it connects them by configuration files and sockets and drives them by phases. What is done is marked on disk, so that the
+same command resumes where the last one stopped. Non-goals: scheduling rules, statistics; there is no desktop and no model in this process.
 
     stage          runs                                       waits for                    unblocked by
-    demos          data manager, rollout worker (oracle)      the phase `demo`             every item has a verdict
+    demos          data manager, rollout worker (oracle)      the phase `demo`             every item has a reward
     warm-start     warm-start process                         its end                      version 0 on disk
-    eval-before    inference, rollout worker (vllm)           the phase `eval-before`      every item has a verdict
+    eval-before    inference, rollout worker (vllm)           the phase `eval-before`      every item has a reward
     train          + trainer                                  the trainer's end            its last version is published
                    rollout worker: starts an episode the moment a desktop is free, never waits for the trainer
-                   trainer: takes a batch as soon as enough groups are finished, never waits for a rollout by name
-                   inference: rolls a new version over the workers one by one, between tokens; the others serve on
-    eval-after     inference, rollout worker (vllm)           the phase `eval-after`       every item has a verdict
-    baselines      rollout worker (random, blank)             their phases                 every item has a verdict
+                   trainer: takes a batch as soon as enough groups are finished, never waits for one particular rollout
+                   inference: rolling update to a new version, one worker at a time, between tokens; the others keep serving
+    eval-after     inference, rollout worker (vllm)           the phase `eval-after`       every item has a reward
+    baselines      rollout worker (random, blank)             their phases                 every item has a reward
     report         -                                          -                            -
 """
 
@@ -60,13 +60,19 @@ class Interrupted(Exception):
 
 
 async def run_recipe(recipe: Recipe, paths: RunPaths, progress: Progress | None = None) -> PairedEvaluation | None:
-    """Run or continue a recipe to its end.
+    """Run or resume a recipe to its end.
 
-    Returns the verdict, None where no evaluation item got one both before and after training.
+    Args:
+        recipe: The recipe.
+        paths: The run folder.
+        progress: Where progress is shown; None: standard output.
+
+    Returns:
+        The paired evaluation, None where no evaluation item has a reward both before and after training.
 
     Raises:
-        RecipeError: the run directory is in use or belongs to another recipe.
-        RunFailed: a component ended and could not be replaced, or too many episodes were masked.
+        RecipeError: The run folder is in use, belongs to another recipe or has another format.
+        RunFailed: A component ended and could not be replaced, or too many episodes were masked.
         Interrupted: SIGINT or SIGTERM; everything was stopped.
     """
     with run_lock(paths):
@@ -95,11 +101,18 @@ def _as_run_failed() -> Iterator[None]:
 
 
 async def rewrite_report(recipe: Recipe, paths: RunPaths) -> Path:
-    """Write the report of a run as it stands; only the data manager is started.
+    """Write the report of a run as far as it is; only the data manager is started.
+
+    Args:
+        recipe: The recipe of the run.
+        paths: The run folder.
+
+    Returns:
+        The page.
 
     Raises:
-        RecipeError: the run is going on.
-        RunFailed: the store cannot be read.
+        RecipeError: Another process works on the run, or its folder has another format.
+        RunFailed: The database cannot be read.
     """
     with run_lock(paths), _as_run_failed():
         run = Run(recipe, paths, RunState.load(paths.state), Progress(Console(stderr=True, highlight=False)))
@@ -108,7 +121,16 @@ async def rewrite_report(recipe: Recipe, paths: RunPaths) -> Path:
 
 
 class Run:
-    """One run directory being worked on."""
+    """One process that works on a run folder.
+
+    Args:
+        recipe: The recipe.
+        paths: The run folder.
+        state: The progress so far.
+        progress: Where progress is shown.
+        launcher: Where components run; None: this host.
+        client: The data manager; None: the one at the socket of the run folder.
+    """
 
     def __init__(
         self,
@@ -128,7 +150,11 @@ class Run:
         self.faults = MaskedEpisodeGuard(self.client, recipe.desktops.count)
 
     async def run_stages(self) -> PairedEvaluation | None:
-        """Every stage that is not done yet, in order."""
+        """Run every stage that is not done yet, in order.
+
+        Returns:
+            The paired evaluation, None where no evaluation item has a reward both before and after training.
+        """
         async with self.data_manager(), farm_session(self.recipe, self.progress.note):
             await self.faults.start()
             if self.recipe.demos.per_family:
@@ -150,7 +176,11 @@ class Run:
 
     @contextlib.asynccontextmanager
     async def data_manager(self) -> AsyncIterator[None]:
-        """The data manager and the client to it; stops every component at the end."""
+        """Run the data manager and the client to it; every component is stopped at the end.
+
+        Yields:
+            Nothing.
+        """
         try:
             await self.launcher.start(components.data_manager(self.recipe, self.paths))
             await self._run_watched(self.client.release_worker(None))
@@ -252,7 +282,7 @@ class Run:
                 await self._run_phase(phases.evaluation(self.recipe, name))
 
     async def _run_phase(self, spec: PhaseSpec) -> PhaseStatus:
-        """Start a phase and wait until every item has a verdict."""
+        """Start a phase and wait until every item has a reward."""
         await self.client.start_phase(spec)
         while True:
             view = await self.client.phase(spec.name)
@@ -265,7 +295,7 @@ class Run:
             await asyncio.sleep(POLL_S)
         await self.faults.check()
         if view.failed and spec.purpose is not Purpose.DEMO:
-            self.progress.note(f"{spec.name}: {view.failed} of {view.total} items never got a verdict")
+            self.progress.note(f"{spec.name}: {view.failed} of {view.total} items never got a reward")
         return view
 
     async def _show_progress_until_done(self, component: Component, kind: str) -> None:
@@ -283,9 +313,13 @@ class Run:
         finally:
             waiter.cancel()
 
-    # The end
+    # Report
 
     async def write_report(self) -> tuple[RunReport, Path]:
-        """Write the report; returns what it tells, and the page."""
+        """Write the report.
+
+        Returns:
+            The content of the report, and the page.
+        """
         report = await build_report(self.client, self.recipe, self.paths, self.state, phases.report_phases(self.state))
         return report, write_report(report, self.paths.report)

@@ -1,6 +1,6 @@
-"""Every path of a run directory, in one place.
+"""Every path of a run folder, in one place.
 
-Role: names of files and folders of `runs/<name>/`. Rule: no other module spells one of these names. Non-goals: no I/O beyond `make`.
+Role: names of files and folders of `runs/<name>/`. Rule: no other module spells one of these names. Non-goals: I/O other than `make`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from dart_envs.farm.embedded import runtime_dir
 
 @dataclass(frozen=True, slots=True)
 class RunPaths:
-    """Paths of one run below `root`."""
+    """Paths of one run.
+
+    Attributes:
+        root: The run folder.
+    """
 
     root: Path
 
@@ -35,12 +39,12 @@ class RunPaths:
 
     @property
     def lock(self) -> Path:
-        """Held by the one launcher that runs in this directory."""
+        """Held by the one `dart-train` process that works on this folder."""
         return self.root / "run.lock"
 
     @property
     def database(self) -> Path:
-        """The data manager's SQLite store."""
+        """The SQLite file of the data manager."""
         return self.root / "data.db"
 
     @property
@@ -109,5 +113,5 @@ class RunPaths:
 
     @property
     def report(self) -> Path:
-        """The HTML report and its pictures."""
+        """The HTML report and its figures."""
         return self.root / "report"

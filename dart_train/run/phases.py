@@ -1,7 +1,7 @@
 """From a recipe to the phases that the data manager runs.
 
-Role: pure functions. Rule: demonstrations and training come from the train split, evaluation from validation, and both evaluations of a
-run are the same list. Non-goals: no scheduling (the data manager's curation).
+Role: pure functions. Rule: demonstrations and training come from the train split, evaluation from the validation split, and both
+evaluations of a run are the same list. Non-goals: scheduling (the data manager's curation).
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ STAGES_BY_PHASE = {DEMO: "demos", **dict.fromkeys(BASELINES, "baselines")}
 
 
 def demo(recipe: Recipe) -> PhaseSpec:
-    """The oracle's demonstrations."""
+    """Specify the demonstrations of the oracle.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        The phase.
+    """
     return PhaseSpec(
         name=DEMO,
         purpose=Purpose.DEMO,
@@ -43,7 +50,15 @@ def demo(recipe: Recipe) -> PhaseSpec:
 
 
 def evaluation(recipe: Recipe, name: str) -> PhaseSpec:
-    """Greedy episodes on validation variations; the two of a run differ by name only."""
+    """Specify an evaluation: greedy episodes on validation variations.
+
+    Args:
+        recipe: The recipe.
+        name: Name of the phase; the two evaluations of a run differ by it only.
+
+    Returns:
+        The phase.
+    """
     episodes = recipe.eval.baseline_episodes if name in BASELINES else recipe.eval.episodes
     return PhaseSpec(
         name=name,
@@ -57,7 +72,14 @@ def evaluation(recipe: Recipe, name: str) -> PhaseSpec:
 
 
 def training(recipe: Recipe) -> PhaseSpec:
-    """Endless groups of sampled rollouts on the train split."""
+    """Specify training: endless groups of sampled rollouts on the train split.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        The phase.
+    """
     return PhaseSpec(
         name=TRAIN,
         purpose=Purpose.TRAIN,
@@ -70,7 +92,14 @@ def training(recipe: Recipe) -> PhaseSpec:
 
 
 def report_phases(state: RunState) -> dict[str, str]:
-    """Phases that the report reads, by role; only those of finished stages."""
+    """Select the phases that the report reads.
+
+    Args:
+        state: The progress of the run.
+
+    Returns:
+        Phase names of finished stages by role: `before`, `after`, and baselines under their displayed names.
+    """
     found = {}
     if EVAL_BEFORE in state.stages_s:
         found["before"] = EVAL_BEFORE

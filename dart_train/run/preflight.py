@@ -1,7 +1,7 @@
-"""Checks before anything starts: what a recipe asks for against what this host and this installation have.
+"""Checks before a run: what the recipe asks for, compared with what this host and this installation have.
 
-Role: one sentence with the cure per problem. Rule: cheap, leaves nothing behind; the farm is looked at last, when all else is well.
-Non-goals: no set-up (`make setup`), no farm diagnosis of its own (`dart_train.run.farm` asks `dart-farm doctor`).
+Role: one sentence with the fix per problem. Rule: the checks are fast and leave nothing behind; the farm is checked last, when everything
+else is in order. Non-goals: setup (`make setup`), checks of the host (`dart_train.run.farm` asks `dart-farm doctor`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ GIB = 2**30
 def check_recipe(recipe: Recipe, paths: RunPaths) -> None:
     """Refuse a run that cannot work.
 
+    Args:
+        recipe: The recipe.
+        paths: The run folder.
+
     Raises:
-        RecipeError: every problem found, one sentence each.
+        RecipeError: Every problem found, one sentence each.
     """
     problems = [
         *recipe_policy.problems(recipe),
@@ -111,4 +115,4 @@ def _available_memory_bytes() -> int:
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
-    raise RecipeError("/proc/meminfo does not tell the available memory: DART runs on Linux")
+    raise RecipeError("/proc/meminfo does not show the available memory: DART runs on Linux")

@@ -1,7 +1,7 @@
-"""What a person sees while a run is going on.
+"""What the user sees while a run is going on.
 
-Role: one line per stage, live on a terminal, every few seconds in a log. Rule: says what happens now, how far it is, and how well it
-goes. Non-goals: no metrics files, no decisions.
+Role: one line per stage, live on a terminal, every few seconds in a log. Rule: a line shows the stage, its progress and its result so far.
+Non-goals: metrics files, decisions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ LOG_INTERVAL_S = 15.0
 
 
 class Progress:
-    """Progress of a run on one console."""
+    """Progress of a run on one console.
+
+    Args:
+        console: Where to print; None: standard output.
+        monotonic: Clock of durations, in seconds.
+    """
 
     def __init__(self, console: Console | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.console = console or Console(highlight=False)
@@ -28,12 +33,23 @@ class Progress:
         self._last_line_s = float("-inf")
 
     def note(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a line that stays.
+
+        Args:
+            text: The line.
+        """
         self.console.print(f"{self._clock()} {text}", markup=False)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Everything printed within belongs to stage `name`; its end is a line with the seconds it took."""
+        """Show a stage; its end is a line with its duration in seconds.
+
+        Args:
+            name: The stage.
+
+        Yields:
+            Nothing; what is printed within the context belongs to the stage.
+        """
         began_s = self._monotonic()
         self._stage, self._last_line_s = name, float("-inf")
         if self.console.is_terminal:
@@ -50,7 +66,11 @@ class Progress:
         self.note(f"{name}: done in {self._monotonic() - began_s:.0f} s")
 
     def update(self, text: str) -> None:
-        """How far the present stage is."""
+        """Show the progress of the present stage.
+
+        Args:
+            text: The progress.
+        """
         if self._status is not None:
             self._status.update(f"{self._clock()} {self._stage}: {text}")
         elif self._monotonic() - self._last_line_s >= LOG_INTERVAL_S:

@@ -1,7 +1,7 @@
-"""The policy that a recipe starts from: which checkpoint, asked in which prompts, and whether the recipe suits it.
+"""The policy that a recipe starts from: its checkpoint, its prompts, and whether the recipe suits it.
 
-Role: `initial_policy` and `recipe_prompt` for those who write the components' configurations; `problems` for the checks before a run. Rule: reads
-the checkpoint's files only. Non-goals: loading it (`dart_train.model.policy_model`), making one (`dart_train.model.init_model`).
+Role: `initial_policy` and `recipe_prompt` for the configurations of the components; `problems` for the checks before a run. Rule: it reads
+only the files of the checkpoint. Non-goals: loading it (`dart_train.model.policy_model`), making one (`dart_train.model.init_model`).
 """
 
 from __future__ import annotations
@@ -17,19 +17,47 @@ from dart_train.run.paths import RunPaths
 
 
 def initial_policy(recipe: Recipe, paths: RunPaths) -> Path:
-    """Directory of the policy before the warm start. Raises ConfigError when `model.path` is not there."""
+    """Find the policy before the warm start.
+
+    Args:
+        recipe: The recipe.
+        paths: The run folder.
+
+    Returns:
+        Its directory.
+
+    Raises:
+        ConfigError: `model.path` does not exist.
+    """
     return paths.initial_model if recipe.model.path is None else resolve_checkpoint(recipe.model.path)
 
 
 def recipe_prompt(recipe: Recipe) -> PresetName:
-    """The recipe's prompt, else the one that the policy is made for. Raises ConfigError when `model.path` is not there."""
+    """Choose the prompt preset: the recipe's, else the one that the policy was made for.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        Name of the preset.
+
+    Raises:
+        ConfigError: `model.path` does not exist.
+    """
     if recipe.model.prompt is not None:
         return recipe.model.prompt
     return "tiny" if recipe.model.path is None else read_checkpoint_info(resolve_checkpoint(recipe.model.path)).prompt
 
 
 def problems(recipe: Recipe) -> list[str]:
-    """What in the recipe does not suit its policy or this host, one sentence each."""
+    """Check whether the recipe suits its policy and this host.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        One sentence per problem.
+    """
     found = _device_problems(recipe)
     if recipe.model.path is None:
         return found
@@ -50,13 +78,13 @@ def _prompt_problems(recipe: Recipe, facts: CheckpointInfo) -> list[str]:
     else:
         if needed >= recipe.inference.max_model_len:
             found.append(
-                f"inference.max_model_len: the pictures of a prompt and the answer take {needed} tokens, "
-                f"{recipe.inference.max_model_len} are allowed: raise it above that with room for the text, lower "
+                f"inference.max_model_len: the images of a prompt and the response take {needed} tokens, "
+                f"{recipe.inference.max_model_len} are allowed: raise it above that and leave space for the text, lower "
                 "model.history_images, or choose a smaller desktops.resolution"
             )
     if spec.preset == "uitars" and recipe.warmup.enabled:
         found.append(
-            "warmup.enabled: the prompt uitars names the task before the picture, which the warm start cannot teach: "
+            "warmup.enabled: the prompt uitars names the task before the image, which the warm start does not support: "
             "set it to false, or choose another model.prompt"
         )
     return found

@@ -1,7 +1,7 @@
 """The state of a run folder: which recipe it belongs to, which stages are done, and how long they took.
 
-Role: `resolved.json` and `state.json`, two small JSON files that let the same command resume a run. Rule: both carry a format number that is
-checked before anything else in them; they are written atomically; a stage is marked done only after everything it promises is on disk.
+Role: `resolved.json` and `state.json`, two small JSON files that let the same command resume a run. Rule: both carry a format number that
+is checked before anything else in them; they are written atomically; a stage is marked done only after everything it promises is on disk.
 A run folder of another recipe or another format is refused. Non-goals: trajectories and weights (the database and the checkpoints).
 """
 

@@ -1,9 +1,9 @@
 """From stored rows to tensors.
 
-Role: `make_batch` pads rows, converts their images to patches and checks that both fit. Rule: the prompt ids are those that the engine used,
-with expanded image placeholders; they are never tokenised again. The processor must expand each image to exactly the run of placeholders
-in the prompt; otherwise it is an error that names the row, because training on other features than were sampled from is silent corruption.
-Non-goals: choosing rows (`data_manager`), advantages (`advantage`). Axes: see `dart_train.types`.
+Role: `make_batch` pads rows, converts their images to patches and checks that both fit. Rule: the prompt ids are those that the engine
+used, with expanded image placeholders; they are never tokenised again. The processor must expand each image to exactly the run of
+placeholders in the prompt; otherwise it is an error that names the row, because training on other features than were sampled from is
+silent corruption. Non-goals: choosing rows (`data_manager`), advantages (`advantage`). Axes: see `dart_train.types`.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _patches(
         found = placeholder_runs(row.step.prompt_ids_P, image_tokens.token_id)
         if wanted != found:
             raise BatchError(
-                f"{row.name}: its prompt has image place holders in runs of {found}, but the processor makes {wanted} of its images; "
+                f"{row.name}: its prompt has image placeholders in runs of {found}, but the processor makes {wanted} of its images; "
                 "rollout workers and trainer use different processors or image sizes"
             )
     return pixels, grids

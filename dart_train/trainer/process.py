@@ -92,7 +92,9 @@ class TrainerProcess:
             await self._publish()
             await self._report_batch(state)
         else:
-            log.warning("checkpoint has version %d, published is %d: going on above it", state.version, newest.version)
+            log.warning(
+                "checkpoint has version %d, published is %d: continuing above it", state.version, newest.version
+            )
             self.trainer.version = newest.version
         self._began_s = self._monotonic()
         self._trained_before_s = 0.0 if state is None else state.trained_s

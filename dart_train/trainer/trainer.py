@@ -125,10 +125,10 @@ class Trainer:
         began_s = self._monotonic()
         rows = build_rows(batch, self.config.advantage)
         random = Random(f"{self.config.seed}/{self.updates}")
-        rounds = self.config.epochs * self.config.minibatches
+        passes = self.config.epochs * self.config.minibatches
         unused: list[TrainRow] = []
         old: dict[StepKey, Tensor] = {}
-        if rounds > 1 or self.config.high_entropy_step_fraction < 1:
+        if passes > 1 or self.config.high_entropy_step_fraction < 1:
             old, entropies = self._score_rows(rows)
             rows, unused = select_steps(rows, entropies, self.config.high_entropy_step_fraction)
         totals: Counter[str] = Counter()

@@ -1,6 +1,6 @@
 """`python -m dart_train.warmup --config FILE`: the warm start as a process.
 
-Role: reads the configuration, limits the threads before torch is loaded, trains, ends. Rule: what the user can mend is one sentence and
+Role: reads the configuration, limits the threads before torch is loaded, trains, ends. Rule: what the user can fix is one sentence and
 exit code 2. Non-goals: defaults (`WarmupConfig`).
 """
 
@@ -17,7 +17,14 @@ from dart_train.warmup.config import WarmupConfig
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code: 0 done, 2 a configuration or input that cannot be used."""
+    """Run the warm start.
+
+    Args:
+        argv: The command line without the program name; None: that of the process.
+
+    Returns:
+        The exit code: 0, or 2 for a configuration or input that cannot be used.
+    """
     parser = argparse.ArgumentParser(prog="python -m dart_train.warmup")
     parser.add_argument("--config", type=Path, required=True)
     path = parser.parse_args(argv).config

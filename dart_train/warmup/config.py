@@ -1,6 +1,6 @@
 """Configuration of the warm-start process.
 
-Role: the one JSON file it reads. Rule: unknown keys are errors; imports without torch.
+Role: the JSON file that it reads. Rule: unknown keys are errors; the module imports no torch.
 """
 
 from __future__ import annotations
@@ -14,14 +14,40 @@ from dart_agent.strict_model import StrictModel
 from dart_train.model.device import DeviceChoice, DtypeChoice
 
 
-class WarmupConfig(StrictModel):
-    """What is learnt from, for how long, and how weak the result is meant to be.
+class WarmupConfig(BaseModel):
+    """What the warm start learns from, for how long, and the settings that limit it.
 
-    start_model: directory or name of the untrained policy. out_dir: where version 0 is written, atomically; must not exist.
-    screens: directory of annotated screens. metrics: JSONL file that gets one line now and then.
-    The weakness knobs: `imitated_families` (None: all) and `imitated_demos_per_family` say which demonstrated actions are
-    imitated; screens of all families teach where named parts are. `imitation_fraction` is how often an imitated action is asked about
-    when a screen has one.
+    `imitated_families` and `imitated_demos_per_family` say which demonstrated actions are imitated; the screens of all families are used
+    for grounding queries.
+
+    Attributes:
+        start_model: Directory or name of the policy to start from.
+        screens: Directory of annotated screens.
+        out_dir: Where version 0 is written, atomically; it must not exist.
+        metrics: File that gets a JSON line periodically.
+        prompt: Prompt preset of the policy.
+        device: Where to train; auto: a GPU where torch finds one.
+        dtype: Data type of matrix products.
+        seed: Seed of everything random.
+        threads: CPU threads of torch.
+        imitated_families: Families whose demonstrations are imitated; None: all.
+        imitated_demos_per_family: Demonstrations per family that are imitated.
+        imitate_order: Whether the order of the demonstrated actions is imitated, too.
+        imitation_fraction: How often an imitated action is asked about where a screen has one.
+        thought_given_fraction: Fraction of the other queries that use the task's instruction and give the thought.
+        coordinate_step_px: Grid of click coordinates, in model-input pixels.
+        images: Training images in all, repeats included.
+        queries_per_image: Queries per image.
+        batch_size: Images per update.
+        learning_rate: Greatest learning rate.
+        lr_warmup_updates: Updates over which the learning rate rises.
+        lr_decay_fraction: Last fraction of the images over which the learning rate falls.
+        weight_decay: Weight decay of matrices.
+        grad_clip: Greatest norm of a gradient.
+        translate_windows: Whether windows are translated in the training images (augmentation).
+        held_out_fraction: Fraction of the tasks that is kept for measuring accuracy.
+        report_every_images: Images per metric line.
+        max_minutes: Minutes after which the warm start ends.
     """
 
     start_model: str
@@ -49,14 +75,14 @@ class WarmupConfig(StrictModel):
     learning_rate: float = Field(default=7e-4, gt=0)
     lr_warmup_updates: int = Field(default=60, ge=1)
     lr_decay_fraction: float = Field(
-        default=0.3, gt=0, le=1, description="last share of the images over which the rate falls"
+        default=0.3, gt=0, le=1, description="last fraction of the images over which the rate falls"
     )
     weight_decay: float = Field(default=0.01, ge=0)
     grad_clip: float = Field(default=1.0, gt=0)
     dtype: DtypeChoice = "bfloat16"
-    translate_windows: bool = Field(default=True, description="move windows about in the training pictures")
+    translate_windows: bool = Field(default=True, description="translate windows in the training images")
     held_out_fraction: float = Field(
-        default=0.1, gt=0, lt=1, description="share of tasks kept for the accuracy in the metrics"
+        default=0.1, gt=0, lt=1, description="fraction of the tasks kept for the accuracy in the metrics"
     )
     report_every_images: int = Field(default=1_600, ge=1)
     max_minutes: float = Field(default=10.0, gt=0)

@@ -1,8 +1,8 @@
-"""The warm start's loop.
+"""The training loop of the warm start.
 
 Role: `warm_start(config)` reads the screens, trains, measures on held-out tasks and writes policy version 0.
 Rule: the result appears under its final name only when it is complete; the same configuration and screens give the same order of
-pictures and questions. Non-goals: choosing a checkpoint (the last one is the result).
+images and questions. Non-goals: choosing a checkpoint (the last one is the result).
 """
 
 from __future__ import annotations
@@ -38,13 +38,21 @@ if TYPE_CHECKING:
 
 MAX_EVAL_SCREENS = 64
 MAX_CACHED_IMAGES = 4_000
-"""Moved pictures kept in memory (0.12 MB each at 256x160); resizing a screenshot costs as much as a third of learning from it."""
+"""Translated images kept in memory (0.12 MB each at 256x160); resizing a screenshot takes a third as long as training on it."""
 MIN_WEIGHT_DECAY_NDIM = 2
 
 
 @dataclass(frozen=True, slots=True)
 class WarmupResult:
-    """grounding_accuracy, imitation_accuracy: share of right clicks on held-out tasks, greedily; NaN where nothing was asked."""
+    """The result of a warm start; accuracies are fractions of correct greedy clicks on held-out tasks, NaN where nothing was asked.
+
+    Attributes:
+        images: Training images used.
+        seconds: Duration.
+        loss: Running mean of the loss, in nats per token.
+        grounding_accuracy: Accuracy of grounding queries.
+        imitation_accuracy: Accuracy of demonstration queries.
+    """
 
     images: int
     seconds: float
@@ -56,7 +64,17 @@ class WarmupResult:
 def warm_start(config: WarmupConfig, on_progress: Callable[[Mapping[str, Any]], None] | None = None) -> WarmupResult:
     """Train version 0 and write it to `config.out_dir`.
 
-    Raises ScreenError (no usable screens), ModelNotFoundError, FileExistsError (`out_dir` is there already).
+    Args:
+        config: The configuration.
+        on_progress: Called with every metric line.
+
+    Returns:
+        The result.
+
+    Raises:
+        ScreenError: There are no usable screens.
+        ModelNotFoundError: The start model cannot be loaded.
+        FileExistsError: `out_dir` exists already.
     """
     if config.out_dir.exists():
         raise FileExistsError(f"{config.out_dir} exists already: remove it to warm-start again")
@@ -70,16 +88,32 @@ def warm_start(config: WarmupConfig, on_progress: Callable[[Mapping[str, Any]], 
     return result
 
 
-def held_out_tasks(screens: Sequence[AnnotatedScreen], share: float) -> set[str]:
-    """Tasks whose screens are only measured on: those with the smallest hashes, at least one."""
+def held_out_tasks(screens: Sequence[AnnotatedScreen], fraction: float) -> set[str]:
+    """Choose the tasks whose screens are used only for measuring: those with the smallest hashes, at least one.
+
+    Args:
+        screens: All screens.
+        fraction: Fraction of the tasks.
+
+    Returns:
+        Task ids.
+    """
     task_ids = sorted(
         {screen.task_id for screen in screens}, key=lambda task_id: hashlib.sha256(task_id.encode()).digest()
     )
-    return set(task_ids[: math.ceil(share * len(task_ids))])
+    return set(task_ids[: math.ceil(fraction * len(task_ids))])
 
 
 def imitated_screens(screens: Sequence[AnnotatedScreen], config: WarmupConfig) -> set[Path]:
-    """Pictures of the screens whose demonstrated action is imitated: the first so many demonstrations per family, in a seeded order."""
+    """Choose the screens whose demonstrated action is imitated, in a seeded order of demonstrations.
+
+    Args:
+        screens: Screens to train on.
+        config: The configuration.
+
+    Returns:
+        Image files of the screens.
+    """
     by_family: dict[str, list[str]] = defaultdict(list)
     for task_id in sorted({screen.task_id for screen in screens}):
         by_family[task_family(task_id)].append(task_id)
@@ -88,16 +122,16 @@ def imitated_screens(screens: Sequence[AnnotatedScreen], config: WarmupConfig) -
         if config.imitated_families is None or family in config.imitated_families:
             Random(f"{config.seed}/{family}").shuffle(task_ids)
             imitated.update(task_ids[: config.imitated_demos_per_family])
-    return {screen.picture for screen in screens if screen.task_id in imitated}
+    return {screen.image for screen in screens if screen.task_id in imitated}
 
 
 class _AugmentedScreen(NamedTuple):
-    """A screen at one place: the model's picture, and what can be asked about it."""
+    """A screen, possibly translated: the model-input image, and what can be asked about it."""
 
     image: RgbImage
-    place: list[Query]
+    grounding: list[Query]
     guided: list[Query]
-    procedures: list[Query]
+    demonstrations: list[Query]
 
 
 class _WarmStartTrainer:
@@ -112,14 +146,14 @@ class _WarmStartTrainer:
         self.random = Random(config.seed)
         self.builder = PromptBuilder(preset(config.prompt, images=1))
         everything = read_screens(config.screens)
-        kept_back = held_out_tasks(everything, config.held_out_fraction)
-        measured = [screen for screen in everything if screen.task_id in kept_back]
+        held_out = held_out_tasks(everything, config.held_out_fraction)
+        measured = [screen for screen in everything if screen.task_id in held_out]
         self.measured = Random(config.seed).sample(measured, min(len(measured), MAX_EVAL_SCREENS))
-        self.screens = [screen for screen in everything if screen.task_id not in kept_back]
+        self.screens = [screen for screen in everything if screen.task_id not in held_out]
         if not self.screens:
             raise ScreenError(f"too few demonstrations in {config.screens}: some must be left over to measure on")
         self.imitated = imitated_screens(self.screens, config)
-        self.pixels = {screen.picture: load_pixels(screen) for screen in everything}
+        self.pixels = {screen.image: load_pixels(screen) for screen in everything}
         self.pool: dict[Path, list[_AugmentedScreen]] = defaultdict(list)
         if self.compute.device == "cpu":
             optimize_vision_for_cpu(self.model)
@@ -137,20 +171,20 @@ class _WarmStartTrainer:
         config, began_s = self.config, time.monotonic()
         seen, update, mean_loss, next_report = 0, 0, math.nan, config.report_every_images
         while seen < config.images and time.monotonic() - began_s < config.max_minutes * 60:
-            share = max(seen / config.images, (time.monotonic() - began_s) / (config.max_minutes * 60))
-            self._set_rate(update, share)
+            done = max(seen / config.images, (time.monotonic() - began_s) / (config.max_minutes * 60))
+            self._set_rate(update, done)
             loss = self._update()
             seen, update = seen + config.batch_size, update + 1
             mean_loss = loss if math.isnan(mean_loss) else 0.95 * mean_loss + 0.05 * loss
             if seen >= next_report:
                 next_report += config.report_every_images
                 self._report_progress(seen, mean_loss, time.monotonic() - began_s)
-        place, procedure = self._report_progress(seen, mean_loss, time.monotonic() - began_s)
-        return WarmupResult(seen, time.monotonic() - began_s, mean_loss, place, procedure)
+        grounding, demonstration = self._report_progress(seen, mean_loss, time.monotonic() - began_s)
+        return WarmupResult(seen, time.monotonic() - began_s, mean_loss, grounding, demonstration)
 
-    def _set_rate(self, update: int, share: float) -> None:
+    def _set_rate(self, update: int, done: float) -> None:
         rise = min(1.0, (update + 1) / self.config.lr_warmup_updates)
-        fall = min(1.0, max(0.05, (1.0 - share) / self.config.lr_decay_fraction))
+        fall = min(1.0, max(0.05, (1.0 - done) / self.config.lr_decay_fraction))
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.learning_rate * rise * fall
 
@@ -158,13 +192,13 @@ class _WarmStartTrainer:
         import torch
 
         images: list[RgbImage] = []
-        asked: list[list[Query]] = []
+        queries_B: list[list[Query]] = []
         while len(images) < self.config.batch_size:
             image, queries = self._example(self.random.choice(self.screens))
             if queries:
                 images.append(image)
-                asked.append(queries)
-        logits_MV, labels_M = self._forward(images, self.packer.pack(asked))
+                queries_B.append(queries)
+        logits_MV, labels_M = self._forward(images, self.packer.pack(queries_B))
         loss = torch.nn.functional.cross_entropy(logits_MV, labels_M)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -175,40 +209,40 @@ class _WarmStartTrainer:
     def _example(self, screen: AnnotatedScreen) -> tuple[RgbImage, list[Query]]:
         variant = self._augmented_screen(screen)
         queries: list[Query] = []
-        if variant.procedures and self.random.random() < self.config.imitation_fraction:
-            queries.append(self.random.choice(variant.procedures))
-        if variant.place:
+        if variant.demonstrations and self.random.random() < self.config.imitation_fraction:
+            queries.append(self.random.choice(variant.demonstrations))
+        if variant.grounding:
             while len(queries) < self.config.queries_per_image:
                 guided = self.random.random() < self.config.thought_given_fraction
-                queries.append(self.random.choice(variant.guided if guided else variant.place))
+                queries.append(self.random.choice(variant.guided if guided else variant.grounding))
         return variant.image, queries
 
     def _augmented_screen(self, screen: AnnotatedScreen) -> _AugmentedScreen:
-        """One of the screen's moved pictures, drawn anew until the pool has its share of them."""
-        pool = self.pool[screen.picture]
+        """One of the translated images of a screen; new ones are made until its pool is full."""
+        pool = self.pool[screen.image]
         if len(pool) >= max(1, MAX_CACHED_IMAGES // len(self.screens)):
             return self.random.choice(pool)
-        pixels = self.pixels[screen.picture]
+        pixels = self.pixels[screen.image]
         if self.config.translate_windows:
             pixels, screen = shift_windows(pixels, screen, self.random)
         image, query_builder = self._model_view(pixels)
-        procedures = self._procedures(query_builder, screen) if screen.picture in self.imitated else []
+        demonstrations = self._demonstration_queries(query_builder, screen) if screen.image in self.imitated else []
         pool.append(
             _AugmentedScreen(
                 image,
                 query_builder.grounding_queries(screen),
                 query_builder.thought_given_queries(screen, self.random),
-                procedures,
+                demonstrations,
             )
         )
         return pool[-1]
 
     def _model_view(self, pixels: RgbImage) -> tuple[RgbImage, QueryBuilder]:
-        """The model's picture of a screenshot, and what asks about it."""
+        """The model-input image of a screenshot, and the builder of its queries."""
         image = self.builder.model_image(pixels)
         return image, QueryBuilder(self.builder.points(pixels, image), self.config.coordinate_step_px)
 
-    def _procedures(self, query_builder: QueryBuilder, screen: AnnotatedScreen) -> list[Query]:
+    def _demonstration_queries(self, query_builder: QueryBuilder, screen: AnnotatedScreen) -> list[Query]:
         if not self.config.imitate_order:
             return query_builder.unordered_queries(screen)
         demonstrated = query_builder.demonstration_query(screen)
@@ -232,46 +266,52 @@ class _WarmStartTrainer:
         return logits_MV, labels_BT[asked_BT]
 
     def _report_progress(self, seen: int, loss: float, elapsed_s: float) -> tuple[float, float]:
-        place, procedure = self._measure()
+        grounding, demonstration = self._measure()
         line = {
             "kind": "warmup",
             "images": seen,
             "loss": round(loss, 4),
-            "grounding_accuracy": round(place, 4),
-            "imitation_accuracy": None if math.isnan(procedure) else round(procedure, 4),
+            "grounding_accuracy": round(grounding, 4),
+            "imitation_accuracy": None if math.isnan(demonstration) else round(demonstration, 4),
             "elapsed_s": round(elapsed_s, 1),
         }
         append_metrics(self.config.metrics, line)
         self.report(line)
-        return place, procedure
+        return grounding, demonstration
 
     def _measure(self) -> tuple[float, float]:
-        """Right clicks on held-out tasks: parts by place, and the demonstrated actions of all families."""
+        """Accuracy of grounding and of demonstration queries on held-out tasks."""
         import torch
 
-        images, asked, kinds = [], [], []
+        images, queries_B, kinds = [], [], []
         for screen in self.measured:
-            image, query_builder = self._model_view(self.pixels[screen.picture])
-            place, procedure = query_builder.grounding_queries(screen), query_builder.demonstration_query(screen)
-            queries = [*place, *([procedure] if procedure is not None and procedure.box is not None else [])]
+            image, query_builder = self._model_view(self.pixels[screen.image])
+            grounding, demonstration = (
+                query_builder.grounding_queries(screen),
+                query_builder.demonstration_query(screen),
+            )
+            queries = [
+                *grounding,
+                *([demonstration] if demonstration is not None and demonstration.box is not None else []),
+            ]
             if queries:
                 images.append(image)
-                asked.append(queries)
-                kinds += ["place"] * len(place) + ["procedure"] * (len(queries) - len(place))
+                queries_B.append(queries)
+                kinds += ["grounding"] * len(grounding) + ["demonstration"] * (len(queries) - len(grounding))
         self.model.eval()
         hits: dict[str, list[bool]] = defaultdict(list)
         with torch.no_grad():
-            logits_MV, _ = self._forward(images, self.packer.pack(asked))
+            logits_MV, _ = self._forward(images, self.packer.pack(queries_B))
         self.model.train()
         guesses = logits_MV.argmax(dim=-1).tolist()
         position = 0
-        for kind, query in zip(kinds, (q for queries in asked for q in queries), strict=True):
+        for kind, query in zip(kinds, (q for queries in queries_B for q in queries), strict=True):
             length = len(self.packer.target_ids(query))
             hits[kind].append(_is_correct(query, self.loaded.tokenizer.decode(guesses[position : position + length])))
             position += length
         if position != len(guesses):
             raise RuntimeError("the answers of the measured screens do not line up with the model's outputs")
-        return _share(hits["place"]), _share(hits["procedure"])
+        return _mean(hits["grounding"]), _mean(hits["demonstration"])
 
 
 def _is_correct(query: Query, text: str) -> bool:
@@ -285,5 +325,5 @@ def _is_correct(query: Query, text: str) -> bool:
     return x0 <= numbers[0] <= x1 and y0 <= numbers[1] <= y1
 
 
-def _share(hits: Sequence[bool]) -> float:
+def _mean(hits: Sequence[bool]) -> float:
     return float(np.mean(hits)) if hits else math.nan

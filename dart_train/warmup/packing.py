@@ -1,9 +1,9 @@
-"""One picture, many questions, one sequence.
+"""One image, many questions, one sequence.
 
-Role: `Packer.pack` lays a picture and several question-answer pairs out so that every pair sees the picture and itself only, at the
-positions it would have alone. Rule: log-probs of a packed answer equal those of the same prompt by itself; prompts are rendered by
-`dart_agent.prompts.builder` and the model's own chat template. Non-goals: prompts with more than one picture.
-Axes: B pictures, T tokens.
+Role: `Packer.pack` arranges an image and several question-answer pairs so that every pair sees only the image and itself, at the
+positions that it would have alone. Rule: log-probs of a packed answer equal those of the same prompt by itself; prompts are rendered by
+`dart_agent.prompts.builder` and the model's own chat template. Non-goals: prompts with more than one image.
+Axes: B images, T tokens.
 """
 
 from __future__ import annotations
@@ -28,8 +28,14 @@ _IMAGE = "<|image_pad|>"
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """labels_BT: the token to predict from the position before it, NO_LABEL elsewhere. position_ids_3BT: time, height, width.
-    attention_mask_B1TT: True where a token may attend."""
+    """Packed sequences, right-padded.
+
+    Attributes:
+        input_ids_BT: Token ids, int64.
+        labels_BT: The token to predict from the position before it, NO_LABEL elsewhere.
+        position_ids_3BT: Positions along time, height and width.
+        attention_mask_B1TT: True where a token may attend.
+    """
 
     input_ids_BT: Tensor
     labels_BT: Tensor
@@ -38,7 +44,14 @@ class PackedBatch:
 
 
 class Packer:
-    """Packs for one model, one prompt preset and one picture size (all pictures of a run have the same)."""
+    """Packs for one model, one prompt preset and one image size, which all images of a run have.
+
+    Args:
+        model: A transformers model.
+        processor: Its processor.
+        builder: Builds the prompts.
+        grid_thw: Patches of an image along time, height and width.
+    """
 
     def __init__(self, model: Any, processor: Any, builder: PromptBuilder, grid_thw: tuple[int, int, int]) -> None:
         self._tokenizer = processor.tokenizer
@@ -46,15 +59,22 @@ class Packer:
         self._builder = builder
         self._end = self._encode(self._tokenizer.eos_token)
         cells = grid_thw[0] * grid_thw[1] * grid_thw[2] // processor.image_processor.merge_size**2
-        self._before_picture, after = self._render(Query("", (), "", None)).split(_IMAGE)
+        self._before_image, after = self._render(Query("", (), "", None)).split(_IMAGE)
         shared = after[: after.index("<|vision_end|>") + len("<|vision_end|>")]
-        self._after_picture = shared
-        self._prefix = self._encode(self._before_picture) + self._encode(_IMAGE) * cells + self._encode(shared)
+        self._after_image = shared
+        self._prefix = self._encode(self._before_image) + self._encode(_IMAGE) * cells + self._encode(shared)
         self._prefix_positions_3P = _positions(model, self._prefix, grid_thw)
         self._suffixes: dict[tuple[str, tuple[str, ...]], list[int]] = {}
 
     def pack(self, queries_B: Sequence[Sequence[Query]]) -> PackedBatch:
-        """Sequences of the pictures with their questions, right-padded."""
+        """Pack images with their questions.
+
+        Args:
+            queries_B: Queries per image.
+
+        Returns:
+            The packed sequences.
+        """
         import torch
 
         rows = [self._row(queries) for queries in queries_B]
@@ -76,12 +96,26 @@ class Packer:
         )
 
     def answer_ids(self, query: Query) -> list[int]:
-        """Tokens of a query's answer, the given head and the end of turn included."""
+        """Tokenise the answer of a query, including its given head and the end of turn.
+
+        Args:
+            query: The query.
+
+        Returns:
+            Token ids.
+        """
         given, learnt = query.answer[: query.given], query.answer[query.given :]
         return self._encode(given) + self._encode(learnt) + self._end
 
     def target_ids(self, query: Query) -> list[int]:
-        """Tokens of the part of the answer that is learnt, the end of turn included."""
+        """Tokenise the part of an answer that is learnt, including the end of turn.
+
+        Args:
+            query: The query.
+
+        Returns:
+            Token ids.
+        """
         return self._encode(query.answer[query.given :]) + self._end
 
     def _row(self, queries: Sequence[Query]) -> tuple[list[int], list[int], np.ndarray, list[int]]:
@@ -105,23 +139,23 @@ class Packer:
         key = (query.instruction, query.past_answers)
         if key not in self._suffixes:
             before, after = self._render(query).split(_IMAGE)
-            if before != self._before_picture:
+            if before != self._before_image:
                 raise ValueError(
-                    "the warm start packs prompts that name the task after the picture: take another model.prompt or "
+                    "the warm start packs prompts that name the task after the image: take another model.prompt or "
                     "set warmup.enabled = false"
                 )
-            self._suffixes[key] = self._encode(after.removeprefix(self._after_picture))
+            self._suffixes[key] = self._encode(after.removeprefix(self._after_image))
         return self._suffixes[key]
 
     def _render(self, query: Query) -> str:
-        """The prompt's text with one image place holder."""
+        """The prompt's text with one image placeholder."""
         history = self._builder.new_history()
         for answer in query.past_answers:
             history.add(_NO_PIXELS, answer)
         prompt = self._builder.build(Observation(_NO_PIXELS, query.instruction), history)
         text = render_chat(self._processor, prompt.messages)
         if text.count(_IMAGE) != 1:
-            raise ValueError("the warm start packs prompts with exactly one picture: set model.history_images = 1")
+            raise ValueError("the warm start packs prompts with exactly one image: set model.history_images = 1")
         return text
 
     def _encode(self, text: str) -> list[int]:

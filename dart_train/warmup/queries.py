@@ -1,14 +1,14 @@
-"""What can be asked about an annotated screen, with the right answers.
+"""Questions about an annotated screen, with their correct answers.
 
-Role: names the parts of a screen by their place ("second row", "last button above", "OK") and makes four kinds of queries of them:
+Role: names the elements of a screen by their place ("second row", "last button above", "OK") and makes four kinds of queries of them:
 
-    grounding_queries     "Choose the second row."                         thought and click are both learnt
-    thought_given_queries    the task's own instruction, thought given        only the click is learnt: where a thought leads, not which to have
-    demonstration_query   the task's own instruction and demonstration     thought and click of the demonstration are learnt
-    unordered_queries      the task's own instruction                       thought and click of any part it names, in no order
+    grounding_queries       "Choose the second row."                    thought and click are learnt
+    thought_given_queries   the task's instruction, thought given       the click is learnt: where a thought leads
+    demonstration_query     the task's instruction and demonstration    thought and click of the demonstration are learnt
+    unordered_queries       the task's instruction                      thought and click of any element it mentions, in no order
 
-Rule: answers are in the words of `dart_envs.uitars`; a click goes to the middle of an element, on the model's coordinate grid and still
-inside it. Non-goals: choosing which to ask (`dart_train.warmup.fit`).
+Rule: answers are in the format of `dart_envs.uitars`; a click goes to the middle of an element, on the coordinate grid of the model and
+inside the element. Non-goals: choosing which to ask (`dart_train.warmup.fit`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ DIALOG_BUTTONS = frozenset({"OK", "Cancel", "Close", "Apply", "Save", "Open", "Y
 
 @dataclass(frozen=True, slots=True)
 class NamedElement:
-    """A part of the screen: its name ("last button above") and the sentence that asks for it."""
+    """An element of the screen with a name.
+
+    Attributes:
+        name: Its name, for instance "last button above".
+        sentence: The sentence that asks for it.
+        element: The element.
+    """
 
     name: str
     sentence: str
@@ -42,8 +48,12 @@ class NamedElement:
 class Query:
     """One question about a screen.
 
-    past_answers: what the policy is said to have done before. given: how many characters at the head of `answer` are context, not learnt.
-    box: (x0, y0, x1, y1) in model-input pixels where a click is right, None if the answer is not a click.
+    Attributes:
+        instruction: What the policy is asked to do.
+        past_answers: Earlier responses of the policy in the prompt.
+        answer: The correct response.
+        box: (x0, y0, x1, y1) in model-input pixels where a click is correct, None where the answer is not a click.
+        given: Number of characters at the head of `answer` that are context and not learnt.
     """
 
     instruction: str
@@ -55,20 +65,40 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class QueryBuilder:
-    """Makes queries for one size of screens and model-input images; clicks lie on a grid of `step_px` model-input pixels."""
+    """Makes queries for one size of screens and model-input images.
+
+    Attributes:
+        points: Maps between screen and model-input pixels.
+        step_px: Grid of clicks, in model-input pixels.
+    """
 
     points: PointMap
     step_px: int
 
     def grounding_queries(self, screen: AnnotatedScreen) -> list[Query]:
-        """Every part of the screen, by every name it has."""
+        """Ask for every element of the screen by every name that it has.
+
+        Args:
+            screen: The screen.
+
+        Returns:
+            The queries.
+        """
         return [
             Query(part.sentence, (), self._click(part.element, part.name), self._box(part.element))
             for part in named_elements(screen)
         ]
 
     def thought_given_queries(self, screen: AnnotatedScreen, random: Random) -> list[Query]:
-        """Every part under the task's instruction, after no click or one somewhere on the screen."""
+        """Ask for every element under the task's instruction, after no click or a random one.
+
+        Args:
+            screen: The screen.
+            random: Source of randomness.
+
+        Returns:
+            The queries.
+        """
         parts = named_elements(screen)
         queries = []
         for part in parts:
@@ -80,23 +110,37 @@ class QueryBuilder:
         return queries
 
     def demonstration_query(self, screen: AnnotatedScreen) -> Query | None:
-        """What the demonstration did here; None where it did nothing."""
+        """Ask for what the demonstration did on this screen.
+
+        Args:
+            screen: The screen.
+
+        Returns:
+            The query, None where the demonstration did nothing.
+        """
         if screen.action is None:
             return None
         past = () if screen.previous is None else (self._answer(screen.previous, None, ""),)
-        aimed = _element_at(screen.elements, screen.action)
-        thought = "" if aimed is None else _thought(screen, aimed)
+        target = _element_at(screen.elements, screen.action)
+        thought = "" if target is None else _thought(screen, target)
         return Query(
             screen.instruction,
             past,
-            self._answer(screen.action, aimed, thought),
-            None if aimed is None else self._box(aimed),
+            self._answer(screen.action, target, thought),
+            None if target is None else self._box(target),
         )
 
     def unordered_queries(self, screen: AnnotatedScreen) -> list[Query]:
-        """Every part that the task's instruction names and the screen shows, after what the demonstration had done.
+        """Ask for every element that the task's instruction mentions and the screen shows.
 
-        Where the instruction names none as it stands now (the last of two windows has no side any more): the demonstrated part.
+        Where the instruction mentions none of the present names (the last of two windows has no side any more), the demonstrated element
+        is asked for.
+
+        Args:
+            screen: The screen.
+
+        Returns:
+            The queries.
         """
         past = () if screen.previous is None else (self._answer(screen.previous, None, ""),)
         queries = [
@@ -112,7 +156,7 @@ class QueryBuilder:
         return self._answer(middle, element, thought)
 
     def _answer(self, action: Action, element: A11yElement | None, thought: str) -> str:
-        """The action's text; a click goes to the grid point nearest to the middle of `element` (or to where it was aimed)."""
+        """The action's text; a click goes to the grid point nearest to the middle of `element` (or to where the action points)."""
         if action.type is not ActionType.CLICK or action.x is None or action.y is None:
             return format_action(action, self.points, thought=thought)
         if element is None:
@@ -135,7 +179,14 @@ class QueryBuilder:
 
 
 def named_elements(screen: AnnotatedScreen) -> list[NamedElement]:
-    """Buttons, rows and boxes by their place in their window, and the buttons that commit or cancel by their label."""
+    """Name buttons, rows and boxes by their place in their window, and the buttons that commit or cancel by their label.
+
+    Args:
+        screen: The screen.
+
+    Returns:
+        The named elements; an element may have several names.
+    """
     windows = sorted((e for e in screen.elements if e.role in WINDOW_ROLES), key=lambda e: e.y)
     sides = [""] if len(windows) < 2 else [" above", *([""] * (len(windows) - 2)), " below"]
     parts: list[NamedElement] = []
@@ -156,15 +207,15 @@ def named_elements(screen: AnnotatedScreen) -> list[NamedElement]:
     return parts
 
 
-def _thought(screen: AnnotatedScreen, aimed: A11yElement) -> str:
-    """The aimed part's name: the one that the instruction uses where it does."""
-    names = [part.name for part in named_elements(screen) if part.element == aimed]
-    said = [name for name in names if name in screen.instruction]
-    return next(iter(said or names), "")
+def _thought(screen: AnnotatedScreen, target: A11yElement) -> str:
+    """The name of the target element: the one that the instruction mentions where it mentions one."""
+    names = [part.name for part in named_elements(screen) if part.element == target]
+    mentioned = [name for name in names if name in screen.instruction]
+    return next(iter(mentioned or names), "")
 
 
 def _is_mentioned(name: str, instruction: str) -> bool:
-    """Whether the instruction means the part so named: "first button" is not meant by "the first button above"."""
+    """Whether the instruction means the element of that name: "first button" is not meant by "the first button above"."""
     return re.search(rf"\b{re.escape(name)}\b(?! (?:above|below)\b)", instruction) is not None
 
 

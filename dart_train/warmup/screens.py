@@ -1,9 +1,9 @@
-"""Annotated screens of demonstrations, read back and moved about.
+"""Annotated screens of demonstrations: reading and translating them.
 
-Role: `read_screens` gives the screens of a directory written by `dart_agent.rollouts.annotated_screens`, each with the action that came before it in its
-demonstration; `shift_windows` moves the windows of a screen. Rule: a screen that cannot be read, or whose task is not for training, is an
-error that names its file.
-Non-goals: questions (`dart_train.warmup.queries`), pixels for the model (`dart_train.warmup.fit`).
+Role: `read_screens` reads a directory that `dart_agent.rollouts.annotated_screens` wrote, each screen with the action before it in its
+demonstration; `shift_windows` translates the windows of a screen (augmentation). Rule: a screen that cannot be read, or whose task is not
+of the train split, is an error that names its file. Non-goals: questions (`dart_train.warmup.queries`), model inputs
+(`dart_train.warmup.fit`).
 """
 
 from __future__ import annotations
@@ -33,12 +33,19 @@ class ScreenError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedScreen:
-    """One step of a demonstration as a teacher sees it.
+    """One step of a demonstration with its labels.
 
-    picture: file of the full screenshot. previous: the demonstrated action before this screen, None on the first one.
+    Attributes:
+        image: File of the full screenshot.
+        task_id: The task.
+        instruction: The instruction of the task.
+        step: Number of the step, from 0.
+        elements: The accessibility tree.
+        action: The demonstrated action, None where the demonstration did nothing.
+        previous: The demonstrated action before this screen, None on the first one.
     """
 
-    picture: Path
+    image: Path
     task_id: str
     instruction: str
     step: int
@@ -49,24 +56,53 @@ class AnnotatedScreen:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """How far things moved, in screen pixels."""
+    """A translation, in screen pixels.
+
+    Attributes:
+        dx: To the right.
+        dy: Downwards.
+    """
 
     dx: int
     dy: int
 
     def element(self, element: A11yElement) -> A11yElement:
-        """The element where it is now."""
+        """Translate an element.
+
+        Args:
+            element: The element.
+
+        Returns:
+            The element at its new place.
+        """
         return element.model_copy(update={"x": element.x + self.dx, "y": element.y + self.dy})
 
     def action(self, action: Action | None) -> Action | None:
-        """The action where it aims now."""
+        """Translate the coordinates of an action.
+
+        Args:
+            action: The action.
+
+        Returns:
+            The action; unchanged where it has no coordinates.
+        """
         if action is None or action.x is None or action.y is None:
             return action
         return replace(action, x=action.x + self.dx, y=action.y + self.dy)
 
 
 def read_screens(directory: Path) -> list[AnnotatedScreen]:
-    """All screens of a directory, tasks in order of their id, steps in order. Raises ScreenError."""
+    """Read the annotated screens of a directory.
+
+    Args:
+        directory: The directory.
+
+    Returns:
+        The screens, ordered by task id and step.
+
+    Raises:
+        ScreenError: A screen cannot be used, or there is none.
+    """
     catalog = SuiteCatalog()
     by_task: dict[str, list[AnnotatedScreen]] = defaultdict(list)
     for path in sorted(directory.glob("*.json")):
@@ -90,7 +126,7 @@ def _read(path: Path) -> AnnotatedScreen:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         return AnnotatedScreen(
-            picture=path.with_suffix(".png"),
+            image=path.with_suffix(".png"),
             task_id=record["task_id"],
             instruction=record["instruction"],
             step=int(record["step"]),
@@ -107,19 +143,37 @@ def _check_split(path: Path, task_id: str, catalog: TaskCatalog) -> None:
     except (DartEnvError, StoreError) as error:
         raise ScreenError(f"{path} is refused: the split of its task is not known ({error})") from error
     if split != TRAINING_SPLIT:
-        raise ScreenError(f"{path} shows task {task_id} of the {split} split, which must not teach: remove the file")
+        raise ScreenError(
+            f"{path} shows task {task_id} of the {split} split, which must not be trained on: remove the file"
+        )
 
 
 def load_pixels(screen: AnnotatedScreen) -> RgbImage:
-    """The full screenshot, uint8 [H, W, 3]."""
+    """Load the screenshot of a screen.
+
+    Args:
+        screen: The screen.
+
+    Returns:
+        The full screenshot, uint8 [H, W, 3].
+    """
     from PIL import Image
 
-    with Image.open(screen.picture) as picture:
-        return np.asarray(picture.convert("RGB"))
+    with Image.open(screen.image) as image:
+        return np.asarray(image.convert("RGB"))
 
 
 def shift_windows(pixels: RgbImage, screen: AnnotatedScreen, random: Random) -> tuple[RgbImage, AnnotatedScreen]:
-    """The screen with all its windows moved by one random shift that keeps them visible; unchanged where there are none."""
+    """Translate all windows of a screen by one random shift that keeps them visible.
+
+    Args:
+        pixels: The screenshot, uint8 [H, W, 3].
+        screen: Its labels.
+        random: Source of randomness.
+
+    Returns:
+        The new screenshot and labels; the same ones where the screen has no windows.
+    """
     windows = [
         element for element in screen.elements if element.role in WINDOW_ROLES and element.w > 0 and element.h > 0
     ]

@@ -1,1 +1,1 @@
-"""The trajectory database. Only the data manager writes it."""
+"""The trajectory database; only the data manager writes it."""

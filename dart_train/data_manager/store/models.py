@@ -1,7 +1,8 @@
-"""Tables of the trajectory store (SQLAlchemy 2).
+"""Tables of the trajectory database (SQLAlchemy 2).
 
-Role: the schema, once; `migrations/` creates and changes it. Rule: trajectories and steps are only ever added; what changes over time
-(rollout, group, phase and batch states) has its own columns and leaves an event. Non-goals: queries (`trajectories`, `work`, `groups`).
+Role: the schema, once; `migrations/` creates and changes it. Rule: trajectories and steps are only added; what changes over time (states
+of rollouts, groups, phases and batches) has its own columns and leaves an event. Non-goals: queries (`trajectories`, `work`,
+`dart_train.data_manager.queries`).
 
 Times are seconds since the epoch. Token ids are little-endian int32 bytes, log-probs little-endian float32 bytes.
 """
@@ -20,8 +21,8 @@ class StoreBase(DeclarativeBase):
     type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012 - SQLAlchemy reads this class attribute
 
 
-class TaskTable(StoreBase):
-    """A task that was ever run, with the split it belonged to when it was first seen."""
+class TaskTable(Base):
+    """A task that was run, with the split that it belonged to at its first run."""
 
     __tablename__ = "tasks"
     task_id: Mapped[str] = mapped_column(primary_key=True)
@@ -29,8 +30,8 @@ class TaskTable(StoreBase):
     split: Mapped[str]
 
 
-class PhaseTable(StoreBase):
-    """What was asked for; `state` is active, stopped or done. The list of tasks can be long: it is read only when asked for."""
+class PhaseTable(Base):
+    """A phase; `state` is active, stopped or done. `task_ids` can be long and is read only when it is asked for."""
 
     __tablename__ = "phases"
     seq: Mapped[int] = mapped_column(primary_key=True)
@@ -43,11 +44,11 @@ class PhaseTable(StoreBase):
     n_tasks: Mapped[int]
 
 
-class GroupTable(StoreBase):
-    """Rollouts of one task that are compared with each other.
+class GroupTable(Base):
+    """Rollouts of one task whose rewards are compared with each other.
 
-    state: open (rollouts outstanding), ready (all ended, may train), dropped (cannot train, see `reason`), issued (the trainer
-    has it), used (it was in a finished batch), done (not for training).
+    `state` is open (rollouts are unfinished), ready (all have ended; the group may be trained on), dropped (it cannot be trained on, see
+    `reason`), issued (the trainer has it), used (it was in a finished batch) or done (it is not for training).
     """
 
     __tablename__ = "groups"
@@ -68,8 +69,8 @@ class GroupTable(StoreBase):
     )
 
 
-class RolloutTable(StoreBase):
-    """A work item. state: queued, claimed, done (verdict), masked (ended without one), failed (attempts used up), cancelled."""
+class RolloutTable(Base):
+    """A rollout; `state` is queued, assigned, done, masked (no reward), failed (attempts used up) or cancelled."""
 
     __tablename__ = "rollouts"
     seq: Mapped[int] = mapped_column(primary_key=True)
@@ -92,8 +93,8 @@ class RolloutTable(StoreBase):
     )
 
 
-class TrajectoryTable(StoreBase):
-    """One finished episode; never changed."""
+class TrajectoryTable(Base):
+    """One finished episode; it is never changed."""
 
     __tablename__ = "trajectories"
     seq: Mapped[int] = mapped_column(primary_key=True)
@@ -121,8 +122,8 @@ class TrajectoryTable(StoreBase):
     )
 
 
-class StepTable(StoreBase):
-    """One training row; never changed."""
+class StepTable(Base):
+    """One training row; it is never changed."""
 
     __tablename__ = "steps"
     rollout_id: Mapped[str] = mapped_column(ForeignKey("trajectories.rollout_id"), primary_key=True)
@@ -151,8 +152,8 @@ class VersionTable(StoreBase):
     created_s: Mapped[float]
 
 
-class BatchTable(StoreBase):
-    """A training batch. state: issued (the trainer has it), done (it became policy `version`)."""
+class BatchTable(Base):
+    """A training batch; `state` is issued (the trainer has it) or done (it became policy `version`)."""
 
     __tablename__ = "batches"
     seq: Mapped[int] = mapped_column(primary_key=True)
@@ -165,8 +166,8 @@ class BatchTable(StoreBase):
     metrics: Mapped[dict[str, Any]]
 
 
-class BatchMemberTable(StoreBase):
-    """Why a step was trained on or not: `reason` is None where it was."""
+class BatchMemberTable(Base):
+    """A step of a batch; `reason` says why it was excluded, None where it was trained on."""
 
     __tablename__ = "batch_members"
     batch_id: Mapped[str] = mapped_column(ForeignKey("batches.batch_id"), primary_key=True)

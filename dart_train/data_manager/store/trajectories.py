@@ -1,9 +1,9 @@
-"""The typed trajectory store: what was run, and the training rows it left.
+"""Trajectories in the database: which episodes were run, and their training rows.
 
-Role: `TrajectoryStore` opens transactions and owns the rules of what may enter; `add_trajectory` and the readers work inside one transaction.
-Rule: trajectories and steps are only added, once per rollout id; only tasks of the train split enter as `train` or `demo`, a task whose
-split is not known does not enter at all, and a trajectory must be what its rollout was handed out as.
-Non-goals: what to run next and what to train on (`dart_train`); scheduling state (`dart_train.data_manager.store.work`).
+Role: `TrajectoryStore` opens transactions and enforces the rules of what may be stored; `add_trajectory` and the readers work inside one
+transaction. Rule: trajectories and steps are only added, once per rollout id; only tasks of the train split are stored as `train` or
+`demo`; a task whose split is not known is refused; a trajectory must match the rollout that was assigned. Non-goals: what to run next and
+what to train on (`dart_train.data_manager`), states of work (`dart_train.data_manager.store.work`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ from dart_train.data_manager.store.models import EventTable, RolloutTable, StepT
 
 
 class TrajectoryStore:
-    """Transactions on the database, and the gate of the splits."""
+    """Transactions on the database, and the check of the splits.
+
+    Args:
+        engine: The database.
+        split_of: Looks up the split of a task.
+        now: Clock, in seconds since the epoch.
+    """
 
     def __init__(self, engine: Engine, split_of: SplitOf, now: Callable[[], float] = time.time) -> None:
         self.engine = engine
@@ -37,12 +43,28 @@ class TrajectoryStore:
 
     @classmethod
     def open(cls, path: Path, split_of: SplitOf, now: Callable[[], float] = time.time) -> TrajectoryStore:
-        """Open (create, migrate) the store at `path` for writing. One process writes; any number may read."""
+        """Open a database for writing; it is created and migrated. One process writes, any number may read.
+
+        Args:
+            path: The SQLite file.
+            split_of: Looks up the split of a task.
+            now: Clock, in seconds since the epoch.
+
+        Returns:
+            The store.
+
+        Raises:
+            StoreError: The file cannot be used.
+        """
         return cls(open_engine(path), split_of, now)
 
     @contextmanager
     def begin(self) -> Iterator[Session]:
-        """A transaction: committed when the block ends, rolled back when it raises."""
+        """Begin a transaction: committed when the context ends, rolled back when it raises.
+
+        Yields:
+            The session.
+        """
         with Session(self.engine) as session, session.begin():
             yield session
 
@@ -51,9 +73,17 @@ class TrajectoryStore:
         self.engine.dispose()
 
     def check_task(self, task_id: str, purpose: Purpose) -> str:
-        """The split of a task that may be run for a purpose.
+        """Check that a task may be run for a purpose.
 
-        Raises StoreError when the task is unknown, or when it is not of the train split and would teach the policy.
+        Args:
+            task_id: The task.
+            purpose: What it is to be run for.
+
+        Returns:
+            The split of the task.
+
+        Raises:
+            StoreError: The task is not known, or is not of the train split although its trajectory would be training data.
         """
         task_family(task_id)
         try:
@@ -67,7 +97,19 @@ class TrajectoryStore:
         return split
 
     def register_task(self, session: Session, task_id: str, purpose: Purpose) -> TaskTable:
-        """Check and register a task. Raises StoreError as `check_task`, or when its split is not what it was at first."""
+        """Check and register a task.
+
+        Args:
+            session: The transaction.
+            task_id: The task.
+            purpose: What it is to be run for.
+
+        Returns:
+            Its row.
+
+        Raises:
+            StoreError: As for `check_task`, or its split has changed since its first run.
+        """
         split = self.check_task(task_id, purpose)
         row = session.get(TaskTable, task_id)
         if row is None:
@@ -79,19 +121,27 @@ class TrajectoryStore:
         return row
 
     def add_trajectory(self, session: Session, row: TrajectoryPayload) -> bool:
-        """Append a trajectory with its steps; False when this rollout has one already.
+        """Add a trajectory with its steps.
 
-        Raises StoreError when the rollout was never handed out, or was handed out as something else, or its task may not enter.
+        Args:
+            session: The transaction.
+            row: The trajectory.
+
+        Returns:
+            False where its rollout has a trajectory already.
+
+        Raises:
+            StoreError: The rollout was never assigned, was assigned as something else, or its task may not be stored.
         """
         if session.scalar(select(TrajectoryTable.seq).where(TrajectoryTable.rollout_id == row.rollout_id)) is not None:
             return False
         rollout = session.scalar(select(RolloutTable).where(RolloutTable.rollout_id == row.rollout_id))
         if rollout is None:
-            raise StoreError(f"rollout {row.rollout_id} was never handed out")
+            raise StoreError(f"rollout {row.rollout_id} was never assigned")
         for name in ("group_id", "task_id", "purpose", "phase"):
             if getattr(rollout, name) != getattr(row, name):
                 raise StoreError(
-                    f"rollout {row.rollout_id} was handed out with {name} {getattr(rollout, name)!r}, not {getattr(row, name)!r}"
+                    f"rollout {row.rollout_id} was assigned with {name} {getattr(rollout, name)!r}, not {getattr(row, name)!r}"
                 )
         task = self.register_task(session, row.task_id, row.purpose)
         versions = [span[0] for step in row.steps for span in step.version_spans]
@@ -120,18 +170,40 @@ class TrajectoryStore:
         return True
 
     def record_event(self, session: Session, kind: str, **data: Any) -> None:
-        """Append an event."""
+        """Add an event to the history.
+
+        Args:
+            session: The transaction.
+            kind: What happened.
+            **data: Details, as JSON values.
+        """
         session.add(EventTable(at_s=self.now(), kind=kind, data=data))
 
 
 def read_steps(session: Session, rollout_id: str) -> tuple[StepRecord, ...]:
-    """Steps of a trajectory in order."""
+    """Read the steps of a trajectory.
+
+    Args:
+        session: The transaction.
+        rollout_id: The rollout.
+
+    Returns:
+        The steps in order.
+    """
     query = select(StepTable).where(StepTable.rollout_id == rollout_id).order_by(StepTable.index)
     return tuple(_step_record(row) for row in session.scalars(query))
 
 
 def read_trajectory(session: Session, row: TrajectoryTable) -> Trajectory:
-    """A stored trajectory with its steps."""
+    """Read a trajectory with its steps.
+
+    Args:
+        session: The transaction.
+        row: Its row.
+
+    Returns:
+        The trajectory.
+    """
     return Trajectory(
         rollout_id=row.rollout_id,
         group_id=row.group_id,
@@ -151,7 +223,17 @@ def read_trajectory(session: Session, row: TrajectoryTable) -> Trajectory:
 def list_trajectories(
     session: Session, phase: str, after: int, limit: int
 ) -> tuple[list[TrajectoryPayload], int | None]:
-    """Up to `limit` trajectories of a phase stored after sequence number `after`, and the number to go on from."""
+    """Read a page of a phase's trajectories.
+
+    Args:
+        session: The transaction.
+        phase: Name of the phase.
+        after: Sequence number after which the page begins.
+        limit: Greatest number of trajectories.
+
+    Returns:
+        The trajectories, and the sequence number of the next page, None at the end.
+    """
     query = select(TrajectoryTable).where(TrajectoryTable.phase == phase, TrajectoryTable.seq > after)
     found: Sequence[TrajectoryTable] = session.scalars(query.order_by(TrajectoryTable.seq).limit(limit)).all()
     rows = [TrajectoryPayload.from_value(read_trajectory(session, row)) for row in found]

@@ -1,8 +1,8 @@
-"""Work of the store: phases, groups, and rollouts with claims.
+"""Work in the database: phases, groups, and rollouts with their assignments.
 
-Role: the state changes of work, each inside the caller's transaction. Rule: a rollout is queued, claimed under a deadline, and ends as
-done, masked, failed or cancelled; a claim that lapses puts the same rollout back into the queue; whichever report of a rollout comes
-first counts. Non-goals: which task to run next and whether a group may train (`dart_train`).
+Role: changes of the state of work, each inside the caller's transaction. Rule: a rollout is queued, assigned under a deadline, and ends as
+done, masked, failed or cancelled; an assignment that expires requeues the same rollout; the first report of a rollout counts. Non-goals:
+which task to run next (`dart_train.data_manager.scheduler`), whether a group may be trained on (`dart_train.data_manager.batches`).
 """
 
 from __future__ import annotations
@@ -24,17 +24,35 @@ UNFINISHED_STATES = ("queued", "assigned")
 
 
 def new_id(prefix: str) -> str:
-    """A type-prefixed ULID."""
+    """Make a ULID with a type prefix.
+
+    Args:
+        prefix: The type.
+
+    Returns:
+        The id.
+    """
     return f"{prefix}_{ULID()}"
 
 
 def phase_spec(phase: PhaseTable) -> PhaseSpec:
-    """The specification a phase was started with."""
+    """Return the specification that a phase was started with."""
     return PhaseSpec.model_validate(phase.spec)
 
 
 def find_phase(session: Session, name: str) -> PhaseTable:
-    """A phase by name. Raises StoreError when there is none."""
+    """Find a phase by its name.
+
+    Args:
+        session: The transaction.
+        name: The phase.
+
+    Returns:
+        Its row.
+
+    Raises:
+        StoreError: It does not exist.
+    """
     phase = session.scalar(select(PhaseTable).where(PhaseTable.name == name))
     if phase is None:
         raise StoreError(f"there is no phase {name!r}")
@@ -42,9 +60,21 @@ def find_phase(session: Session, name: str) -> PhaseTable:
 
 
 def create_phase(store: TrajectoryStore, session: Session, spec: PhaseSpec, task_ids: Sequence[str]) -> PhaseTable:
-    """Start a phase on `task_ids`; every task is checked first, so a wrong one fails before anything runs.
+    """Start a phase; every task is checked first, so that a wrong one fails before anything runs.
 
-    The groups of a phase that is not endless are opened at once. Raises StoreError for an empty list or a task that may not be run.
+    The groups of a phase that is not endless are opened at once.
+
+    Args:
+        store: The trajectory database.
+        session: The transaction.
+        spec: The specification.
+        task_ids: Its tasks.
+
+    Returns:
+        The phase.
+
+    Raises:
+        StoreError: The list is empty, names a task twice, or has a task that may not be run.
     """
     if not task_ids:
         raise StoreError(f"phase {spec.name!r} has no tasks")
@@ -73,7 +103,19 @@ def create_phase(store: TrajectoryStore, session: Session, spec: PhaseSpec, task
 def open_group(
     store: TrajectoryStore, session: Session, spec: PhaseSpec, task_id: str, *, size: int, max_steps: int
 ) -> GroupTable:
-    """Open a group of `size` rollouts of one task and queue them."""
+    """Open a group of rollouts of one task and queue them.
+
+    Args:
+        store: The trajectory database.
+        session: The transaction.
+        spec: The phase.
+        task_id: The task.
+        size: Number of rollouts.
+        max_steps: Step limit of their episodes.
+
+    Returns:
+        The group.
+    """
     store.register_task(session, task_id, spec.purpose)
     group = GroupTable(
         group_id=new_id("grp"),
@@ -93,7 +135,16 @@ def open_group(
 
 
 def previous_assignment(session: Session, worker_id: str, request_id: str) -> RolloutTable | None:
-    """The rollout that an earlier try of the same claim request got."""
+    """Find the rollout that an earlier attempt of the same request got.
+
+    Args:
+        session: The transaction.
+        worker_id: The worker.
+        request_id: The request.
+
+    Returns:
+        The rollout, None where there is none.
+    """
     return session.scalar(
         select(RolloutTable).where(
             RolloutTable.request_id == request_id, RolloutTable.worker_id == worker_id, RolloutTable.state == "assigned"
@@ -104,7 +155,18 @@ def previous_assignment(session: Session, worker_id: str, request_id: str) -> Ro
 def assign_oldest(
     session: Session, phase: str, worker_id: str, request_id: str, deadline_s: float
 ) -> RolloutTable | None:
-    """Claim the oldest queued rollout of a phase."""
+    """Assign the oldest queued rollout of a phase.
+
+    Args:
+        session: The transaction.
+        phase: Name of the phase.
+        worker_id: The worker.
+        request_id: Its request.
+        deadline_s: When the assignment expires, in seconds since the epoch.
+
+    Returns:
+        The rollout, None where none is queued.
+    """
     query = select(RolloutTable).where(RolloutTable.state == "queued", RolloutTable.phase == phase)
     rollout = session.scalar(query.order_by(RolloutTable.seq).limit(1))
     if rollout is not None:
@@ -115,9 +177,18 @@ def assign_oldest(
 def assign_from_least_busy_group(
     session: Session, phase: str, worker_id: str, request_id: str, deadline_s: float, *, may_share: bool
 ) -> RolloutTable | None:
-    """Claim a queued rollout of the group that the fewest workers are on, the oldest of these.
+    """Assign the oldest queued rollout of the group that the fewest workers work on.
 
-    may_share: False: only of a group that nobody is on.
+    Args:
+        session: The transaction.
+        phase: Name of the phase.
+        worker_id: The worker.
+        request_id: Its request.
+        deadline_s: When the assignment expires, in seconds since the epoch.
+        may_share: False: only a group that no worker works on.
+
+    Returns:
+        The rollout, None where there is none.
     """
     other = aliased(RolloutTable)
     workers_on_group = (
@@ -141,13 +212,30 @@ def _assign(rollout: RolloutTable, worker_id: str, request_id: str, deadline_s: 
 
 
 def count_active_groups(session: Session, phase: str) -> int:
-    """How many groups of a phase have rollouts that have not ended."""
+    """Count the groups of a phase that have unfinished rollouts.
+
+    Args:
+        session: The transaction.
+        phase: Name of the phase.
+
+    Returns:
+        Number of groups.
+    """
     query = select(func.count(RolloutTable.group_id.distinct()))
     return session.scalar(query.where(RolloutTable.phase == phase, RolloutTable.state.in_(UNFINISHED_STATES))) or 0
 
 
 def extend_assignments(session: Session, worker_id: str, deadline_s: float) -> int:
-    """Move the deadlines of everything a worker holds; returns how many."""
+    """Extend the deadlines of everything that a worker holds.
+
+    Args:
+        session: The transaction.
+        worker_id: The worker.
+        deadline_s: The new deadline, in seconds since the epoch.
+
+    Returns:
+        Number of rollouts.
+    """
     held = assignments_of(session, worker_id)
     for rollout in held:
         rollout.deadline_s = deadline_s
@@ -155,7 +243,15 @@ def extend_assignments(session: Session, worker_id: str, deadline_s: float) -> i
 
 
 def assignments_of(session: Session, worker_id: str | None) -> Sequence[RolloutTable]:
-    """What a worker holds; None: what anyone holds."""
+    """Find what a worker holds.
+
+    Args:
+        session: The transaction.
+        worker_id: The worker; None: every worker.
+
+    Returns:
+        The rollouts.
+    """
     query = select(RolloutTable).where(RolloutTable.state == "assigned")
     if worker_id is not None:
         query = query.where(RolloutTable.worker_id == worker_id)
@@ -163,22 +259,49 @@ def assignments_of(session: Session, worker_id: str | None) -> Sequence[RolloutT
 
 
 def expired_assignments(session: Session, now_s: float) -> Sequence[RolloutTable]:
-    """Claims whose deadline has passed."""
+    """Find assignments whose deadline has passed.
+
+    Args:
+        session: The transaction.
+        now_s: Present time, in seconds since the epoch.
+
+    Returns:
+        The rollouts.
+    """
     return session.scalars(
         select(RolloutTable).where(RolloutTable.state == "assigned", RolloutTable.deadline_s < now_s)
     ).all()
 
 
 def find_rollout(session: Session, rollout_id: str) -> RolloutTable:
-    """A rollout by id. Raises StoreError when there is none."""
+    """Find a rollout by its id.
+
+    Args:
+        session: The transaction.
+        rollout_id: The rollout.
+
+    Returns:
+        Its row.
+
+    Raises:
+        StoreError: It does not exist.
+    """
     rollout = session.scalar(select(RolloutTable).where(RolloutTable.rollout_id == rollout_id))
     if rollout is None:
-        raise StoreError(f"rollout {rollout_id} was never handed out")
+        raise StoreError(f"rollout {rollout_id} was never assigned")
     return rollout
 
 
 def requeue(store: TrajectoryStore, session: Session, rollout: RolloutTable, cause: str, *, uses_attempt: bool) -> None:
-    """Put a claimed rollout back into the queue. With `uses_attempt` it used up an attempt; without attempts left it is failed."""
+    """Requeue an assigned rollout; without attempts left it fails, and in a stopped phase it is cancelled.
+
+    Args:
+        store: The trajectory database.
+        session: The transaction.
+        rollout: The rollout.
+        cause: Why.
+        uses_attempt: Whether it used up an attempt.
+    """
     if rollout.state != "assigned":
         return
     phase = find_phase(session, rollout.phase)
@@ -195,7 +318,14 @@ def requeue(store: TrajectoryStore, session: Session, rollout: RolloutTable, cau
 
 
 def complete_rollout(store: TrajectoryStore, session: Session, rollout: RolloutTable, *, masked: bool) -> None:
-    """A trajectory of this rollout was stored. A masked item of a fixed list is tried again under a new rollout id."""
+    """Complete a rollout; a masked item of a fixed list is tried again under a new rollout id.
+
+    Args:
+        store: The trajectory database.
+        session: The transaction.
+        rollout: The rollout.
+        masked: Whether its trajectory has no reward.
+    """
     phase = find_phase(session, rollout.phase)
     spec = phase_spec(phase)
     rollout.worker_id = rollout.request_id = rollout.deadline_s = None
@@ -210,7 +340,16 @@ def complete_rollout(store: TrajectoryStore, session: Session, rollout: RolloutT
 
 
 def count_unfinished(session: Session, *, group_id: str | None = None, phase: str | None = None) -> int:
-    """How many rollouts of a group or a phase have not ended."""
+    """Count rollouts that have not ended.
+
+    Args:
+        session: The transaction.
+        group_id: Only of this group.
+        phase: Only of this phase.
+
+    Returns:
+        Number of rollouts.
+    """
     query = select(func.count()).select_from(RolloutTable).where(RolloutTable.state.in_(UNFINISHED_STATES))
     if group_id is not None:
         query = query.where(RolloutTable.group_id == group_id)
@@ -220,7 +359,15 @@ def count_unfinished(session: Session, *, group_id: str | None = None, phase: st
 
 
 def cancel_queued(session: Session, phase: str) -> list[str]:
-    """Cancel what is queued in a phase; returns the ids of the groups concerned."""
+    """Cancel what is queued in a phase.
+
+    Args:
+        session: The transaction.
+        phase: Name of the phase.
+
+    Returns:
+        Ids of the groups concerned.
+    """
     rows = session.scalars(
         select(RolloutTable).where(RolloutTable.phase == phase, RolloutTable.state == "queued")
     ).all()
@@ -231,7 +378,14 @@ def cancel_queued(session: Session, phase: str) -> list[str]:
 
 
 def work_item(rollout: RolloutTable) -> WorkItemPayload:
-    """A rollout as it is handed out."""
+    """Convert a rollout to what its worker gets.
+
+    Args:
+        rollout: The rollout.
+
+    Returns:
+        The work item.
+    """
     return WorkItemPayload(
         rollout_id=rollout.rollout_id,
         group_id=rollout.group_id,

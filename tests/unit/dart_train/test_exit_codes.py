@@ -43,7 +43,7 @@ def test_a_run_without_a_verdict_has_not_learned(tmp_path: Path, monkeypatch: py
     result = run_that_ends_with(None, tmp_path, monkeypatch)
     assert result.exit_code == 1
     assert len(sentences(result.stderr)) == 1
-    assert "no verdict" in result.stderr
+    assert "has no result" in result.stderr
     assert "logs" in result.stderr
 
 
@@ -55,4 +55,4 @@ async def test_an_evaluation_whose_every_episode_fails_gives_no_verdict(
     assert await harness.run() is None
     result = json.loads((harness.paths.report / "result.json").read_text())
     assert result["paired_evaluation"] is None
-    assert result["conclusion"] == "No evaluation item has a verdict both before and after training."
+    assert result["conclusion"] == "No evaluation item has a reward both before and after training."

@@ -1,4 +1,4 @@
-"""Above 2 % masked episodes the run stops and says so; one crash is no rate; a mended run goes on."""
+"""Above 2 % masked episodes the run stops and reports why; one crash is no rate; a run resumes once the cause is fixed."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_shares_in_words_name_families_and_versions_that_have_any() -> None:
     assert many == "masked: 0.7 % of 300 episodes (a 0.7 %, versions 3 to 17)"
 
 
-async def test_a_run_stops_in_the_stage_that_loses_too_many_and_goes_on_once_mended(
+async def test_a_run_stops_in_the_stage_that_loses_too_many_and_resumes_once_fixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = RunHarness(tmp_path, monkeypatch, eval={"episodes": 12})

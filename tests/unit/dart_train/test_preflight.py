@@ -124,7 +124,7 @@ def test_a_farm_that_runs_is_looked_at(place: Path) -> None:
         (runs_sim,) = farm.problems(recipe(desktops={"provider": "runc"}))
         assert "the farm runs sim desktops, the recipe asks for runc" in runs_sim
         (too_small,) = farm.problems(recipe(desktops={"provider": "sim", "count": 5}))
-        assert "room for 4 desktops, the recipe asks for 5" in too_small
+        assert "at most 4 desktops, the recipe asks for 5" in too_small
         assert farm.problems(recipe()) == []
 
 

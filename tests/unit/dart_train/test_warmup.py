@@ -52,7 +52,7 @@ def _list_dialog(x: int = 100, y: int = 60) -> tuple[A11yElement, ...]:
 
 def _screen(**changes: Any) -> AnnotatedScreen:
     values: dict[str, Any] = {
-        "picture": Path("none.png"),
+        "image": Path("none.png"),
         "task_id": "basics/choose_nth/0001",
         "instruction": "Choose the last row, then press OK.",
         "step": 1,
@@ -315,7 +315,7 @@ def test_warm_start_learns_reports_and_writes_a_loadable_model(tmp_path: Path, l
 
 def test_the_knobs_choose_what_is_imitated(tmp_path: Path) -> None:
     screens = [
-        _screen(task_id=f"basics/{family}/{number:04d}", step=step, picture=Path(f"{family}/{number}/{step}"))
+        _screen(task_id=f"basics/{family}/{number:04d}", step=step, image=Path(f"{family}/{number}/{step}"))
         for family in ("a", "b")
         for number in range(5)
         for step in (0, 1)
@@ -324,11 +324,11 @@ def test_the_knobs_choose_what_is_imitated(tmp_path: Path) -> None:
     def chosen(**knobs: Any) -> set[str]:
         imitated = imitated_screens(screens, _config(tmp_path, tmp_path, **knobs))
         assert imitated == imitated_screens(list(reversed(screens)), _config(tmp_path, tmp_path, **knobs))
-        return {str(picture) for picture in imitated}
+        return {str(image) for image in imitated}
 
     few = chosen(imitated_families=("b",), imitated_demos_per_family=2)
     assert len(few) == 4
-    assert all(picture.startswith("b/") for picture in few)
+    assert all(image.startswith("b/") for image in few)
     assert chosen(imitated_demos_per_family=0) == set()
 
 
@@ -352,8 +352,8 @@ def test_previous_actions_come_from_the_step_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("task_id", "reason"),
     [
-        (TO_JUDGE[0], "of the validation split, which must not teach"),
-        ("basics/pick_day/0001", "of the test split, which must not teach"),
+        (TO_JUDGE[0], "of the validation split, which must not be trained on"),
+        ("basics/pick_day/0001", "of the test split, which must not be trained on"),
         ("basics/choose_nth/9999", "the split of its task is not known"),
         ("elsewhere/choose_nth/0001", "the split of its task is not known"),
     ],

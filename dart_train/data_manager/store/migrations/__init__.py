@@ -1,1 +1,1 @@
-"""Alembic migrations of the trajectory store."""
+"""Alembic migrations of the trajectory database."""

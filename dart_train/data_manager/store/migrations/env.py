@@ -1,4 +1,4 @@
-"""Alembic environment: runs on the connection that `dart_train.data_manager.store.database` hands over."""
+"""Alembic environment: it runs on the connection that `dart_train.data_manager.store.database` provides."""
 
 from __future__ import annotations
 

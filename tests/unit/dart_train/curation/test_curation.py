@@ -89,7 +89,7 @@ def test_step_filter_keeps_the_undecided_share() -> None:
         select_high_entropy([0.3], 0.0)
 
 
-def test_pace() -> None:
+def test_backpressure() -> None:
     assert may_open_group(2, 3)
     assert not may_open_group(3, 3)
     assert may_open_group(10**6, None)

@@ -81,13 +81,13 @@ def test_evaluation_may_run_any_known_task(store: TrajectoryStore, task_id: str)
 )
 def test_a_trajectory_must_be_what_its_rollout_was(store: TrajectoryStore, change: dict[str, object]) -> None:
     trajectory, _ = fake_trajectory(start(store, "s/tick/3", Purpose.EVAL))
-    with pytest.raises(StoreError, match="handed out with"), store.begin() as session:
+    with pytest.raises(StoreError, match="assigned with"), store.begin() as session:
         store.add_trajectory(session, TrajectoryPayload.from_value(replace(trajectory, **change)))
 
 
 def test_a_rollout_that_was_never_handed_out_is_refused(store: TrajectoryStore) -> None:
     trajectory, _ = fake_trajectory(replace(start(store), rollout_id="roll_other"))
-    with pytest.raises(StoreError, match="never handed out"), store.begin() as session:
+    with pytest.raises(StoreError, match="never assigned"), store.begin() as session:
         store.add_trajectory(session, TrajectoryPayload.from_value(trajectory))
 
 

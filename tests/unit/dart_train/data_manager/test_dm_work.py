@@ -182,7 +182,7 @@ def test_rollout_and_length_budgets_follow_history(tmp_path: Path) -> None:
     harness.store.close()
 
 
-def test_pace_opens_no_group_while_enough_wait(tmp_path: Path) -> None:
+def test_backpressure_opens_no_group_while_enough_wait(tmp_path: Path) -> None:
     harness = DataManagerHarness(tmp_path, batch={"min_groups": 2, "max_groups": 2, "max_ready_groups": 2})
     harness.phase()
     for _ in range(2):
