@@ -52,7 +52,7 @@ class DesktopSection(Section):
         settle_cap_ms: Longest wait for a settled screen, in milliseconds.
     """
 
-    count: int = Field(default=4, ge=1, le=256, description="desktops live at once")
+    count: int = Field(default=4, ge=1, le=256)
     provider: Literal["runc", "sim"] = "runc"
     image: ImageName = "basic"
     resolution: Resolution = (640, 400)
@@ -92,9 +92,7 @@ class ModelSection(Section):
 
     preset: Literal["tiny"] | None = None
     path: str | None = None
-    prompt: Literal["tiny", "uitars", "qwen"] | None = Field(
-        default=None, description="None: the one that the checkpoint was trained for"
-    )
+    prompt: Literal["tiny", "uitars", "qwen"] | None = None
     history_images: int = Field(default=1, ge=1, le=16)
 
     @model_validator(mode="after")
@@ -111,7 +109,7 @@ class DemoSection(Section):
         per_family: Demonstrations per family.
     """
 
-    per_family: int = Field(default=64, ge=0, description="demonstrations collected per family")
+    per_family: int = Field(default=64, ge=0)
 
 
 class WarmupSection(Section):
@@ -134,19 +132,13 @@ class WarmupSection(Section):
     enabled: bool = True
     imitated_families: tuple[str, ...] | None = Field(
         default=None,
-        description="families whose demonstrated actions are imitated; None = all. Screens of all families are used.",
     )
-    imitated_demos_per_family: int = Field(
-        default=16, ge=0, description="how many demonstrations per family are imitated"
-    )
+    imitated_demos_per_family: int = Field(default=16, ge=0)
     imitate_order: bool = Field(
         default=True,
-        description="false: imitate any part that the instruction names, so that their order is not taught",
     )
-    imitation_fraction: float = Field(
-        default=0.5, ge=0, le=1, description="how often an imitated action is asked about, where a screen has one"
-    )
-    images: int = Field(default=24_000, ge=1, description="training images in all, repeats included")
+    imitation_fraction: float = Field(default=0.5, ge=0, le=1)
+    images: int = Field(default=24_000, ge=1)
     queries_per_image: int = Field(default=6, ge=1, le=64)
     batch_size: int = Field(default=32, ge=1)
     learning_rate: float = Field(default=7e-4, gt=0)
@@ -166,12 +158,10 @@ class InferenceSection(Section):
     """
 
     workers: int = Field(default=2, ge=1, le=64)
-    threads: int = Field(default=1, ge=1, description="CPU threads per worker")
+    threads: int = Field(default=1, ge=1)
     dtype: Literal["float32", "bfloat16", "auto"] = "float32"
     max_model_len: int = Field(default=512, ge=64)
-    kv_cache_mib: int | None = Field(
-        default=96, ge=8, description="key-value cache per worker; None: vLLM's own choice (GPUs)"
-    )
+    kv_cache_mib: int | None = Field(default=96, ge=8)
 
 
 class RolloutSection(Section):
@@ -218,15 +208,13 @@ class CurationSection(Section):
         max_staleness: Limit of the trainer version minus the version that sampled a token.
     """
 
-    difficulty_aware_tasks: bool = Field(
-        default=False, description="more groups for families that sometimes succeed and sometimes fail"
-    )
+    difficulty_aware_tasks: bool = False
     dynamic_rollout_number: bool = False
     dynamic_rollout_threshold: float = Field(default=0.6, gt=0, le=1)
     dynamic_trajectory_length: bool = False
-    high_entropy_step_fraction: float = Field(default=1.0, gt=0, le=1, description="share of steps kept; 1 keeps all")
+    high_entropy_step_fraction: float = Field(default=1.0, gt=0, le=1)
     experience_pool: bool = False
-    max_staleness: int = Field(default=4, ge=0, description="trainer version minus the version that wrote a token")
+    max_staleness: int = Field(default=4, ge=0)
 
 
 class TrainSection(Section):
@@ -257,14 +245,14 @@ class TrainSection(Section):
         checkpoint_every: Train steps per checkpoint.
     """
 
-    updates: int = Field(default=60, ge=0, description="policy versions to make")
+    updates: int = Field(default=60, ge=0)
     max_minutes: float = Field(default=25.0, gt=0)
     groups_per_batch: int = Field(default=8, ge=1)
     epochs: int = Field(default=1, ge=1)
     minibatches: int = Field(default=1, ge=1)
     learning_rate: float = Field(default=1e-4, ge=0)
-    lr_warmup_updates: int = Field(default=5, ge=0, description="updates over which the rate rises")
-    beta2: float = Field(default=0.99, ge=0, lt=1, description="AdamW's memory of squared gradients")
+    lr_warmup_updates: int = Field(default=5, ge=0)
+    beta2: float = Field(default=0.99, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
     grad_clip: float = Field(default=1.0, gt=0)
     clip_low: float = Field(default=0.2, gt=0)
@@ -274,15 +262,10 @@ class TrainSection(Section):
     entropy_coefficient: float = Field(default=0.0, ge=0)
     advantage: Literal["grpo", "no_std", "leave_one_out"] = "grpo"
     aggregation: Literal["token_mean", "seq_mean_token_mean"] = "seq_mean_token_mean"
-    micro_batch_rows: int = Field(
-        default=32, ge=1, description="steps per forward and backward pass: lower it where memory is short"
-    )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="of the trainer and the warm start; auto: a GPU where torch finds one"
-    )
+    micro_batch_rows: int = Field(default=32, ge=1)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto",
-        description="of matrix products; weights and optimiser stay float32. auto: bfloat16 on a GPU and in the warm start, else float32",
     )
     threads: int = Field(default=1, ge=1)
     checkpoint_every: int = Field(default=1, ge=1)
@@ -298,12 +281,8 @@ class EvalSection(Section):
     """
 
     episodes: int = Field(default=300, ge=1)
-    baseline_episodes: int = Field(
-        default=0, ge=0, description="episodes of the random and of the blank-screenshot policy"
-    )
-    min_gain_points: float = Field(
-        default=0.0, description="a point gain at or below this counts as not learned: exit code 1"
-    )
+    baseline_episodes: int = Field(default=0, ge=0)
+    min_gain_points: float = 0.0
 
 
 class LimitSection(Section):

@@ -24,9 +24,7 @@ class ExperiencePoolSettings(BaseModel):
     """
 
     enabled: bool = False
-    max_age: int = Field(
-        default=32, ge=0, description="trainer version minus the oldest version that wrote the success"
-    )
+    max_age: int = Field(default=32, ge=0)
 
 
 def select_success(ages: Sequence[int], settings: ExperiencePoolSettings) -> int | None:

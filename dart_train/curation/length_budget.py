@@ -24,7 +24,7 @@ class LengthBudgetSettings(BaseModel):
     """
 
     enabled: bool = False
-    margin_steps: int = Field(default=1, ge=0, description="steps on top of the longest success")
+    margin_steps: int = Field(default=1, ge=0)
     min_successes: int = Field(default=8, ge=1)
 
 

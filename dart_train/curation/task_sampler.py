@@ -31,7 +31,7 @@ class TaskSamplerSettings(BaseModel):
     difficulty_aware: bool = False
     weights: dict[str, float] = Field(default_factory=dict)
     floor: float = Field(default=0.25, gt=0)
-    window: int = Field(default=32, ge=1, description="latest rollouts of a family that its success rate is taken over")
+    window: int = Field(default=32, ge=1)
 
 
 def family_weights(

@@ -52,8 +52,8 @@ class BatchSettings(StrictModel):
 
     min_groups: int = Field(default=4, ge=1)
     max_groups: int = Field(default=8, ge=1)
-    min_members: int = Field(default=2, ge=2, description="members with a reward that a group needs")
-    max_staleness: int = Field(default=4, ge=0, description="trainer version minus the version that wrote a token")
+    min_members: int = Field(default=2, ge=2)
+    max_staleness: int = Field(default=4, ge=0)
     max_ready_groups: int | None = Field(default=24, ge=1)
 
     @model_validator(mode="after")

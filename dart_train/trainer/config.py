@@ -40,10 +40,8 @@ class LossSettings(Section):
 
     clip_low: float = Field(default=0.2, gt=0)
     clip_high: float = Field(default=0.28, gt=0)
-    dual_clip: float | None = Field(
-        default=None, gt=1, description="bound of the loss for negative advantages; None: none"
-    )
-    tis_cap: float | None = Field(default=2.0, gt=0, description="cap of the importance weight; None: no weight")
+    dual_clip: float | None = Field(default=None, gt=1)
+    tis_cap: float | None = Field(default=2.0, gt=0)
     kl_coefficient: float = Field(default=0.0, ge=0)
     entropy_coefficient: float = Field(default=0.0, ge=0)
     aggregation: Aggregation = "seq_mean_token_mean"
@@ -62,7 +60,7 @@ class OptimizerSettings(Section):
     """
 
     learning_rate: float = Field(default=1e-4, ge=0)
-    lr_warmup_updates: int = Field(default=0, ge=0, description="updates over which the rate rises linearly")
+    lr_warmup_updates: int = Field(default=0, ge=0)
     weight_decay: float = Field(default=0.0, ge=0)
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.999, ge=0, lt=1)

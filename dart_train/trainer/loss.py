@@ -22,7 +22,7 @@ from torch import Tensor
 from dart_train.trainer.config import Aggregation, LossSettings
 
 MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped to +-this before exp: beyond it the sample tells nothing and would overflow."""
+"""Log-ratios are clamped to +-this before exp: beyond it the sample carries no information and would overflow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,27 +62,20 @@ class WarmupConfig(BaseModel):
     imitated_demos_per_family: int = Field(default=16, ge=0)
     imitate_order: bool = Field(
         default=True,
-        description="False: imitate any part that the instruction names, so that their order is not taught",
     )
     imitation_fraction: float = Field(default=0.5, ge=0, le=1)
-    thought_given_fraction: float = Field(
-        default=0.5, ge=0, le=1, description="of the other queries: under the task's instruction, thought given"
-    )
+    thought_given_fraction: float = Field(default=0.5, ge=0, le=1)
     coordinate_step_px: int = Field(default=8, ge=1)
     images: int = Field(default=24_000, ge=1)
     queries_per_image: int = Field(default=6, ge=1, le=64)
     batch_size: int = Field(default=32, ge=1)
     learning_rate: float = Field(default=7e-4, gt=0)
     lr_warmup_updates: int = Field(default=60, ge=1)
-    lr_decay_fraction: float = Field(
-        default=0.3, gt=0, le=1, description="last fraction of the images over which the rate falls"
-    )
+    lr_decay_fraction: float = Field(default=0.3, gt=0, le=1)
     weight_decay: float = Field(default=0.01, ge=0)
     grad_clip: float = Field(default=1.0, gt=0)
     dtype: DtypeChoice = "bfloat16"
-    translate_windows: bool = Field(default=True, description="translate windows in the training images")
-    held_out_fraction: float = Field(
-        default=0.1, gt=0, lt=1, description="fraction of the tasks kept for the accuracy in the metrics"
-    )
+    translate_windows: bool = True
+    held_out_fraction: float = Field(default=0.1, gt=0, lt=1)
     report_every_images: int = Field(default=1_600, ge=1)
     max_minutes: float = Field(default=10.0, gt=0)

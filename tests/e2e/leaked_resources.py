@@ -26,7 +26,7 @@ KEPT = (
     "hostd",
     "criu-failure.log",
 )
-"""What may stay in the runtime directory: the ledger, its keys, empty locks, and logs; no socket and no secret of a run."""
+"""What may stay in the runtime directory: the database, its keys, empty locks, and logs; no socket and no secret of a run."""
 
 
 def leaked_resources(runtime_dir: Path, run_dir: Path | None = None) -> list[str]:

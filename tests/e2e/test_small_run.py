@@ -1,7 +1,7 @@
 """The whole loop, small, with every real part: live desktops, two vLLM workers, data manager, trainer.
 
 What is proved: it runs to its report; it survives SIGKILL of a desktop and of a vLLM worker; Ctrl-C, and SIGKILL of the launcher while it
-trains, leave nothing (after one `dart-farm reap`), and the same command goes on.
+trains, leave nothing (after one `dart-farm reap`), and the same command resumes.
 """
 
 from __future__ import annotations

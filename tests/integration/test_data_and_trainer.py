@@ -96,7 +96,7 @@ class Run:
             )
         )
 
-    async def play(self, item: WorkItem, version: int, reward: float) -> None:
+    async def run_rollout(self, item: WorkItem, version: int, reward: float) -> None:
         image = fake_image(self.reported, 64, 64)
         prompt = (300, *[self.image_token] * 4, 301, 302)
         trajectory, images = fake_trajectory(
@@ -106,14 +106,14 @@ class Run:
         self.reported += 1
 
     async def group(self, version: int) -> str | None:
-        """Play one whole group in which one rollout succeeds; None when there is nothing to do right now."""
+        """Run one whole group in which one rollout succeeds; None when there is nothing to do right now."""
         group_id = None
         for index in range(GROUP_SIZE):
             item = await self.client.acquire("fake worker")
             if item is None:
                 await asyncio.sleep(0.05)
                 return None
-            await self.play(item, version, float(index == 0))
+            await self.run_rollout(item, version, float(index == 0))
             group_id = item.group_id
         return group_id
 
@@ -130,7 +130,7 @@ class Run:
         return -1 if latest is None else latest.version
 
     async def play_until(self, version: int) -> None:
-        """Play with the newest published policy until `version` is published."""
+        """Run rollouts with the newest published policy until `version` is published."""
         while (newest := await self.newest()) < version:
             await self.group(max(newest, 0))
 
@@ -198,7 +198,7 @@ async def test_a_killed_data_manager_loses_nothing_it_stored(run: Run) -> None:
     second = await run.data_manager()
     async with ended(second, trainer):
         assert await run.client.stats() == before
-        await run.play(held, 0, 1.0)
+        await run.run_rollout(held, 0, 1.0)
         assert (await run.client.stats()).trajectories == before.trajectories + 1
         await run.play_until(2)
         assert await asyncio.wait_for(trainer.wait(), START_S) == 0, run.log()
