@@ -21,13 +21,7 @@ class RecipeError(Exception):
     """A recipe cannot be run; the message says which key and what to write instead."""
 
 
-class Section(BaseModel):
-    """Base of every recipe section: unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class RunSection(Section):
+class RunSection(StrictModel):
     """Name and seed of the run.
 
     Attributes:
@@ -39,7 +33,7 @@ class RunSection(Section):
     seed: int = Field(default=0, ge=0, lt=2**31)
 
 
-class DesktopSection(Section):
+class DesktopSection(StrictModel):
     """The desktops, and how a step waits for the screen.
 
     Attributes:
@@ -66,7 +60,7 @@ class DesktopSection(Section):
         return DesktopShape(image=self.image, resolution=self.resolution, font_size=self.font_size)
 
 
-class TaskSection(Section):
+class TaskSection(StrictModel):
     """What is trained and evaluated.
 
     Attributes:
@@ -80,7 +74,7 @@ class TaskSection(Section):
     max_steps: int = Field(default=3, ge=1, le=200)
 
 
-class ModelSection(Section):
+class ModelSection(StrictModel):
     """The policy to start from; exactly one of `preset` and `path` is given.
 
     Attributes:
@@ -102,7 +96,7 @@ class ModelSection(Section):
         return self
 
 
-class DemoSection(Section):
+class DemoSection(StrictModel):
     """Demonstrations of the oracle, collected on the desktops from the train split.
 
     Attributes:
@@ -112,7 +106,7 @@ class DemoSection(Section):
     per_family: int = Field(default=64, ge=0)
 
 
-class WarmupSection(Section):
+class WarmupSection(StrictModel):
     """Supervised warm start on the demonstrations and on the accessibility trees of their screens.
 
     Attributes:
@@ -146,7 +140,7 @@ class WarmupSection(Section):
     threads: int = Field(default=2, ge=1)
 
 
-class InferenceSection(Section):
+class InferenceSection(StrictModel):
     """The vLLM workers.
 
     Attributes:
@@ -164,7 +158,7 @@ class InferenceSection(Section):
     kv_cache_mib: int | None = Field(default=96, ge=8)
 
 
-class RolloutSection(Section):
+class RolloutSection(StrictModel):
     """How training rollouts are sampled.
 
     Attributes:
@@ -195,7 +189,7 @@ class RolloutSection(Section):
         return SamplingParams(temperature=self.temperature, top_p=self.top_p, max_tokens=self.max_tokens)
 
 
-class CurationSection(Section):
+class CurationSection(StrictModel):
     """The four levels of adaptive data curation, each switchable.
 
     Attributes:
@@ -217,7 +211,7 @@ class CurationSection(Section):
     max_staleness: int = Field(default=4, ge=0)
 
 
-class TrainSection(Section):
+class TrainSection(StrictModel):
     """GRPO; `learning_rate = 0` runs the same code and changes nothing, which is the control experiment.
 
     Attributes:
@@ -271,7 +265,7 @@ class TrainSection(Section):
     checkpoint_every: int = Field(default=1, ge=1)
 
 
-class EvalSection(Section):
+class EvalSection(StrictModel):
     """Greedy evaluation on validation variations, the same list before and after training.
 
     Attributes:
@@ -285,7 +279,7 @@ class EvalSection(Section):
     min_gain_points: float = 0.0
 
 
-class LimitSection(Section):
+class LimitSection(StrictModel):
     """What the host must have free; checked before the run starts.
 
     Attributes:
@@ -297,7 +291,7 @@ class LimitSection(Section):
     min_free_memory_gib: float = Field(default=6.0, ge=0)
 
 
-class Recipe(Section):
+class Recipe(StrictModel):
     """A whole run; see the sections.
 
     Attributes:

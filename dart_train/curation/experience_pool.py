@@ -15,7 +15,7 @@ from pydantic import Field
 from dart_agent.strict_model import StrictModel
 
 
-class ExperiencePoolSettings(BaseModel):
+class ExperiencePoolSettings(StrictModel):
     """Settings of the experience pool; off by default: groups in which every rollout failed are then dropped.
 
     Attributes:

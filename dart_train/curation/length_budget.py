@@ -14,7 +14,7 @@ from pydantic import Field
 from dart_agent.strict_model import StrictModel
 
 
-class LengthBudgetSettings(BaseModel):
+class LengthBudgetSettings(StrictModel):
     """Settings of the length budget; off by default: every episode then has the phase's `max_steps`.
 
     Attributes:

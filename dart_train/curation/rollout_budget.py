@@ -17,7 +17,7 @@ from dart_agent.strict_model import StrictModel
 ROUNDING_GUARD = 1e-9
 
 
-class RolloutBudgetSettings(BaseModel):
+class RolloutBudgetSettings(StrictModel):
     """Settings of the rollout budget; off by default: every group then has the phase's `rollouts_per_task`.
 
     Attributes:

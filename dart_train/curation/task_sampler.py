@@ -18,7 +18,7 @@ from dart_agent.strict_model import StrictModel
 UNKNOWN_SUCCESS_RATE = 0.5
 
 
-class TaskSamplerSettings(BaseModel):
+class TaskSamplerSettings(StrictModel):
     """Settings of the task sampler.
 
     Attributes:

@@ -17,13 +17,7 @@ from dart_train.curation.rollout_budget import RolloutBudgetSettings
 from dart_train.curation.task_sampler import TaskSamplerSettings
 
 
-class Section(BaseModel):
-    """Base of every section: unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class CurationSettings(Section):
+class CurationSettings(StrictModel):
     """What to run next; every rule is switchable.
 
     Attributes:
@@ -65,7 +59,7 @@ class BatchSettings(StrictModel):
         return self
 
 
-class DataManagerConfig(Section):
+class DataManagerConfig(StrictModel):
     """Everything that the data manager needs.
 
     Attributes:

@@ -19,13 +19,7 @@ AdvantageKind = Literal["grpo", "no_std", "leave_one_out"]
 Aggregation = Literal["token_mean", "seq_mean_token_mean"]
 
 
-class Section(BaseModel):
-    """Base of every section: unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class LossSettings(Section):
+class LossSettings(StrictModel):
     """Coefficients of the loss; the formulas are in `dart_train.trainer.loss`.
 
     Attributes:
@@ -47,7 +41,7 @@ class LossSettings(Section):
     aggregation: Aggregation = "seq_mean_token_mean"
 
 
-class OptimizerSettings(Section):
+class OptimizerSettings(StrictModel):
     """AdamW; `learning_rate = 0` runs the same code and changes nothing, which is the control experiment.
 
     Attributes:
@@ -67,7 +61,7 @@ class OptimizerSettings(Section):
     grad_clip: float = Field(default=1.0, gt=0)
 
 
-class TrainerConfig(Section):
+class TrainerConfig(StrictModel):
     """Everything that the trainer process needs.
 
     Attributes:

@@ -14,7 +14,7 @@ from dart_agent.strict_model import StrictModel
 from dart_train.model.device import DeviceChoice, DtypeChoice
 
 
-class WarmupConfig(BaseModel):
+class WarmupConfig(StrictModel):
     """What the warm start learns from, for how long, and the settings that limit it.
 
     `imitated_families` and `imitated_demos_per_family` say which demonstrated actions are imitated; the screens of all families are used

@@ -21,7 +21,7 @@ class StoreBase(DeclarativeBase):
     type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012 - SQLAlchemy reads this class attribute
 
 
-class TaskTable(Base):
+class TaskTable(StoreBase):
     """A task that was run, with the split that it belonged to at its first run."""
 
     __tablename__ = "tasks"
@@ -30,7 +30,7 @@ class TaskTable(Base):
     split: Mapped[str]
 
 
-class PhaseTable(Base):
+class PhaseTable(StoreBase):
     """A phase; `state` is active, stopped or done. `task_ids` can be long and is read only when it is asked for."""
 
     __tablename__ = "phases"
@@ -44,7 +44,7 @@ class PhaseTable(Base):
     n_tasks: Mapped[int]
 
 
-class GroupTable(Base):
+class GroupTable(StoreBase):
     """Rollouts of one task whose rewards are compared with each other.
 
     `state` is open (rollouts are unfinished), ready (all have ended; the group may be trained on), dropped (it cannot be trained on, see
@@ -69,7 +69,7 @@ class GroupTable(Base):
     )
 
 
-class RolloutTable(Base):
+class RolloutTable(StoreBase):
     """A rollout; `state` is queued, assigned, done, masked (no reward), failed (attempts used up) or cancelled."""
 
     __tablename__ = "rollouts"
@@ -93,7 +93,7 @@ class RolloutTable(Base):
     )
 
 
-class TrajectoryTable(Base):
+class TrajectoryTable(StoreBase):
     """One finished episode; it is never changed."""
 
     __tablename__ = "trajectories"
@@ -122,7 +122,7 @@ class TrajectoryTable(Base):
     )
 
 
-class StepTable(Base):
+class StepTable(StoreBase):
     """One training row; it is never changed."""
 
     __tablename__ = "steps"
@@ -152,7 +152,7 @@ class VersionTable(StoreBase):
     created_s: Mapped[float]
 
 
-class BatchTable(Base):
+class BatchTable(StoreBase):
     """A training batch; `state` is issued (the trainer has it) or done (it became policy `version`)."""
 
     __tablename__ = "batches"
@@ -166,7 +166,7 @@ class BatchTable(Base):
     metrics: Mapped[dict[str, Any]]
 
 
-class BatchMemberTable(Base):
+class BatchMemberTable(StoreBase):
     """A step of a batch; `reason` says why it was excluded, None where it was trained on."""
 
     __tablename__ = "batch_members"
