@@ -1,4 +1,4 @@
-# One entry for everything a newcomer or CI does. Each target does its own set-up: idempotent, cached, saying what it does.
+# One entry for everything a newcomer or CI does. Each target does its own setup: idempotent, cached, saying what it does.
 
 PYTHON_BOOT ?= python3
 VENV := .venv
@@ -20,7 +20,7 @@ help:
 	@echo "make image         (re)build the image basic; make image-desktop: the image desktop"
 	@echo "make test-docker   the same tests of desktops on a container engine of its own; make test-libvirt: on virtual machines"
 	@echo "make test-browser  the dashboard in a real headless Chromium, which it installs; screenshots are left in tests/artifacts"
-	@echo "make test-postgres the tests of the ledger on a PostgreSQL server of their own"
+	@echo "make test-postgres the tests of the database on a PostgreSQL server of their own"
 	@echo "make test-slow     proofs too long for the tests above, on what those have set up: about half an hour"
 	@echo "make test-wheel    builds sdist and wheel, checks what they contain, and installs them without a checkout"
 	@echo "make osworld-client  OSWorld's own client (desktop-env) in .osworld-client, for the tests that run it unchanged"

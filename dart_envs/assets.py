@@ -2,7 +2,7 @@
 
 Role: which files a task needs (`task_assets`), one of them as a path (`fetch_asset`), a whole cache of somebody else's (`import_assets`).
 Rule: a file appears in the cache whole or not at all, whoever fetches at the same time; a broken download goes on where it broke; with
-`DART_OFFLINE=1` nothing is asked of the network, and what is missing is an `AssetError` with the task, the address and the cure. The
+`DART_OFFLINE=1` nothing is asked of the network, and what is missing is an `AssetError` with the task, the address and the fix. The
 folder has OSWorld's layout, `<task id>/<name>`, so that its own code can use it as its cache. Non-goals: bringing files into a desktop
 (`dart_envs.setup`).
 """
@@ -73,7 +73,7 @@ def download_name(url: str, path: str) -> str:
 
 
 def task_assets(task: TaskWithAssets) -> tuple[Asset, ...]:
-    """Every file that set-up, post-configuration and evaluator of a task fetch, in order, each cache name once. Raises TaskError for a
+    """Every file that setup, post-configuration and evaluator of a task fetch, in order, each cache name once. Raises TaskError for a
     step or getter without the fields it needs.
     """
     found: dict[str, Asset] = {}

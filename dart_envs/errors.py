@@ -15,7 +15,7 @@
     │   ├── SnapshotQuotaError  SnapshotNotFoundError  SnapshotBrokenError
     │   ├── ImageNotFoundError  UnsupportedCapabilityError
     │   └── ClaimCancelledError
-    ├── SetupError              a set-up step failed; the task never started
+    ├── SetupError              a setup step failed; the task never started
     ├── EvaluatorError          the evaluator raised; never a silent 0
     ├── TaskError               a task file is wrong; names file and field
     │   └── AssetError          a file that a task brings along is not in the cache and cannot be fetched
@@ -74,7 +74,7 @@ class GuestError(DesktopError):
 
 
 def append_hint(message: str, hint: str | None) -> str:
-    """What went wrong and what cures it, as one text: a sentence that has no end yet is given one."""
+    """What went wrong and what fixes it, as one text: a sentence that has no end yet is given one."""
     if hint is None:
         return message
     if message.endswith((".", "!", "?", "\n")):
@@ -187,7 +187,7 @@ ERROR_CLASSES: Mapping[ErrorCode, type[FarmError]] = {
 
 
 class SetupError(DartEnvError):
-    """A set-up step failed, so the task never started."""
+    """A setup step failed, so the task never started."""
 
 
 class EvaluatorError(DartEnvError):

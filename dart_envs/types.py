@@ -142,7 +142,7 @@ class Frame:
 
 
 class Desktop(Protocol):
-    """What set-up steps, getters and oracles may do to a live desktop. Implemented by the lease client and by
+    """What setup steps, getters and oracles may do to a live desktop. Implemented by the lease client and by
     the scripted fake.
 
     Every method raises a `dart_envs.errors.DesktopError` subclass; a program that fails inside is data
@@ -198,7 +198,7 @@ class SupportsClock(Protocol):
 
     @property
     def starts_at(self) -> datetime | None:
-        """What time of day it is in the desktop when the set-up begins, with its time zone; None: the real one.
+        """What time of day it is in the desktop when the setup begins, with its time zone; None: the real one.
 
         From there it goes on, for the desktop, for programs started later and for the evaluator alike. While the
         prepared state is a snapshot it stands still.
@@ -281,7 +281,7 @@ class TaskLike(Protocol):
 
     @property
     def publish_setup(self) -> bool:
-        """Whether the prepared state is worth a shared snapshot; False: the set-up is so quick that every
+        """Whether the prepared state is worth a shared snapshot; False: the setup is so quick that every
         reset runs it on the booted base."""
         ...
 
@@ -290,7 +290,7 @@ class TaskLike(Protocol):
         ...
 
     async def prepare(self, desktop: Desktop) -> None:
-        """Run the set-up on a freshly booted desktop. Raises `SetupError`."""
+        """Run the setup on a freshly booted desktop. Raises `SetupError`."""
         ...
 
     async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:

@@ -1,7 +1,7 @@
 """What is done to a farm under chaos, each fault chosen by a seeded generator.
 
 Role: `Faults.strike` picks one of the faults that fit and does it: kills or stops clients, desktops, the server; stops the processes of a
-desktop for a while; fills the disk that holds what desktops write and the ledger; cuts the connections of the database, stops its server
+desktop for a while; fills the disk that holds what desktops write and the database; cuts the connections of the database, stops its server
 for a while or kills it. Rule: whatever is stopped goes on again, whatever is filled is emptied, and a server that was killed is started
 again before `strike` returns; only processes of this farm and its database are touched. Non-goals: what must hold afterwards
 (`chaos_history`, `chaos_rest`).

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--desktops", type=int, default=3)
     parser.add_argument("--clients", type=int, default=5)
     parser.add_argument(
-        "--postgres", action="store_true", help="the ledger is in a PostgreSQL server of its own, which is struck too"
+        "--postgres", action="store_true", help="the database is in a PostgreSQL server of its own, which is struck too"
     )
     parser.add_argument("--json", type=Path, default=None, help="write the record to this file")
     args = parser.parse_args(argv)
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     say(
         f"chaos: {args.minutes:g} minutes, seed {seed}, {args.desktops} desktops of {args.provider}, {args.clients} clients"
     )
-    ledger = "postgres" if args.postgres else "sqlite"
+    dialect = "postgresql" if args.postgres else "sqlite"
     started, measured = dt.datetime.now(dt.UTC), commit()
     with own_database() if args.postgres else nullcontext() as database:
         plan = Plan(args.minutes * 60, seed, args.provider, args.desktops, args.clients, database=database)
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "figures": {
             "seed": seed,
             "provider": args.provider,
-            "ledger": ledger,
+            "database": dialect,
             **outcome.figures,
             "breaches": outcome.breaches,
         },
@@ -99,7 +99,7 @@ class Plan:
     """What is done, and for how long: `clients` processes of `together` clients each, which pause up to `pause_s` between steps. It goes on
     until the clients had `least_leases`, at most `MORE_S` longer.
 
-    `program`: what is run instead of `dart-farm`. `database`: where the ledger is, instead of SQLite.
+    `program`: what is run instead of `dart-farm`. `database`: where the database is, instead of SQLite.
     """
 
     seconds: float

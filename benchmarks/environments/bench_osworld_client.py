@@ -1,4 +1,4 @@
-"""What of OSWorld's own client passes on live desktops of one provider: controller methods, actions, types of set-up steps.
+"""What of OSWorld's own client passes on live desktops of one provider: controller methods, actions, types of setup steps.
 
 Role: runs `tests/integration/test_osworld_client.py` for the provider in a process of its own and makes the record from what its tests
 tell. Rule: only what a passed test showed counts; a failed test is named; where none could run there is no record. The container engine or

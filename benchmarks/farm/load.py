@@ -1,7 +1,7 @@
-"""Leases under load on pretended desktops: a real farm process, a real client process, the ledger compared at the end.
+"""Leases under load on pretended desktops: a real farm process, a real client process, the database compared at the end.
 
 Role: the parts `load` (clients as fast as they can), `held` (each lease held for a second) and `fair` (a greedy tenant beside a modest
-one). Rule: after each part the farm must be back where it was: every lease ended in the ledger, no desktop held, descriptors and threads
+one). Rule: after each part the farm must be back where it was: every lease ended in the database, no desktop held, descriptors and threads
 as before; what is not, is counted as a leak and named. Non-goals: real desktops (`farm_standby`), stepping (`farm_steps`).
 """
 
@@ -23,7 +23,7 @@ ROOM = 64
 WARM_UP_LEASES = 400
 REST_LIMIT_S = 30.0
 DESCRIPTOR_SLACK = 4
-"""Files of the ledger and sockets of the last answer that may be open a moment longer."""
+"""Files of the database and sockets of the last answer that may be open a moment longer."""
 SETTINGS = {
     "DART_PROVIDER": "sim",
     "DART_MAX_DESKTOPS": str(CLIENTS + ROOM),
@@ -89,7 +89,7 @@ def at_rest(farm: FarmProcess) -> Weight:
 
 
 def leaked(farm: FarmProcess, before: Weight, after: Weight) -> list[str]:
-    """What is not as it was; the ledger's word for leases and desktops, the kernel's for the process."""
+    """What is not as it was; the database's word for leases and desktops, the kernel's for the process."""
     found = ledger_leaks(farm)
     if after.descriptors > before.descriptors + DESCRIPTOR_SLACK:
         found.append(f"descriptors {before.descriptors} -> {after.descriptors}")
@@ -101,14 +101,14 @@ def leaked(farm: FarmProcess, before: Weight, after: Weight) -> list[str]:
 def ledger_leaks(farm: FarmProcess) -> list[str]:
     """Leases that did not end, and desktops that are held by one."""
     found = []
-    with sqlite3.connect(f"file:{farm.state_dir / 'farm.db'}?mode=ro", uri=True) as ledger:
+    with sqlite3.connect(f"file:{farm.state_dir / 'farm.db'}?mode=ro", uri=True) as database:
         for what, question in {
             "leases that never ended": "select count(*) from leases where state = 'active'",
             "desktops held by no active lease": "select count(*) from desktops where state != 'gone' and lease_id is not null",
             "leases that ended twice": "select count(*) from (select 1 from events where kind in ('lease_released', 'lease_expired') "
             "group by lease_id having count(*) > 1)",
         }.items():
-            (count,) = ledger.execute(question).fetchone()
+            (count,) = database.execute(question).fetchone()
             if count:
                 found.append(f"{what}: {count}")
     return found

@@ -74,7 +74,7 @@ class FarmProcess:
 
     @property
     def state_dir(self) -> Path:
-        """Where its ledger is."""
+        """Where its database is."""
         return Path(self._settings["DART_STATE_DIR"])
 
     def setting(self, name: str) -> str | None:

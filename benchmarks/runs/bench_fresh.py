@@ -1,7 +1,7 @@
 """`make demo` as a newcomer types it: a fresh clone, no `.venv`, no image, one command.
 
 Role: clones this repository's HEAD into an empty directory, points the home and the runtime directory beside it, runs `make demo` and
-tells how long set-up and run took, what memory they took, and what is left in the runtime directory. Rule: only what pip and apt
+tells how long setup and run took, what memory they took, and what is left in the runtime directory. Rule: only what pip and apt
 have cached is there before. Non-goals: the gains (`bench_demo`).
 """
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Set-up and run, once."""
+    """Setup and run, once."""
     place = args.dir or Path(tempfile.mkdtemp(prefix="dart-fresh-"))
     place.mkdir(parents=True, exist_ok=True)
     clone, runtime = place / "dart", place / "runtime"

@@ -106,7 +106,7 @@ def _cached(name: str) -> Path | None:
         return None
 
 
-def _check_complete(folder: Path, problem: str, cure: str) -> None:
+def _check_complete(folder: Path, problem: str, fix: str) -> None:
     index = folder / "model.safetensors.index.json"
     shards = set(_read_json(index)["weight_map"].values()) if index.is_file() else set()
     alternatives = (
@@ -117,7 +117,7 @@ def _check_complete(folder: Path, problem: str, cure: str) -> None:
     )
     for names in alternatives:
         if not any((folder / name).is_file() for name in names):
-            raise ConfigError(f"{problem}, {' or '.join(names)} is missing: {cure}")
+            raise ConfigError(f"{problem}, {' or '.join(names)} is missing: {fix}")
 
 
 def _image_processor(directory: Path) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class PyautoguiTextSpace(TextActionSpace):
 
 
 def strip_code_fence(text: str) -> str:
-    """The code without the fence and the space around it."""
+    """The code without the fencing token and the space around it."""
     fenced = _CODE_FENCE.fullmatch(text)
     return (fenced.group(1) if fenced else text).strip()
 

@@ -195,7 +195,7 @@ async def _validate(book: ValidationRecords, wanted: Sequence[tuple[Job, Desktop
 def format_proof(proof: ValidationResult) -> str:
     """One proof in one line."""
     word = "ok  " if proof.holds else "FAIL"
-    times = f"set-up {proof.setup_s:5.2f} s, play {proof.play_s:5.2f} s"
+    times = f"setup {proof.setup_s:5.2f} s, play {proof.play_s:5.2f} s"
     again = "" if proof.attempts == 1 else f" ({proof.attempts} attempts)"
     return f"{word} {proof.task_id:<28} {proof.kind:<10} {times}{again} {proof.cause or ''}".rstrip()
 

@@ -72,7 +72,7 @@ def show(
     print(f"{loaded.id}\n  {loaded.instruction}")
     print(f"  split {loaded.split}, at most {loaded.max_steps} steps, content {loaded.content_hash[:12]}")
     for step in loaded.config:
-        print(f"  set-up  {step.type} {json.dumps(dict(step.parameters), ensure_ascii=False)}")
+        print(f"  setup  {step.type} {json.dumps(dict(step.parameters), ensure_ascii=False)}")
     print(f"  verdict {' '.join(loaded.evaluator.functions)}")
     for missing in loaded.unsupported:
         print(f"  cannot run: no {missing}")

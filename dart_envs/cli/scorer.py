@@ -1,4 +1,4 @@
-"""`dart-envs scorer`: the official scorer's installation.
+"""`dart-envs scorer`: the osworld scorer's installation.
 
 Role: arguments and words. Non-goals: installing (`dart_envs.scorer.install`).
 """
@@ -51,7 +51,7 @@ def status() -> None:
     place = paths.directory()
     record = paths.installed(place)
     if record is None:
-        raise runtime_error(f"OSWorld's official scorer is not installed in {place}. {FIX}")
+        raise runtime_error(f"OSWorld's osworld scorer is not installed in {place}. {FIX}")
     try:
         with Worker(place) as worker:
             hello = worker.ask({"op": "hello"}, timeout_s=60.0)
@@ -63,7 +63,7 @@ def status() -> None:
     )
     for package in hello["absent"]:
         extra = paths.EXTRA_OF_PACKAGE.get(package)
-        cure = f"dart-envs scorer install --with {extra}" if extra else "no task needs it"
-        print(f"without {package}: {cure}")
+        fix = f"dart-envs scorer install --with {extra}" if extra else "no task needs it"
+        print(f"without {package}: {fix}")
     if record.pins != paths.pins_digest(record.extras):
         print(f"it was made from other pins than this version's; {FIX}")

@@ -1,13 +1,13 @@
 """One episode after another on leased desktops: the core under the Gymnasium env, the vector env and the
 rollout runner.
 
-Role: lease, prepare (set-up snapshots), step, judge once, and give every failure its owner. Rule: nothing
+Role: lease, prepare (setup snapshots), step, judge once, and give every failure its owner. Rule: nothing
 here knows what a task does (`TaskLike`) or how a farm is reached (`FarmLike`); results are deterministic but
 for pixels, so timings live beside them. Non-goals: observation spaces and conversions of actions
 (`dart_envs.envs.env`), model calls (`dart_agent`).
 
-    reset:  lease ─► claim set-up ─► ready: restore a copy ──────────────────────────► settle ─► first observation
-                                 └─► build: boot, run the set-up, publish, restore ──┘
+    reset:  lease ─► claim setup ─► ready: restore a copy ──────────────────────────► settle ─► first observation
+                                 └─► build: boot, run the setup, publish, restore ──┘
     step:   action ─► events ─► frame ─► DONE, FAIL or last step? ─► health ─► evaluate ─► reward
     faults: policy broke it: terminated, 0.0 · farm or host: truncated, masked, lease replaced · evaluator: truncated, masked
 """
@@ -130,7 +130,7 @@ class AsyncDesktopEnv:
 
     @property
     def lease(self) -> LeaseLike | None:
-        """The desktop now held, for set-up tools, oracles and debugging."""
+        """The desktop now held, for setup tools, oracles and debugging."""
         return self._lease
 
     @property
@@ -177,7 +177,7 @@ class AsyncDesktopEnv:
                 if attempt == RESET_ATTEMPTS or not _is_retryable(error):
                     raise
                 log.warning("Attempt %d to start %s failed, trying another desktop: %s", attempt, task.id, error)
-            except BaseException:  # a cancelled set-up leaves a half-made desktop; raised again
+            except BaseException:  # a cancelled setup leaves a half-made desktop; raised again
                 self._lease_unusable = True
                 raise
             else:

@@ -3,7 +3,7 @@ has yet.
 
 Role: `SetupPreparer`, used by `core`. Rule: one builder per key, the others wait; a builder that fails says so at
 once, so that the next one may try; every episode starts from a restored copy, the builder's own too.
-Non-goals: what a set-up does (`TaskLike.prepare`).
+Non-goals: what a setup does (`TaskLike.prepare`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SetupPreparer:
         self._snapshots_supported = True
 
     def known_setup_key(self, task: TaskLike, share: bool | None = None) -> str | None:
-        """The task's set-up key, once a lease has told which image the farm has."""
+        """The task's setup key, once a lease has told which image the farm has."""
         if self._image_digest is None or not self._should_publish(task, share):
             return None
         return task.setup_key(self._image_digest, self._shape)
@@ -60,7 +60,7 @@ class SetupPreparer:
             left_s = deadline_s - self._clock.monotonic()
             if left_s <= 0:
                 raise SetupError(
-                    f"The set-up of {task.id} was still being built by another client after {self._wait_s:.0f} s."
+                    f"The setup of {task.id} was still being built by another client after {self._wait_s:.0f} s."
                 )
             grant = await lease.acquire_setup(key, wait_s=min(left_s, SETUP_POLL_S))
             if grant.state == "build" and grant.grant is not None:
@@ -88,11 +88,11 @@ class SetupPreparer:
         try:
             await self._build(lease, task, fresh=fresh)
             await lease.step([], SETUP_SETTLE)
-            await lease.snapshot(description=f"after the set-up of {task.id}"[:500], publish_key=key, grant=grant)
+            await lease.snapshot(description=f"after the setup of {task.id}"[:500], publish_key=key, grant=grant)
         except BaseException as error:
             await self._abandon(key, grant, error)
             if isinstance(error, FarmError) and error.code == ErrorCode.CAPABILITY_MISSING:
-                log.warning("This farm takes no snapshots; every reset runs the set-up again.")
+                log.warning("This farm takes no snapshots; every reset runs the setup again.")
                 self._snapshots_supported = False
                 return False
             if isinstance(error, FarmError) and error.code == ErrorCode.QUOTA:
@@ -110,10 +110,10 @@ class SetupPreparer:
             await task.prepare(lease)
         except DesktopFailedError as gone:
             if gone.fault_owner is FaultOwner.POLICY:
-                raise SetupError(f"The set-up of {task.id} broke its own desktop: {gone.cause}.") from gone
+                raise SetupError(f"The setup of {task.id} broke its own desktop: {gone.cause}.") from gone
             raise
         except GuestError as error:
-            raise SetupError(f"The set-up of {task.id} failed: {error}") from error
+            raise SetupError(f"The setup of {task.id} failed: {error}") from error
 
     async def _abandon(self, key: str, grant: str, error: BaseException) -> None:
         reason = f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Who acts in a trial: the oracle, nobody, a die, or a callable of the user's.
+"""Who acts in a trial: the oracle, noop, random, or a callable of the user's.
 
     def act(seen: PolicyInput) -> action        # or: async def; a class or factory without arguments gives a fresh one per episode
 
@@ -84,7 +84,7 @@ BUILTIN_POLICIES: dict[str, EpisodePolicyFactory] = {"oracle": _oracle, "noop": 
 
 
 def make_policy(name: str) -> EpisodePolicyFactory:
-    """A built-in policy, one of an entry point, or `module:attribute`. Raises `ValueError` with the cure."""
+    """A built-in policy, one of an entry point, or `module:attribute`. Raises `ValueError` with the fix."""
     if name in BUILTIN_POLICIES:
         return BUILTIN_POLICIES[name]
     found = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}

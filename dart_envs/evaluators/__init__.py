@@ -2,7 +2,7 @@
 
 Role: getters read the desktop (I/O), metrics compare (pure), `verdict` puts them together in OSWorld's form. Rule:
 expected values never go into the guest; what the policy deleted or corrupted scores 0; an evaluator that fails by
-itself raises `EvaluatorError`, never a silent 0. Non-goals: set-up, deciding when an episode ends.
+itself raises `EvaluatorError`, never a silent 0. Non-goals: setup, deciding when an episode ends.
 """
 
 from __future__ import annotations

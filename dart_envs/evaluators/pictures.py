@@ -1,6 +1,6 @@
 """Pictures that tasks are about: drawn from a description, changed as a task asks, read back with limits.
 
-Role: `draw`, `changed`, `decode`, `encode_png`, all pure, for set-up and verdict alike. Rule: the same description gives the same bytes
+Role: `draw`, `changed`, `decode`, `encode_png`, all pure, for setup and verdict alike. Rule: the same description gives the same bytes
 on every machine (no compression, no anti-aliasing); what is decoded is small or `InvalidArtifact`. Pictures are uint8 RGB arrays
 [H, W, 3]. Non-goals: verdicts (`dart_envs.evaluators.metrics.media`).
 """

@@ -1,6 +1,6 @@
 """Which scorer judges a task: the builtin light metrics or OSWorld's own evaluators.
 
-Role: `Scorer`, `decide`. Rule: decided by names alone, before a desktop is touched; what cannot be served is one sentence with the cure.
+Role: `Scorer`, `decide`. Rule: decided by names alone, before a desktop is touched; what cannot be served is one sentence with the fix.
 Non-goals: judging (`dart_envs.evaluators.verdict`, `dart_envs.scorer.osworld`).
 """
 
@@ -99,7 +99,7 @@ def packages_needed(evaluator: EvaluatorLike) -> set[str]:
 def decide(evaluator: EvaluatorLike, scorer: Scorer, *, as_osworld: bool = False) -> Scorer:
     """OWN or OFFICIAL. as_osworld: the task is OSWorld's, so that what counts is OSWorld's reading of every function.
 
-    Raises EvaluatorError, with the cure, where the one that is asked for cannot judge this evaluator.
+    Raises EvaluatorError, with the fix, where the one that is asked for cannot judge this evaluator.
     """
     builtin, osworld = unserved_by_own(evaluator), unserved_by_official(evaluator)
     neither = unserved(evaluator)

@@ -1,7 +1,7 @@
 """A claim in the farm's queue: for one desktop, or for a gang of them, all or none.
 
 Role: `AsyncClaim`. Rule: how it goes is told by the farm's Server-Sent Events, and by long polls where those cannot be had or
-break off; a farm that is away for a while is waited for, because the claim stands in its ledger. Non-goals: making claims
+break off; a farm that is away for a while is waited for, because the claim stands in its database. Non-goals: making claims
 (`client`), what a lease does (`lease`).
 """
 

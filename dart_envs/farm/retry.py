@@ -32,7 +32,7 @@ RETRYABLE_ERRORS = (
     FarmDatabaseUnavailableError,
 )
 OUTAGE_ERRORS = (FarmUnreachableError, FarmDatabaseUnavailableError)
-"""The farm, or its ledger, is away, as while it is started again."""
+"""The farm, or its database, is away, as while it is started again."""
 
 
 @dataclass(frozen=True, slots=True)

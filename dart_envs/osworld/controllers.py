@@ -121,7 +121,7 @@ class PythonController:
 
 
 class SetupController:
-    """Set-up steps on the running desktop."""
+    """Setup steps on the running desktop."""
 
     def __init__(self, perform: Callable[[Sequence[Mapping[str, Any]]], None]) -> None:
         self._perform = perform

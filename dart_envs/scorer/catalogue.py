@@ -1,4 +1,4 @@
-"""What the official scorer serves, as far as that can be said without starting it.
+"""What the osworld scorer serves, as far as that can be said without starting it.
 
 Role: names of the metrics and getters of release 1.0.2 and of the four that it lacks (`inside.lacking`), and which of them need a package
 that is not always installed, the internet, or run what they find. Rule: plain data, checked against the scorer itself by a test.

@@ -1,4 +1,4 @@
-"""Makes the official scorer's environment.
+"""Makes the osworld scorer's environment.
 
 Role: `install(place, extras)`. Rule: from PyPI alone (or the index that pip is configured with), pinned, without the release's own
 dependencies; what is there already is not fetched again; the record is written last, so that an interrupted run is gone on with.
@@ -27,7 +27,7 @@ TAIL_CHARS = 1_500
 
 
 class InstallError(DartEnvError):
-    """The official scorer could not be installed."""
+    """The osworld scorer could not be installed."""
 
 
 def check(extras: Sequence[str], python: str) -> None:
@@ -42,7 +42,7 @@ def check(extras: Sequence[str], python: str) -> None:
         raise InstallError(f"{python} cannot be run: {error}") from error
     if (int(said[0]), int(said[1])) not in PYTHONS:
         raise InstallError(
-            f"The official scorer's packages need Python 3.11 or 3.12, not {'.'.join(said)}; name one with --python."
+            f"The osworld scorer's packages need Python 3.11 or 3.12, not {'.'.join(said)}; name one with --python."
         )
 
 

@@ -1,4 +1,4 @@
-"""Where the official scorer is, and what is installed there.
+"""Where the osworld scorer is, and what is installed there.
 
 Role: paths, pins and the record of an installation. Rule: reading only; an installation counts once its record is written, which is the
 last thing an install does. Non-goals: installing (`dart_envs.scorer.install`).

@@ -1,4 +1,4 @@
-"""The official scorer's processes, from our side.
+"""The osworld scorer's processes, from our side.
 
 Role: `Worker`, one process that answers one request at a time over its pipes; `ScorerPool`, a bounded number of them, started on demand. Rule: a
 process has an environment without secrets, a home of its own that goes with it, and a time limit per request; one that misses it, dies or
@@ -39,11 +39,11 @@ STDERR_TAIL_BYTES = 2_000
 
 
 class ScorerMissing(EvaluatorError):
-    """The official scorer is not installed, or lacks a package that a metric needs; the message says how to get it."""
+    """The osworld scorer is not installed, or lacks a package that a metric needs; the message says how to get it."""
 
 
 class WorkerFailed(EvaluatorError):
-    """A process of the official scorer died or missed its time limit."""
+    """A process of the osworld scorer died or missed its time limit."""
 
 
 class Worker:
@@ -73,7 +73,7 @@ class Worker:
             )
         except OSError as error:
             self._remove_home()
-            raise ScorerMissing(f"The official scorer cannot be started: {error}. {FIX}") from error
+            raise ScorerMissing(f"The osworld scorer cannot be started: {error}. {FIX}") from error
         self.asked = 0
         self._buffer = b""
 
@@ -95,14 +95,14 @@ class Worker:
             answer = json.loads(line)
         except TimeoutError:
             self.close()
-            raise WorkerFailed(f"The official scorer did not answer within {timeout_s:g} s and was ended.") from None
+            raise WorkerFailed(f"The osworld scorer did not answer within {timeout_s:g} s and was ended.") from None
         except (OSError, EOFError, ValueError) as error:
             said = self._said()
             self.close()
-            raise WorkerFailed(f"The official scorer died ({type(error).__name__}). {said}".strip()) from error
+            raise WorkerFailed(f"The osworld scorer died ({type(error).__name__}). {said}".strip()) from error
         if not isinstance(answer, dict):
             self.close()
-            raise WorkerFailed(f"The official scorer answered {line[:200]!r}.")
+            raise WorkerFailed(f"The osworld scorer answered {line[:200]!r}.")
         return answer
 
     def _line(self, deadline_s: float) -> bytes:
@@ -203,7 +203,7 @@ class ScorerPool:
                     return worker
                 worker.close()
         if paths.installed(self.place) is None:
-            raise ScorerMissing(f"OSWorld's official scorer is not installed in {self.place}. {FIX}")
+            raise ScorerMissing(f"OSWorld's osworld scorer is not installed in {self.place}. {FIX}")
         return Worker(self.place)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Set-up steps: what is done to a desktop before the policy sees it.
+"""Setup steps: what is done to a desktop before the policy sees it.
 
 Role: check steps when a task is loaded (`params`), perform them on a `dart_envs.types.Desktop` (`interpreter`,
 `perform`, `windows`). Rule: every step has a success condition and a time-out; a step that misses it raises

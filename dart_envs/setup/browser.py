@@ -1,6 +1,6 @@
 """The desktop's browser over its debugging port, as OSWorld's tasks start it.
 
-Role: tabs (list, open, close), forms, and a browsing history, for the set-up steps of that name. Rule: reached through the lease's tunnel
+Role: tabs (list, open, close), forms, and a browsing history, for the setup steps of that name. Rule: reached through the lease's tunnel
 to port 9222, which the tasks lead to the browser themselves; a page that cannot be had at all fails its step, one that is slow does
 not. Non-goals: evaluation, launching the browser.
 """

@@ -1,4 +1,4 @@
-"""Runs set-up steps in order.
+"""Runs setup steps in order.
 
 Role: parse, perform, retry, and say which step failed and why. Rule: a step is tried `ATTEMPTS` times, but only where
 trying again cannot do anything twice; errors of the desktop itself pass through unchanged, so that their owner stays
@@ -59,7 +59,7 @@ async def run_steps(
         except (StepFailed, GuestError) as error:
             sentence = f"step {index} ({step.type}) failed: {error}"
             if not lenient:
-                raise SetupError(f"Set-up {sentence}") from error
+                raise SetupError(f"Setup {sentence}") from error
             failures.append(sentence)
     return tuple(failures)
 
@@ -67,7 +67,7 @@ async def run_steps(
 async def run_step(context: SetupContext, step: SetupStepLike) -> None:
     """Perform one step, a second time where that is harmless. Raises StepFailed, GuestError or SetupError."""
     if step.type in NETWORK_STEPS:
-        raise SetupError(f"Set-up step {step.type!r} is not performed: {NETWORK_CURE}.")
+        raise SetupError(f"Setup step {step.type!r} is not performed: {NETWORK_CURE}.")
     parameters = check_parameters(step.type, step.parameters)
     attempts = ATTEMPTS if step.type in REPEATABLE else 1
     for attempt in range(1, attempts + 1):

@@ -1,4 +1,4 @@
-"""Parameters of every set-up step type, as pydantic models.
+"""Parameters of every setup step type, as pydantic models.
 
 Role: the closed list of step types. Rule: a wrong or unknown parameter is found when the task is loaded, not on the
 desktop. OSWorld's own types keep OSWorld's names and meanings; `wait_window`, `wait_element`, `place_window`,
@@ -253,5 +253,5 @@ def check_parameters(step_type: str, parameters: Mapping[str, Any]) -> StepParam
     model = STEP_PARAMETERS.get(step_type)
     if model is None:
         known = ", ".join(sorted(STEP_PARAMETERS))
-        raise ValueError(f"unknown set-up step {step_type!r}; known are {known}")
+        raise ValueError(f"unknown setup step {step_type!r}; known are {known}")
     return model.model_validate(dict(parameters))

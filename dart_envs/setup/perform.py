@@ -1,4 +1,4 @@
-"""One coroutine per set-up step type.
+"""One coroutine per setup step type.
 
 Role: perform a parsed step and return when its success condition holds. Rule: conditions are polled against the
 step's own time-out; what failed is a `StepFailed` with one sentence. Programs get argument lists; only a step that

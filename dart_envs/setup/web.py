@@ -1,4 +1,4 @@
-"""Set-up steps about the browser, downloads and the look of the desktop.
+"""Setup steps about the browser, downloads and the look of the desktop.
 
 Role: one coroutine per step type, and `PERFORMERS` of this module. Rule: as in `dart_envs.setup.perform`. Non-goals: how the browser is
 spoken to (`dart_envs.setup.browser`), the asset cache (`dart_envs.assets`).

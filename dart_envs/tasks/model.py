@@ -46,7 +46,7 @@ class Model(BaseModel):
 
 
 class SetupStep(Model):
-    """One set-up step; its parameters are checked by type."""
+    """One setup step; its parameters are checked by type."""
 
     type: str
     parameters: Mapping[str, Any] = Field(default_factory=dict)
@@ -113,9 +113,9 @@ class Evaluator(Model):
 class Task(Model):
     """One task. Fields up to `env_may_change` are OSWorld's, the rest is ours.
 
-    max_steps: actions one episode may take. publish_setup: False where set-up is so quick that a snapshot per task is
+    max_steps: actions one episode may take. publish_setup: False where setup is so quick that a snapshot per task is
     not worth its bytes: the desktop is restored to its booted state and set up anew each time. min_resolution: smallest
-    screen (width, height in pixels) that `prepare` accepts. starts_at: the desktop's time of day when the set-up begins (see
+    screen (width, height in pixels) that `prepare` accepts. starts_at: the desktop's time of day when the setup begins (see
     `dart_envs.types.SupportsClock`); None: the real one.
     oracle, near_miss: scripts that solve it, and that almost do; exploits: scripts that only look as if they did. All only for checks
     and demonstrations.
@@ -178,7 +178,7 @@ class Task(Model):
     def unsupported(self) -> tuple[str, ...]:
         """What this task needs that neither the builtin metrics nor OSWorld's scorer have, in words; empty when it can run."""
         steps = {step.type for step in (*self.config, *self.evaluator.postconfig)} & NETWORK_STEPS
-        return (*(f"set-up step {name!r}" for name in sorted(steps)), *evaluation.unserved(self.evaluator))
+        return (*(f"setup step {name!r}" for name in sorted(steps)), *evaluation.unserved(self.evaluator))
 
     def setup_key(self, image_digest: str, shape: DesktopShape) -> str:
         """Identity of the prepared state (64 hex digits): image, screen, font size, steps, the files they bring along, and
@@ -215,7 +215,7 @@ class Task(Model):
         await requirements.check_requirements(self, shape, local_images=local_images)
 
     async def prepare(self, desktop: Desktop) -> None:
-        """Run the set-up on a freshly booted desktop. Raises SetupError; TaskError where the task needs what is not
+        """Run the setup on a freshly booted desktop. Raises SetupError; TaskError where the task needs what is not
         there, or a larger screen.
         """
         self.check_runnable(desktop.resolution)

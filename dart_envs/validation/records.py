@@ -150,7 +150,7 @@ def _counts(proofs: Sequence[ValidationResult]) -> dict[str, int]:
 
 
 def rows_of(proofs: Sequence[ValidationResult]) -> dict[str, dict[str, Any]]:
-    """By family: tasks, proofs, those that hold, by kind those that fail, mean seconds of set-up and play."""
+    """By family: tasks, proofs, those that hold, by kind those that fail, mean seconds of setup and play."""
     rows: dict[str, dict[str, Any]] = {}
     for family in dict.fromkeys(family_of(proof) for proof in proofs):
         own = [proof for proof in proofs if family_of(proof) == family]
@@ -167,7 +167,7 @@ def rows_of(proofs: Sequence[ValidationResult]) -> dict[str, dict[str, Any]]:
     return rows
 
 
-HEADER = ("family", "tasks", "proofs", "hold", "set-up s", "play s", "failing")
+HEADER = ("family", "tasks", "proofs", "hold", "setup s", "play s", "failing")
 
 
 def to_text(record: dict[str, Any]) -> str:

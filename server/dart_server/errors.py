@@ -1,6 +1,6 @@
 """What the farm raises, and how it reaches the client.
 
-Rule: inside the package a failure is a `ApiError` with a stable code, one sentence, and a hint that cures it; the border turns it into the
+Rule: inside the package a failure is a `ApiError` with a stable code, one sentence, and a hint that fixes it; the border turns it into the
 one envelope (`wire.ErrorBody`). A provider's errors are translated in one place, `from_provider_error`.
 Non-goals: retries, logging.
 """
@@ -66,7 +66,7 @@ class DatabaseUnavailableError(ApiError):
 
 
 class FarmConfigError(Exception):
-    """The farm cannot start like this; the message names the cure. Exit code 2."""
+    """The farm cannot start like this; the message names the fix. Exit code 2."""
 
 
 def from_provider_error(error: base.ProviderError) -> ApiError:

@@ -5,7 +5,7 @@
     pool        slots and the queue         claims   who waits for slots, and how that ended
                                             leases   who may use a slot, until when
     guests      calls into desktops         keys     who may call
-    repository  the ledger                  dashboard  the page for people
+    repository  the database                  dashboard  the page for people
 
 Rule: this module wires and drives; parts do not know it. Start takes over what an earlier life of the same farm left (its leases go on),
 and reaps the rest; stop leaves nothing on the host. Non-goals: HTTP (`app`), processes and signals (`daemon`).
@@ -212,7 +212,7 @@ class Farm:
                     next_probe_s = self.clock.monotonic() + self.settings.probe_interval_s
                     self.pool.probes.start_round()
                 await self.retention.tick()
-            except DatabaseUnavailableError as away:  # the ledger tells of its outage once, and of its end
+            except DatabaseUnavailableError as away:  # the database tells of its outage once, and of its end
                 log.debug("a tick ended early: %s", away)
             except Exception:  # the ticker must outlive one bad tick; the next one looks again
                 log.exception("a tick failed")
@@ -242,7 +242,7 @@ class Farm:
         if build.ended.is_set():
             await self.snapshots.delete(record)
             raise ApiError(
-                ErrorCode.LEASE_EXPIRED, "the build ended before its snapshot was made", hint="Claim the set-up again."
+                ErrorCode.LEASE_EXPIRED, "the build ended before its snapshot was made", hint="Claim the setup again."
             )
         await self.setups.publish(build, record)
         return record
@@ -251,7 +251,7 @@ class Farm:
         """Why claims are not served now, in words; empty while they are."""
         reasons = [] if self.ready else ["the farm is starting or stopping"]
         if self.database.unavailable_reason is not None:
-            reasons.append(f"the ledger's database is away ({self.database.unavailable_reason})")
+            reasons.append(f"the database's database is away ({self.database.unavailable_reason})")
         if self.pool.drained:
             reasons.append("the farm is draining")
         return reasons

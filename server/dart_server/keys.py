@@ -65,9 +65,9 @@ class Principal:
 
 
 class KeyStore:
-    """Checks bearer keys against the ledger, remembering those it has seen.
+    """Checks bearer keys against the database, remembering those it has seen.
 
-    What is changed here holds at once; what another process changed in the ledger (a key made or revoked by the command line) holds
+    What is changed here holds at once; what another process changed in the database (a key made or revoked by the command line) holds
     for a new key at its first use, for a known one after the next `refresh`. `on_key_end` ends what stands on a key that is good no more.
     """
 
@@ -135,7 +135,7 @@ class KeyStore:
         self._known = {digest: known for digest, known in self._known.items() if known.key_id != key_id}
 
     async def refresh(self, holders: Collection[str] = ()) -> None:
-        """Look at the ledger again: keys that were revoked or have expired end, also those of `holders`, who need not
+        """Look at the database again: keys that were revoked or have expired end, also those of `holders`, who need not
         have called in this life of the farm; changed quotas hold. Once a minute, note what was used."""
         if self._clock.monotonic() - self._noted_at_s >= LAST_USED_INTERVAL_S:
             self._note_uses()
@@ -176,7 +176,7 @@ class KeyStore:
         raise ApiError(ErrorCode.UNAUTHENTICATED, "a valid key is needed", hint=hint)
 
     async def _ask(self, digest: str) -> Principal | None:
-        """Look a key up in the ledger; one at a time, so that guessing keeps nobody else from it. Raises `unauthenticated` for one that has
+        """Look a key up in the database; one at a time, so that guessing keeps nobody else from it. Raises `unauthenticated` for one that has
         ended."""
         async with self._asking:
             found = await self._repository.key_by_hash(digest)
@@ -230,7 +230,7 @@ async def ignore_key_end(key_id: str) -> None:
 
 
 async def create_key(database_url: str, name: str, scope: Scope) -> str:
-    """Make a key in a farm's ledger, whether it runs or not; returns the secret."""
+    """Make a key in a farm's database, whether it runs or not; returns the secret."""
     database = Database(database_url)
     await database.start()
     try:

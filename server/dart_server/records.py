@@ -1,6 +1,6 @@
 """The farm's values in memory: slots, leases, snapshots, keys, pools. Rule: data and its views; behaviour is in pool, leases, snapshots.
 
-The server process holds the truth of what lives; the ledger (`repository`) is written with every change and read once, at start.
+The server process holds the truth of what lives; the database (`repository`) is written with every change and read once, at start.
 `deadline_s` is on the clock's monotonic axis, every other time is seconds since 1970.
 """
 
@@ -86,7 +86,7 @@ class Slot:
     exists: bool = False
     """The provider may hold something under this id."""
     has_row: bool = False
-    """The ledger has a row of it."""
+    """The database has a row of it."""
     guest: GuestClient | None = None
     failure: wire.DesktopHealthView | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -62,7 +62,7 @@ class FarmSettings(BaseSettings):
     runtime_dir: Path = Field(default_factory=default_runtime_dir)
     """Socket, lock and log."""
     state_dir: Path = Field(default_factory=lambda given: default_state_dir(given["runtime_dir"]))
-    """Ledger, admin key and the root of the tokens: what must outlive the farm."""
+    """Database, admin key and the root of the tokens: what must outlive the farm."""
     snapshot_dir: Path = Field(default_factory=default_snapshot_dir)
     """Where snapshots and what desktops write are kept: in memory when it is on a tmpfs, else on that disk."""
     snapshot_quota_bytes: int = Field(default=4 * GIB, ge=1)

@@ -32,7 +32,7 @@ NOTE = "/tmp/note.txt"
 
 @dataclass
 class NoteTask:
-    """Needs no application: the note that the set-up wrote must hold "solved"."""
+    """Needs no application: the note that the setup wrote must hold "solved"."""
 
     id: str = "contract/note/0000"
     instruction: str = "Solve the note."

@@ -1,4 +1,4 @@
-"""OSWorld's own client code, unchanged, on a live desktop of each provider: every controller method and every type of set-up step that
+"""OSWorld's own client code, unchanged, on a live desktop of each provider: every controller method and every type of setup step that
 its tasks use.
 
 The client is installed apart (`make osworld-client`), runs in its own interpreter and reaches the desktop through the lease's tunnels to
@@ -353,7 +353,7 @@ async def test_set_up_steps_in_the_browser(browser: Client, check: Any, record_p
 
 @cache
 def steps_of_tasks() -> list[dict[str, Any]]:
-    """All set-up steps of OSWorld's tasks, those before the evaluation too; skips the test where the tasks are not there."""
+    """All setup steps of OSWorld's tasks, those before the evaluation too; skips the test where the tasks are not there."""
     steps = []
     for path in sorted((osworld_data.data() / "examples").glob("*/*.json")):
         task = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the test's own is stopped, killed, frozen, and started again under a ledger that writes."""
+"""A PostgreSQL server of the test's own is stopped, killed, frozen, and started again under a database that writes."""
 
 from __future__ import annotations
 

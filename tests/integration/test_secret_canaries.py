@@ -1,5 +1,5 @@
 """Planted secrets come out nowhere: API keys, lease tokens, session cookies, what tasks expect. A farm in a process of its own on `sim` at
-its most talkative; what it says in logs, events, metrics, refusals, its API's description and its ledger is searched for them."""
+its most talkative; what it says in logs, events, metrics, refusals, its API's description and its database is searched for them."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_planted_secrets_come_out_nowhere(url: str, place: Path) -> None:
     told.texts["the log"] = log = (place / "log").read_text()
     assert f'"lease_id": "{lease["lease_id"]}"' in log, "it is a talkative one"
     for file in place.rglob("farm.db*"):
-        told.texts[f"the ledger ({file.name})"] = file.read_bytes().decode("latin-1")
+        told.texts[f"the database ({file.name})"] = file.read_bytes().decode("latin-1")
     assert {what: told.where(secret) for what, secret in secrets.items() if told.where(secret)} == {}
     assert told.where(lease["lease_id"]), "the search finds what is there"
     examples = json.dumps(document.json())

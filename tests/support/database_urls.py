@@ -1,4 +1,4 @@
-"""Databases for tests of the ledger: a fresh one for each test, of either kind.
+"""Databases for tests of the database: a fresh one for each test, of either kind.
 
 Role: `fresh_database`. Rule: PostgreSQL is a real server, the one of DART_TEST_POSTGRES_URL (`make test-postgres` starts it); a test's
 database is dropped with whoever is still connected to it. Non-goals: starting servers.

@@ -54,7 +54,7 @@ class Client:
         return base64.b64decode(value["bytes"]) if isinstance(value, dict) and set(value) == {"bytes"} else value
 
     async def setup(self, *steps: tuple[str, dict[str, Any]]) -> None:
-        """Carry out a task's set-up."""
+        """Carry out a task's setup."""
         config = [{"type": kind, "parameters": parameters} for kind, parameters in steps]
         (answer,) = await self.run(("setup", "setup", [config], {}))
         assert answer == {"value": True}

@@ -37,7 +37,7 @@ CHUNK_BYTES = 4 * 1024**2
 
 
 def check_tools(kind: str) -> None:
-    """Raises UsageError with the cure when a program is missing."""
+    """Raises UsageError with the fix when a program is missing."""
     needed = {"docker": {"tar": "tar"}, "qcow2": {"mke2fs": "e2fsprogs", "qemu-img": "qemu-utils"}}
     packages = [package for tool, package in needed[kind].items() if shutil.which(tool, path=CLEAN_PATH) is None]
     if packages:

@@ -37,7 +37,7 @@ APART = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
 
 
 def check_host(parent: Path) -> None:
-    """Raises UsageError with the cure when a tool, the key ring or disk space is missing."""
+    """Raises UsageError with the fix when a tool, the key ring or disk space is missing."""
     missing = []
     if shutil.which("mmdebstrap", path=CLEAN_PATH) is None:
         missing.append("mmdebstrap")
@@ -56,7 +56,7 @@ def check_host(parent: Path) -> None:
 
 
 def check_compiler() -> None:
-    """Raises UsageError with the cure when the host has no C compiler, which the guest's library is made with."""
+    """Raises UsageError with the fix when the host has no C compiler, which the guest's library is made with."""
     if shutil.which("cc", path=CLEAN_PATH) is None:
         raise UsageError("building an image needs a C compiler: run 'apt-get install -y gcc libc6-dev'")
 

@@ -2,7 +2,7 @@
 
 
 class BuildError(Exception):
-    """The build cannot go on; the text is one sentence with the cure."""
+    """The build cannot go on; the text is one sentence with the fix."""
 
 
 class UsageError(BuildError):

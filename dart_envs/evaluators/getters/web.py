@@ -1,6 +1,6 @@
 """Getters of what was done in the browser: the log of the suite `web`, and the browser's bookmarks.
 
-Role: one coroutine per getter, and `GETTERS` of this module; all names are ours. Rule: the set-up saw the log
+Role: one coroutine per getter, and `GETTERS` of this module; all names are ours. Rule: the setup saw the log
 made, so that whoever took it away or damaged it was the policy: `InvalidArtifact`, like everything else that is missing. Non-goals: comparing.
 """
 

@@ -1,6 +1,6 @@
 """OSWorld's metrics in OSWorld's own reading, where that can be had without its packages.
 
-Role: `OSWORLD`, which judges OSWorld's task files in place of the official scorer; those whose name has no other reading of ours are
+Role: `OSWORLD`, which judges OSWorld's task files in place of the osworld scorer; those whose name has no other reading of ours are
 in `METRICS` too. Rule: each is equal to the official one of its name, quirks included, which `tests/integration/test_scorers_agree.py`
 proves on generated cases; a result that the official one cannot read raises `InvalidArtifact`. Non-goals: being kinder than OSWorld.
 """

@@ -1,4 +1,4 @@
-"""What runs in the official scorer's own environment, never in ours.
+"""What runs in the osworld scorer's own environment, never in ours.
 
 Role: a program that serves evaluations over two pipes. Rule: nothing here imports another package of ours, and nothing of ours imports this
 one; the parent runs the folder as a program. Non-goals: choosing who scores (`dart_envs.scorer.choice`).

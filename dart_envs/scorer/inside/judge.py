@@ -64,7 +64,7 @@ def metric_named(name: str) -> Any:
     official = importlib.import_module("desktop_env.evaluators.metrics")
     found = getattr(official, name, None) or METRICS.get(name)
     if found is None:
-        raise EvaluationFailed("evaluator", f"The official scorer has no metric {name!r}.")
+        raise EvaluationFailed("evaluator", f"The osworld scorer has no metric {name!r}.")
     return found
 
 
@@ -73,7 +73,7 @@ def getter_named(name: str) -> Any:
     official = importlib.import_module("desktop_env.evaluators.getters")
     found = getattr(official, f"get_{name}", None) or GETTERS.get(name)
     if found is None:
-        raise EvaluationFailed("evaluator", f"The official scorer has no getter {name!r}.")
+        raise EvaluationFailed("evaluator", f"The osworld scorer has no getter {name!r}.")
     return found
 
 

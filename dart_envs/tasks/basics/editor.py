@@ -1,7 +1,7 @@
 """Mousepad, a text editor: families about writing, changing and saving a text file.
 
 Role: what is in the file at the end is the verdict; a change that was not saved does not count. Rule: the file is
-written fresh by the set-up.
+written fresh by the setup.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ done
 
 
 def step(type: str, **parameters: Any) -> Data:
-    """A set-up step."""
+    """A setup step."""
     return {"type": type, "parameters": parameters}
 
 

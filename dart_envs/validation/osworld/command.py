@@ -85,5 +85,5 @@ async def _prove(book: OsworldRecords, todo: Sequence[tuple[Case, ValidationRun]
 
 def _line(result: Result) -> str:
     word = "ok  " if result.holds else "FAIL"
-    times = f"set-up {result.setup_s:5.1f} s, play {result.play_s:5.1f} s"
+    times = f"setup {result.setup_s:5.1f} s, play {result.play_s:5.1f} s"
     return f"{word} {result.domain}/{result.task_id[:8]} {result.play:<8} {times} {result.cause or ''}".rstrip()

@@ -1,6 +1,6 @@
 """Which of OSWorld's tasks need no network.
 
-Role: `OFFLINE`, ids by domain. Rule: found by reading set-up, evaluator and instruction of all 369: nothing is downloaded, no web site is
+Role: `OFFLINE`, ids by domain. Rule: found by reading setup, evaluator and instruction of all 369: nothing is downloaded, no web site is
 visited or asked. Non-goals: the tasks themselves, which are in the user's own copy of OSWorld.
 """
 

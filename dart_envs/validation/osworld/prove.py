@@ -1,7 +1,7 @@
 """Plays OSWorld's offline tasks on live desktops under the osworld scorer.
 
 Role: which plays prove a task, and playing one. Rule: each play has a desktop of its own, set up anew; a target that is not on the screen
-yet is waited for; faults of farm, set-up and scorer are the play's cause, never a pass. Non-goals: the record and the table
+yet is waited for; faults of farm, setup and scorer are the play's cause, never a pass. Non-goals: the record and the table
 (`dart_envs.validation.osworld.records`).
 
     a task that can be done: nothing must score 0, the oracle 1; one that cannot: saying so (FAIL) 1, DONE 0
@@ -83,7 +83,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One play. `reward` is None where there is no verdict. Times in seconds; `set_up` says whether the set-up came through."""
+    """One play. `reward` is None where there is no verdict. Times in seconds; `set_up` says whether the setup came through."""
 
     domain: str
     task_id: str

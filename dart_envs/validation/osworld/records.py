@@ -100,7 +100,7 @@ def to_markdown(book: OsworldRecords, wanted: Sequence[Case]) -> str:
         f" {sum(proved(book, case) for case in impossible)} of {len(impossible)} that cannot are proved"
         f" (image `desktop` {', '.join(sorted(digests)) or 'not seen'}).",
         "",
-        "| task | set-up | nothing / DONE | oracle / FAIL | seconds | how, or why not |",
+        "| task | setup | nothing / DONE | oracle / FAIL | seconds | how, or why not |",
         "|---|---|---|---|---|---|",
     ]
     lines += [_row(book, case) for case in wanted]
@@ -123,7 +123,7 @@ def _row(book: OsworldRecords, case: Case) -> str:
 def check_page(page: Path, *, whole: bool, official: bool) -> None:
     """Raise ValueError where a page cannot take the table, before hours were spent on it."""
     if not (whole and official):
-        raise ValueError("--table takes the whole table under the official scorer: leave out --only and --scorer.")
+        raise ValueError("--table takes the whole table under the osworld scorer: leave out --only and --scorer.")
     _parts(page)
 
 

@@ -17,7 +17,7 @@ def doctor(
     provider: Annotated[str | None, typer.Option(help="runc, docker, libvirt or sim.")] = None,
     as_json: Json = False,
 ) -> None:
-    """What this host has and lacks for the farm, with the cures. Exit code 2 when something that is needed is missing."""
+    """What this host has and lacks for the farm, with the fixes. Exit code 2 when something that is needed is missing."""
     from dart_server.process import preflight
 
     checks = preflight.run_checks(load_settings(provider=provider))

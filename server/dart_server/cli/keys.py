@@ -1,6 +1,6 @@
 """`keys`: who may call, what, how much, until when.
 
-Rule: a farm that answers is asked; where none runs, the ledger of this user's farm is written directly. A secret is shown once.
+Rule: a farm that answers is asked; where none runs, the database of this user's farm is written directly. A secret is shown once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ key_app = typer.Typer()
 
 Name = Annotated[str, typer.Argument(help="Whom it is for.")]
 ScopeOption = Annotated[str, typer.Option(help="read, lease or admin.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Write this user's ledger even when a farm answers.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Write this user's database even when a farm answers.")]
 
 
 @app.callback()
@@ -135,7 +135,7 @@ def _online(settings: FarmSettings, path: str, method: str = "GET", body: dict[s
 
 
 def _in_database(settings: FarmSettings, work: Callable[[KeyStore], Awaitable[T]]) -> T:
-    """Do it in the ledger. A farm that runs on it hears of it at its next look."""
+    """Do it in the database. A farm that runs on it hears of it at its next look."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from dart_server.clock import SystemClock
@@ -162,7 +162,9 @@ def _in_database(settings: FarmSettings, work: Callable[[KeyStore], Awaitable[T]
     except FarmConfigError as error:
         fail(str(error))
     except SQLAlchemyError as error:
-        fail(f"the ledger cannot be used ({printable(str(error).splitlines()[0])}).", 1, hint="See `dart-farm doctor`.")
+        fail(
+            f"the database cannot be used ({printable(str(error).splitlines()[0])}).", 1, hint="See `dart-farm doctor`."
+        )
     except ApiError as error:
         fail(
             f"{error.detail.rstrip('.')}.", 2 if error.code == "invalid" else 1, error=error.code.value, hint=error.hint

@@ -111,7 +111,9 @@ def ensure_admin_key(settings: FarmSettings) -> None:
     secret = read_or_create_secret(settings.key_path, "dart")
     if sys.stderr.isatty():
         typer.echo(f"The admin key of this farm, shown this once: {secret}", err=True)
-        typer.echo(f"Only its hash is in the ledger; commands on this host read it from {settings.key_path}.", err=True)
+        typer.echo(
+            f"Only its hash is in the database; commands on this host read it from {settings.key_path}.", err=True
+        )
     else:
         log.info("made the admin key of this farm: it lies in %s", settings.key_path)
 

@@ -1,4 +1,4 @@
-"""The viewer, noVNC: a package of its own (MPL-2.0) that is fetched from the npm registry by the set-up, checked, and served as it came.
+"""The viewer, noVNC: a package of its own (MPL-2.0) that is fetched from the npm registry by the setup, checked, and served as it came.
 
 Rule: one version, one checksum; what does not match is not unpacked. Standard library only. Non-goals: changing any of its files.
 
@@ -33,7 +33,7 @@ _STAMP = "dart-complete"
 
 
 class ViewerNotInstalled(Exception):
-    """The package could not be had; the message is one sentence with the cure."""
+    """The package could not be had; the message is one sentence with the fix."""
 
 
 def install_dir(home: Path) -> Path:

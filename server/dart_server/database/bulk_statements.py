@@ -1,4 +1,4 @@
-"""The ledger's frequent statements: built once, executed many at a time.
+"""The database's frequent statements: built once, executed many at a time.
 
 Role: `BoundStatement` is one of them with the values of one row; `execute_all` gives a transaction's statements to the database, rows of the
 same statement together. Rule: building a statement costs more than executing it, so the frequent ones are built once, at import, on tables

@@ -68,7 +68,7 @@ class CheckpointThread:
                 self._failing = False
             except sqlite3.Error as error:
                 if not self._failing:
-                    log.warning("the ledger's log cannot be carried into its database now: %s", error)
+                    log.warning("the database's log cannot be carried into its database now: %s", error)
                 self._failing = True
 
     def checkpoint(self) -> None:

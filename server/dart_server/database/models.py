@@ -1,4 +1,4 @@
-"""Tables of the farm's ledger. Rule: no SQL and no behaviour; `repository` is the only reader and writer.
+"""Tables of the farm's database. Rule: no SQL and no behaviour; `repository` is the only reader and writer.
 
 Times are seconds since 1970 (float). A shape is stored as its canonical JSON. `image_digest` is `sha256:…`.
 """

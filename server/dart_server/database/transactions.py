@@ -1,4 +1,4 @@
-"""The thread's side of the ledger: transactions that are made exactly once, also when the connection is lost while one is committed.
+"""The thread's side of the database: transactions that are made exactly once, also when the connection is lost while one is committed.
 
 Rule: a transaction carries its number into the row of its writer; before it is tried again, that row tells whether the first try was
 committed after all. Blocking calls only. Non-goals: queues and waiting (`db`).

@@ -1,4 +1,4 @@
-"""The ledger's queue: writes in order, in batches, through every outage of the database.
+"""The database's queue: writes in order, in batches, through every outage of the database.
 
 Rule: the database is spoken to by one thread of its own, so that the event loop never waits for it and a batch costs one hand-over (an
 async driver hands over for every statement: forty times per lease). Who needs to know that something is written awaits its receipt. A
@@ -238,7 +238,7 @@ class Database:
         if self.unavailable_reason is None:
             self._away_since_s = self._clock.monotonic()
             self._back.clear()
-            log.error("the ledger's database is away: %s", text)
+            log.error("the database's database is away: %s", text)
         self.unavailable_reason = text
 
     def _mark_available(self) -> None:
@@ -247,7 +247,7 @@ class Database:
         lasted_s, dropped_events = self._clock.monotonic() - self._away_since_s, self._left_out
         self.unavailable_reason, self._left_out = None, 0
         self._back.set()
-        log.warning("the ledger's database is back after %.1f s; %d writes waited", lasted_s, self.pending_writes)
+        log.warning("the database's database is back after %.1f s; %d writes waited", lasted_s, self.pending_writes)
         if self.on_recovered is not None:
             self.on_recovered(lasted_s, dropped_events)
 
@@ -265,7 +265,7 @@ class Database:
             await asyncio.wait({last}, timeout=CLOSE_TIMEOUT_S if self.unavailable_reason is not None else None)
             if not last.done():
                 log.error(
-                    "%d writes to the ledger are lost: its database is away (%s)",
+                    "%d writes to the database are lost: its database is away (%s)",
                     self.pending_writes - 1,
                     self.unavailable_reason,
                 )
@@ -279,7 +279,7 @@ class Database:
         try:
             self._transactions.leave()
         except SQLAlchemyError as error:
-            log.warning("the ledger's database was not closed properly: %s", getattr(error, "orig", error))
+            log.warning("the database's database was not closed properly: %s", getattr(error, "orig", error))
 
 
 def _log_failure(receipt: WriteReceipt) -> None:
@@ -289,4 +289,4 @@ def _log_failure(receipt: WriteReceipt) -> None:
 
 def _log_late(future: asyncio.Future[Any]) -> None:
     if not future.cancelled() and future.exception() is not None:
-        log.warning("a late read of the ledger failed: %s", future.exception())
+        log.warning("a late read of the database failed: %s", future.exception())

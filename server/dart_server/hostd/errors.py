@@ -1,4 +1,4 @@
-"""Everything dart-hostd may answer instead of a result. `kind` is what travels; `hint` is the cure."""
+"""Everything dart-hostd may answer instead of a result. `kind` is what travels; `hint` is the fix."""
 
 from __future__ import annotations
 

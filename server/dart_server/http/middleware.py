@@ -1,4 +1,4 @@
-"""The HTTP border: request ids, hosts and origins, body limits, counting and logging of requests, the one error envelope.
+"""The HTTP middleware: request ids, hosts and origins, body limits, counting and logging of requests, the one error envelope.
 
 Rule: whatever goes wrong, the client gets a `wire.ErrorBody` with the request id; what was not foreseen is logged under it with its trace.
 Secrets never reach the log: neither headers nor bodies nor paths as they came are logged.

@@ -151,7 +151,7 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
 
 
 def _description() -> str:
-    return "Leases of live desktops. Every error is an `ErrorBody`; its `error` is a stable code, its `hint` the cure."
+    return "Leases of live desktops. Every error is an `ErrorBody`; its `error` is a stable code, its `hint` the fix."
 
 
 def _component(model: type[wire.WireModel], schemas: dict[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 CLAIMS_REMEMBERED = 5_000
 """Claims kept in memory after their end."""
 REQUESTS_REMEMBERED = 100_000
-"""Client request ids kept in memory; the ledger refuses older ones that come again."""
+"""Client request ids kept in memory; the database refuses older ones that come again."""
 HEARTBEAT_S = 15.0
 """A stream of events says at least that it lives, this often."""
 EVENT_STREAM_TIMEOUT_S = 3600.0

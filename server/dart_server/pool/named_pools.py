@@ -1,4 +1,4 @@
-"""The named pools: what their owners want ready, kept in the ledger, and how far refilling may go now.
+"""The named pools: what their owners want ready, kept in the database, and how far refilling may go now.
 
 Rule: a specification is checked when it is put; what it leads to (the image's digest, a snapshot that is gone) is looked at again with
 every `refresh`, and a pool that leads nowhere says why instead of failing. Non-goals: making copies (`pool.standby`), who may put one.
@@ -42,7 +42,7 @@ class NamedPools:
         self._named: dict[str, NamedPool] = {}
 
     async def load(self) -> None:
-        """Take over what the ledger has."""
+        """Take over what the database has."""
         for record in await self._repository.pools():
             spec = wire.PoolSpec.model_validate(record.spec["spec"])
             self._named[record.name] = self._entry(record, spec, str(record.spec["owner"]))

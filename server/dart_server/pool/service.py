@@ -121,7 +121,7 @@ class Pool:
 
     def dispatch(self) -> None:
         """Serve who waits, in order; then, once for all that happens in one turn of the event loop, keep what is to be ready. Nothing of
-        it while the ledger is away."""
+        it while the database is away."""
         if self._is_serving() and self.queue.grant_waiting() and not self._reconcile_scheduled:
             self._reconcile_scheduled = True
             asyncio.get_running_loop().call_soon(self._reconcile)

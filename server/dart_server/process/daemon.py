@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 GRACE_S = 3
 """How long requests in flight may go on after a stop was asked for."""
 SWITCH_S = 0.0002
-"""How long a thread keeps the interpreter's lock while another one wants it. The ledger's asks for it after every statement; at Python's
+"""How long a thread keeps the interpreter's lock while another one wants it. The database's asks for it after every statement; at Python's
 5 ms a write takes a tenth of a second on a busy farm, and a claim waits for it."""
 GC_THRESHOLDS = (2_000, 10, 100)
 """When the garbage collector looks at new objects, older ones, and all: often and for a moment, and seldom where it takes long."""

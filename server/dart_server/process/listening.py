@@ -21,7 +21,7 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 SOCKET_PATH_LIMIT = 100
 """Bytes of a Unix socket's path; the kernel takes 107."""
 SPARE_DESCRIPTORS = 128
-"""Descriptors for all that is no client's connection: the ledger, files, children."""
+"""Descriptors for all that is no client's connection: the database, files, children."""
 
 
 def require_tls(settings: FarmSettings) -> None:

@@ -17,7 +17,7 @@ from dart_server.wire.paths import KEY_FILE
 
 log = logging.getLogger(__name__)
 DATABASE_FILES = ("farm.db-wal", "farm.db-shm", "farm.db")
-"""The ledger's own file comes last: until it is there, the move is not done and is tried again."""
+"""The database's own file comes last: until it is there, the move is not done and is tried again."""
 SECRET_FILES = (KEY_FILE, "farm.secret")
 
 

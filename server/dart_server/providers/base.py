@@ -31,7 +31,7 @@ DialPort = int | Literal["control"]
 
 
 class ProviderError(Exception):
-    """Root of everything a provider raises; `hint` is the cure in one sentence, empty when there is none."""
+    """Root of everything a provider raises; `hint` is the fix in one sentence, empty when there is none."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)

@@ -49,7 +49,7 @@ class Destination:
 
     @classmethod
     def parse(cls, text: str) -> Destination:
-        """`HOST:PORT`. Raises ValueError with the cure."""
+        """`HOST:PORT`. Raises ValueError with the fix."""
         found = _DESTINATION_PATTERN.fullmatch(text)
         if not found or not 0 < int(found[3]) < 65536:
             raise ValueError(f"{text!r} is not a destination: write HOST:PORT, like pypi.org:443")

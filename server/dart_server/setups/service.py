@@ -1,7 +1,7 @@
 """Prepared states by key: one builder at a time, the others wait.
 
 Rule: a build belongs to a lease; it ends by being published, by being abandoned, or with the lease, and then the next one may try.
-Keys are the owner's own: two tenants never see each other's prepared states. Non-goals: what a set-up does (clients run it).
+Keys are the owner's own: two tenants never see each other's prepared states. Non-goals: what a setup does (clients run it).
 """
 
 from __future__ import annotations

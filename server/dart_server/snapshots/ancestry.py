@@ -31,7 +31,7 @@ class Ancestry:
         self._origins[snapshot_id] = Origin(parent, files_bytes)
 
     def load(self, found: Mapping[str, tuple[str | None, int]]) -> None:
-        """Take over what a ledger knows."""
+        """Take over what a database knows."""
         for snapshot_id, (parent, files_bytes) in found.items():
             self.add(snapshot_id, parent, files_bytes)
 

@@ -11,7 +11,7 @@ FENCING_TOKEN_HEADER = "X-Dart-Fencing-Token"
 REQUEST_ID_HEADER = "X-Request-Id"
 
 SetupKey = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-"""sha256 over (image digest, resolution, font size, canonical set-up, asset digests); the evaluator is not part of it."""
+"""sha256 over (image digest, resolution, font size, canonical setup, asset digests); the evaluator is not part of it."""
 
 SNAPSHOT_ID_PREFIX = "snap_"
 

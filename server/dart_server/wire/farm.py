@@ -1,4 +1,4 @@
-"""What a farm keeps and tells of itself: snapshots, set-ups, desktops, history, numbers. Non-goals: leases."""
+"""What a farm keeps and tells of itself: snapshots, setups, desktops, history, numbers. Non-goals: leases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dart_server.wire.base import DesktopShape, Number, SetupKey, SnapshotName, 
 
 
 class SnapshotRequest(WireModel):
-    """Take a live snapshot. With `publish_key` it becomes the shared prepared state of that set-up (one builder per key).
+    """Take a live snapshot. With `publish_key` it becomes the shared prepared state of that setup (one builder per key).
 
     A `name` that another snapshot of the tenant has is refused."""
 

@@ -34,6 +34,6 @@ def default_state_dir(runtime: Path) -> Path:
 
 
 def state_dir(runtime: Path) -> Path:
-    """The ledger, the admin key and the root of the tokens of the farm of a runtime directory: `DART_STATE_DIR`, else the default."""
+    """The database, the admin key and the root of the tokens of the farm of a runtime directory: `DART_STATE_DIR`, else the default."""
     named = os.environ.get("DART_STATE_DIR")
     return Path(named) if named and runtime == runtime_dir() else default_state_dir(runtime)

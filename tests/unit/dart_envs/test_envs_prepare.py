@@ -1,4 +1,4 @@
-"""Set-up snapshots: built once per key, restored for everybody, and never left half-built."""
+"""Setup snapshots: built once per key, restored for everybody, and never left half-built."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def provider() -> FakeProvider:
 @pytest.fixture(scope="session")
 def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database that is migrated already, to be copied."""
-    path = tmp_path_factory.mktemp("ledger") / "farm.db"
+    path = tmp_path_factory.mktemp("database") / "farm.db"
 
     async def make() -> None:
         database = Database(f"sqlite:///{path}")

@@ -1,4 +1,4 @@
-"""What tests of the ledger share: records to write, and a lock that keeps the farm out of its own SQLite file."""
+"""What tests of the database share: records to write, and a lock that keeps the farm out of its own SQLite file."""
 
 from __future__ import annotations
 

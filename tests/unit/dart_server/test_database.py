@@ -1,4 +1,4 @@
-"""The ledger's statements: what is written is what is read."""
+"""The database's statements: what is written is what is read."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ async def test_a_file_that_cannot_be_opened_is_told_once_and_tried_again(
             await wait_until(lambda: tried == time)  # noqa: B023 - awaited here
         failing.stop()
     assert [record.getMessage() for record in caplog.records] == [
-        "the ledger's log cannot be carried into its database now: unable to open database file"
+        "the database's log cannot be carried into its database now: unable to open database file"
     ]
     assert not (tmp_path / "none.db").exists()
 

@@ -30,7 +30,7 @@ def engine(tmp_path: Path) -> Engine:
 
 
 class Written:
-    """Stands for the queue of the ledger: keeps what it is given."""
+    """Stands for the queue of the database: keeps what it is given."""
 
     def __init__(self) -> None:
         self.statements: list[Any] = []

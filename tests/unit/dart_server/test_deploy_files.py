@@ -105,7 +105,7 @@ def test_the_parts_of_the_manifests_fit_each_other() -> None:
     assert labels == stateful["selector"]["matchLabels"] == found["Service"]["spec"]["selector"]
     assert labels == found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"]
     assert stateful["serviceName"] == found["Service"]["metadata"]["name"]
-    assert stateful["replicas"] == 1, "the ledger has one farm"
+    assert stateful["replicas"] == 1, "the database has one farm"
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports[found["Service"]["spec"]["ports"][0]["targetPort"]] == 8700
     mounted = {one["mountPath"] for one in container["volumeMounts"]}

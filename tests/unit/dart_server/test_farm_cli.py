@@ -1,4 +1,4 @@
-"""The command line against a stand-in for the farm's answers: tables, JSON, refusals, exit codes; keys offline in a real ledger."""
+"""The command line against a stand-in for the farm's answers: tables, JSON, refusals, exit codes; keys offline in a real database."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ async def make(api: Api, name: str = "tenant", **fields: Any) -> dict[str, Any]:
 
 
 def written(place: Path, secret: str) -> list[Path]:
-    """Files of the ledger that have the secret in them."""
+    """Files of the database that have the secret in them."""
     files = list(place.rglob("farm.db*"))
     assert files
     return [file for file in files if secret.encode() in file.read_bytes()]
@@ -141,7 +141,7 @@ async def test_an_expired_key_is_refused_and_what_runs_under_it_ends(api: Api, c
     assert not waiting.done()
     assert await status(api, made["secret"]) == 200
     clock.now += 1.5
-    assert await status(api, made["secret"]) == 401, "without waiting for a look at the ledger"
+    assert await status(api, made["secret"]) == 401, "without waiting for a look at the database"
     await clock.advance(2)
     assert (await waiting).status_code == 401
 
@@ -174,7 +174,7 @@ async def test_changes_of_another_process_hold(api: Api, clock: ManualClock) -> 
     api.farm.repository.revoke_key(key_id)  # as another process would: the farm's own memory does not hear of it
     await clock.advance(api.farm.settings.tick_interval_s)
     async with asyncio.timeout(10):
-        while await status(api, secret) != 401:  # noqa: ASYNC110 - the ledger's thread answers when it does
+        while await status(api, secret) != 401:  # noqa: ASYNC110 - the database's thread answers when it does
             await asyncio.sleep(0.01)
 
 

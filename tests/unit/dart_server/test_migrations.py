@@ -1,4 +1,4 @@
-"""A ledger of an earlier version is brought to this one, with what it holds."""
+"""A database of an earlier version is brought to this one, with what it holds."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_client_and_farm_agree_on_the_key(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_what_an_older_layout_left_is_moved_once(tmp_path: Path) -> None:
     settings = FarmSettings()
     state_directory.make_directories(settings)
-    old = {"farm.db": b"ledger", "farm.db-wal": b"wal", "farm.key": b"key", "farm.secret": b"secret"}
+    old = {"farm.db": b"database", "farm.db-wal": b"wal", "farm.key": b"key", "farm.secret": b"secret"}
     for name, content in old.items():
         (settings.runtime_dir / name).write_bytes(content)
         (settings.runtime_dir / name).chmod(0o600)

@@ -1,4 +1,4 @@
-"""A wrong recipe is refused before anything starts, with the key's path and the cure."""
+"""A wrong recipe is refused before anything starts, with the key's path and the fix."""
 
 from __future__ import annotations
 

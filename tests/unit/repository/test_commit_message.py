@@ -123,9 +123,9 @@ def git(tmp_path: Path) -> Git:
 def test_git_refuses_the_commit_and_keeps_the_text(git: Git, tmp_path: Path) -> None:
     refused = git("commit", "--allow-empty", "-m", "No reason")
     assert refused.returncode == 1
-    sentence, cure = refused.stderr.splitlines()
+    sentence, fix = refused.stderr.splitlines()
     assert "no body that says why" in sentence
-    kept = tmp_path / cure.rpartition("--file=")[2]
+    kept = tmp_path / fix.rpartition("--file=")[2]
     assert kept.read_text(encoding="utf-8") == "No reason\n"
     with kept.open("a", encoding="utf-8") as file:
         file.write("\nIt has a reason now.\n")

@@ -1,4 +1,4 @@
-"""The ledger: the only place with SQL.
+"""The database: the only place with SQL.
 
 Rule: what is written is what holds at the call; the returned receipt is awaited by those for whom it must be on disk first. Nothing here
 decides anything. Non-goals: live state (that is `records`, in memory), batches and connections (`db`).
@@ -29,4 +29,4 @@ class Repository(
     EventStatements,
     RetentionStatements,
 ):
-    """Reads and writes of the ledger."""
+    """Reads and writes of the database."""

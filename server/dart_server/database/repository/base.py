@@ -1,4 +1,4 @@
-"""What every part of the ledger's statements shares: the event beside a change, and how it is queued.
+"""What every part of the database's statements shares: the event beside a change, and how it is queued.
 
 Rule: a state change and the event that tells of it are one write. Non-goals: any table's own statements.
 """

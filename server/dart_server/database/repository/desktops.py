@@ -1,4 +1,4 @@
-"""The ledger's statements about desktops. Rule: a row is written before the desktop is made and kept after it is gone."""
+"""The database's statements about desktops. Rule: a row is written before the desktop is made and kept after it is gone."""
 
 from __future__ import annotations
 

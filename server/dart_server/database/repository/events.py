@@ -1,4 +1,4 @@
-"""The ledger's statements about events, the append-only history."""
+"""The database's statements about events, the append-only history."""
 
 from __future__ import annotations
 

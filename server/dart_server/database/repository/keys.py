@@ -1,4 +1,4 @@
-"""The ledger's statements about bearer keys. Rule: only their hashes are known here."""
+"""The database's statements about bearer keys. Rule: only their hashes are known here."""
 
 from __future__ import annotations
 

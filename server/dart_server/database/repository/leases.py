@@ -1,4 +1,4 @@
-"""The ledger's statements about leases. Rule: a grant, its slot and its event are one write."""
+"""The database's statements about leases. Rule: a grant, its slot and its event are one write."""
 
 from __future__ import annotations
 

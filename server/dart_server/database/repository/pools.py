@@ -1,4 +1,4 @@
-"""The ledger's statements about pools: how many ready desktops of what are wanted. Rule: a specification is plain JSON here."""
+"""The database's statements about pools: how many ready desktops of what are wanted. Rule: a specification is plain JSON here."""
 
 from __future__ import annotations
 

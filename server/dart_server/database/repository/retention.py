@@ -1,4 +1,4 @@
-"""The ledger's statements that forget: what ended long ago and nobody stands on.
+"""The database's statements that forget: what ended long ago and nobody stands on.
 
 Rule: one call deletes a bounded number of rows, found without reading the others; the last event stays, so that event numbers never begin
 again. Nothing that has ended is remembered longer than the events reach back. Non-goals: when to forget (`retention`), pools (a person

@@ -1,4 +1,4 @@
-"""The ledger's statements about builds of prepared states. Rule: at most one build of an owner and key is `building`."""
+"""The database's statements about builds of prepared states. Rule: at most one build of an owner and key is `building`."""
 
 from __future__ import annotations
 

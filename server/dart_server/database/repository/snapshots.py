@@ -1,4 +1,4 @@
-"""The ledger's statements about live snapshots. Rule: the intention is written before anything of a snapshot exists."""
+"""The database's statements about live snapshots. Rule: the intention is written before anything of a snapshot exists."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1", tags=["snapshots"])
 
 @router.post("/leases/{lease_id}/snapshot", operation_id="snapshot_lease")
 async def take(lease_id: str, body: wire.SnapshotRequest, request: Request, access: Leased) -> wire.SnapshotView:
-    """A live snapshot of the leased desktop; with `publish_key`, the prepared state of that set-up."""
+    """A live snapshot of the leased desktop; with `publish_key`, the prepared state of that setup."""
     farm = farm_of(request)
     return farm.snapshots.view(await farm.take_snapshot(access, body))
 

@@ -93,7 +93,7 @@ class DockerProvider:
         )
 
     async def start(self) -> None:
-        """Find the engine. Raises CapabilityMissing with the cure when it or this host lacks something."""
+        """Find the engine. Raises CapabilityMissing with the fix when it or this host lacks something."""
         self._facts = await self._engine.start()
         build_filter = partial(docker_container.system_call_filter, self._facts, self._runtime_dir)
         self._call_filter = await asyncio.to_thread(build_filter)

@@ -34,7 +34,7 @@ UEFI_PATHS = (
 
 
 def find(disk: Path) -> Path | None:
-    """UEFI's file for a disk that needs it, None for one that starts by BIOS. Blocking. Raises CapabilityMissing with the cure."""
+    """UEFI's file for a disk that needs it, None for one that starts by BIOS. Blocking. Raises CapabilityMissing with the fix."""
     if not needs_uefi(first_sectors(disk)):
         return None
     for place in UEFI_PATHS:

@@ -91,7 +91,7 @@ class LibvirtProvider:
         )
 
     async def start(self) -> None:
-        """Find libvirt, and take over the disks of an earlier life. Raises CapabilityMissing with the cure."""
+        """Find libvirt, and take over the disks of an earlier life. Raises CapabilityMissing with the fix."""
         self._host = await self._engine.start()
         self._vm_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         await asyncio.to_thread(self._volumes.load)

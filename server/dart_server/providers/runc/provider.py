@@ -83,7 +83,7 @@ class RuncProvider:
         )
 
     async def start(self) -> None:
-        """Find or start the helper. Raises CapabilityMissing with the cure when the host cannot run it."""
+        """Find or start the helper. Raises CapabilityMissing with the fix when the host cannot run it."""
         answer = await self._hostd.attach()
         if not answer["disk_limit"]:
             self._limits = self._limits - {"disk"}

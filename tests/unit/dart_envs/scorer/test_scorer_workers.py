@@ -1,4 +1,4 @@
-"""Processes of the official scorer that hang, die or talk nonsense, played by a program of the test's own; and what an installation is."""
+"""Processes of the osworld scorer that hang, die or talk nonsense, played by a program of the test's own; and what an installation is."""
 
 from __future__ import annotations
 

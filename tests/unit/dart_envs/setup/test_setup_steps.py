@@ -31,7 +31,7 @@ def test_every_step_type_can_be_performed() -> None:
 @pytest.mark.parametrize(
     ("type", "parameters", "word"),
     [
-        ("nonsense", {}, "unknown set-up step"),
+        ("nonsense", {}, "unknown setup step"),
         ("sleep", {"seconds": -1}, "seconds"),
         ("sleep", {"seconds": 1, "minutes": 2}, "minutes"),
         ("execute", {"command": []}, "command"),

@@ -1,4 +1,4 @@
-"""Set-up steps about downloads, history and verification, off a live desktop."""
+"""Setup steps about downloads, history and verification, off a live desktop."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_the_demo_shows_no_word_that_is_asked_for() -> None:
 
 
 def test_the_expected_answer_is_not_in_the_set_up_alone() -> None:
-    """A dialog's set-up shows all words alike: nothing in it marks the one that is right."""
+    """A dialog's setup shows all words alike: nothing in it marks the one that is right."""
     for name in ("press_button", "choose_row", "tick_box", "press_nth"):
         task = BASICS.families[name].task("basics", 1)
         answer = task.evaluator.expecteds[0]

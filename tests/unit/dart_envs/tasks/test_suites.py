@@ -71,7 +71,7 @@ def test_exploits_are_plays_of_their_own_and_run(name: str, family: str) -> None
 
 @pytest.mark.parametrize(("name", "family"), WITH_CHEATS)
 def test_the_set_up_does_not_hold_the_verdict(name: str, family: str) -> None:
-    """Whoever reads everything that the set-up brings into the desktop finds the task's material, but not the rules it is judged by."""
+    """Whoever reads everything that the setup brings into the desktop finds the task's material, but not the rules it is judged by."""
     for task in drawn(name, family):
         brought = str([step.parameters for step in task.config])
         for expected in task.evaluator.expecteds:

@@ -50,7 +50,7 @@ def test_a_picture_as_it_was_given_is_not_what_is_asked_for(family: str) -> None
         (content,) = written_pictures(task).values()
         expected = task.evaluator.expecteds[0]
         assert expected is not None
-        assert (decode(content)[1] == draw(expected["rules"]["scene"])).all(), "the verdict draws what the set-up wrote"
+        assert (decode(content)[1] == draw(expected["rules"]["scene"])).all(), "the verdict draws what the setup wrote"
         score = METRICS[task.evaluator.functions[0]](
             GuestFile("/p", content), expected["rules"], task.evaluator.all_options[0]
         )

@@ -48,7 +48,7 @@ def test_a_minimal_task_and_its_defaults() -> None:
         ({"max_steps": 0}, "max_steps", "greater than or equal to 1"),
         ({"proxy": "perhaps"}, "proxy", "valid boolean"),
         ({"config": [{"type": "sleep", "parameters": {"seconds": "x"}}]}, "config.0", "seconds"),
-        ({"config": [{"type": "dance"}]}, "config.0", "unknown set-up step 'dance'"),
+        ({"config": [{"type": "dance"}]}, "config.0", "unknown setup step 'dance'"),
         ({"evaluator": {"func": "exists", "result": {"path": "/a"}}}, "evaluator.result", "'type'"),
         ({"evaluator": {"func": "exists", "conj": "xor"}}, "evaluator.conj", "'and' or 'or'"),
         ({"evaluator": {"func": ["exists", "exists"], "result": [None]}}, "evaluator", "1 entries for 2 functions"),
@@ -156,7 +156,7 @@ def test_what_has_no_solution_is_not_played(tmp_path: Path) -> None:
 def test_what_a_task_cannot_do_here_is_listed() -> None:
     evaluator = {"func": "compare_tablet", "result": {"type": "cloudy_file"}}
     made = task(config=[{"type": "googledrive", "parameters": {}}], evaluator=evaluator)
-    assert made.unsupported == ("set-up step 'googledrive'", "metric 'compare_tablet'", "getter 'cloudy_file'")
+    assert made.unsupported == ("setup step 'googledrive'", "metric 'compare_tablet'", "getter 'cloudy_file'")
     official = task(config=[], evaluator={"func": "compare_table", "result": {"type": "cloud_file"}})
     assert official.unsupported == ()
 

@@ -19,7 +19,7 @@ function eventText(data) {
       if (key.endsWith("bytes")) return `${name} ${bytes(value)}`;
       if (key.endsWith("_id") || (typeof value === "string" && /^[a-z]+_[0-9A-Z]{26}$/.test(value))) return `${name} ${shortId(value)}`;
       if (key === "seconds") return `in all ${milliseconds(value * 1000)}`;
-      if (key === "setup_key") return `set-up ${value.slice(0, 12)}`;
+      if (key === "setup_key") return `setup ${value.slice(0, 12)}`;
       if (value === true) return name;
       return `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`;
     })

@@ -1,4 +1,4 @@
-"""The ledger: desktops, leases, snapshots, set-ups, keys, events."""
+"""The ledger: desktops, leases, snapshots, setups, keys, events."""
 
 from __future__ import annotations
 
