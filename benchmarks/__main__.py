@@ -1,7 +1,7 @@
 """Command line of the benchmarks.
 
-Role: finds `benchmarks/SUBJECT/bench_NAME.py`, runs its `measure(args) -> dict` and writes one JSON record with the date, the machine and the
-commit. Rule: figures are printed as measured, keys as the issue that asks for them spells them. Non-goals: no pass or fail.
+Role: finds `benchmarks/SUBJECT/bench_NAME.py`, runs its `measure(args) -> dict` and writes one JSON record with the date, the machine and
+the commit. Rule: figures are printed as measured, keys as the issue that asks for them spells them. Non-goals: no pass or fail.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@
     ├── FarmError               the farm cannot be reached, refused, or is full: one class per code
     │   ├── FarmUnreachableError  FarmTimeoutError
     │   ├── UnauthenticatedError  ForbiddenError  NotFoundError  InvalidRequestError
-    │   ├── NoCapacityError  QuotaExceededError  TooManyRequestsError  FarmDrainingError  FarmDatabaseUnavailableError            `retry_after_s` says when to ask again
+    │   ├── NoCapacityError  QuotaExceededError  TooManyRequestsError  FarmDrainingError
+    │   ├── FarmDatabaseUnavailableError    `retry_after_s` says when to ask again
     │   ├── SnapshotQuotaError  SnapshotNotFoundError  SnapshotBrokenError
     │   ├── ImageNotFoundError  UnsupportedCapabilityError
     │   └── ClaimCancelledError

@@ -1,7 +1,8 @@
 """Gymnasium spaces of the desktop: any Unicode text, key chords, the canonical action, the observation.
 
 Role: spaces that can be sampled, checked and batched without losing a character. Rule: every sample of the
-action space is an action that can be performed. Non-goals: performing it (`dart_envs.actions`), observations (`dart_envs.observations.views`).
+action space is an action that can be performed. Non-goals: performing it (`dart_envs.actions`), observations
+(`dart_envs.observations.views`).
 
 Why not `gymnasium.spaces.Text`: its alphabet is a finite set, and a vector env with shared memory silently
 returns "000…" for it; a space class of our own is refused there with a clear error instead.

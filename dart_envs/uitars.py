@@ -1,4 +1,4 @@
-"""Model text to canonical actions, and back.
+r"""Model text to canonical actions, and back.
 
 Role: `parse` reads `Thought: ... Action: click(start_box='(x,y)')` in UI-TARS' action language; `format_action` writes it, which turns
 demonstrations into training text. Rule: no text makes `parse` raise: what is not an action is a `ParseError`, as data. What `format_action`

@@ -138,7 +138,8 @@ def overdue(
 ) -> str | None:
     """What is wrong with an answer to a lease whose client said its last word at `left_s`; None when the farm was right to give it.
 
-    `outages`: when the farm was killed and when it was back, in order. A lease that held when it was killed has its whole time again."""
+    `outages`: when the farm was killed and when it was back, in order. A lease that held when it was killed has its whole time again.
+    """
     ends_s = left_s + ttl_s + slack_s
     for killed_s, back_s in outages:
         if killed_s <= ends_s < back_s + ttl_s + slack_s:

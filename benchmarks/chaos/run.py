@@ -96,8 +96,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is done, and for how long: `clients` processes of `together` clients each, which pause up to `pause_s` between steps. It goes on
-    until the clients had `least_leases`, at most `MORE_S` longer.
+    """What is done, and for how long: `clients` processes of `together` clients each, which pause up to `pause_s` between steps.
+
+    It goes on until the clients had `least_leases`, at most `MORE_S` longer.
 
     `program`: what is run instead of `dart-farm`. `database`: where the database is, instead of SQLite.
     """

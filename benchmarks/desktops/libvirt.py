@@ -33,8 +33,10 @@ class NotRestored(Exception):
 async def measure_libvirt(
     farm: AsyncFarmClient, *, rounds: int = 20, shape: DesktopShape | None = None
 ) -> dict[str, Any]:
-    """Restores of one idle desktop in place. Keys: `restore_idle_p50_s`, `restore_idle_p95_s`, `restore_idle_max_s`, `snapshot_s`,
-    `rounds`. Raises `NotRestored`."""
+    """Restores of one idle desktop in place.
+
+    Keys: `restore_idle_p50_s`, `restore_idle_p95_s`, `restore_idle_max_s`, `snapshot_s`, `rounds`. Raises `NotRestored`.
+    """
     lease = await farm.lease(shape or DesktopShape(), wait_s=CLAIM_S)
     try:
         return await _measured(lease, rounds)

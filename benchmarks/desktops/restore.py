@@ -55,8 +55,10 @@ APPS = {
 async def measure_restores(
     farm: AsyncFarmClient, shape: DesktopShape, apps: Sequence[str], resets: int
 ) -> dict[str, Any]:
-    """Restore times in seconds, per application, with the pause that the saved desktop felt and the time of an accessibility tree; forks
-    and cold start of Calc; MiB of memory and disk per copy."""
+    """Restore times in seconds, per application, with the pause that the saved desktop felt and the time of an accessibility tree.
+
+    Forks and cold start of Calc; MiB of memory and disk per copy.
+    """
     figures: dict[str, Any] = {"resets": resets}
     for name in apps:
         lease = await farm.lease(shape, ttl_s=300.0, wait_s=300.0)

@@ -1,7 +1,8 @@
 """The bundled suites proved on live desktops, repeats compared, and evaluations in parallel compared with serial ones.
 
-Role: proofs through `dart_envs.validation.suites` with a book that goes on where it stopped (`--out`), then evaluations on forks. Rule: it asks
-the farm that `DART_FARM_URL` names, or this user's own, which needs room for the forks (`DART_MAX_DESKTOPS`). Non-goals: judging tasks.
+Role: proofs through `dart_envs.validation.suites` with a book that goes on where it stopped (`--out`), then evaluations on forks. Rule:
+it asks the farm that `DART_FARM_URL` names, or this user's own, which needs room for the forks (`DART_MAX_DESKTOPS`). Non-goals: judging
+tasks.
 """
 
 from __future__ import annotations

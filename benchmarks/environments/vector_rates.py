@@ -94,8 +94,11 @@ def gymnasiums(num_envs: int, seconds: Seconds, window_s: float) -> float:
 
 
 def agent_rate(num_envs: int, window_s: float) -> float:
-    """Steps per second of an agent that does not think: clicks, settled at the default, everywhere at once. No click is where the one
-    before was, because the desktop keeps two such presses apart for as long as they would make a double click."""
+    """Steps per second of an agent that does not think: clicks, settled at the default, everywhere at once.
+
+    No click is where the one before was, because the desktop keeps two such presses apart for as long as they would make a double
+    click.
+    """
     envs = DartVectorEnv(num_envs, **{**OPTIONS, "settle": None})
     clicks = cycle([Action(ActionType.CLICK, x=x, y=790) for x in (320, 640, 960)])
     try:

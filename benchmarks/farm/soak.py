@@ -1,7 +1,7 @@
 """A long run of many clients on pretended desktops, with faults: clients and the server killed and stopped, the disk full.
 
-Role: the part `soak` of `bench_farm`; the run and its judge are those of `benchmarks.chaos.run`, with a hundred clients and no pauses worth the
-name. Rule: a leak is what is left (leases without an end, descriptors, processes, files), an error every other breach.
+Role: the part `soak` of `bench_farm`; the run and its judge are those of `benchmarks.chaos.run`, with a hundred clients and no pauses
+worth the name. Rule: a leak is what is left (leases without an end, descriptors, processes, files), an error every other breach.
 Non-goals: live desktops (`benchmarks.chaos.run`).
 """
 

@@ -1,8 +1,9 @@
 """What the farm adds to a step over the WebSocket channel, on a pretended desktop that does nothing.
 
 Role: `measure_steps` sends steps one after the other over one channel of a real farm process: without a picture, and with a raw 1080p frame
-whose every byte is read. Rule: each step goes the whole way: client, farm (key, token, fencing_token, validation, event), the desktop's agent and
-back; the pretended agent's own handling is in the figure, so the farm's share is less. Non-goals: real desktops (`bench_desktops`).
+whose every byte is read. Rule: each step goes the whole way: client, farm (key, token, fencing_token, validation, event), the desktop's
+agent and back; the pretended agent's own handling is in the figure, so the farm's share is less. Non-goals: real desktops
+(`bench_desktops`).
 """
 
 from __future__ import annotations

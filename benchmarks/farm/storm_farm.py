@@ -1,7 +1,8 @@
 """A farm of pretended desktops in a storm: answers come late or never, desktops die before, during and after a step.
 
-Role: the program `python -m benchmarks.farm.storm_farm SEED FAULTS serve ...`, which is `dart-farm` with a provider `sim` that misbehaves. Rule:
-each frame says in its first bytes where the pointer was when it was taken, so that who asked can tell whose answer it is; with `FAULTS`
+Role: the program `python -m benchmarks.farm.storm_farm SEED FAULTS serve ...`, which is `dart-farm` with a provider `sim` that
+misbehaves. Rule: each frame says in its first bytes where the pointer was when it was taken, so that who asked can tell whose answer it
+is; with `FAULTS`
 `swapped` one frame in a hundred is the desktop's previous one, as a client that loses count would see it, for a check of the check.
 Non-goals: real desktops.
 """

@@ -287,7 +287,8 @@ class MaskedEpisodes(DataManagerModel):
 class DataManagerStats(DataManagerModel):
     """The data manager in numbers.
 
-    episode_counts: without demonstrations; by the newest version that wrote in an episode, where one did. last_masked_cause: the newest cause of masking.
+    episode_counts: without demonstrations; by the newest version that wrote in an episode, where one did. last_masked_cause: the newest
+    cause of masking.
     max_concurrent_episodes: the most episodes, each on a desktop of its own, that ran at the same moment.
     """
 

@@ -1,6 +1,7 @@
 """What the files of a checkpoint say, without loading it.
 
-Role: `resolve_checkpoint` gives the directory of a path or name; `read_checkpoint_info` tells which prompts and pictures suit it. Rule: local files only, by
+Role: `resolve_checkpoint` gives the directory of a path or name; `read_checkpoint_info` tells which prompts and pictures suit it. Rule:
+local files only, by
 JSON: nothing is downloaded, neither torch nor transformers is imported, and what cannot be served or trained is refused here, before any
 process starts. Non-goals: tensors (`weight_files`), loading (vLLM, `dart_train.model.policy_model`).
 """
@@ -25,8 +26,11 @@ _PROMPTS: Mapping[str, PresetName] = {"qwen2_5_vl": "uitars", "qwen3_vl": "qwen"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """prompt: the preset it was trained for. tied: its output embedding is its input embedding, even where the files hold both. image_token_px:
-    side of the square that becomes one token. min_pixels, max_pixels: of pictures that its image processor does not resize."""
+    """prompt: the preset it was trained for.
+
+    tied: its output embedding is its input embedding, even where the files hold both. image_token_px: side of the square that becomes
+    one token. min_pixels, max_pixels: of pictures that its image processor does not resize.
+    """
 
     prompt: PresetName
     tied: bool
@@ -35,8 +39,11 @@ class CheckpointInfo:
     max_pixels: int
 
     def count_image_tokens(self, spec: PromptSpec, screen_wh: tuple[int, int]) -> int:
-        """Tokens of a screen's picture in the prompt. Raises ConfigError when the image processor would resize the picture again: the
-        model would then write points of another picture than the one it is said to see."""
+        """Tokens of a screen's picture in the prompt.
+
+        Raises ConfigError when the image processor would resize the picture again: the model would then write points of another picture
+        than the one it is said to see.
+        """
         width, height = model_size(screen_wh, multiple=spec.multiple, max_pixels=spec.max_pixels)
         fits = width % self.image_token_px == height % self.image_token_px == 0
         if not (fits and self.min_pixels <= width * height <= self.max_pixels):

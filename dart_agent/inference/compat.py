@@ -4,8 +4,8 @@ Role: `patch_torch_extras()` makes transformers and vLLM importable beside torch
 torch. Such a wheel cannot load its operator library. For torchvision it is enough to declare the schemas that its import looks up: resizing
 and normalising images use none of them. torchaudio and torchcodec are not used at all, so they are hidden and importers see them as not
 installed. `register_legacy_processors()` registers a class name that Qwen2.5-VL checkpoints of early 2025 use and transformers renamed.
-Rule: a package that loads, or is not installed, is left alone; checkpoints with the new name are not touched. `dart_train.model` calls both,
-vLLM's processes do through the general plugin.
+Rule: a package that loads, or is not installed, is left alone; checkpoints with the new name are not touched. `dart_train.model` calls
+both, vLLM's processes do through the general plugin.
 Non-goals: implementing the operators. Calling one of them still fails, with torch's own error.
 """
 

@@ -1,8 +1,8 @@
 """Rolling weight updates: one worker after the other takes the new policy, the others serve on.
 
-Role: `rolling_update` brings a pool to a published version; `follow_versions` does so whenever a newer one appears. Rule: at most one worker is
-paused at a time; versions that appear while a roll is under way are skipped in favour of the newest; a worker that is down takes the
-version when it comes back (the pool sees to it). Non-goals: publishing (`dart_train.model.weights`).
+Role: `rolling_update` brings a pool to a published version; `follow_versions` does so whenever a newer one appears. Rule: at most one
+worker is paused at a time; versions that appear while a roll is under way are skipped in favour of the newest; a worker that is down
+takes the version when it comes back (the pool sees to it). Non-goals: publishing (`dart_train.model.weights`).
 """
 
 from __future__ import annotations

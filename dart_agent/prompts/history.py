@@ -1,7 +1,8 @@
 """What an episode has seen and said so far, as far as the next prompt needs it.
 
 Role: the last N model-input images with the answers that followed them. Rule: an image that no prompt can show any more is let go, so
-that an episode's memory does not grow with its length; all answers are kept (they are short). Non-goals: wording (`dart_agent.prompts.builder`).
+that an episode's memory does not grow with its length; all answers are kept (they are short). Non-goals: wording
+(`dart_agent.prompts.builder`).
 """
 
 from __future__ import annotations

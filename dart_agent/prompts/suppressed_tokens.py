@@ -1,7 +1,7 @@
 """Tokens that a policy may read but never write.
 
-Role: `suppressed_token_ids`, used by the engine (they are never sampled) and by the trainer (they have no probability). Rule: both sides use
-this one list; otherwise a sampled image place holder would make the trainer look for an image that is not there, and the two would
+Role: `suppressed_token_ids`, used by the engine (they are never sampled) and by the trainer (they have no probability). Rule: both sides
+use this one list; otherwise a sampled image place holder would make the trainer look for an image that is not there, and the two would
 disagree about every other token's log-prob. Non-goals: special tokens that end a turn.
 """
 

@@ -1,6 +1,7 @@
 """Episodes of some tasks, without store or trainer: what `dart-agent rollout` does.
 
-Role: `run_rollouts` runs a plan on a farm and tells about each episode. Rule: the same worker and loop as in training. Non-goals: keeping results.
+Role: `run_rollouts` runs a plan on a farm and tells about each episode. Rule: the same worker and loop as in training. Non-goals: keeping
+results.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Policies that are not a model: the oracle, chance, and a model that may not look.
 
-Role: `OraclePolicy` plays a task's own solution (demonstrations), `RandomPolicy` and `BlankScreenshotPolicy` are the floors that a trained policy is
-compared with. Rule: they answer in the same language as the model, through the same episode loop; none reports token ids it has not
-sampled. Non-goals: the model itself (`dart_agent.inference.pool.VllmPool`).
+Role: `OraclePolicy` plays a task's own solution (demonstrations), `RandomPolicy` and `BlankScreenshotPolicy` are the floors that a
+trained policy is compared with. Rule: they answer in the same language as the model, through the same episode loop; none reports token
+ids it has not sampled. Non-goals: the model itself (`dart_agent.inference.pool.VllmPool`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Work without a data manager: a fixed list of rollouts.
 
-Role: `InMemoryWorkSource` is a `WorkSource` for the command line and for small scripts. Rule: every item ends exactly once: reported, or given up
-after a few tries. Non-goals: storing anything.
+Role: `InMemoryWorkSource` is a `WorkSource` for the command line and for small scripts. Rule: every item ends exactly once: reported, or
+given up after a few tries. Non-goals: storing anything.
 """
 
 from __future__ import annotations

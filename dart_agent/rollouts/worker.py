@@ -1,8 +1,9 @@
 """The rollout worker: N desktops, each playing one episode after the other.
 
-Role: `RolloutWorker` claims work, plays it, reports it; `python -m dart_agent.rollouts.worker --config FILE` is its process. Rule: the moment a
-desktop is free the next episode starts; no episode waits for another. What was claimed is either reported or given back, also when the
-worker is stopped. Non-goals: deciding what to play (the data manager), the loop of one episode (`dart_agent.rollouts.episode_loop`).
+Role: `RolloutWorker` claims work, plays it, reports it; `python -m dart_agent.rollouts.worker --config FILE` is its process. Rule: the
+moment a desktop is free the next episode starts; no episode waits for another. What was claimed is either reported or given back, also
+when the worker is stopped. Non-goals: deciding what to play (the data manager), the loop of one episode
+(`dart_agent.rollouts.episode_loop`).
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ PolicyFactory = Callable[[Task, WorkerEnv], Policy]
 class RolloutWorker:
     """Plays episodes on `desktops` environments until it is cancelled.
 
-    make_env: called once per slot. make_policy: called once per episode. on_episode: told about every finished episode. on_step: called with
-    the task's id and each step, before its action is performed.
+    make_env: called once per slot. make_policy: called once per episode. on_episode: told about every finished episode. on_step: called
+    with the task's id and each step, before its action is performed.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Python text of pyautogui calls, read as input events. Nothing of it is ever executed on the host.
 
-Role: `parse_calls`. Rule: statements are calls of the functions in `CALLS` with literal arguments, `time.sleep`, `with pyautogui.hold(...)`,
-imports of the two modules and settings of pyautogui (which change nothing here); everything else is an `ActionError` that names it.
-Durations of movements are left out, pauses and intervals are kept. Arguments are pyautogui's own. Non-goals: the space (`pyautogui_text`).
+Role: `parse_calls`. Rule: statements are calls of the functions in `CALLS` with literal arguments, `time.sleep`, `with
+pyautogui.hold(...)`, imports of the two modules and settings of pyautogui (which change nothing here); everything else is an
+`ActionError` that names it. Durations of movements are left out, pauses and intervals are kept. Arguments are pyautogui's own. Non-goals:
+the space (`pyautogui_text`).
 """
 
 from __future__ import annotations

@@ -42,8 +42,11 @@ TEXT_MODIFIERS = frozenset({"shift", "altgr"})
 
 @dataclass(frozen=True, slots=True)
 class RecordedAction:
-    """One thing that a person did, from `start_s` to `end_s`. action: None where none can say it. events: what was performed, with its
-    pauses. is_hover: the pointer went somewhere and stayed, which meant something only if the screen changed by it."""
+    """One thing that a person did, from `start_s` to `end_s`.
+
+    action: None where none can say it. events: what was performed, with its pauses. is_hover: the pointer went somewhere and stayed,
+    which meant something only if the screen changed by it.
+    """
 
     start_s: float
     end_s: float

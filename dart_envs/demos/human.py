@@ -2,7 +2,8 @@
 
 Role: `HumanRecorder`. Rule: the screen before an action is the last one that was seen before its first event, without a pointer in it, as
 observations are; the one after it is what the next action met, or what there was at the end. Looks wait for nothing and are no steps, so
-that the person's input never queues behind them. Non-goals: what events mean (`coalesce`), files (`store`), the verdict (`dart_envs.envs.core`).
+that the person's input never queues behind them. Non-goals: what events mean (`coalesce`), files (`store`), the verdict
+(`dart_envs.envs.core`).
 """
 
 from __future__ import annotations
@@ -90,8 +91,10 @@ class HumanRecorder:
             ending.cancel()
 
     async def stop(self, last: ActionType | None) -> None:
-        """Stop and write what is left; with `last`, DONE or FAIL, that is the last step, on the screen as it is now. Raises
-        `DartEnvError`."""
+        """Stop and write what is left; with `last`, DONE or FAIL, that is the last step, on the screen as it is now.
+
+        Raises `DartEnvError`.
+        """
         await self._read_inputs(0)
         await self.aclose()
         await self._capture_screen(settled=True)

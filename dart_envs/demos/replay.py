@@ -54,8 +54,11 @@ async def replay(
     on_step: Callable[[DemoStep, bool], None] = lambda step, same: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> ReplayResult:
-    """Play it in an environment of the demonstration's shape, whose budget has room for all its steps. `on_step` gets every step and whether
-    the screen looked alike before it. Raises `DemonstrationError` where there is nothing to replay, `DartEnvError`."""
+    """Play it in an environment of the demonstration's shape, whose budget has room for all its steps.
+
+    `on_step` gets every step and whether the screen looked alike before it. Raises `DemonstrationError` where there is nothing to
+    replay, `DartEnvError`.
+    """
     steps = demonstration.steps
     if not steps:
         raise DemonstrationError(f"{folder} holds no steps.")

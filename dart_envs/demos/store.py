@@ -2,7 +2,8 @@
 
     DIR/demonstration.json     the task (id, hash of its content, instruction), the desktop's shape, who did it, how it ended, the reward
         steps.jsonl            one line per action: the canonical action (the form of training records), its events, the screens around it
-        screens/<sha256>.png   full screens, by content; <sha256>.json beside one whose accessibility tree is known: `dart_envs.observations.annotated_screens`
+        screens/<sha256>.png   full screens, by content; <sha256>.json beside one whose accessibility tree is known:
+        `dart_envs.observations.annotated_screens`
 
 Role: `DemoWriter`, `read_demonstration`. Rule: what was done is on disk as soon as it is done; only a demonstration that came to its end
 has an `end`. Non-goals: recording (`person`, `oracle`), performing (`replay`).
@@ -35,8 +36,11 @@ class DemonstrationError(DartEnvError):
 
 @dataclass(frozen=True, slots=True)
 class DemoStep:
-    """One action. at_s: since the demonstration's begin; duration_s: of the action itself. action: None for what only events can say.
-    before, after: sha256 of the screens around it."""
+    """One action.
+
+    at_s: since the demonstration's begin; duration_s: of the action itself. action: None for what only events can say. before, after:
+    sha256 of the screens around it.
+    """
 
     index: int
     at_s: float

@@ -78,7 +78,8 @@ class AsyncDesktopEnv:
 
     farm: where desktops come from; it is not closed here. max_steps: overrides the task's own budget.
     observation: which of `screenshot`, `a11y`, `a11y_xml`, `terminal` to fetch at every step. labels: shown in the farm's
-    lists of leases. evaluate_on: `desktop` or `copy`, what an episode's end is judged on (`dart_envs.envs.evaluation_target`). scorer: `auto`, `builtin` or
+    lists of leases. evaluate_on: `desktop` or `copy`, what an episode's end is judged on (`dart_envs.envs.evaluation_target`). scorer:
+    `auto`, `builtin` or
     `osworld` is passed on to the task's `evaluate`; None leaves it to `DART_SCORER`.
     """
 
@@ -162,8 +163,8 @@ class AsyncDesktopEnv:
 
         A desktop or lease that fails meanwhile is replaced, up to three times. `seed` is recorded in info:
         the desktop itself has no randomness of ours. Raises `TaskError` for a task that lacks something it needs, before a desktop
-        is leased (where only the desktop can tell, before it is set up), and `SetupError`, `FarmError`, `DesktopFailedError` or `LeaseLostError`
-        when no attempt came through.
+        is leased (where only the desktop can tell, before it is set up), and `SetupError`, `FarmError`, `DesktopFailedError` or
+        `LeaseLostError` when no attempt came through.
         """
         self._episode_over, self._task, self._steps, self._last_observation = True, task, 0, None
         self.timings_s = {}

@@ -58,7 +58,8 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
     in a browser, or prints its address where there is no display.
 
     action_space: `canonical`, `computer_13`, `pyautogui`, `pyautogui-exec`, `uitars`, `discrete-grid`,
-    `normalized` (see `dart_envs.action_spaces`), or a codec's factory. evaluate_on: `desktop` or `copy`, what an episode's end is judged on.
+    `normalized` (see `dart_envs.action_spaces`), or a codec's factory. evaluate_on: `desktop` or `copy`, what an episode's end is judged
+    on.
     scorer: `auto`, `builtin` or `osworld`; None leaves it to `DART_SCORER`.
 
     Actions: elements of `action_space`, or `dart_envs.Action`s whatever the space. Reward: 0.0 until the

@@ -55,9 +55,9 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
     `action_space`, or a sequence of N single actions (elements, `Action`s or JSON forms). All actions of a
     call are checked before any is performed.
 
-    autoreset_mode: one of Gymnasium's three, by value or name (`dart_envs.envs.slot` says what each means). step_deadline_s, reset_deadline_s:
-    seconds after which one desktop's step (reset) is given up: its episode ends, masked, and the desktop is replaced; the others never
-    notice. `infos["tag"]` numbers the actions of this vector; `send` tells the tags of its own.
+    autoreset_mode: one of Gymnasium's three, by value or name (`dart_envs.envs.slot` says what each means). step_deadline_s,
+    reset_deadline_s: seconds after which one desktop's step (reset) is given up: its episode ends, masked, and the desktop is replaced;
+    the others never notice. `infos["tag"]` numbers the actions of this vector; `send` tells the tags of its own.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]

@@ -44,8 +44,11 @@ RETRYABLE_STATUS = frozenset({408, 409, 429, 500, 502, 503, 504})
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the model is, and how it is asked. `api_key_env`: the environment variable that holds the key. history: turns that are sent
-    again with their pictures. max_tokens, temperature: of one answer."""
+    """Where the model is, and how it is asked.
+
+    `api_key_env`: the environment variable that holds the key. history: turns that are sent again with their pictures. max_tokens,
+    temperature: of one answer.
+    """
 
     base_url: str
     model: str

@@ -177,7 +177,8 @@ def _table_of(summary: EvaluationSummary) -> str:
         solved = f"{row.solved} ({row.solved / row.episodes:.1%})" if row.episodes else "–"
         masked = f'<span class="none">{row.masked}</span>' if row.masked else "0"
         numbers = (
-            str(row.episodes), masked, solved, _interval(row) + _bar(row), _format_number(row.mean_reward, 3), _format_number(row.mean_steps, 1),
+            str(row.episodes), masked, solved, _interval(row) + _bar(row),
+            _format_number(row.mean_reward, 3), _format_number(row.mean_steps, 1),
             _format_number(row.mean_duration_s, 1),
         )  # fmt: skip
         cells = "".join(f"<td{_aligned(name)}>{cell}</td>" for name, cell in zip(names[1:], numbers, strict=True))

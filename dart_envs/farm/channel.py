@@ -1,8 +1,8 @@
 """The binary WebSocket channel to one leased desktop: many steps over one connection.
 
-Role: match answers to requests by their `seq`, split binary frames, decode their pixels and refusals, and say how long a step may take. Rule: an answer whose request has
-timed out is dropped, never given to another request; a broken channel fails everything that waits on it at
-once; a draft is kept until the frame says whether it is the step's picture. Non-goals: reopening, blame (`lease` does both).
+Role: match answers to requests by their `seq`, split binary frames, decode their pixels and refusals, and say how long a step may take.
+Rule: an answer whose request has timed out is dropped, never given to another request; a broken channel fails everything that waits on it
+at once; a draft is kept until the frame says whether it is the step's picture. Non-goals: reopening, blame (`lease` does both).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The farm's live view of a lease, in the browser of the person who holds it; and what that person does there.
 
-Role: `LiveWindow` opens it or tells its address, `poll_human_inputs` hears the person. Rule: an address that is shown or handed to a browser holds no
-key, but a ticket that logs in once and for a few minutes; a farm on a Unix socket gets a port on this machine's loopback for as long as the
-window lasts, where everyone still needs a key. Non-goals: the page itself (`dart_server.dashboard`), what input means (`dart_envs.demos`).
+Role: `LiveWindow` opens it or tells its address, `poll_human_inputs` hears the person. Rule: an address that is shown or handed to a
+browser holds no key, but a ticket that logs in once and for a few minutes; a farm on a Unix socket gets a port on this machine's loopback
+for as long as the window lasts, where everyone still needs a key. Non-goals: the page itself (`dart_server.dashboard`), what input means
+(`dart_envs.demos`).
 """
 
 from __future__ import annotations

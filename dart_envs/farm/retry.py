@@ -72,8 +72,8 @@ async def call_with_retries(
     outage_timeout_s: float = 0.0,
     before_retry: Callable[[FarmError], Awaitable[None]] | None = None,
 ) -> _T:
-    """What the request answers, asked again as `retries` says while the pauses fit into `retry_timeout_s`; for `outage_timeout_s` from now through
-    every outage of the farm. Raises its last error."""
+    """What the request answers, asked again as `retries` says while the pauses fit into `retry_timeout_s`; for `outage_timeout_s` from
+    now through every outage of the farm. Raises its last error."""
     began_s = clock.monotonic()
     deadline_s = began_s + retry_timeout_s
     attempt = 1

@@ -1,7 +1,7 @@
 """Annotated screens of demonstrations: what a warm start learns from.
 
-Role: `write_annotated_screen` keeps the full screen before a step, what the accessibility tree said about it, and what was done on it. Rule: a
-screen is named by its content: the same screen is kept once, with what was done on it last; a file appears whole or not at all.
+Role: `write_annotated_screen` keeps the full screen before a step, what the accessibility tree said about it, and what was done on it.
+Rule: a screen is named by its content: the same screen is kept once, with what was done on it last; a file appears whole or not at all.
 Non-goals: reading them (`dart_train.warmup`), who demonstrates (`dart_agent.rollouts.worker`, `dart_envs.demos`).
 """
 

@@ -1,8 +1,8 @@
 """What an environment hands out of an observation: size and form of the screenshot, which texts, marks on it.
 
-Role: `ObservationEncoder`, the observation space and its elements for one `ObservationSpec`. Rule: pure functions of the observation; every element is
-inside the space and shares no memory with another. Actions are in screen pixels whatever the size of the picture. Non-goals: fetching the
-parts (`dart_envs.envs.core`), prompts (`dart_agent.prompts.builder`).
+Role: `ObservationEncoder`, the observation space and its elements for one `ObservationSpec`. Rule: pure functions of the observation;
+every element is inside the space and shares no memory with another. Actions are in screen pixels whatever the size of the picture.
+Non-goals: fetching the parts (`dart_envs.envs.core`), prompts (`dart_agent.prompts.builder`).
 """
 
 from __future__ import annotations

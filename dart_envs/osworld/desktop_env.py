@@ -169,7 +169,8 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         return self.evaluate_outcome().reward
 
     def evaluate_outcome(self) -> Outcome:
-        """`evaluate`, with what it looked at; `evaluated_on` in the details says where, if not on the desktop of an episode that is over."""
+        """`evaluate`, with what it looked at; `evaluated_on` in the details says where, if not on the desktop of an episode that is
+        over."""
         if self._task is None:
             raise TaskError("There is no task to evaluate; give reset() a task_config.")
         if self._broken_cause is not None:

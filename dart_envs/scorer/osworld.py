@@ -37,8 +37,9 @@ async def judge(
     pool: ScorerPool | None = None,
     timeout_s: float = EVALUATION_TIMEOUT_S,
 ) -> Outcome:
-    """The osworld verdict on a desktop after its post-configuration. kept: files of the cache by name (what steps printed). task_id: whose
-    files the asset cache is asked for.
+    """The osworld verdict on a desktop after its post-configuration.
+
+    kept: files of the cache by name (what steps printed). task_id: whose files the asset cache is asked for.
 
     Raises EvaluatorError (ScorerMissing, WorkerFailed).
     """

@@ -1,9 +1,9 @@
 """The osworld scorer's processes, from our side.
 
-Role: `Worker`, one process that answers one request at a time over its pipes; `ScorerPool`, a bounded number of them, started on demand. Rule: a
-process has an environment without secrets, a home of its own that goes with it, and a time limit per request; one that misses it, dies or
-writes nonsense is killed with its children and replaced; it ends by itself, and tidies up, when we are killed. Blocking: callers on an
-event loop use `ScorerPool.ask`. Non-goals: what is asked.
+Role: `Worker`, one process that answers one request at a time over its pipes; `ScorerPool`, a bounded number of them, started on demand.
+Rule: a process has an environment without secrets, a home of its own that goes with it, and a time limit per request; one that misses it,
+dies or writes nonsense is killed with its children and replaced; it ends by itself, and tidies up, when we are killed. Blocking: callers
+on an event loop use `ScorerPool.ask`. Non-goals: what is asked.
 """
 
 from __future__ import annotations

@@ -35,8 +35,9 @@ class Until(StepParameters):
 
 
 class ExecuteParameters(StepParameters):
-    """Run a program and wait for it. Success: it ended in time, and `until` and `expect_returncode` hold where they
-    are given.
+    """Run a program and wait for it.
+
+    Success: it ended in time, and `until` and `expect_returncode` hold where they are given.
     """
 
     command: Command

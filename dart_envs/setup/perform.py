@@ -207,8 +207,9 @@ async def close_window(context: SetupContext, step: params.WindowParameters) -> 
 def wanted_place(
     frame: windows.WindowFrame, step: params.PlaceWindowParameters, free: tuple[int, int, int, int]
 ) -> tuple[int, int, int, int]:
-    """Frame position and size (x, y, w, h) that a `place_window` step asks for. free: left, top, right and bottom of
-    the room between the panels. Raises StepFailed when it does not fit.
+    """Frame position and size (x, y, w, h) that a `place_window` step asks for.
+
+    free: left, top, right and bottom of the room between the panels. Raises StepFailed when it does not fit.
     """
     corner, extent = free[:2], (free[2] - free[0], free[3] - free[1])
     left, top, right, bottom = (corner[n % 2] + round(share * extent[n % 2]) for n, share in enumerate(step.area))

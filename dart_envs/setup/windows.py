@@ -116,8 +116,9 @@ async def find_window(desktop: Desktop, name: str, *, strict: bool = False, by_c
 
 
 def parse_frame(text: str) -> WindowFrame:
-    """Frame of a window from what `xwininfo -id` and `xprop -id … _NET_FRAME_EXTENTS` print. Raises ValueError on
-    other text.
+    """Return the frame of a window from what `xwininfo -id` and `xprop -id … _NET_FRAME_EXTENTS` print.
+
+    Raises ValueError on other text.
     """
     values: list[int] = []
     for label in ("Absolute upper-left X", "Absolute upper-left Y", "Width", "Height"):

@@ -215,16 +215,20 @@ class Task(Model):
         await requirements.check_requirements(self, shape, local_images=local_images)
 
     async def prepare(self, desktop: Desktop) -> None:
-        """Run the setup on a freshly booted desktop. Raises SetupError; TaskError where the task needs what is not
-        there, or a larger screen.
+        """Run the setup on a freshly booted desktop.
+
+        Raises SetupError; TaskError where the task needs what is not there, or a larger screen.
         """
         self.check_runnable(desktop.resolution)
         await requirements.check_desktop(self, desktop)
         await run_steps(desktop, self.config, assets=self._assets, task_id=self.id)
 
     async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None, scorer: str | None = None) -> Outcome:
-        """Judge the desktop as it is. end: how the episode ended, needed for tasks that cannot be done. scorer: auto, builtin or osworld
-        (None: what `DART_SCORER` says)."""
+        """Judge the desktop as it is.
+
+        end: how the episode ended, needed for tasks that cannot be done. scorer: auto, builtin or osworld (None: what `DART_SCORER`
+        says).
+        """
         return await evaluation.evaluate(
             desktop, self.evaluator, end=end, scorer=scorer, as_osworld=self.is_osworlds, task_id=self.id
         )
@@ -238,8 +242,9 @@ class Task(Model):
         return [play.action for play in await self.play(desktop, step=step)]
 
     async def play(self, desktop: Desktop, *, script: str = "oracle", step: int = 0) -> Sequence[ScriptAction]:
-        """Like `oracle`, with the name and the box of each target; also plays the other `scripts`. Empty past the script's
-        end.
+        """Like `oracle`, with the name and the box of each target; also plays the other `scripts`.
+
+        Empty past the script's end.
         """
         moves = self.scripts.get(script)
         if not moves:

@@ -1,7 +1,7 @@
 """What a task needs before a desktop is worth taking: its files, its applications, a screen that is large enough.
 
-Role: `check_requirements` before a desktop is leased, `check_desktop` before the setup on one whose image may lie on another machine. Rule: only
-what is known for certain refuses a task; an application that is not in the table is left to the setup, which fails with its own
+Role: `check_requirements` before a desktop is leased, `check_desktop` before the setup on one whose image may lie on another machine.
+Rule: only what is known for certain refuses a task; an application that is not in the table is left to the setup, which fails with its own
 sentence. Non-goals: reading a farm's images over the network.
 """
 

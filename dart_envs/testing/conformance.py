@@ -1,5 +1,6 @@
-"""Does a desktop keep the promises of `dart_envs.types.Desktop`? The suite that our own and users' desktops
-pass.
+"""Does a desktop keep the promises of `dart_envs.types.Desktop`?
+
+The suite that our own and users' desktops pass.
 
 Role: `check_desktop`, for tests of providers, leases and fakes. Rule: uses only the protocol; leaves files
 under `/tmp/dart-check` and nothing else; every failure is one sentence that names the promise. Non-goals: what
@@ -90,8 +91,8 @@ async def _center_pointer(desktop: Desktop) -> tuple[int, int]:
 async def _check_encoding(
     desktop: Desktop, spec: FrameSpec, describe_mismatch: Callable[[RgbImage, RgbImage], str]
 ) -> None:
-    """`describe_mismatch` is given the screen as raw rows and the picture of it that `spec` asks for, of moments between which nothing was seen to
-    change; what it says is how the promise is broken."""
+    """`describe_mismatch` is given the screen as raw rows and the picture of it that `spec` asks for, of moments between which nothing
+    was seen to change; what it says is how the promise is broken."""
     how = f"the screen changed between every two of {MAX_ATTEMPTS} looks"
     before = await desktop.step([])
     for _ in range(MAX_ATTEMPTS):

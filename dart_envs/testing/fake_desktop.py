@@ -56,6 +56,7 @@ class FakeDesktopState:
 
 
 def fake_reply(stdout: str = "", *, returncode: int | None = 0, stderr: str = "", timed_out: bool = False) -> ExecReply:
+    """Return what a fake program answers."""
     return ExecReply(returncode=returncode, stdout=stdout, stderr=stderr, timed_out=timed_out)
 
 

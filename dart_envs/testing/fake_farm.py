@@ -1,7 +1,8 @@
 """A desktop and a farm that live in memory, for tests of code that uses this package.
 
 Role: `FakeDesktop` (a `Desktop` whose behaviour a test writes), `FakeLease` and `FakeFarm` (the same methods as the real client, with
-faults on demand). Rule: passes `dart_envs.testing.conformance.check_desktop`; no network, no processes, no real waiting. Non-goals: a desktop's looks.
+faults on demand). Rule: passes `dart_envs.testing.conformance.check_desktop`; no network, no processes, no real waiting. Non-goals: a
+desktop's looks.
 
     farm = FakeFarm(on_events=lambda desktop, events: ...)
     env = AsyncDesktopEnv(farm, shape=DesktopShape(resolution=(320, 200)))

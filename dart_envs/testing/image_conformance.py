@@ -1,7 +1,9 @@
-"""Does an image's desktop keep its promises? `python -m dart_envs.testing.image_conformance IMAGE` asks a farm for one and tells, line by line.
+"""Does an image's desktop keep its promises? `python -m dart_envs.testing.image_conformance IMAGE` asks a farm for one and tells, line by
+line.
 
-Role: what `dart-farm images verify` runs beside its look at the applications: the suite of `dart_envs.testing.conformance`, and what OSWorld's own client
-asks of a desktop before and during every task. Rule: leases one desktop and releases it; one line per promise. Exit code 0: all kept,
+Role: what `dart-farm images verify` runs beside its look at the applications: the suite of `dart_envs.testing.conformance`, and what
+OSWorld's own client asks of a desktop before and during every task. Rule: leases one desktop and releases it; one line per promise. Exit
+code 0: all kept,
 1: some broken, 2: there is no such desktop to ask. Non-goals: applications, pixels, speed.
 """
 

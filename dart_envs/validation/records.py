@@ -32,8 +32,9 @@ def shape_text(shape: DesktopShape) -> str:
 
 
 class ValidationRecords:
-    """Proofs by key, the newest of each. `folder`: where they are kept, None: in memory only. Raises ValueError for a file with
-    something else in it.
+    """Proofs by key, the newest of each.
+
+    `folder`: where they are kept, None: in memory only. Raises ValueError for a file with something else in it.
     """
 
     def __init__(self, folder: Path | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -95,8 +96,9 @@ class ValidationRecords:
         return [job for job in jobs if not ((found := standing.get(key_of(job, shape))) and found.holds)]
 
     def record(self, wanted: Sequence[tuple[Job, DesktopShape]]) -> dict[str, Any]:
-        """What the jobs that were wanted came to, for JSON. Times in seconds: `wall_s` over all sessions, `desktops_s` summed over
-        desktops.
+        """What the jobs that were wanted came to, for JSON.
+
+        Times in seconds: `wall_s` over all sessions, `desktops_s` summed over desktops.
         """
         newest = self._newest()
         proofs = [newest[key] for job, shape in wanted if (key := key_of(job, shape)) in newest]

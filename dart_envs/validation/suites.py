@@ -45,8 +45,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Job:
-    """One play that is to be done: `repeat` counts from 0 where the same play is done several times. scorer: who judges, as of
-    `AsyncDesktopEnv`; None: who judges the task by default."""
+    """One play that is to be done: `repeat` counts from 0 where the same play is done several times.
+
+    scorer: who judges, as of `AsyncDesktopEnv`; None: who judges the task by default.
+    """
 
     task: Task
     kind: Kind
@@ -63,8 +65,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class ValidationResult:
-    """One play of one task. `reward` is None where there is no verdict; then `cause` says why. `attempts`: how often it was
-    played, more than once after faults of the farm. `definition`: see `Job`.
+    """One play of one task.
+
+    `reward` is None where there is no verdict; then `cause` says why. `attempts`: how often it was played, more than once after
+    faults of the farm. `definition`: see `Job`.
     """
 
     task_id: str
@@ -91,8 +95,9 @@ class ValidationResult:
 
 
 async def run_script(env: AsyncDesktopEnv, task: Task, script: str) -> tuple[StepResult, int]:
-    """Play a script on an env that was reset to `task`, and say DONE where it does not; the last result and the steps
-    taken.
+    """Play a script on an env that was reset to `task`, and say DONE where it does not.
+
+    The last result and the steps taken.
     """
     steps = 0
     while True:
@@ -118,8 +123,9 @@ def jobs_of(tasks: Iterable[Task], *, repeats: int = 1, scorer: str | None = Non
 
 
 async def prove(env: AsyncDesktopEnv, job: Job, *, clock: Clock = SYSTEM_CLOCK) -> ValidationResult:
-    """Play once, and again after a fault of the farm. A failure of the task, the desktop or the evaluator does not raise: the proof
-    says it.
+    """Play once, and again after a fault of the farm.
+
+    A failure of the task, the desktop or the evaluator does not raise: the proof says it.
 
     Raises FarmError when the farm gives no desktop, because then no further proof would get one.
     """

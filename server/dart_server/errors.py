@@ -35,8 +35,10 @@ STATUS: dict[ErrorCode, int] = {
 
 
 class ApiError(Exception):
-    """A refusal or failure that the client hears about. `status` overrides the code's own HTTP status, `retry_after_s` the border's own
-    Retry-After."""
+    """A refusal or failure that the client hears about.
+
+    `status` overrides the code's own HTTP status, `retry_after_s` the border's own Retry-After.
+    """
 
     def __init__(
         self,

@@ -23,7 +23,9 @@ _newest = 0
 
 def new_id(prefix: Prefix) -> str:
     """For example `lease_01J…`: 48 bits of milliseconds since 1970, then 80 random ones; of two within a millisecond the later is one more.
-    Every request has one, so it is made here, at less than half of what a library takes. Called from one thread."""
+
+    Every request has one, so it is made here, at less than half of what a library takes. Called from one thread.
+    """
     global _newest
     number = (time.time_ns() // 1_000_000) << _RANDOM_BITS
     if number >> _RANDOM_BITS == _newest >> _RANDOM_BITS:

@@ -176,8 +176,10 @@ class KeyStore:
         raise ApiError(ErrorCode.UNAUTHENTICATED, "a valid key is needed", hint=hint)
 
     async def _ask(self, digest: str) -> Principal | None:
-        """Look a key up in the database; one at a time, so that guessing keeps nobody else from it. Raises `unauthenticated` for one that has
-        ended."""
+        """Look a key up in the database; one at a time, so that guessing keeps nobody else from it.
+
+        Raises `unauthenticated` for one that has ended.
+        """
         async with self._asking:
             found = await self._repository.key_by_hash(digest)
         if found is None:

@@ -203,8 +203,10 @@ class SnapshotRecord:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """One bearer key, without its secret. A quota of None is no quota; `weight` is its share when many wait, `max_priority` the highest
-    that its claims may have."""
+    """One bearer key, without its secret.
+
+    A quota of None is no quota; `weight` is its share when many wait, `max_priority` the highest that its claims may have.
+    """
 
     key_id: str
     name: str

@@ -172,8 +172,8 @@ class FarmSettings(BaseSettings):
     def _a_file_fits(self) -> FarmSettings:
         if not self.file_body_limit_bytes <= self.max_file_bytes_in_flight_per_key <= self.max_file_bytes_in_flight:
             raise ValueError(
-                "DART_FILE_BODY_LIMIT_BYTES, DART_MAX_FILE_BYTES_IN_FLIGHT_PER_KEY and DART_MAX_FILE_BYTES_IN_FLIGHT: each is at most the next; "
-                "raise the later ones"
+                "DART_FILE_BODY_LIMIT_BYTES, DART_MAX_FILE_BYTES_IN_FLIGHT_PER_KEY and DART_MAX_FILE_BYTES_IN_FLIGHT: "
+                "each is at most the next; raise the later ones"
             )
         return self
 

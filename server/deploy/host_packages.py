@@ -1,4 +1,7 @@
-"""The farm's host setup (`dart_server.process.host_setup`) for scripts that run before anything is installed. It adds nothing of its own."""
+"""The farm's host setup, importable by scripts that run before anything is installed.
+
+This module re-exports parts of `dart_server.process.host_setup` and adds nothing of its own.
+"""
 
 from __future__ import annotations
 

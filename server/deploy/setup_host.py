@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Make a source checkout ready: a Python with venv, `.venv` with the project and its extras, then `dart-farm setup`.
 
-This script is the command behind `make setup`. It is idempotent and cached; every step prints what it does or that it is up to date; what the
-host lacks is one sentence with the fix and exit code 2. It uses the standard library only and runs on Python 3.9 or newer.
+This script is the command behind `make setup`. It is idempotent and cached; every step prints what it does or that it is up to date; what
+the host lacks is one sentence with the fix and exit code 2. It uses the standard library only and runs on Python 3.9 or newer.
 It starts no service, and changes nothing outside `.venv`, the Debian packages, `/usr/local/lib/dart-hostd` and the DART home.
 """
 

@@ -1,9 +1,9 @@
 """Run a command beside what was started for it, so that an interruption ends the command first and the daemon after it.
 
-Role: `run_supervised` for `libvirt_host`, `docker_engine`, `postgres_server` and `browser_host`. Rule: command and daemon stand each in a process
-group of their own (`NEW_PROCESS_GROUP`), so that Ctrl-C at a terminal reaches this process alone, which passes it on: the command has `INTERRUPT_GRACE_S` to
-clean up while the daemon is there; then, or at a second Ctrl-C, its whole group is killed. It reads nothing from the terminal. Standard
-library only. Non-goals: daemons and what they leave.
+Role: `run_supervised` for `libvirt_host`, `docker_engine`, `postgres_server` and `browser_host`. Rule: command and daemon stand each in a
+process group of their own (`NEW_PROCESS_GROUP`), so that Ctrl-C at a terminal reaches this process alone, which passes it on: the command
+has `INTERRUPT_GRACE_S` to clean up while the daemon is there; then, or at a second Ctrl-C, its whole group is killed. It reads nothing
+from the terminal. Standard library only. Non-goals: daemons and what they leave.
 """
 
 from __future__ import annotations

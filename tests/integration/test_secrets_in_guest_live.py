@@ -1,6 +1,6 @@
 """What a task expects, its solution and its id are nowhere in the desktop: not in a file, not in an environment, not in a process's memory.
-Searched from the host: after a reset, on a copy that the builtin metrics judged, and after the episode's verdict, which is OSWorld's where its
-scorer is installed."""
+Searched from the host: after a reset, on a copy that the builtin metrics judged, and after the episode's verdict, which is OSWorld's
+where its scorer is installed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The process of one inference worker: a vLLM engine behind four routes on a Unix socket.
 
-Role: `python -m dart_agent.inference.engine.server --settings JSON --directory DIR --parent PID`. Chat messages and raw pixels in; token ids,
-log-probs of the sampled distribution, policy versions and text out. Rule: the prompt is expanded once, by the engine, and its ids go
+Role: `python -m dart_agent.inference.engine.server --settings JSON --directory DIR --parent PID`. Chat messages and raw pixels in; token
+ids, log-probs of the sampled distribution, policy versions and text out. Rule: the prompt is expanded once, by the engine, and its ids go
 back to the caller; weights change only between two tokens, with every cache cleared, so that each token's log-prob can be
 computed again from the weights of its version. The engine may not outlive its parent: a thread ends the whole process group.
 Non-goals: routing, restarts (`dart_agent.inference.pool`).

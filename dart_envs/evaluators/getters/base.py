@@ -1,5 +1,8 @@
-"""What getters share. Role: the probe, reading a file, checked parameters. Rule: a getter only reads; `InvalidArtifact` is for what the policy left
-missing or broken, `EvaluatorError` for a config that cannot be read. Non-goals: any one getter."""
+"""What getters share.
+
+Role: the probe, reading a file, checked parameters. Rule: a getter only reads; `InvalidArtifact` is for what the policy left
+missing or broken, `EvaluatorError` for a config that cannot be read. Non-goals: any one getter.
+"""
 
 from __future__ import annotations
 

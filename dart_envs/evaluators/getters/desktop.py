@@ -82,8 +82,9 @@ async def content_from_vm_file(probe: Probe, config: Config) -> str:
 
 
 async def list_directory(probe: Probe, config: Config) -> list[str]:
-    """{path}: every path below a folder, relative, folders with a closing slash, sorted. Raises Spoiled when it is no
-    folder.
+    """{path}: every path below a folder, relative, folders with a closing slash, sorted.
+
+    Raises Spoiled when it is no folder.
     """
     path = text_of(config, "path")
     argv = ["find", path, "-mindepth", "1", "(", "-type", "d", "-printf", "%P/\\0", "-o", "-printf", "%P\\0", ")"]
@@ -151,8 +152,9 @@ async def vm_screen_size(probe: Probe, config: Config) -> dict[str, int]:
 
 
 async def vm_window_size(probe: Probe, config: Config) -> dict[str, int]:
-    """{app_class_name}: width and height of that application's window, without its frame. Raises Spoiled when there
-    is none.
+    """{app_class_name}: width and height of that application's window, without its frame.
+
+    Raises Spoiled when there is none.
     """
     name = text_of(config, "app_class_name")
     window = await windows.find_window(probe.desktop, name, by_class=True)

@@ -60,8 +60,9 @@ async def trash(probe: Probe, config: Config) -> dict[str, Facts]:
 
 
 async def processes(probe: Probe, config: Config) -> list[str]:
-    """{matching}: command lines of all living processes in which the regular expression is found, sorted; stopped ones live, dead ones
-    that nobody waited for do not.
+    """{matching}: command lines of all living processes in which the regular expression is found, sorted.
+
+    Stopped ones live, dead ones that nobody waited for do not.
     """
     pattern = re.compile(text_of(config, "matching"))
     reply = await probe.desktop.exec(["ps", "-e", "-ww", "-o", "stat=,args="], timeout_s=TIMEOUT_S)

@@ -1,7 +1,8 @@
 """Getters of what was done in the browser: the log of the suite `web`, and the browser's bookmarks.
 
 Role: one coroutine per getter, and `GETTERS` of this module; all names are ours. Rule: the setup saw the log
-made, so that whoever took it away or damaged it was the policy: `InvalidArtifact`, like everything else that is missing. Non-goals: comparing.
+made, so that whoever took it away or damaged it was the policy: `InvalidArtifact`, like everything else that is missing. Non-goals:
+comparing.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ MAX_DEPTH = 50
 
 
 async def web_log(probe: Probe, config: Config) -> Any:
-    """{path[, name, last]}: the doings that the suite's server logged, each {name, data}, in order; with `name` those of that name; with
-    `last` the last of them, None where there is none.
+    """{path[, name, last]}: the doings that the suite's server logged, each {name, data}, in order; with `name` those of that name.
+
+    With `last` the last of them, None where there is none.
     """
     path = text_of(config, "path")
     reply = await probe.desktop.exec(["cat", path], timeout_s=20.0, user="root")
@@ -55,8 +57,9 @@ def _walk(node: Mapping[str, Any], depth: int = 0) -> Iterator[Mapping[str, Any]
 
 
 async def chromium_bookmarks(probe: Probe, config: Config) -> list[list[str]]:
-    """{}: [title, address] of every bookmark that the browser saved, in its order. Raises Spoiled for a file that it did not write: its
-    checksum (MD5 over id, title, kind and address of every entry) does not fit.
+    """{}: [title, address] of every bookmark that the browser saved, in its order.
+
+    Raises Spoiled for a file that it did not write: its checksum (MD5 over id, title, kind and address of every entry) does not fit.
     """
     file = await read_guest_file(probe, BOOKMARKS)
     try:

@@ -74,8 +74,9 @@ def _tar_files(content: bytes) -> Iterator[tuple[str, int, Any]]:
 
 
 def settings_are(result: Any, rules: Mapping[str, Any], options: Options) -> float:
-    """{expected: {key: value}}: the lines `key=value` of a settings file say so, the last one of a key counts; lines that begin with
-    # or ; do not.
+    """{expected: {key: value}}: the lines `key=value` of a settings file say so, the last one of a key counts.
+
+    Lines that begin with # or ; do not.
     """
     held: dict[str, str] = {}
     for line in as_text(result).splitlines():

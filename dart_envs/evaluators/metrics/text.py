@@ -140,8 +140,9 @@ def _wanted_text(expected: Any) -> str:
 
 
 def compare_text_file(result: Any, expected: Any, options: Options) -> float:
-    """The same text as a file, a string or {expected}; one line end at the end does not count. Options
-    `ignore_blanks`, `ignore_case`.
+    """The same text as a file, a string or {expected}; one line end at the end does not count.
+
+    Options `ignore_blanks`, `ignore_case`.
     """
     held, wanted = as_text(result).removesuffix("\n"), _wanted_text(expected).removesuffix("\n")
     return verdict(_normalised(held, options) == _normalised(wanted, options))
@@ -153,8 +154,9 @@ def compare_config(result: Any, rules: Any, options: Options) -> float:
 
 
 def compare_csv(result: Any, expected: Any, options: Options) -> float:
-    """The same rows of cells. Options `strict` (default true: else surrounding white space does not count),
-    `ignore_case`.
+    """The same rows of cells.
+
+    Options `strict` (default true: else surrounding white space does not count), `ignore_case`.
     """
 
     def rows(text: str) -> list[list[str]]:
@@ -188,8 +190,9 @@ def contains_names(result: Any, rules: Mapping[str, Any], options: Options) -> f
 
 
 def contains_element(result: Any, rules: Mapping[str, Any], options: Options) -> float:
-    """{role, name, text, states: [...]}: some accessibility element has all that is given; `text` compares without
-    surrounding space.
+    """{role, name, text, states: [...]}: some accessibility element has all that is given.
+
+    `text` compares without surrounding space.
     """
 
     def fits(element: Any) -> bool:

@@ -1,7 +1,7 @@
 """The `env` that official getters are given: addresses, ports, a cache folder and OSWorld's own controller.
 
-Role: `EvaluationEnv`, with the attributes of `DesktopEnv` that getters of releases up to 2026 touch. Rule: the desktop is reached through its HTTP
-paths only; a call to them that got no answer is remembered, since controllers swallow it. Non-goals: setup, stepping.
+Role: `EvaluationEnv`, with the attributes of `DesktopEnv` that getters of releases up to 2026 touch. Rule: the desktop is reached through
+its HTTP paths only; a call to them that got no answer is remembered, since controllers swallow it. Non-goals: setup, stepping.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One evaluation by official getters and metrics, and who is to blame when one of them raises.
 
 Role: what `DesktopEnv.evaluate()` does after the post-configuration: get the result, get what is expected, compare, join by `and` or `or`.
-Rule: what the policy left missing or broken scores 0; what the evaluator or the host lacks is `EvaluationFailed` with its kind, never a score.
+Rule: what the policy left missing or broken scores 0; what the evaluator or the host lacks is `EvaluationFailed` with its kind, never a
+score.
 
     what raised                                             verdict
     the expected side (but for what it reads off the desktop) failed: `expected`

@@ -1,5 +1,6 @@
-"""GTK dialogs (zenity) that are answered with the mouse. Four of them are small enough for a policy that learns in
-minutes.
+"""GTK dialogs (zenity) that are answered with the mouse.
+
+Four of them are small enough for a policy that learns in minutes.
 
 Role: families about buttons, lists, check boxes and radio buttons. Rule: what is shown gives no hint of what is asked
 for; order and place are drawn anew; the answer is what the dialog itself printed, kept where only root can read and

@@ -99,8 +99,9 @@ WEEK_ROWS, WEEK_DAYS = 6, 7
 
 
 def day_cell(month: int, day: int) -> dict[str, object]:
-    """Click a day. GTK shows six weeks from Sunday on; the month's first day is never in the upper left corner but a
-    row below.
+    """Click a day.
+
+    GTK shows six weeks from Sunday on; the month's first day is never in the upper left corner but a row below.
     """
     before = (date(YEAR, month, 1).weekday() + 1) % WEEK_DAYS or WEEK_DAYS
     row, column = divmod(before + day - 1, WEEK_DAYS)

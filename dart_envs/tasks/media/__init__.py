@@ -1,8 +1,8 @@
 """The bundled suite `media`: pictures in GIMP and the image viewer, sound and video in VLC, documents in the PDF viewer.
 
 Role: `MEDIA`, put together from one module per kind of program. Rule: every family proves its evaluator (oracle 1; nothing, near miss and
-both exploits 0) on the image `desktop`; pictures are drawn by `dart_envs.evaluators.pictures`, sounds by the desktop's own ffmpeg, nothing is
-downloaded. Non-goals: office documents.
+both exploits 0) on the image `desktop`; pictures are drawn by `dart_envs.evaluators.pictures`, sounds by the desktop's own ffmpeg,
+nothing is downloaded. Non-goals: office documents.
 """
 
 from __future__ import annotations

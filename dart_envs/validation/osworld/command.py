@@ -30,6 +30,7 @@ def check(
     scorer: str | None = None,
 ) -> bool:
     """Prove what is not proved yet, print the table, put it into `page`, and say whether every task is proved or has a written reason.
+
     scorer: who judges, OSWorld's own by default.
 
     Raises TaskError, EvaluatorError, ValueError, OSError for wrong input, before a desktop is leased; FarmError when the farm gives none.

@@ -102,8 +102,10 @@ def verify(
     start_limit_s: Annotated[float | None, typer.Option(help="Seconds an application may take to show.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Boot the image, run the conformance suite on it, and check what a person and a task need of it; starts a farm for that time when
-    none runs."""
+    """Boot the image, run the conformance suite on it, and check what a person and a task need of it.
+
+    Starts a farm for that time when none runs.
+    """
     from dart_server.process.preflight import installed_images
 
     settings = load_settings()

@@ -50,8 +50,10 @@ def request(
     body: Mapping[str, Any] | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> Any | None:
-    """A request to the farm; None when none answers, an answer without content is an empty text. A refusal ends the program
-    with what the farm says: exit code 2 for what is wrong with the request, else 1."""
+    """A request to the farm; None when none answers, an answer without content is an empty text.
+
+    A refusal ends the program with what the farm says: exit code 2 for what is wrong with the request, else 1.
+    """
     import httpx
 
     url = address(settings)

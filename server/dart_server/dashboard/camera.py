@@ -102,7 +102,8 @@ class ScreenCapture:
     async def next_screenshot(
         self, shown: Callable[[], Screenshot | None], interval: Callable[[], float]
     ) -> Screenshot:
-        """The next screen that differs from `shown()`, looking every `interval()` seconds. Raises `ViewClosed`; waits while there is none."""
+        """The next screen that differs from `shown()`, looking every `interval()` seconds. Raises `ViewClosed`; waits while there is
+        none."""
         while True:
             try:
                 picture = await self.screenshot(interval() / 2)

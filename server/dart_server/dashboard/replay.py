@@ -1,8 +1,8 @@
 """The last steps of each desktop: what was done, and a small picture of what was there then.
 
 Rule: bounded, by steps per desktop and by bytes in all; the step itself only leaves a note, the picture is made in a thread, at most
-`PICTURES_PER_S` in all and one per `MIN_PICTURE_INTERVAL_S` and desktop, of its latest frame. Nothing is asked of the guest: pictures are those that the
-step's own frame had. Each step tells whose it was. Non-goals: the training record (`dart_agent.data_client`).
+`PICTURES_PER_S` in all and one per `MIN_PICTURE_INTERVAL_S` and desktop, of its latest frame. Nothing is asked of the guest: pictures are
+those that the step's own frame had. Each step tells whose it was. Non-goals: the training record (`dart_agent.data_client`).
 """
 
 from __future__ import annotations

@@ -98,7 +98,8 @@ class ViewerReader:
         return self._handshake_steps == 3
 
     def feed_handshake(self, data: bytes) -> list[bytes]:
-        """Feed bytes of the handshake; the answers that are due, of which the last, `ServerInit`, is the caller's. Raises `ProtocolError`."""
+        """Feed bytes of the handshake; the answers that are due, of which the last, `ServerInit`, is the caller's. Raises
+        `ProtocolError`."""
         self._unread += data
         answers: list[bytes] = []
         while not self.handshake_done:

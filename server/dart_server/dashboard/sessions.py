@@ -100,8 +100,10 @@ class Sessions:
 
 
 def check_origin(headers: Mapping[str, str]) -> str:
-    """A browser tells from which page a request comes: only this farm's own may change something. Returns that page's scheme, which
-    behind a proxy is not the request's own. Raises `forbidden`."""
+    """A browser tells from which page a request comes: only this farm's own may change something.
+
+    Returns that page's scheme, which behind a proxy is not the request's own. Raises `forbidden`.
+    """
     host = headers.get("host", "").lower()
     try:
         origin = urlsplit(headers.get("origin", "").lower())

@@ -1,5 +1,8 @@
-"""What the page is told, as plain JSON values. Rule: only what the caller's key may see: admin everything, others their own leases and
-what hangs on them, and the farm's totals. Non-goals: pictures, changes."""
+"""What the page is told, as plain JSON values.
+
+Rule: only what the caller's key may see: admin everything, others their own leases and what hangs on them, and the farm's totals.
+Non-goals: pictures, changes.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The database's frequent statements: built once, executed many at a time.
 
-Role: `BoundStatement` is one of them with the values of one row; `execute_all` gives a transaction's statements to the database, rows of the
-same statement together. Rule: building a statement costs more than executing it, so the frequent ones are built once, at import, on tables
-and not on mapped classes. Rows of one statement keep their order; statements of different `rank` may change places, so ranks are given such
-that this changes nothing: a row is inserted before it is updated, events come last, and two updates of one table touch different columns.
-Non-goals: which statements there are (`repository`), transactions (`db`), how SQLite takes many rows (`rows`).
+Role: `BoundStatement` is one of them with the values of one row; `execute_all` gives a transaction's statements to the database, rows of
+the same statement together. Rule: building a statement costs more than executing it, so the frequent ones are built once, at import, on
+tables and not on mapped classes. Rows of one statement keep their order; statements of different `rank` may change places, so ranks are
+given such that this changes nothing: a row is inserted before it is updated, events come last, and two updates of one table touch
+different columns. Non-goals: which statements there are (`repository`), transactions (`db`), how SQLite takes many rows (`rows`).
 """
 
 from __future__ import annotations

@@ -56,8 +56,11 @@ class DatabaseInUse(Exception):
 
 
 def make_engine(url: str, *, exclusive: bool) -> Engine:
-    """The engine of a database; `exclusive`: a PostgreSQL one is held for this process alone, and an SQLite one's commits make no checkpoints
-    (`checkpoints` does) but for a log that was lost sight of. Raises `FarmConfigError`."""
+    """The engine of a database.
+
+    `exclusive`: a PostgreSQL one is held for this process alone, and an SQLite one's commits make no checkpoints (`checkpoints` does)
+    but for a log that was lost sight of. Raises `FarmConfigError`.
+    """
     parsed = parse_url(url)
     given: dict[str, Any] = {}
     if parsed.get_backend_name() == "postgresql":

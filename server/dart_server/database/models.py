@@ -107,8 +107,10 @@ class SetupRow(FarmTable):
 
 
 class KeyRow(FarmTable):
-    """A bearer key: its hash and what it may do. A quota of None is no quota; `weight` is its share when many wait, `max_priority` the
-    highest that its claims may have."""
+    """A bearer key: its hash and what it may do.
+
+    A quota of None is no quota; `weight` is its share when many wait, `max_priority` the highest that its claims may have.
+    """
 
     __tablename__ = "keys"
 

@@ -3,8 +3,8 @@
 Rule: the database is spoken to by one thread of its own, so that the event loop never waits for it and a batch costs one hand-over (an
 async driver hands over for every statement: forty times per lease). Who needs to know that something is written awaits its receipt. A
 read sees every write that was queued before it. While the database is away, writes wait in order and are tried again until it is back,
-each made once; reads, and what must be written before it may happen, are refused with `DatabaseUnavailableError`. A write that the database refuses
-is found by halving its batch. Non-goals: statements (`repository`), connections (`engine`).
+each made once; reads, and what must be written before it may happen, are refused with `DatabaseUnavailableError`. A write that the
+database refuses is found by halving its batch. Non-goals: statements (`repository`), connections (`engine`).
 """
 
 from __future__ import annotations
@@ -93,8 +93,11 @@ class Database:
         self._writer = loop.create_task(self._write_forever())
 
     def write(self, *statements: Statement, key: str | None = None, history: bool = False) -> WriteReceipt:
-        """Queue statements that are committed together. One with the `key` of a write that still waits takes its place: for values of
-        which only the latest counts. `history`: it may be left out when too many wait for a database that is away."""
+        """Queue statements that are committed together.
+
+        One with the `key` of a write that still waits takes its place: for values of which only the latest counts. `history`: it may be
+        left out when too many wait for a database that is away.
+        """
         receipt: WriteReceipt = asyncio.get_running_loop().create_future()
         if history and self.unavailable_reason is not None and len(self._queue) >= QUEUE_MAX:
             self._left_out += 1
@@ -124,7 +127,8 @@ class Database:
         return False
 
     async def wait_committed(self, receipt: WriteReceipt) -> None:
-        """Wait until a write is made. Raises its error; `DatabaseUnavailableError` when the database stays away (the write then still waits)."""
+        """Wait until a write is made. Raises its error; `DatabaseUnavailableError` when the database stays away (the write then still
+        waits)."""
         await self._ended(receipt)
         receipt.result()
 

@@ -138,8 +138,11 @@ class GuestClient:
         content: bytes | AsyncIterator[bytes] | None = None,
         reserve_bytes: Callable[[int], None] | None = None,
     ) -> GuestReply:
-        """One request with its whole answer. `target` is the path with its query, already quoted; `reserve_bytes` is told of bytes before they are
-        kept. Raises `GuestTooLarge`, and what `reserve_bytes` raises."""
+        """One request with its whole answer.
+
+        `target` is the path with its query, already quoted; `reserve_bytes` is told of bytes before they are kept. Raises
+        `GuestTooLarge`, and what `reserve_bytes` raises.
+        """
         async with self.stream(method, target, timeout_s=timeout_s, headers=headers, content=content) as reply:
             received = bytearray()
             async for chunk in reply.body:

@@ -1,8 +1,8 @@
 """Steps in the event history: counted as they happen, written together once per tick.
 
-Rule: a step costs no write of its own. Of each lease, desktop and fencing_token that stepped since the last tick there is one event `stepped`, with
-how many steps, how long they took together, and the slowest; so the history tells who stepped which desktop when, to the tick.
-Non-goals: what was done in a step (`dashboard.replay`), figures over all leases (`metrics`).
+Rule: a step costs no write of its own. Of each lease, desktop and fencing_token that stepped since the last tick there is one event
+`stepped`, with how many steps, how long they took together, and the slowest; so the history tells who stepped which desktop when, to the
+tick. Non-goals: what was done in a step (`dashboard.replay`), figures over all leases (`metrics`).
 """
 
 from __future__ import annotations

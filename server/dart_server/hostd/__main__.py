@@ -78,8 +78,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def acquire_lock(lock: IO[str], layout: Layout) -> None:
-    """Be the only helper there. One that ends, whose socket is gone already, is waited for: a farm may be started again just then.
-    Raises `StartupError`."""
+    """Be the only helper there.
+
+    One that ends, whose socket is gone already, is waited for: a farm may be started again just then. Raises `StartupError`.
+    """
     deadline_s = time.monotonic() + SHUTDOWN_TIMEOUT_S
     while True:
         try:

@@ -173,7 +173,8 @@ class ContainerManager:
     def quarantine(self, snapshot_id: str) -> dict[str, Any]:
         """Never restore from a snapshot again; its files stay, with CRIU's log of the failure, until it is deleted.
 
-        `path`: where root finds them for as long as this helper runs; None when there is no such snapshot."""
+        `path`: where root finds them for as long as this helper runs; None when there is no such snapshot.
+        """
         with self._exclusive(snapshot_id):
             with self._lock:
                 snapshot = self._snapshots.get(snapshot_id)

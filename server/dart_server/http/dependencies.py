@@ -46,7 +46,9 @@ def farm_of(connection: HTTPConnection) -> Farm:
 
 async def principal_of(connection: HTTPConnection, scope: Scope) -> Principal:
     """The caller, if its key has the scope and is within its limits; from here on the log names the lease and the desktop of the route.
-    Raises `ApiError`."""
+
+    Raises `ApiError`.
+    """
     path = connection.path_params
     logs.bind(lease_id=path.get("lease_id"), desktop_id=path.get("desktop_id"))
     farm = farm_of(connection)

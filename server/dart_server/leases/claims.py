@@ -46,7 +46,8 @@ EVENT_STREAM_TIMEOUT_S = 3600.0
 
 @dataclass(slots=True, eq=False)
 class QueuedClaim:
-    """One claim. `enqueued`: it stands in the queue or has ended; `cancel_requested`: it was cancelled while its leases were being written."""
+    """One claim. `enqueued`: it stands in the queue or has ended; `cancel_requested`: it was cancelled while its leases were being
+    written."""
 
     claim_id: str
     owner: str
@@ -141,9 +142,10 @@ class Claims:
         return self._leases.reply(claim.leases[0])
 
     async def _begin(self, request: wire.ClaimRequest, principal: Principal) -> QueuedClaim:
-        """The claim of this request, begun at its first coming when its turn has come; its time counts from now. Raises `lease_expired`
-        when it was so long ago that it is forgotten,
-        `forbidden` when the key may not claim with such a priority."""
+        """The claim of this request, begun at its first coming when its turn has come; its time counts from now.
+
+        Raises `lease_expired` when it was so long ago that it is forgotten, `forbidden` when the key may not claim with such a priority.
+        """
         asked_s = self._clock.monotonic()
         permit = await self._limiter.acquire()
         try:

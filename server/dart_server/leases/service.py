@@ -1,7 +1,7 @@
 """Leases: the right to a ready desktop, with a time to live, heartbeats and a fencing token.
 
-Rule: expiry is decided here alone, on the injected clock; a desktop's fencing_token grows with every grant, reset, takeover and end, and a call
-that carries an older one is refused. Ending one twice is no error.
+Rule: expiry is decided here alone, on the injected clock; a desktop's fencing_token grows with every grant, reset, takeover and end, and
+a call that carries an older one is refused. Ending one twice is no error.
 Non-goals: who gets one (`leases.claims`), desktops (`pool`), HTTP (`leases.routes`).
 """
 
@@ -68,8 +68,10 @@ class Leases:
     async def grant(
         self, claim_id: str, owner: str, request: wire.ClaimRequest, image_digest: str, slots: list[Slot]
     ) -> list[LeaseRecord]:
-        """Leases on the slots that a claim was given, all or none, counted from now. Raises `lease_expired` when the client request id was
-        used before."""
+        """Leases on the slots that a claim was given, all or none, counted from now.
+
+        Raises `lease_expired` when the client request id was used before.
+        """
         grants = [
             (self._begin(claim_id, owner, request, image_digest, slot, number), slot)
             for number, slot in enumerate(slots)
@@ -170,8 +172,11 @@ class Leases:
         self._repository.extend_lease(lease)
 
     async def attach(self, lease_id: str, principal: Principal, *, takeover: bool) -> wire.LeaseGrant:
-        """A lease by reference, for another process of its owner. With `takeover` the fencing token grows: the former user's calls are refused.
-        Raises `database_unavailable` before anything has changed."""
+        """A lease by reference, for another process of its owner.
+
+        With `takeover` the fencing token grows: the former user's calls are refused. Raises `database_unavailable` before anything has
+        changed.
+        """
         await self._repository.wait_available()
         lease = await self.require(lease_id, principal)
         slot = lease.slot
@@ -209,8 +214,10 @@ class Leases:
             raise ApiError(ErrorCode.FENCED, detail, hint=f"GET /v1/leases/{lease.lease_id} tells it.")
 
     async def reset(self, access: LeaseAccess, request: wire.ResetRequest) -> wire.ResetReply:
-        """A fresh copy of a snapshot, or a fresh desktop, for the lease; the fencing token grows first, so that late calls are refused. Raises
-        `database_unavailable` before anything has changed."""
+        """A fresh copy of a snapshot, or a fresh desktop, for the lease; the fencing token grows first, so that late calls are refused.
+
+        Raises `database_unavailable` before anything has changed.
+        """
         await self._repository.wait_available()
         self.check(access)
         lease = access.lease

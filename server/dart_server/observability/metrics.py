@@ -138,8 +138,10 @@ class Metrics:
         self.recent.add("step", seconds)
 
     def prepared(self, how: PrepareMethod, prepared_state: bool, seconds: float, *, on_demand: bool = True) -> None:
-        """Count one desktop that came to its state; `awaited` is one of the standby that was not ready when it was asked for, `on_demand` is
-        False for one that is made ahead of need."""
+        """Count one desktop that came to its state.
+
+        `awaited` is one of the standby that was not ready when it was asked for, `on_demand` is False for one that is made ahead of need.
+        """
         self._prepare.labels(how, "setup" if prepared_state else "base").observe(seconds)
         if on_demand:
             self._standby.labels(STANDBY_RESULT[how]).inc()

@@ -1,5 +1,6 @@
-"""OpenTelemetry traces of the farm: request → claim → prepare → each call of the provider. Off by default, and then nothing of
-it is imported.
+"""OpenTelemetry traces of the farm: request → claim → prepare → each call of the provider.
+
+Off by default, and then nothing of it is imported.
 
 Rule: spans carry ids, route templates and numbers, never texts of clients; an error is told by its class. A request that comes
 with a `traceparent` (W3C Trace Context) goes on with that trace. What a task starts inherits its span; what waits in a queue
@@ -32,8 +33,11 @@ _tracer: Tracer | None = None
 def configure(
     mode: Literal["off", "otlp"], *, version: str, exporter: SpanExporter | None = None
 ) -> Callable[[], None]:
-    """Begin to trace; the returned function sends what is left and ends it. Where to: the variables `OTEL_EXPORTER_OTLP_…` of
-    OpenTelemetry; `exporter` for tests. Raises `FarmConfigError` when the packages are missing."""
+    """Begin to trace; the returned function sends what is left and ends it.
+
+    Where to: the variables `OTEL_EXPORTER_OTLP_…` of OpenTelemetry; `exporter` for tests. Raises `FarmConfigError` when the packages
+    are missing.
+    """
     global _tracer
     if mode == "off" and exporter is None:
         return lambda: None

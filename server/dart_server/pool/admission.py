@@ -28,8 +28,11 @@ READING_MAX_AGE_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class HostReadings:
-    """A host at one moment. Bytes; `load`: processes that ran or waited for a processor or a disk, averaged over a minute;
-    `pressure`: percent of the last ten seconds in which some process waited for a processor, None where the kernel does not say."""
+    """A host at one moment.
+
+    Bytes; `load`: processes that ran or waited for a processor or a disk, averaged over a minute; `pressure`: percent of the last ten
+    seconds in which some process waited for a processor, None where the kernel does not say.
+    """
 
     memory_available_bytes: int
     memory_total_bytes: int
@@ -151,8 +154,10 @@ class Admission:
         return self._latest
 
     def admits(self, pending: int, *, prewarm: bool) -> bool:
-        """Whether one desktop more may be begun beside `pending` ones that are on their way. One that is made `prewarm` must leave
-        room for another that somebody asks for."""
+        """Whether one desktop more may be begun beside `pending` ones that are on their way.
+
+        One that is made `prewarm` must leave room for another that somebody asks for.
+        """
         reason = self._reason(pending + prewarm)
         if reason is not None or not prewarm:
             self.refusal = reason

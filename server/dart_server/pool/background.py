@@ -1,5 +1,8 @@
-"""Work that goes on while nobody waits for it. Rule: an error in it is logged, never lost; it is nobody's request, so
-it takes over nothing of the one that happened to start it. Non-goals: its order, its number."""
+"""Work that goes on while nobody waits for it.
+
+Rule: an error in it is logged, never lost; it is nobody's request, so it takes over nothing of the one that happened to start it.
+Non-goals: its order, its number.
+"""
 
 from __future__ import annotations
 

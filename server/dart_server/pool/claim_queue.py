@@ -1,8 +1,8 @@
 """The queue: claims that wait for desktops, and who gets which.
 
-Rule: whose turn it is says `pool.fair_queue`; a claim is given all its desktops at once or none, and one that fails gives all back. A claim that
-is over before its desktops are ready leaves the queue, and what comes later is free again. Non-goals: what is ready before anybody asks
-(`pool.standby`), how a slot is made (`pool.lifecycle`), claims as clients know them and leases (`leases`).
+Rule: whose turn it is says `pool.fair_queue`; a claim is given all its desktops at once or none, and one that fails gives all back. A
+claim that is over before its desktops are ready leaves the queue, and what comes later is free again. Non-goals: what is ready before
+anybody asks (`pool.standby`), how a slot is made (`pool.lifecycle`), claims as clients know them and leases (`leases`).
 """
 
 from __future__ import annotations
@@ -87,8 +87,11 @@ class ClaimQueue:
     def enqueue(
         self, owner: str, target: DesktopTarget, lane: Hashable, *, units: int = 1, priority: int = 0
     ) -> ClaimTicket:
-        """Stand in the queue; the ticket may be served already. Claims of one `lane` wait together when there is room for none of them.
-        Raises `ApiError` when that can never be, or the key may not wait."""
+        """Stand in the queue; the ticket may be served already.
+
+        Claims of one `lane` wait together when there is room for none of them. Raises `ApiError` when that can never be, or the key may
+        not wait.
+        """
         self._check_satisfiable(owner, units)
         granted = asyncio.get_running_loop().create_future()
         ticket = ClaimTicket(owner, lane, units, priority, target=target, granted=granted)
@@ -113,8 +116,11 @@ class ClaimQueue:
             raise ApiError(ErrorCode.NO_CAPACITY, detail, hint=hint)
 
     async def wait_granted(self, ticket: ClaimTicket, wait_s: float) -> list[Slot]:
-        """The ticket's slots, the caller's alone from now on. Those on their way when the time is up are waited for a little longer.
-        However else this ends, the ticket is over. Raises `ApiError`: `no_capacity`, `quota_exceeded`, `draining`, `host_fault` …"""
+        """The ticket's slots, the caller's alone from now on.
+
+        Those on their way when the time is up are waited for a little longer. However else this ends, the ticket is over. Raises
+        `ApiError`: `no_capacity`, `quota_exceeded`, `draining`, `host_fault` …
+        """
         try:
             slots = await self._wait_granted(ticket, wait_s)
             ticket.delivered = True
@@ -174,8 +180,11 @@ class ClaimQueue:
         return True
 
     def _may_skip(self, entry: ClaimTicket, full: dict[Hashable, int]) -> bool:
-        """The host, or a pool, allows no more of what this one wants: whether others are served before it now. What becomes free is kept
-        for a gang in turns, as where there are too few desktops: of all where the host is short, of its own base where its pool is full."""
+        """The host, or a pool, allows no more of what this one wants: whether others are served before it now.
+
+        What becomes free is kept for a gang in turns, as where there are too few desktops: of all where the host is short, of its own
+        base where its pool is full.
+        """
         if entry.units == 1:
             full[entry.base] = 1
             return True
@@ -187,8 +196,10 @@ class ClaimQueue:
         return pool_is_full or not kept
 
     def _grant(self, ticket: ClaimTicket) -> bool:
-        """Give a ticket its slots, all at once; False when the host or a pool allows no more of what it wants. Raises `ApiError` when
-        that is gone."""
+        """Give a ticket its slots, all at once; False when the host or a pool allows no more of what it wants.
+
+        Raises `ApiError` when that is gone.
+        """
         found = self._slots.allocate(ticket.target, ticket.units)
         if found is None:
             return False
@@ -270,7 +281,8 @@ class ClaimQueue:
         return self._positions.get(ticket)
 
     def reject_all(self, why: str, *, include_preparing: bool = False) -> None:
-        """The farm stops or drains: nobody in the queue is served any more, nor those whose desktops are on their way if `include_preparing`."""
+        """The farm stops or drains: nobody in the queue is served any more, nor those whose desktops are on their way if
+        `include_preparing`."""
         refused = [entry for entry in self.fair_queue if isinstance(entry, ClaimTicket)]
         for entry in refused:
             self.fair_queue.remove(entry)

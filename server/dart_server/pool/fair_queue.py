@@ -13,9 +13,9 @@ A turn is of a kind (what it needs, how many units of it), so that whoever serve
 logarithm of what waits, times the few classes and kinds. Pure data: no input, no output, no sleeping, time from outside.
 Non-goals: what a unit is, which one is given (`pool.serving`).
 
-Let h be the units that a key holds, w its weight, t its tag. The key with the lowest h/w + t/ROUNDS_PER_HELD_UNIT is next, of equal ones the one
-that was served longest ago. A grant of u units adds u/w to the tag and u/W to the virtual time, W being the weights of all keys that wait;
-before it moves the tag is brought to within MAX_LAG_ROUNDS of the virtual time.
+Let h be the units that a key holds, w its weight, t its tag. The key with the lowest h/w + t/ROUNDS_PER_HELD_UNIT is next, of equal ones
+the one that was served longest ago. A grant of u units adds u/w to the tag and u/W to the virtual time, W being the weights of all keys
+that wait; before it moves the tag is brought to within MAX_LAG_ROUNDS of the virtual time.
 
 Gangs: one that comes first but does not fit has what becomes free kept for it for a while; then, as long as it does not fit, the others go
 past for `hold_s`, and the next time is twice as long. So two gangs never hold halves, a gang gets what it needs once leases end within that
@@ -194,8 +194,10 @@ class FairQueue:
             del self._classes[entry.priority]
 
     def next(self, free: int, unit_limits: Mapping[Hashable, int] = NO_LIMITS) -> QueueEntry | None:
-        """Whom to serve now that so many units are free; None when what is free is kept, or nobody waits for it. `unit_limits`: of these bases
-        only those that want fewer units."""
+        """Whom to serve now that so many units are free; None when what is free is kept, or nobody waits for it.
+
+        `unit_limits`: of these bases only those that want fewer units.
+        """
         if free <= 0:
             return None
         entry = self.first(unit_limits=unit_limits)
@@ -218,8 +220,10 @@ class FairQueue:
         return True
 
     def first(self, max_units: int | None = None, unit_limits: Mapping[Hashable, int] = NO_LIMITS) -> QueueEntry | None:
-        """The next one, of those that want no more than `max_units`, and of the bases `unit_limits` fewer than it says there; it goes on
-        waiting."""
+        """The next one, of those that want no more than `max_units`, and of the bases `unit_limits` fewer than it says there.
+
+        It goes on waiting.
+        """
         for group in self._in_order():
             best: Rank | None = None
             chosen: QueueEntry | None = None

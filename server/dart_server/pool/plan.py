@@ -36,7 +36,8 @@ class SlotPhase(StrEnum):
 class ReadyCopy(NamedTuple):
     """One slot; a tuple, since every plan looks at all of them.
 
-    `base`: what it is a desktop of (shape and image); `kind`: what exactly it is, or will be, a copy of."""
+    `base`: what it is a desktop of (shape and image); `kind`: what exactly it is, or will be, a copy of.
+    """
 
     desktop_id: str
     base: Hashable
@@ -46,9 +47,11 @@ class ReadyCopy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadyTarget:
-    """How many copies of one kind are wanted: `warm` running, `standby` frozen, `min_copies` leased ones included, never more than `max_copies`.
+    """How many copies of one kind are wanted: `warm` running, `standby` frozen, `min_copies` leased ones included, never more than
+    `max_copies`.
 
-    `max_new`: how many may be begun now (None: any number); a target that is held back begins none and keeps what it has."""
+    `max_new`: how many may be begun now (None: any number); a target that is held back begins none and keeps what it has.
+    """
 
     name: str
     base: Hashable
@@ -102,7 +105,8 @@ class _Shortfall:
 def plan(
     targets: Sequence[ReadyTarget], copies: Iterable[ReadyCopy], *, free_slots: int, max_starts: int, can_freeze: bool
 ) -> list[Action]:
-    """What to do now. `free_slots`: slots that may be added; `max_starts`: how many may be begun at once; `can_freeze`: else standbys run."""
+    """What to do now. `free_slots`: slots that may be added; `max_starts`: how many may be begun at once; `can_freeze`: else standbys
+    run."""
     free: dict[SlotPhase, list[ReadyCopy]] = {phase: [] for phase in SlotPhase}
     for copy in copies:
         free[copy.phase].append(copy)
@@ -175,7 +179,8 @@ def _start_missing(
 def distribute(scores: Mapping[K, float], budget: int, have: Mapping[K, int]) -> dict[K, int]:
     """Divide `budget` copies among kinds by how much each is asked for, the next copy always to the largest score per copy.
 
-    `have`: copies that exist, which count a little more than new ones."""
+    `have`: copies that exist, which count a little more than new ones.
+    """
     given = dict.fromkeys(scores, 0)
 
     def worth(kind: K) -> float:

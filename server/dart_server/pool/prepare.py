@@ -40,7 +40,8 @@ class DesktopNotReady(Exception):
 class RestoreResult:
     """How a desktop came to its state; `restored` is False when it was booted, `standby` True when it was ready before it was asked for.
 
-    `quarantined`: ids of snapshots that did not restore on the way."""
+    `quarantined`: ids of snapshots that did not restore on the way.
+    """
 
     restored: bool
     duration_s: float
@@ -81,8 +82,10 @@ class DesktopPreparer:
         self._base_locks: dict[BaseKey, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def prepare(self, slot: Slot, target: DesktopTarget, *, prewarm: bool = False) -> RestoreResult:
-        """Make the slot's desktop a fresh copy of what is wanted; `prewarm`, so that it may wait. On `ApiError` nothing lives under
-        the slot's id."""
+        """Make the slot's desktop a fresh copy of what is wanted; `prewarm`, so that it may wait.
+
+        On `ApiError` nothing lives under the slot's id.
+        """
         started = self._clock.monotonic()
         attempts = PrepareAttempts()
         async with self._parallel:
@@ -120,8 +123,10 @@ class DesktopPreparer:
         await self._provider.freeze(slot.desktop_id)
 
     async def wake(self, slot: Slot) -> None:
-        """Let an untouched desktop go on and ask it whether it is well; a time of day that its task declared is what it was at the copy's
-        beginning, however long it has waited. Raises `DesktopNotReady`."""
+        """Let an untouched desktop go on and ask it whether it is well.
+
+        A time of day that its task declared is what it was at the copy's beginning, however long it has waited. Raises `DesktopNotReady`.
+        """
         if slot.frozen and isinstance(self._provider, base.SupportsFreeze):
             try:
                 await self._provider.thaw(slot.desktop_id)

@@ -108,7 +108,11 @@ class Pool:
         return self.queue.enqueue(owner, target, lane, units=units, priority=priority)
 
     def resolve_target(self, target: DesktopTarget) -> DesktopTarget:
-        """The same with a snapshot's id for its name, if it can be wanted now. Raises `draining`, `snapshot_missing`, `invalid` …"""
+        """Return the target with a snapshot's id for its name.
+
+        Raises:
+            ApiError: `draining`, `snapshot_missing`, `snapshot_broken`, or `invalid`.
+        """
         if self._draining:
             raise ApiError(ErrorCode.DRAINING, "the farm is stopping", hint="Start it again and repeat the request.")
         found = self._snapshots.deepest_snapshot(target)
@@ -120,8 +124,10 @@ class Pool:
         self.queue.fair_queue.release_units(owner)
 
     def dispatch(self) -> None:
-        """Serve who waits, in order; then, once for all that happens in one turn of the event loop, keep what is to be ready. Nothing of
-        it while the database is away."""
+        """Serve who waits, in order; then, once for all that happens in one turn of the event loop, keep what is to be ready.
+
+        Nothing of it while the database is away.
+        """
         if self._is_serving() and self.queue.grant_waiting() and not self._reconcile_scheduled:
             self._reconcile_scheduled = True
             asyncio.get_running_loop().call_soon(self._reconcile)

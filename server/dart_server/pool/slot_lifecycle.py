@@ -1,7 +1,8 @@
 """What happens to one slot: made ready, renewed under its lease, taken back, failed, removed.
 
 Rule: a used desktop is never handed on before it was made a fresh copy; one thing at a time happens to a slot (its lock). Whoever serves
-and keeps warm is told of every change through `on_change`. Non-goals: how a desktop comes up (`pool.prepare`), who gets it (`pool.serving`).
+and keeps warm is told of every change through `on_change`. Non-goals: how a desktop comes up (`pool.prepare`), who gets it
+(`pool.serving`).
 """
 
 from __future__ import annotations
@@ -86,9 +87,11 @@ class SlotLifecycle:
             return await self._ensure_running(slot)
 
     async def reset_desktop(self, slot: Slot, target: DesktopTarget, *, waited: bool = False) -> RestoreResult:
-        """Make a leased desktop a fresh copy of what is wanted; `waited` tells that it was not ready when it was asked for. Its fencing_token, and
-        that this has begun, are written before it is touched: a farm that is killed meanwhile comes back to a desktop that no earlier
-        fencing_token opens. Raises `ApiError`; the slot is broken then, and may be renewed again."""
+        """Make a leased desktop a fresh copy of what is wanted; `waited` tells that it was not ready when it was asked for.
+
+        Its fencing_token, and that this has begun, are written before it is touched: a farm that is killed meanwhile comes back to a
+        desktop that no earlier fencing_token opens. Raises `ApiError`; the slot is broken then, and may be renewed again.
+        """
         async with slot.lock:
             is_fresh = self._slots.is_fresh_copy(slot, target)
             slot.state, slot.unused = DesktopState.RESETTING, False

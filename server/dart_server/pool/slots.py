@@ -50,8 +50,10 @@ class Slots:
         return [slot for slot in self.by_id.values() if slot.lease_id is None and not slot.busy]
 
     def pick(self, target: DesktopTarget) -> Slot | None:
-        """The free slot of the wanted shape that is nearest to what is wanted; while there is room for another one, no copy of something
-        else that was frozen ahead of need."""
+        """The free slot of the wanted shape that is nearest to what is wanted.
+
+        While there is room for another one, no copy of something else that was frozen ahead of need.
+        """
         is_wanted, base, room = self._matcher(target), target.base_key, self.free_slots() > 0
         best, used = None, None
         for slot in self.by_id.values():
@@ -108,8 +110,10 @@ class Slots:
         return self.max_desktops - aside
 
     def create(self, target: DesktopTarget, *, prewarm: bool = False) -> Slot | None:
-        """A slot more, busy and without a desktop; None when there are as many as there may be, or the host bears no more. `prewarm`: nobody
-        waits for it."""
+        """A slot more, busy and without a desktop; None when there are as many as there may be, or the host bears no more.
+
+        `prewarm`: nobody waits for it.
+        """
         if self.free_slots() <= 0 or (not prewarm and self.pool_limit_reason(target) is not None):
             return None
         pending = sum(slot.busy and slot.state is DesktopState.CREATING for slot in self.by_id.values())
@@ -121,8 +125,11 @@ class Slots:
         return sorted(idle, key=lambda slot: slot.unused)[:number] if len(idle) >= number else None
 
     def allocate(self, target: DesktopTarget, units: int) -> tuple[list[Slot], list[Slot]] | None:
-        """Slots for a claim, busy from now on, nearest to what is wanted first; and those that must be gone before the last ones can be
-        made. None, and nothing has changed, when there are not so many. Raises `ApiError` when what is wanted is gone."""
+        """Slots for a claim, busy from now on, nearest to what is wanted first.
+
+        And those that must be gone before the last ones can be made. None, and nothing has changed, when there are not so many. Raises
+        `ApiError` when what is wanted is gone.
+        """
         taken: list[Slot] = []
         while len(taken) < units and (slot := self.pick(target)) is not None:
             slot.busy = True

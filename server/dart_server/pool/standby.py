@@ -290,7 +290,9 @@ class Standby:
 
     async def wait_for_pending(self, target: DesktopTarget) -> bool:
         """Wait while none of the standby is ready but one is being made: it is ready before a desktop that is begun now.
-        True when there was something to wait for."""
+
+        True when there was something to wait for.
+        """
         waited = False
         while self._slots.first_match(target) is None:
             if not any(self._will_match(slot, target) for slot in self._slots.by_id.values()):
@@ -310,8 +312,10 @@ class Standby:
         return kind[1] is not None and self._future_kind(slot) == kind
 
     def swap_in_standby(self, slot: Slot, target: DesktopTarget) -> Slot:
-        """The slot in which a lease goes on at its reset: an untouched one that is what is wanted already, else its own. The old one is
-        removed, at once refused by its fencing token, and the standby is filled up again."""
+        """The slot in which a lease goes on at its reset: an untouched one that is what is wanted already, else its own.
+
+        The old one is removed, at once refused by its fencing token, and the standby is filled up again.
+        """
         self._record_demand(target)
         standby = self._slots.first_match(target)
         if standby is None:

@@ -50,8 +50,10 @@ def run(
 
 
 def freeze_gc() -> None:
-    """What lives now, modules and tables above all, stays for as long as the farm: the garbage collector does not look at it again. A look
-    at everything takes 0.15 s, in which nobody is served."""
+    """What lives now, modules and tables above all, stays for as long as the farm: the garbage collector does not look at it again.
+
+    A look at everything takes 0.15 s, in which nobody is served.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -64,8 +66,11 @@ async def serve(
     on_bound: OnBound | None = None,
     on_serving: OnServing | None = None,
 ) -> None:
-    """Run a farm until a signal, or until it was idle for `idle_shutdown_s`. `on_bound` is called once it has its address and before it
-    starts, `on_serving` with `pid`, `provider` and `url` once it has started. Raises `FarmConfigError`, `ProviderError`."""
+    """Run a farm until a signal, or until it was idle for `idle_shutdown_s`.
+
+    `on_bound` is called once it has its address and before it starts, `on_serving` with `pid`, `provider` and `url` once it has
+    started. Raises `FarmConfigError`, `ProviderError`.
+    """
     import uvicorn
 
     from dart_server.farm import Farm, package_version

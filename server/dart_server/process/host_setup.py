@@ -1,8 +1,8 @@
 """Prepare a Debian 12+ or Ubuntu 22.04+ host for live desktops: system packages, root helper, CRIU, desktop image, viewer.
 
-This module is the work behind `dart-farm setup` and `make setup`. Every step is idempotent and cached, and prints what it does or that it is
-up to date. What the host lacks is one `SetupFailed` sentence with the fix. The module uses the standard library only and runs on Python 3.9,
-because `server/deploy/setup_host.py` imports it before there is a virtual environment.
+This module is the work behind `dart-farm setup` and `make setup`. Every step is idempotent and cached, and prints what it does or that it
+is up to date. What the host lacks is one `SetupFailed` sentence with the fix. The module uses the standard library only and runs on
+Python 3.9, because `server/deploy/setup_host.py` imports it before there is a virtual environment.
 It starts no service.
 """
 

@@ -1,7 +1,7 @@
 """Cleaning up without a server: whatever the provider still owns on this host, and dead files in the runtime directory.
 
-Rule: only what carries our ownership prefix is touched (the provider sees to that), the database is told what is gone, and sockets and locks
-of a farm, sockets and worker directories of runs are removed where nobody answers on them any more.
+Rule: only what carries our ownership prefix is touched (the provider sees to that), the database is told what is gone, and sockets and
+locks of a farm, sockets and worker directories of runs are removed where nobody answers on them any more.
 Non-goals: stopping a running farm (`daemon.stop_running`).
 """
 

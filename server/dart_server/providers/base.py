@@ -129,7 +129,8 @@ class SnapshotInfo:
     """A finished snapshot; `bytes` is what it occupies (memory image and written files).
 
     `files_bytes`: the part of it that later snapshots of its copies go on standing on, so that it is freed with the last of them.
-    `pause_s`: how long the desktop stood still. `processes`: how many were saved. None and 0: not told."""
+    `pause_s`: how long the desktop stood still. `processes`: how many were saved. None and 0: not told.
+    """
 
     snapshot_id: str
     bytes: int
@@ -162,8 +163,11 @@ class Inventory:
 
 
 class Provider(Protocol):
-    """Makes, copies and removes desktops. Every method may raise `ProviderError`; all are safe to call in parallel
-    for different ids; calls for one id are the caller's to order."""
+    """Makes, copies and removes desktops.
+
+    Every method may raise `ProviderError`; all are safe to call in parallel for different ids; calls for one id are the caller's to
+    order.
+    """
 
     @property
     def name(self) -> str: ...
@@ -190,14 +194,16 @@ class Provider(Protocol):
     async def snapshot(self, desktop_id: str, snapshot_id: str) -> SnapshotInfo:
         """Save the desktop's whole state under a new id; the desktop goes on running.
 
-        Every connection dialled into this desktop is closed by this call; dial again afterwards."""
+        Every connection dialled into this desktop is closed by this call; dial again afterwards.
+        """
         ...
 
     async def restore(self, desktop_id: str, snapshot_id: str) -> None:
         """Bring `desktop_id`, existing or not, to the snapshot's state; returns when its guest agent answers ready.
 
         A fork is this call with several desktop ids. Connections into a former desktop of that id are closed.
-        Raises `SnapshotBroken`; afterwards the desktop of that id does not exist."""
+        Raises `SnapshotBroken`; afterwards the desktop of that id does not exist.
+        """
         ...
 
     async def destroy(self, desktop_id: str) -> None:
@@ -241,7 +247,8 @@ class SupportsFreeze(Protocol):
     """A provider whose desktops can stand still; those that declare `Capabilities.freeze`.
 
     A frozen desktop keeps its memory, its screen and the connections into it, uses no processor, and is well to `health`, which does not
-    ask its agent. `restore` and `destroy` take frozen ones as they are; `snapshot` refuses them."""
+    ask its agent. `restore` and `destroy` take frozen ones as they are; `snapshot` refuses them.
+    """
 
     async def freeze(self, desktop_id: str) -> None:
         """Stop all its processes; returns when they stand still. Idempotent. Raises `DesktopGone`, `HostFault` (it goes on then)."""

@@ -1,9 +1,9 @@
 """The one way out of a desktop: a forward proxy on its own loopback that leads to named destinations and nowhere else.
 
-Role: `Destination` (what a pool allows), `EgressProxy` (one desktop's proxy: HTTP, and CONNECT for everything else). The proxy listens inside
-the desktop's network and runs unprivileged here, outside. Rule: a destination is named as `HOST:PORT`, exactly; its name is looked up here,
-and the address that was looked at is the one that is connected to. Whatever a name leads to, the host's loopback, link-local addresses
-(metadata services) and multicast stay closed. Non-goals: looking into what is sent, caching, names as patterns.
+Role: `Destination` (what a pool allows), `EgressProxy` (one desktop's proxy: HTTP, and CONNECT for everything else). The proxy listens
+inside the desktop's network and runs unprivileged here, outside. Rule: a destination is named as `HOST:PORT`, exactly; its name is looked
+up here, and the address that was looked at is the one that is connected to. Whatever a name leads to, the host's loopback, link-local
+addresses (metadata services) and multicast stay closed. Non-goals: looking into what is sent, caching, names as patterns.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 def parse_proxy_request(head: str) -> tuple[Destination, bytes]:
     """(where to, what to send on): nothing for CONNECT, else the request in the form that the server itself expects.
 
-    Raises ProxyRequestDenied for what is neither."""
+    Raises ProxyRequestDenied for what is neither.
+    """
     line, *fields = head[:-4].split("\r\n")
     words = line.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):

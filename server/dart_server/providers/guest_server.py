@@ -1,6 +1,7 @@
 """Serving the guest protocol from inside the farm's process, for desktops whose agent is not in them.
 
-Role: HTTP/1.1 and the stepping channel over sockets that a provider hands out; a kind of guest says what to answer (`handle_request`, `step`).
+Role: HTTP/1.1 and the stepping channel over sockets that a provider hands out; a kind of guest says what to answer (`handle_request`,
+`step`).
 Rule: the forms and error codes of the real agent (`vm_images/guest/protocol.md`); bodies are bounded; a broken request ends its
 connection only.
 Non-goals: what is behind the answers (`sim_guest`, `osworld_guest`).
@@ -71,7 +72,8 @@ class GuestServer(ABC):
 
     @abstractmethod
     async def handle_request(self, method: str, target: str, content_type: str, body: bytes) -> Reply:
-        """The answer to a request; `content_type` is its content type. Raises `GuestRequestError`; ValueError, TypeError and KeyError are bad requests."""
+        """The answer to a request; `content_type` is its content type. Raises `GuestRequestError`; ValueError, TypeError and KeyError are
+        bad requests."""
 
     @abstractmethod
     async def step(self, request: Mapping[str, Any]) -> bytes:

@@ -284,8 +284,10 @@ class Snapshots:
             await self._drop(victim, "evicted: quota")
 
     def _victim(self, owner: str, coming_bytes: int) -> SnapshotRecord | None:
-        """What makes way for a snapshot of this owner: of who holds most, the longest unused one, prepared states first. Nobody loses one
-        to another who holds more, the farm no base that was used lately; its own bases find room everywhere."""
+        """What makes way for a snapshot of this owner: of who holds most, the longest unused one, prepared states first.
+
+        Nobody loses one to another who holds more, the farm no base that was used lately; its own bases find room everywhere.
+        """
         living, lately = self._live_desktops().bases, self._clock.time() - SHARED_BASE_IDLE_S
         held = Counter({owner: coming_bytes})
         for record in self._records.values():

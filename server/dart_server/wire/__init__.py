@@ -56,8 +56,9 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     GET    /readyz                               readiness: 200 when claims are served, else 503 (no key needed, like `/healthz`)
 
 Everything under a lease except GET of the lease itself, heartbeat and release is a guest call. Guest calls carry the lease's own
-credentials in two headers, `X-Dart-Lease-Token` and `X-Dart-Fencing-Token` (`health` needs no fencing_token); the channel and the tunnel take them as
-headers of the upgrade request. A wrong or late fencing token is refused with 409 `fenced`; GET of the lease tells its owner the fencing token of now.
+credentials in two headers, `X-Dart-Lease-Token` and `X-Dart-Fencing-Token` (`health` needs no fencing_token); the channel and the tunnel
+take them as headers of the upgrade request. A wrong or late fencing token is refused with 409 `fenced`; GET of the lease tells its owner
+the fencing token of now.
 
 Every error is an `ErrorBody`, also of a refused upgrade. Status by code: 401 unauthenticated, 403 forbidden, 404 not_found,
 image_missing, snapshot_missing, 422 invalid (413 too large, 405 wrong method, 431 too many headers), 409 fenced, snapshot_broken,

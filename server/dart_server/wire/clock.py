@@ -1,7 +1,7 @@
 """The clock that every package schedules by.
 
-This module defines the protocol only. Code that waits, expires or measures takes a `Clock`, so that tests and simulations decide what time it
-is. Each side has its own implementation: `dart_server.clock.SystemClock` and `dart_envs.clock.SystemClock`.
+This module defines the protocol only. Code that waits, expires or measures takes a `Clock`, so that tests and simulations decide what
+time it is. Each side has its own implementation: `dart_server.clock.SystemClock` and `dart_envs.clock.SystemClock`.
 """
 
 from __future__ import annotations

@@ -35,22 +35,47 @@ class _Event(WireModel):
 
 
 class MoveEvent(_Event):
+    """Move the pointer.
+
+    Attributes:
+        x: Column, screen pixels.
+        y: Row, screen pixels.
+    """
+
     type: Literal["move"] = "move"
     x: Int
     y: Int
 
 
 class ButtonEvent(_Event):
+    """Press or release a mouse button.
+
+    Attributes:
+        button: 1 is left, 2 is middle, 3 is right.
+    """
+
     type: Literal["down", "up"]
     button: Int = Field(default=1, ge=1, le=3)
 
 
 class KeyEvent(_Event):
+    """Press or release a key.
+
+    Attributes:
+        key: The key's name, as pyautogui writes it.
+    """
+
     type: Literal["key_down", "key_up"]
     key: str = Field(min_length=1, max_length=64)
 
 
 class TextEvent(_Event):
+    """Type a text.
+
+    Attributes:
+        text: Any Unicode text.
+    """
+
     type: Literal["text"] = "text"
     text: str
 
@@ -64,6 +89,12 @@ class ScrollEvent(_Event):
 
 
 class WaitEvent(_Event):
+    """Wait before the next event.
+
+    Attributes:
+        ms: Milliseconds.
+    """
+
     type: Literal["wait"] = "wait"
     ms: Int = Field(ge=0, le=60_000)
 
@@ -128,8 +159,13 @@ LATEST_CLOCK = datetime(2096, 10, 1, tzinfo=UTC)
 
 
 class ClockRequest(WireModel):
-    """Declare the desktop's time of day: it is `time` now and goes on from there, in snapshots and their copies, too, which take it up
-    where it was frozen however old they are. None: the farm's own time of day again."""
+    """Declare the desktop's time of day: it is `time` now and goes on from there.
+
+    Snapshots and their copies continue it from where it was frozen, however old they are.
+
+    Attributes:
+        time: The time of day to declare; None returns to the farm's own.
+    """
 
     time: AwareDatetime | None
 

@@ -14,7 +14,8 @@ from dart_server.wire.base import DesktopShape, Number, SetupKey, SnapshotName, 
 class SnapshotRequest(WireModel):
     """Take a live snapshot. With `publish_key` it becomes the shared prepared state of that setup (one builder per key).
 
-    A `name` that another snapshot of the tenant has is refused."""
+    A `name` that another snapshot of the tenant has is refused.
+    """
 
     name: SnapshotName | None = None
     description: str | None = Field(default=None, max_length=500, description="what it holds, for people")
@@ -133,8 +134,11 @@ class QuarantineRequest(WireModel):
 
 
 class HostView(WireModel):
-    """What the farm's host has left. `disk_free_bytes`: room in the snapshot directory, taken from memory where `files_on_tmpfs`.
-    `cpu_pressure`: percent of the last ten seconds in which something waited for a processor; null where the kernel does not tell."""
+    """What the farm's host has left.
+
+    `disk_free_bytes`: room in the snapshot directory, taken from memory where `files_on_tmpfs`. `cpu_pressure`: percent of the last
+    ten seconds in which something waited for a processor; null where the kernel does not tell.
+    """
 
     memory_available_bytes: int
     memory_total_bytes: int
@@ -146,8 +150,11 @@ class HostView(WireModel):
 
 
 class FarmView(WireModel):
-    """The farm in numbers. `draining`: no new leases. `capacity_limit_reason`: why the host bears no desktop more now, null while it does. `in_backoff`:
-    what is not made ahead of need because it failed, and why. `host` is null where desktops take nothing of it."""
+    """The farm in numbers.
+
+    `draining`: no new leases. `capacity_limit_reason`: why the host bears no desktop more now, null while it does. `in_backoff`: what
+    is not made ahead of need because it failed, and why. `host` is null where desktops take nothing of it.
+    """
 
     version: str
     provider: str

@@ -11,8 +11,11 @@ from dart_server.wire.desktop import InputEvent
 
 
 class LiveViewTicket(WireModel):
-    """The page of a lease. A browser opens `path` with `?ticket=TICKET` after it, which works once, until `expires_at`; the page takes it
-    out of its address at once. `viewer_hint` says what is missing where pictures cannot be shown."""
+    """The page of a lease.
+
+    A browser opens `path` with `?ticket=TICKET` after it, which works once, until `expires_at`; the page takes it out of its address
+    at once. `viewer_hint` says what is missing where pictures cannot be shown.
+    """
 
     path: str
     ticket: str
@@ -29,8 +32,10 @@ class HumanInput(WireModel):
 
 
 class HumanInputs(WireModel):
-    """Inputs in order. missed: how many before the first of them are gone. controlled: a person has the desktop now. now: the farm's
-    time."""
+    """Inputs in order.
+
+    missed: how many before the first of them are gone. controlled: a person has the desktop now. now: the farm's time.
+    """
 
     inputs: list[HumanInput]
     missed: Int = Field(default=0, ge=0)

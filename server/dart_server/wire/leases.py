@@ -110,17 +110,20 @@ class ResetRequest(WireModel):
 
     A `setup_key` nobody has built yet gives the booted base, and the reply says so; a `snapshot_id` (id or name) that is gone is
     `snapshot_missing`. Whatever does not restore is quarantined, and the desktop becomes a copy of its deepest ancestor that does, at last
-    a boot of the image: the reply says that, too."""
+    a boot of the image: the reply says that, too.
+    """
 
     setup_key: SetupKey | None = None
     snapshot_id: str | None = Field(default=None, max_length=128)
 
 
 class ResetReply(WireModel):
-    """What the desktop is a copy of now, and the new fencing token; `restored` is False when it was booted, `standby` True when that was done
-    before the reset was asked for.
+    """What the desktop is a copy of now, and the new fencing token.
 
-    `snapshot_id` is not the one asked for where that is among `quarantined`: those did not restore just now."""
+    `restored` is False when it was booted, `standby` True when that was done before the reset was asked for.
+
+    `snapshot_id` is not the one asked for where that is among `quarantined`: those did not restore just now.
+    """
 
     fencing_token: int
     desktop_id: str

@@ -134,18 +134,22 @@ class MessageSocket(asyncio.BufferedProtocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio calls this when the connection is open."""
         self._transport = cast(asyncio.Transport, transport)  # those of other event loops are none by name
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio calls this when the connection has ended."""
         self._gone.set()
         self._end(SocketClosed(str(exc or "the peer hung up")))
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the memory that the next bytes are read into."""
         if self._body is not None:
             return memoryview(self._body)[self._filled :]
         return memoryview(self._head)[self._have :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        """asyncio calls this after `nbytes` bytes were read into the buffer."""
         if self._body is not None:
             self._filled += nbytes
             if self._filled == len(self._body):

@@ -47,7 +47,8 @@ class PoolView(WireModel):
     """A pool as it is now. `ready` and `standby` wait, `creating` are on their way, `leased` are in use.
 
     `hits` of all claims and resets that asked for its kind found a copy ready, `misses` did not. `in_backoff`: why no copies are being made
-    now, null while they are."""
+    now, null while they are.
+    """
 
     name: PoolName
     spec: PoolSpec

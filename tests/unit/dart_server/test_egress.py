@@ -1,6 +1,7 @@
 """The proxy of a desktop: what is named passes, nothing else does, and some addresses stay closed whoever names them.
 
-Servers of this test stand for the outside; since they listen on loopback, `is_blocked_address` is opened for exactly their address where needed.
+Servers of this test stand for the outside; since they listen on loopback, `is_blocked_address` is opened for exactly their address where
+needed.
 """
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ def test_while_it_is_off_nothing_is_traced_or_imported() -> None:
     code = (
         "import sys; from dart_server.observability import tracing; end = tracing.configure('off', version='0');"
         "provider = object(); assert tracing.trace_provider(provider) is provider and tracing.current_context() is None\n"
-        "with tracing.span('x'), tracing.request_span('GET', {}), tracing.attached_context(None): tracing.record_response('GET', '/', 200)\n"
+        "with tracing.span('x'), tracing.request_span('GET', {}), tracing.attached_context(None):\n"
+        "    tracing.record_response('GET', '/', 200)\n"
         "end(); print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

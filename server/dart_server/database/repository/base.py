@@ -57,7 +57,8 @@ class Statements:
         await self._db.wait_available()
 
     async def wait_committed(self, receipt: WriteReceipt) -> None:
-        """Wait until a write is made. Raises its error; `DatabaseUnavailableError` when the database stays away: the write is made later then."""
+        """Wait until a write is made. Raises its error; `DatabaseUnavailableError` when the database stays away: the write is made later
+        then."""
         await self._db.wait_committed(receipt)
 
     async def flush_if_available(self) -> None:

@@ -30,7 +30,9 @@ class EventStatements(Statements):
         owner: str | None = None,
     ) -> list[wire.Event]:
         """Events with an id greater than `after`, oldest first; with `before` the last `limit` ones below that id.
-        `owner`: only those of that key's leases."""
+
+        `owner`: only those of that key's leases.
+        """
         wanted = select(EventRow.__table__).where(EventRow.id > after).limit(limit)
         for column, value in ((EventRow.kind, kind), (EventRow.desktop_id, desktop_id), (EventRow.lease_id, lease_id)):
             if value is not None:

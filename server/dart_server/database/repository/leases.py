@@ -30,8 +30,11 @@ class LeaseStatements(Statements):
         await self.add_leases([(lease, slot)])
 
     async def add_leases(self, grants: Sequence[tuple[LeaseRecord, Slot]]) -> None:
-        """Write the grants of one claim, all or none: leases, their slots and the events. Raises IntegrityError when a client request id
-        was used before, `DatabaseUnavailableError` when the database is away: then no grant stands, now or later."""
+        """Write the grants of one claim, all or none: leases, their slots and the events.
+
+        Raises IntegrityError when a client request id was used before, `DatabaseUnavailableError` when the database is away: then no
+        grant stands, now or later.
+        """
         statements: list[BoundStatement] = []
         new = [slot for _, slot in grants if not slot.has_row]
         for lease, slot in grants:

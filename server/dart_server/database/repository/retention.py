@@ -35,7 +35,8 @@ class RetentionStatements(Statements):
         return max_events is not None and found[0].id <= (await self._db.rows(last))[0][0] - max_events
 
     def delete_old_events(self, before: float, limit: int, *, max_events: int | None = None) -> WriteReceipt:
-        """Delete events that are older than `before` (seconds since 1970), or not among the last `max_events`, of the `limit` oldest ones."""
+        """Delete events that are older than `before` (seconds since 1970), or not among the last `max_events`, of the `limit` oldest
+        ones."""
         oldest = select(EventRow.id, EventRow.at).order_by(EventRow.id).limit(limit).subquery()
         last = select(func.max(EventRow.id)).scalar_subquery()
         too_old: ColumnElement[bool] = oldest.c.at < before

@@ -28,7 +28,8 @@ def instance_limit() -> int:
 
 
 def raise_limit() -> None:
-    """Raise the limit to `TARGET_INSTANCES`, as root. Where the host does not let us (a container's /proc/sys), the log says so with the fix."""
+    """Raise the limit to `TARGET_INSTANCES`, as root. Where the host does not let us (a container's /proc/sys), the log says so with the
+    fix."""
     try:
         have = instance_limit()
     except FileNotFoundError:

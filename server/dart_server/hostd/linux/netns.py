@@ -70,7 +70,6 @@ def connect(namespace: Path, port: int | None, timeout_s: float) -> socket.socke
     TCP port.
 
     The agent sees a peer without a process id in the desktop. Raises OSError as connect(2) does."""
-
     agent = {None: GUEST_SOCKET, OSWORLD_PORT: OSWORLD_SOCKET}.get(port)
     family = socket.AF_INET if agent is None else socket.AF_UNIX
 

@@ -1,8 +1,8 @@
 """CRIU for the host: finds one that is new enough, or installs a Debian build of it beside its own libraries.
 
 Rule: the system is never changed. Packages are fetched by apt with a private configuration (own sources, state and
-cache, the host's proxy settings), unpacked under `/usr/local/lib/dart-hostd/tools/`, owned by root, and run through their own dynamic loader, so that any
-host of the same architecture can run them.
+cache, the host's proxy settings), unpacked under `/usr/local/lib/dart-hostd/tools/`, owned by root, and run through their own dynamic
+loader, so that any host of the same architecture can run them.
 Non-goals: other tools (runc comes from the host's own packages).
 
 Command: the installed program `dart-criu install`, which `dart-farm setup` runs; exit code 2 with one sentence when it cannot.
@@ -74,7 +74,8 @@ def find_criu(directory: Path | None) -> Path | None:
 def install(directory: Path) -> Path:
     """Return a CRIU that is new enough, installing one under `directory` when the host has none. Idempotent.
 
-    Raises ToolError with the fix when apt, dpkg, the network or the result fails."""
+    Raises ToolError with the fix when apt, dpkg, the network or the result fails.
+    """
     found = find_criu(directory)
     if found is not None:
         return found

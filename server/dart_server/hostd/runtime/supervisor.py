@@ -61,7 +61,8 @@ def filter_program() -> bytes:
 def supervised(argv: list[str], desktop_filter: syscall_filter.Filter | None) -> Iterator[tuple[list[str], int]]:
     """Yield (argv to start instead, descriptor it must inherit); serves its calls until the block ends.
 
-    `desktop_filter`: the filter that every desktop runs under."""
+    `desktop_filter`: the filter that every desktop runs under.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     server = threading.Thread(target=_serve, args=(ours, desktop_filter), name="supervisor", daemon=True)
     server.start()

@@ -26,8 +26,10 @@ State = tuple[tuple[int, ...], ...]
 
 
 class ReloadingCertificate:
-    """`make` reads the files into a new context and raises `FarmConfigError` when they cannot be used; `files` are the chain, then the key if
-    it is not with it."""
+    """`make` reads the files into a new context and raises `FarmConfigError` when they cannot be used.
+
+    `files` are the chain, then the key if it is not with it.
+    """
 
     def __init__(self, make: Callable[[], ssl.SSLContext], files: tuple[Path, ...]) -> None:
         self._make = make

@@ -1,8 +1,10 @@
-"""How much one key may do at a time: requests under way, open WebSockets, requests per second, bytes of files in the farm's memory; and how
-many WebSockets and bytes there are in all.
+"""How much one key may do at a time: requests under way, open WebSockets, requests per second, bytes of files in the farm's memory.
+
+And how many WebSockets and bytes there are in all.
 
 Rule: what is over a limit is refused at once with `too_many_requests` and Retry-After, before any work is done; keys of scope `admin`
-have no limit of their own. When a key ends, whatever runs under it ends (`cancel_key`). Non-goals: leases and claims (their quotas are the key's).
+have no limit of their own. When a key ends, whatever runs under it ends (`cancel_key`). Non-goals: leases and claims (their quotas are
+the key's).
 """
 
 from __future__ import annotations
@@ -98,8 +100,10 @@ class RequestLimiter:
         self.reserved_bytes -= active_request.nbytes
 
     def reserve_bytes(self, active_request: ActiveRequest, nbytes: int) -> None:
-        """The request keeps so many bytes more in memory until its end. Raises `too_many_requests`; `invalid` where it alone is more than
-        there is room for, ever."""
+        """The request keeps so many bytes more in memory until its end.
+
+        Raises `too_many_requests`; `invalid` where it alone is more than there is room for, ever.
+        """
         use = self._uses[active_request.key_id]
         room = self._nbytes if active_request.unlimited else min(self._nbytes, self._nbytes_per_key)
         if active_request.nbytes + nbytes > room:

@@ -67,7 +67,9 @@ async def claim_events(
     claim_id: str, request: Request, principal: Reader, last_event_id: Annotated[str, Header()] = ""
 ) -> StreamingResponse:
     """Server-Sent Events: `position` now and whenever it changes, then `granted`, `cancelled`, `expired` or `refused` as the last one.
-    The data is the claim."""
+
+    The data is the claim.
+    """
     claims = farm_of(request).claims
     claim = claims.find(claim_id, principal)
     claims.require_stream_quota(principal)

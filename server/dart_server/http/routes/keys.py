@@ -26,6 +26,7 @@ async def list_keys(request: Request, principal: Admin) -> list[wire.KeyView]:
 async def revoke(key_id: str, request: Request, principal: Admin) -> Response:
     """Revoke a key, at once: its requests, WebSockets, sessions of the dashboard, claims and leases end, too. Idempotent.
 
-    The last key of scope `admin` is not revoked."""
+    The last key of scope `admin` is not revoked.
+    """
     await farm_of(request).keys.revoke(key_id)
     return Response(status_code=204)

@@ -39,8 +39,10 @@ async def delete_pool(name: str, request: Request, principal: Admin) -> Response
 async def quarantine_desktop(
     desktop_id: str, request: Request, principal: Admin, body: wire.QuarantineRequest | None = None
 ) -> wire.DesktopView:
-    """Keep a desktop from use and let it stand still, for a person to look at. A lease that has it goes on without a desktop until its
-    next reset. One that is quarantined already stays so."""
+    """Keep a desktop from use and let it stand still, for a person to look at.
+
+    A lease that has it goes on without a desktop until its next reset. One that is quarantined already stays so.
+    """
     reason = (body.reason if body else None) or "asked for by an administrator"
     return await farm_of(request).quarantine(desktop_id, reason)
 

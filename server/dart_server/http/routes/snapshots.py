@@ -43,10 +43,12 @@ async def get_snapshot(name: str, request: Request, principal: Reader) -> wire.S
 
 @router.delete("/snapshots/{name}", operation_id="delete_snapshot", status_code=204)
 async def delete(name: str, request: Request, principal: Tenant) -> Response:
-    """Delete a snapshot, a quarantined one too, by id or name; desktops made from it live on. Idempotent: one that is not there, or is
-    another tenant's, is no error.
+    """Delete a snapshot, a quarantined one too, by id or name; desktops made from it live on.
 
-    The farm's own need scope `admin`."""
+    Idempotent: one that is not there, or is another tenant's, is no error.
+
+    The farm's own need scope `admin`.
+    """
     farm = farm_of(request)
     record = farm.snapshots.find(name, principal.key_id)
     if record is not None and record.owner == SHARED_OWNER:

@@ -125,7 +125,8 @@ class VirtioPort:
                     await asyncio.sleep(RECONNECT_DELAY_S)
 
     async def open(self, target: str, timeout_s: float) -> socket.socket:
-        """A connected, non-blocking socket. Raises `ConnectionRefusedError` when nothing listens there, `VirtioPortTimeout`, other `OSError`."""
+        """A connected, non-blocking socket. Raises `ConnectionRefusedError` when nothing listens there, `VirtioPortTimeout`, other
+        `OSError`."""
         if not self._connected:
             await self.handshake(timeout_s)
         ours, theirs = socket.socketpair()

@@ -43,8 +43,11 @@ class VmConnections:
         self._osworld = OsworldGuest(lambda: self._forwarded(OSWORLD_PORT), volume.spec.resolution)
 
     async def ready(self, timeout_s: float) -> bool:
-        """Whether the guest's session is up. Raises `AgentTimeout` or OSError while the guest does not answer, `HostFault` when
-        its screen is not, and cannot be made, what was asked for."""
+        """Whether the guest's session is up.
+
+        Raises `AgentTimeout` or OSError while the guest does not answer, `HostFault` when its screen is not, and cannot be made, what was
+        asked for.
+        """
         if not self._volume.guest:
             self._volume.guest = await self._detect_guest(timeout_s)
         if self._volume.guest == AGENT:

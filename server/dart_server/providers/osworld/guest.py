@@ -1,9 +1,9 @@
 """A guest that has only OSWorld's own server, seen through the guest protocol.
 
 Role: answer `/v1` by OSWorld's paths (screenshot, execute, upload, file, accessibility) and pass every other path on as it is.
-Rule: what such a guest cannot do is refused with `not_supported` (501) and listed in `health` under `limitations`: programs as root, pictures
-without the pointer, settling by damage (pictures are compared instead), identity renewed after a restore. Nothing falls back silently.
-Non-goals: reaching the guest (`libvirt_machine` dials), the programs themselves (`osworld_inside`).
+Rule: what such a guest cannot do is refused with `not_supported` (501) and listed in `health` under `limitations`: programs as root,
+pictures without the pointer, settling by damage (pictures are compared instead), identity renewed after a restore. Nothing falls back
+silently. Non-goals: reaching the guest (`libvirt_machine` dials), the programs themselves (`osworld_inside`).
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ _RECHECKS, _RECHECK_DELAY_S = 5, 0.1
 class RuncProvider:
     """See `base.Provider`. One instance per farm; the helper is found by its socket in `runtime_dir`.
 
-    `wall_clock`: the time of day (seconds since 1970) that restored desktops follow unless a task declares another."""
+    `wall_clock`: the time of day (seconds since 1970) that restored desktops follow unless a task declares another.
+    """
 
     name = "runc"
 

@@ -65,8 +65,11 @@ class _SavedSnapshot:
 
 
 class SimProvider:
-    """See `base.Provider`. `faults` counts down injected failures: `provider.faults["restore"] = 2` fails two restores
-    (of create, snapshot, restore, destroy, dial, freeze, thaw)."""
+    """See `base.Provider`.
+
+    `faults` counts down injected failures: `provider.faults["restore"] = 2` fails two restores (of create, snapshot, restore,
+    destroy, dial, freeze, thaw).
+    """
 
     name = "sim"
 
