@@ -219,7 +219,7 @@ def _resolution(text: str) -> tuple[int, int]:
     width, cross, height = text.partition("x")
     if not (cross and width.isdecimal() and height.isdecimal()):
         raise ConfigError(f"--resolution is WIDTHxHEIGHT, such as 640x400, not {text!r}")
-    from dart_envs.envs.env import make_shape
+    from dart_envs.envs.config import make_shape
 
     try:
         return make_shape("basic", (int(width), int(height)), None).resolution

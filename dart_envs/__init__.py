@@ -8,6 +8,7 @@ Gymnasium: `AsyncFarmClient` and `AsyncDesktopEnv` (async), `FarmClient` (sync).
 `dart_envs.testing.conformance`.
 """
 
+from dart_envs.envs.config import EnvConfig, EpisodeConfig
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.envs.registration import ENV_ID, register_envs
 from dart_envs.errors import (
@@ -55,6 +56,8 @@ __all__ = [
     "DesktopFailedError",
     "DesktopShape",
     "EndReason",
+    "EnvConfig",
+    "EpisodeConfig",
     "EvaluatorError",
     "FarmClient",
     "FarmError",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dart_envs.cli.exits import EXIT_RUNTIME_ERROR, EXIT_USAGE_ERROR
-from dart_envs.envs.env import make_shape
+from dart_envs.envs.config import make_shape
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.evaluators.scorer_choice import scorer_named
 from dart_envs.tasks import Suite, Task, load_file, suite

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from dart_envs.cli.exits import runtime_error, usage_error
-from dart_envs.envs.env import make_shape
+from dart_envs.envs.config import make_shape
 from dart_envs.envs.evaluation_target import EvaluateOn
 from dart_envs.errors import DartEnvError, TaskError
 from dart_envs.tasks import Task, load, shape_of

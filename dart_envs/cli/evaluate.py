@@ -17,7 +17,7 @@ import typer
 
 from dart_envs.action_spaces import make_codec
 from dart_envs.cli.exits import runtime_error, usage_error
-from dart_envs.envs.env import make_shape
+from dart_envs.envs.config import make_shape
 from dart_envs.envs.task_sources import common_image, select_tasks
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.evaluation.page import BudgetReport, to_html

@@ -18,19 +18,19 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from dart_envs.actions import decode_action
 from dart_envs.clock import SYSTEM_CLOCK
+from dart_envs.envs.config import EpisodeConfig, EpisodeOptions
 from dart_envs.envs.evaluation_target import (
     EvaluateOn,
     check_alive,
     check_outcome,
     evaluation_desktop,
     forked_copy,
-    parse_evaluate_on,
 )
 from dart_envs.envs.prepare import SetupPreparer
 from dart_envs.errors import (
@@ -62,10 +62,8 @@ from dart_server.wire import Clock, DesktopShape, FaultOwner, SettleSpec
 
 log = logging.getLogger(__name__)
 
-DEFAULT_SETTLE = SettleSpec(quiet_ms=100, cap_ms=2_000)
 RESET_SETTLE = SettleSpec(quiet_ms=200, cap_ms=3_000)
 RESET_ATTEMPTS = 3
-EVALUATE_TIMEOUT_S = 120.0
 REFUSED_EVENT_CODES = frozenset({"unknown_key", "bad_request"})
 CODE_TIMEOUT_S = 60.0
 CODE_PREAMBLE = "import pyautogui; import time; pyautogui.FAILSAFE = False\n"
@@ -74,13 +72,24 @@ _TERMINAL_END_REASONS = {ActionType.DONE: EndReason.DONE, ActionType.FAIL: EndRe
 
 
 class AsyncDesktopEnv:
-    """Episodes of tasks on one desktop at a time. Not for concurrent calls; close it with `aclose`.
+    """Episodes of tasks on one desktop at a time, for async code.
 
-    farm: where desktops come from; it is not closed here. max_steps: overrides the task's own budget.
-    observation: which of `screenshot`, `a11y`, `a11y_xml`, `terminal` to fetch at every step. labels: shown in the farm's
-    lists of leases. evaluate_on: `desktop` or `copy`, what an episode's end is judged on (`dart_envs.envs.evaluation_target`). scorer:
-    `auto`, `builtin` or
-    `osworld` is passed on to the task's `evaluate`; None leaves it to `DART_SCORER`.
+    Do not call its methods concurrently, and close it with `aclose`.
+
+    Args:
+        farm: Where desktops come from; the environment does not close it.
+        shape: The desktop to lease; None is the default shape of the farm's protocol.
+        config: How episodes run; None is the defaults.
+        clock: The clock that waits and measures.
+        **options: Fields of `EpisodeConfig`, which replace those of `config`.
+
+    Attributes:
+        shape: The desktop to lease.
+        timings_s: Durations of the parts of the last `reset` or `step` in seconds: lease, prepare, act, evaluate.
+
+    Raises:
+        ValueError: If an option is unknown or has a value that is not allowed.
+        EvaluatorError: If there is no such scorer.
     """
 
     def __init__(
@@ -88,37 +97,18 @@ class AsyncDesktopEnv:
         farm: FarmLike,
         *,
         shape: DesktopShape | None = None,
-        max_steps: int | None = None,
-        settle: SettleSpec = DEFAULT_SETTLE,
-        observation: Sequence[str] = ("screenshot",),
-        ttl_s: float = 60.0,
-        wait_s: float = 60.0,
-        setup_wait_s: float = 180.0,
-        evaluate_timeout_s: float = EVALUATE_TIMEOUT_S,
-        labels: Mapping[str, str] | None = None,
-        evaluate_on: EvaluateOn | str = EvaluateOn.DESKTOP,
-        scorer: str | None = None,
+        config: EpisodeConfig | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        **options: Unpack[EpisodeOptions],
     ) -> None:
-        unknown = set(observation) - {"screenshot", "a11y", "a11y_xml", "terminal"}
-        if unknown or "screenshot" not in observation:
-            raise ValueError(
-                f"observation must name screenshot, and may name a11y, a11y_xml and terminal; got {tuple(observation)}."
-            )
-        if max_steps is not None and max_steps < 1:
-            raise ValueError(f"max_steps must be at least 1, not {max_steps}.")
+        self.config = EpisodeConfig.from_options(config, options, ("clock", "shape"))
         self.shape = shape or DesktopShape()
         self._farm = farm
-        self._max_steps = max_steps
-        self._settle = settle
-        self._observation_parts = frozenset(observation)
-        self._ttl_s, self._wait_s = ttl_s, wait_s
-        self._evaluate_timeout_s = evaluate_timeout_s
-        self._labels = dict(labels or {})
-        self._evaluate_on = parse_evaluate_on(evaluate_on)
+        self._observation_parts = frozenset(self.config.observation.parts)
+        scorer = self.config.scorer
         self._evaluate_options: dict[str, Any] = {} if scorer is None else {"scorer": str(scorer_named(scorer))}
         self._clock = clock
-        self._setup_preparer = SetupPreparer(farm, self.shape, clock=clock, wait_s=setup_wait_s)
+        self._setup_preparer = SetupPreparer(farm, self.shape, clock=clock, wait_s=self.config.setup_wait_s)
         self._lease: LeaseLike | None = None
         self._lease_unusable = False
         self._task: TaskLike | None = None
@@ -127,7 +117,6 @@ class AsyncDesktopEnv:
         self._last_observation: Observation | None = None
         self._pointer = (0, 0)
         self.timings_s: dict[str, float] = {}
-        """How long the parts of the last `reset` or `step` took, seconds: lease, prepare, act, evaluate."""
 
     @property
     def lease(self) -> LeaseLike | None:
@@ -147,8 +136,8 @@ class AsyncDesktopEnv:
     @property
     def max_steps(self) -> int:
         """Step budget of the episode."""
-        if self._max_steps is not None:
-            return self._max_steps
+        if self.config.max_steps is not None:
+            return self.config.max_steps
         return self._task.max_steps if self._task is not None else 1
 
     # Reset.
@@ -163,8 +152,8 @@ class AsyncDesktopEnv:
 
         A desktop or lease that fails meanwhile is replaced, up to three times. `seed` is recorded in info:
         the desktop itself has no randomness of ours. Raises `TaskError` for a task that lacks something it needs, before a desktop
-        is leased (where only the desktop can tell, before it is set up), and `SetupError`, `FarmError`, `DesktopFailedError` or
-        `LeaseLostError` when no attempt came through.
+        is leased (where only the desktop can tell, before it is set up), and `SetupError`, `FarmError`,
+        `DesktopFailedError` or `LeaseLostError` when no attempt came through.
         """
         self._episode_over, self._task, self._steps, self._last_observation = True, task, 0, None
         self.timings_s = {}
@@ -194,7 +183,7 @@ class AsyncDesktopEnv:
         if self._lease is None:
             key = self._setup_preparer.known_setup_key(task, share_setup)
             self._lease = await self._farm.lease(
-                self.shape, key, ttl_s=self._ttl_s, wait_s=self._wait_s, labels=self._labels
+                self.shape, key, ttl_s=self.config.ttl_s, wait_s=self.config.wait_s, labels=self.config.labels
             )
             self._lease_unusable = False
         leased_s = self._clock.monotonic()
@@ -229,7 +218,9 @@ class AsyncDesktopEnv:
             if decoded.code is not None:
                 said = {"code": await self._run_code(self._lease, decoded.code)}
             if decoded.end is None or decoded.events or decoded.code is not None:
-                self._last_observation = await self._observe(await self._lease.step(list(decoded.events), self._settle))
+                self._last_observation = await self._observe(
+                    await self._lease.step(list(decoded.events), self.config.settle)
+                )
         except GuestError as error:
             if error.code in REFUSED_EVENT_CODES:
                 raise ActionError(f"The desktop refused the action: {error}") from error
@@ -264,14 +255,14 @@ class AsyncDesktopEnv:
         """
         if self._episode_over or self._lease is None or self._task is None:
             raise DartEnvError("No episode is running; call reset() first.")
-        async with forked_copy(self._lease, self._wait_s) as copy:
+        async with forked_copy(self._lease, self.config.wait_s) as copy:
             try:
-                async with asyncio.timeout(self._evaluate_timeout_s):
+                async with asyncio.timeout(self.config.evaluate_timeout_s):
                     outcome = await self._task.evaluate(copy, **self._evaluate_options)
                 check_outcome(outcome)
                 await check_alive(copy)
             except TimeoutError:
-                raise EvaluatorError(f"The evaluator took more than {self._evaluate_timeout_s:g} s.") from None
+                raise EvaluatorError(f"The evaluator took more than {self.config.evaluate_timeout_s:g} s.") from None
             except DartEnvError:
                 raise
             except Exception as error:
@@ -286,9 +277,12 @@ class AsyncDesktopEnv:
         self._episode_over = True
         started_s = self._clock.monotonic()
         try:
-            async with asyncio.timeout(self._evaluate_timeout_s):
+            async with asyncio.timeout(self.config.evaluate_timeout_s):
                 await check_alive(self._lease)
-                async with evaluation_desktop(self._lease, self._evaluate_on, self._wait_s) as (desktop, evaluated_on):
+                async with evaluation_desktop(self._lease, self.config.evaluate_on, self.config.wait_s) as (
+                    desktop,
+                    evaluated_on,
+                ):
                     outcome = await self._task.evaluate(desktop, end=end, **self._evaluate_options)
                     check_outcome(outcome)
                     if outcome.reward > 0.0:

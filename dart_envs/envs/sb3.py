@@ -4,8 +4,9 @@
                          observation={"screenshot_wh": (160, 96), "instruction": False})
     PPO("CnnPolicy", StableBaselinesVecEnv(envs)).learn(10_000)
 
-Role: `StableBaselinesVecEnv`. Rule: an observation of one part is handed out as that part's Box, which is what image policies take; several
-parts stay a Dict. Texts have no form there and are refused at once. Non-goals: policies, other libraries (`gym.make_vec` is for those).
+Role: `StableBaselinesVecEnv`. Rule: an observation of one part is handed out as that part's Box, which is what image
+policies take; several parts stay a Dict. Texts have no form there and are refused at once. Non-goals: policies, other
+libraries (`gym.make_vec` is for those).
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,12 +19,14 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from dart_envs.action_spaces import ActionCodec
+from dart_envs.envs.config import EpisodeConfig
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.envs.task_sources import TaskSource, load_task
 from dart_envs.errors import ActionError, DartEnvError
 from dart_envs.farm.base import FarmLike
 from dart_envs.observations.views import ObservationEncoder
 from dart_envs.types import DecodedAction, EndReason, Observation, Outcome, RgbImage
+from dart_server.wire import DesktopShape
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,8 @@ class SubEnvSpec:
 
     tasks: TaskSource
     view: ObservationEncoder
-    core_options: Mapping[str, Any]
+    shape: DesktopShape
+    config: EpisodeConfig
     autoreset: AutoresetMode = AutoresetMode.NEXT_STEP
     step_deadline_s: float | None = None
     reset_deadline_s: float | None = None
@@ -62,7 +64,7 @@ class SubEnv:
         self.index = index
         self._spec = spec
         self._codec = codec
-        self._core = AsyncDesktopEnv(farm, **spec.core_options)
+        self._core = AsyncDesktopEnv(farm, shape=spec.shape, config=spec.config)
         self._rng = np.random.default_rng()
         self._last_observation: Observation | None = None
         self._episode_over = True

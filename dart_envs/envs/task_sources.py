@@ -21,8 +21,8 @@ DEFAULT_IMAGE = "basic"
 TaskReference = str | TaskLike | Mapping[str, Any]
 """A task id, the path of a task file, a task, or the content of a task file."""
 EpisodeTaskSampler = Callable[[np.random.Generator], TaskReference]
-"""Picks the next episode's task. What it draws from the generator follows the seed of `reset`. An attribute `image` names the desktop image
-that its tasks are for."""
+"""Picks the next episode's task. What it draws from the generator follows the seed of `reset`. An attribute `image`
+names the desktop image that its tasks are for."""
 TaskSelection = TaskReference | EpisodeTaskSampler | Sequence[TaskReference] | None
 _TASK_ATTRIBUTES = ("id", "instruction", "max_steps", "publish_setup", "setup_key", "prepare", "evaluate")
 

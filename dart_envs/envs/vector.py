@@ -14,7 +14,7 @@ import atexit
 import weakref
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -23,41 +23,51 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from dart_envs.action_spaces import ActionSpaceLike, make_codec
-from dart_envs.envs.env import (
-    OBSERVATION,
-    RESET_OPTIONS,
-    check_reset_options,
-    make_core_options,
-    make_shape,
-    validate_farm,
-)
-from dart_envs.envs.evaluation_target import EvaluateOn
+from dart_envs.action_spaces import make_codec
+from dart_envs.envs.config import EnvConfig, EnvOptions, make_shape
+from dart_envs.envs.env import RESET_OPTIONS, check_reset_options
 from dart_envs.envs.slot import SubEnv, SubEnvSpec, Transition
 from dart_envs.envs.task_sources import TaskSelection, select_tasks
 from dart_envs.errors import ActionError, DartEnvError
-from dart_envs.farm.base import FarmLike
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.loop import EventLoopThread
-from dart_envs.observations.views import ObservationEncoder, ObservationSpecLike, make_observation_spec
+from dart_envs.observations.views import ObservationEncoder
 from dart_envs.types import DecodedAction, Outcome, RgbImage
-from dart_server.wire import SettleSpec
 
 _T = TypeVar("_T")
+_OTHER_OPTIONS = ("num_envs", "config", "render_mode", "autoreset_mode", "step_deadline_s", "reset_deadline_s")
 VectorStep = tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
 class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
-    """`num_envs` desktops, each with its own episode. The other arguments are those of `DartOSWorldEnv`, one
-    set for all.
+    """`num_envs` desktops with one set of options, each with its own episode.
 
-    Observations are batched Dicts: `screenshot` uint8 [N, H, W, 3], texts as tuples of N. Actions: a batch of
-    `action_space`, or a sequence of N single actions (elements, `Action`s or JSON forms). All actions of a
-    call are checked before any is performed.
+    Observations are batched Dicts: `screenshot` is uint8 `[N, H, W, 3]`, texts are tuples of N. Actions are a batch of
+    `action_space`, or a sequence of N single actions (elements, `Action`s or JSON forms). All actions of a call are
+    checked before any is performed. `infos["tag"]` numbers the actions of this vector; `send` returns the tags of the
+    actions that it sent.
 
-    autoreset_mode: one of Gymnasium's three, by value or name (`dart_envs.envs.slot` says what each means). step_deadline_s,
-    reset_deadline_s: seconds after which one desktop's step (reset) is given up: its episode ends, masked, and the desktop is replaced;
-    the others never notice. `infos["tag"]` numbers the actions of this vector; `send` tells the tags of its own.
+    Args:
+        num_envs: Number of desktops, N.
+        task: What episodes play, as `EnvConfig.task`; None keeps that of `config`.
+        config: All options in one object; None is the defaults.
+        render_mode: With `rgb_array`, `render()` returns the last screenshots.
+        autoreset_mode: One of Gymnasium's three modes, by value or name; `dart_envs.envs.slot` says what each does.
+        step_deadline_s: Seconds after which the step of one desktop is given up. Its episode ends and is masked, its
+            desktop is replaced, and the other desktops go on. None sets no deadline.
+        reset_deadline_s: The same for a reset.
+        **options: Fields of `EnvConfig`, which replace those of `config`.
+
+    Attributes:
+        config: The options in force.
+        tasks: Where episodes draw their tasks from.
+        shape: The desktops to lease.
+
+    Raises:
+        ValueError: If an option is unknown or has a value that is not allowed.
+        TaskError: If the selection names no task.
+        FarmError: If `farm` is text but not the address of a farm.
+        EvaluatorError: If there is no such scorer.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
@@ -70,22 +80,13 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         self,
         num_envs: int = 1,
         task: TaskSelection = None,
-        split: str = "train",
-        max_steps: int | None = None,
-        resolution: tuple[int, int] = (1920, 1080),
-        font_size: int | None = None,
-        image: str | None = None,
-        farm: str | FarmLike | None = None,
+        *,
+        config: EnvConfig | None = None,
         render_mode: str | None = None,
-        settle: SettleSpec | Mapping[str, int] | None = None,
-        observation: ObservationSpecLike = OBSERVATION,
-        labels: Mapping[str, str] | None = None,
-        action_space: ActionSpaceLike = "canonical",
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         step_deadline_s: float | None = None,
         reset_deadline_s: float | None = None,
-        evaluate_on: EvaluateOn | str = EvaluateOn.DESKTOP,
-        scorer: str | None = None,
+        **options: Unpack[EnvOptions],
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, not {num_envs}.")
@@ -95,23 +96,21 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             raise ValueError("step_deadline_s and reset_deadline_s are seconds above 0, or None.")
         self.num_envs = num_envs
         self.render_mode = render_mode
-        self.tasks = select_tasks(task, split)
-        self.shape = make_shape(image or self.tasks.image, resolution, font_size)
-        self._observation_encoder = ObservationEncoder(make_observation_spec(observation), self.shape.resolution)
-        self._codecs = [make_codec(action_space, self.shape.resolution) for _ in range(num_envs)]
+        chosen = options if task is None else {"task": task, **options}
+        self.config = EnvConfig.from_options(config, chosen, _OTHER_OPTIONS)
+        self.tasks = select_tasks(self.config.task, self.config.split)
+        self.shape = make_shape(self.config.image or self.tasks.image, self.config.resolution, self.config.font_size)
+        self._observation_encoder = ObservationEncoder(self.config.observation, self.shape.resolution)
+        self._codecs = [make_codec(self.config.action_space, self.shape.resolution) for _ in range(num_envs)]
         self.single_action_space = self._codecs[0].space
         self.single_observation_space = self._observation_encoder.space
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
-        core_options = make_core_options(
-            self.shape, max_steps, settle, self._observation_encoder.spec.parts, labels, evaluate_on, scorer
-        )
         mode = _parse_autoreset_mode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": mode}  # type: ignore[misc]
         self._spec = SubEnvSpec(
-            self.tasks, self._observation_encoder, core_options, mode, step_deadline_s, reset_deadline_s
+            self.tasks, self._observation_encoder, self.shape, self.config, mode, step_deadline_s, reset_deadline_s
         )
-        self._farm = validate_farm(farm)
         self._own_farm: AsyncFarmClient | None = None
         self._loop = EventLoopThread.shared()
         self._sub_envs: list[SubEnv] = []
@@ -239,7 +238,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
     async def _make_sub_envs(self) -> None:
         await self._cancel()
         if not self._sub_envs:
-            farm = self._farm
+            farm = self.config.farm
             if farm is None or isinstance(farm, str):
                 farm = self._own_farm = await AsyncFarmClient.connect(farm)
             self._sub_envs = [SubEnv(index, farm, self._spec, self._codecs[index]) for index in range(self.num_envs)]

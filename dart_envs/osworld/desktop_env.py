@@ -21,8 +21,8 @@ import gymnasium as gym
 from PIL import Image
 
 from dart_envs.action_spaces import make_codec
+from dart_envs.envs.config import EnvConfig, make_shape
 from dart_envs.envs.core import AsyncDesktopEnv
-from dart_envs.envs.env import make_shape
 from dart_envs.envs.evaluation_target import EvaluateOn, evaluation_desktop
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.farm.base import FarmLike, LeaseLike
@@ -88,9 +88,18 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         self.client_password = client_password
         self.require_a11y_tree, self.require_terminal = require_a11y_tree, require_terminal
         self.screen_width, self.screen_height = screen_size
-        self.shape = make_shape(image, screen_size, None)
+        self.config = EnvConfig(
+            resolution=screen_size,
+            image=image,
+            farm=farm,
+            action_space=ACTION_SPACES[action_space],
+            max_steps=NO_LIMIT,
+            evaluate_timeout_s=EVALUATE_TIMEOUT_S,
+            labels={"purpose": "osworld"},
+        )
+        self.shape = make_shape(image, self.config.resolution, self.config.font_size)
         self.action_space = action_space  # type: ignore[assignment]  # OSWorld's agents read the name here
-        self._codec = make_codec(ACTION_SPACES[action_space], screen_size)
+        self._codec = make_codec(self.config.action_space, self.config.resolution)
         self.controller = PythonController(lambda: self._address(SERVER_PORT))
         self.setup_controller = SetupController(self._perform)
         self.action_history: list[Any] = []
@@ -102,7 +111,6 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         self._step_no = 0
         self._task: Task | None = None
         self._broken_cause: str | None = None
-        self._farm = farm
         self._loop = EventLoopThread.shared()
         self._own_farm: AsyncFarmClient | None = None
         self._core: AsyncDesktopEnv | None = None
@@ -133,10 +141,10 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
 
     async def _reset(self, task: Task, seed: int | None) -> None:
         if self._core is None:
-            farm = self._farm
+            farm = self.config.farm
             if farm is None or isinstance(farm, str):
                 farm = self._own_farm = await AsyncFarmClient.connect(farm)
-            self._core = AsyncDesktopEnv(farm, shape=self.shape, max_steps=NO_LIMIT, labels={"purpose": "osworld"})
+            self._core = AsyncDesktopEnv(farm, shape=self.shape, config=self.config)
         await self._core.reset(task, seed)
 
     def step(self, action: Any, pause: float = 0.0) -> tuple[dict[str, Any], float, bool, dict[str, Any]]:  # type: ignore[override]
@@ -181,7 +189,7 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
 
     async def _evaluate_end(self, task: Task, end: EndReason, on: EvaluateOn) -> Outcome:
         try:
-            async with asyncio.timeout(EVALUATE_TIMEOUT_S):
+            async with asyncio.timeout(self.config.evaluate_timeout_s):
                 async with evaluation_desktop(self._lease(), on, COPY_WAIT_S) as (desktop, evaluated_on):
                     outcome = await task.evaluate(desktop, end=end)
                 return (
@@ -190,7 +198,7 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
                     else replace(outcome, details={**outcome.details, "evaluated_on": evaluated_on})
                 )
         except TimeoutError:
-            raise EvaluatorError(f"The evaluator took more than {EVALUATE_TIMEOUT_S:g} s.") from None
+            raise EvaluatorError(f"The evaluator took more than {self.config.evaluate_timeout_s:g} s.") from None
 
     def render(self, mode: str = "rgb_array") -> bytes | None:  # type: ignore[override]
         """PNG bytes of the screen, as OSWorld gives them."""
