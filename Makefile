@@ -4,7 +4,7 @@ PYTHON_BOOT ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 OSWORLD := .osworld-client
-# On CI a failed test is run once more by itself; the summary names it, and it is a defect to be mended all the same.
+# On CI a failed test is run once more by itself; the summary names it, and it is a defect to be fixed all the same.
 RERUNS := $(if $(DART_TEST_RERUNS),--reruns $(DART_TEST_RERUNS) -raR)
 # Processes that share the files of tests of the first two tiers. ARGS=-n0 runs all in this one, for a debugger.
 JOBS ?= 2
@@ -14,14 +14,15 @@ SHARED := -n $(JOBS) --dist loadfile
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image, noVNC"
-	@echo "make demo          the main job: a small policy learns tasks on live desktops (about an hour)"
-	@echo "make test          lint, types, unit, contract and integration tests"
+	@echo "make demo          the main job: a small policy learns tasks on live desktops (about 40 minutes)"
+	@echo "make test          lint, types, unit, contract and integration tests (about 20 minutes)"
 	@echo "make lint          ruff and mypy"
 	@echo "make image         (re)build the image basic; make image-desktop: the image desktop"
 	@echo "make test-docker   the same tests of desktops on a container engine of its own; make test-libvirt: on virtual machines"
 	@echo "make test-browser  the dashboard in a real headless Chromium, which it installs; screenshots are left in tests/artifacts"
 	@echo "make test-postgres the tests of the database on a PostgreSQL server of their own"
 	@echo "make test-slow     proofs too long for the tests above, on what those have set up: about half an hour"
+	@echo "make quickstart    runs README's quickstart as it is written, with the wheel of this checkout"
 	@echo "make test-wheel    builds sdist and wheel, checks what they contain, and installs them without a checkout"
 	@echo "make osworld-client  OSWorld's own client (desktop-env) in .osworld-client, for the tests that run it unchanged"
 	@echo "make scorer        OSWorld's official evaluators (desktop-env) in an environment of their own, for the tests that compare with them"
@@ -39,6 +40,8 @@ lint:
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
+	@$(PY) .ci/check_terms.py
+	@$(VENV)/bin/mypy .ci/check_terms.py .ci/check_commit_message.py .ci/quickstart.py
 	@$(VENV)/bin/mypy server/deploy/setup_host.py server/deploy/supervised_command.py server/deploy/docker_engine.py server/deploy/libvirt_host.py server/deploy/postgres_server.py server/deploy/browser_host.py vm_images/build.py vm_images/verify.py
 
 test: setup lint test-unit test-desktop test-vllm
@@ -71,6 +74,9 @@ test-vllm:
 test-slow:
 	@$(VENV)/bin/pytest tests -m "slow and not libvirt" --ignore tests/fuzz --ignore tests/wheel $(RERUNS) $(ARGS)
 	@$(PY) server/deploy/libvirt_host.py -- $(VENV)/bin/pytest tests -m "slow and libvirt" $(RERUNS) $(ARGS)
+
+quickstart:
+	@$(PY) .ci/quickstart.py
 
 test-wheel:
 	@$(VENV)/bin/pytest tests/wheel $(RERUNS) $(ARGS)

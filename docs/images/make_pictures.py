@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make the pictures of the README: the dashboard while an evaluation runs, and the gain of the demo.
+"""Make the pictures of the README: the dashboard of a farm in use, and the gain of the demo.
 
 `.venv/bin/python docs/images/make_pictures.py [dashboard|demo]`, on a host that runs live desktops, with Chromium and its driver
 (`make test-browser` installs them). The dashboard shows a farm of its own; the plot is drawn from `benchmarks/results/demo.json`.
@@ -15,18 +15,21 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-DESKTOPS = 4
+PROGRAMS = (["galculator"], ["mousepad", "/etc/os-release"], ["thunar", "/usr/share"], ["lxterminal"])
+"""What is open on the leased desktops."""
 FARM_START_TIMEOUT_S = 90.0
-RUNNING_S = 25.0
-"""How long the evaluation runs before the picture is taken."""
+SHOWN_S = 12.0
+"""How long the page is open before its picture is taken."""
 
 
 def dashboard() -> None:
-    """Take a picture of the dashboard while four desktops are evaluated."""
+    """Take a picture of the dashboard while four desktops are in use."""
     from selenium import webdriver
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import WebDriverWait
@@ -35,20 +38,16 @@ def dashboard() -> None:
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory(prefix="dart-pictures-") as folder:
-        settings = {"DART_RUNTIME_DIR": folder, "DART_STATE_DIR": folder, "DART_MAX_DESKTOPS": str(DESKTOPS + 1)}
+        settings = {"DART_RUNTIME_DIR": folder, "DART_STATE_DIR": folder, "DART_MAX_DESKTOPS": str(len(PROGRAMS) + 1)}
         environment = {**os.environ, **settings}
         farm = subprocess.Popen(
             [sys.executable, "-m", "dart_server.cli", "serve", "--port", str(port)], env=environment
         )
-        evaluation: subprocess.Popen[bytes] | None = None
+        stack = ExitStack()
         try:
             _wait_ready(url)
             key = (Path(folder) / "farm.key").read_text(encoding="ascii").strip()
-            environment |= {"DART_FARM_URL": url, "DART_API_KEY": key}
-            command = [sys.executable, "-m", "dart_envs.cli.main", "eval", "basics", "--policy", "oracle"]
-            evaluation = subprocess.Popen(
-                [*command, "-p", str(DESKTOPS), "--out", f"{folder}/eval"], env=environment, stdout=subprocess.DEVNULL
-            )
+            stack.enter_context(_used_desktops(url, key))
             options = webdriver.ChromeOptions()
             for word in ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"):
                 options.add_argument(word)
@@ -61,15 +60,27 @@ def dashboard() -> None:
                     lambda page: [one for one in page.find_elements(By.CSS_SELECTOR, "input") if one.is_displayed()]
                 )
                 fields[0].send_keys(key + "\n")
-                time.sleep(RUNNING_S)
+                time.sleep(SHOWN_S)
                 driver.save_screenshot(str(HERE / "dashboard.png"))
             finally:
                 driver.quit()
         finally:
-            for process in (evaluation, farm):
-                if process is not None:
-                    process.terminate()
-                    process.wait()
+            stack.close()
+            farm.terminate()
+            farm.wait()
+
+
+@contextmanager
+def _used_desktops(url: str, key: str) -> Iterator[None]:
+    """Lease desktops, and open one program on each."""
+    from dart_envs import DesktopShape, FarmClient
+
+    shape = DesktopShape(image="basic", resolution=(960, 600))
+    with FarmClient.connect(url, key) as client, ExitStack() as leases:
+        for number, program in enumerate(PROGRAMS):
+            lease = leases.enter_context(client.lease(shape, labels={"task": program[0], "rollout": str(number)}))
+            lease.exec(program, detach=True)
+        yield
 
 
 def _wait_ready(url: str) -> None:
