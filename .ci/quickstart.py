@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Run the quickstart of README.md exactly as it is written, in an empty directory, with the wheel of this checkout.
 
-`make quickstart` runs this script. It builds the wheel and makes it the package that pip finds under the name `dart-rl`. Then it executes the
-code blocks of the section Quickstart in order: `sh` blocks with bash, `python` blocks with the environment that the first block made. Exit
-code 1: a block failed, or the quickstart took longer than its limit.
+`make quickstart` runs this script. It builds the wheel and makes it the package that pip finds under the name `dart-rl`. Then it executes
+the code blocks of the section Quickstart in order: `sh` blocks with bash, `python` blocks with the environment that the first block made.
+Exit code 1: a block failed, or the quickstart took longer than its limit.
 """
 
 from __future__ import annotations

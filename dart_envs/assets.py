@@ -84,7 +84,7 @@ def task_assets(task: TaskWithAssets) -> tuple[Asset, ...]:
                     url = str(file["url"])
                     asset = Asset(task.id, "download", url, download_name(url, str(file["path"])))
                     found.setdefault(asset.name, asset)
-        for config in (*task.evaluator.results, *task.evaluator.expecteds):
+        for config in (*task.evaluator.result_configs, *task.evaluator.expected_configs):
             if config and config["type"] == "cloud_file":
                 for url, name in _cloud_files(config):
                     found.setdefault(name, Asset(task.id, "cloud_file", url, name))

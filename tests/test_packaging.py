@@ -57,7 +57,7 @@ def imported(folder: str) -> dict[str, str]:
     """By top-level module that a folder imports from outside: one file that does."""
     found: dict[str, str] = {}
     for path in sorted((ROOT / folder).rglob("*.py")):
-        if "scorer/inside" in path.as_posix():
+        if "scorer/worker_process" in path.as_posix():
             continue  # runs in an environment of its own
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):

@@ -118,7 +118,7 @@ def _against_gymnasium(args: argparse.Namespace) -> dict[str, Any]:
 
 async def _trajectories(args: argparse.Namespace) -> dict[str, Any]:
     """Episodes of the bundled suite's training tasks played by their oracle, each desktop on its own clock."""
-    names = tasks.suite("basics").tasks(split="train")
+    names = tasks.load_suite("basics").tasks(split="train")
     step = max(1, len(names) // 997)
     window_s = args.window_s * args.repeats
     done = solved = faults = steps = 0

@@ -66,7 +66,7 @@ class Played:
 
 def script() -> list[str]:
     """Ids of the tasks, more than are needed."""
-    suite = tasks.suite("basics")
+    suite = tasks.load_suite("basics")
     return [suite.tasks(split="train", families=[family])[turn] for turn in range(6) for family in _FAMILIES]
 
 

@@ -42,7 +42,7 @@ class SolutionStepLike(Protocol):
 class SolvableTask(Protocol):
     """A task that knows its solution: `dart_envs.tasks.Task`."""
 
-    async def play(self, desktop: Desktop, *, step: int = 0) -> Sequence[SolutionStepLike]:
+    async def resolve_script(self, desktop: Desktop, *, step: int = 0) -> Sequence[SolutionStepLike]:
         """Moves from the `step`-th on, as far as the screen shows their targets; empty past the end."""
         ...
 
@@ -62,7 +62,7 @@ class OraclePolicy:
         if desktop is None:
             raise PolicyUnavailableError("the oracle has no desktop to look at")
         try:
-            plays = await self._task.play(desktop, step=self._step)
+            plays = await self._task.resolve_script(desktop, step=self._step)
         except DartEnvError as error:
             raise PolicyUnavailableError(f"the oracle is stuck: {error}") from error
         self._step += 1

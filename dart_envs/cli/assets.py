@@ -36,7 +36,7 @@ def fetch(
 ) -> None:
     """Fetch what the cache has not; a broken download goes on where it broke."""
     tasks = _tasks(targets)
-    lacking = [task for task in tasks if assets.missing_assets(task, cache)]
+    missing = [task for task in tasks if assets.missing_assets(task, cache)]
 
     def one(task: Task) -> str | None:
         try:
@@ -46,7 +46,7 @@ def fetch(
         return None
 
     with ThreadPoolExecutor(parallel) as pool:
-        for task, failure in zip(lacking, pool.map(one, lacking), strict=True):
+        for task, failure in zip(missing, pool.map(one, missing), strict=True):
             if failure is None:
                 print(f"{task.id}: fetched", flush=True)
             else:
@@ -116,9 +116,9 @@ def _tasks(targets: list[str]) -> list[Task]:
 
 def _print_summary(tasks: list[Task], cache: Path | None) -> None:
     needed = sum(len(assets.task_assets(task)) for task in tasks)
-    lacking = sum(len(assets.missing_assets(task, cache)) for task in tasks)
-    print(f"{needed - lacking} of {needed} files of {len(tasks)} tasks are in {cache or assets.default_cache_dir()}.")
-    if lacking:
+    missing = sum(len(assets.missing_assets(task, cache)) for task in tasks)
+    print(f"{needed - missing} of {needed} files of {len(tasks)} tasks are in {cache or assets.default_cache_dir()}.")
+    if missing:
         raise typer.Exit(1)
 
 

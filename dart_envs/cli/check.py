@@ -1,6 +1,6 @@
 """`dart-envs tasks check`: are task files good, and do a suite's evaluators tell right from wrong?
 
-Role: arguments, files, output and exit codes: 0 all is well, 1 a proof fails or is missing, 2 wrong input, 130 interrupted. Non-goals:
+Role: arguments, files, output and exit codes: 0 all is well, 1 a validation fails or is missing, 2 wrong input, 130 interrupted. Non-goals:
 playing and judging (`dart_envs.validation.suites`), the table (`dart_envs.validation.records`).
 """
 
@@ -18,13 +18,13 @@ import typer
 from dart_envs.cli.exits import EXIT_RUNTIME_ERROR, EXIT_USAGE_ERROR
 from dart_envs.envs.config import make_shape
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
-from dart_envs.evaluators.scorer_choice import scorer_named
-from dart_envs.tasks import Suite, Task, load_file, suite
+from dart_envs.evaluators.scorer_choice import parse_scorer
+from dart_envs.tasks import Suite, Task, load_file, load_suite
 from dart_server.wire import DesktopShape
 
 if TYPE_CHECKING:
     from dart_envs.validation.records import ValidationRecords
-    from dart_envs.validation.suites import Job, ValidationResult
+    from dart_envs.validation.suites import ValidationJob, ValidationResult
 
 EXIT_INTERRUPTED = 130
 
@@ -45,9 +45,11 @@ def check(
     repeats: Annotated[int, typer.Option("--repeats", min=1, max=100, help="times that every play is done")] = 1,
     parallel: Annotated[int, typer.Option("--parallel", "-p", min=1, max=64, help="desktops at a time")] = 2,
     out: Annotated[
-        Path | None, typer.Option("--out", help="folder of the proofs; the same command goes on where it stopped")
+        Path | None, typer.Option("--out", help="folder of the validations; the same command goes on where it stopped")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the record with every proof here")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write the record with every validation here")
+    ] = None,
     scorer: Annotated[
         str | None,
         typer.Option(
@@ -57,7 +59,8 @@ def check(
     osworld: Annotated[
         Path | None,
         typer.Option(
-            "--osworld", help="folder of OSWorld's data: prove its tasks that need no network, officially scored"
+            "--osworld",
+            help="folder of OSWorld's data: prove its tasks that need no network, with OSWorld's own scorer",
         ),
     ] = None,
     only: Annotated[
@@ -69,7 +72,7 @@ def check(
 ) -> None:
     """Check task files, or prove suites on real desktops: the oracle scores 1; doing nothing, the near miss and exploits 0."""
     from dart_envs.validation.records import RECORD_FILE, ValidationRecords, to_text
-    from dart_envs.validation.suites import jobs_of
+    from dart_envs.validation.suites import make_jobs
 
     if osworld is not None:
         check_osworld(osworld, only or (), out, table, parallel, scorer)
@@ -84,26 +87,28 @@ def check(
         return
     names = None if families is None else [name.strip() for name in families.split(",") if name.strip()]
     try:
-        judged_by = None if scorer is None else str(scorer_named(scorer))
+        scorer_used = None if scorer is None else str(parse_scorer(scorer))
         wanted = [
             (job, shape)
-            for chosen in map(suite, targets)
+            for chosen in map(load_suite, targets)
             for shape in [suite_shape(chosen, image, resolution, font_size)]
-            for job in jobs_of(first_variations(chosen, names, split, variations), repeats=repeats, scorer=judged_by)
+            for job in make_jobs(
+                first_variations(chosen, names, split, variations), repeats=repeats, scorer=scorer_used
+            )
         ]
-        book = ValidationRecords(out)
+        records = ValidationRecords(out)
     except (TaskError, EvaluatorError, ValueError) as error:
         raise _exit_error(str(error), EXIT_USAGE_ERROR) from None
     code = 0
     try:
-        asyncio.run(_validate(book, wanted, parallel))
+        asyncio.run(_validate(records, wanted, parallel))
     except DartEnvError as error:
         code = _print_error(str(error), EXIT_RUNTIME_ERROR)
     except KeyboardInterrupt:
         code = _print_error("interrupted.", EXIT_INTERRUPTED)
     if code and out is None:
         raise typer.Exit(code)
-    record = {"targets": targets, "variations": variations, "repeats": repeats} | book.record(wanted)
+    record = {"targets": targets, "variations": variations, "repeats": repeats} | records.summary(wanted)
     if record["by_family"]:
         print(to_text(record))
     for place in (json_file, None if out is None else out / RECORD_FILE):
@@ -112,7 +117,7 @@ def check(
             place.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if code:
         raise _exit_error(f"what was proved is in {out}; the same command goes on from there.", code)
-    if not record["all_hold"]:
+    if not record["all_passed"]:
         raise typer.Exit(EXIT_RUNTIME_ERROR)
 
 
@@ -170,34 +175,36 @@ def check_files(paths: Sequence[Path]) -> None:
         raise typer.Exit(wrong)
 
 
-async def _validate(book: ValidationRecords, wanted: Sequence[tuple[Job, DesktopShape]], parallel: int) -> None:
-    """Do what the book does not hold yet, shape by shape."""
+async def _validate(
+    records: ValidationRecords, wanted: Sequence[tuple[ValidationJob, DesktopShape]], parallel: int
+) -> None:
+    """Do what the records does not hold yet, shape by shape."""
     from dart_envs.farm import AsyncFarmClient
     from dart_envs.validation.suites import validate_all
 
-    todo: list[tuple[DesktopShape, list[Job]]] = []
+    todo: list[tuple[DesktopShape, list[ValidationJob]]] = []
     for shape in dict.fromkeys(shape for _, shape in wanted):
         builtin = [job for job, of in wanted if of == shape]
-        left = book.todo(builtin, shape)
+        left = records.pending(builtin, shape)
         if len(left) < len(builtin):
-            print(f"{len(builtin) - len(left)} of {len(builtin)} proofs stand already.", flush=True)
+            print(f"{len(builtin) - len(left)} of {len(builtin)} validations stand already.", flush=True)
         if left:
             todo.append((shape, left))
     if not todo:
         return
     async with await AsyncFarmClient.connect() as farm:
         for shape, left in todo:
-            async for proof in validate_all(farm, left, shape=shape, parallel=parallel):
-                book.add(proof, shape)
-                print(format_proof(proof), flush=True)
+            async for validation in validate_all(farm, left, shape=shape, parallel=parallel):
+                records.add(validation, shape)
+                print(format_validation(validation), flush=True)
 
 
-def format_proof(proof: ValidationResult) -> str:
-    """One proof in one line."""
-    word = "ok  " if proof.holds else "FAIL"
-    times = f"setup {proof.setup_s:5.2f} s, play {proof.play_s:5.2f} s"
-    again = "" if proof.attempts == 1 else f" ({proof.attempts} attempts)"
-    return f"{word} {proof.task_id:<28} {proof.kind:<10} {times}{again} {proof.cause or ''}".rstrip()
+def format_validation(validation: ValidationResult) -> str:
+    """One validation in one line."""
+    word = "ok  " if validation.passed else "FAIL"
+    times = f"setup {validation.setup_s:5.2f} s, play {validation.episode_s:5.2f} s"
+    again = "" if validation.attempts == 1 else f" ({validation.attempts} attempts)"
+    return f"{word} {validation.task_id:<28} {validation.kind:<10} {times}{again} {validation.cause or ''}".rstrip()
 
 
 def _print_error(message: str, code: int) -> int:

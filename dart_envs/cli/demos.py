@@ -21,7 +21,7 @@ from dart_envs.cli.exits import runtime_error, usage_error
 from dart_envs.envs.config import make_shape
 from dart_envs.envs.evaluation_target import EvaluateOn
 from dart_envs.errors import DartEnvError, TaskError
-from dart_envs.tasks import Task, load, shape_of
+from dart_envs.tasks import Task, load, task_shape
 from dart_envs.types import Action, ActionType, DecodedAction, RgbImage, StepResult
 from dart_server.wire import DesktopShape
 
@@ -119,7 +119,7 @@ def _finish(work: Coroutine[Any, Any, int], folder: Path | None = None) -> NoRet
 
 def _shape(task: Task, resolution: str | None, font_size: int | None) -> DesktopShape:
     """The desktop that a task is proved on, but for what was asked for. Raises `TaskError`."""
-    own = shape_of(task)
+    own = task_shape(task)
     size = own.resolution
     if resolution is not None:
         width, _, height = resolution.partition("x")

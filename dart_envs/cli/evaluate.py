@@ -24,8 +24,8 @@ from dart_envs.evaluation.page import BudgetReport, to_html
 from dart_envs.evaluation.policies import EpisodePolicyFactory
 from dart_envs.evaluation.report import summarise, to_text
 from dart_envs.evaluation.run import EvaluationEpisode, append_episode, read_episodes, run_episodes
-from dart_envs.evaluators import scorer_named
-from dart_envs.tasks import Task, load, shape_of
+from dart_envs.evaluators import parse_scorer
+from dart_envs.tasks import Task, load, task_shape
 from dart_server.wire import DesktopShape
 
 EPISODES_FILE, SETTINGS_FILE, REPORT_JSON, REPORT_HTML = "episodes.jsonl", "settings.json", "report.json", "report.html"
@@ -89,7 +89,7 @@ def evaluate(
             "resolution": list(shape.resolution),
             "font_size": shape.font_size,
             "seed": seed,
-            "scorer": str(scorer_named(scorer)),
+            "scorer": str(parse_scorer(scorer)),
             "split": split,
         }
         run = _EvaluationRun(chosen, tasks, shape, action_space, desktops, seed, scorer)
@@ -119,7 +119,7 @@ def evaluate(
 
 def evaluation_shape(first: Task, image: str | None, resolution: str | None) -> DesktopShape:
     """The desktop of all episodes: what was asked for, else what the first task is for. Raises ValueError."""
-    builtin = shape_of(first)
+    builtin = task_shape(first)
     size = builtin.resolution
     if resolution is not None:
         width, _, height = resolution.partition("x")

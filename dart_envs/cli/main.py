@@ -14,7 +14,7 @@ import typer
 from dart_envs.cli import assets, check, demos, evaluate, scorer
 from dart_envs.cli.exits import usage_error
 from dart_envs.errors import TaskError
-from dart_envs.tasks import Split, Task, load, suite
+from dart_envs.tasks import Split, Task, load, load_suite
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Desktops as environments.", pretty_exceptions_enable=False
@@ -44,7 +44,7 @@ def list_tasks(
 ) -> None:
     """List the families of a suite, or the ids of its tasks."""
     try:
-        chosen = suite(name)
+        chosen = load_suite(name)
         if ids:
             for task_id in chosen.tasks(split, _names(families)):
                 print(task_id)
@@ -54,7 +54,9 @@ def list_tasks(
             counts = {part: len(chosen.tasks(part, [family_name])) for part in ([split] if split else list(Split))}
             sizes = " ".join(f"{part}={count}" for part, count in counts.items())
             marks = "".join(mark for mark, on in (("  [demo]", family.demo), ("  [held out]", family.held_out)) if on)
-            print(f"{family.name:<14} {family.app:<11} steps<={family.max_steps:<3} {sizes}  {family.about}{marks}")
+            print(
+                f"{family.name:<14} {family.app:<11} steps<={family.max_steps:<3} {sizes}  {family.description}{marks}"
+            )
     except TaskError as error:
         raise usage_error(str(error)) from None
 

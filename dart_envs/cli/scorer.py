@@ -28,17 +28,17 @@ def install(
     python: Annotated[str, typer.Option(help="the interpreter to make it with, Python 3.11 or 3.12")] = sys.executable,
 ) -> None:
     """Install desktop-env and what its evaluators need; about 800 MB. What is there already stays."""
-    from dart_envs.scorer.install import InstallError, check
+    from dart_envs.scorer.install import InstallError, check_prerequisites
     from dart_envs.scorer.install import install as make
 
     chosen = [one.strip() for one in extras.split(",") if one.strip()]
     chosen = list(paths.EXTRAS) if chosen == ["all"] else chosen
     try:
-        check(chosen, python)
+        check_prerequisites(chosen, python)
     except InstallError as error:
         raise usage_error(str(error)) from None
     try:
-        make(paths.directory(), chosen, python=python, say=lambda line: print(line, flush=True))
+        make(paths.scorer_folder(), chosen, python=python, on_message=lambda line: print(line, flush=True))
     except DartEnvError as error:
         raise runtime_error(str(error)) from None
 
@@ -46,24 +46,24 @@ def install(
 @app.command()
 def status() -> None:
     """Say what is installed, where, and whether it starts. Exit code 1 where it is not usable."""
-    from dart_envs.scorer.workers import FIX, Worker
+    from dart_envs.scorer.workers import INSTALL_HINT, ScorerWorker
 
-    place = paths.directory()
-    record = paths.installed(place)
+    folder = paths.scorer_folder()
+    record = paths.read_installation(folder)
     if record is None:
-        raise runtime_error(f"OSWorld's osworld scorer is not installed in {place}. {FIX}")
+        raise runtime_error(f"OSWorld's osworld scorer is not installed in {folder}. {INSTALL_HINT}")
     try:
-        with Worker(place) as worker:
-            hello = worker.ask({"op": "hello"}, timeout_s=60.0)
+        with ScorerWorker(folder) as worker:
+            hello = worker.request({"op": "hello"}, timeout_s=60.0)
     except DartEnvError as error:
-        raise runtime_error(f"{error} {FIX}") from None
-    print(f"{place}: desktop-env {hello['release']} on Python {hello['python']}")
+        raise runtime_error(f"{error} {INSTALL_HINT}") from None
+    print(f"{folder}: desktop-env {hello['release']} on Python {hello['python']}")
     print(
         f"extras: {', '.join(record.extras) or 'none'}; {len(hello['metrics'])} metrics, {len(hello['getters'])} getters"
     )
-    for package in hello["absent"]:
-        extra = paths.EXTRA_OF_PACKAGE.get(package)
+    for package in hello["missing_packages"]:
+        extra = paths.PACKAGE_EXTRAS.get(package)
         fix = f"dart-envs scorer install --with {extra}" if extra else "no task needs it"
         print(f"without {package}: {fix}")
     if record.pins != paths.pins_digest(record.extras):
-        print(f"it was made from other pins than this version's; {FIX}")
+        print(f"it was made from other pins than this version's; {INSTALL_HINT}")

@@ -43,7 +43,7 @@ async def run_script(
     index = 0
     while True:
         assert env.lease is not None, "an episode is running"
-        plays = await task.play(env.lease, script=script, step=index)
+        plays = await task.resolve_script(env.lease, script=script, step=index)
         action = plays[0].action if plays else Action(ActionType.DONE)
         at_s = clock.monotonic()
         result = await env.step(action)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from dart_envs.action_spaces import ActionSpaceLike
 from dart_envs.envs.evaluation_target import EvaluateOn, parse_evaluate_on
 from dart_envs.envs.task_sources import DEFAULT_IMAGE, TaskSelection
-from dart_envs.evaluators.scorer_choice import scorer_named
+from dart_envs.evaluators.scorer_choice import parse_scorer
 from dart_envs.farm.base import FarmLike
 from dart_envs.farm.transport import parse_address
 from dart_envs.observations.views import ObservationSpec, ObservationSpecLike, make_observation_spec
@@ -108,7 +108,7 @@ class EpisodeConfig:
             if not isinstance(value, int | float) or not (value >= 0 if lowest == "from 0 on" else value > 0):
                 raise ValueError(f"{name} is a number of seconds {lowest}, not {value!r}.")
         if self.scorer is not None:
-            scorer_named(self.scorer)
+            parse_scorer(self.scorer)
         self._set(settle=_make_settle(self.settle), observation=make_observation_spec(self.observation))
         self._set(labels=_make_labels(self.labels), evaluate_on=parse_evaluate_on(self.evaluate_on))
 

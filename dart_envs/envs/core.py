@@ -43,7 +43,7 @@ from dart_envs.errors import (
     LeaseLostError,
     SetupError,
 )
-from dart_envs.evaluators.scorer_choice import scorer_named
+from dart_envs.evaluators.scorer_choice import parse_scorer
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.transport import NON_RETRYABLE_CODES
 from dart_envs.types import (
@@ -106,7 +106,7 @@ class AsyncDesktopEnv:
         self._farm = farm
         self._observation_parts = frozenset(self.config.observation.parts)
         scorer = self.config.scorer
-        self._evaluate_options: dict[str, Any] = {} if scorer is None else {"scorer": str(scorer_named(scorer))}
+        self._evaluate_options: dict[str, Any] = {} if scorer is None else {"scorer": str(parse_scorer(scorer))}
         self._clock = clock
         self._setup_preparer = SetupPreparer(farm, self.shape, clock=clock, wait_s=self.config.setup_wait_s)
         self._lease: LeaseLike | None = None

@@ -94,7 +94,7 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         super().reset(seed=seed)
         check_reset_options(options, RESET_OPTIONS)
         chosen = (options or {}).get("task")
-        task = self.tasks.draw(self.np_random) if chosen is None else load_task(chosen)
+        task = self.tasks.sample(self.np_random) if chosen is None else load_task(chosen)
         held = self._open_session()
         observation, info = held.loop.run(held.core.reset(task, seed))
         if self.render_mode == "human":

@@ -105,7 +105,7 @@ class SubEnv:
     async def _start_episode(self, seed: int | None = None, task: Any = None) -> Transition:
         self._episode += 1
         try:
-            chosen = self._spec.tasks.draw(self._rng) if task is None else load_task(task)
+            chosen = self._spec.tasks.sample(self._rng) if task is None else load_task(task)
             async with asyncio.timeout(self._spec.reset_deadline_s):
                 self._last_observation, info = await self._core.reset(chosen, seed)
         except TimeoutError:

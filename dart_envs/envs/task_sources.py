@@ -35,7 +35,7 @@ class TaskSource(Protocol):
         """The desktop image that the tasks are made for, as far as it is known beforehand."""
         ...
 
-    def draw(self, rng: np.random.Generator) -> TaskLike:
+    def sample(self, rng: np.random.Generator) -> TaskLike:
         """The next episode's task. Raises `TaskError`."""
         ...
 
@@ -62,7 +62,7 @@ class TaskPool:
         one_of_each = {_family_of(entry): entry for entry in self._entries}
         return common_image([load_task(entry) for entry in one_of_each.values()])
 
-    def draw(self, rng: np.random.Generator) -> TaskLike:
+    def sample(self, rng: np.random.Generator) -> TaskLike:
         """One task, uniformly."""
         return load_task(self._entries[int(rng.integers(len(self._entries)))])
 
@@ -78,7 +78,7 @@ class SampledTasks:
         """What the sampler says of itself; `basic` where it says nothing."""
         return str(getattr(self._sampler, "image", DEFAULT_IMAGE))
 
-    def draw(self, rng: np.random.Generator) -> TaskLike:
+    def sample(self, rng: np.random.Generator) -> TaskLike:
         """The sampler's next pick. Raises `TaskError`, also for whatever the sampler raises."""
         try:
             return load_task(self._sampler(rng))
@@ -114,9 +114,9 @@ def load_task(entry: TaskReference) -> TaskLike:
         return tasks.load(entry)
     if isinstance(entry, Mapping):
         return tasks.load_data(entry, name=f"task {entry.get('id', 'without an id')}")
-    if lacking := [name for name in _TASK_ATTRIBUTES if not hasattr(entry, name)]:
+    if missing := [name for name in _TASK_ATTRIBUTES if not hasattr(entry, name)]:
         raise TaskError(
-            f"{entry!r} is no task: it has no {lacking[0]}. Give a task id, a path, a task, or a task file's content."
+            f"{entry!r} is no task: it has no {missing[0]}. Give a task id, a path, a task, or a task file's content."
         )
     return entry
 
@@ -162,13 +162,13 @@ def _from_name(name: str, split: str | None) -> Sequence[str]:
         case [suite, family]:
             return _from_suite(suite, split, family)
         case [single]:
-            families = tasks.suite(DEFAULT_SUITE).families
+            families = tasks.load_suite(DEFAULT_SUITE).families
             if single in families:
                 return _from_suite(DEFAULT_SUITE, split, single)
             try:
                 return _from_suite(single, split, None)
             except TaskError as error:
-                near = get_close_matches(single, [*tasks.BUNDLED, *families], n=1)
+                near = get_close_matches(single, [*tasks.BUNDLED_SUITES, *families], n=1)
                 raise TaskError(f"{error} Did you mean {near[0]}?" if near else str(error)) from error
         case _:
             raise TaskError(f"{name!r} is not a task; write a suite, suite/family or suite/family/variation.")
@@ -186,4 +186,4 @@ def _from_folder(name: str) -> Sequence[str]:
 def _from_suite(suite: str, split: str | None, family: str | None) -> Sequence[str]:
     from dart_envs import tasks
 
-    return tasks.suite(suite).tasks(split=split, families=None if family is None else [family])
+    return tasks.load_suite(suite).tasks(split=split, families=None if family is None else [family])

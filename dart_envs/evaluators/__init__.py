@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from dart_envs.evaluators.getters import GETTERS
 from dart_envs.evaluators.metrics import METRICS
-from dart_envs.evaluators.scorer_choice import INFEASIBLE, Scorer, decide, scorer_named, unserved
-from dart_envs.evaluators.verdict import evaluate
+from dart_envs.evaluators.scorer_choice import INFEASIBLE, Scorer, choose_scorer, parse_scorer, unsupported_parts
+from dart_envs.evaluators.scoring import evaluate
 
-__all__ = ["GETTERS", "INFEASIBLE", "METRICS", "Scorer", "decide", "evaluate", "scorer_named", "unserved"]
+__all__ = [
+    "GETTERS",
+    "INFEASIBLE",
+    "METRICS",
+    "Scorer",
+    "choose_scorer",
+    "evaluate",
+    "parse_scorer",
+    "unsupported_parts",
+]

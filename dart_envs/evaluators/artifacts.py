@@ -21,7 +21,7 @@ class GuestFile:
 
     @property
     def text(self) -> str:
-        """Content as UTF-8. Raises Spoiled where it is something else."""
+        """Content as UTF-8. Raises InvalidArtifact where it is something else."""
         try:
             return self.content.decode("utf-8")
         except UnicodeDecodeError as error:

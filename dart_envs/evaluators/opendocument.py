@@ -28,7 +28,7 @@ _NAMES = {name: _URN.format(name) for name in ("office", "table", "text", "style
 }
 
 
-def q(name: str) -> str:
+def qualified_name(name: str) -> str:
     """`table:name` in ElementTree's form."""
     prefix, _, local = name.partition(":")
     return f"{{{_NAMES[prefix]}}}{local}"
@@ -89,24 +89,24 @@ class Slide:
 
 
 class OpenDocument:
-    """A parsed file. `kind`: spreadsheet, text or presentation. Raises Spoiled for anything else."""
+    """A parsed file. `kind`: spreadsheet, text or presentation. Raises InvalidArtifact for anything else."""
 
     def __init__(self, file: GuestFile, kind: str) -> None:
         self._path = file.path
-        parts = self._parts(file.content)
-        content = self._parsed(parts, "content.xml")
-        body = content.find(f"{q('office:body')}/{q(f'office:{kind}')}")
+        parts = self._read_parts(file.content)
+        content = self._parse_part(parts, "content.xml")
+        body = content.find(f"{qualified_name('office:body')}/{qualified_name(f'office:{kind}')}")
         if body is None:
             raise InvalidArtifact(f"{file.path} is not an OpenDocument {kind}")
         self.body = body
-        self._roots = [content] + ([self._parsed(parts, "styles.xml")] if "styles.xml" in parts else [])
+        self._roots = [content] + ([self._parse_part(parts, "styles.xml")] if "styles.xml" in parts else [])
         self._styles = {
-            (style.get(q("style:family"), ""), style.get(q("style:name"), "")): style
+            (style.get(qualified_name("style:family"), ""), style.get(qualified_name("style:name"), "")): style
             for root in reversed(self._roots)
-            for style in root.iter(q("style:style"))
+            for style in root.iter(qualified_name("style:style"))
         }
 
-    def _parts(self, content: bytes) -> dict[str, bytes]:
+    def _read_parts(self, content: bytes) -> dict[str, bytes]:
         try:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 names = {"content.xml", "styles.xml"} & set(archive.namelist())
@@ -116,7 +116,7 @@ class OpenDocument:
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
             raise InvalidArtifact(f"{self._path} is not an OpenDocument file: {error}") from error
 
-    def _parsed(self, parts: Mapping[str, bytes], name: str) -> Element:
+    def _parse_part(self, parts: Mapping[str, bytes], name: str) -> Element:
         try:
             if b"<!DOCTYPE" in parts[name][:1000]:
                 raise InvalidArtifact(f"{self._path}: {name} has a document type")
@@ -128,30 +128,34 @@ class OpenDocument:
 
     # Styles.
 
-    def _chain(self, family: str, name: str) -> Iterator[Element]:
+    def _style_chain(self, family: str, name: str) -> Iterator[Element]:
         """A style and those it comes from, nearest first, the family's default last."""
         for _ in range(MAX_DEPTH):
             style = self._styles.get((family, name))
             if style is None:
                 break
             yield style
-            name = style.get(q("style:parent-style-name"), "")
+            name = style.get(qualified_name("style:parent-style-name"), "")
         for root in self._roots:
-            yield from (one for one in root.iter(q("style:default-style")) if one.get(q("style:family")) == family)
+            yield from (
+                one
+                for one in root.iter(qualified_name("style:default-style"))
+                if one.get(qualified_name("style:family")) == family
+            )
 
-    def prop(self, family: str, name: str, properties: str, attribute: str) -> str:
+    def style_property(self, family: str, name: str, properties: str, attribute: str) -> str:
         """A formatting attribute of a style, "" where nothing in its chain says it."""
-        for style in self._chain(family, name):
-            group = style.find(q(f"style:{properties}-properties"))
-            value = None if group is None else group.get(q(attribute))
+        for style in self._style_chain(family, name):
+            group = style.find(qualified_name(f"style:{properties}-properties"))
+            value = None if group is None else group.get(qualified_name(attribute))
             if value is not None:
                 return value
         return ""
 
     def number_style(self, name: str) -> tuple[str, int | None]:
         """What a cell style shows numbers as (`percentage`, `currency`, `date`, `number`, … or "") and with how many decimals."""
-        for style in self._chain("table-cell", name):
-            data = style.get(q("style:data-style-name"))
+        for style in self._style_chain("table-cell", name):
+            data = style.get(qualified_name("style:data-style-name"))
             if data is not None:
                 return self._data_style(data)
         return "", None
@@ -159,12 +163,14 @@ class OpenDocument:
     def _data_style(self, name: str) -> tuple[str, int | None]:
         for root in self._roots:
             for element in root.iter():
-                if element.get(q("style:name")) == name and element.tag.startswith(f"{{{_NAMES['number']}}}"):
-                    number = element.find(q("number:number"))
-                    places = None if number is None else number.get(q("number:decimal-places"))
-                    conditional = element.find(q("style:map"))
+                if element.get(qualified_name("style:name")) == name and element.tag.startswith(
+                    f"{{{_NAMES['number']}}}"
+                ):
+                    number = element.find(qualified_name("number:number"))
+                    places = None if number is None else number.get(qualified_name("number:decimal-places"))
+                    conditional = element.find(qualified_name("style:map"))
                     if number is None and conditional is not None:
-                        return self._data_style(conditional.get(q("style:apply-style-name"), ""))
+                        return self._data_style(conditional.get(qualified_name("style:apply-style-name"), ""))
                     kind = element.tag.partition("}")[2].removesuffix("-style")
                     return kind, int(places) if places and places.isdecimal() else None
         return "", None
@@ -172,88 +178,95 @@ class OpenDocument:
     def looks(self, family: str, name: str) -> frozenset[str]:
         """`bold`, `italic`, `underline` as far as a style has them."""
         held = {
-            "bold": self.prop(family, name, "text", "fo:font-weight") == "bold",
-            "italic": self.prop(family, name, "text", "fo:font-style") == "italic",
-            "underline": self.prop(family, name, "text", "style:text-underline-style") not in ("", "none"),
+            "bold": self.style_property(family, name, "text", "fo:font-weight") == "bold",
+            "italic": self.style_property(family, name, "text", "fo:font-style") == "italic",
+            "underline": self.style_property(family, name, "text", "style:text-underline-style") not in ("", "none"),
         }
         return frozenset(look for look, on in held.items() if on)
 
-    def shown_name(self, family: str, name: str) -> str:
+    def display_name(self, family: str, name: str) -> str:
         """The name a user sees for a style; automatic ones have that of the one they come from."""
         automatic = {
-            style.get(q("style:name"))
+            style.get(qualified_name("style:name"))
             for root in self._roots
-            for group in root.iter(q("office:automatic-styles"))
-            for style in group.iter(q("style:style"))
-            if style.get(q("style:family")) == family
+            for group in root.iter(qualified_name("office:automatic-styles"))
+            for style in group.iter(qualified_name("style:style"))
+            if style.get(qualified_name("style:family")) == family
         }
         for _ in range(MAX_DEPTH):
             style = self._styles.get((family, name))
             if style is None or name not in automatic:
                 break
-            name = style.get(q("style:parent-style-name"), "")
+            name = style.get(qualified_name("style:parent-style-name"), "")
         style = self._styles.get((family, name))
-        shown = None if style is None else style.get(q("style:display-name"))
+        shown = None if style is None else style.get(qualified_name("style:display-name"))
         return shown or name.replace("_20_", " ")
 
     # Spreadsheets.
 
     def sheets(self) -> list[Sheet]:
-        """The sheets, in order. Raises Spoiled for one with more cells than any answer needs."""
-        return [self._sheet(table) for table in self.body.findall(q("table:table"))]
+        """The sheets, in order. Raises InvalidArtifact for one with more cells than any answer needs."""
+        return [self._sheet(table) for table in self.body.findall(qualified_name("table:table"))]
 
     def _sheet(self, table: Element) -> Sheet:
         columns: list[str] = []
-        for column in table.iter(q("table:table-column")):
+        for column in table.iter(qualified_name("table:table-column")):
             if len(columns) < 1024:
-                columns += [column.get(q("table:default-cell-style-name"), "")] * min(_repeats(column, "columns"), 1024)
+                columns += [column.get(qualified_name("table:default-cell-style-name"), "")] * min(
+                    _repeats(column, "columns"), 1024
+                )
         cells: dict[tuple[int, int], Cell] = {}
         hidden: set[int] = set()
         row_index = 0
-        for row in table.iter(q("table:table-row")):
+        for row in table.iter(qualified_name("table:table-row")):
             repeats = _repeats(row, "rows")
             found = self._row(row, columns)
-            if (row.get(q("table:visibility")) or "visible") != "visible":
+            if (row.get(qualified_name("table:visibility")) or "visible") != "visible":
                 hidden.update(range(row_index, row_index + min(repeats, MAX_CELLS)))
             for index in range(row_index, row_index + (repeats if found else 0)):
                 cells |= {(index, column): cell for column, cell in found.items()}
                 if len(cells) > MAX_CELLS:
                     raise InvalidArtifact(f"{self._path} has more cells than any answer needs")
             row_index += repeats
-        return Sheet(table.get(q("table:name"), ""), cells, frozenset(hidden))
+        return Sheet(table.get(qualified_name("table:name"), ""), cells, frozenset(hidden))
 
     def _row(self, row: Element, columns: Sequence[str]) -> dict[int, Cell]:
         found: dict[int, Cell] = {}
         column = 0
-        row_style = row.get(q("table:default-cell-style-name"), "")
+        row_style = row.get(qualified_name("table:default-cell-style-name"), "")
         for element in row:
-            if element.tag not in (q("table:table-cell"), q("table:covered-table-cell")):
+            if element.tag not in (qualified_name("table:table-cell"), qualified_name("table:covered-table-cell")):
                 continue
             repeats = _repeats(element, "columns")
             inherited = row_style or (columns[column] if column < len(columns) else "")
-            cell = self._cell(element, element.get(q("table:style-name")) or inherited)
-            if cell.kind or cell.formula or cell.note or (element.get(q("table:style-name")) and repeats < 64):
+            cell = self._cell(element, element.get(qualified_name("table:style-name")) or inherited)
+            if (
+                cell.kind
+                or cell.formula
+                or cell.note
+                or (element.get(qualified_name("table:style-name")) and repeats < 64)
+            ):
                 found |= dict.fromkeys(range(column, column + min(repeats, 1024)), cell)
             column += repeats
         return found
 
     def _cell(self, element: Element, style: str) -> Cell:
-        kind = element.get(q("office:value-type"), "")
-        shown = "\n".join(_text(paragraph) for paragraph in element.findall(q("text:p")))
+        kind = element.get(qualified_name("office:value-type"), "")
+        shown = "\n".join(_text(paragraph) for paragraph in element.findall(qualified_name("text:p")))
         value: float | str | None = shown if kind else None
         if kind in ("float", "percentage", "currency"):
             try:
-                value = float(element.get(q("office:value"), ""))
+                value = float(element.get(qualified_name("office:value"), ""))
             except ValueError:
                 raise InvalidArtifact(
-                    f"{self._path} has a number that is none: {element.get(q('office:value'))!r}"
+                    f"{self._path} has a number that is none: {element.get(qualified_name('office:value'))!r}"
                 ) from None
         elif kind == "date":
-            value = element.get(q("office:date-value"), "")
-        note = element.find(q("office:annotation"))
+            value = element.get(qualified_name("office:date-value"), "")
+        note = element.find(qualified_name("office:annotation"))
         spans = (_repeats(element, "rows", "spanned"), _repeats(element, "columns", "spanned"))
-        noted = "" if note is None else "\n".join(_text(paragraph) for paragraph in note.iter(q("text:p")))
-        return Cell(value, kind, element.get(q("table:formula"), ""), style, spans, noted)
+        noted = "" if note is None else "\n".join(_text(paragraph) for paragraph in note.iter(qualified_name("text:p")))
+        return Cell(value, kind, element.get(qualified_name("table:formula"), ""), style, spans, noted)
 
     # Texts.
 
@@ -263,62 +276,73 @@ class OpenDocument:
 
     def _blocks(self, parent: Element, *, listed: bool, depth: int) -> Iterator[Paragraph]:
         for element in parent:
-            if element.tag in (q("text:p"), q("text:h")):
+            if element.tag in (qualified_name("text:p"), qualified_name("text:h")):
                 yield self._paragraph(element, listed)
-            elif element.tag == q("table:table"):
-                rows = list(element.iter(q("table:table-row")))
-                widths = [sum(_repeats(cell, "columns") for cell in row.iter(q("table:table-cell"))) for row in rows]
+            elif element.tag == qualified_name("table:table"):
+                rows = list(element.iter(qualified_name("table:table-row")))
+                widths = [
+                    sum(_repeats(cell, "columns") for cell in row.iter(qualified_name("table:table-cell")))
+                    for row in rows
+                ]
                 yield Paragraph("", "", "", frozenset(), listed, False, max(widths, default=0), len(rows))
-            elif element.tag in (q("text:list"), q("text:list-item"), q("text:section")) and depth < MAX_DEPTH:
-                yield from self._blocks(element, listed=listed or element.tag == q("text:list"), depth=depth + 1)
+            elif (
+                element.tag
+                in (qualified_name("text:list"), qualified_name("text:list-item"), qualified_name("text:section"))
+                and depth < MAX_DEPTH
+            ):
+                yield from self._blocks(
+                    element, listed=listed or element.tag == qualified_name("text:list"), depth=depth + 1
+                )
 
     def _paragraph(self, element: Element, listed: bool) -> Paragraph:
-        style = element.get(q("text:style-name"), "")
-        looks = [self.looks("paragraph", style) | more for more in self._runs(element)]
+        style = element.get(qualified_name("text:style-name"), "")
+        looks = [self.looks("paragraph", style) | more for more in self._run_formats(element)]
         return Paragraph(
             text=_text(element),
-            style=self.shown_name("paragraph", style),
-            align=self.prop("paragraph", style, "paragraph", "fo:text-align"),
+            style=self.display_name("paragraph", style),
+            align=self.style_property("paragraph", style, "paragraph", "fo:text-align"),
             looks=frozenset.intersection(*looks) if looks else frozenset(),
             listed=listed,
-            page_break=self.prop("paragraph", style, "paragraph", "fo:break-before") == "page",
+            page_break=self.style_property("paragraph", style, "paragraph", "fo:break-before") == "page",
         )
 
-    def _runs(self, element: Element) -> Iterator[frozenset[str]]:
+    def _run_formats(self, element: Element) -> Iterator[frozenset[str]]:
         """What each run of characters that is not blank adds to the paragraph's looks."""
         if (element.text or "").strip():
             yield frozenset()
         for child in element:
-            if child.tag == q("text:span"):
-                own = self.looks("text", child.get(q("text:style-name"), ""))
-                yield from (own | inner for inner in self._runs(child))
+            if child.tag == qualified_name("text:span"):
+                own = self.looks("text", child.get(qualified_name("text:style-name"), ""))
+                yield from (own | inner for inner in self._run_formats(child))
             if (child.tail or "").strip():
                 yield frozenset()
 
     def page(self) -> tuple[str, ...]:
         """Orientation of each page layout of the document, `portrait` or `landscape`."""
-        layouts = (group for root in self._roots for group in root.iter(q("style:page-layout-properties")))
-        return tuple(layout.get(q("style:print-orientation"), "portrait") for layout in layouts)
+        layouts = (group for root in self._roots for group in root.iter(qualified_name("style:page-layout-properties")))
+        return tuple(layout.get(qualified_name("style:print-orientation"), "portrait") for layout in layouts)
 
     # Presentations.
 
     def slides(self) -> list[Slide]:
         """The slides, in order."""
-        return [self._slide(page) for page in self.body.findall(q("draw:page"))]
+        return [self._slide(page) for page in self.body.findall(qualified_name("draw:page"))]
 
     def _slide(self, page: Element) -> Slide:
-        style = page.get(q("draw:style-name"), "")
-        shapes = [tuple(_text(line) for line in shape.iter(q("text:p"))) for shape in page if _is_shape(shape)]
-        notes = page.find(q("presentation:notes"))
-        noted = [] if notes is None else [_text(line) for line in notes.iter(q("text:p"))]
+        style = page.get(qualified_name("draw:style-name"), "")
+        shapes = [
+            tuple(_text(line) for line in shape.iter(qualified_name("text:p"))) for shape in page if _is_shape(shape)
+        ]
+        notes = page.find(qualified_name("presentation:notes"))
+        noted = [] if notes is None else [_text(line) for line in notes.iter(qualified_name("text:p"))]
         moves = ("presentation:transition-type", "presentation:transition-style", "smil:type")
         return Slide(
             title=" ".join(shapes[0]) if shapes else "",
             lines=tuple(line for shape in shapes[1:] for line in shape if line),
             notes="\n".join(line for line in noted if line and not line.startswith("<")),
-            hidden=self.prop("drawing-page", style, "drawing-page", "presentation:visibility") == "hidden",
+            hidden=self.style_property("drawing-page", style, "drawing-page", "presentation:visibility") == "hidden",
             transition=any(
-                self.prop("drawing-page", style, "drawing-page", name)
+                self.style_property("drawing-page", style, "drawing-page", name)
                 not in ("", "none", "manual", "automatic", "semi-automatic")
                 for name in moves
             ),
@@ -326,11 +350,11 @@ class OpenDocument:
 
 
 def _is_shape(element: Element) -> bool:
-    return element.tag in (q("draw:frame"), q("draw:custom-shape"))
+    return element.tag in (qualified_name("draw:frame"), qualified_name("draw:custom-shape"))
 
 
 def _repeats(element: Element, what: str, how: str = "repeated") -> int:
-    value = element.get(q(f"table:number-{what}-{how}"), "1")
+    value = element.get(qualified_name(f"table:number-{what}-{how}"), "1")
     return max(1, int(value)) if value.isdecimal() and len(value) < 10 else 1
 
 
@@ -338,14 +362,14 @@ def _text(element: Element) -> str:
     """Characters of a paragraph: spaces, tabs and line breaks are elements of their own, notes are not part of it."""
     parts = [element.text or ""]
     for child in element:
-        if child.tag == q("text:s"):
-            count = child.get(q("text:c"), "1")
+        if child.tag == qualified_name("text:s"):
+            count = child.get(qualified_name("text:c"), "1")
             parts.append(" " * (int(count) if count.isdecimal() and len(count) < 6 else 1))
-        elif child.tag == q("text:tab"):
+        elif child.tag == qualified_name("text:tab"):
             parts.append("\t")
-        elif child.tag == q("text:line-break"):
+        elif child.tag == qualified_name("text:line-break"):
             parts.append("\n")
-        elif child.tag not in (q("office:annotation"), q("text:note")):
+        elif child.tag not in (qualified_name("office:annotation"), qualified_name("text:note")):
             parts.append(_text(child))
         parts.append(child.tail or "")
     return "".join(parts)

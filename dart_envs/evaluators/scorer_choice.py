@@ -1,7 +1,7 @@
 """Which scorer judges a task: the builtin light metrics or OSWorld's own evaluators.
 
-Role: `Scorer`, `decide`. Rule: decided by names alone, before a desktop is touched; what cannot be served is one sentence with the fix.
-Non-goals: judging (`dart_envs.evaluators.verdict`, `dart_envs.scorer.osworld`).
+Role: `Scorer`, `choose_scorer`. Rule: decided by names alone, before a desktop is touched; what cannot be served is one sentence with the
+fix. Non-goals: judging (`dart_envs.evaluators.scoring`, `dart_envs.scorer.osworld`).
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from enum import StrEnum
 
 from dart_envs.errors import EvaluatorError
 from dart_envs.evaluators.getters import GETTERS
-from dart_envs.evaluators.metrics import METRICS, OSWORLD, OSWORLD_GETTERS
+from dart_envs.evaluators.metrics import METRICS, OSWORLD_EQUIVALENT_GETTERS, OSWORLD_EQUIVALENT_METRICS
 from dart_envs.scorer import paths
 from dart_envs.scorer.catalogue import (
-    OFFICIAL_GETTERS,
-    OFFICIAL_METRICS,
-    PACKAGES_OF_GETTER,
-    PACKAGES_OF_METRIC,
-    RUNNING_CODE,
+    CODE_EXECUTING_METRICS,
+    GETTER_PACKAGES,
+    METRIC_PACKAGES,
+    OSWORLD_GETTERS,
+    OSWORLD_METRICS,
 )
 from dart_envs.types import EvaluatorLike
 
 SCORER_VARIABLE = "DART_SCORER"
-RUN_CODE_VARIABLE = "DART_SCORER_RUNS_CODE"
+ALLOW_CODE_VARIABLE = "DART_SCORER_ALLOW_CODE"
 INFEASIBLE = "infeasible"
 """The function of tasks that cannot be done: 1 exactly when the policy said so."""
 
@@ -38,7 +38,7 @@ class Scorer(StrEnum):
     OSWORLD = "osworld"
 
 
-def scorer_named(name: str | None) -> Scorer:
+def parse_scorer(name: str | None) -> Scorer:
     """A scorer by name; None: what `DART_SCORER` says, else `auto`. Raises EvaluatorError."""
     said = name or os.environ.get(SCORER_VARIABLE) or Scorer.AUTO
     try:
@@ -48,65 +48,67 @@ def scorer_named(name: str | None) -> Scorer:
         raise EvaluatorError(f"{source} is auto, builtin or osworld, not {said!r}.") from None
 
 
-def getters_of(evaluator: EvaluatorLike) -> set[str]:
+def getter_types(evaluator: EvaluatorLike) -> set[str]:
     """Every kind of getter that an evaluator names."""
-    return {str(config["type"]) for config in (*evaluator.results, *evaluator.expecteds) if config}
+    return {str(config["type"]) for config in (*evaluator.result_configs, *evaluator.expected_configs) if config}
 
 
-def unserved_by_own(evaluator: EvaluatorLike) -> list[str]:
+def unsupported_by_builtin(evaluator: EvaluatorLike) -> list[str]:
     """What the builtin metrics and getters lack, in words."""
-    return _lacking(evaluator, set(METRICS), set(GETTERS))
+    return _unsupported(evaluator, set(METRICS), set(GETTERS))
 
 
-def unserved_by_official(evaluator: EvaluatorLike) -> list[str]:
+def unsupported_by_osworld(evaluator: EvaluatorLike) -> list[str]:
     """What OSWorld's scorer lacks, whatever is installed, in words."""
-    return _lacking(evaluator, OFFICIAL_METRICS, OFFICIAL_GETTERS)
+    return _unsupported(evaluator, OSWORLD_METRICS, OSWORLD_GETTERS)
 
 
-def _lacking(
+def _unsupported(
     evaluator: EvaluatorLike, metrics: set[str] | frozenset[str], getters: set[str] | frozenset[str]
 ) -> list[str]:
     funcs = set(evaluator.functions) - metrics - {INFEASIBLE}
-    kinds = getters_of(evaluator) - getters
+    kinds = getter_types(evaluator) - getters
     return [f"metric {name!r}" for name in sorted(funcs)] + [f"getter {name!r}" for name in sorted(kinds)]
 
 
-def proven_equal(evaluator: EvaluatorLike) -> bool:
+def equals_osworld(evaluator: EvaluatorLike) -> bool:
     """Whether the builtin metrics judge all of an evaluator just as OSWorld's do; options make another metric of one."""
     return (
-        set(evaluator.functions) <= set(OSWORLD)
-        and getters_of(evaluator) <= OSWORLD_GETTERS
-        and not any(evaluator.all_options)
-        and not any(config and config.get("multi") for config in (*evaluator.results, *evaluator.expecteds))
+        set(evaluator.functions) <= set(OSWORLD_EQUIVALENT_METRICS)
+        and getter_types(evaluator) <= OSWORLD_EQUIVALENT_GETTERS
+        and not any(evaluator.metric_options)
+        and not any(
+            config and config.get("multi") for config in (*evaluator.result_configs, *evaluator.expected_configs)
+        )
     )
 
 
-def unserved(evaluator: EvaluatorLike) -> list[str]:
+def unsupported_parts(evaluator: EvaluatorLike) -> list[str]:
     """What neither scorer has, in words; empty when one of them serves the whole evaluator."""
-    builtin, osworld = unserved_by_own(evaluator), unserved_by_official(evaluator)
+    builtin, osworld = unsupported_by_builtin(evaluator), unsupported_by_osworld(evaluator)
     if not builtin or not osworld:
         return []
     neither = [name for name in builtin if name in osworld]
     return neither or [f"one scorer that has both {builtin[0]} and {osworld[0]}"]
 
 
-def packages_needed(evaluator: EvaluatorLike) -> set[str]:
+def required_packages(evaluator: EvaluatorLike) -> set[str]:
     """Names on PyPI of the rare packages that an evaluator needs of OSWorld's scorer."""
-    packages = {package for name in evaluator.functions for package in PACKAGES_OF_METRIC.get(name, ())}
-    return packages | {package for name in getters_of(evaluator) for package in PACKAGES_OF_GETTER.get(name, ())}
+    packages = {package for name in evaluator.functions for package in METRIC_PACKAGES.get(name, ())}
+    return packages | {package for name in getter_types(evaluator) for package in GETTER_PACKAGES.get(name, ())}
 
 
-def decide(evaluator: EvaluatorLike, scorer: Scorer, *, as_osworld: bool = False) -> Scorer:
-    """OWN or OFFICIAL. as_osworld: the task is OSWorld's, so that what counts is OSWorld's reading of every function.
+def choose_scorer(evaluator: EvaluatorLike, scorer: Scorer, *, osworld_semantics: bool = False) -> Scorer:
+    """BUILTIN or OSWORLD. osworld_semantics: the task is OSWorld's, so that what counts is OSWorld's reading of every function.
 
     Raises EvaluatorError, with the fix, where the one that is asked for cannot judge this evaluator.
     """
-    builtin, osworld = unserved_by_own(evaluator), unserved_by_official(evaluator)
-    neither = unserved(evaluator)
+    builtin, osworld = unsupported_by_builtin(evaluator), unsupported_by_osworld(evaluator)
+    neither = unsupported_parts(evaluator)
     if neither and scorer is Scorer.AUTO:
         raise EvaluatorError(f"Neither the builtin metrics nor OSWorld's scorer have {', '.join(neither)}.")
     if scorer is Scorer.AUTO:
-        ours = not builtin and (not as_osworld or bool(osworld) or proven_equal(evaluator))
+        ours = not builtin and (not osworld_semantics or bool(osworld) or equals_osworld(evaluator))
         scorer = Scorer.BUILTIN if ours else Scorer.OSWORLD
     if scorer is Scorer.BUILTIN:
         if builtin:
@@ -122,19 +124,19 @@ def decide(evaluator: EvaluatorLike, scorer: Scorer, *, as_osworld: bool = False
 
 def check_installed(evaluator: EvaluatorLike) -> None:
     """Raise EvaluatorError, with the command, where OSWorld's scorer, or a package that it needs for this, is not installed."""
-    record = paths.installed()
-    extras = {paths.EXTRA_OF_PACKAGE[package] for package in packages_needed(evaluator)}
-    lacking = sorted(extras - set(record.extras if record else ()))
-    if record is None or lacking:
-        option = f" --with {','.join(lacking)}" if lacking else ""
-        what = "the extra " + " and ".join(lacking) + " of it" if record else "it"
+    record = paths.read_installation()
+    extras = {paths.PACKAGE_EXTRAS[package] for package in required_packages(evaluator)}
+    missing = sorted(extras - set(record.extras if record else ()))
+    if record is None or missing:
+        option = f" --with {','.join(missing)}" if missing else ""
+        what = "the extra " + " and ".join(missing) + " of it" if record else "it"
         raise EvaluatorError(
             f"This task is judged by OSWorld's scorer, and {what} is not installed."
             f" Run `dart-envs scorer install{option}`."
         )
-    running = sorted(set(evaluator.functions) & RUNNING_CODE)
-    if running and os.environ.get(RUN_CODE_VARIABLE) != "1":
+    running = sorted(set(evaluator.functions) & CODE_EXECUTING_METRICS)
+    if running and os.environ.get(ALLOW_CODE_VARIABLE) != "1":
         raise EvaluatorError(
             f"The osworld metric {running[0]} runs a program that the policy wrote on this machine, with this user's rights;"
-            f" set {RUN_CODE_VARIABLE}=1 where that is acceptable."
+            f" set {ALLOW_CODE_VARIABLE}=1 where that is acceptable."
         )

@@ -39,7 +39,7 @@ is_first_line_centered is_gold_text_included_in_pdf is_in_list is_in_vm_clickboa
 is_shortcut_on_desktop is_utc_0 is_vlc_fullscreen is_vlc_playing is_vlc_recordings_folder literal_match
 match_in_list run_sqlite3
 """
-OFFICIAL_METRICS = frozenset(_METRICS.split())
+OSWORLD_METRICS = frozenset(_METRICS.split())
 _GETTERS = """
 accessibility_tree active_tab_html_parse active_tab_info active_tab_url_parse active_url_from_accessTree
 audio_in_slide background_image_in_slide bookmarks cache_file chrome_appearance_mode_ui chrome_font_size
@@ -51,10 +51,10 @@ new_startup_page number_of_search_results open_tabs_info page_info pdf_from_url 
 rule_relativeTime shortcuts_on_desktop time_diff_range url_dashPart url_path_parse vlc_config vlc_playing_info
 vm_command_error vm_command_line vm_file vm_screen_size vm_terminal_output vm_wallpaper vm_window_size vscode_config
 """
-OFFICIAL_GETTERS = frozenset(_GETTERS.split())
+OSWORLD_GETTERS = frozenset(_GETTERS.split())
 
-PACKAGES_OF_METRIC = {"compare_audios": ("librosa", "fastdtw"), "compare_image_text": ("easyocr",)}
-PACKAGES_OF_GETTER = {"googledrive_file": ("pydrive",)}
-"""Names on PyPI; `dart_envs.scorer.paths.EXTRA_OF_PACKAGE` has the extra that brings each."""
-RUNNING_CODE = frozenset({"check_python_file_by_test_suite", "check_python_file_by_gold_file"})
+METRIC_PACKAGES = {"compare_audios": ("librosa", "fastdtw"), "compare_image_text": ("easyocr",)}
+GETTER_PACKAGES = {"googledrive_file": ("pydrive",)}
+"""Names on PyPI; `dart_envs.scorer.paths.PACKAGE_EXTRAS` has the extra that brings each."""
+CODE_EXECUTING_METRICS = frozenset({"check_python_file_by_test_suite", "check_python_file_by_gold_file"})
 """Metrics that run a program of the desktop, which the policy wrote, in the scorer's process."""

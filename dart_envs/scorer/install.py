@@ -1,6 +1,6 @@
 """Makes the osworld scorer's environment.
 
-Role: `install(place, extras)`. Rule: from PyPI alone (or the index that pip is configured with), pinned, without the release's own
+Role: `install(folder, extras)`. Rule: from PyPI alone (or the index that pip is configured with), pinned, without the release's own
 dependencies; what is there already is not fetched again; the record is written last, so that an interrupted run is gone on with.
 Non-goals: running the scorer.
 """
@@ -17,12 +17,12 @@ from pathlib import Path
 
 from dart_envs.errors import DartEnvError
 from dart_envs.scorer import paths
-from dart_envs.scorer.paths import DISTRIBUTION, EXTRAS, Installed
-from dart_envs.scorer.workers import Worker
+from dart_envs.scorer.paths import DISTRIBUTION, EXTRAS, Installation
+from dart_envs.scorer.workers import ScorerWorker
 
-PYTHONS = ((3, 11), (3, 12))
+SUPPORTED_PYTHONS = ((3, 11), (3, 12))
 """Versions that the pinned packages have wheels for."""
-LEAST_FREE_BYTES = 1_500_000_000
+MIN_FREE_BYTES = 1_500_000_000
 TAIL_CHARS = 1_500
 
 
@@ -30,7 +30,7 @@ class InstallError(DartEnvError):
     """The osworld scorer could not be installed."""
 
 
-def check(extras: Sequence[str], python: str) -> None:
+def check_prerequisites(extras: Sequence[str], python: str) -> None:
     """Raise InstallError for an unknown extra, or an interpreter that the pins do not fit."""
     unknown = sorted(set(extras) - set(EXTRAS))
     if unknown:
@@ -40,67 +40,67 @@ def check(extras: Sequence[str], python: str) -> None:
         said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.split()
     except (OSError, subprocess.SubprocessError) as error:
         raise InstallError(f"{python} cannot be run: {error}") from error
-    if (int(said[0]), int(said[1])) not in PYTHONS:
+    if (int(said[0]), int(said[1])) not in SUPPORTED_PYTHONS:
         raise InstallError(
             f"The osworld scorer's packages need Python 3.11 or 3.12, not {'.'.join(said)}; name one with --python."
         )
 
 
 def install(
-    place: Path, extras: Sequence[str] = (), *, python: str = sys.executable, say: Callable[[str], None] = print
-) -> Installed:
-    """Make or complete the environment in `place`; what was installed with other extras keeps them. Raises InstallError."""
-    check(extras, python)
+    folder: Path, extras: Sequence[str] = (), *, python: str = sys.executable, on_message: Callable[[str], None] = print
+) -> Installation:
+    """Make or complete the environment in `folder`; what was installed with other extras keeps them. Raises InstallError."""
+    check_prerequisites(extras, python)
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        lock = (place / "install.lock").open("w")
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "install.lock").open("w")
     except OSError as error:
-        raise InstallError(f"{place} cannot be written: {error.strerror}.") from error
+        raise InstallError(f"{folder} cannot be written: {error.strerror}.") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InstallError(f"Another process is installing the scorer in {place}; wait for it.") from None
-        return _install(place, tuple(extras), python, say)
+            raise InstallError(f"Another process is installing the scorer in {folder}; wait for it.") from None
+        return _install(folder, tuple(extras), python, on_message)
 
 
-def _install(place: Path, extras: tuple[str, ...], python: str, say: Callable[[str], None]) -> Installed:
-    before = paths.installed(place)
+def _install(folder: Path, extras: tuple[str, ...], python: str, on_message: Callable[[str], None]) -> Installation:
+    before = paths.read_installation(folder)
     wanted = tuple(sorted({*extras, *(before.extras if before else ())}))
     digest = paths.pins_digest(wanted)
     if before is not None and before.pins == digest:
-        say(f"OSWorld's scorer {before.release} is in {place} ({', '.join(('base', *wanted))}); nothing to do.")
+        on_message(f"OSWorld's scorer {before.release} is in {folder} ({', '.join(('base', *wanted))}); nothing to do.")
         return before
-    free_bytes = shutil.disk_usage(place).free
-    if free_bytes < LEAST_FREE_BYTES:
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < MIN_FREE_BYTES:
         raise InstallError(
-            f"{place} has {free_bytes / 1e9:.1f} GB free and the scorer needs {LEAST_FREE_BYTES / 1e9:.1f} GB;"
-            f" make room, or name another place with {paths.DIRECTORY_VARIABLE}."
+            f"{folder} has {free_bytes / 1e9:.1f} GB free and the scorer needs {MIN_FREE_BYTES / 1e9:.1f} GB;"
+            f" make room, or name another folder with {paths.DIRECTORY_VARIABLE}."
         )
-    paths.record_path(place).unlink(missing_ok=True)
-    environment = place / "venv"
-    inner = paths.interpreter(place)
-    if not _works(inner):
-        say(f"Making a Python environment in {environment}.")
+    paths.record_path(folder).unlink(missing_ok=True)
+    environment = folder / "venv"
+    inner = paths.interpreter(folder)
+    if not _environment_works(inner):
+        on_message(f"Making a Python environment in {environment}.")
         _run([python, "-m", "venv", "--clear", str(environment)], "the environment")
     pip = [str(inner), "-m", "pip", "install", "--no-deps", "--disable-pip-version-check", "--no-input"]
-    say(f"Installing {DISTRIBUTION}.")
+    on_message(f"Installing {DISTRIBUTION}.")
     _run([*pip, "--quiet", DISTRIBUTION], DISTRIBUTION)
     for file in paths.pin_files(wanted):
-        say(f"Installing the packages of {file.stem}.")
+        on_message(f"Installing the packages of {file.stem}.")
         # An extra without pins of everything needs its dependencies too.
         options = [one for one in pip if one != "--no-deps"] if file.stem == "ocr" else pip
         _run([*options, "--quiet", "-r", str(file)], f"the packages of {file.stem}")
-    say("Starting it once.")
-    with Worker(place) as worker:
-        hello = worker.ask({"op": "hello"}, timeout_s=120.0)
-    record = Installed(release=str(hello["release"]), python=str(hello["python"]), extras=wanted, pins=digest)
-    paths.write_record(place, record)
-    say(f"OSWorld's scorer {record.release} is in {place}.")
+    on_message("Starting it once.")
+    with ScorerWorker(folder) as worker:
+        hello = worker.request({"op": "hello"}, timeout_s=120.0)
+    record = Installation(release=str(hello["release"]), python=str(hello["python"]), extras=wanted, pins=digest)
+    paths.write_record(folder, record)
+    on_message(f"OSWorld's scorer {record.release} is in {folder}.")
     return record
 
 
-def _works(inner: Path) -> bool:
+def _environment_works(inner: Path) -> bool:
     """Whether an environment's Python and pip run."""
     try:
         ended = subprocess.run([str(inner), "-m", "pip", "--version"], capture_output=True, timeout=60, check=False)

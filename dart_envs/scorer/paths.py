@@ -17,9 +17,9 @@ RELEASE = "1.0.2"
 DISTRIBUTION = f"desktop-env=={RELEASE}"
 DIRECTORY_VARIABLE = "DART_SCORER_DIR"
 PINS = Path(__file__).parent / "pins"
-INSIDE = Path(__file__).parent / "inside"
+WORKER_PACKAGE = Path(__file__).parent / "worker_process"
 EXTRAS = ("audio", "googledrive", "ocr")
-EXTRA_OF_PACKAGE = {
+PACKAGE_EXTRAS = {
     "easyocr": "ocr",
     "fastdtw": "audio",
     "librosa": "audio",
@@ -30,7 +30,7 @@ EXTRA_OF_PACKAGE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class Installation:
     """The record of a finished installation."""
 
     release: str
@@ -40,7 +40,7 @@ class Installed:
     """sha256 (hex) of the pins it was made from."""
 
 
-def directory() -> Path:
+def scorer_folder() -> Path:
     """The scorer's directory: `DART_SCORER_DIR`, else `scorer` in the user's data directory of DART."""
     named = os.environ.get(DIRECTORY_VARIABLE)
     if named:
@@ -52,14 +52,14 @@ def directory() -> Path:
     return (Path(data) if data else Path.home() / ".local" / "share") / "dart" / "scorer"
 
 
-def interpreter(place: Path) -> Path:
-    """The Python of the environment in `place`."""
-    return place / "venv" / "bin" / "python"
+def interpreter(folder: Path) -> Path:
+    """The Python of the environment in `folder`."""
+    return folder / "venv" / "bin" / "python"
 
 
-def record_path(place: Path) -> Path:
+def record_path(folder: Path) -> Path:
     """Where an installation's record is."""
-    return place / "scorer.json"
+    return folder / "scorer.json"
 
 
 def pin_files(extras: Iterable[str]) -> list[Path]:
@@ -75,19 +75,19 @@ def pins_digest(extras: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def installed(place: Path | None = None) -> Installed | None:
+def read_installation(folder: Path | None = None) -> Installation | None:
     """What is installed, None where nothing is, or not to its end."""
-    place = place or directory()
+    folder = folder or scorer_folder()
     try:
-        said = json.loads(record_path(place).read_text(encoding="utf-8"))
-        record = Installed(str(said["release"]), str(said["python"]), tuple(said["extras"]), str(said["pins"]))
+        said = json.loads(record_path(folder).read_text(encoding="utf-8"))
+        record = Installation(str(said["release"]), str(said["python"]), tuple(said["extras"]), str(said["pins"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return record if interpreter(place).exists() else None
+    return record if interpreter(folder).exists() else None
 
 
-def write_record(place: Path, record: Installed) -> None:
+def write_record(folder: Path, record: Installation) -> None:
     """Write the record, whole or not at all."""
-    written = record_path(place).with_suffix(".new")
+    written = record_path(folder).with_suffix(".new")
     written.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
-    written.replace(record_path(place))
+    written.replace(record_path(folder))

@@ -1,9 +1,10 @@
 """The osworld scorer's processes, from our side.
 
-Role: `Worker`, one process that answers one request at a time over its pipes; `ScorerPool`, a bounded number of them, started on demand.
+Role: `ScorerWorker`, one process that answers one request at a time over its pipes; `ScorerPool`, a bounded number of them, started on
+demand.
 Rule: a process has an environment without secrets, a home of its own that goes with it, and a time limit per request; one that misses it,
 dies or writes nonsense is killed with its children and replaced; it ends by itself, and tidies up, when we are killed. Blocking: callers
-on an event loop use `ScorerPool.ask`. Non-goals: what is asked.
+on an event loop use `ScorerPool.request`. Non-goals: what is request_count.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import IO, Any, Self
 
 from dart_envs.errors import EvaluatorError
 from dart_envs.scorer import paths
-from dart_envs.scorer.inside.orphan import HOME_PREFIX
+from dart_envs.scorer.worker_process.parent_watch import HOME_PREFIX
 
 START_TIMEOUT_S = 120.0
 """Importing the evaluators takes 3 s on a quiet machine; on a busy one many times that."""
@@ -38,19 +39,19 @@ WORKERS_VARIABLE = "DART_SCORER_WORKERS"
 STDERR_TAIL_BYTES = 2_000
 
 
-class ScorerMissing(EvaluatorError):
+class ScorerNotInstalledError(EvaluatorError):
     """The osworld scorer is not installed, or lacks a package that a metric needs; the message says how to get it."""
 
 
-class WorkerFailed(EvaluatorError):
+class ScorerWorkerError(EvaluatorError):
     """A process of the osworld scorer died or missed its time limit."""
 
 
-class Worker:
+class ScorerWorker:
     """One process. Not for concurrent requests."""
 
-    def __init__(self, place: Path) -> None:
-        python = paths.interpreter(place)
+    def __init__(self, folder: Path) -> None:
+        python = paths.interpreter(folder)
         self._home = Path(tempfile.mkdtemp(prefix=HOME_PREFIX))
         self._stderr: IO[bytes] = (self._home / "stderr").open("w+b")
         environment = {
@@ -63,7 +64,7 @@ class Worker:
         }
         try:
             self._process = subprocess.Popen(
-                [str(python), "-I", "-W", "ignore", str(paths.INSIDE)],
+                [str(python), "-I", "-W", "ignore", str(paths.WORKER_PACKAGE)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
@@ -73,8 +74,8 @@ class Worker:
             )
         except OSError as error:
             self._remove_home()
-            raise ScorerMissing(f"The osworld scorer cannot be started: {error}. {FIX}") from error
-        self.asked = 0
+            raise ScorerNotInstalledError(f"The osworld scorer cannot be started: {error}. {INSTALL_HINT}") from error
+        self.request_count = 0
         self._buffer = b""
 
     @property
@@ -82,30 +83,32 @@ class Worker:
         """Whether the process runs."""
         return self._process.poll() is None
 
-    def ask(self, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
-        """The answer to one request. Raises WorkerFailed; the process is gone then."""
+    def request(self, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        """The answer to one request. Raises ScorerWorkerError; the process is gone then."""
         assert self._process.stdin is not None
-        if self.asked == 0:
+        if self.request_count == 0:
             timeout_s += START_TIMEOUT_S
-        self.asked += 1
+        self.request_count += 1
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
-            line = self._line(time.monotonic() + timeout_s)
+            line = self._read_line(time.monotonic() + timeout_s)
             answer = json.loads(line)
         except TimeoutError:
             self.close()
-            raise WorkerFailed(f"The osworld scorer did not answer within {timeout_s:g} s and was ended.") from None
+            raise ScorerWorkerError(
+                f"The osworld scorer did not answer within {timeout_s:g} s and was ended."
+            ) from None
         except (OSError, EOFError, ValueError) as error:
-            said = self._said()
+            said = self._stderr_tail()
             self.close()
-            raise WorkerFailed(f"The osworld scorer died ({type(error).__name__}). {said}".strip()) from error
+            raise ScorerWorkerError(f"The osworld scorer died ({type(error).__name__}). {said}".strip()) from error
         if not isinstance(answer, dict):
             self.close()
-            raise WorkerFailed(f"The osworld scorer answered {line[:200]!r}.")
+            raise ScorerWorkerError(f"The osworld scorer answered {line[:200]!r}.")
         return answer
 
-    def _line(self, deadline_s: float) -> bytes:
+    def _read_line(self, deadline_s: float) -> bytes:
         """One line of answer. Raises EOFError or TimeoutError."""
         assert self._process.stdout is not None
         handle = self._process.stdout.fileno()
@@ -120,7 +123,7 @@ class Worker:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _said(self) -> str:
+    def _stderr_tail(self) -> str:
         """The end of what the process wrote to stderr."""
         size = self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, size - STDERR_TAIL_BYTES))
@@ -149,10 +152,10 @@ class Worker:
         self.close()
 
 
-FIX = "Run `dart-envs scorer install`."
+INSTALL_HINT = "Run `dart-envs scorer install`."
 
 
-def worker_bound() -> int:
+def max_workers() -> int:
     """How many processes may run at a time: `DART_SCORER_WORKERS`. Raises EvaluatorError for a bad value."""
     said = os.environ.get(WORKERS_VARIABLE, str(DEFAULT_WORKERS))
     if not said.isdecimal() or not 1 <= int(said) <= 64:
@@ -161,50 +164,51 @@ def worker_bound() -> int:
 
 
 class ScorerPool:
-    """At most `bound` workers on one installation; those that are free wait for the next request."""
+    """At most `size` workers on one installation; those that are free wait for the next request."""
 
-    def __init__(self, place: Path, bound: int) -> None:
-        self.place = place
-        self._executor = ThreadPoolExecutor(bound, thread_name_prefix="dart-scorer")
-        self._free: list[Worker] = []
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder = folder
+        self._executor = ThreadPoolExecutor(size, thread_name_prefix="dart-scorer")
+        self._free: list[ScorerWorker] = []
         self._lock = threading.Lock()
         self._closed = False
 
-    async def ask(self, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
-        """The answer to one request; a caller that is cancelled ends the worker at it. Raises ScorerMissing or WorkerFailed."""
-        taken: list[Worker] = []
-        future = asyncio.get_running_loop().run_in_executor(self._executor, self._ask, request, timeout_s, taken)
+    async def request(self, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        """The answer to one request; a caller that is cancelled ends the worker at it. Raises ScorerNotInstalledError or
+        ScorerWorkerError."""
+        acquired: list[ScorerWorker] = []
+        future = asyncio.get_running_loop().run_in_executor(self._executor, self._request, request, timeout_s, acquired)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             future.cancel()
-            for worker in taken:
+            for worker in acquired:
                 await asyncio.to_thread(worker.close)
             raise
 
-    def _ask(self, request: Mapping[str, Any], timeout_s: float, taken: list[Worker]) -> dict[str, Any]:
-        worker = self._take()
-        taken.append(worker)
-        answer = worker.ask(request, timeout_s=timeout_s)
+    def _request(self, request: Mapping[str, Any], timeout_s: float, acquired: list[ScorerWorker]) -> dict[str, Any]:
+        worker = self._acquire_worker()
+        acquired.append(worker)
+        answer = worker.request(request, timeout_s=timeout_s)
         with self._lock:
-            keep = not self._closed and worker.alive and worker.asked < REQUESTS_PER_WORKER
+            keep = not self._closed and worker.alive and worker.request_count < REQUESTS_PER_WORKER
             if keep:
                 self._free.append(worker)
-                taken.clear()
+                acquired.clear()
         if not keep:
             worker.close()
         return answer
 
-    def _take(self) -> Worker:
+    def _acquire_worker(self) -> ScorerWorker:
         with self._lock:
             while self._free:
                 worker = self._free.pop()
                 if worker.alive:
                     return worker
                 worker.close()
-        if paths.installed(self.place) is None:
-            raise ScorerMissing(f"OSWorld's osworld scorer is not installed in {self.place}. {FIX}")
-        return Worker(self.place)
+        if paths.read_installation(self.folder) is None:
+            raise ScorerNotInstalledError(f"OSWorld's osworld scorer is not installed in {self.folder}. {INSTALL_HINT}")
+        return ScorerWorker(self.folder)
 
     def close(self) -> None:
         """End every free worker; those at work end with their request."""
@@ -222,9 +226,9 @@ _pools_lock = threading.Lock()
 
 def shared_pool() -> ScorerPool:
     """This process's pool on the installation that the environment names; ended with the process."""
-    place = paths.directory()
+    folder = paths.scorer_folder()
     with _pools_lock:
-        if place not in _pools:
-            _pools[place] = ScorerPool(place, worker_bound())
-            atexit.register(_pools[place].close)
-        return _pools[place]
+        if folder not in _pools:
+            _pools[folder] = ScorerPool(folder, max_workers())
+            atexit.register(_pools[folder].close)
+        return _pools[folder]

@@ -7,7 +7,7 @@ Role: check steps when a task is loaded (`params`), perform them on a `dart_envs
 
 from __future__ import annotations
 
-from dart_envs.setup.interpreter import run_steps
 from dart_envs.setup.params import NETWORK_STEPS, STEP_PARAMETERS, check_parameters
+from dart_envs.setup.runner import run_steps
 
 __all__ = ["NETWORK_STEPS", "STEP_PARAMETERS", "check_parameters", "run_steps"]

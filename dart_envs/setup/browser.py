@@ -41,7 +41,7 @@ BASE_HISTORY_URL = (
 BASE_HISTORY_NAME = "44ee5668-ecd5-4366-a6ce-c1c9b8d4e938/history_new.sqlite"
 """OSWorld's empty history and its name in the asset cache, for desktops whose browser has made none yet."""
 SECONDS_1601_TO_1970 = 11_644_473_600
-TYPED_LINK = 805_306_368
+LINK_TRANSITION = 805_306_368
 """Chromium's transition of a visit: a chain of its own, begun and ended by a link."""
 
 
@@ -81,12 +81,12 @@ class BrowserPage:
         result: dict[str, Any] = said.get("result", {})
         return result
 
-    async def value(self, expression: str) -> Any:
+    async def evaluate(self, expression: str) -> Any:
         """What a JavaScript expression is worth in the page."""
         result = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         return result.get("result", {}).get("value")
 
-    async def go(self, url: str) -> None:
+    async def navigate(self, url: str) -> None:
         """Navigate and wait until the page is loaded, at most `LOAD_TIMEOUT_S`. Raises BrowserError where there is no such page."""
         try:
             result = await self.call("Page.navigate", LOAD_TIMEOUT_S, url=url)
@@ -99,24 +99,24 @@ class BrowserPage:
                 f"{url} could not be opened: {result['errorText']}; desktops reach what DART_EGRESS allows and nothing else"
             )
         with contextlib.suppress(BrowserError):
-            await self._until("document.readyState === 'complete'", LOAD_TIMEOUT_S, "has not loaded")
+            await self._wait_until("document.readyState === 'complete'", LOAD_TIMEOUT_S, "has not loaded")
 
-    async def _until(self, condition: str, timeout_s: float, otherwise: str) -> None:
+    async def _wait_until(self, condition: str, timeout_s: float, otherwise: str) -> None:
         """Poll a JavaScript condition. Raises BrowserError."""
         limit_s = time.monotonic() + timeout_s
-        while not await self.value(condition):
+        while not await self.evaluate(condition):
             if time.monotonic() >= limit_s:
                 raise BrowserError(f"the page {otherwise} within {timeout_s:g} s")
             await asyncio.sleep(POLL_S)
 
-    async def shown(self, selector: str, timeout_s: float) -> None:
+    async def wait_until_visible(self, selector: str, timeout_s: float) -> None:
         """Wait until an element is there. Raises BrowserError."""
         found = f"(() => {{ const e = document.querySelector({json.dumps(selector)}); return !!e && e.getClientRects().length > 0 }})()"
-        await self._until(found, timeout_s, f"shows no {selector}")
+        await self._wait_until(found, timeout_s, f"shows no {selector}")
 
     async def fill(self, selector: str, text: str) -> None:
         """Type into a field."""
-        await self.value(f"document.querySelector({json.dumps(selector)}).focus()")
+        await self.evaluate(f"document.querySelector({json.dumps(selector)}).focus()")
         await self.call("Input.insertText", text=text)
 
     async def click(self, selector: str) -> None:
@@ -124,7 +124,7 @@ class BrowserPage:
         clicked = (
             f"(() => {{ const e = document.querySelector({json.dumps(selector)}); if (e) e.click(); return !!e }})()"
         )
-        if not await self.value(clicked):
+        if not await self.evaluate(clicked):
             raise BrowserError(f"the page has no {selector}")
 
 
@@ -134,7 +134,7 @@ class Browser:
     def __init__(self, host: str, port: int) -> None:
         self._address = f"{host}:{port}"
 
-    async def _ask(self, method: str, path: str) -> httpx.Response:
+    async def _request(self, method: str, path: str) -> httpx.Response:
         async with httpx.AsyncClient(timeout=ANSWER_TIMEOUT_S, trust_env=False) as client:
             answer = await client.request(method, f"http://{self._address}{path}")
         answer.raise_for_status()
@@ -142,17 +142,17 @@ class Browser:
 
     async def tabs(self) -> list[Tab]:
         """The pages, as the browser lists them. Raises httpx.HTTPError."""
-        listed = (await self._ask("GET", "/json/list")).json()
+        listed = (await self._request("GET", "/json/list")).json()
         return [Tab(str(one["id"]), str(one["url"])) for one in listed if one.get("type") == "page"]
 
-    async def new(self) -> Tab:
+    async def new_tab(self) -> Tab:
         """A new, empty tab."""
-        made = (await self._ask("PUT", "/json/new?about:blank")).json()
+        made = (await self._request("PUT", "/json/new?about:blank")).json()
         return Tab(str(made["id"]), str(made["url"]))
 
     async def close(self, tab: Tab) -> None:
         """Close a tab and wait until it is gone. Raises BrowserError."""
-        await self._ask("GET", f"/json/close/{tab.tab_id}")
+        await self._request("GET", f"/json/close/{tab.tab_id}")
         limit_s = time.monotonic() + ANSWER_TIMEOUT_S
         while any(one.tab_id == tab.tab_id for one in await self.tabs()):
             if time.monotonic() >= limit_s:
@@ -170,7 +170,7 @@ class Browser:
 
 
 @asynccontextmanager
-async def reached(desktop: Desktop, clock: Clock, timeout_s: float) -> AsyncIterator[Browser]:
+async def connect_browser(desktop: Desktop, clock: Clock, timeout_s: float) -> AsyncIterator[Browser]:
     """The desktop's browser, waited for. Raises BrowserError."""
     if not isinstance(desktop, SupportsTunnel):
         raise BrowserError("this desktop's ports cannot be reached; lease one from a farm")
@@ -196,19 +196,19 @@ async def open_tabs(browser: Browser, urls: Sequence[str]) -> None:
     """Open each address in a tab of its own; the tab that was there at first goes."""
     before = await browser.tabs()
     for index, url in enumerate(urls):
-        tab = await browser.new()
+        tab = await browser.new_tab()
         async with browser.page(tab) as page:
-            await page.go(url)
+            await page.navigate(url)
         if index == 0 and before:
             await browser.close(before[-1])
 
 
 def same_page(one: str, other: str) -> bool:
     """Whether two addresses mean one page: scheme, `www.`, the case of the host and a slash at the end do not count."""
-    return _plain(one) == _plain(other)
+    return _normalize_url(one) == _normalize_url(other)
 
 
-def _plain(url: str) -> tuple[str, str, str]:
+def _normalize_url(url: str) -> tuple[str, str, str]:
     parts = urlsplit(url if "//" in url else f"//{url}")
     return re.sub(r"^www\.", "", parts.netloc.lower()), parts.path.rstrip("/"), parts.query
 
@@ -229,19 +229,19 @@ async def close_tabs(browser: Browser, urls: Sequence[str], clock: Clock, timeou
 
 async def log_in_to_google_drive(browser: Browser, email: str, password: str) -> None:
     """Fill in Google's form. Raises BrowserError where the page, the form or a field does not come."""
-    tab = await browser.new()
+    tab = await browser.new_tab()
     async with browser.page(tab) as page:
-        await page.go("https://drive.google.com/drive/my-drive")
+        await page.navigate("https://drive.google.com/drive/my-drive")
         for field, text, button in (
             ('input[type="email"]', email, "#identifierNext > div > button"),
             ('input[type="password"]', password, "#passwordNext > div > button"),
         ):
-            await page.shown(field, ANSWER_TIMEOUT_S)
+            await page.wait_until_visible(field, ANSWER_TIMEOUT_S)
             await page.fill(field, text)
             await page.click(button)
 
 
-def with_visits(base: bytes, visits: Sequence[tuple[str, str, float]]) -> bytes:
+def build_history(base: bytes, visits: Sequence[tuple[str, str, float]]) -> bytes:
     """A browser's History file that holds these visits (address, title, Unix time in seconds) and no others. Blocks.
 
     Raises BrowserError where `base` is no such file.
@@ -262,7 +262,7 @@ def with_visits(base: bytes, visits: Sequence[tuple[str, str, float]]) -> bytes:
                     database.execute(
                         "INSERT INTO visits (url, visit_time, from_visit, transition, segment_id, visit_duration)"
                         " VALUES (?, ?, 0, ?, 0, 0)",
-                        (added.lastrowid, microseconds, TYPED_LINK),
+                        (added.lastrowid, microseconds, LINK_TRANSITION),
                     )
         except sqlite3.Error as error:
             raise BrowserError(f"the browser's history is no file that visits can be written to: {error}") from error

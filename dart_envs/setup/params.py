@@ -2,7 +2,7 @@
 
 Role: the closed list of step types. Rule: a wrong or unknown parameter is found when the task is loaded, not on the
 desktop. OSWorld's own types keep OSWorld's names and meanings; `wait_window`, `wait_element`, `place_window`,
-`write_file`, `write_binary` and `launch_captured` are ours. Non-goals: performing steps (`dart_envs.setup.perform`).
+`write_file`, `write_binary` and `launch_captured` are ours. Non-goals: performing steps (`dart_envs.setup.steps`).
 
 `NETWORK_STEPS` are OSWorld's types that speak to the internet and never to a desktop: tasks that use them load, but do not run.
 """
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, StringConstraints
 
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 GuestPath = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 CaptureName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,40}$")]
 Command = Annotated[str, Field(min_length=1)] | Annotated[tuple[str, ...], Field(min_length=1)]
@@ -26,7 +26,7 @@ class StepParameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Until(StepParameters):
+class UntilCondition(StepParameters):
     """Repeat the command until all that is given here holds; `stdout` and `stderr` are looked for inside the output."""
 
     returncode: int | None = None
@@ -44,7 +44,7 @@ class ExecuteParameters(StepParameters):
     shell: bool = False
     stdout: str | None = Field(default=None, description="OSWorld: the getter cache_file's name for the output")
     stderr: str | None = None
-    until: Until | None = None
+    until: UntilCondition | None = None
     expect_returncode: int | None = None
     user: Literal["user", "root"] = "user"
     timeout_s: float = Field(default=120.0, gt=0, le=600)
@@ -107,11 +107,11 @@ class PlaceWindowParameters(WindowParameters):
     bottom as shares of the screen between its panels. Success: the whole frame is there, where it was asked to be.
     """
 
-    x: Share
-    y: Share
+    x: Fraction
+    y: Fraction
     width: int | None = Field(default=None, ge=50)
     height: int | None = Field(default=None, ge=50)
-    area: tuple[Share, Share, Share, Share] = (0.0, 0.0, 1.0, 1.0)
+    area: tuple[Fraction, Fraction, Fraction, Fraction] = (0.0, 0.0, 1.0, 1.0)
 
 
 class UploadedFile(StepParameters):
@@ -205,7 +205,7 @@ class Verification(StepParameters):
     command_success: str | None = None
 
 
-class VerifiedParameters(StepParameters):
+class ExecuteWithVerificationParameters(StepParameters):
     """Run a program and wait for it. Success: what `verification` asks for holds within `max_wait_time` seconds."""
 
     command: Command
@@ -237,11 +237,11 @@ STEP_PARAMETERS: Mapping[str, type[StepParameters]] = {
     "login": LoginParameters,
     "update_browse_history": HistoryParameters,
     "change_wallpaper": WallpaperParameters,
-    "execute_with_verification": VerifiedParameters,
+    "execute_with_verification": ExecuteWithVerificationParameters,
 }
 
 NETWORK_STEPS = frozenset({"googledrive"})
-NETWORK_CURE = "it speaks to Google Drive alone and needs an account there; leave its 8 tasks out, as OSWorld's test_nogdrive.json does"
+NETWORK_STEP_HINT = "it speaks to Google Drive alone and needs an account there; leave its 8 tasks out, as OSWorld's test_nogdrive.json does"
 
 
 def check_parameters(step_type: str, parameters: Mapping[str, Any]) -> StepParameters | None:

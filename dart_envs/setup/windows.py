@@ -19,10 +19,10 @@ _WORK_AREA = re.compile(r"=\s*(\d+), (\d+), (\d+), (\d+)")
 
 TITLE_ALIAS = ("Chromium", "Google Chrome")
 """Chromium stands in for Google's browser, under whose name OSWorld's tasks look for its windows."""
-PROGRAMS = frozenset({"Terminal"})
+CLASS_MATCHED_NAMES = frozenset({"Terminal"})
 """Programs' names that OSWorld's tasks take for titles: what runs in a terminal gives its window another one, so the class counts, too."""
-POLLS = 20
-MISSING = 127
+MAX_LIST_POLLS = 20
+EXIT_COMMAND_NOT_FOUND = 127
 
 LIST_SCRIPT = """command -v wmctrl >/dev/null || exit 127
 polls=0
@@ -78,41 +78,41 @@ def parse_list(output: str) -> list[Window]:
     return [Window(match[1], match[2], match[4]) for match in matches if match]
 
 
-async def raw_list(desktop: Desktop, *, unlike: str | None = None) -> str:
-    """`wmctrl -lx` now; with `unlike`, as soon as it differs from that, at the latest after about a second."""
-    polls = 0 if unlike is None else POLLS
-    argv = ["/bin/sh", "-c", LIST_SCRIPT, "list", unlike or "", str(polls)]
+async def list_windows_raw(desktop: Desktop, *, changed_from: str | None = None) -> str:
+    """`wmctrl -lx` now; with `changed_from`, as soon as it differs from that, at the latest after about a second."""
+    polls = 0 if changed_from is None else MAX_LIST_POLLS
+    argv = ["/bin/sh", "-c", LIST_SCRIPT, "list", changed_from or "", str(polls)]
     reply = await desktop.exec(argv, timeout_s=20.0)
-    if reply.returncode == MISSING:
+    if reply.returncode == EXIT_COMMAND_NOT_FOUND:
         raise GuestError("wmctrl is not in the image; add it to the recipe's packages.", code="missing_program")
     return reply.stdout if reply.returncode == 0 else ""
 
 
 async def list_windows(desktop: Desktop) -> list[Window]:
     """Every window the window manager knows, oldest first."""
-    return parse_list(await raw_list(desktop))
+    return parse_list(await list_windows_raw(desktop))
 
 
-def matches(window: Window, name: str, *, strict: bool, by_class: bool) -> bool:
+def window_matches(window: Window, name: str, *, strict: bool, by_class: bool) -> bool:
     """Whether a window is the one that is meant; comparison ignores case unless `strict`."""
     held = window.wm_class if by_class else window.title
     titles = {held} if by_class else {held, held.replace(*TITLE_ALIAS)}
     if strict:
         return name in titles
-    if name in PROGRAMS:
+    if name in CLASS_MATCHED_NAMES:
         titles.add(window.wm_class)
     return any(name.lower() in title.lower() for title in titles)
 
 
-def choose(listed: list[Window], name: str, *, strict: bool, by_class: bool) -> Window | None:
+def newest_match(listed: list[Window], name: str, *, strict: bool, by_class: bool) -> Window | None:
     """The newest window of that name, None when there is none."""
-    fitting = [window for window in listed if matches(window, name, strict=strict, by_class=by_class)]
+    fitting = [window for window in listed if window_matches(window, name, strict=strict, by_class=by_class)]
     return fitting[-1] if fitting else None
 
 
 async def find_window(desktop: Desktop, name: str, *, strict: bool = False, by_class: bool = False) -> Window | None:
     """The newest window of that name, None when there is none."""
-    return choose(await list_windows(desktop), name, strict=strict, by_class=by_class)
+    return newest_match(await list_windows(desktop), name, strict=strict, by_class=by_class)
 
 
 def parse_frame(text: str) -> WindowFrame:
@@ -144,7 +144,7 @@ async def work_area(desktop: Desktop) -> tuple[int, int, int, int]:
 
 async def measure(desktop: Desktop, window: Window) -> WindowFrame | None:
     """Where the window is now; None when it is gone."""
-    return await _measured(desktop, [MEASURE_SCRIPT, "measure", window.window_id])
+    return await _run_and_parse(desktop, [MEASURE_SCRIPT, "measure", window.window_id])
 
 
 async def move(
@@ -154,10 +154,10 @@ async def move(
     width, height = size or (-1, -1)
     geometry = f"0,{x},{y},{width},{height}"
     corner = [str(x + frame.left), str(y + frame.top)]
-    return await _measured(desktop, [MOVE_SCRIPT, "move", window.window_id, geometry, *corner])
+    return await _run_and_parse(desktop, [MOVE_SCRIPT, "move", window.window_id, geometry, *corner])
 
 
-async def _measured(desktop: Desktop, script: list[str]) -> WindowFrame | None:
+async def _run_and_parse(desktop: Desktop, script: list[str]) -> WindowFrame | None:
     reply = await desktop.exec(["/bin/sh", "-c", *script], timeout_s=20.0)
     try:
         return parse_frame(reply.stdout) if reply.returncode == 0 else None

@@ -6,29 +6,29 @@ Role: everything that says what is to be done and how it is judged. Rule: a load
 
 from __future__ import annotations
 
-from dart_envs.tasks.loader import BUNDLED, load, load_data, load_file, shape_of, suite
+from dart_envs.tasks.loader import BUNDLED_SUITES, load, load_data, load_file, load_suite, task_shape
 from dart_envs.tasks.model import Evaluator, SetupStep, Split, Task, parse_task
-from dart_envs.tasks.script import ElementTarget, Move, ScriptAction
-from dart_envs.tasks.splits import split_of
-from dart_envs.tasks.suite import Draft, Family, Suite
+from dart_envs.tasks.script import ActionTemplate, ElementTarget, ScriptAction
+from dart_envs.tasks.splits import task_split
+from dart_envs.tasks.suite import Family, Suite, TaskDraft
 
 __all__ = [
-    "BUNDLED",
-    "Draft",
+    "BUNDLED_SUITES",
+    "ActionTemplate",
     "ElementTarget",
     "Evaluator",
     "Family",
-    "Move",
     "ScriptAction",
     "SetupStep",
     "Split",
     "Suite",
     "Task",
+    "TaskDraft",
     "load",
     "load_data",
     "load_file",
+    "load_suite",
     "parse_task",
-    "shape_of",
-    "split_of",
-    "suite",
+    "task_shape",
+    "task_split",
 ]

@@ -16,13 +16,13 @@ from typing import Any
 
 from dart_envs.errors import TaskError
 from dart_envs.tasks.model import Task, parse_task
-from dart_envs.tasks.suite import OSWORLD_SCREEN, Suite
+from dart_envs.tasks.suite import OSWORLD_RESOLUTION, Suite
 from dart_server.wire import DesktopShape
 
 ENTRY_POINT_GROUP = "dart_envs.suites"
 OSWORLD_IMAGE = "desktop"
 """Has the programs, places and credentials that OSWorld's task files take for granted."""
-BUNDLED = {
+BUNDLED_SUITES = {
     "basics": "dart_envs.tasks.basics:BASICS",
     "media": "dart_envs.tasks.media:MEDIA",
     "system": "dart_envs.tasks.system:SYSTEM",
@@ -32,24 +32,24 @@ BUNDLED = {
 """Where each bundled suite is; imported when it is asked for."""
 
 
-def shape_of(task: Task) -> DesktopShape:
+def task_shape(task: Task) -> DesktopShape:
     """The desktop that a task is for: the one its suite is proved on; for a file, one with OSWorld's screen. Raises TaskError."""
-    if task.origin is None and not task.is_osworlds:
-        return suite(task.suite).shape
-    return DesktopShape(image=task.image, resolution=OSWORLD_SCREEN)
+    if task.origin is None and not task.is_osworld_task:
+        return load_suite(task.suite).shape
+    return DesktopShape(image=task.image, resolution=OSWORLD_RESOLUTION)
 
 
 @cache
-def suite(name: str) -> Suite:
+def load_suite(name: str) -> Suite:
     """A suite by name. Raises TaskError naming those that exist."""
-    if name in BUNDLED:
-        module, _, attribute = BUNDLED[name].partition(":")
+    if name in BUNDLED_SUITES:
+        module, _, attribute = BUNDLED_SUITES[name].partition(":")
         bundled = getattr(import_module(module), attribute)
         assert isinstance(bundled, Suite)
         return bundled
     found = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in found:
-        known = ", ".join(sorted({*BUNDLED, *found}))
+        known = ", ".join(sorted({*BUNDLED_SUITES, *found}))
         raise TaskError(f"There is no suite {name!r}; suites are {known}.")
     loaded = found[name].load()
     made = loaded if isinstance(loaded, Suite) else loaded()
@@ -62,7 +62,7 @@ def load(task_id: str) -> Task:
     """A task by its id (`suite/family/0007`) or by the path of its JSON file. Raises TaskError."""
     if task_id.endswith(".json"):
         return load_file(Path(task_id))
-    return suite(task_id.split("/", 1)[0]).load(task_id)
+    return load_suite(task_id.split("/", 1)[0]).load(task_id)
 
 
 def load_file(path: Path) -> Task:

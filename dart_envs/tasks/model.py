@@ -18,12 +18,12 @@ from typing import Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from dart_envs import evaluators as evaluation
+from dart_envs import evaluators
 from dart_envs.errors import EvaluatorError, TaskError
 from dart_envs.setup import NETWORK_STEPS, check_parameters, run_steps
 from dart_envs.setup.params import UploadFileParameters
 from dart_envs.tasks import requirements
-from dart_envs.tasks.script import TARGET_TIMEOUT_S, Move, ScriptAction, resolve
+from dart_envs.tasks.script import TARGET_TIMEOUT_S, ActionTemplate, ScriptAction, resolve_actions
 from dart_envs.types import Action, DecodedAction, Desktop, EndReason, Outcome
 from dart_server.wire import EARLIEST_CLOCK, LATEST_CLOCK, DesktopShape
 
@@ -39,13 +39,13 @@ class Split(StrEnum):
     TEST = "test"
 
 
-class Model(BaseModel):
+class TaskModel(BaseModel):
     """Base: unknown fields are errors, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class SetupStep(Model):
+class SetupStep(TaskModel):
     """One setup step; its parameters are checked by type."""
 
     type: str
@@ -57,30 +57,30 @@ class SetupStep(Model):
         return self
 
 
-Config = Mapping[str, Any]
+ConfigMapping = Mapping[str, Any]
 
 
-class Evaluator(Model):
+class Evaluator(TaskModel):
     """OSWorld's evaluator: one function, or parallel lists of functions joined by `conj`."""
 
     func: str | tuple[str, ...] = Field(min_length=1)
-    result: Config | tuple[Config | None, ...] | None = None
-    expected: Config | tuple[Config | None, ...] | None = None
-    options: Config | tuple[Config | None, ...] | None = None
+    result: ConfigMapping | tuple[ConfigMapping | None, ...] | None = None
+    expected: ConfigMapping | tuple[ConfigMapping | None, ...] | None = None
+    options: ConfigMapping | tuple[ConfigMapping | None, ...] | None = None
     conj: Literal["and", "or"] = "and"
     postconfig: tuple[SetupStep, ...] = ()
     config_note: str | None = Field(default=None, alias="_config_note")
 
     @field_validator("result", "expected")
     @classmethod
-    def _typed(cls, value: Any) -> Any:
+    def _check_getter_types(cls, value: Any) -> Any:
         for config in value if isinstance(value, tuple) else (value,):
             if config and not isinstance(config.get("type"), str):
                 raise ValueError("a getter needs a text field 'type'")
         return value
 
     @model_validator(mode="after")
-    def _parallel(self) -> Self:
+    def _check_list_lengths(self) -> Self:
         count = len(self.functions)
         for name, value in (("result", self.result), ("expected", self.expected), ("options", self.options)):
             if isinstance(value, tuple) and len(value) != count:
@@ -93,24 +93,26 @@ class Evaluator(Model):
     def functions(self) -> tuple[str, ...]:
         return (self.func,) if isinstance(self.func, str) else self.func
 
-    def _each(self, value: Config | tuple[Config | None, ...] | None) -> tuple[Config | None, ...]:
+    def _per_function(
+        self, value: ConfigMapping | tuple[ConfigMapping | None, ...] | None
+    ) -> tuple[ConfigMapping | None, ...]:
         listed = value if isinstance(value, tuple) else (value,) * len(self.functions)
         return tuple(config or None for config in listed)
 
     @cached_property
-    def results(self) -> tuple[Config | None, ...]:
-        return self._each(self.result)
+    def result_configs(self) -> tuple[ConfigMapping | None, ...]:
+        return self._per_function(self.result)
 
     @cached_property
-    def expecteds(self) -> tuple[Config | None, ...]:
-        return self._each(self.expected)
+    def expected_configs(self) -> tuple[ConfigMapping | None, ...]:
+        return self._per_function(self.expected)
 
     @cached_property
-    def all_options(self) -> tuple[Config, ...]:
-        return tuple(options or {} for options in self._each(self.options))
+    def metric_options(self) -> tuple[ConfigMapping, ...]:
+        return tuple(options or {} for options in self._per_function(self.options))
 
 
-class Task(Model):
+class Task(TaskModel):
     """One task. Fields up to `env_may_change` are OSWorld's, the rest is ours.
 
     max_steps: actions one episode may take. publish_setup: False where setup is so quick that a snapshot per task is
@@ -144,9 +146,9 @@ class Task(Model):
     image: str = "basic"
     min_resolution: tuple[int, int] = (640, 400)
     starts_at: AwareDatetime | None = None
-    oracle_script: tuple[Move, ...] = Field(default=(), alias="oracle")
-    near_miss_script: tuple[Move, ...] = Field(default=(), alias="near_miss")
-    exploit_scripts: tuple[tuple[Move, ...], ...] = Field(default=(), alias="exploits")
+    oracle_script: tuple[ActionTemplate, ...] = Field(default=(), alias="oracle")
+    near_miss_script: tuple[ActionTemplate, ...] = Field(default=(), alias="near_miss")
+    exploit_scripts: tuple[tuple[ActionTemplate, ...], ...] = Field(default=(), alias="exploits")
     origin: Path | None = Field(default=None, exclude=True)
 
     @field_validator("config", mode="before")
@@ -170,7 +172,7 @@ class Task(Model):
         return _digest({key: value for key, value in content.items() if key not in NOT_HASHED})
 
     @property
-    def is_osworlds(self) -> bool:
+    def is_osworld_task(self) -> bool:
         """Whether the task came as a file in OSWorld's form, without a suite of its own."""
         return self.suite == "file"
 
@@ -178,7 +180,7 @@ class Task(Model):
     def unsupported(self) -> tuple[str, ...]:
         """What this task needs that neither the builtin metrics nor OSWorld's scorer have, in words; empty when it can run."""
         steps = {step.type for step in (*self.config, *self.evaluator.postconfig)} & NETWORK_STEPS
-        return (*(f"setup step {name!r}" for name in sorted(steps)), *evaluation.unserved(self.evaluator))
+        return (*(f"setup step {name!r}" for name in sorted(steps)), *evaluators.unsupported_parts(self.evaluator))
 
     def setup_key(self, image_digest: str, shape: DesktopShape) -> str:
         """Identity of the prepared state (64 hex digits): image, screen, font size, steps, the files they bring along, and
@@ -199,9 +201,11 @@ class Task(Model):
         """Raise TaskError where the task needs what is not there, or a larger screen (width, height in pixels)."""
         if self.unsupported:
             raise TaskError(f"Task {self.id} cannot run: no {', no '.join(self.unsupported)}.")
-        if evaluation.INFEASIBLE not in self.evaluator.functions:
+        if evaluators.INFEASIBLE not in self.evaluator.functions:
             try:
-                evaluation.decide(self.evaluator, evaluation.scorer_named(None), as_osworld=self.is_osworlds)
+                evaluators.choose_scorer(
+                    self.evaluator, evaluators.parse_scorer(None), osworld_semantics=self.is_osworld_task
+                )
             except EvaluatorError as error:
                 raise TaskError(f"Task {self.id} cannot be judged: {error}") from error
         (width, height), (least_width, least_height) = resolution, self.min_resolution
@@ -220,8 +224,8 @@ class Task(Model):
         Raises SetupError; TaskError where the task needs what is not there, or a larger screen.
         """
         self.check_runnable(desktop.resolution)
-        await requirements.check_desktop(self, desktop)
-        await run_steps(desktop, self.config, assets=self._assets, task_id=self.id)
+        await requirements.check_desktop_apps(self, desktop)
+        await run_steps(desktop, self.config, assets=self._assets_folder, task_id=self.id)
 
     async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None, scorer: str | None = None) -> Outcome:
         """Judge the desktop as it is.
@@ -229,8 +233,8 @@ class Task(Model):
         end: how the episode ended, needed for tasks that cannot be done. scorer: auto, builtin or osworld (None: what `DART_SCORER`
         says).
         """
-        return await evaluation.evaluate(
-            desktop, self.evaluator, end=end, scorer=scorer, as_osworld=self.is_osworlds, task_id=self.id
+        return await evaluators.evaluate(
+            desktop, self.evaluator, end=end, scorer=scorer, osworld_semantics=self.is_osworld_task, task_id=self.id
         )
 
     async def oracle(self, desktop: Desktop, *, step: int = 0) -> Sequence[Action | DecodedAction]:
@@ -239,9 +243,11 @@ class Task(Model):
         Where later targets only appear after earlier actions, perform the first action, then ask again with `step + 1`.
         Raises TaskError when the next target does not appear on the screen within `TARGET_TIMEOUT_S`.
         """
-        return [play.action for play in await self.play(desktop, step=step)]
+        return [play.action for play in await self.resolve_script(desktop, step=step)]
 
-    async def play(self, desktop: Desktop, *, script: str = "oracle", step: int = 0) -> Sequence[ScriptAction]:
+    async def resolve_script(
+        self, desktop: Desktop, *, script: str = "oracle", step: int = 0
+    ) -> Sequence[ScriptAction]:
         """Like `oracle`, with the name and the box of each target; also plays the other `scripts`.
 
         Empty past the script's end.
@@ -250,19 +256,19 @@ class Task(Model):
         if not moves:
             raise TaskError(f"Task {self.id} has no script {script!r}.")
         try:
-            return await resolve(desktop, moves[step:], timeout_s=TARGET_TIMEOUT_S)
+            return await resolve_actions(desktop, moves[step:], timeout_s=TARGET_TIMEOUT_S)
         except LookupError as error:
             raise TaskError(f"The {script} of task {self.id} is stuck at move {step}: {error}.") from error
 
     @property
-    def scripts(self) -> Mapping[str, tuple[Move, ...]]:
+    def scripts(self) -> Mapping[str, tuple[ActionTemplate, ...]]:
         """Those that there are, by name: `oracle`, `near_miss`, `exploit_1`, `exploit_2`, ..."""
         exploits = {f"exploit_{number}": moves for number, moves in enumerate(self.exploit_scripts, start=1)}
         named = {"oracle": self.oracle_script, "near_miss": self.near_miss_script, **exploits}
         return {name: moves for name, moves in named.items() if moves}
 
     @property
-    def _assets(self) -> Path | None:
+    def _assets_folder(self) -> Path | None:
         return None if self.origin is None else self.origin.parent
 
     def _asset_digests(self) -> dict[str, str]:
@@ -271,7 +277,7 @@ class Task(Model):
             if step.type != "upload_file":
                 continue
             for file in UploadFileParameters.model_validate(dict(step.parameters)).files:
-                source = (self._assets or Path()) / file.local_path
+                source = (self._assets_folder or Path()) / file.local_path
                 try:
                     digests[file.local_path] = hashlib.sha256(source.read_bytes()).hexdigest()
                 except OSError as error:

@@ -1,6 +1,6 @@
 """What a task needs before a desktop is worth taking: its files, its applications, a screen that is large enough.
 
-Role: `check_requirements` before a desktop is leased, `check_desktop` before the setup on one whose image may lie on another machine.
+Role: `check_requirements` before a desktop is leased, `check_desktop_apps` before the setup on one whose image may lie on another machine.
 Rule: only what is known for certain refuses a task; an application that is not in the table is left to the setup, which fails with its own
 sentence. Non-goals: reading a farm's images over the network.
 """
@@ -56,21 +56,21 @@ APPLICATIONS: Mapping[str, tuple[str, ...]] = {
     "xfdesktop": ("xfdesktop",),
     "xfwm4": ("xfwm4",),
 }
-"""Programs or packages of which an image needs one, by the application's name as OSWorld's tasks and ours write it, normalised."""
+"""Programs or packages of which an image needs one, by the application's name as OSWorld's tasks and ours write it, normalize_app_name."""
 PROGRAM_FOLDERS = ("usr/bin", "usr/local/bin", "usr/games", "usr/sbin", "bin")
-OFFICE = ("soffice", "libreoffice")
+LIBREOFFICE_PROGRAMS = ("soffice", "libreoffice")
 """Programs that may open the windows of any part of LibreOffice, wherever it was installed from."""
-WHICH = """PATH="$PATH:/usr/local/bin:/usr/games:/snap/bin"
+MISSING_APPS_SCRIPT = """PATH="$PATH:/usr/local/bin:/usr/games:/snap/bin"
 for one; do
   for program in $(echo "${one#*=}" | tr , ' '); do command -v "$program" >/dev/null && continue 2; done
   echo "${one%%=*}"
 done"""
 """Says which of its arguments, application=program,program, are not there."""
-_FOUND: set[tuple[str, str]] = set()
+_FOUND_APPS: set[tuple[str, str]] = set()
 """Digests of images and applications that were seen in desktops of them: asked for once in a process."""
 
 
-def normalised(app: str) -> str:
+def normalize_app_name(app: str) -> str:
     """`libreoffice_calc`, `libreoffice calc`, `Calc` are one application, and so are `vs_code`, `VS Code` and `vscode`."""
     word = app.lower().replace("_", "").replace(" ", "").replace("-", "")
     return word.removeprefix("libreoffice") or word
@@ -84,7 +84,7 @@ def image_folder(image: str) -> Path:
     return (Path(data) if data else Path.home() / ".local" / "share") / "dart" / "images" / image / "current"
 
 
-def local_digest(image: str) -> str | None:
+def local_image_digest(image: str) -> str | None:
     """The digest of an image of this machine, as leases tell it; None where there is none that can be read."""
     try:
         return f"sha256:{json.loads((image_folder(image) / 'manifest.json').read_text(encoding='utf-8'))['digest']}"
@@ -92,18 +92,18 @@ def local_digest(image: str) -> str | None:
         return None
 
 
-def lacking_apps(apps: Iterable[str], folder: Path) -> tuple[str, ...]:
+def missing_apps(apps: Iterable[str], folder: Path) -> tuple[str, ...]:
     """Those applications that the image in `folder` certainly has not; empty where the image cannot be looked into."""
     try:
         packages = set(json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["packages"])
-        programs = {name for place in PROGRAM_FOLDERS for name in _listed(folder / "rootfs" / place)}
+        programs = {name for place in PROGRAM_FOLDERS for name in _file_names(folder / "rootfs" / place)}
     except (OSError, ValueError, KeyError, TypeError):
         return ()
-    known = {app: APPLICATIONS[normalised(app)] for app in apps if normalised(app) in APPLICATIONS}
+    known = {app: APPLICATIONS[normalize_app_name(app)] for app in apps if normalize_app_name(app) in APPLICATIONS}
     return tuple(app for app, any_of in known.items() if not (programs | packages) & set(any_of))
 
 
-def _listed(folder: Path) -> list[str]:
+def _file_names(folder: Path) -> list[str]:
     return os.listdir(folder) if folder.is_dir() else []
 
 
@@ -113,34 +113,38 @@ async def check_requirements(task: TaskWithRequirements, shape: DesktopShape, *,
     local_images: the farm's desktops are made of this machine's images, so that their applications can be known.
     """
     task.check_runnable(shape.resolution)
-    lacking = lacking_apps(task.related_apps, image_folder(shape.image)) if local_images else ()
-    if lacking:
-        raise _lacking(task, lacking, shape.image)
+    missing = missing_apps(task.related_apps, image_folder(shape.image)) if local_images else ()
+    if missing:
+        raise _missing_apps_error(task, missing, shape.image)
     if assets.missing_assets(task):
         await asyncio.to_thread(assets.fetch_task_assets, task)
 
 
-async def check_desktop(task: TaskWithRequirements, desktop: Desktop) -> None:
+async def check_desktop_apps(task: TaskWithRequirements, desktop: Desktop) -> None:
     """Raise TaskError where a program that the task works with is certainly not in this desktop."""
     digest = str(getattr(desktop, "image_digest", ""))
-    known = {app: APPLICATIONS[normalised(app)] for app in task.related_apps if normalised(app) in APPLICATIONS}
-    asked = {app: programs for app, programs in known.items() if (digest, app) not in _FOUND}
+    known = {
+        app: APPLICATIONS[normalize_app_name(app)]
+        for app in task.related_apps
+        if normalize_app_name(app) in APPLICATIONS
+    }
+    asked = {app: programs for app, programs in known.items() if (digest, app) not in _FOUND_APPS}
     if not asked:
         return
-    words = [f"{app}={','.join((*programs, *_office(app)))}" for app, programs in asked.items()]
-    reply = await desktop.exec(["sh", "-c", WHICH, "sh", *words])
-    lacking = tuple(reply.stdout.splitlines()) if reply.returncode == 0 else ()
-    if lacking:
-        raise _lacking(task, lacking, getattr(getattr(desktop, "shape", None), "image", ""))
+    words = [f"{app}={','.join((*programs, *_libreoffice_programs(app)))}" for app, programs in asked.items()]
+    reply = await desktop.exec(["sh", "-c", MISSING_APPS_SCRIPT, "sh", *words])
+    missing = tuple(reply.stdout.splitlines()) if reply.returncode == 0 else ()
+    if missing:
+        raise _missing_apps_error(task, missing, getattr(getattr(desktop, "shape", None), "image", ""))
     if digest and reply.returncode == 0:
-        _FOUND.update((digest, app) for app in asked)
+        _FOUND_APPS.update((digest, app) for app in asked)
 
 
-def _office(app: str) -> tuple[str, ...]:
-    return OFFICE if normalised(app) in ("calc", "writer", "impress") else ()
+def _libreoffice_programs(app: str) -> tuple[str, ...]:
+    return LIBREOFFICE_PROGRAMS if normalize_app_name(app) in ("calc", "writer", "impress") else ()
 
 
-def _lacking(task: TaskWithRequirements, apps: tuple[str, ...], image: str) -> TaskError:
+def _missing_apps_error(task: TaskWithRequirements, apps: tuple[str, ...], image: str) -> TaskError:
     choice = "another image (`dart-farm images list`)" if task.image == image else f"the image {task.image}"
     place = f"the image {image}" if image else "this desktop"
     return TaskError(

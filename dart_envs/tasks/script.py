@@ -49,7 +49,7 @@ class ElementTarget(BaseModel):
         return f"{self.role or 'element'}{named}{held}"
 
 
-class Move(BaseModel):
+class ActionTemplate(BaseModel):
     """One move: an action type, and the target it needs; or `code`, and in `text` Python for the desktop's user to run.
 
     later: resolve it only when it is its turn, because its target moves or another one looks like it before.
@@ -63,8 +63,8 @@ class Move(BaseModel):
     text: str = ""
     keys: tuple[str, ...] = ()
     dy: int = 0
-    seconds: float = Field(default=1.0, gt=0, le=60)
-    later: bool = False
+    duration_s: float = Field(default=1.0, gt=0, le=60)
+    deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class ScriptAction:
     target: A11yElement | None = None
 
 
-def find(elements: Sequence[A11yElement], target: ElementTarget) -> A11yElement:
+def find_element(elements: Sequence[A11yElement], target: ElementTarget) -> A11yElement:
     """The element that is meant. Raises LookupError when there is none."""
     window = ""
     fitting: list[A11yElement] = []
@@ -97,32 +97,32 @@ def find(elements: Sequence[A11yElement], target: ElementTarget) -> A11yElement:
         raise LookupError(f"no {target} on the screen") from None
 
 
-def point(element: A11yElement, target: ElementTarget) -> tuple[int, int]:
+def target_point(element: A11yElement, target: ElementTarget) -> tuple[int, int]:
     """Screen pixel that a target points at."""
     x = element.x + int(element.w * target.at[0]) + target.dx
     y = element.y + int(element.h * target.at[1]) + target.dy
     return x, y
 
 
-def to_action(move: Move, elements: Sequence[A11yElement]) -> ScriptAction:
+def to_action(move: ActionTemplate, elements: Sequence[A11yElement]) -> ScriptAction:
     """Resolve one move. Raises LookupError when a target is not there."""
     if move.do == "code":
         return ScriptAction(DecodedAction(code=move.text))
     element: A11yElement | None = None
     x = y = x2 = y2 = None
     if move.target is not None:
-        element = find(elements, move.target)
-        x, y = point(element, move.target)
+        element = find_element(elements, move.target)
+        x, y = target_point(element, move.target)
     if move.to is not None:
-        x2, y2 = point(find(elements, move.to), move.to)
+        x2, y2 = target_point(find_element(elements, move.to), move.to)
     action = Action(
-        move.do, x=x, y=y, x2=x2, y2=y2, dy=move.dy, text=move.text, keys=move.keys, duration_s=move.seconds
+        move.do, x=x, y=y, x2=x2, y2=y2, dy=move.dy, text=move.text, keys=move.keys, duration_s=move.duration_s
     )
     return ScriptAction(action, element)
 
 
-async def resolve(
-    desktop: Desktop, moves: Sequence[Move], *, timeout_s: float = 0.0, clock: Clock = SYSTEM_CLOCK
+async def resolve_actions(
+    desktop: Desktop, moves: Sequence[ActionTemplate], *, timeout_s: float = 0.0, clock: Clock = SYSTEM_CLOCK
 ) -> list[ScriptAction]:
     """Resolve moves on the screen as it is now, up to the first (but not the very first) whose time has not come.
 
@@ -131,18 +131,18 @@ async def resolve(
     until_s = clock.monotonic() + timeout_s
     while True:
         try:
-            return await _resolved(desktop, moves)
+            return await _resolve_now(desktop, moves)
         except LookupError:
             if clock.monotonic() >= until_s:
                 raise
             await clock.sleep(TARGET_POLL_S)
 
 
-async def _resolved(desktop: Desktop, moves: Sequence[Move]) -> list[ScriptAction]:
+async def _resolve_now(desktop: Desktop, moves: Sequence[ActionTemplate]) -> list[ScriptAction]:
     plays: list[ScriptAction] = []
     elements: list[A11yElement] | None = None
     for index, move in enumerate(moves):
-        if index and move.later:
+        if index and move.deferred:
             break
         if elements is None and (move.target is not None or move.to is not None):
             elements = await desktop.a11y()

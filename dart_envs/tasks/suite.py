@@ -14,12 +14,12 @@ from typing import Any
 
 from dart_envs.errors import TaskError
 from dart_envs.tasks.model import Split, Task, parse_task
-from dart_envs.tasks.splits import split_of
+from dart_envs.tasks.splits import task_split
 from dart_server.wire import DesktopShape
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class TaskDraft:
     """What a family draws for one variation, as JSON-like data in OSWorld's form.
 
     near_miss: a plausible wrong play. exploits: plays that leave something like the result without doing the task, such as a
@@ -36,7 +36,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One kind of task. `draw` gets a random source that is seeded by the task's id.
+    """One kind of task. `generate` gets a random source that is seeded by the task's id.
 
     app: the application it is about. held_out: all of it is test. demo: small enough for a policy that learns in
     minutes.
@@ -44,9 +44,9 @@ class Family:
 
     name: str
     app: str
-    about: str
+    description: str
     max_steps: int
-    draw: Callable[[Random], Draft] = field(repr=False)
+    generate: Callable[[Random], TaskDraft] = field(repr=False)
     publish_setup: bool = True
     held_out: bool = False
     demo: bool = False
@@ -58,7 +58,7 @@ class Family:
         if not 0 <= variation < self.variations:
             raise TaskError(f"Task {task_id} does not exist: {self.name} has variations 0 to {self.variations - 1}.")
         seed = int.from_bytes(hashlib.sha256(task_id.encode("utf-8")).digest()[8:16], "big")
-        draft = self.draw(Random(seed))
+        draft = self.generate(Random(seed))
         data = {
             "id": task_id,
             "instruction": draft.instruction,
@@ -73,7 +73,7 @@ class Family:
             "suite": suite,
             "family": self.name,
             "variation": variation,
-            "split": split_of(task_id, held_out=self.held_out),
+            "split": task_split(task_id, held_out=self.held_out),
             "max_steps": self.max_steps,
             "publish_setup": self.publish_setup,
         }
@@ -84,9 +84,9 @@ class Family:
         return f"{suite}/{self.name}/{variation:04d}"
 
 
-OSWORLD_SCREEN = (1920, 1080)
+OSWORLD_RESOLUTION = (1920, 1080)
 """Width and height in pixels that OSWorld's task files take for granted."""
-SHAPES = {"basic": DesktopShape(image="basic", resolution=(640, 400), font_size=16)}
+SUITE_SHAPES = {"basic": DesktopShape(image="basic", resolution=(640, 400), font_size=16)}
 """What suites of an image are proved on; of the others, OSWorld's screen with the image's own font."""
 
 
@@ -101,10 +101,10 @@ class Suite:
     @property
     def shape(self) -> DesktopShape:
         """The desktop that its tasks are proved on."""
-        return SHAPES.get(self.image, DesktopShape(image=self.image, resolution=OSWORLD_SCREEN))
+        return SUITE_SHAPES.get(self.image, DesktopShape(image=self.image, resolution=OSWORLD_RESOLUTION))
 
     @classmethod
-    def of(cls, name: str, families: Iterable[Family], *, image: str = "basic") -> Suite:
+    def from_families(cls, name: str, families: Iterable[Family], *, image: str = "basic") -> Suite:
         """A suite of families with different names."""
         by_name: dict[str, Family] = {}
         for family in families:
@@ -128,7 +128,7 @@ class Suite:
             for family in chosen
             for variation in range(family.variations)
         )
-        return tuple(task_id for task_id, held_out in ids if wanted in (None, split_of(task_id, held_out=held_out)))
+        return tuple(task_id for task_id, held_out in ids if wanted in (None, task_split(task_id, held_out=held_out)))
 
     def load(self, task_id: str) -> Task:
         """The task of an id of this suite. Raises TaskError."""

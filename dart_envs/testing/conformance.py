@@ -1,9 +1,9 @@
-"""Does a desktop keep the promises of `dart_envs.types.Desktop`?
+"""Does a desktop keep the requirements of `dart_envs.types.Desktop`?
 
 The suite that our own and users' desktops pass.
 
 Role: `check_desktop`, for tests of providers, leases and fakes. Rule: uses only the protocol; leaves files
-under `/tmp/dart-check` and nothing else; every failure is one sentence that names the promise. Non-goals: what
+under `/tmp/dart-conformance` and nothing else; every failure is one sentence that names the requirement. Non-goals: what
 is on the screen, applications, speed.
 """
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dart_envs.types import Desktop, Frame, RgbImage
 from dart_server.wire import ButtonEvent, FrameSpec, InputEvent, MoveEvent, SettleSpec, TextEvent, WaitEvent
 
-CHECK_DIR = PurePosixPath("/tmp/dart-check")
+CHECK_DIR = PurePosixPath("/tmp/dart-conformance")
 SETTLE = SettleSpec(quiet_ms=50, cap_ms=1_000)
 LOSSLESS = (FrameSpec(encoding="png"), FrameSpec(encoding="webp", quality=100))
 LOSSY = FrameSpec(encoding="jpeg", quality=90)
@@ -36,26 +36,26 @@ class ConformanceError(AssertionError):
 
 
 async def check_desktop(desktop: Desktop, *, programs: bool = True) -> None:
-    """Run every check; raises `ConformanceError` with all promises that were broken.
+    """Run every check; raises `ConformanceError` with all requirements that were broken.
 
     programs: whether programs can run inside (a desktop without processes, such as a simulated one, says
     False).
     """
-    broken = [f"{promise}: {how}" async for promise, how in run_checks(desktop, programs=programs) if how]
+    broken = [f"{requirement}: {how}" async for requirement, how in run_checks(desktop, programs=programs) if how]
     if broken:
         raise ConformanceError("\n".join(broken))
 
 
 async def run_checks(desktop: Desktop, *, programs: bool = True) -> AsyncIterator[tuple[str, str]]:
-    """Every promise, in order, and how it was broken; empty where it was kept."""
+    """Every requirement, in order, and how it was broken; empty where it was kept."""
     for check in CHECKS + (PROGRAM_CHECKS if programs else ()):
-        promise = check.__name__.removeprefix("_")
+        requirement = check.__name__.removeprefix("_")
         try:
             await check(desktop)
         except AssertionError as failure:
-            yield promise, str(failure)
+            yield requirement, str(failure)
         else:
-            yield promise, ""
+            yield requirement, ""
 
 
 def _require(kept: bool, sentence: str) -> None:
@@ -92,7 +92,7 @@ async def _check_encoding(
     desktop: Desktop, spec: FrameSpec, describe_mismatch: Callable[[RgbImage, RgbImage], str]
 ) -> None:
     """`describe_mismatch` is given the screen as raw rows and the picture of it that `spec` asks for, of moments between which nothing
-    was seen to change; what it says is how the promise is broken."""
+    was seen to change; what it says is how the requirement is broken."""
     how = f"the screen changed between every two of {MAX_ATTEMPTS} looks"
     before = await desktop.step([])
     for _ in range(MAX_ATTEMPTS):

@@ -1,9 +1,9 @@
-"""Does an image's desktop keep its promises? `python -m dart_envs.testing.image_conformance IMAGE` asks a farm for one and tells, line by
-line.
+"""Does an image's desktop keep its requirements? `python -m dart_envs.testing.image_conformance IMAGE` asks a farm for one and tells,
+line by line.
 
 Role: what `dart-farm images verify` runs beside its look at the applications: the suite of `dart_envs.testing.conformance`, and what
-OSWorld's own client asks of a desktop before and during every task. Rule: leases one desktop and releases it; one line per promise. Exit
-code 0: all kept,
+OSWorld's own client asks of a desktop before and during every task. Rule: leases one desktop and releases it; one line per requirement.
+Exit code 0: all kept,
 1: some broken, 2: there is no such desktop to ask. Non-goals: applications, pixels, speed.
 """
 
@@ -31,13 +31,13 @@ ReplyPredicate = Callable[[bytes, tuple[int, int]], bool]
 
 
 def _json(fits: Callable[[Any, tuple[int, int]], bool]) -> ReplyPredicate:
-    def told(content: bytes, size: tuple[int, int]) -> bool:
+    def check(content: bytes, size: tuple[int, int]) -> bool:
         try:
             return bool(fits(json.loads(content), size))
         except (ValueError, LookupError, TypeError, AttributeError):
             return False
 
-    return told
+    return check
 
 
 OSWORLD_ENDPOINTS: tuple[tuple[str, str, dict[str, Any] | None, ReplyPredicate], ...] = (
@@ -62,9 +62,9 @@ OSWORLD_ENDPOINTS: tuple[tuple[str, str, dict[str, Any] | None, ReplyPredicate],
 
 
 async def image_checks(lease: LeaseLike) -> AsyncIterator[tuple[str, str]]:
-    """Every promise and how it was broken; empty where it was kept."""
-    async for promise, how in run_checks(lease):
-        yield promise.replace("_", " "), how
+    """Every requirement and how it was broken; empty where it was kept."""
+    async for requirement, how in run_checks(lease):
+        yield requirement.replace("_", " "), how
     for method, path, body, fits in OSWORLD_ENDPOINTS:
         reply = await lease.guest(method, path, json=body)
         kept = reply.status == 200 and fits(reply.content, lease.resolution)
@@ -72,11 +72,11 @@ async def image_checks(lease: LeaseLike) -> AsyncIterator[tuple[str, str]]:
 
 
 async def check_image(image: str, url: str | None) -> int:
-    """How many promises a fresh desktop of an image breaks; tells each on the standard output. Raises `DartEnvError`."""
+    """How many requirements a fresh desktop of an image breaks; tells each on the standard output. Raises `DartEnvError`."""
     shape, broken = DesktopShape(image=image), 0
     async with await AsyncFarmClient.connect(url) as farm, await farm.lease(shape, ttl_s=TTL_S, wait_s=WAIT_S) as lease:
-        async for promise, how in image_checks(lease):
-            print(f"FAILED {promise}: {how}" if how else f"ok     {promise}", flush=True)
+        async for requirement, how in image_checks(lease):
+            print(f"FAILED {requirement}: {how}" if how else f"ok     {requirement}", flush=True)
             broken += bool(how)
     return broken
 

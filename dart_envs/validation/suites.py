@@ -1,9 +1,9 @@
 """Proof that an evaluator tells right from wrong, on real desktops.
 
 Role: run each task once per kind of play: its oracle must score 1, doing nothing, its near miss and its exploits 0. Rule: all go
-through the episode core, as a policy would; a fault of the farm is tried again, a bounded number of times that the proof tells; one
-that stays, or a fault of the evaluator, is a failed proof with its cause, never a pass. Non-goals: choosing tasks (the command line
-does), keeping proofs (`proof_book`).
+through the episode core, as a policy would; a fault of the farm is tried again, a bounded number of times that the validation tells; one
+that stays, or a fault of the evaluator, is a failed validation with its cause, never a pass. Non-goals: choosing tasks (the command line
+does), keeping validations (`records`).
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ ATTEMPTS = 3
 """Plays of one job before a fault of the farm is its result."""
 
 
-class Kind(StrEnum):
+class ValidationKind(StrEnum):
     """What is played."""
 
     ORACLE = "oracle"
-    NOTHING = "nothing"
+    NOOP = "noop"
     NEAR_MISS = "near_miss"
-    CHEAT_1 = "exploit_1"
-    CHEAT_2 = "exploit_2"
+    EXPLOIT_1 = "exploit_1"
+    EXPLOIT_2 = "exploit_2"
 
     @property
-    def wanted(self) -> float:
+    def expected_reward(self) -> float:
         """The reward that it must get."""
-        return 1.0 if self is Kind.ORACLE else 0.0
+        return 1.0 if self is ValidationKind.ORACLE else 0.0
 
 
 @dataclass(frozen=True)
-class Job:
+class ValidationJob:
     """One play that is to be done: `repeat` counts from 0 where the same play is done several times.
 
     scorer: who judges, as of `AsyncDesktopEnv`; None: who judges the task by default.
     """
 
     task: Task
-    kind: Kind
+    kind: ValidationKind
     repeat: int = 0
     scorer: str | None = None
 
@@ -68,16 +68,16 @@ class ValidationResult:
     """One play of one task.
 
     `reward` is None where there is no verdict; then `cause` says why. `attempts`: how often it was played, more than once after
-    faults of the farm. `definition`: see `Job`.
+    faults of the farm. `definition`: see `ValidationJob`.
     """
 
     task_id: str
     family: str
-    kind: Kind
+    kind: ValidationKind
     reward: float | None
     steps: int
     setup_s: float
-    play_s: float
+    episode_s: float
     cause: str | None
     repeat: int = 0
     attempts: int = 1
@@ -85,13 +85,13 @@ class ValidationResult:
     image_digest: str | None = None
 
     @property
-    def holds(self) -> bool:
+    def passed(self) -> bool:
         """Whether the evaluator judged as it must."""
-        return self.reward == self.kind.wanted and self.cause is None
+        return self.reward == self.kind.expected_reward and self.cause is None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self) | {"holds": self.holds, "wanted": self.kind.wanted}
+        return asdict(self) | {"passed": self.passed, "expected_reward": self.kind.expected_reward}
 
 
 async def run_script(env: AsyncDesktopEnv, task: Task, script: str) -> tuple[StepResult, int]:
@@ -103,7 +103,7 @@ async def run_script(env: AsyncDesktopEnv, task: Task, script: str) -> tuple[Ste
     while True:
         if env.lease is None:
             raise DartEnvError("The desktop was lost while a script was played.")
-        plays = await task.play(env.lease, script=script, step=steps)
+        plays = await task.resolve_script(env.lease, script=script, step=steps)
         action = plays[0].action if plays else Action(ActionType.DONE)
         result = await env.step(action)
         steps += 1
@@ -111,32 +111,39 @@ async def run_script(env: AsyncDesktopEnv, task: Task, script: str) -> tuple[Ste
             return result, steps
 
 
-def kinds_of(task: Task) -> list[Kind]:
-    """The plays that prove a task. The oracle and the near miss are always among them: a task without one is not proved."""
-    always = {Kind.ORACLE, Kind.NOTHING, Kind.NEAR_MISS}
-    return [kind for kind in Kind if kind in always or kind.value in task.scripts]
+def validation_kinds(task: Task) -> list[ValidationKind]:
+    """The plays that validate_job a task. The oracle and the near miss are always among them: a task without one is not proved."""
+    always = {ValidationKind.ORACLE, ValidationKind.NOOP, ValidationKind.NEAR_MISS}
+    return [kind for kind in ValidationKind if kind in always or kind.value in task.scripts]
 
 
-def jobs_of(tasks: Iterable[Task], *, repeats: int = 1, scorer: str | None = None) -> list[Job]:
+def make_jobs(tasks: Iterable[Task], *, repeats: int = 1, scorer: str | None = None) -> list[ValidationJob]:
     """Every play that proves the tasks, task by task."""
-    return [Job(task, kind, repeat, scorer) for task in tasks for kind in kinds_of(task) for repeat in range(repeats)]
+    return [
+        ValidationJob(task, kind, repeat, scorer)
+        for task in tasks
+        for kind in validation_kinds(task)
+        for repeat in range(repeats)
+    ]
 
 
-async def prove(env: AsyncDesktopEnv, job: Job, *, clock: Clock = SYSTEM_CLOCK) -> ValidationResult:
+async def validate_job(env: AsyncDesktopEnv, job: ValidationJob, *, clock: Clock = SYSTEM_CLOCK) -> ValidationResult:
     """Play once, and again after a fault of the farm.
 
-    A failure of the task, the desktop or the evaluator does not raise: the proof says it.
+    A failure of the task, the desktop or the evaluator does not raise: the validation says it.
 
-    Raises FarmError when the farm gives no desktop, because then no further proof would get one.
+    Raises FarmError when the farm gives no desktop, because then no further validation would get one.
     """
     for attempt in range(1, ATTEMPTS + 1):
-        proof, end = await _prove_once(env, job, clock)
+        validation, end = await _validate_once(env, job, clock)
         if end is not EndReason.FARM_FAULT or attempt == ATTEMPTS:
-            return replace(proof, attempts=attempt)
+            return replace(validation, attempts=attempt)
     raise AssertionError("the last attempt returns")
 
 
-async def _prove_once(env: AsyncDesktopEnv, job: Job, clock: Clock) -> tuple[ValidationResult, EndReason | None]:
+async def _validate_once(
+    env: AsyncDesktopEnv, job: ValidationJob, clock: Clock
+) -> tuple[ValidationResult, EndReason | None]:
     task, kind = job.task, job.kind
     steps, reward, end, image_digest = 0, None, None, None
     started_s = ready_s = clock.monotonic()
@@ -144,7 +151,7 @@ async def _prove_once(env: AsyncDesktopEnv, job: Job, clock: Clock) -> tuple[Val
         await env.reset(task)
         image_digest = None if env.lease is None else env.lease.image_digest
         ready_s = clock.monotonic()
-        if kind is Kind.NOTHING:
+        if kind is ValidationKind.NOOP:
             result = await env.step(Action(ActionType.DONE))
         else:
             result, steps = await run_script(env, task, kind.value)
@@ -155,36 +162,36 @@ async def _prove_once(env: AsyncDesktopEnv, job: Job, clock: Clock) -> tuple[Val
         raise
     except DartEnvError as error:
         cause = f"{type(error).__name__}: {error}"
-    proof = ValidationResult(
+    validation = ValidationResult(
         task_id=task.id,
         family=task.family,
         kind=kind,
         reward=reward,
         steps=steps,
         setup_s=round(ready_s - started_s, 3),
-        play_s=round(clock.monotonic() - ready_s, 3),
+        episode_s=round(clock.monotonic() - ready_s, 3),
         cause=cause,
         repeat=job.repeat,
         definition=job.definition,
         image_digest=image_digest,
     )
-    return proof, end
+    return validation, end
 
 
-def _cause(result: StepResult, kind: Kind) -> str | None:
+def _cause(result: StepResult, kind: ValidationKind) -> str | None:
     if result.info.get("cause"):
         return str(result.info["cause"])
-    if result.reward != kind.wanted:
+    if result.reward != kind.expected_reward:
         return f"scored {result.reward:g}: {result.info.get('outcome')}"
     return None
 
 
 async def validate_all(
-    farm: FarmLike, jobs: Sequence[Job], *, shape: DesktopShape, parallel: int, clock: Clock = SYSTEM_CLOCK
+    farm: FarmLike, jobs: Sequence[ValidationJob], *, shape: DesktopShape, parallel: int, clock: Clock = SYSTEM_CLOCK
 ) -> AsyncIterator[ValidationResult]:
-    """Do every job, on `parallel` desktops at a time; proofs come in the order they end. All jobs have one scorer."""
+    """Do every job, on `parallel` desktops at a time; validations come in the order they end. All jobs have one scorer."""
     (scorer,) = {job.scorer for job in jobs} or {None}
-    todo: asyncio.Queue[Job] = asyncio.Queue()
+    todo: asyncio.Queue[ValidationJob] = asyncio.Queue()
     for job in jobs:
         todo.put_nowait(job)
     done: asyncio.Queue[ValidationResult | BaseException] = asyncio.Queue()
@@ -192,20 +199,20 @@ async def validate_all(
     async def work() -> None:
         try:
             async with AsyncDesktopEnv(
-                farm, shape=shape, labels={"purpose": "proof"}, clock=clock, scorer=scorer
+                farm, shape=shape, labels={"purpose": "validation"}, clock=clock, scorer=scorer
             ) as env:
                 while not todo.empty():
-                    done.put_nowait(await prove(env, todo.get_nowait(), clock=clock))
-        except Exception as error:  # noqa: BLE001 - handed to the one who waits for proofs
+                    done.put_nowait(await validate_job(env, todo.get_nowait(), clock=clock))
+        except Exception as error:  # noqa: BLE001 - handed to the one who waits for validations
             done.put_nowait(error)
 
     workers = [asyncio.create_task(work()) for _ in range(min(parallel, len(jobs)))]
     try:
         for _ in jobs:
-            proof = await done.get()
-            if isinstance(proof, BaseException):
-                raise proof
-            yield proof
+            validation = await done.get()
+            if isinstance(validation, BaseException):
+                raise validation
+            yield validation
     finally:
         for worker in workers:
             worker.cancel()

@@ -75,7 +75,7 @@ class SuiteCatalog:
         if name not in self._splits:
             from dart_envs import tasks
 
-            suite = tasks.suite(name)
+            suite = tasks.load_suite(name)
             self._splits[name] = {each: split.value for split in tasks.Split for each in suite.tasks(split=split)}
         if task_id not in self._splits[name]:
             raise StoreError(f"suite {name} has no task {task_id}")
@@ -97,7 +97,7 @@ class SuiteCatalog:
         from dart_envs.errors import TaskError
 
         try:
-            suite = tasks.suite(selection.suite)
+            suite = tasks.load_suite(selection.suite)
             families = list(selection.families or suite.families)
             ids = [list(suite.tasks(split=selection.split, families=[family])) for family in families]
         except (TaskError, KeyError) as error:

@@ -65,7 +65,7 @@ def main() -> None:
     draw = random.Random(args.seed)
     policy = load_model(args.model)
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=args.learning_rate, betas=(0.9, 0.99), weight_decay=0.0)
-    task_ids = dart_envs.tasks.suite("basics").tasks("train", FAMILIES)
+    task_ids = dart_envs.tasks.load_suite("basics").tasks("train", FAMILIES)
     env = gym.make("DartOSWorld-v0", resolution=(640, 400), font_size=16).unwrapped
     try:
         for update in range(1, args.updates + 1):

@@ -52,7 +52,7 @@ def _package_problems() -> list[str]:
 
 def _task_problems(recipe: Recipe) -> list[str]:
     try:
-        suite = tasks.suite(recipe.tasks.suite)
+        suite = tasks.load_suite(recipe.tasks.suite)
     except DartEnvError as error:
         return [f"tasks.suite: {error}"]
     families = recipe.tasks.families

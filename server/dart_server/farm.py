@@ -251,7 +251,7 @@ class Farm:
         """Why claims are not served now, in words; empty while they are."""
         reasons = [] if self.ready else ["the farm is starting or stopping"]
         if self.database.unavailable_reason is not None:
-            reasons.append(f"the database's database is away ({self.database.unavailable_reason})")
+            reasons.append(f"the database is away ({self.database.unavailable_reason})")
         if self.pool.drained:
             reasons.append("the farm is draining")
         return reasons

@@ -17,7 +17,7 @@ from tests.unit.dart_agent.fakes import ScriptedPolicy
 class _TwoMoves:
     """A task whose solution is one click and one text."""
 
-    async def play(self, desktop: object, *, step: int = 0) -> list[_Move]:
+    async def resolve_script(self, desktop: object, *, step: int = 0) -> list[_Move]:
         return [_Move(Action(ActionType.CLICK, x=3, y=4)), _Move(Action(ActionType.TYPE, text="a"))][step:]
 
 

@@ -18,7 +18,7 @@ from dart_envs.errors import SetupError
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.setup import run_steps
-from dart_envs.setup.browser import HISTORY, reached
+from dart_envs.setup.browser import HISTORY, connect_browser
 from dart_envs.tasks import SetupStep
 from dart_server.wire import ButtonEvent, DesktopShape, KeyEvent, MoveEvent, SettleSpec
 
@@ -61,7 +61,7 @@ async def browse(lease: AsyncLease) -> None:
 
 
 async def addresses(lease: AsyncLease) -> list[str]:
-    async with reached(lease, SYSTEM_CLOCK, 20.0) as browser:
+    async with connect_browser(lease, SYSTEM_CLOCK, 20.0) as browser:
         return sorted(tab.url for tab in await browser.tabs())
 
 

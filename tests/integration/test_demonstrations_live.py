@@ -136,7 +136,7 @@ async def demonstrate(address: str, socket_path: Path) -> None:
         lease = await farm.attach(urlsplit(address).fragment.split("/")[2].partition("?")[0])
         await human.control("POST")
         step = 0
-        while plays := await task.play(lease, step=step):
+        while plays := await task.resolve_script(lease, step=step):
             action = plays[0].action
             assert isinstance(action, Action)
             if action.type is ActionType.DONE:

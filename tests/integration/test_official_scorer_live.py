@@ -22,7 +22,7 @@ from dart_server.wire import DesktopShape
 pytestmark = [
     pytest.mark.desktop,
     pytest.mark.skipif(
-        paths.installed() is None, reason="OSWorld's scorer is not installed: `dart-envs scorer install`"
+        paths.read_installation() is None, reason="OSWorld's scorer is not installed: `dart-envs scorer install`"
     ),
 ]
 SHAPE = DesktopShape(resolution=(1024, 768))

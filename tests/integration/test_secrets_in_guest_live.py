@@ -83,7 +83,7 @@ async def seen_in(lease: AsyncLease) -> set[str]:
 
 
 async def test_what_a_task_knows_is_nowhere_in_its_desktop(url: str) -> None:
-    task, scorer = knowing_task(), "builtin" if paths.installed() is None else "osworld"
+    task, scorer = knowing_task(), "builtin" if paths.read_installation() is None else "osworld"
     async with await AsyncFarmClient.connect(url) as farm, AsyncDesktopEnv(farm, shape=SHAPE, scorer=scorer) as env:
         await env.reset(task)
         lease = env.lease

@@ -1,6 +1,6 @@
 """Getters: read the end state of a desktop.
 
-Role: `GETTERS[type](probe, config)` returns the value that a metric compares; one module per kind of thing read,
+Role: `GETTERS[type](context, config)` returns the value that a metric compares; one module per kind of thing read,
 each with a table of its own, put together here. Rule: two modules never serve the same name.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dart_envs.evaluators.getters import apps, chrome, desktop, media, system, web
-from dart_envs.evaluators.getters.base import Getter, Probe
+from dart_envs.evaluators.getters.base import Getter, GetterContext
 
-__all__ = ["GETTERS", "Getter", "Probe"]
+__all__ = ["GETTERS", "Getter", "GetterContext"]
 
 GETTERS: Mapping[str, Getter] = {
     **desktop.GETTERS,

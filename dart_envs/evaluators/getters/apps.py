@@ -9,27 +9,27 @@ from collections.abc import Mapping
 
 from dart_envs.errors import EvaluatorError
 from dart_envs.evaluators.artifacts import GuestFile
-from dart_envs.evaluators.getters.base import Config, Getter, Probe, read_guest_file, text_of
+from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, read_guest_file, required_text
 
 HOME = "/home/user"
 
 
-async def vlc_config(probe: Probe, config: Config) -> GuestFile:
+async def vlc_config(context: GetterContext, config: GetterConfig) -> GuestFile:
     """VLC's settings file, vlcrc."""
-    return await read_guest_file(probe, f"{HOME}/.config/vlc/vlcrc")
+    return await read_guest_file(context, f"{HOME}/.config/vlc/vlcrc")
 
 
-async def gimp_config_file(probe: Probe, config: Config) -> GuestFile:
+async def gimp_config_file(context: GetterContext, config: GetterConfig) -> GuestFile:
     """{file_name}: a settings file of GIMP 2.10."""
-    return await read_guest_file(probe, f"{HOME}/.config/GIMP/2.10/{text_of(config, 'file_name')}")
+    return await read_guest_file(context, f"{HOME}/.config/GIMP/2.10/{required_text(config, 'file_name')}")
 
 
-async def cache_file(probe: Probe, config: Config) -> GuestFile:
+async def cache_file(context: GetterContext, config: GetterConfig) -> GuestFile:
     """{path}: what a step of the post-configuration printed, under the name that the step gave it. Raises EvaluatorError where none did."""
-    name = text_of(config, "path")
-    if name not in probe.kept:
+    name = required_text(config, "path")
+    if name not in context.step_outputs:
         raise EvaluatorError(f"No step of the post-configuration printed a file {name!r}.")
-    return GuestFile(name, probe.kept[name].encode())
+    return GuestFile(name, context.step_outputs[name].encode())
 
 
 GETTERS: Mapping[str, Getter] = {

@@ -1,6 +1,6 @@
 """What getters share.
 
-Role: the probe, reading a file, checked parameters. Rule: a getter only reads; `InvalidArtifact` is for what the policy left
+Role: the context, reading a file, checked parameters. Rule: a getter only reads; `InvalidArtifact` is for what the policy left
 missing or broken, `EvaluatorError` for a config that cannot be read. Non-goals: any one getter.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from dart_envs.errors import EvaluatorError, GuestError
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
-from dart_envs.setup.perform import command_argv
+from dart_envs.setup.steps import command_argv
 from dart_envs.types import Desktop
 from dart_server.wire import Clock
 
@@ -20,18 +20,18 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
-    """What getters may use; `kept`: what the post-configuration's steps printed, by the name they gave it."""
+class GetterContext:
+    """What getters may use; step_outputs: what the post-configuration's steps printed, by the name they gave it."""
 
     desktop: Desktop
     clock: Clock
-    kept: Mapping[str, str] = field(default_factory=dict)
+    step_outputs: Mapping[str, str] = field(default_factory=dict)
 
 
-Config = Mapping[str, Any]
+GetterConfig = Mapping[str, Any]
 
 
-def text_of(config: Config, key: str) -> str:
+def required_text(config: GetterConfig, key: str) -> str:
     """A required text parameter. Raises EvaluatorError where it is missing."""
     value = config.get(key)
     if not isinstance(value, str) or not value:
@@ -39,10 +39,10 @@ def text_of(config: Config, key: str) -> str:
     return value
 
 
-async def read_guest_file(probe: Probe, path: str) -> GuestFile:
-    """One regular file of the desktop. Raises Spoiled when it is missing, too large, or not a regular file."""
-    path = command_argv((path,), shell=False, resolution=probe.desktop.resolution)[0]
-    stat = await probe.desktop.exec(["stat", "-L", "-c", "%s %F", path], timeout_s=10.0, user="root")
+async def read_guest_file(context: GetterContext, path: str) -> GuestFile:
+    """One regular file of the desktop. Raises InvalidArtifact when it is missing, too large, or not a regular file."""
+    path = command_argv((path,), shell=False, resolution=context.desktop.resolution)[0]
+    stat = await context.desktop.exec(["stat", "-L", "-c", "%s %F", path], timeout_s=10.0, user="root")
     size, _, kind = stat.stdout.strip().partition(" ")
     if stat.returncode != 0:
         raise InvalidArtifact(f"{path} does not exist")
@@ -51,7 +51,7 @@ async def read_guest_file(probe: Probe, path: str) -> GuestFile:
     if int(size) > MAX_FILE_BYTES:
         raise InvalidArtifact(f"{path} has {size} bytes, more than any answer needs")
     try:
-        content = await probe.desktop.read_file(path)
+        content = await context.desktop.read_file(path)
     except GuestError as error:
         if error.code in ("not_found", "not_regular_file"):
             raise InvalidArtifact(f"{path} cannot be read: {error}") from error
@@ -61,4 +61,4 @@ async def read_guest_file(probe: Probe, path: str) -> GuestFile:
     return GuestFile(path, content)
 
 
-Getter = Callable[[Probe, Config], Awaitable[Any]]
+Getter = Callable[[GetterContext, GetterConfig], Awaitable[Any]]

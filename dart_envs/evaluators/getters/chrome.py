@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dart_envs.evaluators.artifacts import InvalidArtifact
-from dart_envs.evaluators.getters.base import Config, Getter, Probe, read_guest_file
+from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, read_guest_file
 
 PROFILE = "/home/user/.config/google-chrome/Default"
 FONT_SIZES = {"default_fixed_font_size": 13, "default_font_size": 16, "minimum_font_size": 13}
@@ -21,33 +21,33 @@ def _search_engine(data: Any) -> Any:
     return data.get("default_search_provider_data", {}).get("template_url_data", {}).get("short_name", "Google")
 
 
-def _told(good: Any) -> str:
+def _bool_text(good: Any) -> str:
     return "true" if good else "false"
 
 
-def _safe(data: Any) -> str:
+def _safe_browsing(data: Any) -> str:
     browsing = data.get("safebrowsing", {})
-    return _told(bool(browsing.get("enhanced", False)) or bool(browsing.get("enabled", False)))
+    return _bool_text(bool(browsing.get("enhanced", False)) or bool(browsing.get("enabled", False)))
 
 
-def _startup(data: Any) -> str:
+def _startup_page(data: Any) -> str:
     if "session" not in data.keys():  # noqa: SIM118 - what is no object has no keys, and must fail here
         return "true"
-    return _told(data.get("session", {}).get("restore_on_startup", {}) == 5)
+    return _bool_text(data.get("session", {}).get("restore_on_startup", {}) == 5)
 
 
-READERS: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
+PREFERENCE_READERS: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
     "default_search_engine": (_search_engine, "Google"),
-    "enable_do_not_track": (lambda data: _told(data.get("enable_do_not_track", {})), "false"),
-    "enable_safe_browsing": (_safe, "false"),
+    "enable_do_not_track": (lambda data: _bool_text(data.get("enable_do_not_track", {})), "false"),
+    "enable_safe_browsing": (_safe_browsing, "false"),
     "profile_name": (lambda data: data.get("profile", {}).get("name", None), None),
     "chrome_font_size": (
         lambda data: data.get("webkit", {}).get("webprefs", FONT_SIZES),
         {"default_fixed_font_size": 13, "default_font_size": 16},
     ),
-    "new_startup_page": (_startup, "Google"),
+    "new_startup_page": (_startup_page, "Google"),
     "data_delete_automacally": (
-        lambda data: _told(data["profile"].get("default_content_setting_values", None) is not None),
+        lambda data: _bool_text(data["profile"].get("default_content_setting_values", None) is not None),
         "Google",
     ),
 }
@@ -55,7 +55,8 @@ READERS: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
 
 
 def read_profile(kind: str, content: bytes | None) -> Any:
-    """What a getter answers on a file of the profile, None where there is none. Raises Spoiled for bookmarks that cannot be read."""
+    """What a getter answers on a file of the profile, None where there is none. Raises InvalidArtifact for bookmarks that cannot be
+    read."""
     if kind == "bookmarks":
         if not content:
             return []
@@ -63,19 +64,19 @@ def read_profile(kind: str, content: bytes | None) -> Any:
             return json.loads(content).get("roots", {})
         except (ValueError, AttributeError) as error:
             raise InvalidArtifact(f"the bookmarks cannot be read: {error}") from error
-    read, otherwise = READERS[kind]
+    read, default = PREFERENCE_READERS[kind]
     if content is None:
-        return otherwise
+        return default
     try:
         return read(json.loads(content))
     except (ValueError, AttributeError, KeyError, TypeError):
-        return otherwise
+        return default
 
 
 def _getter(kind: str, file: str) -> Getter:
-    async def getter(probe: Probe, config: Config) -> Any:
+    async def getter(context: GetterContext, config: GetterConfig) -> Any:
         try:
-            content = (await read_guest_file(probe, f"{PROFILE}/{file}")).content
+            content = (await read_guest_file(context, f"{PROFILE}/{file}")).content
         except InvalidArtifact:
             content = None
         return read_profile(kind, content)
@@ -84,6 +85,6 @@ def _getter(kind: str, file: str) -> Getter:
 
 
 GETTERS: Mapping[str, Getter] = {
-    **{kind: _getter(kind, "Preferences") for kind in READERS},
+    **{kind: _getter(kind, "Preferences") for kind in PREFERENCE_READERS},
     "bookmarks": _getter("bookmarks", "Bookmarks"),
 }

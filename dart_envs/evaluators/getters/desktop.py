@@ -11,15 +11,15 @@ from typing import Any
 
 from dart_envs.errors import EvaluatorError
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
-from dart_envs.evaluators.getters.base import Config, Getter, Probe, read_guest_file, text_of
+from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, read_guest_file, required_text
 from dart_envs.setup import windows
-from dart_envs.setup.perform import CAPTURE_ROOT, POLL_S, command_argv
+from dart_envs.setup.steps import CAPTURE_ROOT, POLL_S, command_argv
 from dart_server.wire import A11yElement, ExecReply
 
 COMMAND_TIMEOUT_S = 60.0
-ANSWER_GRACE_S = 3.0
+EXIT_GRACE_S = 3.0
 """How long after its window closed a captured program may take to end."""
-NO_ANSWER_YET = 4
+EXIT_STILL_RUNNING = 4
 
 READ_CAPTURE_SCRIPT = """cd "$1" 2>/dev/null || exit 3
 [ -f code ] || exit 4
@@ -27,20 +27,20 @@ cat code stdout
 """
 
 
-async def vm_file(probe: Probe, config: Config) -> GuestFile | list[GuestFile]:
+async def vm_file(context: GetterContext, config: GetterConfig) -> GuestFile | list[GuestFile]:
     """{path[, multi, gives]}: a file, or with `multi` the files that `gives` (indices, default all) picks from a list
     of paths.
     """
     if not config.get("multi"):
-        return await read_guest_file(probe, text_of(config, "path"))
+        return await read_guest_file(context, required_text(config, "path"))
     paths = config.get("path")
     if not isinstance(paths, list | tuple):
         raise EvaluatorError("Getter 'vm_file' with `multi` needs a list of paths.")
     given = config.get("gives", range(len(paths)))
-    return [await read_guest_file(probe, paths[index]) for index in given]
+    return [await read_guest_file(context, paths[index]) for index in given]
 
 
-async def run_command(probe: Probe, config: Config) -> ExecReply:
+async def run_command(context: GetterContext, config: GetterConfig) -> ExecReply:
     """Run {command[, shell, user]} and return its reply. Raises EvaluatorError when it does not end."""
     command = config.get("command")
     if not isinstance(command, str | list | tuple) or not command:
@@ -48,123 +48,123 @@ async def run_command(probe: Probe, config: Config) -> ExecReply:
     argv = command_argv(
         command if isinstance(command, str) else tuple(command),
         shell=config.get("shell") in (True, "true", "True"),
-        resolution=probe.desktop.resolution,
+        resolution=context.desktop.resolution,
     )
     user = config.get("user", "user")
-    reply = await probe.desktop.exec(argv, timeout_s=COMMAND_TIMEOUT_S, user=user)
+    reply = await context.desktop.exec(argv, timeout_s=COMMAND_TIMEOUT_S, user=user)
     if reply.timed_out:
         raise EvaluatorError(f"The evaluator's command {argv[0]!r} did not end within {COMMAND_TIMEOUT_S:g} s.")
     return reply
 
 
-async def vm_command_line(probe: Probe, config: Config) -> str:
+async def vm_command_line(context: GetterContext, config: GetterConfig) -> str:
     """{command[, shell, user]}: what the command prints."""
-    return (await run_command(probe, config)).stdout
+    return (await run_command(context, config)).stdout
 
 
-async def vm_command_error(probe: Probe, config: Config) -> str:
+async def vm_command_error(context: GetterContext, config: GetterConfig) -> str:
     """{command[, shell, user]}: what the command prints as error."""
-    return (await run_command(probe, config)).stderr
+    return (await run_command(context, config)).stderr
 
 
-async def desktop_time(probe: Probe, config: Config) -> str:
+async def desktop_time(context: GetterContext, config: GetterConfig) -> str:
     """{format}: the desktop's time of day as `date` writes it there, in its time zone: what "today" is to a task that declares a clock."""
-    argv = ["date", f"+{text_of(config, 'format')}"]
-    reply = await probe.desktop.exec(argv, timeout_s=COMMAND_TIMEOUT_S)
+    argv = ["date", f"+{required_text(config, 'format')}"]
+    reply = await context.desktop.exec(argv, timeout_s=COMMAND_TIMEOUT_S)
     if reply.returncode != 0:
         raise InvalidArtifact(f"the desktop does not tell its time: {reply.stderr.strip()[:200]}")
     return reply.stdout.removesuffix("\n")
 
 
-async def content_from_vm_file(probe: Probe, config: Config) -> str:
+async def content_from_vm_file(context: GetterContext, config: GetterConfig) -> str:
     """{path}: text of a file."""
-    return (await read_guest_file(probe, text_of(config, "path"))).text
+    return (await read_guest_file(context, required_text(config, "path"))).text
 
 
-async def list_directory(probe: Probe, config: Config) -> list[str]:
+async def list_directory(context: GetterContext, config: GetterConfig) -> list[str]:
     """{path}: every path below a folder, relative, folders with a closing slash, sorted.
 
-    Raises Spoiled when it is no folder.
+    Raises InvalidArtifact when it is no folder.
     """
-    path = text_of(config, "path")
+    path = required_text(config, "path")
     argv = ["find", path, "-mindepth", "1", "(", "-type", "d", "-printf", "%P/\\0", "-o", "-printf", "%P\\0", ")"]
-    reply = await probe.desktop.exec(argv, timeout_s=COMMAND_TIMEOUT_S, user="root")
+    reply = await context.desktop.exec(argv, timeout_s=COMMAND_TIMEOUT_S, user="root")
     if reply.returncode != 0:
         raise InvalidArtifact(f"{path} cannot be listed: {reply.stderr.strip()[:200]}")
     return sorted(name for name in reply.stdout.split("\0") if name)
 
 
-async def file_names(probe: Probe, config: Config) -> list[str]:
+async def file_names(context: GetterContext, config: GetterConfig) -> list[str]:
     """{path}: names directly inside a folder, folders with a closing slash, sorted."""
-    return [name for name in await list_directory(probe, config) if "/" not in name.rstrip("/")]
+    return [name for name in await list_directory(context, config) if "/" not in name.rstrip("/")]
 
 
-async def window_titles(probe: Probe, config: Config) -> list[str]:
+async def window_titles(context: GetterContext, config: GetterConfig) -> list[str]:
     """Titles of all windows, oldest first; {by_class} keeps those whose WM_CLASS contains it."""
     wanted = str(config.get("by_class", "")).lower()
-    return [w.title for w in await windows.list_windows(probe.desktop) if wanted in w.wm_class.lower()]
+    return [w.title for w in await windows.list_windows(context.desktop) if wanted in w.wm_class.lower()]
 
 
-async def captured(probe: Probe, config: Config) -> str:
+async def captured(context: GetterContext, config: GetterConfig) -> str:
     """{name[, window_name]}: what a program of `launch_captured` printed, without the last line end; "" while it still runs.
 
-    A program whose window is gone gets `ANSWER_GRACE_S` to end, so that a click on the last step counts.
+    A program whose window is gone gets `EXIT_GRACE_S` to end, so that a click on the last step counts.
     """
-    folder = f"{CAPTURE_ROOT}/{text_of(config, 'name')}"
+    folder = f"{CAPTURE_ROOT}/{required_text(config, 'name')}"
     argv = ["/bin/sh", "-c", READ_CAPTURE_SCRIPT, "read", folder]
-    limit_s = probe.clock.monotonic() + ANSWER_GRACE_S
+    limit_s = context.clock.monotonic() + EXIT_GRACE_S
     while True:
-        reply = await probe.desktop.exec(argv, timeout_s=10.0, user="root")
+        reply = await context.desktop.exec(argv, timeout_s=10.0, user="root")
         if reply.returncode == 0:
             return reply.stdout.partition("\n")[2].removesuffix("\n")
-        if reply.returncode != NO_ANSWER_YET:
+        if reply.returncode != EXIT_STILL_RUNNING:
             raise EvaluatorError(f"Nothing was captured under {config.get('name')!r}: {reply.stderr.strip()[:200]}")
         window_name = config.get("window_name")
-        still_open = window_name is None or await windows.find_window(probe.desktop, window_name) is not None
-        if still_open or probe.clock.monotonic() >= limit_s:
+        still_open = window_name is None or await windows.find_window(context.desktop, window_name) is not None
+        if still_open or context.clock.monotonic() >= limit_s:
             return ""
-        await probe.clock.sleep(POLL_S)
+        await context.clock.sleep(POLL_S)
 
 
-async def captured_in_turn(probe: Probe, config: Config) -> list[list[str]]:
+async def captured_in_turn(context: GetterContext, config: GetterConfig) -> list[list[str]]:
     """{captures: [{name[, window_name]}, ...]}: [name, printed] of those that have ended, the first to end first."""
     ended: list[tuple[float, list[str]]] = []
     for capture in config["captures"]:
-        printed = await captured(probe, capture)
-        name = text_of(capture, "name")
+        printed = await captured(context, capture)
+        name = required_text(capture, "name")
         argv = ["stat", "--format=%.9Y", f"{CAPTURE_ROOT}/{name}/code"]
-        reply = await probe.desktop.exec(argv, timeout_s=10.0, user="root")
+        reply = await context.desktop.exec(argv, timeout_s=10.0, user="root")
         if reply.returncode == 0:
             ended.append((float(reply.stdout), [name, printed]))
     return [pair for _, pair in sorted(ended)]
 
 
-async def a11y_elements(probe: Probe, config: Config) -> list[A11yElement]:
+async def a11y_elements(context: GetterContext, config: GetterConfig) -> list[A11yElement]:
     """The showing elements of the accessibility tree; {role} keeps one role."""
     role = config.get("role")
-    return [element for element in await probe.desktop.a11y() if role in (None, element.role)]
+    return [element for element in await context.desktop.a11y() if role in (None, element.role)]
 
 
-async def vm_screen_size(probe: Probe, config: Config) -> dict[str, int]:
+async def vm_screen_size(context: GetterContext, config: GetterConfig) -> dict[str, int]:
     """Width and height of the screen in pixels."""
-    width, height = probe.desktop.resolution
+    width, height = context.desktop.resolution
     return {"width": width, "height": height}
 
 
-async def vm_window_size(probe: Probe, config: Config) -> dict[str, int]:
+async def vm_window_size(context: GetterContext, config: GetterConfig) -> dict[str, int]:
     """{app_class_name}: width and height of that application's window, without its frame.
 
-    Raises Spoiled when there is none.
+    Raises InvalidArtifact when there is none.
     """
-    name = text_of(config, "app_class_name")
-    window = await windows.find_window(probe.desktop, name, by_class=True)
-    frame = None if window is None else await windows.measure(probe.desktop, window)
+    name = required_text(config, "app_class_name")
+    window = await windows.find_window(context.desktop, name, by_class=True)
+    frame = None if window is None else await windows.measure(context.desktop, window)
     if frame is None:
         raise InvalidArtifact(f"there is no window of {name}")
     return {"width": frame.w - frame.left - frame.right, "height": frame.h - frame.top - frame.bottom}
 
 
-async def rule(probe: Probe, config: Config) -> Any:
+async def rule(context: GetterContext, config: GetterConfig) -> Any:
     """{rules}: the expected value itself; it stays on this side."""
     if "rules" not in config:
         raise EvaluatorError("Getter 'rule' needs `rules`.")

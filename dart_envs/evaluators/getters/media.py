@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from dart_envs.evaluators.artifacts import InvalidArtifact
-from dart_envs.evaluators.getters.base import Config, Getter, Probe
+from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext
 
-ADDRESS = "http://127.0.0.1:8080/requests/status.json"
-PASSWORD = "password"
+VLC_STATUS_URL = "http://127.0.0.1:8080/requests/status.json"
+VLC_PASSWORD = "password"
 TIMEOUT_S = 10.0
 
 
-async def vlc_state(probe: Probe, config: Config) -> Any:
+async def vlc_state(context: GetterContext, config: GetterConfig) -> Any:
     """What VLC says of itself by its web interface (state, loop, repeat, random, rate, …), and `file`: the name of what it plays.
 
-    Raises Spoiled where no player answers.
+    Raises InvalidArtifact where no player answers.
     """
-    argv = ["curl", "--silent", "--fail", "--max-time", "5", "--user", f":{PASSWORD}", ADDRESS]
-    reply = await probe.desktop.exec(argv, timeout_s=TIMEOUT_S)
+    argv = ["curl", "--silent", "--fail", "--max-time", "5", "--user", f":{VLC_PASSWORD}", VLC_STATUS_URL]
+    reply = await context.desktop.exec(argv, timeout_s=TIMEOUT_S)
     try:
         said = json.loads(reply.stdout)
         meta = said.get("information", {}).get("category", {}).get("meta", {})

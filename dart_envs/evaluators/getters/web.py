@@ -13,34 +13,34 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dart_envs.evaluators.artifacts import InvalidArtifact
-from dart_envs.evaluators.getters.base import Config, Getter, Probe, read_guest_file, text_of
+from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, read_guest_file, required_text
 
 BOOKMARKS = "/home/user/.config/google-chrome/Default/Bookmarks"
-ROOTS = ("bookmark_bar", "other", "synced")
+BOOKMARK_ROOTS = ("bookmark_bar", "other", "synced")
 MAX_DEPTH = 50
 
 
-async def web_log(probe: Probe, config: Config) -> Any:
-    """{path[, name, last]}: the doings that the suite's server logged, each {name, data}, in order; with `name` those of that name.
+async def web_log(context: GetterContext, config: GetterConfig) -> Any:
+    """{path[, name, last]}: the events that the suite's server logged, each {name, data}, in order; with `name` those of that name.
 
     With `last` the last of them, None where there is none.
     """
-    path = text_of(config, "path")
-    reply = await probe.desktop.exec(["cat", path], timeout_s=20.0, user="root")
+    path = required_text(config, "path")
+    reply = await context.desktop.exec(["cat", path], timeout_s=20.0, user="root")
     if reply.returncode != 0:
         raise InvalidArtifact(f"the log of the site is gone: {reply.stderr.strip()[:200]}")
     try:
-        doings = [json.loads(line) for line in reply.stdout.splitlines()]
+        events = [json.loads(line) for line in reply.stdout.splitlines()]
     except json.JSONDecodeError as error:
         raise InvalidArtifact(f"the log of the site is damaged: {error}") from error
     name = config.get("name")
-    wanted = [doing for doing in doings if name is None or doing["name"] == name]
+    wanted = [event for event in events if name is None or event["name"] == name]
     if config.get("last"):
         return wanted[-1] if wanted else None
     return wanted
 
 
-def _described(node: Mapping[str, Any]) -> bytes:
+def _checksum_input(node: Mapping[str, Any]) -> bytes:
     """What Chromium's checksum takes of one bookmark or folder."""
     kind = node["type"]
     title = str(node["name"]).encode("utf-16-le")
@@ -56,16 +56,17 @@ def _walk(node: Mapping[str, Any], depth: int = 0) -> Iterator[Mapping[str, Any]
         yield from _walk(child, depth + 1)
 
 
-async def chromium_bookmarks(probe: Probe, config: Config) -> list[list[str]]:
+async def chromium_bookmarks(context: GetterContext, config: GetterConfig) -> list[list[str]]:
     """{}: [title, address] of every bookmark that the browser saved, in its order.
 
-    Raises Spoiled for a file that it did not write: its checksum (MD5 over id, title, kind and address of every entry) does not fit.
+    Raises InvalidArtifact for a file that it did not write: its checksum (MD5 over id, title, kind and address of every entry) does not
+    fit.
     """
-    file = await read_guest_file(probe, BOOKMARKS)
+    file = await read_guest_file(context, BOOKMARKS)
     try:
         held = json.loads(file.text)
-        nodes = [node for root in ROOTS for node in _walk(held["roots"][root])]
-        digest = hashlib.md5(b"".join(map(_described, nodes)), usedforsecurity=False).hexdigest()
+        nodes = [node for root in BOOKMARK_ROOTS for node in _walk(held["roots"][root])]
+        digest = hashlib.md5(b"".join(map(_checksum_input, nodes)), usedforsecurity=False).hexdigest()
         if held.get("checksum") != digest:
             raise InvalidArtifact("the bookmarks are not as the browser saved them")
         return [[str(node["name"]), str(node["url"])] for node in nodes if node["type"] == "url"]

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from dart_envs.evaluators.metrics import media, office, osworld, system, text
 from dart_envs.evaluators.metrics.base import Metric
-from dart_envs.evaluators.metrics.osworld import OSWORLD, OSWORLD_GETTERS
+from dart_envs.evaluators.metrics.osworld import OSWORLD_EQUIVALENT_GETTERS, OSWORLD_EQUIVALENT_METRICS
 
-__all__ = ["METRICS", "OSWORLD", "OSWORLD_GETTERS", "Metric"]
+__all__ = ["METRICS", "OSWORLD_EQUIVALENT_GETTERS", "OSWORLD_EQUIVALENT_METRICS", "Metric"]
 
 METRICS: Mapping[str, Metric] = {
     **text.METRICS,

@@ -28,7 +28,7 @@ def as_text(result: Any) -> str:
 
 
 def as_json(result: Any) -> Any:
-    """Parsed JSON of a result. Raises Spoiled where it is not JSON: the policy may have broken the file."""
+    """Parsed JSON of a result. Raises InvalidArtifact where it is not JSON: the policy may have broken the file."""
     if isinstance(result, Mapping | list) and not isinstance(result, str):
         return result
     try:
@@ -37,6 +37,6 @@ def as_json(result: Any) -> Any:
         raise InvalidArtifact(f"not JSON: {error}") from error
 
 
-def verdict(good: bool) -> float:
+def binary_score(good: bool) -> float:
     """1.0 or 0.0."""
     return 1.0 if good else 0.0

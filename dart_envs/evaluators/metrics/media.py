@@ -1,7 +1,7 @@
 """Metrics of pictures and playlists.
 
 Role: one function per metric, and `METRICS` of this module; all are ours. Rule: pictures are compared pixel by pixel within a
-tolerance; what cannot be decoded within limits is `InvalidArtifact`. Non-goals: drawing (`dart_envs.evaluators.pictures`).
+tolerance; what cannot be decoded within limits is `InvalidArtifact`. Non-goals: drawing (`dart_envs.evaluators.images`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from urllib.parse import unquote
 import numpy as np
 
 from dart_envs.evaluators.artifacts import GuestFile
-from dart_envs.evaluators.metrics.base import Metric, Options, as_text, verdict
-from dart_envs.evaluators.pictures import changed, decode, draw
+from dart_envs.evaluators.images import apply_changes, decode_image, draw_scene
+from dart_envs.evaluators.metrics.base import Metric, Options, as_text, binary_score
 
 MEAN_TOLERANCE = 2.0
 """Mean difference of all channel values, of 255, that two equal pictures may have."""
-FAR = 40
+MAX_CHANNEL_DIFFERENCE = 40
 """A pixel is another one where a channel differs by more than this."""
-FAR_SHARE = 0.01
+MAX_OUTLIER_SHARE = 0.01
 """Share of the pixels that may be other ones: edges that were scaled."""
 
 
@@ -30,19 +30,22 @@ def picture_is(result: GuestFile, rules: Mapping[str, Any], options: Options) ->
     """{scene, any_of: [changes, ...], format}: the picture of the description after one of these lists of changes, of exactly that
     size and within a tolerance in colour (options `mean`, `far_share`), in a file of that format where one is given.
     """
-    form, held = decode(result.content)
+    form, held = decode_image(result.content)
     if rules.get("format") not in (None, form):
         return 0.0
-    original = draw(rules["scene"])
+    original = draw_scene(rules["scene"])
 
     def same(wanted: Any) -> bool:
         if wanted.shape != held.shape:
             return False
-        apart = np.abs(wanted.astype(int) - held)
-        far = (apart.max(axis=2) > FAR).mean()
-        return bool(apart.mean() <= options.get("mean", MEAN_TOLERANCE) and far <= options.get("far_share", FAR_SHARE))
+        difference = np.abs(wanted.astype(int) - held)
+        far = (difference.max(axis=2) > MAX_CHANNEL_DIFFERENCE).mean()
+        return bool(
+            difference.mean() <= options.get("mean", MEAN_TOLERANCE)
+            and far <= options.get("far_share", MAX_OUTLIER_SHARE)
+        )
 
-    return verdict(any(same(changed(original, changes)) for changes in rules["any_of"]))
+    return binary_score(any(same(apply_changes(original, changes)) for changes in rules["any_of"]))
 
 
 def playlist_is(result: Any, rules: Mapping[str, Any], options: Options) -> float:
@@ -54,7 +57,7 @@ def playlist_is(result: Any, rules: Mapping[str, Any], options: Options) -> floa
         named = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     places = [unquote(name.removeprefix("file://")) if name.startswith("file://") else name for name in named]
     whole = [place if place.startswith("/") else f"{rules['folder']}/{place.removeprefix('./')}" for place in places]
-    return verdict(whole == list(rules["paths"]))
+    return binary_score(whole == list(rules["paths"]))
 
 
 METRICS: Mapping[str, Metric] = {

@@ -12,23 +12,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
-from dart_envs.evaluators.metrics.base import Metric, Options, verdict
+from dart_envs.evaluators.metrics.base import Metric, Options, binary_score
 from dart_envs.evaluators.opendocument import Cell, OpenDocument, Paragraph, Sheet, Slide
 
-_PLACE = re.compile(r"^([A-Z]{1,3})([1-9][0-9]{0,6})$")
-_REFERENCE = re.compile(r"\[[^\]]*\.\$?[A-Z]+\$?[0-9]+")
+_CELL_NAME = re.compile(r"^([A-Z]{1,3})([1-9][0-9]{0,6})$")
+_CELL_REFERENCE = re.compile(r"\[[^\]]*\.\$?[A-Z]+\$?[0-9]+")
 """A cell in a formula, as OpenDocument writes it: `[.B2:.B9]`."""
 
 
-def _opened(result: Any, kind: str) -> OpenDocument:
+def _open_document(result: Any, kind: str) -> OpenDocument:
     if not isinstance(result, GuestFile):
         raise TypeError(f"expected a file, got {type(result).__name__}")
     return OpenDocument(result, kind)
 
 
-def place(name: str) -> tuple[int, int]:
+def parse_cell(name: str) -> tuple[int, int]:
     """(row, column) from 0 of a cell such as `B7`. Raises ValueError for other names."""
-    match = _PLACE.match(name)
+    match = _CELL_NAME.match(name)
     if match is None:
         raise ValueError(f"{name!r} is not a cell")
     column = 0
@@ -37,35 +37,37 @@ def place(name: str) -> tuple[int, int]:
     return int(match[2]) - 1, column - 1
 
 
-def _same(held: float | str | None, wanted: float | str | None) -> bool:
+def _equal_values(held: float | str | None, wanted: float | str | None) -> bool:
     """The same value of the same kind: a text that looks like a number is not that number."""
     if isinstance(held, str) or isinstance(wanted, str) or held is None or wanted is None:
         return held == wanted
     return math.isclose(held, wanted, rel_tol=1e-9, abs_tol=1e-9)
 
 
-def _same_rows(held: Sequence[Sequence[float | str]], wanted: Sequence[Sequence[float | str]]) -> bool:
+def _equal_rows(held: Sequence[Sequence[float | str]], wanted: Sequence[Sequence[float | str]]) -> bool:
     return len(held) == len(wanted) and all(
-        len(one) == len(other) and all(map(_same, one, other)) for one, other in zip(held, wanted, strict=True)
+        len(one) == len(other) and all(map(_equal_values, one, other)) for one, other in zip(held, wanted, strict=True)
     )
 
 
-def _cell_fits(document: OpenDocument, cell: Cell | None, rule: Mapping[str, Any]) -> bool:
+def _cell_matches(document: OpenDocument, cell: Cell | None, rule: Mapping[str, Any]) -> bool:
     empty = Cell(None, "", "", "", (1, 1), "")
     held = cell or empty
     number, decimals = document.number_style(held.style)
     looks = document.looks("table-cell", held.style)
     tests: dict[str, Callable[[Any], bool]] = {
-        "value": lambda want: _same(held.value, want),
-        "formula": lambda want: bool(_REFERENCE.search(held.formula)) == want,
+        "value": lambda want: _equal_values(held.value, want),
+        "formula": lambda want: bool(_CELL_REFERENCE.search(held.formula)) == want,
         "function": lambda want: f"{want}(" in held.formula,
         "number": lambda want: number == want,
         "decimals": lambda want: decimals == want,
         "looks": lambda want: looks == set(want),
         "spans": lambda want: held.spans == tuple(want),
         "note": lambda want: held.note.strip() == want,
-        "background": lambda want: document.prop("table-cell", held.style, "table-cell", "fo:background-color") == want,
-        "align": lambda want: document.prop("table-cell", held.style, "paragraph", "fo:text-align") == want,
+        "background": lambda want: (
+            document.style_property("table-cell", held.style, "table-cell", "fo:background-color") == want
+        ),
+        "align": lambda want: document.style_property("table-cell", held.style, "paragraph", "fo:text-align") == want,
     }
     return all(tests[name](want) for name, want in rule.items())
 
@@ -76,23 +78,24 @@ def check_spreadsheet(result: Any, rules: Mapping[str, Any], options: Options) -
     names: of all sheets in order. The rest is about one sheet (`sheet`, else the first). rows: all it holds. formula: whether the
     cell is computed from others. looks: exactly these of bold, italic, underline. hidden: numbers of hidden rows, from 1.
     """
-    document = _opened(result, "spreadsheet")
+    document = _open_document(result, "spreadsheet")
     sheets = document.sheets()
     if "names" in rules and [sheet.name for sheet in sheets] != list(rules["names"]):
         return 0.0
     fitting = [sheet for sheet in sheets if rules.get("sheet") in (None, sheet.name)]
     if not fitting:
         raise InvalidArtifact(f"there is no sheet {rules.get('sheet')!r}")
-    return verdict(_sheet_fits(document, fitting[0], rules))
+    return binary_score(_sheet_matches(document, fitting[0], rules))
 
 
-def _sheet_fits(document: OpenDocument, sheet: Sheet, rules: Mapping[str, Any]) -> bool:
-    if "rows" in rules and not _same_rows(sheet.rows(), rules["rows"]):
+def _sheet_matches(document: OpenDocument, sheet: Sheet, rules: Mapping[str, Any]) -> bool:
+    if "rows" in rules and not _equal_rows(sheet.rows(), rules["rows"]):
         return False
     if "hidden" in rules and sheet.hidden_rows != {row - 1 for row in rules["hidden"]}:
         return False
     return all(
-        _cell_fits(document, sheet.cells.get(place(name)), rule) for name, rule in rules.get("cells", {}).items()
+        _cell_matches(document, sheet.cells.get(parse_cell(name)), rule)
+        for name, rule in rules.get("cells", {}).items()
     )
 
 
@@ -102,19 +105,19 @@ def check_text_document(result: Any, rules: Mapping[str, Any], options: Options)
     All paragraphs in order; trailing empty ones do not count, with `skip_empty` no empty ones.
     looks: exactly these. page: orientation that some page layout has.
     """
-    document = _opened(result, "text")
+    document = _open_document(result, "text")
     held = document.paragraphs()
     while held and not held[-1].text and held[-1].columns is None:
         held.pop()
     if rules.get("skip_empty"):
         held = [paragraph for paragraph in held if paragraph.text or paragraph.columns is not None]
     wanted = rules.get("paragraphs")
-    if wanted is not None and (len(held) != len(wanted) or not all(map(_paragraph_fits, held, wanted))):
+    if wanted is not None and (len(held) != len(wanted) or not all(map(_paragraph_matches, held, wanted))):
         return 0.0
-    return verdict("page" not in rules or rules["page"] in document.page())
+    return binary_score("page" not in rules or rules["page"] in document.page())
 
 
-def _paragraph_fits(held: Paragraph, rule: Mapping[str, Any]) -> bool:
+def _paragraph_matches(held: Paragraph, rule: Mapping[str, Any]) -> bool:
     if "table" in rule or held.columns is not None:
         return [held.rows, held.columns] == list(rule.get("table", ()))
     tests: dict[str, Callable[[Any], bool]] = {
@@ -130,12 +133,12 @@ def _paragraph_fits(held: Paragraph, rule: Mapping[str, Any]) -> bool:
 
 def check_slides(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{slides: [{title, lines, notes, hidden, transition}]}: all slides in order."""
-    held = _opened(result, "presentation").slides()
+    held = _open_document(result, "presentation").slides()
     wanted = rules["slides"]
-    return verdict(len(held) == len(wanted) and all(map(_slide_fits, held, wanted)))
+    return binary_score(len(held) == len(wanted) and all(map(_slide_matches, held, wanted)))
 
 
-def _slide_fits(held: Slide, rule: Mapping[str, Any]) -> bool:
+def _slide_matches(held: Slide, rule: Mapping[str, Any]) -> bool:
     tests: dict[str, Callable[[Any], bool]] = {
         "title": lambda want: held.title.strip() == want,
         "lines": lambda want: [line.strip() for line in held.lines] == list(want),

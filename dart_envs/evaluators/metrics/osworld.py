@@ -1,8 +1,9 @@
 """OSWorld's metrics in OSWorld's own reading, where that can be had without its packages.
 
-Role: `OSWORLD`, which judges OSWorld's task files in place of the osworld scorer; those whose name has no other reading of ours are
-in `METRICS` too. Rule: each is equal to the official one of its name, quirks included, which `tests/integration/test_scorers_agree.py`
-proves on generated cases; a result that the official one cannot read raises `InvalidArtifact`. Non-goals: being kinder than OSWorld.
+Role: `OSWORLD_EQUIVALENT_METRICS`, which judges OSWorld's task files in place of the osworld scorer; those whose name has no other
+reading of ours are in `METRICS` too. Rule: each is equal to the official one of its name, quirks included, which
+`tests/integration/test_scorers_agree.py` proves on generated cases; a result that the official one cannot read raises `InvalidArtifact`.
+Non-goals: being kinder than OSWorld.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from xml.etree import ElementTree
 
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.getters import chrome
-from dart_envs.evaluators.metrics.base import Metric, Options, verdict
+from dart_envs.evaluators.metrics.base import Metric, Options, binary_score
 
 Rules = Mapping[str, Any]
 
 
 def file_text(result: Any) -> str:
-    """A file's text with plain line ends. Raises Spoiled where it is missing or no text."""
+    """A file's text with plain line ends. Raises InvalidArtifact where it is missing or no text."""
     if not isinstance(result, GuestFile):
         raise InvalidArtifact("there is no file")
     return io.TextIOWrapper(io.BytesIO(result.text.encode()), encoding="utf-8").read()
@@ -32,13 +33,13 @@ def file_text(result: Any) -> str:
 
 def exact_match(result: Any, rules: Rules, options: Options) -> float:
     """{expected}: the same value, white space included."""
-    return verdict(result == rules["expected"])
+    return binary_score(result == rules["expected"])
 
 
 def match_in_list(result: Any, rules: Rules, options: Options) -> float:
     """{expected}: one of these values, or a part of this text."""
     try:
-        return verdict(result in rules["expected"])
+        return binary_score(result in rules["expected"])
     except TypeError as error:
         raise InvalidArtifact(f"{type(result).__name__} is not what can be looked for") from error
 
@@ -46,7 +47,7 @@ def match_in_list(result: Any, rules: Rules, options: Options) -> float:
 def is_in_list(result: Any, rules: Rules, options: Options) -> float:
     """{expected}: an item of the result, or a part of its text."""
     try:
-        return verdict(rules["expected"] in result)
+        return binary_score(rules["expected"] in result)
     except TypeError as error:
         raise InvalidArtifact(f"nothing can be looked for in {type(result).__name__}") from error
 
@@ -56,13 +57,13 @@ def check_include_exclude(result: Any, rules: Rules, options: Options) -> float:
     if not isinstance(result, str):
         raise InvalidArtifact("there is no text")
     included, excluded = rules.get("include", ()), rules.get("exclude", ())
-    return verdict(all(part in result for part in included) and not any(part in result for part in excluded))
+    return binary_score(all(part in result for part in included) and not any(part in result for part in excluded))
 
 
 def file_contains(result: Any, rules: Rules, options: Options) -> float:
     """{expected: [...]}: the file's text has every one of these."""
     text = file_text(result)
-    return verdict(all(part in text for part in rules["expected"]))
+    return binary_score(all(part in text for part in rules["expected"]))
 
 
 TIME_OF_DAY = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")
@@ -71,7 +72,7 @@ TIME_OF_DAY = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")
 def check_line_number(result: Any, rules: Rules, options: Options) -> float:
     """{expected}: so many lines of the file hold a time of day."""
     lines = io.StringIO(file_text(result))
-    return verdict(sum(TIME_OF_DAY.search(line) is not None for line in lines) == int(rules["expected"]))
+    return binary_score(sum(TIME_OF_DAY.search(line) is not None for line in lines) == int(rules["expected"]))
 
 
 def check_list(result: Any, rules: Rules, options: Options) -> float:
@@ -81,12 +82,12 @@ def check_list(result: Any, rules: Rules, options: Options) -> float:
     def found(pattern: str) -> bool:
         return any(re.search(pattern, line) for line in lines)
 
-    return verdict(all(map(found, rules.get("expect", ()))) and not any(map(found, rules.get("unexpect", ()))))
+    return binary_score(all(map(found, rules.get("expect", ()))) and not any(map(found, rules.get("unexpect", ()))))
 
 
 def compare_config(result: Any, rules: Rules, options: Options) -> float:
     """{expected}: the whole text of the file."""
-    return verdict(file_text(result) == rules["expected"])
+    return binary_score(file_text(result) == rules["expected"])
 
 
 def is_extension_installed(result: Any, rules: Rules, options: Options) -> float:
@@ -94,7 +95,7 @@ def is_extension_installed(result: Any, rules: Rules, options: Options) -> float
     if not isinstance(result, str):
         raise InvalidArtifact("there is no text")
     wanted = {"contain": True, "not_contain": False}[rules["type"]]
-    return verdict((rules["expected"] in result) is wanted)
+    return binary_score((rules["expected"] in result) is wanted)
 
 
 def check_json_settings(result: Any, rules: Rules, options: Options) -> float:
@@ -104,7 +105,7 @@ def check_json_settings(result: Any, rules: Rules, options: Options) -> float:
     except ValueError as error:
         raise InvalidArtifact(f"not JSON: {error}") from error
     try:
-        return verdict(all(key in data and data[key] == value for key, value in rules["expected"].items()))
+        return binary_score(all(key in data and data[key] == value for key, value in rules["expected"].items()))
     except TypeError as error:
         raise InvalidArtifact("no JSON object") from error
 
@@ -118,7 +119,7 @@ def check_json_keybindings(result: Any, rules: Rules, options: Options) -> float
         except ValueError:
             continue
         if isinstance(data, list):
-            return verdict(rules["expected"] in data)
+            return binary_score(rules["expected"] in data)
     return 0.0
 
 
@@ -153,13 +154,13 @@ def vlc_setting(result: Any, name: str, default: str) -> str:
     return held
 
 
-def _vlc(setting: str, default: str) -> Metric:
+def _vlc_metric(setting: str, default: str) -> Metric:
     key = "expected_" + setting.replace("-", "_")
 
     def metric(result: Any, rules: Rules, options: Options) -> float:
         wanted = rules[key]
         held = vlc_setting(result, f"{setting}=", default)
-        return verdict(held == (str(wanted) if isinstance(wanted, int) else wanted))
+        return binary_score(held == (str(wanted) if isinstance(wanted, int) else wanted))
 
     metric.__doc__ = f"{{{key}}}: vlcrc's {setting}, {default} where it has none."
     return metric
@@ -169,23 +170,23 @@ def check_global_key_play_pause(result: Any, rules: Rules, options: Options) -> 
     """{expected_global_key_play_pause}: 1 where vlcrc has a global key for playing and pausing, else 0."""
     wanted = rules["expected_global_key_play_pause"]
     held = "1" if vlc_setting(result, "global-key-play-pause=", "") else "0"
-    return verdict(held == (str(wanted) if isinstance(wanted, int) else wanted))
+    return binary_score(held == (str(wanted) if isinstance(wanted, int) else wanted))
 
 
 SLIDER_COLOURS = "153;210;153;20;210;20;255;199;15;245;39;29"
-BLACKISH = 100
+MAX_BLACKISH_VALUE = 100
 
 
 def check_qt_slider_colours(result: Any, rules: Rules, options: Options) -> float:
     """{type: match, expected_qt_slider_colours} or {type: blackish}: the colours of VLC's volume slider."""
     held = vlc_setting(result, "qt-slider-colours", SLIDER_COLOURS)
     if rules["type"] == "match":
-        return verdict(held == rules["expected_qt_slider_colours"])
+        return binary_score(held == rules["expected_qt_slider_colours"])
     try:
         values = [int(word) for word in held.split(";")]
     except ValueError:
         return 0.0
-    return verdict(all(value < BLACKISH for value in values[: len(values) // 3 * 3]))
+    return binary_score(all(value < MAX_BLACKISH_VALUE for value in values[: len(values) // 3 * 3]))
 
 
 def check_play_and_exit(result: Any, rules: Rules, options: Options) -> float:
@@ -198,7 +199,7 @@ def check_play_and_exit(result: Any, rules: Rules, options: Options) -> float:
                 held = int(value.strip())
             except ValueError as error:
                 raise InvalidArtifact(f"play-and-exit is {value.strip()!r}") from error
-    return verdict(held == int(rules["expected_play_and_exit"]))
+    return binary_score(held == int(rules["expected_play_and_exit"]))
 
 
 def is_utc_0(result: Any, expected: Any, options: Options) -> float:
@@ -208,7 +209,7 @@ def is_utc_0(result: Any, expected: Any, options: Options) -> float:
     lines = result.split("\n")
     if len(lines) < 4:
         raise InvalidArtifact("timedatectl did not say which time zone it is")
-    return verdict(lines[3].endswith("+0000)"))
+    return binary_score(lines[3].endswith("+0000)"))
 
 
 def check_gnome_favorite_apps(result: Any, rules: Rules, options: Options) -> float:
@@ -217,7 +218,7 @@ def check_gnome_favorite_apps(result: Any, rules: Rules, options: Options) -> fl
         raise InvalidArtifact("there is no text")
     try:
         names = ast.literal_eval(result.strip())
-        return verdict(len(names) == len(rules["expected"]) and set(names) == set(rules["expected"]))
+        return binary_score(len(names) == len(rules["expected"]) and set(names) == set(rules["expected"]))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise InvalidArtifact(f"not a list of names: {type(error).__name__}") from error
 
@@ -228,7 +229,7 @@ def is_vlc_recordings_folder(result: Any, rules: Rules, options: Options) -> flo
         raise InvalidArtifact("there is no vlcrc")
     for line in result.text.split("\n"):
         if not line.startswith("#") and "input-record-path" in line:
-            return verdict(line.split("=")[-1].strip() == rules["recording_file_path"])
+            return binary_score(line.split("=")[-1].strip() == rules["recording_file_path"])
     return 0.0
 
 
@@ -236,7 +237,7 @@ def check_font_size(result: Any, rules: Rules, options: Options) -> float:
     """{type: value, value} or {type: range, min, max}: Chrome's default font size, the ends of the range left out."""
     try:
         held = result["default_font_size"]
-        return verdict(held == rules["value"] if rules["type"] == "value" else rules["min"] < held < rules["max"])
+        return binary_score(held == rules["value"] if rules["type"] == "value" else rules["min"] < held < rules["max"])
     except (KeyError, TypeError, IndexError) as error:
         raise InvalidArtifact(f"the font size cannot be read: {type(error).__name__}") from error
 
@@ -249,9 +250,9 @@ def is_expected_bookmarks(result: Any, rules: Rules, options: Options) -> float:
         bar = result["bookmark_bar"]["children"]
         folders = [one for one in bar if one["type"] == "folder"]
         if rules["type"] == "bookmark_bar_folders_names":
-            return verdict({one["name"] for one in folders} == set(rules["names"]))
+            return binary_score({one["name"] for one in folders} == set(rules["names"]))
         if rules["type"] == "bookmark_bar_websites_urls":
-            return verdict({one["url"] for one in bar if one["type"] == "url"} == set(rules["urls"]))
+            return binary_score({one["url"] for one in bar if one["type"] == "url"} == set(rules["urls"]))
         if rules["type"] != "liked_authors_websites_urls":
             raise ValueError(f"there are no bookmarks of type {rules['type']!r}")
         liked = next((one for one in folders if one["name"] == "Liked Authors"), None)
@@ -261,11 +262,11 @@ def is_expected_bookmarks(result: Any, rules: Rules, options: Options) -> float:
     except (KeyError, TypeError) as error:
         raise InvalidArtifact(f"the bookmarks cannot be read: {type(error).__name__}") from error
     choices = [[url] if isinstance(url, str) else url for url in rules["urls"]]
-    return verdict(any(set(chosen) == held for chosen in itertools.product(*choices)))
+    return binary_score(any(set(chosen) == held for chosen in itertools.product(*choices)))
 
 
-REGISTRY = "{http://openoffice.org/2001/registry}"
-SAVING = "/org.openoffice.Office.Common/Save/Document"
+REGISTRY_NAMESPACE = "{http://openoffice.org/2001/registry}"
+SAVE_SETTINGS_PATH = "/org.openoffice.Office.Common/Save/Document"
 
 
 def check_auto_saving_time(result: Any, rules: Rules, options: Options) -> float:
@@ -278,9 +279,9 @@ def check_auto_saving_time(result: Any, rules: Rules, options: Options) -> float
         return 0.0
     held: str | None = None
     for item in root.findall(".//item"):
-        if item.get(f"{REGISTRY}path") == SAVING:
+        if item.get(f"{REGISTRY_NAMESPACE}path") == SAVE_SETTINGS_PATH:
             for setting in item.findall(".//prop"):
-                if setting.get(f"{REGISTRY}name") == "AutoSaveTimeIntervall":
+                if setting.get(f"{REGISTRY_NAMESPACE}name") == "AutoSaveTimeIntervall":
                     value = setting.find(".//value")
                     if value is None:
                         raise InvalidArtifact("the interval has no value")
@@ -289,7 +290,7 @@ def check_auto_saving_time(result: Any, rules: Rules, options: Options) -> float
     if held is None:
         return 0.0
     try:
-        return verdict(int(held) == rules["minutes"])
+        return binary_score(int(held) == rules["minutes"])
     except ValueError as error:
         raise InvalidArtifact(f"the interval is {held!r}") from error
 
@@ -299,10 +300,10 @@ METRICS: Mapping[str, Metric] = {
     "is_extension_installed": is_extension_installed,
     "check_json_keybindings": check_json_keybindings,
     "check_config_status": check_config_status,
-    "check_qt_bgcone": _vlc("qt-bgcone", "1"),
-    "check_qt_max_volume": _vlc("qt-max-volume", "125"),
-    "check_qt_minimal_view": _vlc("qt-minimal-view", "0"),
-    "check_one_instance_when_started_from_file": _vlc("one-instance-when-started-from-file", "1"),
+    "check_qt_bgcone": _vlc_metric("qt-bgcone", "1"),
+    "check_qt_max_volume": _vlc_metric("qt-max-volume", "125"),
+    "check_qt_minimal_view": _vlc_metric("qt-minimal-view", "0"),
+    "check_one_instance_when_started_from_file": _vlc_metric("one-instance-when-started-from-file", "1"),
     "check_global_key_play_pause": check_global_key_play_pause,
     "check_qt_slider_colours": check_qt_slider_colours,
     "check_play_and_exit": check_play_and_exit,
@@ -315,7 +316,7 @@ METRICS: Mapping[str, Metric] = {
 }
 """What has no other reading of ours."""
 
-OSWORLD: Mapping[str, Metric] = {
+OSWORLD_EQUIVALENT_METRICS: Mapping[str, Metric] = {
     **METRICS,
     "exact_match": exact_match,
     "match_in_list": match_in_list,
@@ -326,7 +327,7 @@ OSWORLD: Mapping[str, Metric] = {
     "compare_config": compare_config,
     "check_json_settings": check_json_settings,
 }
-OSWORLD_GETTERS = frozenset(
+OSWORLD_EQUIVALENT_GETTERS = frozenset(
     {
         "vm_file",
         "vm_command_line",
@@ -337,6 +338,6 @@ OSWORLD_GETTERS = frozenset(
         "gimp_config_file",
         "bookmarks",
     }
-    | set(chrome.READERS)
+    | set(chrome.PREFERENCE_READERS)
 )
 """Getters of ours that give these metrics what the official ones give theirs."""

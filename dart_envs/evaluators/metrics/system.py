@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
-from dart_envs.evaluators.metrics.base import Metric, Options, as_text, verdict
+from dart_envs.evaluators.metrics.base import Metric, Options, as_text, binary_score
 
 MAX_MEMBERS = 2000
 MAX_UNPACKED_BYTES = 64 * 1024 * 1024
@@ -28,16 +28,16 @@ def tree_is(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """
     wanted: Mapping[str, Mapping[str, str]] = rules["entries"]
     fitting = all(path in result and facts.items() <= result[path].items() for path, facts in wanted.items())
-    return verdict(fitting and (bool(rules.get("others")) or set(result) == set(wanted)))
+    return binary_score(fitting and (bool(rules.get("others")) or set(result) == set(wanted)))
 
 
 def archive_is(result: GuestFile, rules: Mapping[str, Any], options: Options) -> float:
     """{format: zip | tar.gz | tar.xz, files: {name: sha256}}: an archive of that kind with exactly these files; folders do not count."""
-    held = dict(_members(result.content, rules["format"]))
-    return verdict(held == dict(rules["files"]))
+    held = dict(_archive_members(result.content, rules["format"]))
+    return binary_score(held == dict(rules["files"]))
 
 
-def _members(content: bytes, form: str) -> Iterator[tuple[str, str]]:
+def _archive_members(content: bytes, form: str) -> Iterator[tuple[str, str]]:
     read = {"zip": _zip_files, "tar.gz": _tar_files, "tar.xz": _tar_files}[form]
     starts = {"zip": b"PK", "tar.gz": b"\x1f\x8b", "tar.xz": b"\xfd7zXZ"}[form]
     if not content.startswith(starts):
@@ -83,7 +83,7 @@ def settings_are(result: Any, rules: Mapping[str, Any], options: Options) -> flo
         key, equals, value = line.partition("=")
         if equals and not line.lstrip().startswith(("#", ";")):
             held[key.strip()] = value.strip()
-    return verdict(all(held.get(key) == value for key, value in rules["expected"].items()))
+    return binary_score(all(held.get(key) == value for key, value in rules["expected"].items()))
 
 
 METRICS: Mapping[str, Metric] = {

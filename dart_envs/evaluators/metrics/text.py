@@ -13,37 +13,37 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
-from dart_envs.evaluators.metrics.base import Metric, Options, as_json, as_text, verdict
+from dart_envs.evaluators.metrics.base import Metric, Options, as_json, as_text, binary_score
 
 
 def exact_match(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{expected}: the same value; text compares without surrounding white space unless option `strict`."""
     expected = rules["expected"]
     if isinstance(result, str | GuestFile) and isinstance(expected, str) and not options.get("strict"):
-        return verdict(as_text(result).strip() == expected.strip())
-    return verdict(result == expected)
+        return binary_score(as_text(result).strip() == expected.strip())
+    return binary_score(result == expected)
 
 
 def literal_match(result: Any, expected: Any, options: Options) -> float:
     """The same text; option `ignore_case`."""
     held, wanted = as_text(result), as_text(expected)
-    return verdict(held.lower() == wanted.lower() if options.get("ignore_case") else held == wanted)
+    return binary_score(held.lower() == wanted.lower() if options.get("ignore_case") else held == wanted)
 
 
 def is_in_list(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{expected}: an item of the result, or a part of its text."""
-    return verdict(rules["expected"] in result)
+    return binary_score(rules["expected"] in result)
 
 
 def match_in_list(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{expected: [...]}: the result is one of these."""
-    return verdict(as_text(result).strip() in rules["expected"])
+    return binary_score(as_text(result).strip() in rules["expected"])
 
 
 def check_include_exclude(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{include: [...], exclude: [...]}: the text has every one of the first and none of the second."""
     text = as_text(result)
-    return verdict(
+    return binary_score(
         all(part in text for part in rules.get("include", ()))
         and not any(part in text for part in rules.get("exclude", ()))
     )
@@ -56,7 +56,7 @@ def check_list(result: Any, rules: Mapping[str, Any], options: Options) -> float
     def found(pattern: str) -> bool:
         return any(re.search(pattern, line) for line in lines)
 
-    return verdict(
+    return binary_score(
         all(found(pattern) for pattern in rules.get("expect", ()))
         and not any(found(pattern) for pattern in rules.get("unexpect", ()))
     )
@@ -76,7 +76,7 @@ COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 _MISSING = object()
 
 
-def _at(value: Any, path: Sequence[str | int]) -> Any:
+def _value_at(value: Any, path: Sequence[str | int]) -> Any:
     for key in path:
         try:
             value = value[key]
@@ -90,7 +90,7 @@ def check_json(result: Any, rules: Mapping[str, Any], options: Options) -> float
     data = as_json(result)
 
     def compare(rule: Mapping[str, Any]) -> bool:
-        value = _at(data, rule["key"])
+        value = _value_at(data, rule["key"])
         method = COMPARISONS[rule.get("method", "eq")]
         if value is _MISSING:
             return False
@@ -99,7 +99,7 @@ def check_json(result: Any, rules: Mapping[str, Any], options: Options) -> float
         except TypeError:
             return False
 
-    return verdict(all(map(compare, rules.get("expect", ()))) and not any(map(compare, rules.get("unexpect", ()))))
+    return binary_score(all(map(compare, rules.get("expect", ()))) and not any(map(compare, rules.get("unexpect", ()))))
 
 
 def check_json_settings(result: Any, rules: Mapping[str, Any], options: Options) -> float:
@@ -107,7 +107,7 @@ def check_json_settings(result: Any, rules: Mapping[str, Any], options: Options)
     data = as_json(result)
     if not isinstance(data, Mapping):
         raise InvalidArtifact("not a JSON object")
-    return verdict(all(key in data and data[key] == value for key, value in rules["expected"].items()))
+    return binary_score(all(key in data and data[key] == value for key, value in rules["expected"].items()))
 
 
 def check_direct_json_object(result: Any, rules: Mapping[str, Any], options: Options) -> float:
@@ -129,13 +129,13 @@ def check_direct_json_object(result: Any, rules: Mapping[str, Any], options: Opt
     return 1.0
 
 
-def _normalised(text: str, options: Options) -> str:
+def _normalize(text: str, options: Options) -> str:
     if options.get("ignore_blanks"):
         text = re.sub(r"\s+", " ", text).strip()
     return text.lower() if options.get("ignore_case") else text
 
 
-def _wanted_text(expected: Any) -> str:
+def _expected_text(expected: Any) -> str:
     return as_text(expected["expected"] if isinstance(expected, Mapping) else expected)
 
 
@@ -144,13 +144,13 @@ def compare_text_file(result: Any, expected: Any, options: Options) -> float:
 
     Options `ignore_blanks`, `ignore_case`.
     """
-    held, wanted = as_text(result).removesuffix("\n"), _wanted_text(expected).removesuffix("\n")
-    return verdict(_normalised(held, options) == _normalised(wanted, options))
+    held, wanted = as_text(result).removesuffix("\n"), _expected_text(expected).removesuffix("\n")
+    return binary_score(_normalize(held, options) == _normalize(wanted, options))
 
 
 def compare_config(result: Any, rules: Any, options: Options) -> float:
     """{expected}: the same text, byte for byte."""
-    return verdict(as_text(result) == _wanted_text(rules))
+    return binary_score(as_text(result) == _expected_text(rules))
 
 
 def compare_csv(result: Any, expected: Any, options: Options) -> float:
@@ -160,29 +160,29 @@ def compare_csv(result: Any, expected: Any, options: Options) -> float:
     """
 
     def rows(text: str) -> list[list[str]]:
-        text = _normalised(text, {"ignore_case": options.get("ignore_case")})
+        text = _normalize(text, {"ignore_case": options.get("ignore_case")})
         parsed = [row for row in csv.reader(io.StringIO(text)) if row]
         return parsed if options.get("strict", True) else [[cell.strip() for cell in row] for row in parsed]
 
-    return verdict(rows(as_text(result)) == rows(_wanted_text(expected)))
+    return binary_score(rows(as_text(result)) == rows(_expected_text(expected)))
 
 
 def file_contains(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{expected: [...]}: the text has every one of these."""
     text = as_text(result)
-    return verdict(all(part in text for part in rules["expected"]))
+    return binary_score(all(part in text for part in rules["expected"]))
 
 
 def exists(result: Any, expected: Any, options: Options) -> float:
     """The getter found something (a getter that finds nothing scores 0 by itself)."""
-    return verdict(bool(result) or isinstance(result, GuestFile))
+    return binary_score(bool(result) or isinstance(result, GuestFile))
 
 
 def contains_names(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{include: [...], exclude: [...], exactly: [...]}: names in a list, whole names."""
     names = list(result)
     exactly = rules.get("exactly")
-    return verdict(
+    return binary_score(
         all(name in names for name in rules.get("include", ()))
         and not any(name in names for name in rules.get("exclude", ()))
         and (exactly is None or sorted(names) == sorted(exactly))
@@ -203,7 +203,7 @@ def contains_element(result: Any, rules: Mapping[str, Any], options: Options) ->
             and set(rules.get("states", ())) <= set(element.states)
         )
 
-    return verdict(any(map(fits, result)))
+    return binary_score(any(map(fits, result)))
 
 
 METRICS: Mapping[str, Metric] = {

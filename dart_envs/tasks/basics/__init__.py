@@ -10,7 +10,7 @@ from __future__ import annotations
 from dart_envs.tasks.basics import calculator, dialogs, editor, files, forms, positions, terminal
 from dart_envs.tasks.suite import Suite
 
-BASICS = Suite.of(
+BASICS = Suite.from_families(
     "basics",
     (
         *positions.FAMILIES,

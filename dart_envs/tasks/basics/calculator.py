@@ -8,30 +8,30 @@ from __future__ import annotations
 
 from random import Random
 
-from dart_envs.tasks.basics.parts import DONE, Data, click, random_place, step
-from dart_envs.tasks.suite import Draft, Family
+from dart_envs.tasks.basics.parts import DONE, JsonDict, click, place_window_randomly, step
+from dart_envs.tasks.suite import Family, TaskDraft
 
 TITLE = "galculator"
 CONFIG = "/home/user/.config/galculator/galculator.conf"
 
 
-def opened(random: Random) -> list[Data]:
+def open_app(random: Random) -> list[JsonDict]:
     """The calculator somewhere on the screen, with the pointer out of its way: its buttons have tooltips."""
     return [
         step("write_file", path=CONFIG, content="show_menu_bar=false\n"),
         step("execute", command=["xdotool", "mousemove", "0", "0"]),
         step("launch", command=["galculator"]),
         step("wait_window", window_name=TITLE),
-        random_place(random, TITLE),
+        place_window_randomly(random, TITLE),
     ]
 
 
-def buttons(keys: str) -> list[Data]:
+def buttons(keys: str) -> list[JsonDict]:
     """Click one button per character."""
     return [click("toggle button", name) for name in keys]
 
 
-def displays(number: int) -> Data:
+def display_shows(number: int) -> JsonDict:
     """Evaluator: the display shows this number."""
     return {
         "func": "contains_element",
@@ -40,17 +40,17 @@ def displays(number: int) -> Data:
     }
 
 
-def calculate(random: Random) -> Draft:
+def calculate(random: Random) -> TaskDraft:
     """A sum, a difference or a product of two numbers. The near miss forgets to press =."""
     first, second = random.randrange(12, 99), random.randrange(3, 10)
     sign, word, result = random.choice(
         (("+", "plus", first + second), ("-", "minus", first - second), ("*", "times", first * second))
     )
     keys = f"{first}{sign}{second}"
-    return Draft(
+    return TaskDraft(
         instruction=f"Work out {first} {word} {second} with the calculator.",
-        config=opened(random),
-        evaluator=displays(result),
+        config=open_app(random),
+        evaluator=display_shows(result),
         oracle=[*buttons(f"{keys}="), DONE],
         near_miss=[*buttons(keys), DONE],
     )

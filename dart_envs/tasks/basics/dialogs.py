@@ -12,55 +12,63 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from dart_envs.tasks.basics.parts import Data, answer_is, answers_are, captured_dialog, click, press, random_place
-from dart_envs.tasks.basics.words import pick
-from dart_envs.tasks.suite import Draft, Family
+from dart_envs.tasks.basics.parts import (
+    JsonDict,
+    answer_is,
+    answers_are,
+    captured_dialog,
+    click,
+    click_button,
+    place_window_randomly,
+)
+from dart_envs.tasks.basics.words import sample_nouns
+from dart_envs.tasks.suite import Family, TaskDraft
 
 ROWS = 4
 LIST_SIZE = ("--width", "240", "--height", "265")
 UPPER, LOWER = (0.0, 0.0, 1.0, 0.5), (0.0, 0.5, 1.0, 1.0)
 
 
-def buttons_dialog(name: str, title: str, words: list[str]) -> Data:
+def buttons_dialog(name: str, title: str, words: list[str]) -> JsonDict:
     """A question with one button per word and nothing else."""
     extra = [part for word in words for part in ("--extra-button", word)]
     return captured_dialog(name, title, ["--question", "--switch", "--text", "Which one?", *extra])
 
 
-def other_than(random: Random, words: list[str], target: str) -> str:
+def another_word(random: Random, words: list[str], target: str) -> str:
     """One of the words that is not the target."""
     return random.choice([word for word in words if word != target])
 
 
-def press_button(random: Random) -> Draft:
+def press_button(random: Random) -> TaskDraft:
     """One dialog, four buttons."""
-    words = pick(random, 4)
+    words = sample_nouns(random, 4)
     target = random.choice(words)
-    return Draft(
+    return TaskDraft(
         instruction=f"Press {target}.",
-        config=[buttons_dialog("answer", "Question", words), random_place(random, "Question")],
+        config=[buttons_dialog("answer", "Question", words), place_window_randomly(random, "Question")],
         evaluator=answer_is(target, window_name="Question"),
-        oracle=[press(target)],
-        near_miss=[press(other_than(random, words, target))],
+        oracle=[click_button(target)],
+        near_miss=[click_button(another_word(random, words, target))],
     )
 
 
-def press_both(random: Random) -> Draft:
+def press_both(random: Random) -> TaskDraft:
     """Two dialogs with three buttons each."""
-    words = pick(random, 6)
+    words = sample_nouns(random, 6)
     first, second = words[:3], words[3:]
     targets = [random.choice(first), random.choice(second)]
-    moves = [press(target) for target in targets]
-    near_misses = [moves[::-1], [moves[0], press(other_than(random, second, targets[1]))]]
+    moves = [click_button(target) for target in targets]
+    near_misses = [moves[::-1], [moves[0], click_button(another_word(random, second, targets[1]))]]
     places = [UPPER, LOWER]
     random.shuffle(places)
-    return Draft(
+    return TaskDraft(
         instruction=f"Press {targets[0]}, then {targets[1]}.",
         config=[
             buttons_dialog("first", "First", first),
             buttons_dialog("second", "Second", second),
-            random_place(random, "First", area=places[0]),
-            random_place(random, "Second", area=places[1]),
+            place_window_randomly(random, "First", area=places[0]),
+            place_window_randomly(random, "Second", area=places[1]),
         ],
         evaluator=answers_are(first=("First", targets[0]), second=("Second", targets[1])),
         oracle=moves,
@@ -68,69 +76,78 @@ def press_both(random: Random) -> Draft:
     )
 
 
-def choose_row(random: Random) -> Draft:
+def choose_row(random: Random) -> TaskDraft:
     """A list: choose a row, then OK."""
-    words = pick(random, ROWS)
+    words = sample_nouns(random, ROWS)
     target = random.choice(words)
     arguments = ["--list", "--text", "Which one?", "--hide-header", "--column", "Name", *LIST_SIZE, *words]
-    return Draft(
+    return TaskDraft(
         instruction=f"Choose {target}, then press OK.",
-        config=[captured_dialog("answer", "List", arguments), random_place(random, "List")],
+        config=[captured_dialog("answer", "List", arguments), place_window_randomly(random, "List")],
         evaluator=answer_is(target, window_name="List"),
-        oracle=[click("table cell", target), press("OK")],
-        near_miss=[click("table cell", other_than(random, words, target)), press("OK")],
+        oracle=[click("table cell", target), click_button("OK")],
+        near_miss=[click("table cell", another_word(random, words, target)), click_button("OK")],
     )
 
 
-def marked_list(kind: str, words: list[str], size: Sequence[str] = LIST_SIZE) -> list[str]:
+def box_list_arguments(kind: str, words: list[str], size: Sequence[str] = LIST_SIZE) -> list[str]:
     """Arguments of a list with one box per row."""
     rows = [part for word in words for part in ("FALSE", word)]
     columns = ["--column", "Mark", "--column", "Name"]
     return ["--list", f"--{kind}", "--text", "Which one?", *columns, *size, *rows]
 
 
-def tick_box(random: Random) -> Draft:
+def tick_box(random: Random) -> TaskDraft:
     """A list with check boxes: tick one, then OK."""
-    words = pick(random, ROWS)
+    words = sample_nouns(random, ROWS)
     target = random.choice(words)
-    return Draft(
+    return TaskDraft(
         instruction=f"Tick {target}, then press OK.",
-        config=[captured_dialog("answer", "Tick", marked_list("checklist", words)), random_place(random, "Tick")],
+        config=[
+            captured_dialog("answer", "Tick", box_list_arguments("checklist", words)),
+            place_window_randomly(random, "Tick"),
+        ],
         evaluator=answer_is(target, window_name="Tick"),
-        oracle=[box_of(words, target), press("OK")],
-        near_miss=[box_of(words, target), press("Cancel")],
+        oracle=[click_row_box(words, target), click_button("OK")],
+        near_miss=[click_row_box(words, target), click_button("Cancel")],
     )
 
 
-def box_of(words: list[str], target: str) -> Data:
+def click_row_box(words: list[str], target: str) -> JsonDict:
     """Click the box of a row: the nameless cell in front of its name."""
     return click("table cell", "", nth=words.index(target))
 
 
-def tick_two(random: Random) -> Draft:
+def tick_two(random: Random) -> TaskDraft:
     """A list with check boxes: tick two, then OK."""
-    words = pick(random, ROWS)
+    words = sample_nouns(random, ROWS)
     first, second = random.sample(words, 2)
     expected = "|".join(word for word in words if word in (first, second))
-    return Draft(
+    return TaskDraft(
         instruction=f"Tick {first} and {second}, then press OK.",
-        config=[captured_dialog("answer", "Tick", marked_list("checklist", words)), random_place(random, "Tick")],
+        config=[
+            captured_dialog("answer", "Tick", box_list_arguments("checklist", words)),
+            place_window_randomly(random, "Tick"),
+        ],
         evaluator=answer_is(expected, window_name="Tick"),
-        oracle=[box_of(words, first), box_of(words, second), press("OK")],
-        near_miss=[box_of(words, first), press("OK")],
+        oracle=[click_row_box(words, first), click_row_box(words, second), click_button("OK")],
+        near_miss=[click_row_box(words, first), click_button("OK")],
     )
 
 
-def pick_radio(random: Random) -> Draft:
+def pick_radio(random: Random) -> TaskDraft:
     """A list with radio buttons: pick one, then OK."""
-    words = pick(random, ROWS)
+    words = sample_nouns(random, ROWS)
     target = random.choice(words)
-    return Draft(
+    return TaskDraft(
         instruction=f"Mark {target}, then press OK.",
-        config=[captured_dialog("answer", "Radio", marked_list("radiolist", words)), random_place(random, "Radio")],
+        config=[
+            captured_dialog("answer", "Radio", box_list_arguments("radiolist", words)),
+            place_window_randomly(random, "Radio"),
+        ],
         evaluator=answer_is(target, window_name="Radio"),
-        oracle=[box_of(words, target), press("OK")],
-        near_miss=[box_of(words, other_than(random, words, target)), press("OK")],
+        oracle=[click_row_box(words, target), click_button("OK")],
+        near_miss=[click_row_box(words, another_word(random, words, target)), click_button("OK")],
     )
 
 

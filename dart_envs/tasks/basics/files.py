@@ -9,16 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from dart_envs.tasks.basics.parts import DONE, Data, click, folder_holds, key, pause, random_place, step, type_text
-from dart_envs.tasks.basics.words import pick
-from dart_envs.tasks.suite import Draft, Family
+from dart_envs.tasks.basics.parts import (
+    DONE,
+    JsonDict,
+    click,
+    folder_names_are,
+    key,
+    pause,
+    place_window_randomly,
+    step,
+    type_text,
+)
+from dart_envs.tasks.basics.words import sample_nouns
+from dart_envs.tasks.suite import Family, TaskDraft
 
 FOLDER = "/home/user/Work"
 TITLE = "Work"
 SIZE = (560, 300)
 
 
-def opened(random: Random, files: Sequence[str] = (), folders: Sequence[str] = ()) -> list[Data]:
+def open_app(random: Random, files: Sequence[str] = (), folders: Sequence[str] = ()) -> list[JsonDict]:
     """A fresh folder with these files and folders, and Thunar showing it somewhere on the screen."""
     return [
         step("execute", command=["rm", "-rf", FOLDER], expect_returncode=0),
@@ -28,24 +38,24 @@ def opened(random: Random, files: Sequence[str] = (), folders: Sequence[str] = (
         *(step("write_file", path=f"{FOLDER}/{name}", content="") for name in files),
         step("launch", command=["thunar", FOLDER]),
         step("wait_window", window_name=TITLE),
-        random_place(random, TITLE, size=SIZE),
+        place_window_randomly(random, TITLE, size=SIZE),
         step("activate_window", window_name=TITLE),
         step("execute", command=["xdotool", "key", "ctrl+2"], expect_returncode=0),
     ]
 
 
-def row(name: str, *, do: str = "click") -> Data:
+def row(name: str, *, do: str = "click") -> JsonDict:
     """Click the line of a file."""
     return click("table cell", name, do=do)
 
 
-def open_folder(random: Random) -> Draft:
+def open_folder(random: Random) -> TaskDraft:
     """Four folders: open one. The near miss opens another."""
-    names = pick(random, 4)
+    names = sample_nouns(random, 4)
     goal, wrong = random.sample(names, 2)
-    return Draft(
+    return TaskDraft(
         instruction=f"Open the folder {goal}.",
-        config=opened(random, folders=names),
+        config=open_app(random, folders=names),
         evaluator={
             "func": "check_list",
             "result": {"type": "window_titles", "by_class": "thunar"},
@@ -56,43 +66,43 @@ def open_folder(random: Random) -> Draft:
     )
 
 
-def rename_file(random: Random) -> Draft:
+def rename_file(random: Random) -> TaskDraft:
     """Four files: give one another name. The near miss does it to another file."""
-    *words, new = pick(random, 5)
+    *words, new = sample_nouns(random, 5)
     names = [f"{word}.txt" for word in words]
     goal, wrong = random.sample(names, 2)
     rename = [key("f2"), key("ctrl", "a"), type_text(f"{new}.txt"), key("enter"), pause(), DONE]
-    return Draft(
+    return TaskDraft(
         instruction=f"Rename the file {goal} to {new}.txt.",
-        config=opened(random, files=names),
-        evaluator=folder_holds(FOLDER, [f"{new}.txt", *(name for name in names if name != goal)]),
+        config=open_app(random, files=names),
+        evaluator=folder_names_are(FOLDER, [f"{new}.txt", *(name for name in names if name != goal)]),
         oracle=[row(goal), *rename],
         near_miss=[row(wrong), *rename],
     )
 
 
-def delete_file(random: Random) -> Draft:
+def delete_file(random: Random) -> TaskDraft:
     """Four files: delete one for good. The near miss deletes another."""
-    names = [f"{word}.txt" for word in pick(random, 4)]
+    names = [f"{word}.txt" for word in sample_nouns(random, 4)]
     goal, wrong = random.sample(names, 2)
     delete = [key("shift", "delete"), key("enter"), pause(), DONE]
-    return Draft(
+    return TaskDraft(
         instruction=f"Delete the file {goal}.",
-        config=opened(random, files=names),
-        evaluator=folder_holds(FOLDER, [name for name in names if name != goal]),
+        config=open_app(random, files=names),
+        evaluator=folder_names_are(FOLDER, [name for name in names if name != goal]),
         oracle=[row(goal), *delete],
         near_miss=[row(wrong), *delete],
     )
 
 
-def make_folder(random: Random) -> Draft:
+def make_folder(random: Random) -> TaskDraft:
     """Make a folder beside two others. The near miss leaves the name that Thunar proposes."""
-    *words, new = pick(random, 3)
+    *words, new = sample_nouns(random, 3)
     make = key("ctrl", "shift", "n")
-    return Draft(
+    return TaskDraft(
         instruction=f"Make a new folder called {new}.",
-        config=opened(random, folders=words),
-        evaluator=folder_holds(FOLDER, [f"{name}/" for name in (*words, new)]),
+        config=open_app(random, folders=words),
+        evaluator=folder_names_are(FOLDER, [f"{name}/" for name in (*words, new)]),
         oracle=[make, key("ctrl", "a"), type_text(new), key("enter"), pause(), DONE],
         near_miss=[make, key("enter"), pause(), DONE],
     )

@@ -13,42 +13,42 @@ from dart_envs.tasks.basics.parts import (
     answer_is,
     captured_dialog,
     click,
+    click_button,
     key,
-    press,
-    random_place,
+    place_window_randomly,
     type_text,
 )
-from dart_envs.tasks.basics.words import pick
-from dart_envs.tasks.suite import Draft, Family
+from dart_envs.tasks.basics.words import sample_nouns
+from dart_envs.tasks.suite import Family, TaskDraft
 
 YEAR = 2025
 MONTHS = ("January", "February", "March", "April", "May", "June")
 LAST_SAFE_DAY = 28
 
 
-def enter_text(random: Random) -> Draft:
+def enter_text(random: Random) -> TaskDraft:
     """An entry that already holds a word: replace it."""
-    old, new = pick(random, 2)
+    old, new = sample_nouns(random, 2)
     arguments = ["--entry", "--text", "Name:", "--entry-text", old]
-    return Draft(
+    return TaskDraft(
         instruction=f"Change the name to {new}, then press OK.",
-        config=[captured_dialog("answer", "Entry", arguments), random_place(random, "Entry")],
+        config=[captured_dialog("answer", "Entry", arguments), place_window_randomly(random, "Entry")],
         evaluator=answer_is(new, window_name="Entry"),
-        oracle=[{"do": "triple_click", "target": {"role": "text"}}, type_text(new), press("OK"), DONE],
-        near_miss=[{"do": "click", "target": {"role": "text"}}, key("end"), type_text(new), press("OK"), DONE],
+        oracle=[{"do": "triple_click", "target": {"role": "text"}}, type_text(new), click_button("OK"), DONE],
+        near_miss=[{"do": "click", "target": {"role": "text"}}, key("end"), type_text(new), click_button("OK"), DONE],
     )
 
 
-def fill_form(random: Random) -> Draft:
+def fill_form(random: Random) -> TaskDraft:
     """A form with two fields: fill both."""
-    first, second = pick(random, 2)
+    first, second = sample_nouns(random, 2)
     arguments = ["--forms", "--text", "Fill in", "--add-entry", "One", "--add-entry", "Two"]
-    return Draft(
+    return TaskDraft(
         instruction=f"Write {first} in field One and {second} in field Two, then press OK.",
-        config=[captured_dialog("answer", "Form", arguments), random_place(random, "Form")],
+        config=[captured_dialog("answer", "Form", arguments), place_window_randomly(random, "Form")],
         evaluator=answer_is(f"{first}|{second}", window_name="Form"),
-        oracle=[*fill(first, second), press("OK"), DONE],
-        near_miss=[*fill(second, first), press("OK"), DONE],
+        oracle=[*fill(first, second), click_button("OK"), DONE],
+        near_miss=[*fill(second, first), click_button("OK"), DONE],
     )
 
 
@@ -62,38 +62,38 @@ def fill(one: str, two: str) -> list[dict[str, object]]:
     ]
 
 
-def set_scale(random: Random) -> Draft:
+def set_scale(random: Random) -> TaskDraft:
     """A slider: set it to a value, a few steps away."""
     start = random.randrange(20, 80)
     goal = start + random.choice((-5, -4, -3, -2, 2, 3, 4, 5))
     arguments = ["--scale", "--text", "How many?", "--value", str(start), "--min-value", "0", "--max-value", "100"]
     turn = "right" if goal > start else "left"
     presses = [key(turn) for _ in range(abs(goal - start))]
-    return Draft(
+    return TaskDraft(
         instruction=f"Set the slider to {goal}, then press OK.",
-        config=[captured_dialog("answer", "Slider", arguments), random_place(random, "Slider")],
+        config=[captured_dialog("answer", "Slider", arguments), place_window_randomly(random, "Slider")],
         evaluator=answer_is(str(goal), window_name="Slider"),
-        oracle=[*presses, press("OK"), DONE],
-        near_miss=[*presses[1:], press("OK"), DONE],
+        oracle=[*presses, click_button("OK"), DONE],
+        near_miss=[*presses[1:], click_button("OK"), DONE],
     )
 
 
-def pick_day(random: Random) -> Draft:
+def pick_day(random: Random) -> TaskDraft:
     """A calendar: choose a day of the month that is shown. The near miss is a day beside it."""
     month = random.randrange(1, len(MONTHS) + 1)
     start, goal = random.sample(range(2, LAST_SAFE_DAY), 2)
     arguments = ["--calendar", "--text", "Which day?", "--date-format", "%Y-%m-%d"]
     arguments += ["--day", str(start), "--month", str(month), "--year", str(YEAR)]
-    return Draft(
+    return TaskDraft(
         instruction=f"Choose day {goal} of {MONTHS[month - 1]}, then press OK.",
-        config=[captured_dialog("answer", "Calendar", arguments), random_place(random, "Calendar")],
+        config=[captured_dialog("answer", "Calendar", arguments), place_window_randomly(random, "Calendar")],
         evaluator=answer_is(f"{YEAR}-{month:02d}-{goal:02d}", window_name="Calendar"),
-        oracle=[day_cell(month, goal), press("OK"), DONE],
-        near_miss=[day_cell(month, goal + 1), press("OK"), DONE],
+        oracle=[day_cell(month, goal), click_button("OK"), DONE],
+        near_miss=[day_cell(month, goal + 1), click_button("OK"), DONE],
     )
 
 
-ROWS_FROM, ROWS_TO = 0.283, 0.973
+ROWS_TOP, ROWS_BOTTOM = 0.283, 0.973
 """Upper and lower edge of the six rows of days, as shares of the calendar's height."""
 WEEK_ROWS, WEEK_DAYS = 6, 7
 
@@ -106,7 +106,7 @@ def day_cell(month: int, day: int) -> dict[str, object]:
     before = (date(YEAR, month, 1).weekday() + 1) % WEEK_DAYS or WEEK_DAYS
     row, column = divmod(before + day - 1, WEEK_DAYS)
     across = (column + 0.5) / WEEK_DAYS
-    down = ROWS_FROM + (ROWS_TO - ROWS_FROM) * (row + 0.5) / WEEK_ROWS
+    down = ROWS_TOP + (ROWS_BOTTOM - ROWS_TOP) * (row + 0.5) / WEEK_ROWS
     return click("calendar", "", at=[round(across, 4), round(down, 4)])
 
 

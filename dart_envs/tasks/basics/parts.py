@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-Data = dict[str, Any]
+JsonDict = dict[str, Any]
 
 SAVE = ("ctrl", "s")
 SAVE_WAIT_S = 0.5
 
-AT_WORK = """pid=$(pidof PROCESS) || exit 0
+WAIT_UNTIL_IDLE_SCRIPT = """pid=$(pidof PROCESS) || exit 0
 polls=0
 still=0
 last=
@@ -33,36 +33,38 @@ done
 """Waits, ten seconds at most, until a process rests."""
 
 
-def step(type: str, **parameters: Any) -> Data:
+def step(type: str, **parameters: Any) -> JsonDict:
     """A setup step."""
     return {"type": type, "parameters": parameters}
 
 
-def until_rest(process: str) -> Data:
+def wait_until_idle(process: str) -> JsonDict:
     """A step that waits, ten seconds at most, until a program rests: what it opens is open then, what it saves is saved."""
-    return step("execute", command=["/bin/sh", "-c", AT_WORK.replace("PROCESS", process, 1)], timeout_s=30)
+    return step(
+        "execute", command=["/bin/sh", "-c", WAIT_UNTIL_IDLE_SCRIPT.replace("PROCESS", process, 1)], timeout_s=30
+    )
 
 
-def captured_dialog(name: str, title: str, arguments: Sequence[str]) -> Data:
+def captured_dialog(name: str, title: str, arguments: Sequence[str]) -> JsonDict:
     """Start a zenity dialog whose answer only root can read."""
     return step("launch_captured", name=name, command=["zenity", *arguments, "--title", title])
 
 
-def random_place(
+def place_window_randomly(
     random: Random,
     window_name: str,
     *,
     size: tuple[int, int] | None = None,
     area: tuple[float, float, float, float] = (0.0, 0.0, 1.0, 1.0),
-) -> Data:
+) -> JsonDict:
     """Put a window anywhere inside an area of the screen."""
-    place: Data = {"window_name": window_name, "x": round(random.random(), 3), "y": round(random.random(), 3)}
+    place: JsonDict = {"window_name": window_name, "x": round(random.random(), 3), "y": round(random.random(), 3)}
     if size is not None:
         place |= {"width": size[0], "height": size[1]}
     return step("place_window", **place, area=list(area))
 
 
-def answer_is(expected: str, *, name: str = "answer", window_name: str) -> Data:
+def answer_is(expected: str, *, name: str = "answer", window_name: str) -> JsonDict:
     """Evaluator: a captured dialog printed exactly this."""
     return {
         "func": "exact_match",
@@ -71,7 +73,7 @@ def answer_is(expected: str, *, name: str = "answer", window_name: str) -> Data:
     }
 
 
-def answers_are(**answers: tuple[str, str]) -> Data:
+def answers_are(**answers: tuple[str, str]) -> JsonDict:
     """Evaluator: several captured dialogs were answered in this order; by name: the title of each and what it printed."""
     captures = [{"name": name, "window_name": title} for name, (title, _) in answers.items()]
     return {
@@ -81,7 +83,7 @@ def answers_are(**answers: tuple[str, str]) -> Data:
     }
 
 
-def file_holds(path: str, expected: str) -> Data:
+def file_content_is(path: str, expected: str) -> JsonDict:
     """Evaluator: a file holds exactly this text (a line end at its end does not count)."""
     return {
         "func": "compare_text_file",
@@ -90,7 +92,7 @@ def file_holds(path: str, expected: str) -> Data:
     }
 
 
-def folder_holds(path: str, names: Sequence[str]) -> Data:
+def folder_names_are(path: str, names: Sequence[str]) -> JsonDict:
     """Evaluator: exactly these names are directly inside a folder (folders with a closing slash)."""
     return {
         "func": "contains_names",
@@ -99,7 +101,7 @@ def folder_holds(path: str, names: Sequence[str]) -> Data:
     }
 
 
-def all_of(*evaluators: Mapping[str, Any]) -> Data:
+def all_of(*evaluators: Mapping[str, Any]) -> JsonDict:
     """Evaluator: every one of these single ones."""
     return {
         "func": [one["func"] for one in evaluators],
@@ -109,29 +111,29 @@ def all_of(*evaluators: Mapping[str, Any]) -> Data:
     }
 
 
-def click(role: str, name: str, *, do: str = "click", later: bool = False, **target: Any) -> Data:
+def click(role: str, name: str, *, do: str = "click", deferred: bool = False, **target: Any) -> JsonDict:
     """Point at an element and click."""
-    return {"do": do, "target": {"role": role, "name": name, **target}, "later": later}
+    return {"do": do, "target": {"role": role, "name": name, **target}, "deferred": deferred}
 
 
-def press(name: str, *, window: str | None = None, later: bool = False) -> Data:
+def click_button(name: str, *, window: str | None = None, deferred: bool = False) -> JsonDict:
     """Click a push button."""
-    return click("push button", name, window=window, later=later)
+    return click("push button", name, window=window, deferred=deferred)
 
 
-def type_text(text: str) -> Data:
+def type_text(text: str) -> JsonDict:
     """Type with the keyboard."""
     return {"do": "type", "text": text}
 
 
-def key(*keys: str) -> Data:
+def key(*keys: str) -> JsonDict:
     """Press keys together."""
     return {"do": "key", "keys": list(keys)}
 
 
-def pause(seconds: float = SAVE_WAIT_S) -> Data:
+def pause(seconds: float = SAVE_WAIT_S) -> JsonDict:
     """Wait, as one action."""
-    return {"do": "wait", "seconds": seconds}
+    return {"do": "wait", "duration_s": seconds}
 
 
-DONE: Data = {"do": "done"}
+DONE: JsonDict = {"do": "done"}

@@ -8,61 +8,68 @@ from __future__ import annotations
 
 from random import Random
 
-from dart_envs.tasks.basics.dialogs import box_of, buttons_dialog, marked_list, other_than
-from dart_envs.tasks.basics.parts import answer_is, answers_are, captured_dialog, click, press, random_place
-from dart_envs.tasks.basics.words import pick
-from dart_envs.tasks.suite import Draft, Family
+from dart_envs.tasks.basics.dialogs import another_word, box_list_arguments, buttons_dialog, click_row_box
+from dart_envs.tasks.basics.parts import (
+    answer_is,
+    answers_are,
+    captured_dialog,
+    click,
+    click_button,
+    place_window_randomly,
+)
+from dart_envs.tasks.basics.words import sample_nouns
+from dart_envs.tasks.suite import Family, TaskDraft
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth")
-FEWEST_ROWS, MOST_ROWS = 3, 5
-ROW_HEIGHT_PX, HEADER_PX, AROUND_ROWS_PX = 32, 30, 98
+MIN_ROWS, MAX_ROWS = 3, 5
+ROW_HEIGHT_PX, HEADER_PX, LIST_MARGIN_PX = 32, 30, 98
 LIST_WIDTH_PX = 240
-PARTINGS = (0.42, 0.58)
+SPLIT_RANGE = (0.42, 0.58)
 """Where two windows part the screen's height: each fits its part, and neither has a usual place."""
 
 
-def drawn(random: Random, fewest: int, most: int) -> tuple[list[str], str, str, str]:
+def draw_target(random: Random, min_words: int, max_words: int) -> tuple[list[str], str, str, str]:
     """Words for some things, which of them is meant, its ordinal in words, and another one."""
-    words = pick(random, random.randint(fewest, most))
+    words = sample_nouns(random, random.randint(min_words, max_words))
     index = random.randrange(len(words))
     is_last = index == len(words) - 1
-    say_last = is_last and (index == MOST_ROWS - 1 or random.random() < 0.5)
+    say_last = is_last and (index == MAX_ROWS - 1 or random.random() < 0.5)
     ordinal = "last" if say_last else ORDINALS[index]
-    return words, words[index], ordinal, other_than(random, words, words[index])
+    return words, words[index], ordinal, another_word(random, words, words[index])
 
 
 def list_size(rows: int, *, header: bool) -> list[str]:
     """Size of a list that shows all its rows."""
-    height = AROUND_ROWS_PX + ROW_HEIGHT_PX * rows + (HEADER_PX if header else 0)
+    height = LIST_MARGIN_PX + ROW_HEIGHT_PX * rows + (HEADER_PX if header else 0)
     return ["--width", str(LIST_WIDTH_PX), "--height", str(height)]
 
 
-def press_nth(random: Random) -> Draft:
+def press_nth(random: Random) -> TaskDraft:
     """One dialog, three or four buttons."""
-    words, target, ordinal, wrong = drawn(random, 3, 4)
-    return Draft(
+    words, target, ordinal, wrong = draw_target(random, 3, 4)
+    return TaskDraft(
         instruction=f"Press the {ordinal} button.",
-        config=[buttons_dialog("answer", "Question", words), random_place(random, "Question")],
+        config=[buttons_dialog("answer", "Question", words), place_window_randomly(random, "Question")],
         evaluator=answer_is(target, window_name="Question"),
-        oracle=[press(target)],
-        near_miss=[press(wrong)],
+        oracle=[click_button(target)],
+        near_miss=[click_button(wrong)],
     )
 
 
-def press_two(random: Random) -> Draft:
+def press_two(random: Random) -> TaskDraft:
     """Two dialogs, one above the other, with three buttons each."""
-    above, first, first_ordinal, _ = drawn(random, 3, 3)
-    below, second, second_ordinal, wrong = drawn(random, 3, 3)
-    parting = round(random.uniform(*PARTINGS), 3)
-    moves = [press(first, window="First"), press(second, window="Second")]
-    near_misses = [moves[::-1], [moves[0], press(wrong, window="Second")]]
-    return Draft(
+    above, first, first_ordinal, _ = draw_target(random, 3, 3)
+    below, second, second_ordinal, wrong = draw_target(random, 3, 3)
+    split = round(random.uniform(*SPLIT_RANGE), 3)
+    moves = [click_button(first, window="First"), click_button(second, window="Second")]
+    near_misses = [moves[::-1], [moves[0], click_button(wrong, window="Second")]]
+    return TaskDraft(
         instruction=f"Press the {first_ordinal} button above, then the {second_ordinal} button below.",
         config=[
             buttons_dialog("first", "First", above),
             buttons_dialog("second", "Second", below),
-            random_place(random, "First", area=(0.0, 0.0, 1.0, parting)),
-            random_place(random, "Second", area=(0.0, parting, 1.0, 1.0)),
+            place_window_randomly(random, "First", area=(0.0, 0.0, 1.0, split)),
+            place_window_randomly(random, "Second", area=(0.0, split, 1.0, 1.0)),
         ],
         evaluator=answers_are(first=("First", first), second=("Second", second)),
         oracle=moves,
@@ -70,30 +77,30 @@ def press_two(random: Random) -> Draft:
     )
 
 
-def choose_nth(random: Random) -> Draft:
+def choose_nth(random: Random) -> TaskDraft:
     """A list of three to five rows: choose a row, then OK. Two clicks on the row, one after the other, are not an answer."""
-    words, target, ordinal, wrong = drawn(random, FEWEST_ROWS, MOST_ROWS)
+    words, target, ordinal, wrong = draw_target(random, MIN_ROWS, MAX_ROWS)
     size = list_size(len(words), header=False)
     arguments = ["--list", "--text", "Which one?", "--hide-header", "--column", "Name", *size, *words]
-    return Draft(
+    return TaskDraft(
         instruction=f"Choose the {ordinal} row, then press OK.",
-        config=[captured_dialog("answer", "List", arguments), random_place(random, "List")],
+        config=[captured_dialog("answer", "List", arguments), place_window_randomly(random, "List")],
         evaluator=answer_is(target, window_name="List"),
-        oracle=[click("table cell", target), press("OK")],
-        near_miss=random.choice(([click("table cell", wrong), press("OK")], [click("table cell", target)] * 2)),
+        oracle=[click("table cell", target), click_button("OK")],
+        near_miss=random.choice(([click("table cell", wrong), click_button("OK")], [click("table cell", target)] * 2)),
     )
 
 
-def tick_nth(random: Random) -> Draft:
+def tick_nth(random: Random) -> TaskDraft:
     """A list of three to five check boxes: tick one, then OK."""
-    words, target, ordinal, wrong = drawn(random, FEWEST_ROWS, MOST_ROWS)
-    arguments = marked_list("checklist", words, list_size(len(words), header=True))
-    return Draft(
+    words, target, ordinal, wrong = draw_target(random, MIN_ROWS, MAX_ROWS)
+    arguments = box_list_arguments("checklist", words, list_size(len(words), header=True))
+    return TaskDraft(
         instruction=f"Tick the {ordinal} box, then press OK.",
-        config=[captured_dialog("answer", "Tick", arguments), random_place(random, "Tick")],
+        config=[captured_dialog("answer", "Tick", arguments), place_window_randomly(random, "Tick")],
         evaluator=answer_is(target, window_name="Tick"),
-        oracle=[box_of(words, target), press("OK")],
-        near_miss=[box_of(words, wrong), press("OK")],
+        oracle=[click_row_box(words, target), click_button("OK")],
+        near_miss=[click_row_box(words, wrong), click_button("OK")],
     )
 
 

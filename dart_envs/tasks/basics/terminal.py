@@ -9,27 +9,27 @@ from random import Random
 
 from dart_envs.tasks.basics.parts import (
     DONE,
-    Data,
+    JsonDict,
     all_of,
-    file_holds,
-    folder_holds,
+    file_content_is,
+    folder_names_are,
     key,
     pause,
-    random_place,
+    place_window_randomly,
     step,
     type_text,
 )
-from dart_envs.tasks.basics.words import pick, sentence
-from dart_envs.tasks.suite import Draft, Family
+from dart_envs.tasks.basics.words import random_sentence, sample_nouns
+from dart_envs.tasks.suite import Family, TaskDraft
 
 FOLDER = "/home/user/Work"
 APP = "lxterminal"
 SIZE = (460, 240)
 
 
-def opened(random: Random, files: dict[str, str]) -> list[Data]:
+def open_app(random: Random, files: dict[str, str]) -> list[JsonDict]:
     """A fresh folder with these files, and a terminal that is in it, somewhere on the screen."""
-    place = random_place(random, APP, size=SIZE)
+    place = place_window_randomly(random, APP, size=SIZE)
     place["parameters"]["by_class"] = True
     return [
         step("execute", command=["rm", "-rf", FOLDER], expect_returncode=0),
@@ -42,47 +42,47 @@ def opened(random: Random, files: dict[str, str]) -> list[Data]:
     ]
 
 
-def command(line: str) -> list[Data]:
+def run_command(line: str) -> list[JsonDict]:
     """Type a command and run it."""
     return [type_text(line), key("enter"), pause(), DONE]
 
 
-def shell_mkdir(random: Random) -> Draft:
+def shell_mkdir(random: Random) -> TaskDraft:
     """Make a folder. The near miss types the command but does not run it."""
-    name = pick(random, 1)[0]
-    return Draft(
+    name = sample_nouns(random, 1)[0]
+    return TaskDraft(
         instruction=f"In the terminal, make a folder called {name}.",
-        config=opened(random, {}),
-        evaluator=folder_holds(FOLDER, [f"{name}/"]),
-        oracle=command(f"mkdir {name}"),
+        config=open_app(random, {}),
+        evaluator=folder_names_are(FOLDER, [f"{name}/"]),
+        oracle=run_command(f"mkdir {name}"),
         near_miss=[type_text(f"mkdir {name}"), DONE],
     )
 
 
-def shell_remove(random: Random) -> Draft:
+def shell_remove(random: Random) -> TaskDraft:
     """Remove one of four files. The near miss removes another one."""
-    names = [f"{word}.txt" for word in pick(random, 4)]
+    names = [f"{word}.txt" for word in sample_nouns(random, 4)]
     goal, wrong = random.sample(names, 2)
-    return Draft(
+    return TaskDraft(
         instruction=f"In the terminal, remove the file {goal}.",
-        config=opened(random, {name: "" for name in names}),
-        evaluator=folder_holds(FOLDER, [name for name in names if name != goal]),
-        oracle=command(f"rm {goal}"),
-        near_miss=command(f"rm {wrong}"),
+        config=open_app(random, {name: "" for name in names}),
+        evaluator=folder_names_are(FOLDER, [name for name in names if name != goal]),
+        oracle=run_command(f"rm {goal}"),
+        near_miss=run_command(f"rm {wrong}"),
     )
 
 
-def shell_write(random: Random) -> Draft:
+def shell_write(random: Random) -> TaskDraft:
     """Put a sentence into a new file. The near miss writes it to a file of another name."""
-    name, wrong = pick(random, 2)
-    line = sentence(random)
+    name, wrong = sample_nouns(random, 2)
+    line = random_sentence(random)
     path = f"{FOLDER}/{name}.txt"
-    return Draft(
+    return TaskDraft(
         instruction=f"In the terminal, write '{line}' into a new file {name}.txt.",
-        config=opened(random, {}),
-        evaluator=all_of(file_holds(path, line), folder_holds(FOLDER, [f"{name}.txt"])),
-        oracle=command(f"echo {line} > {name}.txt"),
-        near_miss=command(f"echo {line} > {wrong}.txt"),
+        config=open_app(random, {}),
+        evaluator=all_of(file_content_is(path, line), folder_names_are(FOLDER, [f"{name}.txt"])),
+        oracle=run_command(f"echo {line} > {name}.txt"),
+        near_miss=run_command(f"echo {line} > {wrong}.txt"),
     )
 
 

@@ -37,12 +37,12 @@ NOUNS = (
 VERBS = ("likes", "needs", "sees", "finds", "keeps", "wants")
 
 
-def pick(random: Random, count: int) -> list[str]:
+def sample_nouns(random: Random, count: int) -> list[str]:
     """`count` different nouns in random order."""
     return random.sample(NOUNS, count)
 
 
-def sentence(random: Random) -> str:
+def random_sentence(random: Random) -> str:
     """Three words, as in `Tiger needs Bread`."""
-    subject, thing = pick(random, 2)
+    subject, thing = sample_nouns(random, 2)
     return f"{subject} {random.choice(VERBS)} {thing}"

@@ -12,17 +12,27 @@ from typing import Any
 
 from dart_envs.tasks.basics.parts import (
     DONE,
-    Data,
+    JsonDict,
     click,
+    click_button,
     key,
     pause,
-    press,
     step,
     type_text,
-    until_rest,
+    wait_until_idle,
 )
-from dart_envs.tasks.media.parts import HEIGHT, PICTURES, WIDTH, fresh, picture, python, scene, shows, two_names
-from dart_envs.tasks.suite import Draft, Family
+from dart_envs.tasks.media.parts import (
+    HEIGHT,
+    PICTURES,
+    WIDTH,
+    empty_folder,
+    image_shows,
+    random_name_pair,
+    random_scene,
+    run_python,
+    write_scene_image,
+)
+from dart_envs.tasks.suite import Family, TaskDraft
 
 PROCESS = "gimp-2.10"
 OPEN_S = 60.0
@@ -30,72 +40,72 @@ DIALOG_S = 1.5
 SEARCH_S = 2.0
 
 
-def opened(name: str, described: Data) -> list[Data]:
+def open_app(name: str, described: JsonDict) -> list[JsonDict]:
     """Steps: the scene's picture is open in GIMP."""
     path = f"{PICTURES}/{name}.png"
     return [
-        *fresh(),
-        picture(path, described),
+        *empty_folder(),
+        write_scene_image(path, described),
         step("launch", command=["gimp", "--new-instance", "--no-splash", path]),
         step("wait_window", window_name=f"[{name}] (imported)", timeout_s=OPEN_S),
         step("activate_window", window_name=f"[{name}] (imported)"),
         step("sleep", seconds=2.0),
-        until_rest(PROCESS),
+        wait_until_idle(PROCESS),
     ]
 
 
-def command(words: str, *, nth: int = 0) -> list[Data]:
+def run_gimp_action(words: str, *, nth: int = 0) -> list[JsonDict]:
     """Moves: perform the nth action that GIMP's search finds."""
-    field = click("text", "", window="Search Actions", later=True)
+    field = click("text", "", window="Search Actions", deferred=True)
     return [key("/"), field, type_text(words), pause(SEARCH_S), *[key("down")] * nth, key("enter"), pause(DIALOG_S)]
 
 
-def confirmed(button: str = "OK") -> list[Data]:
+def confirm_dialog(button: str = "OK") -> list[JsonDict]:
     """Moves: press the button that does what a dialog says."""
-    return [press(button, later=True), pause(DIALOG_S)]
+    return [click_button(button, deferred=True), pause(DIALOG_S)]
 
 
-def exported(name: str, kind: str = "png") -> list[Data]:
+def export_image(name: str, kind: str = "png") -> list[JsonDict]:
     """Moves: export as this file of the folder of the pictures, which the dialog shows, with the format's own settings."""
     form = {"png": "PNG", "jpg": "JPEG"}[kind]
     return [
         key("ctrl", "shift", "e"),
-        click("push button", "Export", window="Export Image", do="move", later=True),
+        click("push button", "Export", window="Export Image", do="move", deferred=True),
         key("ctrl", "a"),
         type_text(f"{name}.{kind}"),
         key("enter"),
-        press("Export", window=f"Export Image as {form}", later=True),
+        click_button("Export", window=f"Export Image as {form}", deferred=True),
         pause(DIALOG_S),
         DONE,
     ]
 
 
-def saved(path: str, described: Data, any_of: Sequence[Sequence[Any]], **options: Any) -> Data:
+def exported_image_shows(path: str, described: JsonDict, any_of: Sequence[Sequence[Any]], **options: Any) -> JsonDict:
     """Evaluator: what GIMP has exported, once it rests."""
-    return shows(path, described, any_of, **options) | {"postconfig": [until_rest(PROCESS)]}
+    return image_shows(path, described, any_of, **options) | {"postconfig": [wait_until_idle(PROCESS)]}
 
 
-def exported_change(
+def image_change_draft(
     random: Random,
     asked: str,
     changes: Sequence[Sequence[Any]],
-    moves: list[Data],
-    wrong_moves: list[Data],
-    described: Data | None = None,
+    moves: list[JsonDict],
+    wrong_moves: list[JsonDict],
+    described: JsonDict | None = None,
     **options: Any,
-) -> Draft:
+) -> TaskDraft:
     """A draft: one change, exported under another name. The exploits copy the picture as it is, and draw an empty one of the right size."""
-    given, made = two_names(random)
-    described = described or scene(random)
-    return Draft(
+    given, made = random_name_pair(random)
+    described = described or random_scene(random)
+    return TaskDraft(
         instruction=f"{asked} Export the result as {made}.png in the folder {PICTURES}.",
-        config=opened(given, described),
-        evaluator=saved(f"{PICTURES}/{made}.png", described, changes, **options),
-        oracle=[*moves, *exported(made)],
-        near_miss=[*wrong_moves, *exported(made)],
+        config=open_app(given, described),
+        evaluator=exported_image_shows(f"{PICTURES}/{made}.png", described, changes, **options),
+        oracle=[*moves, *export_image(made)],
+        near_miss=[*wrong_moves, *export_image(made)],
         exploits=[
-            python(f"import shutil\nshutil.copy('{given}.png', '{made}.png')"),
-            python(
+            run_python(f"import shutil\nshutil.copy('{given}.png', '{made}.png')"),
+            run_python(
                 "from PIL import Image\n"
                 f"picture = Image.open('{given}.png')\n"
                 f"Image.new('RGB', picture.size, 'grey').save('{made}.png')"
@@ -107,12 +117,14 @@ def exported_change(
 FLIPS = {"horizontally": "flip image horizontally", "vertically": "flip image vertically"}
 
 
-def flip_picture(random: Random) -> Draft:
+def flip_picture(random: Random) -> TaskDraft:
     """Mirror the picture. The near miss mirrors it the other way."""
     way, wrong = random.sample(sorted(FLIPS), 2)
     said = {"horizontally": "left and right", "vertically": "top and bottom"}[way]
     asked = random.choice([f"Flip the picture {way}.", f"Mirror the picture, so that {said} change places."])
-    return exported_change(random, asked, [[[f"flip_{way}"]]], command(FLIPS[way]), command(FLIPS[wrong]))
+    return image_change_draft(
+        random, asked, [[[f"flip_{way}"]]], run_gimp_action(FLIPS[way]), run_gimp_action(FLIPS[wrong])
+    )
 
 
 TURNS = {
@@ -122,20 +134,22 @@ TURNS = {
 }
 
 
-def turn_picture(random: Random) -> Draft:
+def turn_picture(random: Random) -> TaskDraft:
     """Turn the picture. The near miss turns it by another angle."""
     turn, wrong = random.sample(sorted(TURNS), 2)
     asked = random.choice(["Rotate the whole picture by {}.", "Turn the picture by {}."]).format(TURNS[turn][0])
-    return exported_change(random, asked, [[[turn]]], command(TURNS[turn][1]), command(TURNS[wrong][1]))
+    return image_change_draft(
+        random, asked, [[[turn]]], run_gimp_action(TURNS[turn][1]), run_gimp_action(TURNS[wrong][1])
+    )
 
 
-def scale_picture(random: Random) -> Draft:
+def scale_picture(random: Random) -> TaskDraft:
     """Scale to a width. The near miss is off by a few pixels."""
     share = random.choice([0.25, 0.5, 0.75, 1.5, 2.0])
     width, height = int(WIDTH * share), int(HEIGHT * share)
 
-    def scaled(pixels: int) -> list[Data]:
-        return [*command("scale image"), type_text(str(pixels)), key("tab"), pause(), *confirmed("Scale")]
+    def scaled(pixels: int) -> list[JsonDict]:
+        return [*run_gimp_action("scale image"), type_text(str(pixels)), key("tab"), pause(), *confirm_dialog("Scale")]
 
     asked = random.choice(
         [
@@ -143,7 +157,7 @@ def scale_picture(random: Random) -> Draft:
             "Scale the picture to a width of {0} pixels and keep its proportions.",
         ]
     )
-    return exported_change(
+    return image_change_draft(
         random,
         asked.format(width, height),
         [[["scale", width, height]]],
@@ -154,19 +168,19 @@ def scale_picture(random: Random) -> Draft:
     )
 
 
-def crop_border(random: Random) -> Draft:
+def crop_border(random: Random) -> TaskDraft:
     """Cut a white border off. The near miss turns the picture instead of cropping it."""
     border = random.randrange(12, 50)
-    described = scene(random, border=border)
+    described = random_scene(random, border=border)
     asked = random.choice(
         ["Crop the picture so that its white border is gone.", "The picture has a white border all around: cut it off."]
     )
-    return exported_change(
+    return image_change_draft(
         random,
         asked,
         [[["crop", border, border, WIDTH, HEIGHT]]],
-        command("crop to content"),
-        command("turn the image upside-down"),
+        run_gimp_action("crop to content"),
+        run_gimp_action("turn the image upside-down"),
         described,
     )
 
@@ -174,47 +188,57 @@ def crop_border(random: Random) -> Draft:
 GREYS = ("grey_luma", "grey_luminance", "grey_linear", "grey_average", "grey_lightness", "grey_value")
 
 
-def grey_picture(random: Random) -> Draft:
+def grey_picture(random: Random) -> TaskDraft:
     """Shades of grey, by any of GIMP's ways. The near miss inverts the colours."""
     asked = random.choice(
         ["Make the picture shades of grey.", "Take all colour out of the picture.", "Desaturate the picture."]
     )
-    moves = [*command("desaturate"), *confirmed()]
-    return exported_change(random, asked, [[[grey]] for grey in GREYS], moves, command("invert", nth=1), mean=4.0)
+    moves = [*run_gimp_action("desaturate"), *confirm_dialog()]
+    return image_change_draft(
+        random, asked, [[[grey]] for grey in GREYS], moves, run_gimp_action("invert", nth=1), mean=4.0
+    )
 
 
-def invert_picture(random: Random) -> Draft:
+def invert_picture(random: Random) -> TaskDraft:
     """The negative. The near miss takes the colour out."""
     asked = random.choice(["Invert the colours of the picture.", "Turn the picture into its negative."])
-    grey = [*command("desaturate"), *confirmed()]
-    return exported_change(random, asked, [[["invert"]]], command("invert", nth=1), grey)
+    grey = [*run_gimp_action("desaturate"), *confirm_dialog()]
+    return image_change_draft(random, asked, [[["invert"]]], run_gimp_action("invert", nth=1), grey)
 
 
-def threshold_picture(random: Random) -> Draft:
+def threshold_picture(random: Random) -> TaskDraft:
     """Black and white by a threshold. The near miss takes a far lower one."""
     low = random.choice([210, 215, 220])
 
-    def split(number: int) -> list[Data]:
-        return [*command("threshold"), *[key("tab")] * 4, key("ctrl", "a"), type_text(str(number)), *confirmed()]
+    def split(number: int) -> list[JsonDict]:
+        return [
+            *run_gimp_action("threshold"),
+            *[key("tab")] * 4,
+            key("ctrl", "a"),
+            type_text(str(number)),
+            *confirm_dialog(),
+        ]
 
     asked = f"Reduce the picture to black and white with Colors > Threshold, with {low} as the low value."
-    return exported_change(random, asked, [[["threshold", low]]], split(low), split(30))
+    return image_change_draft(random, asked, [[["threshold", low]]], split(low), split(30))
 
 
-def export_jpeg(random: Random) -> Draft:
+def export_jpeg(random: Random) -> TaskDraft:
     """The same picture as a JPEG file. The near miss exports a PNG file under that name's stem."""
-    given, made = two_names(random)
-    described = scene(random)
+    given, made = random_name_pair(random)
+    described = random_scene(random)
     asked = random.choice(["Export the picture as a JPEG file, {}.", "Save a JPEG copy of the picture as {}."])
-    return Draft(
+    return TaskDraft(
         instruction=asked.format(f"{PICTURES}/{made}.jpg"),
-        config=opened(given, described),
-        evaluator=saved(f"{PICTURES}/{made}.jpg", described, [[]], form="JPEG", mean=6.0, far_share=0.03),
-        oracle=exported(made, "jpg"),
-        near_miss=exported(made),
+        config=open_app(given, described),
+        evaluator=exported_image_shows(
+            f"{PICTURES}/{made}.jpg", described, [[]], form="JPEG", mean=6.0, far_share=0.03
+        ),
+        oracle=export_image(made, "jpg"),
+        near_miss=export_image(made),
         exploits=[
-            python(f"import shutil\nshutil.copy('{given}.png', '{made}.jpg')"),
-            python(f"from PIL import Image\nImage.new('RGB', ({WIDTH}, {HEIGHT}), 'white').save('{made}.jpg')"),
+            run_python(f"import shutil\nshutil.copy('{given}.png', '{made}.jpg')"),
+            run_python(f"from PIL import Image\nImage.new('RGB', ({WIDTH}, {HEIGHT}), 'white').save('{made}.jpg')"),
         ],
     )
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from dart_envs.evaluators.pictures import draw, encode_png
-from dart_envs.tasks.basics.parts import Data, step
-from dart_envs.tasks.system.parts import names
+from dart_envs.evaluators.images import draw_scene, encode_png
+from dart_envs.tasks.basics.parts import JsonDict, step
+from dart_envs.tasks.system.parts import random_names
 
 PICTURES = "/home/user/Pictures"
 COLOURS = {
@@ -24,12 +24,12 @@ COLOURS = {
     "purple": (130, 60, 160),
     "orange": (235, 130, 30),
 }
-PAPERS = ((238, 232, 220), (220, 232, 240), (226, 240, 224), (240, 224, 232))
+BACKGROUND_COLOURS = ((238, 232, 220), (220, 232, 240), (226, 240, 224), (240, 224, 232))
 KINDS = ("box", "circle", "triangle")
 WIDTH, HEIGHT = 320, 240
 
 
-def scene(random: Random, size: tuple[int, int] = (WIDTH, HEIGHT), *, border: int = 0) -> Data:
+def random_scene(random: Random, size: tuple[int, int] = (WIDTH, HEIGHT), *, border: int = 0) -> JsonDict:
     """Three shapes of different colours, one of them in each of three of the corners."""
     width, height = size
     corners = random.sample([(0.22, 0.25), (0.75, 0.28), (0.25, 0.74), (0.78, 0.72)], 3)
@@ -45,17 +45,17 @@ def scene(random: Random, size: tuple[int, int] = (WIDTH, HEIGHT), *, border: in
         }
         for (x, y), colour, r in zip(corners, colours, radii, strict=True)
     ]
-    drawn = {"size": [width, height], "background": list(random.choice(PAPERS)), "shapes": shapes}
+    drawn = {"size": [width, height], "background": list(random.choice(BACKGROUND_COLOURS)), "shapes": shapes}
     return drawn | {"border": border} if border else drawn
 
 
-def picture(path: str, described: Data) -> Data:
+def write_scene_image(path: str, described: JsonDict) -> JsonDict:
     """Step: the scene as a PNG file."""
-    content = base64.b64encode(encode_png(draw(described))).decode()
+    content = base64.b64encode(encode_png(draw_scene(described))).decode()
     return step("write_binary", path=path, content_base64=content)
 
 
-def fresh(folder: str = PICTURES) -> list[Data]:
+def empty_folder(folder: str = PICTURES) -> list[JsonDict]:
     """Steps: an empty folder."""
     return [
         step("execute", command=["rm", "-rf", folder], expect_returncode=0),
@@ -63,7 +63,9 @@ def fresh(folder: str = PICTURES) -> list[Data]:
     ]
 
 
-def shows(path: str, described: Data, any_of: Sequence[Sequence[Any]], form: str = "PNG", **options: Any) -> Data:
+def image_shows(
+    path: str, described: JsonDict, any_of: Sequence[Sequence[Any]], form: str = "PNG", **options: Any
+) -> JsonDict:
     """Evaluator: the file is the scene's picture after one of these lists of changes."""
     rules = {"scene": described, "any_of": list(any_of), "format": form}
     return {
@@ -74,12 +76,12 @@ def shows(path: str, described: Data, any_of: Sequence[Sequence[Any]], form: str
     }
 
 
-def two_names(random: Random) -> tuple[str, str]:
+def random_name_pair(random: Random) -> tuple[str, str]:
     """Names of what is given and of what is asked for."""
-    given, made = names(random, 2)
+    given, made = random_names(random, 2)
     return given, made
 
 
-def python(source: str) -> list[Data]:
+def run_python(source: str) -> list[JsonDict]:
     """Moves: Python that the desktop's user runs, in the folder of the pictures."""
     return [{"do": "code", "text": f"import os\nos.chdir({PICTURES!r})\n{source}"}]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from dart_envs.tasks.basics.parts import DONE, Data, all_of, key, pause, step
-from dart_envs.tasks.media.parts import fresh
-from dart_envs.tasks.suite import Draft, Family
-from dart_envs.tasks.system.parts import names
+from dart_envs.tasks.basics.parts import DONE, JsonDict, all_of, key, pause, step
+from dart_envs.tasks.media.parts import empty_folder
+from dart_envs.tasks.suite import Family, TaskDraft
+from dart_envs.tasks.system.parts import random_names
 
 MUSIC = "/home/user/Music"
 SETTINGS = "/home/user/.config/vlc/vlcrc"
@@ -21,21 +21,21 @@ LENGTH_S = 300
 KEY_S = 0.7
 
 
-def sounds(random: Random, titles: list[str]) -> list[Data]:
+def create_sounds(random: Random, titles: list[str]) -> list[JsonDict]:
     """Steps: five minutes of a tone of its own per title, in an empty folder."""
     made = [
         f"ffmpeg -loglevel error -y -f lavfi -i sine=frequency={random.randrange(200, 900)}:sample_rate=8000:duration={LENGTH_S} "
         f"-c:a pcm_u8 {MUSIC}/{title}.wav"
         for title in titles
     ]
-    return [*fresh(MUSIC), step("execute", command=["bash", "-c", " && ".join(made)], expect_returncode=0)]
+    return [*empty_folder(MUSIC), step("execute", command=["bash", "-c", " && ".join(made)], expect_returncode=0)]
 
 
-def playing(random: Random, titles: list[str]) -> list[Data]:
+def open_player(random: Random, titles: list[str]) -> list[JsonDict]:
     """Steps: VLC has these titles in its playlist and is paused at the beginning of the first."""
     window = f"{titles[0]}.wav - {PLAYER}"
     return [
-        *sounds(random, titles),
+        *create_sounds(random, titles),
         step("launch", command=["vlc", "--start-paused", *(f"{MUSIC}/{title}.wav" for title in titles)]),
         step("wait_window", window_name=window, timeout_s=40.0),
         step(
@@ -52,7 +52,7 @@ def playing(random: Random, titles: list[str]) -> list[Data]:
     ]
 
 
-def says(*rules: tuple[str, str, Any]) -> Data:
+def player_state_is(*rules: tuple[str, str, Any]) -> JsonDict:
     """Evaluator: VLC says all this of itself."""
     expected = [{"key": [name], "method": method, "ref": value} for name, method, value in rules]
     return {
@@ -62,38 +62,40 @@ def says(*rules: tuple[str, str, Any]) -> Data:
     }
 
 
-def pressed(*keys: tuple[str, ...]) -> list[Data]:
+def press_keys(*keys: tuple[str, ...]) -> list[JsonDict]:
     """Moves: press keys, one after another, and give the player time for each."""
     return [part for combination in keys for part in (key(*combination), pause(KEY_S))] + [DONE]
 
 
-def python(source: str) -> list[Data]:
+def run_python(source: str) -> list[JsonDict]:
     """Moves: Python that the desktop's user runs."""
     return [{"do": "code", "text": source}]
 
 
-KILLED = "import subprocess\nsubprocess.run(['pkill', '-x', 'vlc'], check=True)"
+KILL_PLAYER = "import subprocess\nsubprocess.run(['pkill', '-x', 'vlc'], check=True)"
 
 
-def go_to_title(random: Random) -> Draft:
+def go_to_title(random: Random) -> TaskDraft:
     """Another title of the playlist. The near miss stops one before it."""
-    titles = names(random, random.randrange(4, 6))
+    titles = random_names(random, random.randrange(4, 6))
     place = random.randrange(2, len(titles))
     asked = random.choice(["Go to the title {} in VLC's playlist.", "Let VLC change to {}, which is in its playlist."])
-    return Draft(
+    return TaskDraft(
         instruction=asked.format(f"{titles[place]}.wav"),
-        config=playing(random, titles),
-        evaluator=says(("file", "eq", f"{titles[place]}.wav")),
-        oracle=pressed(*[("n",)] * place),
-        near_miss=pressed(*[("n",)] * (place - 1)),
+        config=open_player(random, titles),
+        evaluator=player_state_is(("file", "eq", f"{titles[place]}.wav")),
+        oracle=press_keys(*[("n",)] * place),
+        near_miss=press_keys(*[("n",)] * (place - 1)),
         exploits=[
-            python(f"open('{MUSIC}/playing.txt', 'w').write('{titles[place]}.wav')"),
-            python(f"{KILLED}\nimport shutil\nshutil.copy('{MUSIC}/{titles[place]}.wav', '{MUSIC}/{titles[0]}.wav')"),
+            run_python(f"open('{MUSIC}/playing.txt', 'w').write('{titles[place]}.wav')"),
+            run_python(
+                f"{KILL_PLAYER}\nimport shutil\nshutil.copy('{MUSIC}/{titles[place]}.wav', '{MUSIC}/{titles[0]}.wav')"
+            ),
         ],
     )
 
 
-MODES: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, bool]]] = {
+PLAY_MODES: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, bool]]] = {
     "repeat the whole playlist": ((("l",),), {"loop": True, "repeat": False, "random": False}),
     "repeat the one title that it plays": ((("l",), ("l",)), {"loop": False, "repeat": True, "random": False}),
     "play the titles in random order": ((("r",),), {"loop": False, "repeat": False, "random": True}),
@@ -105,41 +107,44 @@ MODES: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, bool]]] = {
 }
 
 
-def play_mode(random: Random) -> Draft:
+def play_mode(random: Random) -> TaskDraft:
     """Repeating and random order. The near miss sets another mode."""
-    titles = names(random, 3)
-    mode, wrong = random.sample(sorted(MODES), 2)
-    keys, state = MODES[mode]
+    titles = random_names(random, 3)
+    mode, wrong = random.sample(sorted(PLAY_MODES), 2)
+    keys, state = PLAY_MODES[mode]
     asked = random.choice(["Let VLC {}.", "Set VLC to {}.", "Make VLC {}."])
-    return Draft(
+    return TaskDraft(
         instruction=asked.format(mode),
-        config=playing(random, titles),
-        evaluator=says(*((name, "eq", value) for name, value in state.items())),
-        oracle=pressed(*keys),
-        near_miss=pressed(*MODES[wrong][0]),
+        config=open_player(random, titles),
+        evaluator=player_state_is(*((name, "eq", value) for name, value in state.items())),
+        oracle=press_keys(*keys),
+        near_miss=press_keys(*PLAY_MODES[wrong][0]),
         exploits=[
-            python(f"open('{SETTINGS}', 'a').write('\\n[core]\\nloop=1\\nrepeat=1\\nrandom=1\\n')"),
-            python(KILLED),
+            run_python(f"open('{SETTINGS}', 'a').write('\\n[core]\\nloop=1\\nrepeat=1\\nrandom=1\\n')"),
+            run_python(KILL_PLAYER),
         ],
     )
 
 
-def seek_time(random: Random) -> Draft:
+def seek_time(random: Random) -> TaskDraft:
     """A place in a title. The near miss misses it by a minute."""
-    titles = names(random, 1)
+    titles = random_names(random, 1)
     minutes, tens = random.randrange(1, 4), random.randrange(1, 6)
     at_s = 60 * minutes + 10 * tens
     asked = random.choice(
         ["Go to {0}:{1:02d} of the title, and leave it paused there.", "Move the paused title to minute {0}:{1:02d}."]
     )
     steps = [("ctrl", "right")] * minutes + [("alt", "right")] * tens
-    return Draft(
+    return TaskDraft(
         instruction=asked.format(minutes, 10 * tens),
-        config=playing(random, titles),
-        evaluator=says(("time", "ge", at_s - 4), ("time", "le", at_s + 4), ("state", "eq", "paused")),
-        oracle=pressed(*steps),
-        near_miss=pressed(*steps[1:]),
-        exploits=[python(f"open('{SETTINGS}', 'a').write('\\n[core]\\nstart-time={at_s}\\n')"), python(KILLED)],
+        config=open_player(random, titles),
+        evaluator=player_state_is(("time", "ge", at_s - 4), ("time", "le", at_s + 4), ("state", "eq", "paused")),
+        oracle=press_keys(*steps),
+        near_miss=press_keys(*steps[1:]),
+        exploits=[
+            run_python(f"open('{SETTINGS}', 'a').write('\\n[core]\\nstart-time={at_s}\\n')"),
+            run_python(KILL_PLAYER),
+        ],
     )
 
 
@@ -155,7 +160,7 @@ OPTIONS = {
 }
 
 
-def player_setting(random: Random) -> Draft:
+def player_setting(random: Random) -> TaskDraft:
     """A lasting setting. The near miss writes the opposite; the exploits write it as a comment, and into a file that VLC does not read."""
     option, other = random.sample(sorted(OPTIONS), 2)
     value, opposite, described, section = OPTIONS[option]
@@ -165,11 +170,11 @@ def player_setting(random: Random) -> Draft:
         ["Set VLC's preferences ({0} in {1}) so that it will {2}.", "In VLC's preferences ({0} in {1}), let it {2}."]
     )
 
-    def written(line: str) -> list[Data]:
+    def written(line: str) -> list[JsonDict]:
         source = f"text = open('{SETTINGS}').read()\nopen('{SETTINGS}', 'w').write(text + '\\n{section}\\n{line}\\n')"
-        return python(source)
+        return run_python(source)
 
-    return Draft(
+    return TaskDraft(
         instruction=asked.format(option, SETTINGS, described),
         config=[
             step(
@@ -192,28 +197,28 @@ def player_setting(random: Random) -> Draft:
         near_miss=written(f"{option}={opposite}"),
         exploits=[
             written(f"#{option}={value}"),
-            python(f"open('/home/user/.vlcrc', 'w').write('{section}\\n{option}={value}\\n')"),
+            run_python(f"open('/home/user/.vlcrc', 'w').write('{section}\\n{option}={value}\\n')"),
         ],
     )
 
 
-def make_playlist(random: Random) -> Draft:
+def make_playlist(random: Random) -> TaskDraft:
     """A playlist file of three of five titles, in a given order. The near miss has another order."""
-    titles = names(random, 5)
+    titles = random_names(random, 5)
     name = f"{random.choice(['evening', 'party', 'travel', 'morning'])}.m3u"
     chosen = random.sample(titles, 3)
     paths = [f"{MUSIC}/{title}.wav" for title in chosen]
 
-    def written(listed: list[str]) -> list[Data]:
+    def written(listed: list[str]) -> list[JsonDict]:
         text = "#EXTM3U\n" + "".join(f"{path}\n" for path in listed)
-        return python(f"open('{MUSIC}/{name}', 'w').write({text!r})")
+        return run_python(f"open('{MUSIC}/{name}', 'w').write({text!r})")
 
-    return Draft(
+    return TaskDraft(
         instruction=(
             f"Save a playlist {name} in the folder {MUSIC} that plays {chosen[0]}.wav, then {chosen[1]}.wav, then "
             f"{chosen[2]}.wav, and nothing else."
         ),
-        config=playing(random, titles),
+        config=open_player(random, titles),
         evaluator=all_of(
             {
                 "func": "playlist_is",
@@ -232,8 +237,8 @@ def make_playlist(random: Random) -> Draft:
         oracle=written(paths),
         near_miss=written([paths[1], paths[0], paths[2]]),
         exploits=[
-            python(f"open('{MUSIC}/{name}', 'w').close()"),
-            python(f"import shutil\nshutil.copy('{paths[0]}', '{MUSIC}/{name}')"),
+            run_python(f"open('{MUSIC}/{name}', 'w').close()"),
+            run_python(f"import shutil\nshutil.copy('{paths[0]}', '{MUSIC}/{name}')"),
         ],
     )
 

@@ -10,23 +10,23 @@ import base64
 import hashlib
 from random import Random
 
-from dart_envs.evaluators.pictures import draw, encode_png
-from dart_envs.tasks.basics.parts import DONE, Data, key, pause, step
+from dart_envs.evaluators.images import draw_scene, encode_png
+from dart_envs.tasks.basics.parts import DONE, JsonDict, key, pause, step
 from dart_envs.tasks.media.parts import (
+    BACKGROUND_COLOURS,
     COLOURS,
     HEIGHT,
     KINDS,
-    PAPERS,
     PICTURES,
     WIDTH,
-    fresh,
-    picture,
-    python,
-    scene,
-    shows,
+    empty_folder,
+    image_shows,
+    random_scene,
+    run_python,
+    write_scene_image,
 )
-from dart_envs.tasks.suite import Draft, Family
-from dart_envs.tasks.system.parts import folder_is, names, placed
+from dart_envs.tasks.suite import Family, TaskDraft
+from dart_envs.tasks.system.parts import folder_tree_is, place_window, random_names
 
 VIEWER_SIZE = (620, 480)
 SMALL = (160, 120)
@@ -34,18 +34,18 @@ SMALL = (160, 120)
 DOCUMENTS = "/home/user/Documents"
 
 
-def viewed(random: Random, program: str, path: str) -> list[Data]:
+def open_viewer(random: Random, program: str, path: str) -> list[JsonDict]:
     """Steps: a viewer shows a file, somewhere on the screen."""
     title = path.rpartition("/")[2]
     return [
         step("launch", command=[program, path]),
         step("wait_window", window_name=title, timeout_s=40.0),
-        placed(random, title, size=VIEWER_SIZE),
+        place_window(random, title, size=VIEWER_SIZE),
         step("activate_window", window_name=title),
     ]
 
 
-def alone(random: Random, kind: str, colour: str) -> Data:
+def single_shape_scene(random: Random, kind: str, colour: str) -> JsonDict:
     """A scene with one shape in it."""
     width, height = SMALL
     r = random.randrange(18, 36)
@@ -56,21 +56,21 @@ def alone(random: Random, kind: str, colour: str) -> Data:
         "y": random.randrange(r + 5, height - r - 5),
         "r": r,
     }
-    return {"size": [width, height], "background": list(random.choice(PAPERS)), "shapes": [shape]}
+    return {"size": [width, height], "background": list(random.choice(BACKGROUND_COLOURS)), "shapes": [shape]}
 
 
-def facts(described: Data) -> Data:
+def image_facts(described: JsonDict) -> JsonDict:
     """Facts of a picture's file."""
-    return {"kind": "file", "sha256": hashlib.sha256(encode_png(draw(described))).hexdigest()}
+    return {"kind": "file", "sha256": hashlib.sha256(encode_png(draw_scene(described))).hexdigest()}
 
 
-SAID = {"box": "square", "circle": "circle", "triangle": "triangle"}
+SHAPE_NAMES = {"box": "square", "circle": "circle", "triangle": "triangle"}
 
 
-def turn_in_viewer(random: Random) -> Draft:
+def turn_in_viewer(random: Random) -> TaskDraft:
     """Turn a picture and save it under its own name. The near miss turns it without saving."""
-    name = f"{names(random, 1)[0]}.png"
-    described = scene(random)
+    name = f"{random_names(random, 1)[0]}.png"
+    described = random_scene(random)
     way, keys = random.choice([("clockwise", ("ctrl", "r")), ("counter-clockwise", ("ctrl", "shift", "r"))])
     change = "turn_right" if way == "clockwise" else "turn_left"
     path = f"{PICTURES}/{name}"
@@ -80,29 +80,29 @@ def turn_in_viewer(random: Random) -> Draft:
             "{0} lies on its side: turn it by 90 degrees {1}, and save it.",
         ]
     )
-    return Draft(
+    return TaskDraft(
         instruction=asked.format(name, way),
-        config=[*fresh(), picture(path, described), *viewed(random, "eog", path)],
-        evaluator=shows(path, described, [[[change]]]),
+        config=[*empty_folder(), write_scene_image(path, described), *open_viewer(random, "eog", path)],
+        evaluator=image_shows(path, described, [[[change]]]),
         oracle=[key(*keys), pause(1.0), key("ctrl", "s"), pause(1.5), DONE],
         near_miss=[key(*keys), pause(1.0), DONE],
         exploits=[
-            python(f"from PIL import Image\nImage.new('RGB', ({HEIGHT}, {WIDTH}), 'white').save('{name}')"),
-            python(f"from PIL import Image\nImage.open('{name}').resize(({HEIGHT}, {WIDTH})).save('{name}')"),
+            run_python(f"from PIL import Image\nImage.new('RGB', ({HEIGHT}, {WIDTH}), 'white').save('{name}')"),
+            run_python(f"from PIL import Image\nImage.open('{name}').resize(({HEIGHT}, {WIDTH})).save('{name}')"),
         ],
     )
 
 
-def gallery(random: Random, count: int) -> dict[str, tuple[str, str, Data]]:
+def gallery(random: Random, count: int) -> dict[str, tuple[str, str, JsonDict]]:
     """Pictures of one shape each, all different in shape or colour: kind, colour and scene by file name."""
     drawn = random.sample([(kind, colour) for kind in KINDS for colour in COLOURS], count)
     return {
-        f"{name}.png": (kind, colour, alone(random, kind, colour))
-        for name, (kind, colour) in zip(names(random, count), drawn, strict=True)
+        f"{name}.png": (kind, colour, single_shape_scene(random, kind, colour))
+        for name, (kind, colour) in zip(random_names(random, count), drawn, strict=True)
     }
 
 
-def delete_picture(random: Random) -> Draft:
+def delete_picture(random: Random) -> TaskDraft:
     """Delete the picture that shows a given shape. The near miss deletes another."""
     shown = gallery(random, 5)
     goal, wrong = random.sample(sorted(shown), 2)
@@ -110,56 +110,56 @@ def delete_picture(random: Random) -> Draft:
     asked = random.choice(
         ["Delete the picture that shows a {0} {1}.", "One of the pictures shows a {0} {1}. Delete it."]
     )
-    return Draft(
-        instruction=f"{asked.format(colour, SAID[kind])} The pictures are in {PICTURES}.",
+    return TaskDraft(
+        instruction=f"{asked.format(colour, SHAPE_NAMES[kind])} The pictures are in {PICTURES}.",
         config=[
-            *fresh(),
-            *(picture(f"{PICTURES}/{name}", described) for name, (_, _, described) in shown.items()),
-            *viewed(random, "eog", f"{PICTURES}/{min(shown)}"),
+            *empty_folder(),
+            *(write_scene_image(f"{PICTURES}/{name}", described) for name, (_, _, described) in shown.items()),
+            *open_viewer(random, "eog", f"{PICTURES}/{min(shown)}"),
         ],
-        evaluator=folder_is(
-            {name: facts(described) for name, (_, _, described) in shown.items() if name != goal}, PICTURES
+        evaluator=folder_tree_is(
+            {name: image_facts(described) for name, (_, _, described) in shown.items() if name != goal}, PICTURES
         ),
-        oracle=python(f"os.remove('{goal}')"),
-        near_miss=python(f"os.remove('{wrong}')"),
+        oracle=run_python(f"os.remove('{goal}')"),
+        near_miss=run_python(f"os.remove('{wrong}')"),
         exploits=[
-            python(f"open('{goal}', 'w').close()"),
-            python("for name in os.listdir('.'):\n    os.remove(name)"),
+            run_python(f"open('{goal}', 'w').close()"),
+            run_python("for name in os.listdir('.'):\n    os.remove(name)"),
         ],
     )
 
 
-def name_pictures(random: Random) -> Draft:
+def name_pictures(random: Random) -> TaskDraft:
     """Name three pictures after what they show. The near miss swaps two of them."""
     colours = random.sample(sorted(COLOURS), 3)
     shown = {
-        f"{name}.png": alone(random, random.choice(KINDS), colour)
-        for name, colour in zip(names(random, 3), colours, strict=True)
+        f"{name}.png": single_shape_scene(random, random.choice(KINDS), colour)
+        for name, colour in zip(random_names(random, 3), colours, strict=True)
     }
     new = dict(zip(shown, (f"{colour}.png" for colour in colours), strict=True))
     first, second, third = shown
 
-    def renamed(names_now: dict[str, str]) -> list[Data]:
-        return python("\n".join(f"os.rename('{old}', '{name}')" for old, name in names_now.items()))
+    def renamed(names_now: dict[str, str]) -> list[JsonDict]:
+        return run_python("\n".join(f"os.rename('{old}', '{name}')" for old, name in names_now.items()))
 
-    return Draft(
+    return TaskDraft(
         instruction=(
             f"Each of the three pictures in {PICTURES} shows one shape: {', '.join(sorted(colours))}. Rename each to the "
             f"colour of its shape, as in {min(colours)}.png."
         ),
         config=[
-            *fresh(),
-            *(picture(f"{PICTURES}/{name}", described) for name, described in shown.items()),
-            *viewed(random, "eog", f"{PICTURES}/{min(shown)}"),
+            *empty_folder(),
+            *(write_scene_image(f"{PICTURES}/{name}", described) for name, described in shown.items()),
+            *open_viewer(random, "eog", f"{PICTURES}/{min(shown)}"),
         ],
-        evaluator=folder_is({new[name]: facts(described) for name, described in shown.items()}, PICTURES),
+        evaluator=folder_tree_is({new[name]: image_facts(described) for name, described in shown.items()}, PICTURES),
         oracle=renamed(new),
         near_miss=renamed({first: new[second], second: new[first], third: new[third]}),
         exploits=[
-            python(
+            run_python(
                 "\n".join(f"os.rename('{old}', '{old}.old'); open('{name}', 'w').close()" for old, name in new.items())
             ),
-            python(
+            run_python(
                 f"import shutil\nfor name in {sorted(new.values())}:\n    shutil.copy('{first}', name)\n"
                 f"for name in {sorted(shown)}:\n    os.remove(name)"
             ),
@@ -167,7 +167,7 @@ def name_pictures(random: Random) -> Draft:
     )
 
 
-def count_shapes(random: Random) -> Draft:
+def count_shapes(random: Random) -> TaskDraft:
     """How many shapes of one kind there are. The near miss counts another kind."""
     counts = dict(zip(KINDS, random.sample(range(2, 7), 3), strict=True))
     cells = [(x, y) for x in range(6) for y in range(4)]
@@ -182,17 +182,21 @@ def count_shapes(random: Random) -> Draft:
         }
         for kind, (x, y) in zip(kinds, random.sample(cells, len(kinds)), strict=True)
     ]
-    described = {"size": [480, 320], "background": list(random.choice(PAPERS)), "shapes": shapes}
-    name = f"{names(random, 1)[0]}.png"
+    described = {"size": [480, 320], "background": list(random.choice(BACKGROUND_COLOURS)), "shapes": shapes}
+    name = f"{random_names(random, 1)[0]}.png"
     kind, wrong = random.sample(KINDS, 2)
     asked = random.choice(["How many {0}s are there in the picture {1}?", "Count the {0}s in the picture {1}."])
 
-    def answered(text: str) -> list[Data]:
-        return python(f"open('count.txt', 'w').write('{text}')")
+    def answered(text: str) -> list[JsonDict]:
+        return run_python(f"open('count.txt', 'w').write('{text}')")
 
-    return Draft(
-        instruction=f"{asked.format(SAID[kind], name)} Write the number into a new file {PICTURES}/count.txt.",
-        config=[*fresh(), picture(f"{PICTURES}/{name}", described), *viewed(random, "eog", f"{PICTURES}/{name}")],
+    return TaskDraft(
+        instruction=f"{asked.format(SHAPE_NAMES[kind], name)} Write the number into a new file {PICTURES}/count.txt.",
+        config=[
+            *empty_folder(),
+            write_scene_image(f"{PICTURES}/{name}", described),
+            *open_viewer(random, "eog", f"{PICTURES}/{name}"),
+        ],
         evaluator={
             "func": "exact_match",
             "result": {"type": "content_from_vm_file", "path": f"{PICTURES}/count.txt"},
@@ -204,7 +208,7 @@ def count_shapes(random: Random) -> Draft:
     )
 
 
-def document(pages: list[list[str]]) -> bytes:
+def pdf_document(pages: list[list[str]]) -> bytes:
     """A PDF of these lines of text, page by page."""
     objects = [b"<< /Type /Catalog /Pages 2 0 R >>", b"", b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
     kids: list[str] = []
@@ -226,10 +230,10 @@ def document(pages: list[list[str]]) -> bytes:
     return content + head.encode() + tail.encode()
 
 
-def find_page(random: Random) -> Draft:
+def find_page(random: Random) -> TaskDraft:
     """On which page of a document something is said. The near miss names the next page."""
     count = random.randrange(6, 12)
-    pages = [[f"{word} {random.randrange(100, 999)}" for word in names(random, 12)] for _ in range(count)]
+    pages = [[f"{word} {random.randrange(100, 999)}" for word in random_names(random, 12)] for _ in range(count)]
     code = f"code {random.choice('KQXZ')}{random.randrange(1000, 9999)}"
     page = random.randrange(2, count)
     pages[page - 1].insert(random.randrange(2, 10), code)
@@ -237,15 +241,15 @@ def find_page(random: Random) -> Draft:
     path = f"{DOCUMENTS}/{name}"
     asked = random.choice(["On which page of {0} does “{1}” stand?", "Find the page of {0} that has “{1}” on it."])
 
-    def answered(text: str) -> list[Data]:
-        return python(f"open('{DOCUMENTS}/page.txt', 'w').write('{text}')")
+    def answered(text: str) -> list[JsonDict]:
+        return run_python(f"open('{DOCUMENTS}/page.txt', 'w').write('{text}')")
 
-    return Draft(
+    return TaskDraft(
         instruction=f"{asked.format(name, code)} Write its number into a new file {DOCUMENTS}/page.txt.",
         config=[
-            *fresh(DOCUMENTS),
-            step("write_binary", path=path, content_base64=base64.b64encode(document(pages)).decode()),
-            *viewed(random, "evince", path),
+            *empty_folder(DOCUMENTS),
+            step("write_binary", path=path, content_base64=base64.b64encode(pdf_document(pages)).decode()),
+            *open_viewer(random, "evince", path),
         ],
         evaluator={
             "func": "exact_match",

@@ -9,5 +9,5 @@ from __future__ import annotations
 from dart_envs.tasks.office import calc, impress, writer
 from dart_envs.tasks.suite import Suite
 
-OFFICE = Suite.of("office", (*calc.FAMILIES, *writer.FAMILIES, *impress.FAMILIES), image="desktop")
+OFFICE = Suite.from_families("office", (*calc.FAMILIES, *writer.FAMILIES, *impress.FAMILIES), image="desktop")
 """All bundled families."""

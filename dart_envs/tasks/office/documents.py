@@ -29,7 +29,7 @@ NAMESPACES = " ".join(
         ("fo", "xsl-fo-compatible"),
     )
 )
-STAMP = (2024, 1, 1, 0, 0, 0)
+ZIP_TIMESTAMP = (2024, 1, 1, 0, 0, 0)
 
 
 def spreadsheet(*sheets: tuple[str, Table]) -> str:
@@ -48,13 +48,13 @@ def spreadsheet(*sheets: tuple[str, Table]) -> str:
     tables = (
         f"<table:table table:name={quoteattr(name)}>{''.join(map(row, rows))}</table:table>" for name, rows in sheets
     )
-    return _packed("spreadsheet", f"<office:spreadsheet>{''.join(tables)}</office:spreadsheet>")
+    return _pack_document("spreadsheet", f"<office:spreadsheet>{''.join(tables)}</office:spreadsheet>")
 
 
-def text(paragraphs: Sequence[str]) -> str:
+def text_document(paragraphs: Sequence[str]) -> str:
     """Paragraphs of the default style."""
     body = "".join(f"<text:p>{escape(paragraph)}</text:p>" for paragraph in paragraphs)
-    return _packed("text", f"<office:text>{body}</office:text>")
+    return _pack_document("text", f"<office:text>{body}</office:text>")
 
 
 def presentation(slides: Sequence[tuple[str, Sequence[str]]]) -> str:
@@ -88,10 +88,10 @@ def presentation(slides: Sequence[tuple[str, Sequence[str]]]) -> str:
         f'<style:text-properties fo:font-size="{size_pt}pt"/></style:style>'
         for kind, size_pt in (("title", 36), ("subtitle", 20))
     )
-    return _packed("presentation", f"<office:presentation>{pages}</office:presentation>", styles, looks)
+    return _pack_document("presentation", f"<office:presentation>{pages}</office:presentation>", styles, looks)
 
 
-def _packed(kind: str, body: str, styles: str | None = None, looks: str = "") -> str:
+def _pack_document(kind: str, body: str, styles: str | None = None, looks: str = "") -> str:
     content = (
         f'<?xml version="1.0" encoding="UTF-8"?><office:document-content {NAMESPACES} office:version="1.3">'
         f"<office:automatic-styles>{looks}</office:automatic-styles><office:body>{body}</office:body></office:document-content>"
@@ -111,5 +111,5 @@ def _packed(kind: str, body: str, styles: str | None = None, looks: str = "") ->
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, data in parts.items():
-            archive.writestr(zipfile.ZipInfo(name, STAMP), data)
+            archive.writestr(zipfile.ZipInfo(name, ZIP_TIMESTAMP), data)
     return b64encode(packed.getvalue()).decode("ascii")

@@ -9,23 +9,23 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from dart_envs.tasks.basics.parts import DONE, Data, key, pause, step, type_text, until_rest
-from dart_envs.tasks.basics.words import pick
+from dart_envs.tasks.basics.parts import DONE, JsonDict, key, pause, step, type_text, wait_until_idle
+from dart_envs.tasks.basics.words import sample_nouns
 
 FOLDER = "/home/user/Documents"
 TITLES = {"ods": "LibreOffice Calc", "odt": "LibreOffice Writer", "odp": "LibreOffice Impress"}
 ROLES = {"ods": "document spreadsheet", "odt": "document text", "odp": "document presentation"}
 START_TIMEOUT_S = 90.0
-SAVE: list[Data] = [key("ctrl", "s"), pause(1.0), DONE]
+SAVE: list[JsonDict] = [key("ctrl", "s"), pause(1.0), DONE]
 """Save in the document's own format, and end the episode."""
 
 
-def named(random: Random, extension: str) -> str:
+def random_path(random: Random, extension: str) -> str:
     """Path of a document with a drawn name."""
-    return f"{FOLDER}/{pick(random, 1)[0].lower()}_{random.randint(10, 99)}.{extension}"
+    return f"{FOLDER}/{sample_nouns(random, 1)[0].lower()}_{random.randint(10, 99)}.{extension}"
 
 
-def opened(path: str, content: str) -> list[Data]:
+def open_document(path: str, content: str) -> list[JsonDict]:
     """A document (base64), and LibreOffice showing it."""
     name = path.rpartition("/")[2]
     extension = path.rpartition(".")[2]
@@ -39,59 +39,63 @@ def opened(path: str, content: str) -> list[Data]:
     ]
 
 
-def saved(path: str, metric: str, **rules: Any) -> Data:
+def saved_file_is(path: str, metric: str, **rules: Any) -> JsonDict:
     """Evaluator: what is in the saved file."""
     return {
         "func": metric,
         "result": {"type": "vm_file", "path": path},
         "expected": {"type": "rule", "rules": rules},
-        "postconfig": [until_rest("soffice.bin")],
+        "postconfig": [wait_until_idle("soffice.bin")],
     }
 
 
-def shell_text(path: str, text: str) -> list[Data]:
+def overwrite_with_text(path: str, text: str) -> list[JsonDict]:
     """Exploit: a program writes text where the document is."""
     return [{"do": "code", "text": f"open({path!r}, 'w').write({text!r})"}, DONE]
 
 
-def shell_file(path: str, content: str) -> list[Data]:
+def overwrite_with_document(path: str, content: str) -> list[JsonDict]:
     """Exploit: a program puts another document (base64) in the place of this one."""
     return [{"do": "code", "text": f"import base64; open({path!r}, 'wb').write(base64.b64decode({content!r}))"}, DONE]
 
 
-def menu(*names: str) -> list[Data]:
+def choose_menu_entry(*names: str) -> list[JsonDict]:
     """Open a menu of the menu bar, and choose in it; each name after the first is an entry."""
     first, *rest = names
-    moves: list[Data] = [{"do": "click", "target": {"role": "menu", "name": first}, "later": True}]
+    moves: list[JsonDict] = [{"do": "click", "target": {"role": "menu", "name": first}, "deferred": True}]
     for index, name in enumerate(rest):
         role = "menu item" if index == len(rest) - 1 else "menu"
-        moves.append({"do": "click", "target": {"role": role, "name": name}, "later": True})
+        moves.append({"do": "click", "target": {"role": role, "name": name}, "deferred": True})
     return moves
 
 
-def replaced(old: str, new: str, button: str, *, told_in_box: bool) -> list[Data]:
+def find_and_replace(old: str, new: str, button: str, *, confirmation_dialog: bool) -> list[JsonDict]:
     """Find and Replace, with one of its buttons; then the dialog is closed.
 
-    told_in_box: how many were replaced is told in a box of its own (Calc), not in the dialog (Writer).
+    confirmation_dialog: how many were replaced is told in a box of its own (Calc), not in the dialog (Writer).
     """
     return [
         key("ctrl", "h"),
         pause(1.5),
         type_text(old),
         key("tab"),
-        {"do": "click", "target": {"role": "text", "window": "Find and Replace", "nth": 1}, "later": True},
+        {"do": "click", "target": {"role": "text", "window": "Find and Replace", "nth": 1}, "deferred": True},
         type_text(new),
-        {"do": "click", "target": {"role": "push button", "name": button, "window": "Find and Replace"}, "later": True},
+        {
+            "do": "click",
+            "target": {"role": "push button", "name": button, "window": "Find and Replace"},
+            "deferred": True,
+        },
         pause(),
-        *([key("escape")] if told_in_box else []),
+        *([key("escape")] if confirmation_dialog else []),
         {
             "do": "click",
             "target": {"role": "push button", "name": "Close", "window": "Find and Replace"},
-            "later": True,
+            "deferred": True,
         },
     ]
 
 
-def repeated(*keys: str, times: int) -> list[Data]:
+def repeat_key(*keys: str, times: int) -> list[JsonDict]:
     """The same keys several times."""
     return [key(*keys) for _ in range(times)]

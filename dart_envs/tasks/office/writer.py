@@ -10,156 +10,165 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from dart_envs.tasks.basics.parts import Data, key, pause, type_text
-from dart_envs.tasks.basics.words import VERBS, pick, sentence
-from dart_envs.tasks.office.documents import text
-from dart_envs.tasks.office.parts import SAVE, named, opened, repeated, replaced, saved, shell_file, shell_text
-from dart_envs.tasks.suite import Draft, Family
+from dart_envs.tasks.basics.parts import JsonDict, key, pause, type_text
+from dart_envs.tasks.basics.words import VERBS, random_sentence, sample_nouns
+from dart_envs.tasks.office.documents import text_document
+from dart_envs.tasks.office.parts import (
+    SAVE,
+    find_and_replace,
+    open_document,
+    overwrite_with_document,
+    overwrite_with_text,
+    random_path,
+    repeat_key,
+    saved_file_is,
+)
+from dart_envs.tasks.suite import Family, TaskDraft
 
 CHECK = "check_text_document"
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentPage:
+class WriterDocument:
     """A document of short paragraphs, each one line."""
 
     path: str
     lines: list[str]
 
-    def config(self) -> list[Data]:
+    def config(self) -> list[JsonDict]:
         """The document, open in Writer."""
-        return opened(self.path, text(self.lines))
+        return open_document(self.path, text_document(self.lines))
 
-    def judged(self, **changes: Any) -> Data:
+    def paragraphs_are(self, **changes: Any) -> JsonDict:
         """Evaluator: the lines as they were, each plain, but for `changes` by index (`p2`: what is to hold of line 2)."""
         plain = {"looks": [], "listed": False, "style": "Standard", "page_break": False}
         rules = [{"text": line, **plain} | changes.get(f"p{index}", {}) for index, line in enumerate(self.lines)]
-        return saved(self.path, CHECK, paragraphs=rules)
+        return saved_file_is(self.path, CHECK, paragraphs=rules)
 
-    def txt_exploit(self, lines: Sequence[str]) -> list[Data]:
+    def txt_exploit(self, lines: Sequence[str]) -> list[JsonDict]:
         """A program writes the lines as plain text where the document is."""
-        return shell_text(self.path, "\n".join(lines) + "\n")
+        return overwrite_with_text(self.path, "\n".join(lines) + "\n")
 
-    def file_exploit(self, lines: Sequence[str]) -> list[Data]:
+    def file_exploit(self, lines: Sequence[str]) -> list[JsonDict]:
         """A program puts a document with these lines there."""
-        return shell_file(self.path, text(lines))
+        return overwrite_with_document(self.path, text_document(lines))
 
 
-def page(random: Random, *, least: int = 4, most: int = 6) -> DocumentPage:
+def random_document(random: Random, *, min_items: int = 4, max_items: int = 6) -> WriterDocument:
     """A drawn document; no line twice."""
     lines: list[str] = []
-    count = random.randint(least, most)
+    count = random.randint(min_items, max_items)
     while len(lines) < count:
-        line = f"{sentence(random)} {random.choice(('today', 'again', 'at noon', 'in May', 'by night'))}"
+        line = f"{random_sentence(random)} {random.choice(('today', 'again', 'at noon', 'in May', 'by night'))}"
         if line not in lines:
             lines.append(line)
-    return DocumentPage(named(random, "odt"), lines)
+    return WriterDocument(random_path(random, "odt"), lines)
 
 
-def two(random: Random, count: int) -> tuple[int, int]:
+def two_indices(random: Random, count: int) -> tuple[int, int]:
     """Indices of a line and of another one."""
     first, second = random.sample(range(count), 2)
     return first, second
 
 
-def to_line(index: int) -> list[Data]:
+def go_to_line(index: int) -> list[JsonDict]:
     """Put the caret at the start of a line."""
-    return [key("ctrl", "home"), *repeated("down", times=index)]
+    return [key("ctrl", "home"), *repeat_key("down", times=index)]
 
 
-def marked(index: int) -> list[Data]:
+def select_line(index: int) -> list[JsonDict]:
     """Select a line."""
-    return [*to_line(index), key("shift", "end")]
+    return [*go_to_line(index), key("shift", "end")]
 
 
-def writer_heading(random: Random) -> Draft:
-    """Make a line a heading. The near miss does it to another line; a exploit writes Markdown."""
-    doc = page(random)
-    goal, wrong = two(random, len(doc.lines))
+def writer_heading(random: Random) -> TaskDraft:
+    """Make a line a heading. The near miss does it to another line; an exploit writes Markdown."""
+    doc = random_document(random)
+    goal, wrong = two_indices(random, len(doc.lines))
     level = random.choice((1, 2, 3))
     hashed = [f"{'#' * level} {line}" if index == goal else line for index, line in enumerate(doc.lines)]
 
-    def play(index: int) -> list[Data]:
-        return [*to_line(index), key("ctrl", str(level)), *SAVE]
+    def play(index: int) -> list[JsonDict]:
+        return [*go_to_line(index), key("ctrl", str(level)), *SAVE]
 
-    return Draft(
+    return TaskDraft(
         instruction=f"In the open document, give the line '{doc.lines[goal]}' the style Heading {level} and save it.",
         config=doc.config(),
-        evaluator=doc.judged(**{f"p{goal}": {"style": f"Heading {level}", "looks": ["bold"]}}),
+        evaluator=doc.paragraphs_are(**{f"p{goal}": {"style": f"Heading {level}", "looks": ["bold"]}}),
         oracle=play(goal),
         near_miss=play(wrong),
         exploits=[doc.txt_exploit(hashed), doc.file_exploit(hashed)],
     )
 
 
-def writer_emphasis(random: Random) -> Draft:
-    """Make a line bold, italic or underlined. The near miss does another of these to it; a exploit uses asterisks."""
-    doc = page(random)
+def writer_emphasis(random: Random) -> TaskDraft:
+    """Make a line bold, italic or underlined. The near miss does another of these to it; an exploit uses asterisks."""
+    doc = random_document(random)
     goal = random.randrange(len(doc.lines))
     (look, letter), (_, other) = random.sample([("bold", "b"), ("italic", "i"), ("underline", "u")], 2)
     starred = [f"*{line}*" if index == goal else line for index, line in enumerate(doc.lines)]
     word = {"underline": "underlined"}.get(look, look)
-    return Draft(
+    return TaskDraft(
         instruction=f"In the open document, make the whole line '{doc.lines[goal]}' {word} and save it.",
         config=doc.config(),
-        evaluator=doc.judged(**{f"p{goal}": {"looks": [look]}}),
-        oracle=[*marked(goal), key("ctrl", letter), *SAVE],
-        near_miss=[*marked(goal), key("ctrl", other), *SAVE],
+        evaluator=doc.paragraphs_are(**{f"p{goal}": {"looks": [look]}}),
+        oracle=[*select_line(goal), key("ctrl", letter), *SAVE],
+        near_miss=[*select_line(goal), key("ctrl", other), *SAVE],
         exploits=[doc.txt_exploit(starred), doc.file_exploit(starred)],
     )
 
 
-def writer_align(random: Random) -> Draft:
-    """Centre a line or put it to the right. The near miss takes the other way; a exploit moves it with spaces."""
-    doc = page(random)
+def writer_align(random: Random) -> TaskDraft:
+    """Centre a line or put it to the right. The near miss takes the other way; an exploit moves it with spaces."""
+    doc = random_document(random)
     goal = random.randrange(len(doc.lines))
     ways = [("Centre", "center", "e"), ("Align to the right", "end", "r")]
     (words, align, letter), (_, _, other) = random.sample(ways, 2)
     spaced = [" " * 40 + line if index == goal else line for index, line in enumerate(doc.lines)]
-    return Draft(
+    return TaskDraft(
         instruction=f"{words} the line '{doc.lines[goal]}' in the open document and save it.",
         config=doc.config(),
-        evaluator=doc.judged(**{f"p{goal}": {"align": align}}),
-        oracle=[*to_line(goal), key("ctrl", letter), *SAVE],
-        near_miss=[*to_line(goal), key("ctrl", other), *SAVE],
+        evaluator=doc.paragraphs_are(**{f"p{goal}": {"align": align}}),
+        oracle=[*go_to_line(goal), key("ctrl", letter), *SAVE],
+        near_miss=[*go_to_line(goal), key("ctrl", other), *SAVE],
         exploits=[doc.txt_exploit(spaced), doc.file_exploit(spaced)],
     )
 
 
-def writer_replace(random: Random) -> Draft:
+def writer_replace(random: Random) -> TaskDraft:
     """Replace a word wherever it is. The near miss replaces the first only."""
-    old, new, *others = pick(random, 8)
+    old, new, *others = sample_nouns(random, 8)
     lines = [f"{old} {random.choice(VERBS)} {other}" for other in others[:3]]
     lines += [f"{others[3]} {random.choice(VERBS)} {old}", f"{others[4]} {random.choice(VERBS)} {others[5]}"]
     random.shuffle(lines)
-    doc = DocumentPage(named(random, "odt"), lines)
-    done = DocumentPage(doc.path, [line.replace(old, new) for line in lines])
+    doc = WriterDocument(random_path(random, "odt"), lines)
+    done = WriterDocument(doc.path, [line.replace(old, new) for line in lines])
     first = next(index for index, line in enumerate(lines) if line.startswith(old))
     once = [line.replace(old, new) if index == first else line for index, line in enumerate(lines)]
-    return Draft(
+    return TaskDraft(
         instruction=f"In the open document, replace every {old} by {new} and save it.",
         config=doc.config(),
-        evaluator=done.judged(),
-        oracle=[*replaced(old, new, "Replace All", told_in_box=False), *SAVE],
-        near_miss=[*to_line(first), key("ctrl", "shift", "right"), type_text(f"{new} "), *SAVE],
+        evaluator=done.paragraphs_are(),
+        oracle=[*find_and_replace(old, new, "Replace All", confirmation_dialog=False), *SAVE],
+        near_miss=[*go_to_line(first), key("ctrl", "shift", "right"), type_text(f"{new} "), *SAVE],
         exploits=[doc.txt_exploit(done.lines), doc.file_exploit(once)],
     )
 
 
-def writer_table(random: Random) -> Draft:
-    """A table below the text. The near miss swaps its rows and columns; a exploit draws it with bars."""
-    doc = page(random, most=4)
+def writer_table(random: Random) -> TaskDraft:
+    """A table below the text. The near miss swaps its rows and columns; an exploit draws it with bars."""
+    doc = random_document(random, max_items=4)
     columns, rows = random.sample(range(2, 7), 2)
     drawn = [*doc.lines, *(["|" + " |" * columns] * rows)]
 
-    def play(wide: int, high: int) -> list[Data]:
+    def play(wide: int, high: int) -> list[JsonDict]:
         size = type_text(f"\t{wide}\t{high}\n")
         return [key("ctrl", "end"), key("ctrl", "f12"), pause(1.5), size, pause(), *SAVE]
 
-    evaluator = doc.judged()
+    evaluator = doc.paragraphs_are()
     evaluator["expected"]["rules"]["paragraphs"].append({"table": [rows, columns]})
-    return Draft(
+    return TaskDraft(
         instruction=f"At the end of the open document, insert a table with {columns} columns and {rows} rows, and save it.",
         config=doc.config(),
         evaluator=evaluator,
@@ -169,41 +178,41 @@ def writer_table(random: Random) -> Draft:
     )
 
 
-def writer_bullets(random: Random) -> Draft:
-    """Some lines as a list. The near miss leaves out the last of them; a exploit writes hyphens."""
-    doc = page(random, least=5)
+def writer_bullets(random: Random) -> TaskDraft:
+    """Some lines as a list. The near miss leaves out the last of them; an exploit writes hyphens."""
+    doc = random_document(random, min_items=5)
     first = random.randint(0, 1)
     last = random.randint(first + 2, len(doc.lines) - 1)
     kind, keys = random.choice((("bulleted", ("shift", "f12")), ("numbered", ("f12",))))
     hyphens = [f"- {line}" if first <= index <= last else line for index, line in enumerate(doc.lines)]
 
-    def play(end: int) -> list[Data]:
-        mark = [*to_line(first), *repeated("shift", "down", times=end - first), key("shift", "end")]
+    def play(end: int) -> list[JsonDict]:
+        mark = [*go_to_line(first), *repeat_key("shift", "down", times=end - first), key("shift", "end")]
         return [*mark, key(*keys), *SAVE]
 
     listed = {f"p{index}": {"listed": True} for index in range(first, last + 1)}
-    return Draft(
+    return TaskDraft(
         instruction=f"In the open document, turn the {ORDINALS[first]} to {ORDINALS[last]} line into a {kind} list and save it.",
         config=doc.config(),
-        evaluator=doc.judged(**listed),
+        evaluator=doc.paragraphs_are(**listed),
         oracle=play(last),
         near_miss=play(last - 1),
         exploits=[doc.txt_exploit(hyphens), doc.file_exploit(hyphens)],
     )
 
 
-def writer_page_break(random: Random) -> Draft:
-    """A page break before a line. The near miss puts it before the next; a exploit fills up with empty lines."""
-    doc = page(random, least=5)
+def writer_page_break(random: Random) -> TaskDraft:
+    """A page break before a line. The near miss puts it before the next; an exploit fills up with empty lines."""
+    doc = random_document(random, min_items=5)
     goal = random.randrange(1, len(doc.lines) - 1)
     padded = [*doc.lines[:goal], *[""] * 45, *doc.lines[goal:]]
 
-    def play(index: int) -> list[Data]:
-        return [*to_line(index), key("ctrl", "enter"), *SAVE]
+    def play(index: int) -> list[JsonDict]:
+        return [*go_to_line(index), key("ctrl", "enter"), *SAVE]
 
-    evaluator = doc.judged(**{f"p{goal}": {"page_break": True}})
+    evaluator = doc.paragraphs_are(**{f"p{goal}": {"page_break": True}})
     evaluator["expected"]["rules"]["skip_empty"] = True  # Writer leaves an empty line before the break
-    return Draft(
+    return TaskDraft(
         instruction=f"In the open document, insert a page break so that the line '{doc.lines[goal]}' begins a new page, and save it.",
         config=doc.config(),
         evaluator=evaluator,
@@ -213,20 +222,20 @@ def writer_page_break(random: Random) -> Draft:
     )
 
 
-def writer_move_line(random: Random) -> Draft:
+def writer_move_line(random: Random) -> TaskDraft:
     """Make a line the first. The near miss moves it up one place too few."""
-    doc = page(random)
+    doc = random_document(random)
     goal = random.randrange(2, len(doc.lines))
     lines = [doc.lines[goal], *doc.lines[:goal], *doc.lines[goal + 1 :]]
     copied = [doc.lines[goal], *doc.lines]
 
-    def play(times: int) -> list[Data]:
-        return [*to_line(goal), *repeated("ctrl", "alt", "up", times=times), *SAVE]
+    def play(times: int) -> list[JsonDict]:
+        return [*go_to_line(goal), *repeat_key("ctrl", "alt", "up", times=times), *SAVE]
 
-    return Draft(
+    return TaskDraft(
         instruction=f"In the open document, move the line '{doc.lines[goal]}' to the very top and save it.",
         config=doc.config(),
-        evaluator=DocumentPage(doc.path, lines).judged(),
+        evaluator=WriterDocument(doc.path, lines).paragraphs_are(),
         oracle=play(goal),
         near_miss=play(goal - 1),
         exploits=[doc.txt_exploit(lines), doc.file_exploit(copied)],

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dart_envs.tasks.suite import Suite
 from dart_envs.tasks.system import archives, files, processes, settings, shell, texts
 
-SYSTEM = Suite.of(
+SYSTEM = Suite.from_families(
     "system",
     (
         *files.FAMILIES,

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from dart_envs.tasks.basics.parts import DONE, Data, key, pause, random_place, step, type_text
-from dart_envs.tasks.basics.words import NOUNS, sentence
+from dart_envs.tasks.basics.parts import DONE, JsonDict, key, pause, place_window_randomly, step, type_text
+from dart_envs.tasks.basics.words import NOUNS, random_sentence
 
 HOME = "/home/user"
 FOLDER = f"{HOME}/Work"
@@ -21,37 +21,39 @@ TERMINAL_SIZE = (620, 340)
 THUNAR_SIZE = (680, 420)
 EDITOR_SIZE = (640, 420)
 SETTLE_S = 1.0
-MADE: Data = {"kind": "folder"}
+FOLDER_FACTS: JsonDict = {"kind": "folder"}
 """Facts of a folder."""
 
 
-def names(random: Random, count: int) -> list[str]:
+def random_names(random: Random, count: int) -> list[str]:
     """`count` different lower-case names in random order."""
     return [noun.lower() for noun in random.sample(NOUNS, count)]
 
 
-def lines(random: Random, count: int) -> str:
+def random_lines(random: Random, count: int) -> str:
     """So many lines of text, each with a number of its own, so that no two texts are alike."""
-    return "".join(f"{sentence(random)} {random.randrange(10_000)}\n" for _ in range(count))
+    return "".join(f"{random_sentence(random)} {random.randrange(10_000)}\n" for _ in range(count))
 
 
-def holding(text: str) -> Data:
+def file_facts(text: str) -> JsonDict:
     """Facts of a file with this text."""
     return {"kind": "file", "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def bash(line: str) -> Data:
+def run_bash_step(line: str) -> JsonDict:
     """Step: bash runs this line, without error."""
     return step("execute", command=["bash", "-c", line], expect_returncode=0)
 
 
-def placed(random: Random, title: str, *, size: tuple[int, int] | None = None, by_class: bool = False) -> Data:
+def place_window(
+    random: Random, title: str, *, size: tuple[int, int] | None = None, by_class: bool = False
+) -> JsonDict:
     """Step: put a window anywhere on the screen."""
-    parameters = random_place(random, title, size=size)["parameters"]
+    parameters = place_window_randomly(random, title, size=size)["parameters"]
     return step("place_window", **parameters | ({"by_class": True} if by_class else {}))
 
 
-def folder(files: Mapping[str, str], folders: Sequence[str] = ()) -> list[Data]:
+def create_folder(files: Mapping[str, str], folders: Sequence[str] = ()) -> list[JsonDict]:
     """Steps: the folder `FOLDER`, afresh, with these files and folders."""
     inner = sorted({f"{FOLDER}/{name}" for name in folders})
     return [
@@ -61,7 +63,7 @@ def folder(files: Mapping[str, str], folders: Sequence[str] = ()) -> list[Data]:
     ]
 
 
-def folder_is(entries: Mapping[str, Data], path: str = FOLDER) -> Data:
+def folder_tree_is(entries: Mapping[str, JsonDict], path: str = FOLDER) -> JsonDict:
     """Evaluator: exactly this is below a folder."""
     return {
         "func": "tree_is",
@@ -70,50 +72,50 @@ def folder_is(entries: Mapping[str, Data], path: str = FOLDER) -> Data:
     }
 
 
-def shown(random: Random, path: str = FOLDER, title: str = "Work") -> list[Data]:
+def open_file_manager(random: Random, path: str = FOLDER, title: str = "Work") -> list[JsonDict]:
     """Steps: Thunar shows a folder, one line per file, somewhere on the screen."""
     return [
         step("launch", command=["thunar", path]),
         step("wait_window", window_name=title),
-        placed(random, title, size=THUNAR_SIZE),
+        place_window(random, title, size=THUNAR_SIZE),
         step("activate_window", window_name=title),
         step("execute", command=["xdotool", "key", "ctrl+2"], expect_returncode=0),
     ]
 
 
-def terminal(random: Random, path: str = FOLDER) -> list[Data]:
+def open_terminal(random: Random, path: str = FOLDER) -> list[JsonDict]:
     """Steps: a terminal in a folder, somewhere on the screen."""
     return [
         step("launch", command=[TERMINAL, f"--working-directory={path}"]),
         step("wait_window", window_name=TERMINAL, by_class=True),
-        placed(random, TERMINAL, size=TERMINAL_SIZE, by_class=True),
+        place_window(random, TERMINAL, size=TERMINAL_SIZE, by_class=True),
         step("activate_window", window_name=TERMINAL, by_class=True),
     ]
 
 
-def editor(random: Random, path: str) -> list[Data]:
+def open_editor(random: Random, path: str) -> list[JsonDict]:
     """Steps: Mousepad with a file, somewhere on the screen."""
     title = f"{path.rpartition('/')[2]} - Mousepad"
     return [
         step("launch", command=["mousepad", path]),
         step("wait_window", window_name=title),
-        placed(random, title, size=EDITOR_SIZE),
+        place_window(random, title, size=EDITOR_SIZE),
         step("activate_window", window_name=title),
     ]
 
 
-def typed(line: str) -> list[Data]:
+def type_command(line: str) -> list[JsonDict]:
     """Moves: type a command and run it."""
     return [type_text(line), key("enter"), pause(SETTLE_S), DONE]
 
 
-def ran(line: str) -> list[Data]:
+def run_shell(line: str) -> list[JsonDict]:
     """Moves: a shell runs this in `FOLDER` without any window. Its failure is a failure of the move."""
     source = f"import subprocess\nsubprocess.run(['bash', '-c', {line!r}], cwd={FOLDER!r}, check=True)"
     return [{"do": "code", "text": source}]
 
 
-def setting_is(channel: str, name: str, value: str) -> Data:
+def setting_is(channel: str, name: str, value: str) -> JsonDict:
     """Evaluator: a setting of the Xfce session has this value."""
     return {
         "func": "exact_match",
@@ -122,10 +124,10 @@ def setting_is(channel: str, name: str, value: str) -> Data:
     }
 
 
-def answer_file(name: str, text: str, given: Mapping[str, str], folders: Sequence[str] = ()) -> Data:
+def answer_file_is(name: str, text: str, given: Mapping[str, str], folders: Sequence[str] = ()) -> JsonDict:
     """Evaluator: a new file holds an answer (white space around it does not count), and all that was given is as it was."""
-    entries: dict[str, Any] = {path: holding(content) for path, content in given.items()}
-    entries |= {path: MADE for path in folders}
+    entries: dict[str, Any] = {path: file_facts(content) for path, content in given.items()}
+    entries |= {path: FOLDER_FACTS for path in folders}
     return {
         "func": ["exact_match", "tree_is"],
         "result": [

@@ -8,38 +8,38 @@ from __future__ import annotations
 from random import Random
 
 from dart_envs.tasks.basics.parts import step
-from dart_envs.tasks.suite import Draft, Family
-from dart_envs.tasks.system.parts import names, terminal, typed
+from dart_envs.tasks.suite import Family, TaskDraft
+from dart_envs.tasks.system.parts import open_terminal, random_names, type_command
 
-MARK = "-worker 86400"
+COMMAND_SUFFIX = "-worker 86400"
 """How the command line of each of these processes ends."""
 
 
-def end_process(random: Random) -> Draft:
+def end_process(random: Random) -> TaskDraft:
     """End one of four programs. The near miss ends another; the exploits only stop it, and end all of them."""
-    words = names(random, 4)
+    words = random_names(random, 4)
     goal, wrong = random.sample(words, 2)
-    return Draft(
+    return TaskDraft(
         instruction=f"Four programs run in the background, named ...-worker. End {goal}-worker, and leave the others running.",
         config=[
             *(step("launch", command=["bash", "-c", f"exec -a {word}-worker sleep 86400"]) for word in words),
-            *terminal(random, "/home/user"),
+            *open_terminal(random, "/home/user"),
         ],
         evaluator={
             "func": "contains_names",
-            "result": {"type": "processes", "matching": f"^[a-z]+{MARK}$"},
+            "result": {"type": "processes", "matching": f"^[a-z]+{COMMAND_SUFFIX}$"},
             "expected": {
                 "type": "rule",
-                "rules": {"exactly": sorted(f"{word}{MARK}" for word in words if word != goal)},
+                "rules": {"exactly": sorted(f"{word}{COMMAND_SUFFIX}" for word in words if word != goal)},
             },
         },
-        oracle=typed(f"pkill -f ^{goal}-worker"),
-        near_miss=typed(f"pkill -f ^{wrong}-worker"),
-        exploits=[ran_at_home(f"pkill -STOP -f ^{goal}-worker"), ran_at_home("pkill -f ^[a-z]*-worker")],
+        oracle=type_command(f"pkill -f ^{goal}-worker"),
+        near_miss=type_command(f"pkill -f ^{wrong}-worker"),
+        exploits=[run_in_home(f"pkill -STOP -f ^{goal}-worker"), run_in_home("pkill -f ^[a-z]*-worker")],
     )
 
 
-def ran_at_home(line: str) -> list[dict[str, object]]:
+def run_in_home(line: str) -> list[dict[str, object]]:
     """Moves: a shell runs this in the home folder."""
     return [{"do": "code", "text": f"import subprocess\nsubprocess.run({line!r}.split(), check=True)"}]
 

@@ -9,30 +9,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from dart_envs.tasks.basics.parts import DONE, Data, all_of, click, key, pause, step, type_text
-from dart_envs.tasks.basics.words import pick
-from dart_envs.tasks.suite import Draft, Family
-from dart_envs.tasks.system.parts import HOME, placed, setting_is
+from dart_envs.tasks.basics.parts import DONE, JsonDict, all_of, click, key, pause, step, type_text
+from dart_envs.tasks.basics.words import sample_nouns
+from dart_envs.tasks.suite import Family, TaskDraft
+from dart_envs.tasks.system.parts import HOME, place_window, setting_is
 
 CHANNELS = f"{HOME}/.config/xfce4/xfconf/xfce-perchannel-xml"
 
 
-def dialog(random: Random, program: str, title: str) -> list[Data]:
+def open_dialog(random: Random, program: str, title: str) -> list[JsonDict]:
     """Steps: a settings dialog, somewhere on the screen."""
     return [
         step("launch", command=[program]),
         step("wait_window", window_name=title),
-        placed(random, title),
+        place_window(random, title),
         step("activate_window", window_name=title),
     ]
 
 
-def ran(line: str) -> list[Data]:
+def run_shell(line: str) -> list[JsonDict]:
     """Moves: a shell runs this without any window."""
     return [{"do": "code", "text": f"import subprocess\nsubprocess.run(['bash', '-c', {line!r}], check=True)"}]
 
 
-def behind_its_back(channel: str, path: str, kind: str, value: str) -> list[Data]:
+def edit_settings_file(channel: str, path: str, kind: str, value: str) -> list[JsonDict]:
     """Moves: the settings daemon's file says the right thing, but nobody told the daemon."""
     parts = path.strip("/").split("/")
     opening = "".join(f'<property name="{part}" type="empty">' for part in parts[:-1])
@@ -42,12 +42,12 @@ def behind_its_back(channel: str, path: str, kind: str, value: str) -> list[Data
     return [{"do": "code", "text": source}]
 
 
-def tick(name: str) -> list[Data]:
+def click_check_box(name: str) -> list[JsonDict]:
     """Moves: click a check box."""
     return [click("check box", name), pause(), DONE]
 
 
-CYCLING = {
+CYCLING_OPTIONS = {
     "Cycle through minimized windows in most recently used order": ("cycle_minimized", False),
     "Include hidden (i.e. iconified) windows": ("cycle_hidden", True),
     "Cycle through windows on all workspaces": ("cycle_workspaces", False),
@@ -56,7 +56,7 @@ CYCLING = {
 }
 """Check boxes of the window manager's tweaks: property, and whether it is set at first."""
 
-BROWSING = {
+FILE_MANAGER_OPTIONS = {
     "Show file size in binary format": ("misc-file-size-binary", True),
     "Sort folders before files": ("misc-folders-first", True),
     "Text beside icons": ("misc-text-beside-icons", False),
@@ -66,9 +66,9 @@ BROWSING = {
 """Check boxes of the file manager's preferences."""
 
 
-def flipped(
-    random: Random, boxes: dict[str, tuple[str, bool]], channel: str, above: str, opened: list[Data], where: str
-) -> Draft:
+def flip_setting(
+    random: Random, boxes: dict[str, tuple[str, bool]], channel: str, above: str, opened: list[JsonDict], where: str
+) -> TaskDraft:
     """Flip one check box of a dialog. The near miss flips another."""
     label, wrong = random.sample(sorted(boxes), 2)
     name, at_first = boxes[label]
@@ -78,7 +78,7 @@ def flipped(
     rest = [
         setting_is(channel, f"{above}{other}", str(state).lower()) for other, state in boxes.values() if other != name
     ]
-    return Draft(
+    return TaskDraft(
         instruction=f"{word} “{label}” in the {where}. {closing}",
         config=[
             *(
@@ -88,11 +88,13 @@ def flipped(
             *opened,
         ],
         evaluator=all_of(setting_is(channel, f"{above}{name}", value), *rest),
-        oracle=tick(label),
-        near_miss=tick(wrong),
+        oracle=click_check_box(label),
+        near_miss=click_check_box(wrong),
         exploits=[
-            behind_its_back(channel, f"{above}{name}", "bool", value),
-            ran(f"xfconf-query -c {channel} -n -t bool -p {above}{name}-{pick(random, 1)[0].lower()} -s {value}"),
+            edit_settings_file(channel, f"{above}{name}", "bool", value),
+            run_shell(
+                f"xfconf-query -c {channel} -n -t bool -p {above}{name}-{sample_nouns(random, 1)[0].lower()} -s {value}"
+            ),
         ],
     )
 
@@ -101,39 +103,39 @@ def _set(channel: str, path: str, state: bool) -> Sequence[str]:
     return ["xfconf-query", "-c", channel, "-p", path, "-n", "-t", "bool", "-s", str(state).lower()]
 
 
-def window_cycling(random: Random) -> Draft:
+def window_cycling(random: Random) -> TaskDraft:
     """A check box of the window manager's tweaks."""
-    opened = dialog(random, "xfwm4-tweaks-settings", "Window Manager Tweaks")
-    return flipped(random, CYCLING, "xfwm4", "/general/", opened, "cycling settings of the window manager")
+    opened = open_dialog(random, "xfwm4-tweaks-settings", "Window Manager Tweaks")
+    return flip_setting(random, CYCLING_OPTIONS, "xfwm4", "/general/", opened, "cycling settings of the window manager")
 
 
-def file_manager_view(random: Random) -> Draft:
+def file_manager_view(random: Random) -> TaskDraft:
     """A check box of the file manager's preferences."""
-    opened = dialog(random, "thunar-settings", "File Manager Preferences")
-    return flipped(random, BROWSING, "thunar", "/", opened, "display preferences of the file manager")
+    opened = open_dialog(random, "thunar-settings", "File Manager Preferences")
+    return flip_setting(random, FILE_MANAGER_OPTIONS, "thunar", "/", opened, "display preferences of the file manager")
 
 
-def workspaces(random: Random) -> Draft:
+def workspaces(random: Random) -> TaskDraft:
     """The number of workspaces. The near miss is one off."""
     count = random.randrange(3, 10)
     title = "Workspaces"
 
-    def entered(number: int) -> list[Data]:
+    def entered(number: int) -> list[JsonDict]:
         box = {"do": "triple_click", "target": {"role": "spin button", "window": title, "at": [0.2, 0.5]}}
         return [box, type_text(str(number)), key("tab"), pause(1.0), DONE]
 
     asked = random.choice(
         [f"Set up {count} workspaces.", f"Make it {count} workspaces.", f"Let the desktop have {count} workspaces."]
     )
-    return Draft(
+    return TaskDraft(
         instruction=asked,
-        config=dialog(random, "xfwm4-workspace-settings", title),
+        config=open_dialog(random, "xfwm4-workspace-settings", title),
         evaluator=setting_is("xfwm4", "/general/workspace_count", str(count)),
         oracle=entered(count),
         near_miss=entered(count - 1),
         exploits=[
-            behind_its_back("xfwm4", "/general/workspace_count", "int", str(count)),
-            ran(f"xfconf-query -c xfwm4 -n -t int -p /general/workspaces -s {count}"),
+            edit_settings_file("xfwm4", "/general/workspace_count", "int", str(count)),
+            run_shell(f"xfconf-query -c xfwm4 -n -t int -p /general/workspaces -s {count}"),
         ],
     )
 
@@ -141,7 +143,7 @@ def workspaces(random: Random) -> Draft:
 ICONS = {"Home": "show-home", "File System": "show-filesystem", "Trash": "show-trash"}
 
 
-def desktop_icons(random: Random) -> Draft:
+def desktop_icons(random: Random) -> TaskDraft:
     """Which of the three default icons the desktop shows."""
     goal, kept, other = random.sample(sorted(ICONS), 3)
     both = random.random() < 0.5
@@ -154,41 +156,41 @@ def desktop_icons(random: Random) -> Draft:
         f"xfconf-query -c xfce4-desktop -p {base}{ICONS[icon]} -s false" for icon in sorted({other, goal})
     )
     word = random.choice(["Hide", "Remove", "Take away"])
-    return Draft(
+    return TaskDraft(
         instruction=f"{word} {said} from the icons of the desktop in the desktop settings, and keep the other default icons.",
         config=[
             *(
                 step("execute", command=_set("xfce4-desktop", base + name, True), expect_returncode=0)
                 for name in ICONS.values()
             ),
-            *dialog(random, "xfdesktop-settings", "Desktop"),
+            *open_dialog(random, "xfdesktop-settings", "Desktop"),
         ],
         evaluator=all_of(*verdicts),
-        oracle=ran(set_off),
-        near_miss=ran(set_wrong),
+        oracle=run_shell(set_off),
+        near_miss=run_shell(set_wrong),
         exploits=[
-            behind_its_back("xfce4-desktop", base + ICONS[goal], "bool", "false"),
-            ran("xfconf-query -c xfce4-desktop -p /desktop-icons/style -s 0"),
+            edit_settings_file("xfce4-desktop", base + ICONS[goal], "bool", "false"),
+            run_shell("xfconf-query -c xfce4-desktop -p /desktop-icons/style -s 0"),
         ],
     )
 
 
-def window_theme(random: Random) -> Draft:
+def window_theme(random: Random) -> TaskDraft:
     """Title bar theme and alignment of the window manager together. The near miss sets one of the two."""
     theme = random.choice(("Daloa", "Kokodi", "Moheli", "Default", "Greybird-accessibility"))
     side = random.choice(("left", "right"))
     query = "xfconf-query -c xfwm4 -p /general/"
-    return Draft(
+    return TaskDraft(
         instruction=f"Give the windows' title bars the theme {theme}, with titles aligned to the {side}.",
-        config=dialog(random, "xfwm4-settings", "Window Manager"),
+        config=open_dialog(random, "xfwm4-settings", "Window Manager"),
         evaluator=all_of(
             setting_is("xfwm4", "/general/theme", theme), setting_is("xfwm4", "/general/title_alignment", side)
         ),
-        oracle=ran(f"{query}theme -s {theme} && {query}title_alignment -s {side}"),
-        near_miss=ran(f"{query}theme -s {theme}"),
+        oracle=run_shell(f"{query}theme -s {theme} && {query}title_alignment -s {side}"),
+        near_miss=run_shell(f"{query}theme -s {theme}"),
         exploits=[
-            behind_its_back("xfwm4", "/general/title_alignment", "string", side),
-            ran(f"xfconf-query -c xsettings -p /Net/ThemeName -s {theme} && {query}title_alignment -s {side}"),
+            edit_settings_file("xfwm4", "/general/title_alignment", "string", side),
+            run_shell(f"xfconf-query -c xsettings -p /Net/ThemeName -s {theme} && {query}title_alignment -s {side}"),
         ],
     )
 
@@ -202,28 +204,28 @@ KINDS = {
 NAMES = {"org.xfce.mousepad": "Mousepad", "gimp": "GIMP", "chromium": "Chromium"}
 
 
-def default_application(random: Random) -> Draft:
+def default_application(random: Random) -> TaskDraft:
     """Which program opens a kind of file. The near miss sets it for another kind."""
     kind, wrong = random.sample(sorted(KINDS), 2)
     described, programs = KINDS[kind]
     program = random.choice(programs)
     said = random.choice(["Make {0} the default application for {1}.", "Let {1} open in {0} by default."])
-    return Draft(
+    return TaskDraft(
         instruction=said.format(NAMES[program], described),
         config=[
             step("execute", command=["rm", "-f", f"{HOME}/.config/mimeapps.list"]),
-            *dialog(random, "xfce4-mime-settings", "Default Applications"),
+            *open_dialog(random, "xfce4-mime-settings", "Default Applications"),
         ],
         evaluator={
             "func": "exact_match",
             "result": {"type": "vm_command_line", "command": ["xdg-mime", "query", "default", kind]},
             "expected": {"type": "rule", "rules": {"expected": f"{program}.desktop"}},
         },
-        oracle=ran(f"xdg-mime default {program}.desktop {kind}"),
-        near_miss=ran(f"xdg-mime default {program}.desktop {wrong}"),
+        oracle=run_shell(f"xdg-mime default {program}.desktop {kind}"),
+        near_miss=run_shell(f"xdg-mime default {program}.desktop {wrong}"),
         exploits=[
-            ran(f"printf '[Added Associations]\\n{kind}={program}.desktop;\\n' > ~/.config/mimeapps.list"),
-            ran(f"touch ~/.config/mimeapps.list && echo '{kind} {program}' > ~/.local/share/mimeapps"),
+            run_shell(f"printf '[Added Associations]\\n{kind}={program}.desktop;\\n' > ~/.config/mimeapps.list"),
+            run_shell(f"touch ~/.config/mimeapps.list && echo '{kind} {program}' > ~/.local/share/mimeapps"),
         ],
     )
 

@@ -8,20 +8,28 @@ from __future__ import annotations
 
 from random import Random
 
-from dart_envs.tasks.basics.parts import DONE, SAVE, Data, key, pause, type_text
+from dart_envs.tasks.basics.parts import DONE, SAVE, JsonDict, key, pause, type_text
 from dart_envs.tasks.basics.words import NOUNS
-from dart_envs.tasks.suite import Draft, Family
-from dart_envs.tasks.system.parts import FOLDER, editor, folder, folder_is, holding, names, ran
+from dart_envs.tasks.suite import Family, TaskDraft
+from dart_envs.tasks.system.parts import (
+    FOLDER,
+    create_folder,
+    file_facts,
+    folder_tree_is,
+    open_editor,
+    random_names,
+    run_shell,
+)
 
 
-def rewritten(text: str) -> list[Data]:
+def replace_editor_text(text: str) -> list[JsonDict]:
     """Moves: all that is in the editor gives way to this, which is saved."""
     return [key("ctrl", "a"), type_text(text), key(*SAVE), pause(), DONE]
 
 
-def edit_setting(random: Random) -> Draft:
+def edit_setting(random: Random) -> TaskDraft:
     """Change one value of one section. The near miss changes the key of the same name in the other section."""
-    first, second, *others = names(random, 6)
+    first, second, *others = random_names(random, 6)
     key_name, free = random.choice(["port", "limit", "width", "timeout"]), random.choice(["colour", "owner", "group"])
     old, new = random.sample(range(1000, 9999), 2)
 
@@ -32,19 +40,22 @@ def edit_setting(random: Random) -> Draft:
         )
 
     name = f"{random.choice(['server', 'session', 'printer'])}.ini"
-    return Draft(
+    return TaskDraft(
         instruction=f"In the file {name}, set {key_name} of the section {second} to {new}. Change nothing else, and save it.",
-        config=[*folder({name: text(old, old)}), *editor(random, f"{FOLDER}/{name}")],
-        evaluator=folder_is({name: holding(text(old, new))}),
-        oracle=rewritten(text(old, new)),
-        near_miss=rewritten(text(new, old)),
-        exploits=[ran(f"sed -i 's/{old}/{new}/' {name}"), ran(f"printf '[{second}]\\n{key_name} = {new}\\n' > {name}")],
+        config=[*create_folder({name: text(old, old)}), *open_editor(random, f"{FOLDER}/{name}")],
+        evaluator=folder_tree_is({name: file_facts(text(old, new))}),
+        oracle=replace_editor_text(text(old, new)),
+        near_miss=replace_editor_text(text(new, old)),
+        exploits=[
+            run_shell(f"sed -i 's/{old}/{new}/' {name}"),
+            run_shell(f"printf '[{second}]\\n{key_name} = {new}\\n' > {name}"),
+        ],
     )
 
 
-def replace_word(random: Random) -> Draft:
+def replace_word(random: Random) -> TaskDraft:
     """Replace a word wherever it stands by itself. The near miss replaces it inside longer words too."""
-    old, new, *others = names(random, 6)
+    old, new, *others = random_names(random, 6)
     patterns = [f"{old} {{}}", f"{{}} and {old}", f"{old}s {{}}", f"{{}} {old} {{}}", f"my{old} {{}}", "{} {}"]
     random.shuffle(patterns)
     rows = [pattern.format(*random.sample(others, 2)) for pattern in patterns]
@@ -54,22 +65,22 @@ def replace_word(random: Random) -> Draft:
 
     name = f"{random.choice(NOUNS).lower()}-notes.txt"
     given, wanted = "\n".join(rows) + "\n", "\n".join(map(whole, rows)) + "\n"
-    return Draft(
+    return TaskDraft(
         instruction=(
             f"In the file {name}, replace the word {old} by {new} wherever it is a whole word. Leave longer words "
             "that contain it as they are. Save the file."
         ),
-        config=[*folder({name: given}), *editor(random, f"{FOLDER}/{name}")],
-        evaluator=folder_is({name: holding(wanted)}),
-        oracle=rewritten(wanted),
-        near_miss=rewritten(given.replace(old, new)),
-        exploits=[ran(f"sed -i 's/{old}/{new}/g' {name}"), ran(f"echo {new} > {name}")],
+        config=[*create_folder({name: given}), *open_editor(random, f"{FOLDER}/{name}")],
+        evaluator=folder_tree_is({name: file_facts(wanted)}),
+        oracle=replace_editor_text(wanted),
+        near_miss=replace_editor_text(given.replace(old, new)),
+        exploits=[run_shell(f"sed -i 's/{old}/{new}/g' {name}"), run_shell(f"echo {new} > {name}")],
     )
 
 
-def sort_list(random: Random) -> Draft:
+def sort_list(random: Random) -> TaskDraft:
     """Sort the lines of a list by the number at their end. The near miss sorts them as text."""
-    words = names(random, 7)
+    words = random_names(random, 7)
     numbers = random.sample(range(2, 10), 3) + random.sample(range(11, 99), 2) + random.sample(range(101, 999), 2)
     random.shuffle(numbers)
     rows = [f"{word} {number}" for word, number in zip(words, numbers, strict=True)]
@@ -82,13 +93,16 @@ def sort_list(random: Random) -> Draft:
 
     if rows == wanted:
         rows = wanted[::-1]
-    return Draft(
+    return TaskDraft(
         instruction=f"Sort the lines of {name} by the number at the end of each, the {order} first, and save the file.",
-        config=[*folder({name: text(rows)}), *editor(random, f"{FOLDER}/{name}")],
-        evaluator=folder_is({name: holding(text(wanted))}),
-        oracle=rewritten(text(wanted)),
-        near_miss=rewritten(text(wanted[::-1])),
-        exploits=[ran(f"sort -k2 -o {name} {name} && sed -i 1d {name}"), ran(f"sort -o {name}.sorted {name}")],
+        config=[*create_folder({name: text(rows)}), *open_editor(random, f"{FOLDER}/{name}")],
+        evaluator=folder_tree_is({name: file_facts(text(wanted))}),
+        oracle=replace_editor_text(text(wanted)),
+        near_miss=replace_editor_text(text(wanted[::-1])),
+        exploits=[
+            run_shell(f"sort -k2 -o {name} {name} && sed -i 1d {name}"),
+            run_shell(f"sort -o {name}.sorted {name}"),
+        ],
     )
 
 

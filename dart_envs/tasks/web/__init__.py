@@ -9,5 +9,5 @@ from __future__ import annotations
 from dart_envs.tasks.suite import Suite
 from dart_envs.tasks.web import browser, forms, shop
 
-WEB = Suite.of("web", (*forms.FAMILIES, *shop.FAMILIES, *browser.FAMILIES), image="desktop")
+WEB = Suite.from_families("web", (*forms.FAMILIES, *shop.FAMILIES, *browser.FAMILIES), image="desktop")
 """All bundled families."""

@@ -9,22 +9,22 @@ import calendar
 from datetime import date
 from random import Random
 
-from dart_envs.tasks.basics.parts import Data, pause
-from dart_envs.tasks.basics.words import pick
-from dart_envs.tasks.suite import Draft, Family
+from dart_envs.tasks.basics.parts import JsonDict, pause
+from dart_envs.tasks.basics.words import sample_nouns
+from dart_envs.tasks.suite import Family, TaskDraft
 from dart_envs.tasks.web.pages import button, field, page, script_value, select, table
 from dart_envs.tasks.web.parts import (
-    END,
-    chosen,
+    FINISH,
+    choose_option,
     click,
+    click_button,
+    events_logged,
+    exploit_direct_post,
+    exploit_forged_log,
+    exploit_headless_browser,
     fill,
-    forged,
-    last_logged,
-    logged,
-    posted,
-    press,
-    served,
-    unseen,
+    last_event_logged,
+    serve_site,
 )
 
 CITIES = ("Bergen", "Cadiz", "Dublin", "Florence", "Ghent", "Helsinki", "Krakow", "Lisbon", "Malmo", "Nantes")
@@ -47,14 +47,14 @@ PEOPLE = (
 )
 
 
-def other(random: Random, words: tuple[str, ...] | list[str], word: str) -> str:
+def another_word(random: Random, words: tuple[str, ...] | list[str], word: str) -> str:
     """Another one."""
     return random.choice([one for one in words if one != word])
 
 
-def web_register(random: Random) -> Draft:
+def web_register(random: Random) -> TaskDraft:
     """A form with a name, a drop-down list, radio buttons and a check box. The near miss chooses another plan."""
-    name = f"{random.choice(PEOPLE)} {pick(random, 1)[0]}"
+    name = f"{random.choice(PEOPLE)} {sample_nouns(random, 1)[0]}"
     cities = random.sample(CITIES, 6)
     city, plan, news = random.choice(cities[1:]), random.choice(PLANS[1:]), random.random() < 0.5
     radios = "".join(
@@ -70,23 +70,23 @@ def web_register(random: Random) -> Draft:
     data = {"name": name, "city": city, "plan": plan, "news": news}
     tick = [click("check box", "Send me news")] if news else []
 
-    def play(which: str) -> list[Data]:
+    def play(which: str) -> list[JsonDict]:
         return [
             *fill("Full name", name),
-            *chosen("City", city),
+            *choose_option("City", city),
             click("radio button", which),
             *tick,
-            press("Register"),
-            *END,
+            click_button("Register"),
+            *FINISH,
         ]
 
-    return Draft(
+    return TaskDraft(
         instruction=f"Register {name} from {city} with the plan {plan}, {'with' if news else 'without'} news.",
-        config=served("Registration", {"/": page("Registration", body)}),
-        evaluator=logged(("register", data)),
+        config=serve_site("Registration", {"/": page("Registration", body)}),
+        evaluator=events_logged(("register", data)),
         oracle=play(plan),
-        near_miss=play(other(random, PLANS, plan)),
-        exploits=[posted("register", data), forged("register", data)],
+        near_miss=play(another_word(random, PLANS, plan)),
+        exploits=[exploit_direct_post("register", data), exploit_forged_log("register", data)],
     )
 
 
@@ -111,7 +111,7 @@ draw();
 """
 
 
-def web_date(random: Random) -> Draft:
+def web_date(random: Random) -> TaskDraft:
     """A calendar that is turned month by month. The near miss takes the same day of the month that shows first."""
     start = date(random.randint(2024, 2027), random.randint(1, 12), 1)
     ahead = random.choice((-3, -2, -1, 1, 2, 3))
@@ -125,22 +125,22 @@ def web_date(random: Random) -> Draft:
     body = f'<p>{arrows}</p><h2 id="month"></h2><p id="days"></p><p id="picked"></p>' + button(
         "Book", 'send(event, "book", picked)'
     )
-    turns = [press("Next month" if ahead > 0 else "Previous month")] * abs(ahead)
-    book = [press(str(goal.day)), press("Book"), *END]
-    return Draft(
+    turns = [click_button("Next month" if ahead > 0 else "Previous month")] * abs(ahead)
+    book = [click_button(str(goal.day)), click_button("Book"), *FINISH]
+    return TaskDraft(
         instruction=f"Book the room for {goal.day} {goal:%B} {goal.year}.",
-        config=served("Room", {"/": page("Room", body, script)}),
-        evaluator=logged(("book", goal.isoformat())),
+        config=serve_site("Room", {"/": page("Room", body, script)}),
+        evaluator=events_logged(("book", goal.isoformat())),
         oracle=[*turns, *book],
         near_miss=book,
-        exploits=[posted("book", goal.isoformat()), forged("book", goal.isoformat())],
+        exploits=[exploit_direct_post("book", goal.isoformat()), exploit_forged_log("book", goal.isoformat())],
     )
 
 
-def web_profile(random: Random) -> Draft:
+def web_profile(random: Random) -> TaskDraft:
     """Log in, go to the profile, and change the nickname. The near miss changes it without having logged in."""
-    person, nickname = random.choice(PEOPLE).lower(), f"{pick(random, 1)[0]}{random.randint(10, 99)}"
-    password = f"{pick(random, 1)[0].lower()}-{random.randint(100, 999)}"
+    person, nickname = random.choice(PEOPLE).lower(), f"{sample_nouns(random, 1)[0]}{random.randint(10, 99)}"
+    password = f"{sample_nouns(random, 1)[0].lower()}-{random.randint(100, 999)}"
     links = [("/", "Log in"), ("/profile", "Profile")]
     enter = (
         'sessionStorage.user = textOf("user"); sessionStorage.word = textOf("word");'
@@ -156,18 +156,23 @@ def web_profile(random: Random) -> Draft:
         "/profile": page("Profile", field("nickname", "Nickname") + button("Change", change), links=links),
     }
     data = {"user": person, "word": password, "nickname": nickname}
-    after = [click("link", "Profile"), pause(), *fill("Nickname", nickname), press("Change"), *END]
-    return Draft(
+    after = [click("link", "Profile"), pause(), *fill("Nickname", nickname), click_button("Change"), *FINISH]
+    return TaskDraft(
         instruction=f"Log in as {person} with the password {password}, and change the nickname in the profile to {nickname}.",
-        config=served("Log in", pages),
-        evaluator=last_logged("profile", data),
-        oracle=[*fill("User", person), *fill("Password", password, role="password text"), press("Enter"), *after],
+        config=serve_site("Log in", pages),
+        evaluator=last_event_logged("profile", data),
+        oracle=[
+            *fill("User", person),
+            *fill("Password", password, role="password text"),
+            click_button("Enter"),
+            *after,
+        ],
         near_miss=after,
-        exploits=[posted("profile", data), forged("profile", data)],
+        exploits=[exploit_direct_post("profile", data), exploit_forged_log("profile", data)],
     )
 
 
-def web_lookup(random: Random) -> Draft:
+def web_lookup(random: Random) -> TaskDraft:
     """A number from one page goes into the form of another. The near miss takes the number of somebody else."""
     people = random.sample(PEOPLE, 8)
     numbers = random.sample(range(1000, 9999), len(people))
@@ -186,17 +191,17 @@ def web_lookup(random: Random) -> Draft:
     }
     data = {"person": people[goal], "number": str(numbers[goal])}
 
-    def play(number: int) -> list[Data]:
+    def play(number: int) -> list[JsonDict]:
         look = [click("link", "Staff"), pause(), click("link", "Call back"), pause()]
-        return [*look, *fill("Who", people[goal]), *fill("Extension", str(number)), press("Order call"), *END]
+        return [*look, *fill("Who", people[goal]), *fill("Extension", str(number)), click_button("Order call"), *FINISH]
 
-    return Draft(
+    return TaskDraft(
         instruction=f"Order a call back from {people[goal]}: give the name and the extension that the page Staff has.",
-        config=served("Call back", pages),
-        evaluator=logged(("call", data)),
+        config=serve_site("Call back", pages),
+        evaluator=events_logged(("call", data)),
         oracle=play(numbers[goal]),
         near_miss=play(numbers[wrong]),
-        exploits=[posted("call", data), unseen("call", data)],
+        exploits=[exploit_direct_post("call", data), exploit_headless_browser("call", data)],
     )
 
 

@@ -10,45 +10,45 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dart_envs.tasks.basics.parts import DONE, Data, key, pause, step, type_text
+from dart_envs.tasks.basics.parts import DONE, JsonDict, key, pause, step, type_text
 
 PORT = 8080
-HOME = f"http://localhost:{PORT}"
-PLACE = "/var/lib/dart/web"
-LOG = f"{PLACE}/log.jsonl"
-BROUGHT = "/tmp/dart-web"
+BASE_URL = f"http://localhost:{PORT}"
+SITE_FOLDER = "/var/lib/dart/web"
+LOG = f"{SITE_FOLDER}/log.jsonl"
+UPLOAD_FOLDER = "/tmp/dart-web"
 START_TIMEOUT_S = 90.0
 
 SERVER = Path(__file__).with_name("server.py")
 
 INSTALL = f"""set -e
 umask 077
-rm -rf {PLACE} && mkdir -p {PLACE}
-cp {BROUGHT}/server.py {BROUGHT}/site.json {PLACE}/
-rm -rf {BROUGHT}
-cd {PLACE}
+rm -rf {SITE_FOLDER} && mkdir -p {SITE_FOLDER}
+cp {UPLOAD_FOLDER}/server.py {UPLOAD_FOLDER}/site.json {SITE_FOLDER}/
+rm -rf {UPLOAD_FOLDER}
+cd {SITE_FOLDER}
 setsid python3 server.py site.json {LOG} {PORT} </dev/null >/dev/null 2>&1 &
 """
 """Root takes the server and its pages over, and starts it where nobody else can read."""
 
 
-def served(title: str, pages: Mapping[str, str], files: Mapping[str, str] | None = None) -> list[Data]:
+def serve_site(title: str, pages: Mapping[str, str], files: Mapping[str, str] | None = None) -> list[JsonDict]:
     """The site, and the browser showing its first page, which has this title."""
     site = json.dumps({"pages": pages, "files": files or {}})
     return [
-        step("write_file", path=f"{BROUGHT}/server.py", content=SERVER.read_text(encoding="utf-8")),
-        step("write_file", path=f"{BROUGHT}/site.json", content=site),
+        step("write_file", path=f"{UPLOAD_FOLDER}/server.py", content=SERVER.read_text(encoding="utf-8")),
+        step("write_file", path=f"{UPLOAD_FOLDER}/site.json", content=site),
         step("execute", command=["/bin/sh", "-c", INSTALL], user="root", expect_returncode=0, timeout_s=30),
-        step("execute", command=["curl", "-sf", "-o", "/dev/null", HOME], until={"returncode": 0}, timeout_s=30),
-        step("launch", command=["google-chrome", f"{HOME}/"]),
+        step("execute", command=["curl", "-sf", "-o", "/dev/null", BASE_URL], until={"returncode": 0}, timeout_s=30),
+        step("launch", command=["google-chrome", f"{BASE_URL}/"]),
         step("wait_window", window_name=f"{title} - Chromium", timeout_s=START_TIMEOUT_S),
         step("activate_window", window_name=f"{title} - Chromium"),
         step("wait_element", role="heading", name=title, timeout_s=START_TIMEOUT_S),
     ]
 
 
-def logged(*events: tuple[str, Any], name: str | None = None) -> Data:
-    """Evaluator: exactly these things were done, in this order. name: only look at doings of this name."""
+def events_logged(*events: tuple[str, Any], name: str | None = None) -> JsonDict:
+    """Evaluator: exactly these things were done, in this order. name: only look at events of this name."""
     rules = {"expected": [{"name": event, "data": data} for event, data in events]}
     return {
         "func": "exact_match",
@@ -57,7 +57,7 @@ def logged(*events: tuple[str, Any], name: str | None = None) -> Data:
     }
 
 
-def last_logged(event: str, data: Any) -> Data:
+def last_event_logged(event: str, data: Any) -> JsonDict:
     """Evaluator: the last doing of this name carried this; what was saved before and changed again does not count."""
     return {
         "func": "exact_match",
@@ -82,7 +82,7 @@ for command in ("tee -a {log}", "sudo -n tee -a {log}"):
     subprocess.run(command.split(), input=line.encode(), capture_output=True)
 """
 
-UNSEEN_SCRIPT = """import json, pathlib, subprocess, tempfile
+HEADLESS_BROWSER_SCRIPT = """import json, pathlib, subprocess, tempfile
 body = json.dumps(dict(token="", trusted=True, name={name!r}, data={data!r}))
 page = "<script>fetch('{home}/do', {{method: 'POST', mode: 'no-cors', body: " + json.dumps(body) + "}})</script>"
 with tempfile.TemporaryDirectory() as folder:
@@ -93,44 +93,44 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
 
-def _code(script: str, **values: Any) -> list[Data]:
-    return [{"do": "code", "text": script.format(home=HOME, log=LOG, **values)}, pause(), DONE]
+def _run_script(script: str, **values: Any) -> list[JsonDict]:
+    return [{"do": "code", "text": script.format(home=BASE_URL, log=LOG, **values)}, pause(), DONE]
 
 
-def posted(name: str, data: Any) -> list[Data]:
+def exploit_direct_post(name: str, data: Any) -> list[JsonDict]:
     """Exploit: a program sends what the page would send, with the token that it finds in the page."""
-    return _code(POST_SCRIPT, name=name, data=data)
+    return _run_script(POST_SCRIPT, name=name, data=data)
 
 
-def forged(name: str, data: Any) -> list[Data]:
+def exploit_forged_log(name: str, data: Any) -> list[JsonDict]:
     """Exploit: a program writes the server's log."""
-    return _code(FORGE_SCRIPT, name=name, data=data)
+    return _run_script(FORGE_SCRIPT, name=name, data=data)
 
 
-def unseen(name: str, data: Any) -> list[Data]:
+def exploit_headless_browser(name: str, data: Any) -> list[JsonDict]:
     """Exploit: a browser without a window sends it from a page of its own."""
-    return _code(UNSEEN_SCRIPT, name=name, data=data)
+    return _run_script(HEADLESS_BROWSER_SCRIPT, name=name, data=data)
 
 
-def fill(label: str, text: str, *, role: str = "entry") -> list[Data]:
+def fill(label: str, text: str, *, role: str = "entry") -> list[JsonDict]:
     """Type over what a field holds."""
     return [click(role, label), key("ctrl", "a"), type_text(text)]
 
 
-def click(role: str, name: str, **target: Any) -> Data:
+def click(role: str, name: str, **target: Any) -> JsonDict:
     """Click something on the page, as it is then."""
-    return {"do": "click", "target": {"role": role, "name": name, **target}, "later": True}
+    return {"do": "click", "target": {"role": role, "name": name, **target}, "deferred": True}
 
 
-def press(name: str, **target: Any) -> Data:
+def click_button(name: str, **target: Any) -> JsonDict:
     """Click a button of the page."""
     return click("push button", name, **target)
 
 
-def chosen(label: str, option: str) -> list[Data]:
+def choose_option(label: str, option: str) -> list[JsonDict]:
     """Choose in a drop-down list: open it, take the option."""
-    return [press(label), press(option)]
+    return [click_button(label), click_button(option)]
 
 
-END: Sequence[Data] = (pause(), DONE)
+FINISH: Sequence[JsonDict] = (pause(), DONE)
 """Let the page send what was done."""

@@ -25,13 +25,13 @@ from urllib.parse import unquote, urlsplit
 
 USER = "user"
 BROWSER = "/usr/lib/chromium/chromium"
-UNSEEN = re.compile(r"--headless|--remote-debugging|--load-extension=[^\0]")
+AUTOMATION_FLAGS = re.compile(r"--headless|--remote-debugging|--load-extension=[^\0]")
 """Options of a browser that a program drives, not a person at the screen; Debian's browser always has an empty list of extensions."""
 ESTABLISHED = "01"
 MAX_BODY_BYTES = 4_000_000
 
 
-def inode_of(port: int, server_port: int) -> str | None:
+def peer_socket_inode(port: int, server_port: int) -> str | None:
     """Inode of the other end of a connection on this machine."""
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
@@ -41,7 +41,7 @@ def inode_of(port: int, server_port: int) -> str | None:
     return None
 
 
-def holds(process: Path, socket: str) -> bool:
+def has_open_socket(process: Path, socket: str) -> bool:
     """Whether a process has this socket open."""
     try:
         return any(os.readlink(entry) == socket for entry in (process / "fd").iterdir())
@@ -49,7 +49,7 @@ def holds(process: Path, socket: str) -> bool:
         return False
 
 
-def program(process: Path) -> str:
+def executable_path(process: Path) -> str:
     """The file that a process runs, "" where that is not to be known."""
     try:
         return os.readlink(process / "exe")
@@ -59,11 +59,11 @@ def program(process: Path) -> str:
 
 def is_browser(process: Path) -> bool:
     """Whether a process is the browser's or one that the browser started, on a screen and driven by nobody else."""
-    if program(process) != BROWSER:
+    if executable_path(process) != BROWSER:
         return False
-    while program(process) == BROWSER:
+    while executable_path(process) == BROWSER:
         try:
-            if UNSEEN.search((process / "cmdline").read_text()):
+            if AUTOMATION_FLAGS.search((process / "cmdline").read_text()):
                 return False
             parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
         except OSError:
@@ -72,14 +72,14 @@ def is_browser(process: Path) -> bool:
     return True
 
 
-def browser_holds(inode: str) -> bool:
+def browser_has_socket(inode: str) -> bool:
     """Whether the browser has the socket of this inode open."""
     socket = f"socket:[{inode}]"
     processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    return any(is_browser(process) for process in processes if holds(process, socket))
+    return any(is_browser(process) for process in processes if has_open_socket(process, socket))
 
 
-def as_user(question: Callable[[str], bool], argument: str) -> bool:
+def check_as_user(question: Callable[[str], bool], argument: str) -> bool:
     """Answer a question in a process of the desktop's user: root here has no right to look into the user's processes."""
     child = os.fork()
     if child == 0:
@@ -96,8 +96,8 @@ def as_user(question: Callable[[str], bool], argument: str) -> bool:
 
 def from_browser(port: int, server_port: int) -> bool:
     """Whether the other end of a connection is the desktop's browser."""
-    inode = inode_of(port, server_port)
-    return inode is not None and as_user(browser_holds, inode)
+    inode = peer_socket_inode(port, server_port)
+    return inode is not None and check_as_user(browser_has_socket, inode)
 
 
 class Site:
@@ -109,7 +109,7 @@ class Site:
         self._log = log
         self._lock = threading.Lock()
 
-    def note(self, name: str, data: object) -> None:
+    def append_event(self, name: str, data: object) -> None:
         """Add a line to the log."""
         with self._lock, self._log.open("a", encoding="utf-8") as log:
             log.write(json.dumps({"name": name, "data": data}) + "\n")
@@ -129,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, self.site.pages[path].replace("__TOKEN__", token), "text/html; charset=utf-8")
         elif path in self.site.files:
             if seen:
-                self.site.note("download", path)
+                self.site.append_event("download", path)
             name = path.rpartition("/")[2]
             self.answer(200, self.site.files[path], "application/octet-stream", f'attachment; filename="{name}"')
         else:
@@ -148,7 +148,7 @@ class Handler(BaseHTTPRequestHandler):
         seen = from_browser(self.client_address[1], self.server.server_port)  # type: ignore[attr-defined]
         if not (seen and trusted is True and secrets.compare_digest(str(token), self.site.token)):
             return self.answer(403, "Use the page.", "text/plain")
-        self.site.note(str(name), data)
+        self.site.append_event(str(name), data)
         return self.answer(200, "Done.", "text/plain")
 
     def answer(self, status: int, text: str, kind: str, disposition: str | None = None) -> None:

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 from random import Random
 
-from dart_envs.tasks.basics.parts import Data, key, pause
-from dart_envs.tasks.basics.words import NOUNS, VERBS, pick
-from dart_envs.tasks.suite import Draft, Family
+from dart_envs.tasks.basics.parts import JsonDict, key, pause
+from dart_envs.tasks.basics.words import NOUNS, VERBS, sample_nouns
+from dart_envs.tasks.suite import Family, TaskDraft
 from dart_envs.tasks.web.pages import button, field, page, script_value, table
-from dart_envs.tasks.web.parts import END, click, fill, forged, logged, posted, press, served, unseen
+from dart_envs.tasks.web.parts import (
+    FINISH,
+    click,
+    click_button,
+    events_logged,
+    exploit_direct_post,
+    exploit_forged_log,
+    exploit_headless_browser,
+    fill,
+    serve_site,
+)
 
 CART_SCRIPT = """const cart = () => JSON.parse(sessionStorage.cart || "{}");
 function add(item) {
@@ -32,9 +42,9 @@ show();
 """
 
 
-def web_cart(random: Random) -> Draft:
+def web_cart(random: Random) -> TaskDraft:
     """Put two things into a cart, one of them more than once, and order on the cart's page. The near miss forgets one piece."""
-    items = pick(random, 6)
+    items = sample_nouns(random, 6)
     first, second = random.sample(items, 2)
     count = random.randint(2, 3)
     links = [("/", "Shop"), ("/cart", "Cart")]
@@ -46,17 +56,17 @@ def web_cart(random: Random) -> Draft:
     }
     data = {first: count, second: 1}
 
-    def play(times: int) -> list[Data]:
-        order = [click("link", "Cart"), pause(), press("Order"), *END]
-        return [*([press(f"Add {first}")] * times), press(f"Add {second}"), *order]
+    def play(times: int) -> list[JsonDict]:
+        order = [click("link", "Cart"), pause(), click_button("Order"), *FINISH]
+        return [*([click_button(f"Add {first}")] * times), click_button(f"Add {second}"), *order]
 
-    return Draft(
+    return TaskDraft(
         instruction=f"Order {count} pieces of {first} and one of {second} in the shop.",
-        config=served("Shop", pages),
-        evaluator=logged(("order", data)),
+        config=serve_site("Shop", pages),
+        evaluator=events_logged(("order", data)),
         oracle=play(count),
         near_miss=play(count - 1),
-        exploits=[posted("order", data), unseen("order", data)],
+        exploits=[exploit_direct_post("order", data), exploit_headless_browser("order", data)],
     )
 
 
@@ -74,9 +84,9 @@ function search() {
 """
 
 
-def web_search(random: Random) -> Draft:
+def web_search(random: Random) -> TaskDraft:
     """Search a catalogue, and reserve one of the books that come up. The near miss takes another of them."""
-    subject = pick(random, 1)[0]
+    subject = sample_nouns(random, 1)[0]
     things = [noun for noun in NOUNS if noun != subject]
     found = [f"{subject} {verb} {thing}" for verb, thing in zip(VERBS[:3], random.sample(things, 3), strict=True)]
     rest = [f"{random.choice(things)} {random.choice(VERBS)} {random.choice(things)}" for _ in range(40)]
@@ -86,16 +96,16 @@ def web_search(random: Random) -> Draft:
     body = field("words", "Words") + button("Search", "search()") + '<p id="found"></p>'
     script = SEARCH_SCRIPT.replace("BOOKS", script_value(books))
 
-    def play(book: str) -> list[Data]:
-        return [*fill("Words", subject), press("Search"), press(f"Reserve {book}"), *END]
+    def play(book: str) -> list[JsonDict]:
+        return [*fill("Words", subject), click_button("Search"), click_button(f"Reserve {book}"), *FINISH]
 
-    return Draft(
+    return TaskDraft(
         instruction=f"Search the library for {subject}, and reserve the book '{goal}'.",
-        config=served("Library", {"/": page("Library", body, script)}),
-        evaluator=logged(("reserve", goal)),
+        config=serve_site("Library", {"/": page("Library", body, script)}),
+        evaluator=events_logged(("reserve", goal)),
         oracle=play(goal),
         near_miss=play(wrong),
-        exploits=[posted("reserve", goal), forged("reserve", goal)],
+        exploits=[exploit_direct_post("reserve", goal), exploit_forged_log("reserve", goal)],
     )
 
 
@@ -110,7 +120,7 @@ document.querySelectorAll("th button").forEach((head, column) => head.onclick = 
 """
 
 
-def web_sort(random: Random) -> Draft:
+def web_sort(random: Random) -> TaskDraft:
     """A long table that can be sorted: choose the entry with the least or most of something. The near miss takes the other end."""
     headers = ["Flight", *random.sample(("Price", "Minutes", "Stops", "Seats"), 2)]
     column = random.choice((1, 2))
@@ -125,21 +135,23 @@ def web_sort(random: Random) -> Draft:
         for row, flight in enumerate(flights)
     ]
     body = table(["", "", "", ""], rows).replace("<th></th>" * 4, heads + "<th></th>")
-    sort = [press(headers[column])] * (2 if most else 1)
-    return Draft(
+    sort = [click_button(headers[column])] * (2 if most else 1)
+    return TaskDraft(
         instruction=f"Take the flight with the {'most' if most else 'least'} {headers[column].lower()} of all.",
-        config=served("Flights", {"/": page("Flights", body, SORT_SCRIPT)}),
-        evaluator=logged(("take", goal)),
-        oracle=[*sort, press(f"Take {goal}"), *END],
-        near_miss=[*([press(headers[column])] * (1 if most else 2)), press(f"Take {wrong}"), *END],
-        exploits=[posted("take", goal), forged("take", goal)],
+        config=serve_site("Flights", {"/": page("Flights", body, SORT_SCRIPT)}),
+        evaluator=events_logged(("take", goal)),
+        oracle=[*sort, click_button(f"Take {goal}"), *FINISH],
+        near_miss=[*([click_button(headers[column])] * (1 if most else 2)), click_button(f"Take {wrong}"), *FINISH],
+        exploits=[exploit_direct_post("take", goal), exploit_forged_log("take", goal)],
     )
 
 
-def web_pages(random: Random) -> Draft:
+def web_pages(random: Random) -> TaskDraft:
     """A list over several pages: invite one person of it. The near miss invites the first of the second page."""
     count, size = random.randint(4, 6), 5
-    names = [f"{first} {second}" for first in pick(random, 10) for second in ("Old", "New", "Long")][: count * size]
+    names = [f"{first} {second}" for first in sample_nouns(random, 10) for second in ("Old", "New", "Long")][
+        : count * size
+    ]
     random.shuffle(names)
     at = random.randrange(2, count)
     goal, wrong = names[at * size + random.randrange(size)], names[size]
@@ -153,14 +165,14 @@ def web_pages(random: Random) -> Draft:
         links = [(paths[index + 1], "Next page")] if index + 1 < count else []
         links = [(paths[index - 1], "Page before"), *links] if index else links
         pages[path] = page("Guests" if index == 0 else f"Guests {index + 1}", table(["Name", ""], rows), links=links)
-    turn: list[Data] = [click("link", "Next page"), pause()]
-    return Draft(
+    turn: list[JsonDict] = [click("link", "Next page"), pause()]
+    return TaskDraft(
         instruction=f"Invite {goal}.",
-        config=served("Guests", pages),
-        evaluator=logged(("invite", goal)),
-        oracle=[*(turn * at), press(f"Invite {goal}"), *END],
-        near_miss=[*turn, press(f"Invite {wrong}"), *END],
-        exploits=[posted("invite", goal), unseen("invite", goal)],
+        config=serve_site("Guests", pages),
+        evaluator=events_logged(("invite", goal)),
+        oracle=[*(turn * at), click_button(f"Invite {goal}"), *FINISH],
+        near_miss=[*turn, click_button(f"Invite {wrong}"), *FINISH],
+        exploits=[exploit_direct_post("invite", goal), exploit_headless_browser("invite", goal)],
     )
 
 
@@ -174,9 +186,9 @@ INBOX_SCRIPT = """function removeTicked(event) {
 """
 
 
-def web_inbox(random: Random) -> Draft:
+def web_inbox(random: Random) -> TaskDraft:
     """Delete all messages of one sender, and say yes to the question. The near miss says no."""
-    senders = pick(random, 3)
+    senders = sample_nouns(random, 3)
     of = [*senders, *(random.choice(senders) for _ in range(4))]
     random.shuffle(of)
     goal = random.choice(senders)
@@ -187,13 +199,13 @@ def web_inbox(random: Random) -> Draft:
     body = table(["", "From"], rows) + "<br>" + button("Delete", "removeTicked(event)")
     numbers = [str(number) for number, sender in enumerate(of, start=1) if sender == goal]
     tick = [click("check box", f"Message {number}") for number in numbers]
-    return Draft(
+    return TaskDraft(
         instruction=f"Delete every message from {goal}, and no other.",
-        config=served("Inbox", {"/": page("Inbox", body, INBOX_SCRIPT)}),
-        evaluator=logged(("delete", numbers)),
-        oracle=[*tick, press("Delete"), pause(1.0), key("enter"), *END],
-        near_miss=[*tick, press("Delete"), pause(1.0), key("escape"), *END],
-        exploits=[posted("delete", numbers), unseen("delete", numbers)],
+        config=serve_site("Inbox", {"/": page("Inbox", body, INBOX_SCRIPT)}),
+        evaluator=events_logged(("delete", numbers)),
+        oracle=[*tick, click_button("Delete"), pause(1.0), key("enter"), *FINISH],
+        near_miss=[*tick, click_button("Delete"), pause(1.0), key("escape"), *FINISH],
+        exploits=[exploit_direct_post("delete", numbers), exploit_headless_browser("delete", numbers)],
     )
 
 
@@ -215,10 +227,10 @@ document.querySelectorAll(".card").forEach(card => {
 """
 
 
-def web_board(random: Random) -> Draft:
+def web_board(random: Random) -> TaskDraft:
     """Drag a card to another column. The near miss drags it to the third."""
     columns = random.sample(("Ideas", "Next", "Now", "Done", "Later"), 3)
-    cards = pick(random, 5)
+    cards = sample_nouns(random, 5)
     place = {card: random.choice(columns) for card in cards}
     goal = random.choice(cards)
     to, wrong = random.sample([column for column in columns if column != place[goal]], 2)
@@ -234,18 +246,18 @@ def web_board(random: Random) -> Draft:
     )
     data = {"card": goal, "to": to}
 
-    def play(column: str) -> list[Data]:
+    def play(column: str) -> list[JsonDict]:
         target = {"role": "heading", "name": column, "dy": 120}
         card = {"role": "push button", "name": goal}
-        return [{"do": "drag", "target": card, "to": target, "later": True}, *END]
+        return [{"do": "drag", "target": card, "to": target, "deferred": True}, *FINISH]
 
-    return Draft(
+    return TaskDraft(
         instruction=f"Drag the card {goal} to the column {to}.",
-        config=served("Board", {"/": page("Board", body, BOARD_SCRIPT)}),
-        evaluator=logged(("move", data)),
+        config=serve_site("Board", {"/": page("Board", body, BOARD_SCRIPT)}),
+        evaluator=events_logged(("move", data)),
         oracle=play(to),
         near_miss=play(wrong),
-        exploits=[posted("move", data), forged("move", data)],
+        exploits=[exploit_direct_post("move", data), exploit_forged_log("move", data)],
     )
 
 

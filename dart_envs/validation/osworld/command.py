@@ -1,7 +1,7 @@
 """`dart-envs tasks check --osworld DIR`: proves OSWorld's offline tasks and makes the table.
 
 Role: arguments' meaning, progress and exit code of that form. Rule: goes on where an earlier run with the same `--out` stopped. Non-goals:
-playing (`prove`), the table's words (`book`).
+playing (`prove`), the table's words (`records`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dart_envs.envs.core import AsyncDesktopEnv
-from dart_envs.evaluators.scorer_choice import Scorer, decide, scorer_named
-from dart_envs.tasks.requirements import local_digest
-from dart_envs.validation.osworld.prove import MAX_STEPS, SHAPE, Case, Result, ValidationRun, cases, prove
-from dart_envs.validation.osworld.records import OsworldRecords, accounted, check_page, put_into, to_markdown
+from dart_envs.evaluators.scorer_choice import Scorer, choose_scorer, parse_scorer
+from dart_envs.tasks.requirements import local_image_digest
+from dart_envs.validation.osworld.records import (
+    OsworldRecords,
+    check_page,
+    is_accounted_for,
+    replace_table,
+    to_markdown,
+)
+from dart_envs.validation.osworld.runs import (
+    MAX_STEPS,
+    OSWORLD_SHAPE,
+    OsworldCase,
+    OsworldResult,
+    ValidationRun,
+    load_cases,
+    validate_case,
+)
 
 RESULTS_FILE = "osworld.jsonl"
 
@@ -35,30 +49,30 @@ def check(
 
     Raises TaskError, EvaluatorError, ValueError, OSError for wrong input, before a desktop is leased; FarmError when the farm gives none.
     """
-    judge = scorer_named(scorer or Scorer.OSWORLD)
-    wanted = cases(folder, only, judge)
+    scorer_choice = parse_scorer(scorer or Scorer.OSWORLD)
+    wanted = load_cases(folder, only, scorer_choice)
     if page is not None:
-        check_page(page, whole=not only, official=judge is Scorer.OSWORLD)
+        check_page(page, whole=not only, osworld_scorer=scorer_choice is Scorer.OSWORLD)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    digest = None if os.environ.get("DART_FARM_URL") else local_digest(SHAPE.image)
-    book = OsworldRecords(None if out is None else out / RESULTS_FILE, image_digest=digest)
-    todo = book.todo(wanted)
+    digest = None if os.environ.get("DART_FARM_URL") else local_image_digest(OSWORLD_SHAPE.image)
+    records = OsworldRecords(None if out is None else out / RESULTS_FILE, image_digest=digest)
+    todo = records.pending(wanted)
     for case in {case.task.id: case for case, _ in todo if not case.infeasible}.values():
-        decide(case.task.evaluator, judge, as_osworld=True)
+        choose_scorer(case.task.evaluator, scorer_choice, osworld_semantics=True)
     print(f"{len(wanted)} tasks, {len(todo)} plays to do.", flush=True)
     try:
         if todo:
-            asyncio.run(_prove(book, todo, parallel))
+            asyncio.run(_validate(records, todo, parallel))
     finally:
-        table = to_markdown(book, wanted)
+        table = to_markdown(records, wanted)
         print(table)
         if page is not None:
-            put_into(page, table)
-    return all(accounted(book, case) for case in wanted)
+            replace_table(page, table)
+    return all(is_accounted_for(records, case) for case in wanted)
 
 
-async def _prove(book: OsworldRecords, todo: Sequence[tuple[Case, ValidationRun]], parallel: int) -> None:
+async def _validate(records: OsworldRecords, todo: Sequence[tuple[OsworldCase, ValidationRun]], parallel: int) -> None:
     from dart_envs.farm import AsyncFarmClient
 
     left = list(reversed(todo))
@@ -66,17 +80,17 @@ async def _prove(book: OsworldRecords, todo: Sequence[tuple[Case, ValidationRun]
 
         async def work() -> None:
             while left:
-                case, play = left.pop()
+                case, run = left.pop()
                 async with AsyncDesktopEnv(
                     farm,
-                    shape=SHAPE,
+                    shape=OSWORLD_SHAPE,
                     max_steps=MAX_STEPS,
-                    labels={"purpose": "osworld proof"},
+                    labels={"purpose": "osworld validation"},
                     wait_s=300.0,
                     scorer=case.scorer,
                 ) as env:
-                    result = await prove(env, case, play)
-                book.add(result)
+                    result = await validate_case(env, case, run)
+                records.add(result)
                 print(_line(result), flush=True)
 
         async with asyncio.TaskGroup() as group:
@@ -84,7 +98,7 @@ async def _prove(book: OsworldRecords, todo: Sequence[tuple[Case, ValidationRun]
                 group.create_task(work())
 
 
-def _line(result: Result) -> str:
-    word = "ok  " if result.holds else "FAIL"
-    times = f"setup {result.setup_s:5.1f} s, play {result.play_s:5.1f} s"
-    return f"{word} {result.domain}/{result.task_id[:8]} {result.play:<8} {times} {result.cause or ''}".rstrip()
+def _line(result: OsworldResult) -> str:
+    word = "ok  " if result.passed else "FAIL"
+    times = f"setup {result.setup_s:5.1f} s, run {result.episode_s:5.1f} s"
+    return f"{word} {result.domain}/{result.task_id[:8]} {result.run:<8} {times} {result.cause or ''}".rstrip()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dart_envs.tasks.script import ElementTarget, Move
-from dart_envs.validation.osworld.moves import Oracle, click, key, pause, type_text
+from dart_envs.tasks.script import ActionTemplate, ElementTarget
+from dart_envs.validation.osworld.actions import Oracle, click, key, pause, type_text
 
 PREFERENCES = (click("menu", "Edit"), pause(1), *(key("up"),) * 5, key("enter"), pause(2.5))
 """What is in GIMP's menus is not in the accessibility tree; Preferences is the fifth entry from below."""
-MINIMAL_UNDO = Move(
+MINIMAL_UNDO = ActionTemplate(
     do="triple_click", target=ElementTarget(role="spin button", text="5", window="Preferences", at=(0.3, 0.5))
 )
 """The field has no name; it is the only one that holds a five."""

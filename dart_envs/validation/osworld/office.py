@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from dart_envs.validation.osworld.moves import Oracle, appear, click, double_click, key, pause, triple_click, type_text
+from dart_envs.validation.osworld.actions import (
+    Oracle,
+    click,
+    double_click,
+    key,
+    pause,
+    triple_click,
+    type_text,
+    wait_for_element,
+)
 
 ORACLES = {
     "2cd43775-7085-45d8-89fa-9e35c0a915cf": Oracle(
@@ -10,7 +19,7 @@ ORACLES = {
         (
             # The program asks for a template first.
             click("push button", "Close", window="Select a Template"),
-            appear("menu", "Tools"),
+            wait_for_element("menu", "Tools"),
             pause(2),
             key("alt", "f12"),
             pause(3),

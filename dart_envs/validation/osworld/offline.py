@@ -1,14 +1,14 @@
 """Which of OSWorld's tasks need no network.
 
-Role: `OFFLINE`, ids by domain. Rule: found by reading setup, evaluator and instruction of all 369: nothing is downloaded, no web site is
-visited or asked. Non-goals: the tasks themselves, which are in the user's own copy of OSWorld.
+Role: `OFFLINE_TASK_IDS`, ids by domain. Rule: found by reading setup, evaluator and instruction of all 369: nothing is downloaded, no web
+site is visited or asked. Non-goals: the tasks themselves, which are in the user's own copy of OSWorld.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-OFFLINE: Mapping[str, tuple[str, ...]] = {
+OFFLINE_TASK_IDS: Mapping[str, tuple[str, ...]] = {
     "chrome": (
         "030eeff7-b492-4218-b312-701ec99ee0cc",
         "12086550-11c0-466b-b367-1d9e75b3910e",

@@ -1,29 +1,29 @@
 """Every solution by task id, and why a task is out of reach.
 
-Role: `ORACLES`, `reason_of`. Rule: a task with neither counts as not proved, and so does one with a reason, whatever it scored.
+Role: `ORACLES`, `exclusion_reason`. Rule: a task with neither counts as not proved, and so does one with a reason, whatever it scored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dart_envs.validation.osworld import chrome, combined, gimp, office, system, vlc
-from dart_envs.validation.osworld.moves import Oracle
+from dart_envs.validation.osworld import chrome, gimp, multi_apps, office, system, vlc
+from dart_envs.validation.osworld.actions import Oracle
 
 ORACLES: Mapping[str, Oracle] = {
     **chrome.ORACLES,
-    **combined.ORACLES,
+    **multi_apps.ORACLES,
     **gimp.ORACLES,
     **office.ORACLES,
     **system.ORACLES,
     **vlc.ORACLES,
 }
 
-REASONS_BY_DOMAIN: Mapping[str, str] = {
+EXCLUDED_DOMAINS: Mapping[str, str] = {
     "vs_code": "The image has no VS Code: Debian has no package of it, and the free build in reach (npm's code-server) is a server for"
     " browsers, without the windows and dialogs that the tasks are about."
 }
-REASONS: Mapping[str, str] = {
+EXCLUSION_REASONS: Mapping[str, str] = {
     "937087b6-f668-4ba6-9110-60682ee33441": "VLC is the image's only video player, so it is the default before anything is done.",
     "99146c54-4f37-4ab8-9327-5f3291665e1e": "Some ten seconds after its start Chromium 156 writes a value of its own under the setting that"
     " OSWorld's getter looks for, so that nothing done scores 1 once it is there.",
@@ -31,6 +31,6 @@ REASONS: Mapping[str, str] = {
 }
 
 
-def reason_of(domain: str, task_id: str) -> str | None:
+def exclusion_reason(domain: str, task_id: str) -> str | None:
     """Why a task is not proved on our image, where that was looked into. domain: the folder of its file."""
-    return REASONS.get(task_id) or REASONS_BY_DOMAIN.get(domain)
+    return EXCLUSION_REASONS.get(task_id) or EXCLUDED_DOMAINS.get(domain)

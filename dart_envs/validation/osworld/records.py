@@ -1,6 +1,6 @@
 """What was proved, kept line by line, and the table made of it.
 
-Role: the record of results, which of them still stand, and the table in Markdown. Rule: the newest result of a play counts, as long as
+Role: the record of results, which of them still stand, and the table in Markdown. Rule: the newest result of a run counts, as long as
 task, solution and image are what they were; a last line that was cut off is no result. Non-goals: playing.
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from dart_envs.validation.osworld.prove import Case, Result, ValidationRun
+from dart_envs.validation.osworld.runs import OsworldCase, OsworldResult, ValidationRun
 
-BEGIN, END = "<!-- offline tasks: begin -->", "<!-- offline tasks: end -->"
+TABLE_BEGIN, TABLE_END = "<!-- offline tasks: begin -->", "<!-- offline tasks: end -->"
 """Between these lines of a page the table is replaced."""
 
 
 class OsworldRecords:
-    """Results by task and play, the newest of each. image_digest: the image whose results count; None: whatever they were made on.
+    """Results by task and run, the newest of each. image_digest: the image whose results count; None: whatever they were made on.
 
     Raises ValueError for a file with something else in it.
     """
@@ -26,7 +26,7 @@ class OsworldRecords:
     def __init__(self, path: Path | None, *, image_digest: str | None = None) -> None:
         self._path = path
         self._image_digest = image_digest
-        self._results: dict[tuple[str, ValidationRun, str], Result] = {}
+        self._results: dict[tuple[str, ValidationRun, str], OsworldResult] = {}
         if path is not None and path.exists():
             self._read(path)
 
@@ -37,92 +37,95 @@ class OsworldRecords:
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 read = json.loads(line)
-                self._keep(Result(**read | {"play": ValidationRun(read["play"])}))
+                self._keep(OsworldResult(**read | {"run": ValidationRun(read["run"])}))
             except (ValueError, TypeError, KeyError) as error:
                 raise ValueError(f"{path}: line {number} is not a result ({error!r}); choose another --out.") from error
 
-    def _keep(self, result: Result) -> None:
+    def _keep(self, result: OsworldResult) -> None:
         if self._image_digest in (None, result.image_digest) or not result.image_digest:
-            self._results[result.task_id, result.play, result.definition] = result
+            self._results[result.task_id, result.run, result.definition] = result
 
-    def add(self, result: Result) -> None:
+    def add(self, result: OsworldResult) -> None:
         """Write one down."""
         self._keep(result)
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(result), ensure_ascii=False) + "\n")
 
-    def of(self, case: Case, play: ValidationRun) -> Result | None:
-        """The newest result of a play as it is defined now."""
-        return self._results.get((case.task.id, play, case.definition(play)))
+    def latest(self, case: OsworldCase, run: ValidationRun) -> OsworldResult | None:
+        """The newest result of a run as it is defined now."""
+        return self._results.get((case.task.id, run, case.definition(run)))
 
-    def todo(self, wanted: Sequence[Case]) -> list[tuple[Case, ValidationRun]]:
+    def pending(self, wanted: Sequence[OsworldCase]) -> list[tuple[OsworldCase, ValidationRun]]:
         """The plays of which no result holds."""
         return [
-            (case, play)
+            (case, run)
             for case in wanted
-            for play in case.plays
-            if not ((found := self.of(case, play)) is not None and found.holds)
+            for run in case.runs
+            if not ((found := self.latest(case, run)) is not None and found.passed)
         ]
 
 
-def proved(book: OsworldRecords, case: Case) -> bool:
-    """Whether every play of a case holds, its solution among them, and nothing is known against it."""
+def is_validated(records: OsworldRecords, case: OsworldCase) -> bool:
+    """Whether every run of a case holds, its solution among them, and nothing is known against it."""
     complete = (case.infeasible or case.solution is not None) and case.reason is None
-    return complete and all((found := book.of(case, play)) is not None and found.holds for play in case.plays)
+    return complete and all((found := records.latest(case, run)) is not None and found.passed for run in case.runs)
 
 
-def accounted(book: OsworldRecords, case: Case) -> bool:
+def is_accounted_for(records: OsworldRecords, case: OsworldCase) -> bool:
     """Whether a case is proved, or it is known why it cannot be."""
-    return proved(book, case) or case.reason is not None
+    return is_validated(records, case) or case.reason is not None
 
 
-def reason(book: OsworldRecords, case: Case) -> str:
+def failure_reason(records: OsworldRecords, case: OsworldCase) -> str:
     """Why a case is not proved, in a sentence; "" where it is."""
-    if proved(book, case):
+    if is_validated(records, case):
         return ""
-    results = [book.of(case, play) for play in case.plays]
+    results = [records.latest(case, run) for run in case.runs]
     causes = [result.cause for result in results if result is not None and result.cause]
     missing = "not played yet" if None in results else ""
     said = case.reason or next(iter(causes), None) or missing
     return said.replace("\n", " ").replace("|", "/")[:300]
 
 
-def to_markdown(book: OsworldRecords, wanted: Sequence[Case]) -> str:
+def to_markdown(records: OsworldRecords, wanted: Sequence[OsworldCase]) -> str:
     """The table: a row per task, and the sums above it."""
     feasible = [case for case in wanted if not case.infeasible]
     impossible = [case for case in wanted if case.infeasible]
     digests = {
-        found.image_digest for case in wanted for play in case.plays if (found := book.of(case, play)) and found.set_up
+        found.image_digest
+        for case in wanted
+        for run in case.runs
+        if (found := records.latest(case, run)) and found.setup_done
     }
     lines = [
-        f"{sum(proved(book, case) for case in feasible)} of {len(feasible)} tasks that can be done and"
-        f" {sum(proved(book, case) for case in impossible)} of {len(impossible)} that cannot are proved"
+        f"{sum(is_validated(records, case) for case in feasible)} of {len(feasible)} tasks that can be done and"
+        f" {sum(is_validated(records, case) for case in impossible)} of {len(impossible)} that cannot are proved"
         f" (image `desktop` {', '.join(sorted(digests)) or 'not seen'}).",
         "",
-        "| task | setup | nothing / DONE | oracle / FAIL | seconds | how, or why not |",
+        "| task | setup | noop / DONE | oracle / FAIL | seconds | how, or why not |",
         "|---|---|---|---|---|---|",
     ]
-    lines += [_row(book, case) for case in wanted]
+    lines += [_row(records, case) for case in wanted]
     return "\n".join(lines)
 
 
-def _row(book: OsworldRecords, case: Case) -> str:
+def _row(records: OsworldRecords, case: OsworldCase) -> str:
     zero, one = (
-        (ValidationRun.DONE, ValidationRun.FAIL) if case.infeasible else (ValidationRun.NOTHING, ValidationRun.ORACLE)
+        (ValidationRun.DONE, ValidationRun.FAIL) if case.infeasible else (ValidationRun.NOOP, ValidationRun.ORACLE)
     )
-    found = [book.of(case, play) for play in (zero, one)]
+    found = [records.latest(case, run) for run in (zero, one)]
     known = [result for result in found if result is not None]
-    set_up = "–" if not known else "yes" if all(result.set_up for result in known) else "no"
-    seconds = f"{sum(result.setup_s + result.play_s for result in known):.0f}" if known else "–"
-    how = "cannot be done" if case.infeasible else case.solution.how if case.solution else ""
+    setup_done = "–" if not known else "yes" if all(result.setup_done for result in known) else "no"
+    seconds = f"{sum(result.setup_s + result.episode_s for result in known):.0f}" if known else "–"
+    how = "cannot be done" if case.infeasible else case.solution.method if case.solution else ""
     scores = " | ".join("–" if result is None or result.reward is None else f"{result.reward:g}" for result in found)
-    return f"| {case.domain}/{case.task.id[:8]} | {set_up} | {scores} | {seconds} | {reason(book, case) or how} |"
+    return f"| {case.domain}/{case.task.id[:8]} | {setup_done} | {scores} | {seconds} | {failure_reason(records, case) or how} |"
 
 
-def check_page(page: Path, *, whole: bool, official: bool) -> None:
+def check_page(page: Path, *, whole: bool, osworld_scorer: bool) -> None:
     """Raise ValueError where a page cannot take the table, before hours were spent on it."""
-    if not (whole and official):
+    if not (whole and osworld_scorer):
         raise ValueError("--table takes the whole table under the osworld scorer: leave out --only and --scorer.")
     _parts(page)
 
@@ -133,14 +136,14 @@ def _parts(page: Path) -> tuple[str, str]:
         text = page.read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{page}: cannot be read: {error.strerror}.") from error
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = text.partition(TABLE_BEGIN)
+    _, end, after = rest.partition(TABLE_END)
     if not (begin and end):
-        raise ValueError(f"{page} has no lines {BEGIN} and {END}.")
+        raise ValueError(f"{page} has no lines {TABLE_BEGIN} and {TABLE_END}.")
     return before, after
 
 
-def put_into(page: Path, table: str) -> None:
+def replace_table(page: Path, table: str) -> None:
     """Replace what stands between the marks of a page. Raises ValueError where they are missing."""
     before, after = _parts(page)
-    page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
+    page.write_text(f"{before}{TABLE_BEGIN}\n{table}\n{TABLE_END}{after}", encoding="utf-8")

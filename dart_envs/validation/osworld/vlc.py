@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from dart_envs.tasks.script import Move
-from dart_envs.validation.osworld.moves import Oracle, appear, click, key, pause, triple_click, type_text
+from dart_envs.tasks.script import ActionTemplate
+from dart_envs.validation.osworld.actions import Oracle, click, key, pause, triple_click, type_text, wait_for_element
 
 SIMPLE = "Simple Preferences"
 """The dialog's inner pages are not in the accessibility tree: what is on them is found by its place in pixels."""
 
 
-def _simple(dx: int, dy: int) -> Move:
+def _click_simple_preferences(dx: int, dy: int) -> ActionTemplate:
     return click("dialog", SIMPLE, at=(0.0, 0.0), dx=dx, dy=dy)
 
 
-OPEN = (appear("menu item", "Tools"), key("ctrl", "p"), pause(1.5))
-SAVE_SIMPLE = (_simple(750, 679), pause(1.5))
-SHOW_ALL = (_simple(89, 674), pause(1.5), key("alt", "f10"), pause(1))
+OPEN = (wait_for_element("menu item", "Tools"), key("ctrl", "p"), pause(1.5))
+SAVE_SIMPLE = (_click_simple_preferences(750, 679), pause(1.5))
+SHOW_ALL = (_click_simple_preferences(89, 674), pause(1.5), key("alt", "f10"), pause(1))
 """All settings, the dialog as large as the screen, because what is scrolled away cannot be clicked."""
 SAVE_ALL = (click("push button", "Save"), pause(1.5))
 
 
-def _page(name: str, nth: int = 0) -> tuple[Move, ...]:
+def _page(name: str, nth: int = 0) -> tuple[ActionTemplate, ...]:
     """The advanced preferences' page of that name: its filter box is above a check box that has a name."""
     return (
         click("check box", "Only show current", dy=-27),
@@ -64,7 +64,7 @@ ORACLES = {
             *OPEN,
             click("check box", "Input / Codecs"),
             pause(1),
-            Move(do="triple_click", target=_simple(478, 505).target),
+            ActionTemplate(do="triple_click", target=_click_simple_preferences(478, 505).target),
             type_text("/home/user/Desktop"),
             *SAVE_SIMPLE,
         ),
@@ -80,7 +80,7 @@ ORACLES = {
             *SAVE_ALL,
         ),
     ),
-    "a5bbbcd5-b398-4c91-83d4-55e1e31bbb81": Oracle(GUI, (*OPEN, _simple(177, 296), *SAVE_SIMPLE)),
+    "a5bbbcd5-b398-4c91-83d4-55e1e31bbb81": Oracle(GUI, (*OPEN, _click_simple_preferences(177, 296), *SAVE_SIMPLE)),
     "d06f0d4d-2cd5-4ede-8de9-598629438c6e": Oracle(
         GUI,
         (
@@ -92,5 +92,5 @@ ORACLES = {
             *SAVE_ALL,
         ),
     ),
-    "f3977615-2b45-4ac5-8bba-80c17dbe2a37": Oracle(GUI, (*OPEN, _simple(40, 521), *SAVE_SIMPLE)),
+    "f3977615-2b45-4ac5-8bba-80c17dbe2a37": Oracle(GUI, (*OPEN, _click_simple_preferences(40, 521), *SAVE_SIMPLE)),
 }

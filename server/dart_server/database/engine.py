@@ -1,4 +1,4 @@
-"""The connection to the database's database: SQLite (WAL) or PostgreSQL, by URL.
+"""The connection to the database: SQLite (WAL) or PostgreSQL, by URL.
 
 Rule: a URL that cannot work is a `FarmConfigError` without the password in it; every error of a driver is either an outage (try again, the
 statement is good) or the statement's own fault, told apart by the database's own codes and never by text.

@@ -242,7 +242,7 @@ class Database:
         if self.unavailable_reason is None:
             self._away_since_s = self._clock.monotonic()
             self._back.clear()
-            log.error("the database's database is away: %s", text)
+            log.error("the database is away: %s", text)
         self.unavailable_reason = text
 
     def _mark_available(self) -> None:
@@ -251,7 +251,7 @@ class Database:
         lasted_s, dropped_events = self._clock.monotonic() - self._away_since_s, self._left_out
         self.unavailable_reason, self._left_out = None, 0
         self._back.set()
-        log.warning("the database's database is back after %.1f s; %d writes waited", lasted_s, self.pending_writes)
+        log.warning("the database is back after %.1f s; %d writes waited", lasted_s, self.pending_writes)
         if self.on_recovered is not None:
             self.on_recovered(lasted_s, dropped_events)
 
@@ -283,7 +283,7 @@ class Database:
         try:
             self._transactions.leave()
         except SQLAlchemyError as error:
-            log.warning("the database's database was not closed properly: %s", getattr(error, "orig", error))
+            log.warning("the database was not closed properly: %s", getattr(error, "orig", error))
 
 
 def _log_failure(receipt: WriteReceipt) -> None:

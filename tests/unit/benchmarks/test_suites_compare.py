@@ -7,14 +7,14 @@ from random import Random
 import pytest
 
 from benchmarks.environments.bench_suites import compare
-from dart_envs.tasks import Draft, Family, Suite
+from dart_envs.tasks import Family, Suite, TaskDraft
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.testing.fake_farm import FakeFarm
 from dart_server.wire import ExecReply
 
 
-def draw(_rng: Random) -> Draft:
-    return Draft(
+def draw(_rng: Random) -> TaskDraft:
+    return TaskDraft(
         instruction="Type right.",
         config=[],
         evaluator={
@@ -35,7 +35,7 @@ async def test_verdicts_are_compared(flaky: bool) -> None:
         calls.append(desktop.state.typed)
         return ExecReply(returncode=0, stdout="" if flaky and len(calls) == 7 else desktop.state.typed, stderr="")
 
-    toys = Suite.of("toys", [Family("words", "none", "Type.", 3, draw)])
+    toys = Suite.from_families("toys", [Family("words", "none", "Type.", 3, draw)])
     farm = FakeFarm(programs={"typed": typed})
     figures = await compare(farm, toys, 3)
     assert figures["equal"] is not flaky

@@ -31,7 +31,7 @@ from dart_envs.evaluation import (
 from dart_envs.evaluation.report import ALL, INFEASIBLE, wilson
 from dart_envs.evaluation.run import append_episode
 from dart_envs.farm import AsyncFarmClient
-from dart_envs.tasks import suite
+from dart_envs.tasks import load_suite
 from dart_envs.tasks.model import Task, parse_task
 from dart_envs.testing.fake_farm import FakeFarm
 from dart_envs.types import Action, ActionType, EndReason, Outcome
@@ -350,7 +350,7 @@ def test_osworlds_tasks_are_tried_on_osworlds_screen(tmp_path: Path) -> None:
     (theirs,) = tasks_from_arguments([str(path)], None, None)
     (ours,) = tasks_from_arguments(["basics/press_nth/0000"], None, None)
     assert evaluation_shape(theirs, None, None) == DesktopShape(image="desktop", resolution=(1920, 1080))
-    assert evaluation_shape(ours, None, None) == suite("basics").shape
+    assert evaluation_shape(ours, None, None) == load_suite("basics").shape
     assert evaluation_shape(theirs, "mine", "640x400") == DesktopShape(image="mine", resolution=(640, 400))
 
 

@@ -18,7 +18,7 @@ from dart_train.run import farm
 from dart_train.run.paths import RunPaths
 from dart_train.run.preflight import check_recipe
 
-BASICS = tasks.suite("basics")
+BASICS = tasks.load_suite("basics")
 
 
 def recipe(**sections: Any) -> Recipe:

@@ -31,7 +31,7 @@ torch = pytest.importorskip("torch")
 
 POINTS = PointMap((256, 160), (640, 400))
 QUERY_BUILDER = QueryBuilder(POINTS, step_px=8)
-TO_TRAIN_ON, TO_JUDGE = (tasks.suite("basics").tasks(split, ["choose_nth"]) for split in ("train", "validation"))
+TO_TRAIN_ON, TO_JUDGE = (tasks.load_suite("basics").tasks(split, ["choose_nth"]) for split in ("train", "validation"))
 
 
 def _element(role: str, name: str, x: int, y: int, w: int, h: int) -> A11yElement:

@@ -9,8 +9,8 @@ import pytest
 
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.metrics import METRICS
-from dart_envs.evaluators.metrics.office import place
-from dart_envs.tasks.office.documents import NAMESPACES, presentation, spreadsheet, text
+from dart_envs.evaluators.metrics.office import parse_cell
+from dart_envs.tasks.office.documents import NAMESPACES, presentation, spreadsheet, text_document
 
 MORE = (
     'xmlns:fo="urn:oasis:names:tc:opendocument:xmlns:xsl-fo-compatible:1.0"'
@@ -128,7 +128,7 @@ def test_paragraphs_in_order_with_style_looks_and_lists() -> None:
 
 def test_lines_of_a_made_document_are_plain() -> None:
     plain = {"style": "", "looks": [], "listed": False, "page_break": False}
-    file = written(text(["One", "Two & three"]))
+    file = written(text_document(["One", "Two & three"]))
     assert (
         score("check_text_document", file, paragraphs=[{"text": "One", **plain}, {"text": "Two & three", **plain}]) == 1
     )
@@ -164,7 +164,7 @@ def zipped(**parts: bytes) -> bytes:
         zipped(content_xml=b"<open>"),
         zipped(content_xml=b"<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>"),
         zipped(content_xml=b"\xff\xfe\x00"),
-        b64decode(text(["a spreadsheet?"])),
+        b64decode(text_document(["a spreadsheet?"])),
     ],
     ids=["empty", "csv", "cut off", "no content", "not XML", "document type", "not text", "another kind"],
 )
@@ -181,6 +181,6 @@ def test_a_sheet_that_is_too_large_is_spoiled_and_not_unrolled() -> None:
 
 
 def test_names_of_cells() -> None:
-    assert [place(name) for name in ("A1", "C12", "AA3")] == [(0, 0), (11, 2), (2, 26)]
+    assert [parse_cell(name) for name in ("A1", "C12", "AA3")] == [(0, 0), (11, 2), (2, 26)]
     with pytest.raises(ValueError, match="not a cell"):
-        place("1A")
+        parse_cell("1A")

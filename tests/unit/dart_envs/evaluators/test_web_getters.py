@@ -7,7 +7,7 @@ import pytest
 
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.evaluators.artifacts import InvalidArtifact
-from dart_envs.evaluators.getters import GETTERS, Probe
+from dart_envs.evaluators.getters import GETTERS, GetterContext
 from dart_envs.evaluators.getters.web import BOOKMARKS
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_server.wire import ExecReply
@@ -17,7 +17,7 @@ def reply(stdout: str = "", returncode: int = 0) -> ExecReply:
     return ExecReply(returncode=returncode, stdout=stdout, stderr="", timed_out=False)
 
 
-def desk(**files: str) -> FakeDesktop:
+def desktop(**files: str) -> FakeDesktop:
     desktop = FakeDesktop()
     desktop.state.files = {
         BOOKMARKS if name == "bookmarks" else f"/{name}": text.encode() for name, text in files.items()
@@ -36,23 +36,23 @@ def desk(**files: str) -> FakeDesktop:
 
 
 async def get(desktop: FakeDesktop, type: str, **config: Any) -> Any:
-    return await GETTERS[type](Probe(desktop, SYSTEM_CLOCK), {"type": type, **config})
+    return await GETTERS[type](GetterContext(desktop, SYSTEM_CLOCK), {"type": type, **config})
 
 
 LOG = '{"name": "a", "data": 1}\n{"name": "b", "data": [2]}\n{"name": "a", "data": 3}\n'
 
 
 async def test_the_log_in_order_by_name_or_its_last() -> None:
-    held = desk(log=LOG)
-    doings = [{"name": "a", "data": 1}, {"name": "b", "data": [2]}, {"name": "a", "data": 3}]
-    assert await get(held, "web_log", path="/log") == doings
-    assert await get(held, "web_log", path="/log", name="a") == [doings[0], doings[2]]
-    assert await get(held, "web_log", path="/log", name="a", last=True) == doings[2]
+    held = desktop(log=LOG)
+    events = [{"name": "a", "data": 1}, {"name": "b", "data": [2]}, {"name": "a", "data": 3}]
+    assert await get(held, "web_log", path="/log") == events
+    assert await get(held, "web_log", path="/log", name="a") == [events[0], events[2]]
+    assert await get(held, "web_log", path="/log", name="a", last=True) == events[2]
     assert await get(held, "web_log", path="/log", name="c", last=True) is None
     with pytest.raises(InvalidArtifact, match="gone"):
         await get(held, "web_log", path="/none")
     with pytest.raises(InvalidArtifact, match="damaged"):
-        await get(desk(log="{"), "web_log", path="/log")
+        await get(desktop(log="{"), "web_log", path="/log")
 
 
 SAVED = {
@@ -76,6 +76,6 @@ SAVED = {
 )
 async def test_bookmarks_that_the_browser_did_not_save_are_spoiled(content: str) -> None:
     with pytest.raises(InvalidArtifact):
-        await get(desk(bookmarks=content), "chromium_bookmarks")
+        await get(desktop(bookmarks=content), "chromium_bookmarks")
     with pytest.raises(InvalidArtifact):
-        await get(desk(), "chromium_bookmarks")
+        await get(desktop(), "chromium_bookmarks")

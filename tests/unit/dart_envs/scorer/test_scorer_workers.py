@@ -16,26 +16,26 @@ import typer.testing
 
 from dart_envs.cli.main import app
 from dart_envs.scorer import install, paths
-from dart_envs.scorer.inside import orphan
-from dart_envs.scorer.osworld import outcome_of
-from dart_envs.scorer.paths import Installed
-from dart_envs.scorer.workers import ScorerMissing, ScorerPool, Worker, WorkerFailed, worker_bound
+from dart_envs.scorer.osworld import parse_outcome
+from dart_envs.scorer.paths import Installation
+from dart_envs.scorer.worker_process import parent_watch
+from dart_envs.scorer.workers import ScorerNotInstalledError, ScorerPool, ScorerWorker, ScorerWorkerError, max_workers
 
-ORPHAN = Path(orphan.__file__)
+ORPHAN = Path(parent_watch.__file__)
 PROGRAM = (
     f"""
 import importlib.util, json, os, sys, time
 spec = importlib.util.spec_from_file_location("orphan", {str(ORPHAN)!r})
 orphan = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(orphan)
-orphan.follow(0)
+orphan.exit_with_parent(0)
 """
     + """
 for line in sys.stdin:
     said = json.loads(line)
     if said["op"] == "hang":
-        orphan.at_hand.update(said.get("folders", []))
-        for folder in orphan.at_hand:
+        orphan.evaluation_folders.update(said.get("folders", []))
+        for folder in orphan.evaluation_folders:
             open(folder + "/busy", "w").close()
         time.sleep(600)
     if said["op"] == "die":
@@ -54,19 +54,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An installation whose scorer is `PROGRAM`."""
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
-    monkeypatch.setattr(paths, "INSIDE", program)
+    monkeypatch.setattr(paths, "WORKER_PACKAGE", program)
     python = paths.interpreter(tmp_path / "scorer")
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
-    paths.write_record(tmp_path / "scorer", Installed("1.0.2", "3.11.9", (), "pins"))
+    paths.write_record(tmp_path / "scorer", Installation("1.0.2", "3.11.9", (), "pins"))
     return tmp_path / "scorer"
 
 
 def test_a_worker_has_no_secret_and_its_home_goes_with_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DART_API_KEY", "secret")
     monkeypatch.setenv("HTTPS_PROXY", "http://user:secret@proxy")
-    with Worker(place) as worker:
-        said = worker.ask({"op": "hello"}, timeout_s=20.0)
+    with ScorerWorker(place) as worker:
+        said = worker.request({"op": "hello"}, timeout_s=20.0)
         assert not {"DART_API_KEY", "HTTPS_PROXY"} & set(said["environment"])
         assert os.path.isdir(said["home"])
     assert not os.path.exists(said["home"])
@@ -74,18 +74,18 @@ def test_a_worker_has_no_secret_and_its_home_goes_with_it(place: Path, monkeypat
 
 @pytest.mark.parametrize(("op", "words"), [("die", "died .*out of memory"), ("nonsense", "died")])
 def test_a_worker_that_dies_or_talks_nonsense_is_gone(place: Path, op: str, words: str) -> None:
-    worker = Worker(place)
-    with pytest.raises(WorkerFailed, match=words):
-        worker.ask({"op": op}, timeout_s=20.0)
+    worker = ScorerWorker(place)
+    with pytest.raises(ScorerWorkerError, match=words):
+        worker.request({"op": op}, timeout_s=20.0)
     assert not worker.alive
 
 
 def test_a_worker_that_hangs_is_ended_in_time(place: Path) -> None:
-    with Worker(place) as worker:
-        worker.ask({"op": "hello"}, timeout_s=20.0)
+    with ScorerWorker(place) as worker:
+        worker.request({"op": "hello"}, timeout_s=20.0)
         started_s = time.monotonic()
-        with pytest.raises(WorkerFailed, match=r"within 0\.2 s"):
-            worker.ask({"op": "hang"}, timeout_s=0.2)
+        with pytest.raises(ScorerWorkerError, match=r"within 0\.2 s"):
+            worker.request({"op": "hang"}, timeout_s=0.2)
         assert time.monotonic() - started_s < 10
         assert not worker.alive
 
@@ -101,20 +101,20 @@ ASKER = """
 import sys
 from pathlib import Path
 from dart_envs.scorer import paths
-from dart_envs.scorer.workers import Worker
-paths.INSIDE = Path(sys.argv[2])
-worker = Worker(Path(sys.argv[1]))
-said = worker.ask({"op": "hello"}, timeout_s=20.0)
+from dart_envs.scorer.workers import ScorerWorker
+paths.WORKER_PACKAGE = Path(sys.argv[2])
+worker = ScorerWorker(Path(sys.argv[1]))
+said = worker.request({"op": "hello"}, timeout_s=20.0)
 print(said["pid"], said["home"], flush=True)
-worker.ask({"op": "hang", "folders": sys.argv[3:]}, timeout_s=600.0)
+worker.request({"op": "hang", "folders": sys.argv[3:]}, timeout_s=600.0)
 """
 
 
 def test_a_worker_whose_asker_was_killed_tidies_up_in_the_middle_of_a_request(place: Path, tmp_path: Path) -> None:
-    ours, others = tmp_path / f"{orphan.FOLDER_PREFIX}1", tmp_path / "not-ours"
+    ours, others = tmp_path / f"{parent_watch.FOLDER_PREFIX}1", tmp_path / "not-ours"
     for folder in (ours, others):
         folder.mkdir()
-    command = [sys.executable, "-c", ASKER, str(place), str(paths.INSIDE), str(ours), str(others)]
+    command = [sys.executable, "-c", ASKER, str(place), str(paths.WORKER_PACKAGE), str(ours), str(others)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asker:
         assert asker.stdout is not None
         pid, home = asker.stdout.readline().split()
@@ -128,46 +128,46 @@ def test_a_worker_whose_asker_was_killed_tidies_up_in_the_middle_of_a_request(pl
 async def test_a_pool_reuses_workers_and_replaces_what_failed(place: Path) -> None:
     pool = ScorerPool(place, 1)
     try:
-        first = (await pool.ask({"op": "hello"}, timeout_s=20.0))["pid"]
-        assert (await pool.ask({"op": "hello"}, timeout_s=20.0))["pid"] == first
-        with pytest.raises(WorkerFailed):
-            await pool.ask({"op": "die"}, timeout_s=20.0)
-        second = (await pool.ask({"op": "hello"}, timeout_s=20.0))["pid"]
+        first = (await pool.request({"op": "hello"}, timeout_s=20.0))["pid"]
+        assert (await pool.request({"op": "hello"}, timeout_s=20.0))["pid"] == first
+        with pytest.raises(ScorerWorkerError):
+            await pool.request({"op": "die"}, timeout_s=20.0)
+        second = (await pool.request({"op": "hello"}, timeout_s=20.0))["pid"]
         assert second != first
-        waiting = asyncio.create_task(pool.ask({"op": "hang"}, timeout_s=600.0))
+        waiting = asyncio.create_task(pool.request({"op": "hang"}, timeout_s=600.0))
         while pool._free:  # until the request is under way  # noqa: ASYNC110 - nothing tells when a thread has taken it
             await asyncio.sleep(0.01)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert (await pool.ask({"op": "hello"}, timeout_s=20.0))["pid"] not in (first, second)
+        assert (await pool.request({"op": "hello"}, timeout_s=20.0))["pid"] not in (first, second)
     finally:
         pool.close()
 
 
 async def test_without_an_installation_the_cure_is_told(tmp_path: Path) -> None:
     pool = ScorerPool(tmp_path, 1)
-    with pytest.raises(ScorerMissing, match="dart-envs scorer install"):
-        await pool.ask({"op": "hello"}, timeout_s=5.0)
+    with pytest.raises(ScorerNotInstalledError, match="dart-envs scorer install"):
+        await pool.request({"op": "hello"}, timeout_s=5.0)
     pool.close()
-    with pytest.raises(ScorerMissing, match=r"package easyocr.*scorer install"):
-        outcome_of({"failed": "missing_package", "message": "The metric a needs the package easyocr."})
+    with pytest.raises(ScorerNotInstalledError, match=r"package easyocr.*scorer install"):
+        parse_outcome({"failed": "missing_package", "message": "The metric a needs the package easyocr."})
 
 
 def test_an_installation_counts_once_its_record_is_there(place: Path) -> None:
-    assert paths.installed(place) == Installed("1.0.2", "3.11.9", (), "pins")
+    assert paths.read_installation(place) == Installation("1.0.2", "3.11.9", (), "pins")
     paths.record_path(place).write_text("{half")
-    assert paths.installed(place) is None
-    paths.write_record(place, Installed("1.0.2", "3.11.9", ("audio",), "pins"))
+    assert paths.read_installation(place) is None
+    paths.write_record(place, Installation("1.0.2", "3.11.9", ("audio",), "pins"))
     paths.interpreter(place).unlink()
-    assert paths.installed(place) is None
+    assert paths.read_installation(place) is None
 
 
 def test_what_is_installed_already_is_left_alone(place: Path) -> None:
-    record = Installed("1.0.2", "3.11.9", ("audio",), paths.pins_digest(("audio",)))
+    record = Installation("1.0.2", "3.11.9", ("audio",), paths.pins_digest(("audio",)))
     paths.write_record(place, record)
     said: list[str] = []
-    assert install.install(place, ["audio"], say=said.append) == record
+    assert install.install(place, ["audio"], on_message=said.append) == record
     assert "nothing to do" in said[0]
 
 
@@ -191,4 +191,4 @@ def test_every_pin_is_exact_but_for_torch() -> None:
 def test_the_bound_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DART_SCORER_WORKERS", "many")
     with pytest.raises(Exception, match="from 1 to 64, not 'many'"):
-        worker_bound()
+        max_workers()

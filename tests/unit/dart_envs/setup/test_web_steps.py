@@ -12,7 +12,7 @@ from fake_window_desktop import FakeWindowDesktop, ManualClock
 from dart_envs import assets
 from dart_envs.errors import AssetError, SetupError
 from dart_envs.setup import run_steps
-from dart_envs.setup.browser import BrowserError, same_page, with_visits
+from dart_envs.setup.browser import BrowserError, build_history, same_page
 from dart_envs.tasks import SetupStep
 
 URL = "https://files.invalid/some/data.bin"
@@ -22,8 +22,8 @@ def step(type: str, **parameters: Any) -> SetupStep:
     return SetupStep(type=type, parameters=parameters)
 
 
-async def run(desk: FakeWindowDesktop, made: SetupStep, **how: Any) -> None:
-    await run_steps(desk, [made], clock=ManualClock(), **how)
+async def run(desktop: FakeWindowDesktop, made: SetupStep, **how: Any) -> None:
+    await run_steps(desktop, [made], clock=ManualClock(), **how)
 
 
 @pytest.fixture
@@ -34,15 +34,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def test_a_download_comes_from_the_cache_of_its_task(cache: Path) -> None:
-    desk = FakeWindowDesktop()
+    desktop = FakeWindowDesktop()
     made = step("download", files=[{"url": URL, "path": "/home/user/data.bin"}])
     with pytest.raises(AssetError, match=r"a-task.*files\.invalid"):
-        await run(desk, made, task_id="a-task")
+        await run(desktop, made, task_id="a-task")
     name = cache / "a-task" / assets.download_name(URL, "/home/user/data.bin")
     name.parent.mkdir()
     name.write_bytes(b"\x00content")
-    await run(desk, made, task_id="a-task")
-    assert desk.state.files["/home/user/data.bin"] == b"\x00content"
+    await run(desktop, made, task_id="a-task")
+    assert desktop.state.files["/home/user/data.bin"] == b"\x00content"
 
 
 async def test_a_browser_step_needs_a_desktop_with_ports() -> None:
@@ -83,7 +83,7 @@ def test_a_history_holds_exactly_the_visits(tmp_path: Path) -> None:
     database.commit()
     database.close()
     visits = [("https://a.example", "A", 0.0), ("https://b.example", "B", 1_700_000_000.5)]
-    path.write_bytes(with_visits(path.read_bytes(), visits))
+    path.write_bytes(build_history(path.read_bytes(), visits))
     database = sqlite3.connect(path)
     held = database.execute(
         "SELECT urls.url, title, visit_time FROM urls JOIN visits ON visits.url = urls.id ORDER BY urls.id"
@@ -94,4 +94,4 @@ def test_a_history_holds_exactly_the_visits(tmp_path: Path) -> None:
         ("https://b.example", "B", 13_344_473_600_500_000),
     ]
     with pytest.raises(BrowserError, match="no file that visits can be written to"):
-        with_visits(b"not a database", visits)
+        build_history(b"not a database", visits)

@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 
 from dart_envs.errors import TaskError
-from dart_envs.tasks import Draft, Family, Split, Suite, load, split_of, suite
+from dart_envs.tasks import Family, Split, Suite, TaskDraft, load, load_suite, task_split
 from dart_envs.tasks.basics.words import NOUNS
 
-BASICS = suite("basics")
+BASICS = load_suite("basics")
 HELD_OUT = {name for name, family in BASICS.families.items() if family.held_out}
 
 
@@ -27,7 +27,7 @@ def test_splits_never_move() -> None:
         "basics/choose_nth/0001": Split.VALIDATION,
         "basics/press_button/0003": Split.TEST,
     }
-    assert {task_id: split_of(task_id) for task_id in fixed} == fixed
+    assert {task_id: task_split(task_id) for task_id in fixed} == fixed
     assert load("basics/press_button/0003").split is Split.TEST
 
 
@@ -67,7 +67,7 @@ def test_the_expected_answer_is_not_in_the_set_up_alone() -> None:
     """A dialog's setup shows all words alike: nothing in it marks the one that is right."""
     for name in ("press_button", "choose_row", "tick_box", "press_nth"):
         task = BASICS.families[name].task("basics", 1)
-        answer = task.evaluator.expecteds[0]
+        answer = task.evaluator.expected_configs[0]
         assert answer is not None
         shown = " ".join(str(part) for step in task.config for part in step.parameters.get("command", ()))
         assert shown.split().count(answer["rules"]["expected"]) == 1
@@ -97,6 +97,6 @@ def test_splits_and_families_that_do_not_exist() -> None:
 
 
 def test_two_families_of_one_name_are_refused() -> None:
-    family = Family("a", "app", "about", 1, lambda _random: Draft("", [], {}, [], []))
+    family = Family("a", "app", "about", 1, lambda _random: TaskDraft("", [], {}, [], []))
     with pytest.raises(TaskError, match="two families named a"):
-        Suite.of("mine", [family, family])
+        Suite.from_families("mine", [family, family])

@@ -6,7 +6,7 @@ import pytest
 
 from dart_envs.errors import TaskError
 from dart_envs.tasks import Task, parse_task
-from dart_envs.tasks.script import resolve
+from dart_envs.tasks.script import resolve_actions
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.types import Action, ActionType
 from dart_server.wire import A11yElement
@@ -69,7 +69,7 @@ async def test_it_goes_as_far_as_the_screen_shows_and_then_on(desktop: FakeDeskt
 
 
 async def test_a_move_for_later_waits_for_its_turn(desktop: FakeDesktop) -> None:
-    script = task(button("OK"), button("OK") | {"later": True})
+    script = task(button("OK"), button("OK") | {"deferred": True})
     assert len(await script.oracle(desktop)) == 1
     assert len(await script.oracle(desktop, step=1)) == 1
 
@@ -104,9 +104,11 @@ class DrawingClock:
 async def test_a_target_that_comes_late_is_waited_for_within_the_limit(desktop: FakeDesktop) -> None:
     moves = task(button("Late")).scripts["oracle"]
     with pytest.raises(LookupError):
-        await resolve(desktop, moves, timeout_s=0.5, clock=DrawingClock(desktop, element("push button", "Late")))
+        await resolve_actions(
+            desktop, moves, timeout_s=0.5, clock=DrawingClock(desktop, element("push button", "Late"))
+        )
     clock = DrawingClock(desktop, element("push button", "Late"))
-    (play,) = await resolve(desktop, moves, timeout_s=5.0, clock=clock)
+    (play,) = await resolve_actions(desktop, moves, timeout_s=5.0, clock=clock)
     assert play.target == clock.late
     assert clock.now_s == pytest.approx(1.0)
 
@@ -117,10 +119,10 @@ async def test_keys_alone_do_not_walk_the_tree(desktop: FakeDesktop) -> None:
 
 
 async def test_plays_name_their_target(desktop: FakeDesktop) -> None:
-    (play,) = await task(button("OK")).play(desktop)
+    (play,) = await task(button("OK")).resolve_script(desktop)
     assert play.target == desktop.state.elements[1]
 
 
 async def test_a_task_without_a_script_says_so(desktop: FakeDesktop) -> None:
     with pytest.raises(TaskError, match="no script 'near_miss'"):
-        await task(button("OK")).play(desktop, script="near_miss")
+        await task(button("OK")).resolve_script(desktop, script="near_miss")

@@ -8,31 +8,31 @@ from base64 import b64decode
 import pytest
 
 from dart_envs.evaluators.artifacts import GuestFile
+from dart_envs.evaluators.images import decode_image, draw_scene
 from dart_envs.evaluators.metrics import METRICS
-from dart_envs.evaluators.pictures import decode, draw
-from dart_envs.tasks import Task, suite
-from dart_envs.tasks.media.viewers import document
+from dart_envs.tasks import Task, load_suite
+from dart_envs.tasks.media.viewers import pdf_document
 
-SYSTEM, MEDIA = suite("system"), suite("media")
+SYSTEM, MEDIA = load_suite("system"), load_suite("media")
 DRAWN = 8
 
 
 @pytest.mark.parametrize(("name", "families", "apps"), [("system", 18, 6), ("media", 12, 4)])
 def test_the_suites_are_as_broad_as_they_say(name: str, families: int, apps: int) -> None:
-    held = suite(name).families.values()
+    held = load_suite(name).families.values()
     assert len(held) >= families
     assert len({family.app for family in held}) >= apps
     assert all(family.publish_setup for family in held), "an application is open in each"
 
 
 def tasks_of(name: str, family: str) -> list[Task]:
-    chosen = suite(name)
+    chosen = load_suite(name)
     return [chosen.load(f"{name}/{family}/{number:04d}") for number in range(DRAWN)]
 
 
 @pytest.mark.parametrize("name", ["system", "media"])
 def test_the_instruction_varies_with_the_variation(name: str) -> None:
-    for family in suite(name).families:
+    for family in load_suite(name).families:
         assert len({task.instruction for task in tasks_of(name, family)}) > DRAWN // 3, family
 
 
@@ -48,11 +48,13 @@ GIMP = sorted(name for name, family in MEDIA.families.items() if family.app == "
 def test_a_picture_as_it_was_given_is_not_what_is_asked_for(family: str) -> None:
     for task in tasks_of("media", family):
         (content,) = written_pictures(task).values()
-        expected = task.evaluator.expecteds[0]
+        expected = task.evaluator.expected_configs[0]
         assert expected is not None
-        assert (decode(content)[1] == draw(expected["rules"]["scene"])).all(), "the verdict draws what the setup wrote"
+        assert (decode_image(content)[1] == draw_scene(expected["rules"]["scene"])).all(), (
+            "the verdict draws what the setup wrote"
+        )
         score = METRICS[task.evaluator.functions[0]](
-            GuestFile("/p", content), expected["rules"], task.evaluator.all_options[0]
+            GuestFile("/p", content), expected["rules"], task.evaluator.metric_options[0]
         )
         assert score == 0
 
@@ -60,7 +62,7 @@ def test_a_picture_as_it_was_given_is_not_what_is_asked_for(family: str) -> None
 @pytest.mark.parametrize("family", ["delete_picture", "name_pictures"])
 def test_pictures_that_must_be_kept_are_those_that_were_given(family: str) -> None:
     for task in tasks_of("media", family):
-        expected = task.evaluator.expecteds[0]
+        expected = task.evaluator.expected_configs[0]
         assert expected is not None
         kept = {facts["sha256"] for facts in expected["rules"]["entries"].values()}
         given = {hashlib.sha256(content).hexdigest() for content in written_pictures(task).values()}
@@ -69,7 +71,7 @@ def test_pictures_that_must_be_kept_are_those_that_were_given(family: str) -> No
 
 
 def test_a_document_has_the_pages_it_was_given_and_its_table_points_at_its_objects() -> None:
-    content = document([["one"], ["two", "three"]])
+    content = pdf_document([["one"], ["two", "three"]])
     assert content.count(b"/Type /Page ") == 2
     assert b"(two) Tj T* (three) Tj T*" in content
     start = int(content.rpartition(b"startxref\n")[2].split()[0])

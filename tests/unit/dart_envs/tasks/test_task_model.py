@@ -35,7 +35,7 @@ def test_a_minimal_task_and_its_defaults() -> None:
     made = task(config=None)
     assert made.config == ()
     assert made.evaluator.functions == ("exists",)
-    assert made.evaluator.expecteds == (None,)
+    assert made.evaluator.expected_configs == (None,)
     assert made.publish_setup
     assert made.unsupported == ()
 

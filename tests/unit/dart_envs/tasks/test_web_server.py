@@ -17,7 +17,7 @@ from dart_envs.tasks.web.pages import button, page
 PAGES = {"pages": {"/": page("Shop", button("Buy", "send(event, 'buy', 1)"))}, "files": {"/files/a.csv": "1,2\n"}}
 
 
-class Served:
+class RunningServer:
     def __init__(self, folder: Path) -> None:
         self.log = folder / "log.jsonl"
         handler = type("Bound", (server.Handler,), {"site": server.Site(PAGES, self.log)})
@@ -25,7 +25,7 @@ class Served:
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.http.server_port}", verify=False)
 
     @property
-    def doings(self) -> list[Any]:
+    def events(self) -> list[Any]:
         return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
 
     def token(self) -> str:
@@ -40,8 +40,8 @@ class Served:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    site = Served(tmp_path)
+def served(tmp_path: Path) -> Iterator[RunningServer]:
+    site = RunningServer(tmp_path)
     thread = threading.Thread(target=site.http.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     with site.client:
@@ -51,28 +51,30 @@ def served(tmp_path: Path) -> Iterator[Served]:
     thread.join()
 
 
-def test_what_another_program_does_is_not_logged(served: Served) -> None:
+def test_what_another_program_does_is_not_logged(served: RunningServer) -> None:
     assert served.token() == ""
     assert served.post() == 403
     assert served.client.get("/files/a.csv").text == "1,2\n"
-    assert served.doings == []
+    assert served.events == []
 
 
-def test_the_browser_needs_its_token_and_a_persons_input(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_browser_needs_its_token_and_a_persons_input(
+    served: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "from_browser", lambda port, server_port: True)
     assert len(served.token()) == 32
     assert [served.post(token="0" * 32), served.post(trusted=False), served.post(trusted="yes")] == [403] * 3
-    assert served.doings == []
+    assert served.events == []
     assert served.post() == 200
     served.client.get("/files/a.csv")
-    assert served.doings == [{"name": "buy", "data": 1}, {"name": "download", "data": "/files/a.csv"}]
+    assert served.events == [{"name": "buy", "data": 1}, {"name": "download", "data": "/files/a.csv"}]
 
 
 @pytest.mark.parametrize(("content", "status"), [(b"", 413), (b"{", 400), (b"[]", 400), (b'{"name": "buy"}', 400)])
-def test_what_is_not_understood(served: Served, content: bytes, status: int) -> None:
+def test_what_is_not_understood(served: RunningServer, content: bytes, status: int) -> None:
     assert served.client.post("/do", content=content).status_code == status
     assert served.client.get("/none").status_code == 404
-    assert served.doings == []
+    assert served.events == []
 
 
 def process(folder: Path, pid: int, exe: str, parent: int, *arguments: str) -> Path:
@@ -94,5 +96,5 @@ def test_a_browser_is_one_with_a_window_whoever_started_it(tmp_path: Path) -> No
     assert not server.is_browser(shell)
     assert not server.is_browser(tmp_path / "9")
     (children[0] / "fd" / "7").symlink_to("socket:[42]")
-    assert server.holds(children[0], "socket:[42]")
-    assert not server.holds(children[0], "socket:[4]")
+    assert server.has_open_socket(children[0], "socket:[42]")
+    assert not server.has_open_socket(children[0], "socket:[4]")

@@ -14,19 +14,19 @@ from typer.testing import CliRunner
 from dart_envs.cli.main import app
 from dart_envs.errors import TaskError
 from dart_envs.evaluators.scorer_choice import INFEASIBLE, Scorer
-from dart_envs.validation.osworld.offline import OFFLINE
-from dart_envs.validation.osworld.oracles import ORACLES, reason_of
-from dart_envs.validation.osworld.prove import Case, Result, ValidationRun, cases
+from dart_envs.validation.osworld.offline import OFFLINE_TASK_IDS
+from dart_envs.validation.osworld.oracles import ORACLES, exclusion_reason
 from dart_envs.validation.osworld.records import (
-    BEGIN,
-    END,
+    TABLE_BEGIN,
+    TABLE_END,
     OsworldRecords,
-    accounted,
-    proved,
-    put_into,
-    reason,
+    failure_reason,
+    is_accounted_for,
+    is_validated,
+    replace_table,
     to_markdown,
 )
+from dart_envs.validation.osworld.runs import OsworldCase, OsworldResult, ValidationRun, load_cases
 
 CAN = "e0df059f-28a6-4169-924f-b9623e7184cc"
 """An id that has a solution; the task below is ours."""
@@ -55,112 +55,116 @@ def folder(tmp_path: Path) -> Path:
 
 
 def result(
-    case: Case, play: ValidationRun, reward: float | None, cause: str | None = None, image: str = "abc"
-) -> Result:
-    return Result(
-        case.domain, case.task.id, play, case.definition(play), image, reward is not None, reward, 1.0, 2.0, cause
+    case: OsworldCase, run: ValidationRun, reward: float | None, cause: str | None = None, image: str = "abc"
+) -> OsworldResult:
+    return OsworldResult(
+        case.domain, case.task.id, run, case.definition(run), image, reward is not None, reward, 1.0, 2.0, cause
     )
 
 
 def test_cases_are_the_listed_tasks_and_can_be_chosen(folder: Path) -> None:
-    can, cannot = cases(folder)
-    assert (can.plays, cannot.plays) == (
-        (ValidationRun.NOTHING, ValidationRun.ORACLE),
+    can, cannot = load_cases(folder)
+    assert (can.runs, cannot.runs) == (
+        (ValidationRun.NOOP, ValidationRun.ORACLE),
         (ValidationRun.FAIL, ValidationRun.DONE),
     )
     assert can.task.image == "desktop"
-    assert [case.task.id for case in cases(folder, ["0000"])] == [CANNOT]
-    assert len(cases(folder, ["os"])) == 2
+    assert [case.task.id for case in load_cases(folder, ["0000"])] == [CANNOT]
+    assert len(load_cases(folder, ["os"])) == 2
     with pytest.raises(TaskError, match="'gimp' is no domain"):
-        cases(folder, ["gimp"])
+        load_cases(folder, ["gimp"])
     with pytest.raises(TaskError, match="has no folder 'examples'"):
-        cases(folder.parent)
+        load_cases(folder.parent)
 
 
 def test_without_a_list_the_offline_tasks_are_those_we_know(folder: Path) -> None:
     (folder / "zero_download.txt").unlink()
-    assert [case.task.id for case in cases(folder, [CAN[:8]])] == [CAN]
+    assert [case.task.id for case in load_cases(folder, [CAN[:8]])] == [CAN]
     with pytest.raises(TaskError, match=r"chrome.*\.json: cannot be read"):
-        cases(folder)
+        load_cases(folder)
 
 
 def test_a_result_stands_until_the_solution_changes(folder: Path, tmp_path: Path) -> None:
-    case = cases(folder, [CAN])[0]
-    path = tmp_path / "book.jsonl"
-    book = OsworldRecords(path)
-    assert len(book.todo([case])) == 2
-    book.add(result(case, ValidationRun.NOTHING, 0.0))
-    book.add(result(case, ValidationRun.ORACLE, 0.0, "scored 0"))
-    assert book.todo([case]) == [(case, ValidationRun.ORACLE)]
-    assert reason(book, case) == "scored 0"
-    book.add(result(case, ValidationRun.ORACLE, 1.0))
+    case = load_cases(folder, [CAN])[0]
+    path = tmp_path / "records.jsonl"
+    records = OsworldRecords(path)
+    assert len(records.pending([case])) == 2
+    records.add(result(case, ValidationRun.NOOP, 0.0))
+    records.add(result(case, ValidationRun.ORACLE, 0.0, "scored 0"))
+    assert records.pending([case]) == [(case, ValidationRun.ORACLE)]
+    assert failure_reason(records, case) == "scored 0"
+    records.add(result(case, ValidationRun.ORACLE, 1.0))
     again = OsworldRecords(path)
-    assert again.todo([case]) == []
-    assert proved(again, case)
+    assert again.pending([case]) == []
+    assert is_validated(again, case)
     assert case.solution is not None
     other = replace(case, solution=replace(case.solution, moves=case.solution.moves * 2))
-    assert again.todo([other]) == [(other, ValidationRun.ORACLE)]
+    assert again.pending([other]) == [(other, ValidationRun.ORACLE)]
     path.write_text(path.read_text() + '{"task_id": 1}\n')
     with pytest.raises(ValueError, match="line 4 is not a result"):
         OsworldRecords(path)
 
 
 def test_a_result_stands_for_its_image_and_its_scorer(folder: Path, tmp_path: Path) -> None:
-    (case,) = cases(folder, [CAN])
-    path = tmp_path / "book.jsonl"
-    for play in case.plays:
-        OsworldRecords(path).add(result(case, play, play.wanted, image="sha256:old"))
-    assert OsworldRecords(path).todo([case]) == OsworldRecords(path, image_digest="sha256:old").todo([case]) == []
-    assert len(OsworldRecords(path, image_digest="sha256:new").todo([case])) == 2
-    assert len(OsworldRecords(path).todo(cases(folder, [CAN], Scorer.BUILTIN))) == 2
+    (case,) = load_cases(folder, [CAN])
+    path = tmp_path / "records.jsonl"
+    for run in case.runs:
+        OsworldRecords(path).add(result(case, run, run.expected_reward, image="sha256:old"))
+    assert OsworldRecords(path).pending([case]) == OsworldRecords(path, image_digest="sha256:old").pending([case]) == []
+    assert len(OsworldRecords(path, image_digest="sha256:new").pending([case])) == 2
+    assert len(OsworldRecords(path).pending(load_cases(folder, [CAN], Scorer.BUILTIN))) == 2
 
 
 def test_a_line_that_was_cut_off_is_played_again(folder: Path, tmp_path: Path) -> None:
-    (case,) = cases(folder, [CAN])
-    path = tmp_path / "book.jsonl"
-    for play in case.plays:
-        OsworldRecords(path).add(result(case, play, play.wanted))
+    (case,) = load_cases(folder, [CAN])
+    path = tmp_path / "records.jsonl"
+    for run in case.runs:
+        OsworldRecords(path).add(result(case, run, run.expected_reward))
     path.write_text(path.read_text()[:-30])
-    book = OsworldRecords(path)
-    assert book.todo([case]) == [(case, ValidationRun.ORACLE)]
-    book.add(result(case, ValidationRun.ORACLE, 1.0))
-    assert OsworldRecords(path).todo([case]) == []
+    records = OsworldRecords(path)
+    assert records.pending([case]) == [(case, ValidationRun.ORACLE)]
+    records.add(result(case, ValidationRun.ORACLE, 1.0))
+    assert OsworldRecords(path).pending([case]) == []
 
 
 def test_what_lacks_its_set_up_or_has_the_wrong_score_is_not_proved(folder: Path) -> None:
-    can, cannot = cases(folder)
-    book = OsworldRecords(None)
-    for play, reward in ((ValidationRun.FAIL, 1.0), (ValidationRun.DONE, 1.0)):
-        book.add(result(cannot, play, reward))
-    assert not proved(book, cannot)
-    book.add(result(cannot, ValidationRun.DONE, 0.0))
-    assert proved(book, cannot)
-    book.add(result(can, ValidationRun.NOTHING, None, "SetupError: no window"))
-    assert reason(book, can) == "SetupError: no window"
-    assert not accounted(book, can)
+    can, cannot = load_cases(folder)
+    records = OsworldRecords(None)
+    for run, reward in ((ValidationRun.FAIL, 1.0), (ValidationRun.DONE, 1.0)):
+        records.add(result(cannot, run, reward))
+    assert not is_validated(records, cannot)
+    records.add(result(cannot, ValidationRun.DONE, 0.0))
+    assert is_validated(records, cannot)
+    records.add(result(can, ValidationRun.NOOP, None, "SetupError: no window"))
+    assert failure_reason(records, can) == "SetupError: no window"
+    assert not is_accounted_for(records, can)
     known = replace(can, reason="nothing has to be done")
-    assert accounted(book, known)
-    for play in can.plays:
-        book.add(result(can, play, play.wanted))
-    assert (proved(book, can), proved(book, known), reason(book, known)) == (True, False, "nothing has to be done")
+    assert is_accounted_for(records, known)
+    for run in can.runs:
+        records.add(result(can, run, run.expected_reward))
+    assert (is_validated(records, can), is_validated(records, known), failure_reason(records, known)) == (
+        True,
+        False,
+        "nothing has to be done",
+    )
 
 
 def test_the_table_replaces_what_stands_between_its_marks(folder: Path, tmp_path: Path) -> None:
-    wanted = cases(folder)
-    book = OsworldRecords(None)
+    wanted = load_cases(folder)
+    records = OsworldRecords(None)
     for case in wanted:
-        for play in case.plays:
-            book.add(result(case, play, play.wanted))
-    table = to_markdown(book, wanted)
+        for run in case.runs:
+            records.add(result(case, run, run.expected_reward))
+    table = to_markdown(records, wanted)
     assert table.startswith("1 of 1 tasks that can be done and 1 of 1 that cannot are proved (image `desktop` abc).")
     assert f"| os/{CAN[:8]} | yes | 0 | 1 | 6 | shell |" in table
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    put_into(page, table)
-    assert page.read_text() == f"before\n{BEGIN}\n{table}\n{END}\nafter\n"
+    page.write_text(f"before\n{TABLE_BEGIN}\nold\n{TABLE_END}\nafter\n")
+    replace_table(page, table)
+    assert page.read_text() == f"before\n{TABLE_BEGIN}\n{table}\n{TABLE_END}\nafter\n"
     page.write_text("no marks\n")
     with pytest.raises(ValueError, match="has no lines"):
-        put_into(page, table)
+        replace_table(page, table)
 
 
 @pytest.mark.parametrize(
@@ -191,10 +195,10 @@ def test_wrong_input_is_one_sentence_before_a_desktop_is_leased(
 
 
 def test_every_offline_task_of_osworld_has_a_solution_or_a_reason() -> None:
-    found = cases(osworld_data.data())
-    known = {(domain, task_id) for domain, ids in OFFLINE.items() for task_id in ids}
+    found = load_cases(osworld_data.data())
+    known = {(domain, task_id) for domain, ids in OFFLINE_TASK_IDS.items() for task_id in ids}
     assert {(case.domain, case.task.id) for case in found} == known
     assert (len(found), sum(case.infeasible for case in found)) == (58, 17)
     open_ones = [case for case in found if not case.infeasible and case.solution is None]
-    assert all(reason_of(case.domain, case.task.id) for case in open_ones)
+    assert all(exclusion_reason(case.domain, case.task.id) for case in open_ones)
     assert set(ORACLES) <= {case.task.id for case in found}

@@ -20,20 +20,20 @@ from PIL import Image, UnidentifiedImageError
 
 from dart_envs.evaluators.artifacts import InvalidArtifact
 
-Picture = NDArray[np.uint8]
+RgbImage = NDArray[np.uint8]
 Scene = Mapping[str, Any]
 """{size: [width, height], background: colour, shapes: [{kind: box | circle | triangle, colour, x, y, r}], border: pixels}: shapes
 by the pixel of their centre and the half of their width; the border is white.
 """
 
 MAX_PIXELS = 4_000_000
-STORED_BYTES = 65_535
+MAX_STORED_BLOCK_BYTES = 65_535
 """Most that one uncompressed block of a zlib stream holds."""
 LUMINANCE = np.array([0.2126, 0.7152, 0.0722])
 LUMA = np.array([0.299, 0.587, 0.114])
 
 
-def draw(scene: Scene) -> Picture:
+def draw_scene(scene: Scene) -> RgbImage:
     """The picture of a description."""
     width, height = scene["size"]
     picture = np.empty((height, width, 3), dtype=np.uint8)
@@ -51,18 +51,18 @@ def draw(scene: Scene) -> Picture:
     return np.pad(picture, ((border, border), (border, border), (0, 0)), constant_values=255) if border else picture
 
 
-def _invert(picture: Picture) -> Picture:
+def _invert(picture: RgbImage) -> RgbImage:
     return 255 - picture
 
 
-def _grey(weights: NDArray[np.float64]) -> Callable[[Picture], Picture]:
-    def grey(picture: Picture) -> Picture:
+def _grey(weights: NDArray[np.float64]) -> Callable[[RgbImage], RgbImage]:
+    def grey(picture: RgbImage) -> RgbImage:
         return _all_channels(np.rint(picture @ weights))
 
     return grey
 
 
-def _linear_grey(picture: Picture) -> Picture:
+def _linear_grey(picture: RgbImage) -> RgbImage:
     share = picture / 255.0
     linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4) @ LUMINANCE
     return _all_channels(
@@ -70,27 +70,27 @@ def _linear_grey(picture: Picture) -> Picture:
     )
 
 
-def _all_channels(values: NDArray[Any]) -> Picture:
+def _all_channels(values: NDArray[Any]) -> RgbImage:
     return np.repeat(np.clip(values, 0, 255).astype(np.uint8)[:, :, None], 3, axis=2)
 
 
-def _lightness(picture: Picture) -> Picture:
+def _lightness(picture: RgbImage) -> RgbImage:
     return _all_channels((picture.max(axis=2).astype(int) + picture.min(axis=2)) // 2)
 
 
-def _scale(picture: Picture, width: int, height: int) -> Picture:
+def _scale(picture: RgbImage, width: int, height: int) -> RgbImage:
     return np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC))
 
 
-def _crop(picture: Picture, left: int, top: int, width: int, height: int) -> Picture:
+def _crop(picture: RgbImage, left: int, top: int, width: int, height: int) -> RgbImage:
     return picture[top : top + height, left : left + width]
 
 
-def _threshold(picture: Picture, low: int) -> Picture:
+def _threshold(picture: RgbImage, low: int) -> RgbImage:
     return _all_channels(np.where(picture.max(axis=2) >= low, 255, 0))
 
 
-CHANGES: Mapping[str, Callable[..., Picture]] = {
+IMAGE_CHANGES: Mapping[str, Callable[..., RgbImage]] = {
     "flip_horizontally": lambda picture: picture[:, ::-1],
     "flip_vertically": lambda picture: picture[::-1],
     "turn_right": lambda picture: np.rot90(picture, -1),
@@ -110,17 +110,17 @@ CHANGES: Mapping[str, Callable[..., Picture]] = {
 """What can be done to a picture; further arguments are numbers (pixels, or GIMP's own units)."""
 
 
-def changed(picture: Picture, changes: Sequence[Sequence[Any]]) -> Picture:
+def apply_changes(picture: RgbImage, changes: Sequence[Sequence[Any]]) -> RgbImage:
     """The picture after changes, each a name and its arguments. Raises KeyError for a name that is not there."""
     for name, *arguments in changes:
-        picture = CHANGES[name](picture, *arguments)
+        picture = IMAGE_CHANGES[name](picture, *arguments)
     return picture
 
 
-def decode(content: bytes) -> tuple[str, Picture]:
+def decode_image(content: bytes) -> tuple[str, RgbImage]:
     """Format (PNG, JPEG, …) and picture of a file; what is transparent is seen on white.
 
-    Raises Spoiled where it is no picture, or one of more than `MAX_PIXELS`.
+    Raises InvalidArtifact where it is no picture, or one of more than `MAX_PIXELS`.
     """
     try:
         with warnings.catch_warnings():
@@ -140,11 +140,11 @@ def decode(content: bytes) -> tuple[str, Picture]:
     return form, np.asarray(Image.alpha_composite(paper, whole).convert("RGB"))
 
 
-def encode_png(picture: Picture) -> bytes:
+def encode_png(picture: RgbImage) -> bytes:
     """A PNG file without compression: the same bytes whatever library there is."""
     height, width, _ = picture.shape
     raw = b"".join(b"\0" + row.tobytes() for row in np.ascontiguousarray(picture))
-    blocks = [raw[start : start + STORED_BYTES] for start in range(0, len(raw), STORED_BYTES)]
+    blocks = [raw[start : start + MAX_STORED_BLOCK_BYTES] for start in range(0, len(raw), MAX_STORED_BLOCK_BYTES)]
     stream = b"\x78\x01" + b"".join(
         struct.pack("<BHH", index == len(blocks) - 1, len(block), len(block) ^ 0xFFFF) + block
         for index, block in enumerate(blocks)

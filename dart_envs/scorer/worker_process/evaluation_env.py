@@ -45,7 +45,7 @@ class EvaluationEnv:
         return self.controller.get_vm_screen_size()
 
 
-class OneFile:
+class SingleFileEnv:
     """A desktop that holds one file at every path, for comparing what getters make of it."""
 
     def __init__(self, content: bytes | None) -> None:
@@ -62,7 +62,7 @@ class OneFile:
         return self._content
 
 
-class Watch:
+class RequestMonitor:
     """Remembers which requests to the desktop's server got no answer at their last try."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Watch:
         sessions = importlib.import_module("requests.sessions")
         send = sessions.Session.send
 
-        def watched(session: Any, request: Any, **options: Any) -> Any:
+        def monitored_send(session: Any, request: Any, **options: Any) -> Any:
             ours = bool(self.address) and str(request.url).startswith(self.address)
             try:
                 answer = send(session, request, **options)
@@ -86,14 +86,14 @@ class Watch:
                 self.unanswered.pop(request.url, None)
             return answer
 
-        sessions.Session.send = watched
+        sessions.Session.send = monitored_send
 
-    def start(self, desk: EvaluationEnv) -> None:
+    def start(self, env: EvaluationEnv) -> None:
         """Forget what was, and look at this desktop."""
         self.unanswered = {}
-        self.address = f"http://{desk.vm_ip}:{desk.server_port}/"
+        self.address = f"http://{env.vm_ip}:{env.server_port}/"
 
 
-def fresh(cache_dir: str) -> None:
+def ensure_cache_dir(cache_dir: str) -> None:
     """See that the cache folder is there."""
     Path(cache_dir).mkdir(parents=True, exist_ok=True)

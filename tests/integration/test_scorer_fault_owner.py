@@ -10,18 +10,18 @@ import pytest
 from PIL import Image
 
 from dart_envs.scorer import paths
-from dart_envs.scorer.workers import Worker
+from dart_envs.scorer.workers import ScorerWorker
 
 pytestmark = pytest.mark.skipif(
-    paths.installed() is None, reason="OSWorld's scorer is not installed: run `dart-envs scorer install`"
+    paths.read_installation() is None, reason="OSWorld's scorer is not installed: run `dart-envs scorer install`"
 )
 NOBODY = {"host": "127.0.0.1", "server_port": 9, "chromium_port": 9, "vlc_port": 9}
 SIMILAR = "check_file_exists_and_structure_sim"
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker(paths.directory()) as worker:
+def worker() -> Iterator[ScorerWorker]:
+    with ScorerWorker(paths.scorer_folder()) as worker:
         yield worker
 
 
@@ -44,21 +44,25 @@ def value(of: Any) -> dict[str, Any]:
 
 
 def judged(
-    worker: Worker, tmp_path: Path, func: str, result: Any, expected: Any = None, conj: str = "and"
+    worker: ScorerWorker, tmp_path: Path, func: str, result: Any, expected: Any = None, conj: str = "and"
 ) -> dict[str, Any]:
     part = {"func": func, "result": result, "expected": expected, "options": {}}
     request = {"op": "evaluate", "parts": [part], "conj": conj, "desktop": NOBODY, "cache_dir": str(tmp_path / "cache")}
-    return worker.ask(request, timeout_s=60.0)
+    return worker.request(request, timeout_s=60.0)
 
 
-def test_a_file_that_the_policy_spoiled_scores_0(worker: Worker, tmp_path: Path, picture: str, garbage: str) -> None:
+def test_a_file_that_the_policy_spoiled_scores_0(
+    worker: ScorerWorker, tmp_path: Path, picture: str, garbage: str
+) -> None:
     assert judged(worker, tmp_path, SIMILAR, value(picture), value(picture))["score"] == 1.0
     spoiled = judged(worker, tmp_path, SIMILAR, value(garbage), value(picture))
     assert spoiled["score"] == 0.0
     assert "UnidentifiedImageError" in spoiled["parts"][0]["cause"]
 
 
-def test_a_broken_expected_file_is_the_evaluators(worker: Worker, tmp_path: Path, picture: str, garbage: str) -> None:
+def test_a_broken_expected_file_is_the_evaluators(
+    worker: ScorerWorker, tmp_path: Path, picture: str, garbage: str
+) -> None:
     answer = judged(worker, tmp_path, SIMILAR, value(picture), value(garbage))
     assert answer["failed"] == "evaluator"
     assert "also on the expected file" in answer["message"]
@@ -81,20 +85,20 @@ def test_a_broken_expected_file_is_the_evaluators(worker: Worker, tmp_path: Path
     ],
 )
 def test_what_has_no_verdict_says_whose_failure_it_is(
-    worker: Worker, tmp_path: Path, func: str, result: Any, expected: Any, kind: str
+    worker: ScorerWorker, tmp_path: Path, func: str, result: Any, expected: Any, kind: str
 ) -> None:
     assert judged(worker, tmp_path, func, result, expected)["failed"] == kind
 
 
-def test_an_absent_package_is_named_and_never_a_score(worker: Worker, tmp_path: Path, picture: str) -> None:
-    absent = worker.ask({"op": "hello"}, timeout_s=60.0)["absent"]
+def test_an_absent_package_is_named_and_never_a_score(worker: ScorerWorker, tmp_path: Path, picture: str) -> None:
+    absent = worker.request({"op": "hello"}, timeout_s=60.0)["missing_packages"]
     if "easyocr" not in absent:
         pytest.skip("easyocr is installed")
     answer = judged(worker, tmp_path, "compare_image_text", value(picture), value({"type": "text", "text": ["a"]}))
     assert (answer["failed"], answer["package"]) == ("missing_package", "easyocr")
 
 
-def test_text_of_the_desktop_is_never_run(worker: Worker, tmp_path: Path) -> None:
+def test_text_of_the_desktop_is_never_run(worker: ScorerWorker, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     attack = f"[open({str(trace)!r}, 'w').close()]"
     answer = judged(worker, tmp_path, "check_gnome_favorite_apps", value(attack), value({"expected": ["a"]}))

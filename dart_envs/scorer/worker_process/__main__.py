@@ -14,8 +14,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 for name, folder in (("dart_envs", HERE.parents[1]), ("dart_envs.scorer", HERE.parent)):
-    hollow = types.ModuleType(name)
-    hollow.__path__ = [str(folder)]
-    sys.modules[name] = hollow
+    package = types.ModuleType(name)
+    package.__path__ = [str(folder)]
+    sys.modules[name] = package
 
-importlib.import_module("dart_envs.scorer.inside.serve").main()
+importlib.import_module("dart_envs.scorer.worker_process.server").main()

@@ -41,14 +41,14 @@ def _tasks(environment: dict[str, str], *arguments: str) -> subprocess.Completed
 
 
 def test_evaluators_tell_right_from_wrong(place: dict[str, str], tmp_path: Path) -> None:
-    record = tmp_path / "proofs.json"
+    record = tmp_path / "validations.json"
     checked = _tasks(place, "check", "basics", "--families", ",".join(FAMILIES), "--json", str(record))
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    proofs = json.loads(record.read_text(encoding="utf-8"))["proofs"]
-    assert {(proof["family"], proof["kind"]) for proof in proofs} == {
-        (family, kind) for family in FAMILIES for kind in ("oracle", "nothing", "near_miss")
+    validations = json.loads(record.read_text(encoding="utf-8"))["validations"]
+    assert {(validation["family"], validation["kind"]) for validation in validations} == {
+        (family, kind) for family in FAMILIES for kind in ("oracle", "noop", "near_miss")
     }
-    assert all(proof["reward"] == (1.0 if proof["kind"] == "oracle" else 0.0) for proof in proofs)
+    assert all(validation["reward"] == (1.0 if validation["kind"] == "oracle" else 0.0) for validation in validations)
 
 
 def test_windows_are_placed_between_the_panels_of_the_full_desktop(place: dict[str, str], tmp_path: Path) -> None:

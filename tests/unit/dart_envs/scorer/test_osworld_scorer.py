@@ -13,7 +13,7 @@ import pytest
 
 from dart_envs import assets
 from dart_envs.errors import AssetError, EvaluatorError
-from dart_envs.scorer.osworld import judge
+from dart_envs.scorer.osworld import evaluate
 from dart_envs.scorer.workers import ScorerPool
 from dart_envs.tasks.model import Evaluator
 from dart_envs.testing.fake_desktop import FakeDesktop
@@ -21,7 +21,7 @@ from dart_envs.testing.fake_desktop import FakeDesktop
 GOLD = {"type": "cloud_file", "path": "https://gold.invalid/gold.txt", "dest": "gold.txt"}
 
 
-class Reachable(FakeDesktop):
+class TunnelDesktop(FakeDesktop):
     """A desktop with ports."""
 
     @asynccontextmanager
@@ -33,16 +33,16 @@ def texts_in(folder: str) -> dict[str, str]:
     return {path.name: path.read_text() for path in Path(folder).iterdir()}
 
 
-class Answering:
+class FakeScorerPool:
     """A pool that answers the same to everything and keeps what it was asked and what lay in the cache."""
 
     def __init__(self, answer: Mapping[str, Any]) -> None:
         self.answer = answer
-        self.request: Mapping[str, Any] = {}
+        self.sent: Mapping[str, Any] = {}
         self.files: dict[str, str] = {}
 
-    async def ask(self, request: Mapping[str, Any], *, timeout_s: float) -> Mapping[str, Any]:
-        self.request = request
+    async def request(self, request: Mapping[str, Any], *, timeout_s: float) -> Mapping[str, Any]:
+        self.sent = request
         self.files = texts_in(request["cache_dir"])
         return self.answer
 
@@ -62,30 +62,37 @@ def evaluator(**fields: Any) -> Evaluator:
 
 
 async def test_the_worker_gets_ports_parts_and_files_and_the_folder_goes(cache: Path) -> None:
-    pool = Answering({"score": 0.5, "parts": [{"func": "compare_text_file", "score": 0.5}]})
-    kept = {"said.txt": "one\n"}
-    outcome = await judge(Reachable((640, 400)), evaluator(), kept=kept, task_id="task", pool=cast(ScorerPool, pool))
+    pool = FakeScorerPool({"score": 0.5, "parts": [{"func": "compare_text_file", "score": 0.5}]})
+    step_outputs = {"said.txt": "one\n"}
+    outcome = await evaluate(
+        TunnelDesktop((640, 400)), evaluator(), step_outputs=step_outputs, task_id="task", pool=cast(ScorerPool, pool)
+    )
     assert outcome.reward == 0.5
     assert outcome.details["scorer"] == "osworld"
     assert pool.files == {"said.txt": "one\n", "gold.txt": "gold"}
-    assert pool.request["desktop"]["server_port"] == 25_000
-    assert pool.request["desktop"]["screen"] == [640, 400]
-    assert Path(pool.request["cache_dir"]).name not in os.listdir(tempfile.gettempdir())
+    assert pool.sent["desktop"]["server_port"] == 25_000
+    assert pool.sent["desktop"]["screen"] == [640, 400]
+    assert Path(pool.sent["cache_dir"]).name not in os.listdir(tempfile.gettempdir())
 
 
 async def test_a_gold_file_that_is_not_there_is_told_before_anything_is_asked(cache: Path) -> None:
-    pool = Answering({})
+    pool = FakeScorerPool({})
     with pytest.raises(AssetError, match="another"):
-        await judge(Reachable(), evaluator(), kept={}, task_id="another", pool=cast(ScorerPool, pool))
-    assert pool.request == {}
+        await evaluate(TunnelDesktop(), evaluator(), step_outputs={}, task_id="another", pool=cast(ScorerPool, pool))
+    assert pool.sent == {}
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/outside"])
 async def test_no_name_leads_out_of_the_folder(cache: Path, name: str) -> None:
     with pytest.raises(EvaluatorError, match="no name inside"):
-        await judge(Reachable(), evaluator(expected=None), kept={name: "x"}, pool=cast(ScorerPool, Answering({})))
+        await evaluate(
+            TunnelDesktop(),
+            evaluator(expected=None),
+            step_outputs={name: "x"},
+            pool=cast(ScorerPool, FakeScorerPool({})),
+        )
 
 
 async def test_a_desktop_without_ports_is_refused() -> None:
     with pytest.raises(EvaluatorError, match="leased desktop"):
-        await judge(FakeDesktop(), evaluator(), kept={})
+        await evaluate(FakeDesktop(), evaluator(), step_outputs={})

@@ -26,30 +26,30 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dart_envs.scorer.inside.absent import Absent, touched
-from dart_envs.scorer.inside.desk import EvaluationEnv, Watch
-from dart_envs.scorer.inside.lacking import GETTERS, METRICS
+from dart_envs.scorer.worker_process.backports import GETTERS, METRICS
+from dart_envs.scorer.worker_process.evaluation_env import EvaluationEnv, RequestMonitor
+from dart_envs.scorer.worker_process.missing_packages import MissingPackageError, used_placeholders
 
-FROM_THE_DESKTOP = frozenset({"vm_file", "vm_command_line", "vm_command_error", "vm_window_size", "vm_screen_size"})
+DESKTOP_GETTERS = frozenset({"vm_file", "vm_command_line", "vm_command_error", "vm_window_size", "vm_screen_size"})
 """Getters of expected values that read them off the desktop, where the policy may have spoiled them."""
-OWN_MISTAKES = (NameError, ImportError, NotImplementedError, AssertionError)
-HOST_TROUBLE = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM, errno.EROFS})
+EVALUATOR_ERRORS = (NameError, ImportError, NotImplementedError, AssertionError)
+HOST_ERRNOS = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM, errno.EROFS})
 
 
 class EvaluationFailed(Exception):
     """There is no verdict; `kind` says whose failure it is."""
 
-    def __init__(self, kind: str, message: str, **more: Any) -> None:
+    def __init__(self, kind: str, message: str, **details: Any) -> None:
         super().__init__(message)
         self.kind = kind
-        self.more = more
+        self.details = details
 
 
 class ArtifactError(Exception):
     """The policy left nothing that can be compared."""
 
 
-class EvaluationAnswer(logging.Handler):
+class ErrorLogHandler(logging.Handler):
     """Keeps what evaluators log as errors: the reason of many a 0."""
 
     def __init__(self) -> None:
@@ -60,8 +60,8 @@ class EvaluationAnswer(logging.Handler):
         self.lines.append(record.getMessage()[:300])
 
 
-def metric_named(name: str) -> Any:
-    """A metric of the release, or ours where it has none. Raises Failed."""
+def find_metric(name: str) -> Any:
+    """A metric of the release, or ours where it has none. Raises EvaluationFailed."""
     official = importlib.import_module("desktop_env.evaluators.metrics")
     found = getattr(official, name, None) or METRICS.get(name)
     if found is None:
@@ -69,8 +69,8 @@ def metric_named(name: str) -> Any:
     return found
 
 
-def getter_named(name: str) -> Any:
-    """A getter of the release, or ours where it has none. Raises Failed."""
+def find_getter(name: str) -> Any:
+    """A getter of the release, or ours where it has none. Raises EvaluationFailed."""
     official = importlib.import_module("desktop_env.evaluators.getters")
     found = getattr(official, f"get_{name}", None) or GETTERS.get(name)
     if found is None:
@@ -78,64 +78,70 @@ def getter_named(name: str) -> Any:
     return found
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """One sentence with the place."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {str(error)[:300]}{place}"
 
 
-def signature_is_wrong(error: BaseException) -> bool:
+def is_signature_error(error: BaseException) -> bool:
     """Whether a call did not fit the function it was made to."""
     return isinstance(error, TypeError) and ("positional argument" in str(error) or "keyword argument" in str(error))
 
 
-def own_mistake(error: BaseException) -> bool:
+def is_evaluator_error(error: BaseException) -> bool:
     """Whether an exception can only be the evaluator's or the host's, whatever the desktop holds."""
     requests = importlib.import_module("requests")
     if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
-        return error.errno in HOST_TROUBLE
+        return error.errno in HOST_ERRNOS
     if isinstance(error, SyntaxError):
         # Text of the desktop that is read as Python has no file; a module has one.
         return error.filename not in (None, "<unknown>", "<string>")
-    return isinstance(error, OWN_MISTAKES) or signature_is_wrong(error)
+    return isinstance(error, EVALUATOR_ERRORS) or is_signature_error(error)
 
 
-def get_result(desk: EvaluationEnv, config: Mapping[str, Any] | None, watch: Watch) -> Any:
-    """What the desktop holds. Raises Spoiled or Failed."""
+def get_result(env: EvaluationEnv, config: Mapping[str, Any] | None, monitor: RequestMonitor) -> Any:
+    """What the desktop holds. Raises ArtifactError or EvaluationFailed."""
     if config is None:
         return None
     try:
-        return getter_named(str(config["type"]))(desk, config)
-    except (Absent, EvaluationFailed):
+        return find_getter(str(config["type"]))(env, config)
+    except (MissingPackageError, EvaluationFailed):
         raise
     except FileNotFoundError as error:
         raise ArtifactError(f"there is no such file: {error}") from error
     except Exception as error:
-        if watch.unanswered:
-            raise EvaluationFailed("desktop", f"The desktop did not answer: {told(error)}") from error
-        if own_mistake(error):
-            raise EvaluationFailed("evaluator", f"The getter {config['type']} failed: {told(error)}") from error
-        raise ArtifactError(f"the getter {config['type']} found nothing that it can read: {told(error)}") from error
+        if monitor.unanswered:
+            raise EvaluationFailed("desktop", f"The desktop did not answer: {describe_error(error)}") from error
+        if is_evaluator_error(error):
+            raise EvaluationFailed(
+                "evaluator", f"The getter {config['type']} failed: {describe_error(error)}"
+            ) from error
+        raise ArtifactError(
+            f"the getter {config['type']} found nothing that it can read: {describe_error(error)}"
+        ) from error
 
 
-def get_expected(desk: EvaluationEnv, config: Mapping[str, Any], watch: Watch) -> Any:
-    """What is expected. Raises Failed; Spoiled where the expected value comes from the desktop."""
+def get_expected(env: EvaluationEnv, config: Mapping[str, Any], monitor: RequestMonitor) -> Any:
+    """What is expected. Raises EvaluationFailed; ArtifactError where the expected value comes from the desktop."""
     kind = str(config["type"])
-    if kind in FROM_THE_DESKTOP:
-        return get_result(desk, config, watch)
+    if kind in DESKTOP_GETTERS:
+        return get_result(env, config, monitor)
     try:
-        value = getter_named(kind)(desk, config)
-    except (Absent, EvaluationFailed):
+        value = find_getter(kind)(env, config)
+    except (MissingPackageError, EvaluationFailed):
         raise
     except Exception as error:
-        raise EvaluationFailed("expected", f"The expected value ({kind}) cannot be had: {told(error)}") from error
+        raise EvaluationFailed(
+            "expected", f"The expected value ({kind}) cannot be had: {describe_error(error)}"
+        ) from error
     if value is None and kind != "rule":
         raise EvaluationFailed("expected", f"The expected value ({kind}) cannot be had.")
     return value
 
 
-def files_of(value: Any) -> bool:
+def is_file_value(value: Any) -> bool:
     """Whether a value is the path of a file, or a list of them."""
     if isinstance(value, str):
         return os.path.isfile(value)
@@ -145,23 +151,23 @@ def files_of(value: Any) -> bool:
 
 
 def compare(func: str, result: Any, expected: Any, options: Mapping[str, Any], has_expected: bool) -> tuple[float, Any]:
-    """The metric's score and why it is 0, if an exception made it so. Raises Failed."""
-    metric = metric_named(func)
+    """The metric's score and why it is 0, if an exception made it so. Raises EvaluationFailed."""
+    metric = find_metric(func)
     arguments = (result, expected) if has_expected else (result,)
     try:
         score = metric(*arguments, **options)
-    except (Absent, EvaluationFailed):
+    except (MissingPackageError, EvaluationFailed):
         raise
     except Exception as error:
-        cause = told(error)
-        if own_mistake(error):
+        cause = describe_error(error)
+        if is_evaluator_error(error):
             raise EvaluationFailed("evaluator", f"The metric {func} failed: {cause}") from error
-        if has_expected and files_of(expected) and result is not None:
+        if has_expected and is_file_value(expected) and result is not None:
             try:
                 metric(expected, expected, **options)
             except Exception as again:
                 raise EvaluationFailed(
-                    "evaluator", f"The metric {func} failed, and also on the expected file: {told(again)}"
+                    "evaluator", f"The metric {func} failed, and also on the expected file: {describe_error(again)}"
                 ) from again
         return 0.0, f"the metric {func} cannot read what the desktop holds: {cause}"
     if score is None:
@@ -170,46 +176,48 @@ def compare(func: str, result: Any, expected: Any, options: Mapping[str, Any], h
     return (min(1.0, max(0.0, value)), None) if value == value else (0.0, f"the metric {func} gave no number")
 
 
-def judge_part(desk: EvaluationEnv, part: Mapping[str, Any], watch: Watch) -> dict[str, Any]:
-    """One function's score. Raises Failed."""
-    func, said = str(part["func"]), EvaluationAnswer()
-    logging.getLogger().addHandler(said)
-    touched.clear()
+def evaluate_part(env: EvaluationEnv, part: Mapping[str, Any], monitor: RequestMonitor) -> dict[str, Any]:
+    """One function's score. Raises EvaluationFailed."""
+    func, log_handler = str(part["func"]), ErrorLogHandler()
+    logging.getLogger().addHandler(log_handler)
+    used_placeholders.clear()
     try:
         expected_config = part.get("expected")
-        expected = get_expected(desk, expected_config, watch) if expected_config else None
-        result = get_result(desk, part.get("result"), watch)
+        expected = get_expected(env, expected_config, monitor) if expected_config else None
+        result = get_result(env, part.get("result"), monitor)
         score, cause = compare(func, result, expected, part.get("options") or {}, bool(expected_config))
     except ArtifactError as spoiled:
         score, cause = 0.0, str(spoiled)
-    except Absent as absent:
-        raise missing(absent.package, func) from absent
+    except MissingPackageError as absent:
+        raise missing_package_error(absent.package, func) from absent
     finally:
-        logging.getLogger().removeHandler(said)
-    if touched:
-        raise missing(sorted(touched)[0], func)
-    if score < 1.0 and watch.unanswered:
-        raise EvaluationFailed("desktop", f"The desktop did not answer: {next(iter(watch.unanswered.values()))}")
-    told_why = {"cause": cause} if cause else {}
+        logging.getLogger().removeHandler(log_handler)
+    if used_placeholders:
+        raise missing_package_error(sorted(used_placeholders)[0], func)
+    if score < 1.0 and monitor.unanswered:
+        raise EvaluationFailed("desktop", f"The desktop did not answer: {next(iter(monitor.unanswered.values()))}")
+    cause_entry = {"cause": cause} if cause else {}
     return {
         "func": func,
         "score": score,
-        **told_why,
-        **({"said": said.lines[-5:]} if said.lines and score < 1.0 else {}),
+        **cause_entry,
+        **({"log": log_handler.lines[-5:]} if log_handler.lines and score < 1.0 else {}),
     }
 
 
-def missing(package: str, func: str) -> EvaluationFailed:
+def missing_package_error(package: str, func: str) -> EvaluationFailed:
     """The failure of a function that needs an absent package."""
     return EvaluationFailed("missing_package", f"The metric {func} needs the package {package}.", package=package)
 
 
-def judge(desk: EvaluationEnv, parts: Sequence[Mapping[str, Any]], conj: str, watch: Watch) -> dict[str, Any]:
-    """The joined score and its parts. Raises Failed."""
-    watch.start(desk)
+def evaluate_parts(
+    env: EvaluationEnv, parts: Sequence[Mapping[str, Any]], conj: str, monitor: RequestMonitor
+) -> dict[str, Any]:
+    """The joined score and its parts. Raises EvaluationFailed."""
+    monitor.start(env)
     scored: list[dict[str, Any]] = []
     for part in parts:
-        one = judge_part(desk, part, watch)
+        one = evaluate_part(env, part, monitor)
         scored.append(one)
         if one["score"] == (1.0 if conj == "or" else 0.0):
             return {"score": one["score"], "parts": scored}

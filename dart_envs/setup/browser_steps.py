@@ -1,6 +1,6 @@
 """Setup steps about the browser, downloads and the look of the desktop.
 
-Role: one coroutine per step type, and `PERFORMERS` of this module. Rule: as in `dart_envs.setup.perform`. Non-goals: how the browser is
+Role: one coroutine per step type, and `PERFORMERS` of this module. Rule: as in `dart_envs.setup.steps`. Non-goals: how the browser is
 spoken to (`dart_envs.setup.browser`), the asset cache (`dart_envs.assets`).
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dart_envs import assets
 from dart_envs.setup import browser, params, windows
-from dart_envs.setup.perform import Performer, SetupContext, StepFailed, command_argv, write
+from dart_envs.setup.steps import Performer, SetupContext, StepFailedError, command_argv, write_and_verify
 
 
 async def download(context: SetupContext, step: params.DownloadParameters) -> None:
@@ -21,25 +21,25 @@ async def download(context: SetupContext, step: params.DownloadParameters) -> No
     for file in step.files:
         name = f"{context.task_id or 'tasks'}/{assets.download_name(file.url, file.path)}"
         path = await asyncio.to_thread(assets.fetch_asset, file.url, name, task_id=context.task_id)
-        await write(context, file.path, await asyncio.to_thread(path.read_bytes), 0o644)
+        await write_and_verify(context, file.path, await asyncio.to_thread(path.read_bytes), 0o644)
 
 
 async def chrome_open_tabs(context: SetupContext, step: params.OpenTabsParameters) -> None:
     """Open addresses in tabs."""
     try:
-        async with browser.reached(context.desktop, context.clock, step.timeout_s) as reached:
+        async with browser.connect_browser(context.desktop, context.clock, step.timeout_s) as reached:
             await browser.open_tabs(reached, step.urls_to_open)
     except browser.BrowserError as error:
-        raise StepFailed(str(error)) from error
+        raise StepFailedError(str(error)) from error
 
 
 async def chrome_close_tabs(context: SetupContext, step: params.CloseTabsParameters) -> None:
     """Close the tabs of addresses."""
     try:
-        async with browser.reached(context.desktop, context.clock, step.timeout_s) as reached:
+        async with browser.connect_browser(context.desktop, context.clock, step.timeout_s) as reached:
             await browser.close_tabs(reached, step.urls_to_close, context.clock, step.timeout_s)
     except browser.BrowserError as error:
-        raise StepFailed(str(error)) from error
+        raise StepFailedError(str(error)) from error
 
 
 async def login(context: SetupContext, step: params.LoginParameters) -> None:
@@ -51,14 +51,14 @@ async def login(context: SetupContext, step: params.LoginParameters) -> None:
         account = json.loads(await asyncio.to_thread(path.read_text, encoding="utf-8"))
         email, password = str(account["email"]), str(account["password"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StepFailed(
+        raise StepFailedError(
             f'{path} must hold {{"email": …, "password": …}} of an account: {type(error).__name__}: {error}'
         ) from error
     try:
-        async with browser.reached(context.desktop, context.clock, step.timeout_s) as reached:
+        async with browser.connect_browser(context.desktop, context.clock, step.timeout_s) as reached:
             await browser.log_in_to_google_drive(reached, email, password)
     except browser.BrowserError as error:
-        raise StepFailed(str(error)) from error
+        raise StepFailedError(str(error)) from error
 
 
 async def update_browse_history(context: SetupContext, step: params.HistoryParameters) -> None:
@@ -73,36 +73,36 @@ async def update_browse_history(context: SetupContext, step: params.HistoryParam
     try:
         now_s = float(said.stdout)
     except ValueError:
-        raise StepFailed(f"the desktop does not tell its time: {said.stderr.strip()[:200]}") from None
+        raise StepFailedError(f"the desktop does not tell its time: {said.stderr.strip()[:200]}") from None
     visits = [(visit.url, visit.title, now_s - visit.visit_time_from_now_in_seconds) for visit in step.history]
     try:
-        content = await asyncio.to_thread(browser.with_visits, base, visits)
+        content = await asyncio.to_thread(browser.build_history, base, visits)
     except browser.BrowserError as error:
-        raise StepFailed(str(error)) from error
-    await write(context, browser.HISTORY, content, 0o600)
+        raise StepFailedError(str(error)) from error
+    await write_and_verify(context, browser.HISTORY, content, 0o600)
 
 
 async def change_wallpaper(context: SetupContext, step: params.WallpaperParameters) -> None:
     """Show a picture of the desktop as its background."""
     ask = getattr(context.desktop, "guest", None)
     if ask is None:
-        raise StepFailed("this desktop's own server cannot be asked; lease one from a farm")
+        raise StepFailedError("this desktop's own server cannot be asked; lease one from a farm")
     reply = await ask("POST", "/setup/change_wallpaper", json={"path": step.path})
     if reply.status != 200:
-        raise StepFailed(
+        raise StepFailedError(
             f"the desktop did not take {step.path} as its wallpaper: {reply.content[:300].decode(errors='replace')}"
         )
 
 
-async def execute_with_verification(context: SetupContext, step: params.VerifiedParameters) -> None:
+async def execute_with_verification(context: SetupContext, step: params.ExecuteWithVerificationParameters) -> None:
     """Run a program and wait until the window is there and the command succeeds that prove it."""
     argv = command_argv(step.command, shell=step.shell, resolution=context.desktop.resolution)
     reply = await context.desktop.exec(argv, timeout_s=step.timeout_s)
     if reply.timed_out:
-        raise StepFailed(f"{argv[0]} did not end within {step.timeout_s:g} s")
+        raise StepFailedError(f"{argv[0]} did not end within {step.timeout_s:g} s")
     wanted = step.verification
 
-    async def proven() -> bool:
+    async def verified() -> bool:
         if (
             wanted.window_exists is not None
             and await windows.find_window(context.desktop, wanted.window_exists) is None
@@ -113,7 +113,7 @@ async def execute_with_verification(context: SetupContext, step: params.Verified
         tried = await context.desktop.exec(["/bin/bash", "-c", wanted.command_success], timeout_s=step.timeout_s)
         return tried.returncode == 0 and not tried.timed_out
 
-    await context.wait_until(proven, step.max_wait_time, f"what {argv[0]} should bring about was not there")
+    await context.wait_until(verified, step.max_wait_time, f"what {argv[0]} should bring about was not there")
 
 
 PERFORMERS: Mapping[str, Performer] = {

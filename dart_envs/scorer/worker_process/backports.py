@@ -25,7 +25,7 @@ def check_structure_sim_with_threshold(result: str | None, expected: str | None,
         return 1.0 if similar(held.convert("RGB"), wanted.convert("RGB"), threshold=ssim_threshold) else 0.0
 
 
-FIELDS = {
+PAPER_FIELDS = {
     "title": r"title",
     "authors": r"authors?",
     "abstract": r"abstract|summary",
@@ -43,7 +43,9 @@ def paper_records(path: str) -> list[dict[str, str]]:
         text = paragraph.text.strip()
         label, colon, value = text.partition(":")
         named = [
-            name for name, pattern in FIELDS.items() if colon and re.fullmatch(pattern, label.strip(), re.IGNORECASE)
+            name
+            for name, pattern in PAPER_FIELDS.items()
+            if colon and re.fullmatch(pattern, label.strip(), re.IGNORECASE)
         ]
         if named:
             field = named[0]
@@ -71,28 +73,30 @@ def compare_docx_paper_records(
     if result is None or expected is None:
         return 0.0
     ratio = importlib.import_module("rapidfuzz.fuzz").ratio
-    weights = weights or {name: 1.0 / len(FIELDS) for name in FIELDS}
+    weights = weights or {name: 1.0 / len(PAPER_FIELDS) for name in PAPER_FIELDS}
 
-    def alike(one: str, other: str) -> float:
+    def similarity(one: str, other: str) -> float:
         return float(ratio(" ".join(one.lower().split()), " ".join(other.lower().split())))
 
     known = prefilled_titles or []
     wanted = [
         record
         for record in paper_records(expected)
-        if not any(alike(record.get("title", ""), title) >= title_align_threshold for title in known)
+        if not any(similarity(record.get("title", ""), title) >= title_align_threshold for title in known)
     ]
     if not wanted:
         raise ValueError("the expected document has no record that was not there before")
     left = paper_records(result)
     total = 0.0
     for record in wanted:
-        ranked = sorted(left, key=lambda held: alike(held.get("title", ""), record.get("title", "")), reverse=True)
-        if not ranked or alike(ranked[0].get("title", ""), record.get("title", "")) < title_align_threshold:
+        ranked = sorted(left, key=lambda held: similarity(held.get("title", ""), record.get("title", "")), reverse=True)
+        if not ranked or similarity(ranked[0].get("title", ""), record.get("title", "")) < title_align_threshold:
             continue
         held = ranked[0]
         left.remove(held)
-        agreeing = (name for name in weights if alike(held.get(name, ""), record.get(name, "")) >= field_full_threshold)
+        agreeing = (
+            name for name in weights if similarity(held.get(name, ""), record.get(name, "")) >= field_full_threshold
+        )
         total += sum(float(weights[name]) for name in agreeing)
     return total / len(wanted)
 
@@ -109,7 +113,7 @@ def check_play_and_exit(result: str | None, rule: Mapping[str, Any]) -> float:
     return 1.0 if held == int(rule["expected_play_and_exit"]) else 0.0
 
 
-MODES = {"0": "system", "1": "light", "2": "dark"}
+APPEARANCE_MODES = {"0": "system", "1": "light", "2": "dark"}
 READ_MODE = """() => {
     const below = root => [...root.querySelectorAll('*')].flatMap(one => [one, ...(one.shadowRoot ? below(one.shadowRoot) : [])]);
     const menu = below(document).find(one => ['colorModeSelect', 'colorSchemeModeSelect'].includes(one.id)
@@ -133,7 +137,7 @@ def get_chrome_appearance_mode_ui(env: Any, _config: Mapping[str, Any]) -> str |
         value = page.evaluate(READ_MODE)
         if opened:
             page.close()
-    return None if value is None else MODES.get(str(value), str(value))
+    return None if value is None else APPEARANCE_MODES.get(str(value), str(value))
 
 
 METRICS: Mapping[str, Callable[..., float]] = {

@@ -12,8 +12,8 @@ import pytest
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import AssetError, TaskError
 from dart_envs.evaluators import GETTERS
-from dart_envs.tasks import BUNDLED, Task, parse_task, suite
-from dart_envs.tasks.requirements import APPLICATIONS, lacking_apps, normalised
+from dart_envs.tasks import BUNDLED_SUITES, Task, load_suite, parse_task
+from dart_envs.tasks.requirements import APPLICATIONS, missing_apps, normalize_app_name
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.testing.fake_farm import FakeFarm
 from dart_server.wire import DesktopShape, ExecReply
@@ -21,7 +21,7 @@ from dart_server.wire import DesktopShape, ExecReply
 SHAPE = DesktopShape(image="mine", resolution=(640, 400))
 
 
-class HereFarm(FakeFarm):
+class LocalImagesFarm(FakeFarm):
     """A fake of the farm of this machine."""
 
     embedded = True
@@ -52,8 +52,8 @@ def task(**changes: Any) -> Task:
     return parse_task(data | changes, name="mine")
 
 
-async def refusal(of: Task, shape: DesktopShape = SHAPE) -> TaskError:
-    farm = HereFarm()
+async def requirements_error(of: Task, shape: DesktopShape = SHAPE) -> TaskError:
+    farm = LocalImagesFarm()
     async with AsyncDesktopEnv(farm, shape=shape) as env:
         with pytest.raises(TaskError) as raised:
             await env.reset(of)
@@ -63,26 +63,26 @@ async def refusal(of: Task, shape: DesktopShape = SHAPE) -> TaskError:
 
 @pytest.mark.parametrize("app", ["VS Code", "vs_code", "vscode", "thunderbird", "libreoffice calc", "Writer"])
 async def test_an_image_without_the_application_is_refused_by_name(app: str) -> None:
-    said = str(await refusal(task(related_apps=["gimp", app])))
+    said = str(await requirements_error(task(related_apps=["gimp", app])))
     assert f"needs {app}, which the image mine has not; choose the image basic, or build" in said
 
 
 async def test_an_image_that_a_task_is_for_and_that_lacks_its_application_is_not_recommended() -> None:
-    said = str(await refusal(task(related_apps=["thunderbird"], image="mine")))
+    said = str(await requirements_error(task(related_apps=["thunderbird"], image="mine")))
     assert "which the image mine has not; choose another image" in said
 
 
 @pytest.mark.parametrize("app", ["gimp", "Chrome", "vlc", "os", "picard"])
 async def test_what_is_there_or_not_known_is_no_hindrance(app: str) -> None:
-    async with AsyncDesktopEnv(HereFarm(), shape=SHAPE) as env:
+    async with AsyncDesktopEnv(LocalImagesFarm(), shape=SHAPE) as env:
         await env.reset(task(related_apps=[app]))
 
 
-@pytest.mark.parametrize("name", sorted(BUNDLED))
+@pytest.mark.parametrize("name", sorted(BUNDLED_SUITES))
 def test_what_the_bundled_suites_work_with_can_be_known(name: str) -> None:
-    apps = {app for family in suite(name).families.values() for app in family.task(name, 0).related_apps}
+    apps = {app for family in load_suite(name).families.values() for app in family.task(name, 0).related_apps}
     assert apps
-    assert {app for app in apps if normalised(app) not in APPLICATIONS} == set()
+    assert {app for app in apps if normalize_app_name(app) not in APPLICATIONS} == set()
 
 
 async def test_images_of_another_machine_are_not_judged_by_ours() -> None:
@@ -93,7 +93,7 @@ async def test_images_of_another_machine_are_not_judged_by_ours() -> None:
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the only programs that scripted desktops have beside the shell's own."""
-    monkeypatch.setattr("dart_envs.tasks.requirements._FOUND", set())
+    monkeypatch.setattr("dart_envs.tasks.requirements._FOUND_APPS", set())
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "echo").symlink_to("/bin/echo")
@@ -101,7 +101,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def shelled(programs: Path) -> FakeFarm:
+def farm_with_shell(programs: Path) -> FakeFarm:
     def sh(_desktop: FakeDesktop, args: list[str], _stdin: str) -> ExecReply:
         ran = subprocess.run(
             ["/bin/sh", *args], env={"PATH": str(programs)}, capture_output=True, text=True, check=False
@@ -120,7 +120,7 @@ async def test_a_desktop_of_another_machine_is_asked_for_the_application_before_
     asks = task(
         related_apps=["vscode", "libreoffice_calc", "os"], config=[{"type": "sleep", "parameters": {"seconds": 100}}]
     )
-    farm = shelled(programs)
+    farm = farm_with_shell(programs)
     async with AsyncDesktopEnv(farm, shape=SHAPE) as env:
         install(programs, "code")
         with pytest.raises(
@@ -137,10 +137,10 @@ async def test_a_desktop_of_another_machine_is_asked_for_the_application_before_
 
 
 def test_an_image_that_cannot_be_looked_into_is_not_judged(tmp_path: Path, image: Path) -> None:
-    assert lacking_apps(["gimp"], tmp_path / "absent") == ()
+    assert missing_apps(["gimp"], tmp_path / "absent") == ()
     (image / "manifest.json").write_text("broken")
-    assert lacking_apps(["thunderbird"], image) == ()
-    assert normalised("libreoffice") == "libreoffice"
+    assert missing_apps(["thunderbird"], image) == ()
+    assert normalize_app_name("libreoffice") == "libreoffice"
 
 
 async def test_a_missing_file_is_told_offline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,14 +151,14 @@ async def test_a_missing_file_is_told_offline(monkeypatch: pytest.MonkeyPatch) -
         "result": {"type": "vm_command_line", "command": ["true"]},
         "expected": {"type": "cloud_file", "path": url, "dest": "gold.xlsx"},
     }
-    error = await refusal(task(evaluator=wanted, suite="mine"))
+    error = await requirements_error(task(evaluator=wanted, suite="mine"))
     assert isinstance(error, AssetError)
     assert (error.task_id, error.url) == ("mine/one", url)
 
 
 async def test_a_screen_that_is_too_small_is_told() -> None:
-    assert "at least 1920x1080 pixels" in str(await refusal(task(min_resolution=[1920, 1080])))
+    assert "at least 1920x1080 pixels" in str(await requirements_error(task(min_resolution=[1920, 1080])))
 
 
 async def test_an_unknown_metric_is_told() -> None:
-    assert "no metric 'no_such'" in str(await refusal(task(evaluator={"func": "no_such"})))
+    assert "no metric 'no_such'" in str(await requirements_error(task(evaluator={"func": "no_such"})))

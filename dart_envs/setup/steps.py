@@ -1,8 +1,8 @@
 """One coroutine per setup step type.
 
 Role: perform a parsed step and return when its success condition holds. Rule: conditions are polled against the
-step's own time-out; what failed is a `StepFailed` with one sentence. Programs get argument lists; only a step that
-says `shell` reaches a shell. Non-goals: order, retries and error wrapping (`dart_envs.setup.interpreter`).
+step's own time-out; what failed is a `StepFailedError` with one sentence. Programs get argument lists; only a step that
+says `shell` reaches a shell. Non-goals: order, retries and error wrapping (`dart_envs.setup.runner`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dart_envs.types import Desktop
 from dart_server.wire import Clock, ExecReply, SettleSpec
 
 POLL_S = 0.05
-AT_REST = SettleSpec(quiet_ms=700, cap_ms=10_000)
+WINDOW_SETTLE = SettleSpec(quiet_ms=700, cap_ms=10_000)
 """When a screen counts as done with painting a window that has just come."""
 CLIENT_PASSWORD = "password"
 HOME = "/home/user"
@@ -35,7 +35,7 @@ mv code.new code
 """Runs `$2…` as the user with its output and exit code in the root-only folder `$1`."""
 
 
-class StepFailed(Exception):
+class StepFailedError(Exception):
     """A step missed its success condition."""
 
 
@@ -48,19 +48,19 @@ class SetupContext:
     desktop: Desktop
     clock: Clock
     assets: Path | None = None
-    kept: dict[str, str] = field(default_factory=dict)
+    step_outputs: dict[str, str] = field(default_factory=dict)
     task_id: str = ""
 
-    async def wait_until(self, holds: Callable[[], Awaitable[bool]], timeout_s: float, what: str) -> None:
-        """Poll until `holds`; raises StepFailed(`what`) after `timeout_s`."""
+    async def wait_until(self, condition: Callable[[], Awaitable[bool]], timeout_s: float, what: str) -> None:
+        """Poll until `condition`; raises StepFailedError(`what`) after `timeout_s`."""
         limit_s = self.clock.monotonic() + timeout_s
-        while not await holds():
+        while not await condition():
             if self.clock.monotonic() >= limit_s:
-                raise StepFailed(f"{what} within {timeout_s:g} s")
+                raise StepFailedError(f"{what} within {timeout_s:g} s")
             await self.clock.sleep(POLL_S)
 
 
-def fill_in(text: str, resolution: tuple[int, int]) -> str:
+def fill_placeholders(text: str, resolution: tuple[int, int]) -> str:
     """Replace OSWorld's place holders ({CLIENT_PASSWORD}, {SCREEN_WIDTH}, …) and nothing else."""
     width, height = resolution
     values = {
@@ -81,13 +81,13 @@ def command_argv(command: str | tuple[str, ...], *, shell: bool, resolution: tup
     """
     if shell:
         line = command if isinstance(command, str) else shlex.join(command)
-        return ["/bin/bash", "-c", fill_in(line, resolution)]
+        return ["/bin/bash", "-c", fill_placeholders(line, resolution)]
     words = shlex.split(command) if isinstance(command, str) else list(command)
-    filled = [fill_in(word, resolution) for word in words]
+    filled = [fill_placeholders(word, resolution) for word in words]
     return [f"{HOME}/{word[2:]}" if word.startswith("~/") else word for word in filled]
 
 
-def holds(until: params.Until, reply: ExecReply) -> bool:
+def matches_reply(until: params.UntilCondition, reply: ExecReply) -> bool:
     """Whether a reply satisfies every condition that is given."""
     return (
         (until.returncode is None or reply.returncode == until.returncode)
@@ -105,16 +105,16 @@ async def execute(context: SetupContext, step: params.ExecuteParameters) -> None
         nonlocal last
         last = await context.desktop.exec(argv, timeout_s=step.timeout_s, user=step.user)
         if last.timed_out:
-            raise StepFailed(f"{argv[0]} did not end within {step.timeout_s:g} s")
-        return step.until is None or holds(step.until, last)
+            raise StepFailedError(f"{argv[0]} did not end within {step.timeout_s:g} s")
+        return step.until is None or matches_reply(step.until, last)
 
     await context.wait_until(done, step.timeout_s, f"{argv[0]} never gave what `until` asks for")
     if last is not None and step.stdout is not None:
-        context.kept[step.stdout] = last.stdout
+        context.step_outputs[step.stdout] = last.stdout
     if last is not None and step.stderr is not None:
-        context.kept[step.stderr] = last.stderr
+        context.step_outputs[step.stderr] = last.stderr
     if last is not None and step.expect_returncode not in (None, last.returncode):
-        raise StepFailed(f"{argv[0]} ended with {last.returncode}: {last.stderr.strip()[:300]}")
+        raise StepFailedError(f"{argv[0]} ended with {last.returncode}: {last.stderr.strip()[:300]}")
 
 
 async def launch(context: SetupContext, step: params.LaunchParameters) -> None:
@@ -122,7 +122,7 @@ async def launch(context: SetupContext, step: params.LaunchParameters) -> None:
     argv = command_argv(step.command, shell=step.shell, resolution=context.desktop.resolution)
     reply = await context.desktop.exec(argv, detach=True)
     if reply.returncode not in (None, 0):
-        raise StepFailed(f"{argv[0]} could not be started: {reply.stderr.strip()[:300]}")
+        raise StepFailedError(f"{argv[0]} could not be started: {reply.stderr.strip()[:300]}")
 
 
 async def launch_captured(context: SetupContext, step: params.LaunchCapturedParameters) -> None:
@@ -148,23 +148,25 @@ async def sleep(context: SetupContext, step: params.SleepParameters) -> None:
     await context.clock.sleep(step.seconds)
 
 
-async def awaited_window(context: SetupContext, step: params.WindowParameters) -> windows.Window:
+async def wait_for_window(context: SetupContext, step: params.WindowParameters) -> windows.Window:
     """The window a step names, waited for."""
     limit_s = context.clock.monotonic() + step.timeout_s
     listed: str | None = None
     while True:
-        listed = await windows.raw_list(context.desktop, unlike=listed)
-        found = windows.choose(windows.parse_list(listed), step.window_name, strict=step.strict, by_class=step.by_class)
+        listed = await windows.list_windows_raw(context.desktop, changed_from=listed)
+        found = windows.newest_match(
+            windows.parse_list(listed), step.window_name, strict=step.strict, by_class=step.by_class
+        )
         if found is not None:
             return found
         if context.clock.monotonic() >= limit_s:
-            raise StepFailed(f"no window {step.window_name!r} appeared within {step.timeout_s:g} s")
+            raise StepFailedError(f"no window {step.window_name!r} appeared within {step.timeout_s:g} s")
         await context.clock.sleep(POLL_S)
 
 
 async def wait_window(context: SetupContext, step: params.WindowParameters) -> None:
     """Wait until a window is there."""
-    await awaited_window(context, step)
+    await wait_for_window(context, step)
 
 
 async def wait_element(context: SetupContext, step: params.WaitElementParameters) -> None:
@@ -180,14 +182,14 @@ async def wait_element(context: SetupContext, step: params.WaitElementParameters
         if any(element.role == step.role and step.name in (None, element.name) for element in elements):
             break
         if context.clock.monotonic() >= limit_s:
-            raise StepFailed(f"no {what} appeared within {step.timeout_s:g} s{unread}")
+            raise StepFailedError(f"no {what} appeared within {step.timeout_s:g} s{unread}")
         await context.clock.sleep(POLL_S)
-    await context.desktop.step([], AT_REST)
+    await context.desktop.step([], WINDOW_SETTLE)
 
 
 async def activate_window(context: SetupContext, step: params.WindowParameters) -> None:
     """Raise and focus a window."""
-    await windows.activate(context.desktop, await awaited_window(context, step))
+    await windows.activate(context.desktop, await wait_for_window(context, step))
 
 
 async def close_window(context: SetupContext, step: params.WindowParameters) -> None:
@@ -204,12 +206,12 @@ async def close_window(context: SetupContext, step: params.WindowParameters) -> 
     await context.wait_until(gone, step.timeout_s, f"window {step.window_name!r} did not close")
 
 
-def wanted_place(
+def target_geometry(
     frame: windows.WindowFrame, step: params.PlaceWindowParameters, free: tuple[int, int, int, int]
 ) -> tuple[int, int, int, int]:
     """Frame position and size (x, y, w, h) that a `place_window` step asks for.
 
-    free: left, top, right and bottom of the room between the panels. Raises StepFailed when it does not fit.
+    free: left, top, right and bottom of the room between the panels. Raises StepFailedError when it does not fit.
     """
     corner, extent = free[:2], (free[2] - free[0], free[3] - free[1])
     left, top, right, bottom = (corner[n % 2] + round(share * extent[n % 2]) for n, share in enumerate(step.area))
@@ -219,7 +221,7 @@ def wanted_place(
     x = left + round(step.x * max(0, right - left - w))
     y = top + round(step.y * max(0, bottom - top - h))
     if x + w > free[2] or y + h > free[3]:
-        raise StepFailed(
+        raise StepFailedError(
             f"window {step.window_name!r} ({w}x{h}) does not fit its place on a screen with {extent[0]}x{extent[1]} free;"
             " use a larger screen or a smaller font"
         )
@@ -228,33 +230,33 @@ def wanted_place(
 
 async def place_window(context: SetupContext, step: params.PlaceWindowParameters) -> None:
     """Put a window where it is asked to be, and see that it is there."""
-    window = await awaited_window(context, step)
+    window = await wait_for_window(context, step)
     free = await windows.work_area(context.desktop)
 
     async def placed() -> bool:
         frame = await windows.measure(context.desktop, window)
         if frame is None:
             return False
-        x, y, w, h = wanted_place(frame, step, free)
+        x, y, w, h = target_geometry(frame, step, free)
         if (frame.x, frame.y, frame.w, frame.h) == (x, y, w, h):
             return True
-        size = None if step.width is None and step.height is None else inside(frame, w, h)
+        size = None if step.width is None and step.height is None else inner_size(frame, w, h)
         moved = await windows.move(context.desktop, window, frame, x, y, size)
-        return moved is not None and (moved.x, moved.y) == (x, y) and near(moved, w, h)
+        return moved is not None and (moved.x, moved.y) == (x, y) and is_near_size(moved, w, h)
 
     await context.wait_until(placed, step.timeout_s, f"window {step.window_name!r} did not take its place")
 
 
-SIZE_SLACK_PX = 40
+SIZE_TOLERANCE_PX = 40
 """Terminals round their size to whole characters."""
 
 
-def near(frame: windows.WindowFrame, w: int, h: int) -> bool:
+def is_near_size(frame: windows.WindowFrame, w: int, h: int) -> bool:
     """Whether a frame has the size asked for, up to what applications round."""
-    return abs(frame.w - w) <= SIZE_SLACK_PX and abs(frame.h - h) <= SIZE_SLACK_PX
+    return abs(frame.w - w) <= SIZE_TOLERANCE_PX and abs(frame.h - h) <= SIZE_TOLERANCE_PX
 
 
-def inside(frame: windows.WindowFrame, w: int, h: int) -> tuple[int, int]:
+def inner_size(frame: windows.WindowFrame, w: int, h: int) -> tuple[int, int]:
     """Size without borders of a frame that shall be w by h."""
     return w - frame.left - frame.right, h - frame.top - frame.bottom
 
@@ -268,27 +270,27 @@ async def upload_file(context: SetupContext, step: params.UploadFileParameters) 
         try:
             content = source.read_bytes()
         except OSError as error:
-            raise StepFailed(f"cannot read {source}: {error.strerror}") from error
-        await write(context, file.path, content, 0o644)
+            raise StepFailedError(f"cannot read {source}: {error.strerror}") from error
+        await write_and_verify(context, file.path, content, 0o644)
 
 
 async def write_file(context: SetupContext, step: params.WriteFileParameters) -> None:
     """Write a text file."""
-    await write(context, step.path, step.content.encode(), step.mode)
+    await write_and_verify(context, step.path, step.content.encode(), step.mode)
 
 
 async def write_binary(context: SetupContext, step: params.WriteBinaryParameters) -> None:
     """Write a file of any bytes."""
-    await write(context, step.path, step.content_base64, step.mode)
+    await write_and_verify(context, step.path, step.content_base64, step.mode)
 
 
-async def write(context: SetupContext, path: str, content: bytes, mode: int) -> None:
+async def write_and_verify(context: SetupContext, path: str, content: bytes, mode: int) -> None:
     """Write and read back."""
     path = f"{HOME}/{path[2:]}" if path.startswith("~/") else path
     await context.desktop.write_file(path, content, mode=mode)
     held = await context.desktop.read_file(path)
     if held != content:
-        raise StepFailed(f"{path} does not read back as it was written")
+        raise StepFailedError(f"{path} does not read back as it was written")
 
 
 Performer = Callable[[SetupContext, Any], Awaitable[None]]

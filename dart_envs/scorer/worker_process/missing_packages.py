@@ -1,8 +1,8 @@
 """Packages that are not installed, so that only the metrics that use them fail.
 
-Role: an import finder that gives a hollow module for each name in `MAY_BE_ABSENT`. Rule: using anything of a hollow module raises `Absent`
-(no `Exception`, so that no metric can swallow it into a score) and is remembered, in case something swallowed it all the same.
-Non-goals: installing anything.
+Role: an import finder that gives a hollow module for each name in `OPTIONAL_PACKAGES`. Rule: using anything of a hollow module raises
+`MissingPackageError` (no `Exception`, so that no metric can swallow it into a score) and is remembered, in case something swallowed it
+all the same. Non-goals: installing anything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-MAY_BE_ABSENT = {
+OPTIONAL_PACKAGES = {
     "acoustid": "pyacoustid",
     "borb": "borb",
     "easyocr": "easyocr",
@@ -24,11 +24,11 @@ MAY_BE_ABSENT = {
 }
 """Import name and the name on PyPI of what evaluators import, but few use."""
 
-touched: set[str] = set()
+used_placeholders: set[str] = set()
 """Names on PyPI of absent packages that were used since this was last cleared."""
 
 
-class Absent(BaseException):
+class MissingPackageError(BaseException):
     """A metric used a package that is not installed."""
 
     def __init__(self, package: str) -> None:
@@ -36,7 +36,7 @@ class Absent(BaseException):
         self.package = package
 
 
-class _Hollow:
+class _PlaceholderAttribute:
     """A name of an absent package."""
 
     def __init__(self, package: str) -> None:
@@ -44,8 +44,8 @@ class _Hollow:
 
     def _fail(self) -> Any:
         package = object.__getattribute__(self, "_package")
-        touched.add(package)
-        raise Absent(package)
+        used_placeholders.add(package)
+        raise MissingPackageError(package)
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> Any:
         return self._fail()
@@ -56,37 +56,37 @@ class _Hollow:
         return self._fail()
 
 
-class _HollowModule(types.ModuleType):
+class _PlaceholderModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Hollow(MAY_BE_ABSENT[self.__name__.partition(".")[0]])
+        return _PlaceholderAttribute(OPTIONAL_PACKAGES[self.__name__.partition(".")[0]])
 
 
-class _Finder:
+class _PlaceholderFinder:
     """Finds hollow modules; asked last."""
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: object = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name.partition(".")[0] not in MAY_BE_ABSENT:
+        if name.partition(".")[0] not in OPTIONAL_PACKAGES:
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _HollowModule(spec.name)
+        return _PlaceholderModule(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Nothing to run."""
 
 
-def absent_packages() -> list[str]:
+def find_missing_packages() -> list[str]:
     """Names on PyPI of what is not installed."""
-    return sorted(package for name, package in MAY_BE_ABSENT.items() if importlib.util.find_spec(name) is None)
+    return sorted(package for name, package in OPTIONAL_PACKAGES.items() if importlib.util.find_spec(name) is None)
 
 
 def install() -> list[str]:
-    """Put the finder in place; returns `absent_packages`."""
-    missing = absent_packages()
-    sys.meta_path.append(_Finder())
+    """Put the finder in place; returns `find_missing_packages`."""
+    missing = find_missing_packages()
+    sys.meta_path.append(_PlaceholderFinder())
     return missing

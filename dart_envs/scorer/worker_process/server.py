@@ -4,7 +4,7 @@ Role: `main`, run by `__main__` with the interpreter that has `desktop-env`. Rul
 copy of stdout and everything else to stderr; one request at a time; the end of the input is the end
 (`orphan`). Non-goals: deciding anything.
 
-    {"op": "hello"}                                          {"release", "python", "absent", "metrics", "getters"}
+    {"op": "hello"}                                          {"release", "python", "missing_packages", "metrics", "getters"}
     {"op": "evaluate", "parts", "conj", "desktop", "cache_dir"}   {"score", "parts"} or {"failed", "message"}
     {"op": "getter", "type", "content"}                           {"value"} or {"raised"}: a getter on a desktop of one file, base64
     {"op": "metric", "func", "result", "expected", "options"}     {"score", "cause"} or {"failed", "message"}
@@ -25,13 +25,25 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from dart_envs.scorer.inside import absent, orphan
-from dart_envs.scorer.inside.desk import EvaluationEnv, OneFile, Watch, fresh
-from dart_envs.scorer.inside.judge import EvaluationFailed, compare, getter_named, judge, missing
-from dart_envs.scorer.inside.lacking import GETTERS, METRICS
+from dart_envs.scorer.worker_process import missing_packages as absent
+from dart_envs.scorer.worker_process import parent_watch
+from dart_envs.scorer.worker_process.backports import GETTERS, METRICS
+from dart_envs.scorer.worker_process.evaluation import (
+    EvaluationFailed,
+    compare,
+    evaluate_parts,
+    find_getter,
+    missing_package_error,
+)
+from dart_envs.scorer.worker_process.evaluation_env import (
+    EvaluationEnv,
+    RequestMonitor,
+    SingleFileEnv,
+    ensure_cache_dir,
+)
 
 
-def load() -> tuple[list[str], Watch]:
+def load_release() -> tuple[list[str], RequestMonitor]:
     """Import the release, with hollow modules for what is absent and without fetching lists of domains from the internet."""
     missing_packages = absent.install()
     importlib.import_module("desktop_env.evaluators.metrics")
@@ -41,9 +53,9 @@ def load() -> tuple[list[str], Watch]:
     # One metric evaluates text of the desktop as Python; here it reads literals and nothing else.
     basic: Any = importlib.import_module("desktop_env.evaluators.metrics.basic_os")
     basic.eval = lambda text: ast.literal_eval(text.strip())
-    watch = Watch()
-    watch.install()
-    return missing_packages, watch
+    monitor = RequestMonitor()
+    monitor.install()
+    return missing_packages, monitor
 
 
 def hello(missing_packages: list[str]) -> dict[str, Any]:
@@ -57,36 +69,36 @@ def hello(missing_packages: list[str]) -> dict[str, Any]:
     return {
         "release": importlib.metadata.version("desktop-env"),
         "python": platform.python_version(),
-        "absent": missing_packages,
+        "missing_packages": missing_packages,
         "metrics": sorted(names),
         "getters": sorted(kinds | set(GETTERS)),
     }
 
 
-def answer(request: Mapping[str, Any], missing_packages: list[str], watch: Watch) -> dict[str, Any]:
-    """The answer to one request. Raises Failed."""
+def handle_request(request: Mapping[str, Any], missing_packages: list[str], monitor: RequestMonitor) -> dict[str, Any]:
+    """The answer to one request. Raises EvaluationFailed."""
     if request["op"] == "hello":
         return hello(missing_packages)
     if request["op"] == "evaluate":
-        fresh(request["cache_dir"])
+        ensure_cache_dir(request["cache_dir"])
         os.chdir(request["cache_dir"])
-        orphan.at_hand.clear()
-        orphan.at_hand.add(str(request["cache_dir"]))
-        desk = EvaluationEnv(request["desktop"], request["cache_dir"])
-        return judge(desk, request["parts"], request.get("conj", "and"), watch)
+        parent_watch.evaluation_folders.clear()
+        parent_watch.evaluation_folders.add(str(request["cache_dir"]))
+        env = EvaluationEnv(request["desktop"], request["cache_dir"])
+        return evaluate_parts(env, request["parts"], request.get("conj", "and"), monitor)
     if request["op"] == "metric":
         func = str(request["func"])
         try:
             score, cause = compare(
                 func, request["result"], request.get("expected"), request.get("options") or {}, "expected" in request
             )
-        except absent.Absent as error:
-            raise missing(error.package, func) from error
+        except absent.MissingPackageError as error:
+            raise missing_package_error(error.package, func) from error
         return {"score": score, "cause": cause}
     if request["op"] == "getter":
         content = None if request["content"] is None else base64.b64decode(request["content"])
         try:
-            return {"value": getter_named(str(request["type"]))(OneFile(content), {})}
+            return {"value": find_getter(str(request["type"]))(SingleFileEnv(content), {})}
         except Exception as error:  # noqa: BLE001 - a desktop's file that a getter raises on is told, not judged
             return {"raised": f"{type(error).__name__}: {error}"}
     raise EvaluationFailed("protocol", f"There is no operation {request['op']!r}.")
@@ -94,16 +106,16 @@ def answer(request: Mapping[str, Any], missing_packages: list[str], watch: Watch
 
 def main() -> None:
     """Serve until the input ends."""
-    orphan.follow(0)
+    parent_watch.exit_with_parent(0)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
-    missing_packages, watch = load()
+    missing_packages, monitor = load_release()
     for line in sys.stdin:
         try:
-            said: dict[str, Any] = answer(json.loads(line), missing_packages, watch)
+            said: dict[str, Any] = handle_request(json.loads(line), missing_packages, monitor)
         except EvaluationFailed as failed:
-            said = {"failed": failed.kind, "message": str(failed), **failed.more}
+            said = {"failed": failed.kind, "message": str(failed), **failed.details}
         except Exception:  # noqa: BLE001 - whatever it is, the parent must hear of it and the process go on
             said = {"failed": "evaluator", "message": traceback.format_exc()[-2000:]}
         replies.write(json.dumps(said, default=str) + "\n")

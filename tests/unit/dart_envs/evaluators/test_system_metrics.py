@@ -13,7 +13,7 @@ from fake_window_desktop import FakeWindowDesktop, ManualClock, reply
 
 from dart_envs.errors import EvaluatorError
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
-from dart_envs.evaluators.getters import GETTERS, Probe
+from dart_envs.evaluators.getters import GETTERS, GetterContext
 from dart_envs.evaluators.metrics import METRICS
 from dart_envs.evaluators.metrics import system as metrics
 
@@ -117,43 +117,45 @@ def test_settings_files() -> None:
     assert says(loop="1") == 0
 
 
-def probe(desk: FakeWindowDesktop) -> Probe:
-    return Probe(desk, ManualClock())
+def context(desktop: FakeWindowDesktop) -> GetterContext:
+    return GetterContext(desktop, ManualClock())
 
 
 async def test_a_tree_is_read_with_kinds_modes_targets_and_sums() -> None:
-    desk = FakeWindowDesktop()
+    desktop = FakeWindowDesktop()
     listing = "f\t644\t\ta b.txt\0d\t755\t\tbox\0l\t777\t/x\tlink\0"
-    desk.programs["find"] = lambda _desktop, _args, _stdin: reply(listing)
-    desk.other_script = lambda: reply(f"{sha('one')}  ./a b.txt\0")
-    assert await GETTERS["file_tree"](probe(desk), {"type": "file_tree", "path": "/w"}) == {
+    desktop.programs["find"] = lambda _desktop, _args, _stdin: reply(listing)
+    desktop.other_script = lambda: reply(f"{sha('one')}  ./a b.txt\0")
+    assert await GETTERS["file_tree"](context(desktop), {"type": "file_tree", "path": "/w"}) == {
         "a b.txt": {"kind": "file", "mode": "644", "sha256": sha("one")},
         "box": {"kind": "folder", "mode": "755"},
         "link": {"kind": "link", "mode": "777", "target": "/x"},
     }
-    desk.programs["find"] = lambda _desktop, _args, _stdin: reply("", returncode=1, stderr="no such folder")
+    desktop.programs["find"] = lambda _desktop, _args, _stdin: reply("", returncode=1, stderr="no such folder")
     with pytest.raises(InvalidArtifact, match="cannot be listed"):
-        await GETTERS["file_tree"](probe(desk), {"type": "file_tree", "path": "/w"})
-    desk.programs["find"] = lambda _desktop, _args, _stdin: reply(
+        await GETTERS["file_tree"](context(desktop), {"type": "file_tree", "path": "/w"})
+    desktop.programs["find"] = lambda _desktop, _args, _stdin: reply(
         "f\t644\t\tx\0" * 2 + "".join(f"f\t6\t\t{n}\0" for n in range(2001))
     )
     with pytest.raises(InvalidArtifact, match="more than any answer"):
-        await GETTERS["file_tree"](probe(desk), {"type": "file_tree", "path": "/w"})
+        await GETTERS["file_tree"](context(desktop), {"type": "file_tree", "path": "/w"})
 
 
 async def test_processes_that_are_dead_do_not_count_and_stopped_ones_do() -> None:
-    desk = FakeWindowDesktop()
+    desktop = FakeWindowDesktop()
     listing = "S    kite-worker 5\nT    drum-worker 5\nZ    wolf-worker 5\nR    ps -e kite-worker\n"
-    desk.programs["ps"] = lambda _desktop, _args, _stdin: reply(listing)
+    desktop.programs["ps"] = lambda _desktop, _args, _stdin: reply(listing)
     config = {"type": "processes", "matching": "^[a-z]+-worker 5$"}
-    assert await GETTERS["processes"](probe(desk), config) == ["drum-worker 5", "kite-worker 5"]
+    assert await GETTERS["processes"](context(desktop), config) == ["drum-worker 5", "kite-worker 5"]
     with pytest.raises(EvaluatorError, match="matching"):
-        await GETTERS["processes"](probe(desk), {"type": "processes"})
+        await GETTERS["processes"](context(desktop), {"type": "processes"})
 
 
 async def test_a_setting_that_is_not_set_is_spoiled() -> None:
-    desk = FakeWindowDesktop()
-    desk.programs["xfconf-query"] = lambda _desktop, args, _stdin: reply("4\n") if "/a" in args else reply(returncode=1)
-    assert await GETTERS["xfconf"](probe(desk), {"type": "xfconf", "channel": "c", "property": "/a"}) == "4"
+    desktop = FakeWindowDesktop()
+    desktop.programs["xfconf-query"] = lambda _desktop, args, _stdin: (
+        reply("4\n") if "/a" in args else reply(returncode=1)
+    )
+    assert await GETTERS["xfconf"](context(desktop), {"type": "xfconf", "channel": "c", "property": "/a"}) == "4"
     with pytest.raises(InvalidArtifact, match="c/b is not set"):
-        await GETTERS["xfconf"](probe(desk), {"type": "xfconf", "channel": "c", "property": "/b"})
+        await GETTERS["xfconf"](context(desktop), {"type": "xfconf", "channel": "c", "property": "/b"})
