@@ -9,7 +9,7 @@ Coordinates are integer screen pixels; `resolution` is (width, height).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -184,9 +184,17 @@ def _scroll(action: Action) -> list[InputEvent]:
     return [_move(action), ScrollEvent(dx=action.dx, dy=action.dy)]
 
 
-def _chord(action: Action) -> list[InputEvent]:
-    down: list[InputEvent] = [KeyEvent(type="key_down", key=key) for key in action.keys]
-    up: list[InputEvent] = [KeyEvent(type="key_up", key=key) for key in reversed(action.keys)]
+def chord_events(keys: Sequence[str]) -> list[InputEvent]:
+    """Return the events of a chord.
+
+    Args:
+        keys: Names of the keys, as the guest agent writes them.
+
+    Returns:
+        Each key pressed in order, then released in reverse order.
+    """
+    down: list[InputEvent] = [KeyEvent(type="key_down", key=key) for key in keys]
+    up: list[InputEvent] = [KeyEvent(type="key_up", key=key) for key in reversed(keys)]
     return down + up
 
 
@@ -199,7 +207,7 @@ _EVENT_BUILDERS: Mapping[ActionType, Callable[[Action], list[InputEvent]]] = {
     ActionType.DRAG: _drag,
     ActionType.SCROLL: _scroll,
     ActionType.TYPE: lambda action: [TextEvent(text=action.text)] if action.text else [],
-    ActionType.KEY: _chord,
+    ActionType.KEY: lambda action: chord_events(action.keys),
     ActionType.WAIT: lambda action: [WaitEvent(ms=round(action.duration_s * 1000))],
     ActionType.DONE: _no_events,
     ActionType.FAIL: _no_events,

@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 
-from dart_envs.action_spaces.base import ActionCodec
-from dart_envs.action_spaces.canonical import CanonicalCodec
+from dart_envs.action_spaces.base import ActionCodec, CanonicalCodec
 from dart_envs.action_spaces.computer_13 import Computer13Codec
 from dart_envs.action_spaces.discrete_grid import DiscreteGridCodec
 from dart_envs.action_spaces.normalized import NormalizedCodec

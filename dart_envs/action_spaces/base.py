@@ -9,6 +9,7 @@ from gymnasium import Space
 
 from dart_envs.actions import decode_action
 from dart_envs.errors import ActionError
+from dart_envs.spaces import action_from_space, make_action_space
 from dart_envs.types import Action, DecodedAction
 
 
@@ -86,3 +87,19 @@ def parse_int(value: object, low: int, high: int, name: str) -> int:
     if isinstance(element, bool) or not isinstance(element, int) or not low <= element <= high:
         raise ActionError(f"{name} is a whole number from {low} to {high}, not {value!r}.")
     return element
+
+
+class CanonicalCodec(StatelessCodec):
+    """Elements of the Dict, `Action`s, and the JSON form of an action."""
+
+    def __init__(self, resolution: tuple[int, int]) -> None:
+        self._resolution = resolution
+        self._space = make_action_space(resolution)
+
+    @property
+    def space(self) -> Space[Any]:
+        return self._space
+
+    def decode(self, value: Any, pointer: tuple[int, int]) -> DecodedAction:
+        own = decode_common_action(value, self._resolution)
+        return own or decode_action(action_from_space(value, self._resolution), self._resolution)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from dart_envs.action_spaces.base import decode_common_action, parse_int
-from dart_envs.actions import MAX_KEYS, MAX_TEXT_LENGTH, MAX_WHEEL_CLICKS, check_text, clicks, drag
+from dart_envs.action_spaces.base import StatelessCodec, decode_common_action, parse_int
+from dart_envs.actions import MAX_KEYS, MAX_TEXT_LENGTH, MAX_WHEEL_CLICKS, check_text, chord_events, clicks, drag
 from dart_envs.errors import ActionError
 from dart_envs.key_names import to_guest_key
 from dart_envs.spaces import WHEEL_CLICKS, KeyChord, UnicodeText
@@ -28,7 +28,7 @@ WAIT_MS = 1_000
 MAX_CLICKS = 3
 
 
-class Computer13Codec:
+class Computer13Codec(StatelessCodec):
     """See the module."""
 
     def __init__(self, resolution: tuple[int, int]) -> None:
@@ -53,12 +53,6 @@ class Computer13Codec:
     @property
     def space(self) -> Space[Any]:
         return self._space
-
-    def reset(self) -> None:
-        """Nothing is remembered here; a fresh desktop holds no button."""
-
-    def commit(self) -> None:
-        """Nothing is remembered."""
 
     def decode(self, value: Any, pointer: tuple[int, int]) -> DecodedAction:
         own = decode_common_action(value, self._resolution)
@@ -143,9 +137,11 @@ def _keys(kind: str) -> Perform:
         if not isinstance(names, list | tuple) or not 1 <= len(names) <= MAX_KEYS:
             raise ActionError(f"HOTKEY needs keys, a list of 1 to {MAX_KEYS} names, not {names!r}.")
         pressed = [_key(kind, name) for name in names]
-        down: list[InputEvent] = [KeyEvent(type="key_down", key=key) for key in pressed]
-        up: list[InputEvent] = [KeyEvent(type="key_up", key=key) for key in reversed(pressed)]
-        return {"KEY_DOWN": down, "KEY_UP": up}.get(kind, down + up)
+        if kind == "KEY_DOWN":
+            return [KeyEvent(type="key_down", key=key) for key in pressed]
+        if kind == "KEY_UP":
+            return [KeyEvent(type="key_up", key=key) for key in pressed]
+        return chord_events(pressed)
 
     return perform
 

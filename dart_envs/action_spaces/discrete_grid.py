@@ -15,9 +15,9 @@ from typing import Any
 from gymnasium import spaces
 
 from dart_envs.action_spaces.base import StatelessCodec, decode_common_action, parse_int
-from dart_envs.actions import LEFT, RIGHT, clicks, decode_action
+from dart_envs.actions import LEFT, RIGHT, chord_events, clicks, decode_action
 from dart_envs.types import Action, ActionType, DecodedAction
-from dart_server.wire import InputEvent, KeyEvent, MoveEvent, ScrollEvent, WaitEvent
+from dart_server.wire import MoveEvent, ScrollEvent, WaitEvent
 
 GRID = (16, 9)
 """Columns and rows."""
@@ -44,7 +44,7 @@ class DiscreteGridCodec(StatelessCodec):
     def __init__(self, resolution: tuple[int, int], columns: int = GRID[0], rows: int = GRID[1]) -> None:
         self._resolution = resolution
         self._columns, self._rows = columns, rows
-        self._rest: list[DecodedAction] = [DecodedAction(_chord(keys)) for keys in KEYS]
+        self._rest: list[DecodedAction] = [DecodedAction(tuple(chord_events(keys))) for keys in KEYS]
         self._rest += [DecodedAction((ScrollEvent(dy=dy),)) for dy in (WHEEL_CLICKS, -WHEEL_CLICKS)]
         self._rest += [DecodedAction((WaitEvent(ms=WAIT_MS),)), decode_action(Action(ActionType.DONE), resolution)]
         self._space = spaces.Discrete(len(_CELL_CLICKS) * self.cells + len(self._rest))
@@ -74,8 +74,3 @@ class DiscreteGridCodec(StatelessCodec):
             return self._rest[number - len(_CELL_CLICKS) * self.cells]
         x, y = self.centre(cell)
         return DecodedAction((MoveEvent(x=x, y=y), *clicks(*_CELL_CLICKS[which])))
-
-
-def _chord(keys: tuple[str, ...]) -> tuple[InputEvent, ...]:
-    down = [KeyEvent(type="key_down", key=key) for key in keys]
-    return (*down, *(KeyEvent(type="key_up", key=key) for key in reversed(keys)))

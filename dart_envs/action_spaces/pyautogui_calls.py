@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dart_envs.actions import MAX_TEXT_LENGTH, MAX_WAIT_S, MAX_WHEEL_CLICKS, check_text, clicks, drag
+from dart_envs.actions import MAX_TEXT_LENGTH, MAX_WAIT_S, MAX_WHEEL_CLICKS, check_text, chord_events, clicks, drag
 from dart_envs.errors import ActionError
 from dart_envs.key_names import to_guest_key
 from dart_server.wire import ButtonEvent, InputEvent, KeyEvent, MoveEvent, ScrollEvent, TextEvent, WaitEvent
@@ -75,7 +75,7 @@ class EventBuilder:
 
     def press_key(self, key: str) -> None:
         """Press and release a key."""
-        self.add(KeyEvent(type="key_down", key=key), KeyEvent(type="key_up", key=key))
+        self.add(*chord_events((key,)))
 
 
 def parse_calls(code: str, resolution: tuple[int, int], pointer: tuple[int, int]) -> list[InputEvent]:

@@ -20,10 +20,10 @@ from typing import Protocol, runtime_checkable
 
 from dart_envs.farm.lease_base import LeaseBase
 from dart_envs.farm.transport import REPLY_GRACE_S, Address
+from dart_envs.farm.tunnel import CHUNK_NBYTES, serve_loopback
 from dart_server.wire import HumanInputs, LiveViewTicket
 
 log = logging.getLogger(__name__)
-CHUNK_NBYTES = 64 * 1024
 
 
 @runtime_checkable
@@ -119,8 +119,14 @@ async def poll_human_inputs(lease: LeaseBase, after: int, wait_s: float) -> Huma
 
 @asynccontextmanager
 async def loopback_relay(socket_path: str) -> AsyncIterator[int]:
-    """A port on 127.0.0.1 that leads to a Unix socket, for as long as the context is open: browsers know no Unix sockets."""
-    relays: set[asyncio.Task[None]] = set()
+    """Relay a port of 127.0.0.1 to a Unix socket, which a browser cannot open, for as long as the context is open.
+
+    Args:
+        socket_path: Path of the farm's Unix socket.
+
+    Yields:
+        The port.
+    """
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -133,20 +139,8 @@ async def loopback_relay(socket_path: str) -> AsyncIterator[int]:
             both.create_task(_copy_stream(reader, inner_writer))
             both.create_task(_copy_stream(inner_reader, writer))
 
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(relay(reader, writer))
-        relays.add(task)
-        task.add_done_callback(relays.discard)
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    try:
-        yield int(server.sockets[0].getsockname()[1])
-    finally:
-        server.close()
-        for task in list(relays):
-            task.cancel()
-        await asyncio.gather(*relays, return_exceptions=True)
-        await server.wait_closed()
+    async with serve_loopback(relay) as (_host, port):
+        yield port
 
 
 async def _copy_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from dart_envs.farm.transport import CONNECT_TIMEOUT_S, Transport, error_from_re
 
 log = logging.getLogger(__name__)
 
+ConnectionHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 CHUNK_NBYTES = 64 * 1024
 HALF_CLOSED_S = 30.0
 """How long the desktop may go on answering a client that has nothing more to say."""
@@ -50,19 +51,16 @@ async def open_websocket(transport: Transport, path: str, headers: Mapping[str, 
 
 
 @asynccontextmanager
-async def open_tunnel(
-    transport: Transport, path: str, headers: Callable[[], Mapping[str, str]]
-) -> AsyncIterator[tuple[str, int]]:
-    """Listen on 127.0.0.1 and relay every connection to the WebSocket at `path`; yields (host, port)."""
-    relays: set[asyncio.Task[None]] = set()
+async def serve_loopback(handle: ConnectionHandler) -> AsyncIterator[tuple[str, int]]:
+    """Listen on a free port of 127.0.0.1 and run `handle` for every connection, for as long as the context is open.
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await _relay(transport, path, headers(), reader, writer)
-        except DartEnvError as error:
-            log.warning("A connection through the tunnel failed: %s", error)
-        finally:
-            writer.close()
+    Args:
+        handle: Serves one connection; it is cancelled when the context ends.
+
+    Yields:
+        (host, port) of the listening socket.
+    """
+    relays: set[asyncio.Task[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # A task of our own: the one that asyncio makes for a coroutine complains when it is cancelled.
@@ -80,6 +78,33 @@ async def open_tunnel(
             relay.cancel()
         await asyncio.gather(*relays, return_exceptions=True)
         await server.wait_closed()
+
+
+@asynccontextmanager
+async def open_tunnel(
+    transport: Transport, path: str, headers: Callable[[], Mapping[str, str]]
+) -> AsyncIterator[tuple[str, int]]:
+    """Listen on 127.0.0.1 and relay every connection to the WebSocket at `path`.
+
+    Args:
+        transport: The connection to the farm.
+        path: The route of the WebSocket.
+        headers: Returns the headers of each new WebSocket.
+
+    Yields:
+        (host, port) of the listening socket.
+    """
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await _relay(transport, path, headers(), reader, writer)
+        except DartEnvError as error:
+            log.warning("A connection through the tunnel failed: %s", error)
+        finally:
+            writer.close()
+
+    async with serve_loopback(handle) as address:
+        yield address
 
 
 async def _relay(

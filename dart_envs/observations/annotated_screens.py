@@ -15,6 +15,7 @@ from typing import Any
 
 from dart_envs.actions import action_to_dict
 from dart_envs.hashing import image_sha256
+from dart_envs.observations.transforms import encode_png
 from dart_envs.types import Action, RgbImage
 from dart_server.wire import A11yElement
 
@@ -49,7 +50,7 @@ def write_screenshot(directory: Path, screen: RgbImage) -> str:
     sha256 = image_sha256(screen)
     path = directory / f"{sha256}.png"
     if not path.exists():
-        write_file_atomically(path, _png(screen))
+        write_file_atomically(path, encode_png(screen))
     return sha256
 
 
@@ -58,13 +59,3 @@ def write_file_atomically(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(content)
     temporary.replace(path)
-
-
-def _png(screen: RgbImage) -> bytes:
-    from io import BytesIO
-
-    from PIL import Image
-
-    buffer = BytesIO()
-    Image.fromarray(screen).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()

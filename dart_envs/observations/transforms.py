@@ -7,6 +7,7 @@ pure functions; images are uint8 RGB [H, W, 3], sizes are (width, height). Non-g
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable
 
@@ -25,14 +26,19 @@ def resize_image(image: RgbImage, to_wh: tuple[int, int]) -> RgbImage:
     return np.array(Image.fromarray(image).resize(to_wh, Image.Resampling.LANCZOS), dtype=np.uint8)
 
 
-def fit_size(wh: tuple[int, int], *, max_pixels: int) -> tuple[int, int]:
-    """The largest size of (nearly) the same shape with at most `max_pixels` pixels; `wh` itself where it
-    fits."""
-    width, height = wh
-    if width * height <= max_pixels:
-        return wh
-    factor = (max_pixels / (width * height)) ** 0.5
-    return max(1, int(width * factor)), max(1, int(height * factor))
+def encode_png(image: RgbImage) -> bytes:
+    """Encode an image as PNG, fast rather than small.
+
+    Args:
+        image: uint8 `[H, W, 3]`.
+
+    Returns:
+        The content of a PNG file.
+    """
+    from PIL import Image
+
+    Image.fromarray(image).save(file := io.BytesIO(), "PNG", compress_level=1)
+    return file.getvalue()
 
 
 def scale_point(xy: tuple[int, int], from_wh: tuple[int, int], to_wh: tuple[int, int]) -> tuple[int, int]:

@@ -13,10 +13,11 @@ from typing import Any
 
 import httpx
 
+from dart_envs.envs.core import CODE_PREAMBLE
+
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 150.0
-CODE_PREAMBLE = "import pyautogui; import time; pyautogui.FAILSAFE = False; "
 
 
 class PythonController:

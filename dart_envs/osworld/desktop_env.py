@@ -9,7 +9,6 @@ broke scores 0. Non-goals: providers and images of OSWorld's own (`provider_name
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,6 @@ from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
-from PIL import Image
 
 from dart_envs.action_spaces import make_codec
 from dart_envs.envs.config import EnvConfig, make_shape
@@ -28,6 +26,7 @@ from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.loop import EventLoopThread
+from dart_envs.observations.transforms import encode_png
 from dart_envs.osworld.controllers import PythonController, SetupController
 from dart_envs.setup import run_steps
 from dart_envs.tasks.model import SetupStep, Task, parse_task
@@ -311,7 +310,7 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
 
     def _last_seen(self, last: Observation) -> dict[str, Any]:
         """What is left to see of a desktop that is gone."""
-        parts = {"screenshot": _png(last), "accessibility_tree": None, "terminal": None}
+        parts = {"screenshot": encode_png(last.screenshot), "accessibility_tree": None, "terminal": None}
         return parts | {"instruction": self.instruction}
 
 
@@ -333,9 +332,3 @@ def _control_word(action: Any) -> str | None:
 def _tree(content: bytes) -> str | None:
     answer = json.loads(content)
     return str(answer["AT"]) if isinstance(answer, dict) and "AT" in answer else None
-
-
-def _png(observation: Observation) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(observation.screenshot).save(file, "PNG", compress_level=1)
-    return file.getvalue()

@@ -12,7 +12,7 @@ import pytest
 
 from dart_envs.actions import to_input_events
 from dart_envs.errors import ActionError
-from dart_envs.observations.transforms import a11y_to_text, fit_size, resize_image, scale_point
+from dart_envs.observations.transforms import a11y_to_text, resize_image, scale_point
 from dart_envs.observations.views import ObservationEncoder, make_observation_spec
 from dart_envs.spaces import (
     ACTION_TYPES,
@@ -148,7 +148,3 @@ def test_images_are_resized_and_points_follow() -> None:
     assert small[0, 63, 0] == 255
     assert not np.shares_memory(resize_image(image, SCREEN), image)
     assert scale_point((320, 0), SCREEN, (64, 40)) == (32, 0)
-    assert fit_size(SCREEN, max_pixels=640 * 400) == SCREEN
-    width, height = fit_size((1920, 1080), max_pixels=500_000)
-    assert width * height <= 500_000
-    assert abs(width / height - 16 / 9) < 0.01
