@@ -3,9 +3,9 @@
     import dart_envs, gymnasium as gym
     env = gym.make("DartOSWorld-v0", task="basics", resolution=(640, 400))
 
-Importing registers `DartOSWorld-v0`. Light by rule: no torch, no vLLM, no FastAPI. For code without
-Gymnasium: `AsyncFarmClient` and `AsyncDesktopEnv` (async), `FarmClient` (sync). For tests: `dart_envs.testing.fake_farm`,
-`dart_envs.testing.conformance`.
+Importing this package registers `DartOSWorld-v0`. It imports no torch, no vLLM and no FastAPI. Code without Gymnasium
+uses `AsyncFarmClient` and `AsyncDesktopEnv` (async) or `FarmClient` (sync). Tests use `dart_envs.testing.fake_farm`
+and `dart_envs.testing.conformance`.
 """
 
 from dart_envs.envs.config import EnvConfig, EpisodeConfig

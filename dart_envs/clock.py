@@ -1,4 +1,7 @@
-"""The system's clock, for everything in the client packages that waits or measures. The protocol is `dart_server.wire.Clock`."""
+"""The system's clock, for everything in the client packages that waits or measures.
+
+The protocol is `dart_server.wire.Clock`.
+"""
 
 from __future__ import annotations
 

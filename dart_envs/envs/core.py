@@ -1,13 +1,12 @@
-"""One episode after another on leased desktops: the core under the Gymnasium env, the vector env and the
-rollout runner.
+"""Episodes on leased desktops: the core under the Gymnasium env, the vector env and the rollout runner.
 
-Role: lease, prepare (setup snapshots), step, judge once, and give every failure its owner. Rule: nothing
-here knows what a task does (`TaskLike`) or how a farm is reached (`FarmLike`); results are deterministic but
-for pixels, so timings live beside them. Non-goals: observation spaces and conversions of actions
-(`dart_envs.envs.env`), model calls (`dart_agent`).
+This module leases a desktop, prepares it (setup snapshots), performs steps, judges the episode once, and names the
+owner of every failure. It does not know what a task does (`TaskLike`) or how a farm is reached (`FarmLike`). Results
+are deterministic except for pixels, so timings are kept beside them. It does not define observation spaces, convert
+actions (`dart_envs.envs.env`) or call models (`dart_agent`).
 
-    reset:  lease ─► claim setup ─► ready: restore a copy ──────────────────────────► settle ─► first observation
-                                 └─► build: boot, run the setup, publish, restore ──┘
+    reset:  lease ─► acquire setup ─► ready: restore a copy ────────────────────────────► settle ─► first observation
+                                   └─► build: boot, run the setup, publish, restore ──┘
     step:   action ─► events ─► frame ─► DONE, FAIL or last step? ─► health ─► evaluate ─► reward
     faults: policy broke it: terminated, 0.0 · farm or host: truncated, masked, lease replaced · evaluator: truncated, masked
 """
@@ -120,7 +119,7 @@ class AsyncDesktopEnv:
 
     @property
     def lease(self) -> LeaseLike | None:
-        """The desktop now held, for setup tools, oracles and debugging."""
+        """The desktop that is held now, for setup tools, oracles and debugging."""
         return self._lease
 
     @property
@@ -130,7 +129,7 @@ class AsyncDesktopEnv:
 
     @property
     def pointer(self) -> tuple[int, int]:
-        """Where the pointer was in the last frame, screen pixels; the origin before the first."""
+        """Pointer position in the last frame, in screen pixels; the origin before the first frame."""
         return self._pointer
 
     @property
@@ -145,15 +144,26 @@ class AsyncDesktopEnv:
     async def reset(
         self, task: TaskLike, seed: int | None = None, *, share_setup: bool | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start an episode of `task` on a fresh copy of its prepared desktop; first observation and info.
+        """Start an episode of a task on a fresh copy of its prepared desktop.
 
-        share_setup: True when more episodes of this task follow, so that its prepared state is worth a snapshot; None: the task
-        says whether it is.
+        A desktop or lease that fails meanwhile is replaced, at most three times.
 
-        A desktop or lease that fails meanwhile is replaced, up to three times. `seed` is recorded in info:
-        the desktop itself has no randomness of ours. Raises `TaskError` for a task that lacks something it needs, before a desktop
-        is leased (where only the desktop can tell, before it is set up), and `SetupError`, `FarmError`,
-        `DesktopFailedError` or `LeaseLostError` when no attempt came through.
+        Args:
+            task: The task to play.
+            seed: Recorded in `info` only: the desktop itself has no random state of ours.
+            share_setup: Whether the prepared state is stored as a snapshot, because more episodes of this task follow;
+                None lets the task decide.
+
+        Returns:
+            The first observation, and `info` with `task_id`, `max_steps` and `seed`.
+
+        Raises:
+            TaskError: If something that the task needs is missing. This is checked before a desktop is leased, or
+                before its setup where only the desktop can tell.
+            SetupError: If the setup failed in every attempt.
+            FarmError: If the farm gave no desktop.
+            DesktopFailedError: If the desktop died in every attempt.
+            LeaseLostError: If the lease was lost in every attempt.
         """
         self._episode_over, self._task, self._steps, self._last_observation = True, task, 0, None
         self.timings_s = {}
@@ -200,13 +210,20 @@ class AsyncDesktopEnv:
     # Step.
 
     async def step(self, action: Action | DecodedAction) -> StepResult:
-        """Perform one action and observe; judge when the action ends the episode or uses up the budget.
+        """Perform one action and observe; judge the episode when the action ends it or uses up the step budget.
 
-        A `DecodedAction` is performed as it is; one with code tells in `info["code"]` how the code ended.
+        Faults of the farm and of the desktop do not raise. They end the episode, and the result names their owner.
 
-        Raises `ActionError` (nothing happened, the step does not count) and `DartEnvError` when no episode is
-        running. Faults of the farm and of the desktop never raise: they end the episode, and the result says
-        whose they were.
+        Args:
+            action: An `Action`, or a `DecodedAction`, which is performed as it is. After an action with code,
+                `info["code"]` says how the code ended.
+
+        Returns:
+            The transition.
+
+        Raises:
+            ActionError: If the action cannot be performed. Nothing has happened then, and the step does not count.
+            DartEnvError: If no episode is running.
         """
         if self._episode_over or self._lease is None or self._last_observation is None:
             raise DartEnvError("No episode is running; call reset() first.")
@@ -243,15 +260,23 @@ class AsyncDesktopEnv:
         return replace(result, info={**result.info, **said})
 
     async def _run_code(self, lease: LeaseLike, code: str) -> dict[str, Any]:
-        """Run Python inside the desktop as its user; how it ended is data, whatever it was."""
+        """Run Python inside the desktop as its user; the result reports how it ended, also after a failure."""
         reply = await lease.exec(["python", "-c", CODE_PREAMBLE + code], timeout_s=CODE_TIMEOUT_S)
         return {"returncode": reply.returncode, "timed_out": reply.timed_out, "stderr": reply.stderr[-2_000:]}
 
     async def evaluate(self) -> Outcome:
-        """Judge the desktop as it is now, on a copy: the episode feels a short pause and nothing else, and goes on.
+        """Judge the desktop as it is now, on a copy, while the episode goes on after a short pause.
 
-        The copy takes another desktop of the farm for that long. Raises `DartEnvError` when no episode is running, `EvaluatorError` where
-        there is no verdict, `DesktopError` or `FarmError` (no forks with this provider, no free desktop) where there is no copy.
+        The copy takes another desktop of the farm for that time.
+
+        Returns:
+            The verdict of the task's evaluator.
+
+        Raises:
+            DartEnvError: If no episode is running.
+            EvaluatorError: If the evaluator failed or gave no verdict.
+            DesktopError: If the desktop or the copy failed.
+            FarmError: If the farm gives no copy: the provider cannot fork, or no desktop is free.
         """
         if self._episode_over or self._lease is None or self._task is None:
             raise DartEnvError("No episode is running; call reset() first.")
@@ -270,8 +295,11 @@ class AsyncDesktopEnv:
         return outcome
 
     async def _evaluate_end(self, end: EndReason) -> StepResult:
-        """The evaluator's one run of this episode. A desktop that was broken from inside scores 0 whatever it
-        holds; one that could not do what the evaluator asked may have passed for a solved one."""
+        """Run the evaluator once for this episode.
+
+        A desktop that was broken from inside scores 0 whatever it holds. The health check after a positive reward
+        finds a desktop that could not answer the evaluator and so looked solved.
+        """
         assert self._lease is not None
         assert self._task is not None
         self._episode_over = True
@@ -302,7 +330,7 @@ class AsyncDesktopEnv:
         return self._end_episode(end, reward=float(outcome.reward), details=details)
 
     async def _end_with_evaluator_error(self, error: Exception) -> StepResult:
-        """An evaluator that failed on a desktop that turns out to be dead did not fail by itself."""
+        """End the episode after an evaluator error, or with the owner of a dead desktop that caused the error."""
         assert self._lease is not None
         try:
             await check_alive(self._lease)
@@ -350,7 +378,7 @@ class AsyncDesktopEnv:
     # The end.
 
     async def release_lease(self) -> None:
-        """Give the desktop back; the next reset takes another one. Ends the running episode. Idempotent."""
+        """Give the desktop back and end the running episode; the next reset leases another desktop. Idempotent."""
         self._episode_over = True
         lease, self._lease = self._lease, None
         self._lease_unusable = False
@@ -370,7 +398,7 @@ class AsyncDesktopEnv:
 
 
 async def _a11y_xml(lease: LeaseLike) -> str:
-    """The accessibility tree in OSWorld's form. Raises `GuestError` for an answer that is none."""
+    """Return the accessibility tree in OSWorld's XML form; raise `GuestError` for an answer without one."""
     reply = await lease.guest("GET", "/accessibility")
     try:
         return str(json.loads(reply.content)["AT"])

@@ -1,9 +1,9 @@
 """`gym.make("DartOSWorld-v0")`: tasks on a live desktop as a Gymnasium environment.
 
-Role: `DartOSWorldEnv`, a synchronous face of `AsyncDesktopEnv`. Rule: nothing is leased before the first
-`reset`, everything is given back by `close`, by garbage collection and at interpreter exit; whatever is
-returned is fresh memory and deterministic but for pixels. Non-goals: several desktops at once
-(`dart_envs.envs.vector`), model text (`dart_agent`).
+This module has `DartOSWorldEnv`, the synchronous form of `AsyncDesktopEnv`. Nothing is leased before the first
+`reset`, and everything is given back by `close`, by garbage collection and at interpreter exit. Returned arrays are
+fresh memory, and results are deterministic except for pixels. It does not run several desktops at once
+(`dart_envs.envs.vector`) and does not read model text (`dart_agent`).
 """
 
 from __future__ import annotations
@@ -89,8 +89,22 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start an episode. `options={"task": id or task}` picks the task. Raises `SetupError`, `FarmError`
-        or `DesktopError` when no desktop could be brought to the task's start."""
+        """Start an episode.
+
+        Args:
+            seed: Seeds the draw of tasks; None goes on with the generator's state.
+            options: `{"task": task}` picks the task, in any form of `EnvConfig.task` that names one.
+
+        Returns:
+            The first observation (an element of `observation_space`), and `info`.
+
+        Raises:
+            ValueError: If an option is unknown.
+            TaskError: If the task cannot be loaded or something that it needs is missing.
+            SetupError: If the setup of the task failed.
+            FarmError: If the farm gave no desktop.
+            DesktopError: If no desktop could be brought to the start of the task.
+        """
         super().reset(seed=seed)
         check_reset_options(options, RESET_OPTIONS)
         chosen = (options or {}).get("task")
@@ -104,8 +118,18 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         return self._observation_encoder.encode(observation), dict(info)
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Perform one action. Raises `ActionError` for one outside the action space; the episode then goes
-        on."""
+        """Perform one action.
+
+        Args:
+            action: An element of `action_space`, an `Action`, or a `DecodedAction`.
+
+        Returns:
+            Observation, reward, terminated, truncated and info, as in Gymnasium.
+
+        Raises:
+            ActionError: If the action is outside the action space; the episode then goes on.
+            DartEnvError: If no episode is running.
+        """
         if self._session is None:
             raise DartEnvError("No episode is running; call reset() first.")
         decoded = self._codec.decode(action, self._session.core.pointer)
@@ -116,17 +140,31 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         return element, float(result.reward), result.terminated, result.truncated, dict(result.info)
 
     def evaluate(self) -> Outcome:
-        """The evaluator's verdict on the desktop as it is now, at any step: dense rewards. It runs on a copy, so that the
-        episode goes on undisturbed. Errors as of `AsyncDesktopEnv.evaluate`."""
+        """Judge the desktop as it is now, on a copy, so that the episode goes on: this gives dense rewards.
+
+        Returns:
+            The verdict of the evaluator.
+
+        Raises:
+            DartEnvError: As `AsyncDesktopEnv.evaluate`.
+        """
         if self._session is None:
             raise DartEnvError("No episode is running; call reset() first.")
         return self._session.loop.run(self._session.core.evaluate())
 
     def oracle(self, step: int = 0) -> list[Action | DecodedAction]:
-        """The running task's solution from its `step`-th action on, as far as the screen shows its targets
-        now (empty when complete).
+        """Return the running task's solution from one action on, for demonstrations and tests.
 
-        For demonstrations and tests: perform the first action, then ask again with `step + 1`.
+        Perform the first action, then call this again with `step + 1`.
+
+        Args:
+            step: Number of actions of the solution that were performed already.
+
+        Returns:
+            The next actions, as far as the screen shows their targets now; empty when the solution is complete.
+
+        Raises:
+            DartEnvError: If no episode is running.
         """
         held, task = self._session, self.current_task
         if held is None or task is None or held.core.lease is None:
@@ -134,7 +172,11 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         return list(held.loop.run(_oracle(task, held.core.lease, step)))
 
     def render(self) -> NDArray[np.uint8] | None:
-        """The last screenshot, uint8 [H, W, 3]; no new one is taken."""
+        """Return the last screenshot; no new one is taken.
+
+        Returns:
+            uint8 `[H, W, 3]`, black before the first reset; None unless `render_mode` is `rgb_array`.
+        """
         if self.render_mode != "rgb_array":
             return None
         if self._screen is None:
@@ -149,11 +191,11 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
 
     @property
     def timings_s(self) -> dict[str, float]:
-        """How long the parts of the last `reset` or `step` took, seconds."""
+        """Durations of the parts of the last `reset` or `step`, in seconds."""
         return {} if self._session is None else dict(self._session.core.timings_s)
 
     def close(self) -> None:
-        """Give the desktop back and disconnect. Idempotent; the next `reset` would take a desktop again."""
+        """Give the desktop back and disconnect. Idempotent; a later `reset` leases a desktop again."""
         held, self._session = self._session, None
         if held is not None:
             held.close()
@@ -166,7 +208,7 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
 
 
 class _EnvSession:
-    """What an env holds outside itself: a connection and a leased desktop, on the process's event loop."""
+    """The connection and the leased desktop of an env, on the event loop of the process."""
 
     def __init__(self, config: EnvConfig, shape: DesktopShape) -> None:
         self.pid = os.getpid()
@@ -180,7 +222,7 @@ class _EnvSession:
         self._closed = False
 
     async def show(self) -> None:
-        """Let a person see the leased desktop, once for each lease. Raises `FarmError` where the farm has no live view."""
+        """Show the leased desktop to a person, once for each lease; raise `FarmError` where the farm has no live view."""
         lease = self.core.lease
         if not isinstance(lease, SupportsLiveView):
             raise FarmError("This farm has no live view; use render_mode rgb_array.", code="capability_missing")
@@ -188,13 +230,13 @@ class _EnvSession:
         await self._window.show(lease)
 
     def close(self) -> None:
+        """Give the desktop back, once."""
         if not self._closed and self.pid == os.getpid():
             self._closed = True
             self.loop.run(self._aclose())
 
     def close_quietly(self) -> None:
-        """`close` for the garbage collector and the end of the interpreter: nobody is there to catch
-        anything."""
+        """Close from the garbage collector or at interpreter exit, where no caller can catch an error."""
         if self._closed or self.pid != os.getpid():
             return
         try:
@@ -215,7 +257,15 @@ class _EnvSession:
 
 
 def check_reset_options(options: Mapping[str, Any] | None, known: Sequence[str]) -> None:
-    """Raise `ValueError` for an option of `reset` that would be passed over."""
+    """Refuse options of `reset` that would be ignored.
+
+    Args:
+        options: The options that were given.
+        known: Names of the options that exist.
+
+    Raises:
+        ValueError: If an option is unknown.
+    """
     unknown = sorted(set(options or {}) - set(known))
     if unknown:
         raise ValueError(f"reset has no option {', '.join(unknown)}; its options are {', '.join(known)}.")

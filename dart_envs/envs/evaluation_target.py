@@ -1,8 +1,9 @@
-"""Where an evaluator looks: at the desktop itself, or at a copy of it.
+"""Where an evaluator runs: on the desktop itself, or on a copy of it.
 
-Role: `EvaluateOn`, `evaluation_desktop`, and the checks of a verdict. Rule: a copy is forked from the desktop as it is now and given back
-whatever happens; where none can be had at an episode's end, the desktop itself is judged and the verdict says so. Non-goals: judging
-(`TaskLike.evaluate`), episodes (`dart_envs.envs.core`).
+This module has `EvaluateOn`, `evaluation_desktop` and the checks of a verdict. A copy is forked from the desktop as it
+is now and is given back in every case. Where no copy can be had at the end of an episode, the desktop itself is judged
+and the verdict says so. This module does not judge (`TaskLike.evaluate`) and does not run episodes
+(`dart_envs.envs.core`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class EvaluateOn(StrEnum):
-    """What the evaluator at an episode's end runs on."""
+    """What the evaluator runs on at the end of an episode."""
 
     DESKTOP = "desktop"
     """The episode's own desktop, which is not used again after it: nothing is disturbed, and it costs nothing."""
@@ -29,7 +30,17 @@ class EvaluateOn(StrEnum):
 
 
 def parse_evaluate_on(name: EvaluateOn | str) -> EvaluateOn:
-    """By value. Raises ValueError naming those that exist."""
+    """Return the `EvaluateOn` of a value.
+
+    Args:
+        name: `desktop`, `copy`, or a member.
+
+    Returns:
+        The member.
+
+    Raises:
+        ValueError: If there is no such value; the message names those that exist.
+    """
     try:
         return EvaluateOn(name)
     except ValueError:
@@ -38,7 +49,19 @@ def parse_evaluate_on(name: EvaluateOn | str) -> EvaluateOn:
 
 @asynccontextmanager
 async def forked_copy(lease: LeaseLike, wait_s: float) -> AsyncIterator[LeaseLike]:
-    """A copy of a desktop, given back at the end. Raises FarmError or DesktopError where there is none."""
+    """Fork a copy of a desktop and give it back when the context ends.
+
+    Args:
+        lease: The desktop to copy.
+        wait_s: Seconds to wait for a free desktop.
+
+    Yields:
+        The lease of the copy.
+
+    Raises:
+        FarmError: If the farm gives no copy.
+        DesktopError: If the desktop failed.
+    """
     fork = await lease.fork(1, wait_s=wait_s)
     (copy,) = fork.leases
     try:
@@ -49,9 +72,18 @@ async def forked_copy(lease: LeaseLike, wait_s: float) -> AsyncIterator[LeaseLik
 
 @asynccontextmanager
 async def evaluation_desktop(lease: LeaseLike, on: EvaluateOn, wait_s: float) -> AsyncIterator[tuple[LeaseLike, str]]:
-    """The desktop that an episode's end is judged on, and what to say of it: `desktop`, `copy`, or why it is no copy.
+    """Open the desktop that the end of an episode is judged on.
 
-    An evaluator that fails on a copy that turns out to be dead raises `DesktopFailedError`, with its owner.
+    Args:
+        lease: The episode's own desktop.
+        on: Whether to judge that desktop or a copy of it.
+        wait_s: Seconds to wait for a copy.
+
+    Yields:
+        The desktop to judge, and what it is: `desktop`, `copy`, or the reason why there is no copy.
+
+    Raises:
+        DesktopFailedError: If the evaluator failed on a copy that turns out to be dead.
     """
     async with AsyncExitStack() as stack:
         desktop, said = lease, str(EvaluateOn.DESKTOP)
@@ -71,7 +103,14 @@ async def evaluation_desktop(lease: LeaseLike, on: EvaluateOn, wait_s: float) ->
 
 
 async def check_alive(lease: LeaseLike) -> None:
-    """Raise `DesktopFailedError`, with its owner, where the desktop is dead."""
+    """Check that a desktop is alive.
+
+    Args:
+        lease: The desktop.
+
+    Raises:
+        DesktopFailedError: If it is dead, with the owner of the fault.
+    """
     health = await lease.health()
     if not health.alive:
         raise DesktopFailedError(
@@ -80,6 +119,13 @@ async def check_alive(lease: LeaseLike) -> None:
 
 
 def check_outcome(outcome: Outcome) -> None:
-    """Raise `EvaluatorError` for what is no verdict."""
+    """Check the result of an evaluator.
+
+    Args:
+        outcome: What the evaluator returned.
+
+    Raises:
+        EvaluatorError: If it is not an `Outcome` with a reward in [0, 1].
+    """
     if not isinstance(outcome, Outcome) or not 0.0 <= outcome.reward <= 1.0:
         raise EvaluatorError(f"An evaluator answers an Outcome with a reward between 0 and 1, not {outcome!r}.")

@@ -1,9 +1,8 @@
-"""Bring a leased desktop to a task's prepared state, building the shared snapshot of that state when nobody
-has yet.
+"""Bring a leased desktop to the prepared state of a task, and build that state's shared snapshot once.
 
-Role: `SetupPreparer`, used by `core`. Rule: one builder per key, the others wait; a builder that fails says so at
-once, so that the next one may try; every episode starts from a restored copy, the builder's own too.
-Non-goals: what a setup does (`TaskLike.prepare`).
+`SetupPreparer` is used by `core`. There is one builder for each key, and the others wait. A builder that fails reports
+it at once, so that the next one can try. Every episode starts from a restored copy, also the builder's own. This
+module does not know what a setup does (`TaskLike.prepare`).
 """
 
 from __future__ import annotations
@@ -25,8 +24,16 @@ LOST_SNAPSHOT_CODES = frozenset({ErrorCode.SNAPSHOT_MISSING, ErrorCode.SNAPSHOT_
 
 
 class SetupPreparer:
-    """Prepares desktops of one shape. Remembers the image digest, so that later leases can ask for the right
-    copy at once."""
+    """Prepares desktops of one shape.
+
+    It remembers the image digest, so that later leases can ask for a copy of the prepared state at once.
+
+    Args:
+        farm: Where an abandoned build is reported.
+        shape: The shape of the desktops.
+        clock: The clock that waits and measures.
+        wait_s: Seconds to wait for a prepared state that another client is building.
+    """
 
     def __init__(self, farm: FarmLike, shape: DesktopShape, *, clock: Clock, wait_s: float) -> None:
         self._farm = farm
@@ -37,16 +44,33 @@ class SetupPreparer:
         self._snapshots_supported = True
 
     def known_setup_key(self, task: TaskLike, share: bool | None = None) -> str | None:
-        """The task's setup key, once a lease has told which image the farm has."""
+        """Return the task's setup key, once a lease has shown which image the farm has.
+
+        Args:
+            task: The task to prepare.
+            share: Whether the prepared state is stored as a snapshot; None lets the task decide.
+
+        Returns:
+            The key, or None while the image is unknown or where the state is not shared.
+        """
         if self._image_digest is None or not self._should_publish(task, share):
             return None
         return task.setup_key(self._image_digest, self._shape)
 
     async def prepare(self, lease: LeaseLike, task: TaskLike, *, fresh: bool, share: bool | None = None) -> None:
-        """Leave `lease` on an untouched desktop in the task's prepared state. `fresh`: nobody has used this
-        desktop yet. `share`: whether the state is worth a snapshot; None: as the task says.
+        """Bring a lease to an untouched desktop in the prepared state of the task.
 
-        Raises `SetupError`, `FarmError` and `DesktopError`s, and `TaskError` for a desktop without a program that the task needs.
+        Args:
+            lease: The desktop.
+            task: The task to prepare.
+            fresh: Whether nothing has used this desktop yet.
+            share: Whether the prepared state is stored as a snapshot; None lets the task decide.
+
+        Raises:
+            SetupError: If the setup failed, or another client did not finish it in time.
+            TaskError: If the desktop has no program that the task needs.
+            FarmError: If the farm failed.
+            DesktopError: If the desktop failed.
         """
         self._image_digest = lease.image_digest
         if not self._should_publish(task, share):
@@ -83,8 +107,7 @@ class SetupPreparer:
         return self._snapshots_supported and (task.publish_setup if share is None else share)
 
     async def _build_and_publish(self, lease: LeaseLike, task: TaskLike, key: str, grant: str, *, fresh: bool) -> bool:
-        """True when the state is published; False when the farm cannot keep it and this desktop is all there
-        is."""
+        """Return True when the state is published, False when the farm cannot store it and only this desktop has it."""
         try:
             await self._build(lease, task, fresh=fresh)
             await lease.step([], SETUP_SETTLE)

@@ -1,5 +1,7 @@
-"""Gymnasium's registry entries. Role: `register_envs`, called when `dart_envs` is imported. Rule: idempotent;
-entry points are strings, so that registering imports no environment code. Non-goals: other ids than ours.
+"""Registration of `DartOSWorld-v0` at Gymnasium.
+
+`register_envs` is called when `dart_envs` is imported. It is idempotent. Entry points are strings, so that registering
+imports no environment code. It registers no other id.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ ENV_ID = "DartOSWorld-v0"
 
 
 def register_envs() -> None:
-    """Register `DartOSWorld-v0`: no `max_episode_steps` (the env ends its own episodes), nondeterministic
-    (desktops have clocks)."""
+    """Register `DartOSWorld-v0` as nondeterministic (desktops have clocks) and without `max_episode_steps`.
+
+    The environment ends its own episodes.
+    """
     if ENV_ID not in registry:
         register(
             id=ENV_ID,

@@ -1,12 +1,12 @@
-"""Stable-Baselines3 on `DartVectorEnv`: its VecEnv interface around ours. Needs the extra `rl`.
+"""The VecEnv interface of Stable-Baselines3 around `DartVectorEnv`; it needs the extra `rl`.
 
     envs = DartVectorEnv(4, task="basics", action_space="discrete-grid", autoreset_mode="SAME_STEP",
                          observation={"screenshot_wh": (160, 96), "instruction": False})
     PPO("CnnPolicy", StableBaselinesVecEnv(envs)).learn(10_000)
 
-Role: `StableBaselinesVecEnv`. Rule: an observation of one part is handed out as that part's Box, which is what image
-policies take; several parts stay a Dict. Texts have no form there and are refused at once. Non-goals: policies, other
-libraries (`gym.make_vec` is for those).
+An observation of one part is returned as the Box of that part, which image policies take; several parts stay a Dict.
+Stable-Baselines3 has no text spaces, so observations with texts are refused at once. This module has no policies, and
+no adapters for other libraries (they use `gym.make_vec`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,17 @@ from dart_envs.envs.vector import DartVectorEnv
 
 
 class StableBaselinesVecEnv(VecEnv):  # type: ignore[misc]
-    """`envs` in Stable-Baselines3's clothes; closing this closes it. Its autoreset mode must be SAME_STEP."""
+    """A `DartVectorEnv` with the interface of Stable-Baselines3; closing this closes it.
+
+    Args:
+        envs: The vector environment; its autoreset mode is SAME_STEP and its observation has no texts.
+
+    Attributes:
+        envs: The vector environment.
+
+    Raises:
+        ValueError: If the autoreset mode is another one, or the observation has texts.
+    """
 
     def __init__(self, envs: DartVectorEnv) -> None:
         if envs.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP:
@@ -42,7 +52,11 @@ class StableBaselinesVecEnv(VecEnv):  # type: ignore[misc]
         super().__init__(envs.num_envs, space, envs.single_action_space)
 
     def reset(self) -> Any:
-        """Observations of fresh episodes; seeds set by `seed` are used once."""
+        """Start an episode on every desktop; seeds that were set by `seed` are used once.
+
+        Returns:
+            The observations, batched.
+        """
         seeds = self._seeds if any(seed is not None for seed in self._seeds) else None
         observations, infos = self.envs.reset(seed=seeds)
         self.reset_infos = self._infos(infos)
@@ -50,9 +64,19 @@ class StableBaselinesVecEnv(VecEnv):  # type: ignore[misc]
         return self._unwrap(observations)
 
     def step_async(self, actions: NDArray[Any]) -> None:
+        """Send one action to every desktop.
+
+        Args:
+            actions: The actions, batched.
+        """
         self.envs.step_async(list(actions))
 
     def step_wait(self) -> tuple[Any, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
+        """Wait for the results of `step_async`.
+
+        Returns:
+            Observations, rewards float32 `[N]`, dones bool `[N]`, and one info dict for each desktop.
+        """
         observations, rewards, terminated, truncated, infos = self.envs.step_wait()
         dones = terminated | truncated
         each = self._infos(infos)
@@ -65,7 +89,7 @@ class StableBaselinesVecEnv(VecEnv):  # type: ignore[misc]
         return observation if self._only_part is None else observation[self._only_part]
 
     def _infos(self, infos: dict[str, Any]) -> list[dict[str, Any]]:
-        """One dict for each desktop, of what it has."""
+        """Return one dict for each desktop, with the entries that it has."""
         names = [name for name in infos if not name.startswith("_") and not isinstance(infos[name], dict)]
         return [
             {name: infos[name][index] for name in names if name != "final_obs" and infos[f"_{name}"][index]}
@@ -73,27 +97,72 @@ class StableBaselinesVecEnv(VecEnv):  # type: ignore[misc]
         ]
 
     def close(self) -> None:
+        """Close the vector environment."""
         self.envs.close()
 
     def get_images(self) -> Sequence[NDArray[np.uint8] | None]:
+        """Return the last screenshot of every desktop, uint8 `[H, W, 3]`, or None without a render mode."""
         frames = self.envs.render()
         return [None] * self.num_envs if frames is None else list(frames)
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """The vector's attribute, once for each desktop asked for. Raises AttributeError."""
+        """Return an attribute of the vector environment, once for each desktop that was asked for.
+
+        Args:
+            attr_name: Name of the attribute.
+            indices: The desktops; None is all of them.
+
+        Returns:
+            The value, repeated.
+
+        Raises:
+            AttributeError: If the vector environment has no such attribute.
+        """
         return [getattr(self.envs, attr_name)] * len(list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Refuse to set an attribute: the desktops of a `DartVectorEnv` have none of their own.
+
+        Args:
+            attr_name: Name of the attribute.
+            value: The value to set.
+            indices: The desktops; None is all of them.
+
+        Raises:
+            AttributeError: Always.
+        """
         raise AttributeError(
             f"The desktops of a DartVectorEnv have no attributes of their own, so {attr_name!r} cannot be set."
         )
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        """`evaluate`: the verdicts of now, a number for each desktop asked for, NaN where there is none. Raises AttributeError."""
+        """Call `evaluate`, the only method that desktops have.
+
+        Args:
+            method_name: `evaluate`.
+            *args: Not used.
+            indices: The desktops; None is all of them.
+            **kwargs: Not used.
+
+        Returns:
+            A reward for each desktop that was asked for; NaN where there is no verdict.
+
+        Raises:
+            AttributeError: If another method is called.
+        """
         if method_name != "evaluate":
             raise AttributeError(f"The desktops of a DartVectorEnv have the method evaluate, and no {method_name!r}.")
         rewards, _ = self.envs.evaluate(list(self._get_indices(indices)))
         return list(rewards.tolist())
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
+        """Return False for each desktop that was asked for: the desktops have no wrappers.
+
+        Args:
+            wrapper_class: The class to look for.
+            indices: The desktops; None is all of them.
+
+        Returns:
+            One False for each desktop.
+        """
         return [False] * len(list(self._get_indices(indices)))

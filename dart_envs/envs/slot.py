@@ -1,9 +1,10 @@
-"""One desktop of a vector environment: its core, its seed, its autoreset, its deadlines, and failures that stay its own.
+"""One desktop of a vector environment, with its own seed, autoreset, deadlines and failures.
 
-Role: `SubEnv`. Rule: `step` never raises for what happens on a desktop, and never outlasts its deadline; a reset that failed is an
-episode that ended by a fault of the farm, and is tried again by the next step. Non-goals: batching (`vector`).
+`SubEnv.step` does not raise for what happens on a desktop and does not take longer than its deadline. A reset that
+failed is an episode that ended by a fault of the farm, and the next step tries it again. This module does not batch
+(`dart_envs.envs.vector`).
 
-    NEXT_STEP   the action after an end is ignored and brings the next episode's first observation; that reset begins at the end already
+    NEXT_STEP   the action after an end is ignored and returns the next episode's first observation; that reset begins at the end already
     SAME_STEP   the answer to an episode's last action holds the next episode's first observation; the last one is in `info["final_obs"]`
     DISABLED    an ended episode stays ended until `reset`
 """
@@ -33,7 +34,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What one desktop answers; `element` is of the single observation space. `error`: why a reset failed."""
+    """The answer of one desktop.
+
+    Attributes:
+        index: Index of the desktop in the vector.
+        element: An element of the single observation space.
+        reward: Reward of the step.
+        terminated: Whether the task ended the episode.
+        truncated: Whether a limit or a fault ended the episode.
+        info: Further results of the step.
+        error: Why a reset failed; None otherwise.
+    """
 
     index: int
     element: dict[str, Any]
@@ -46,7 +57,17 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class SubEnvSpec:
-    """What all desktops of a vector have in common. Deadlines in seconds, None: none of our own."""
+    """What all desktops of a vector have in common.
+
+    Attributes:
+        tasks: Where episodes draw their tasks from.
+        view: Encodes observations.
+        shape: The desktop to lease.
+        config: How episodes run.
+        autoreset: What happens after the end of an episode.
+        step_deadline_s: Seconds after which a step is given up; None sets no deadline.
+        reset_deadline_s: Seconds after which a reset is given up; None sets no deadline.
+    """
 
     tasks: TaskSource
     view: ObservationEncoder
@@ -58,7 +79,14 @@ class SubEnvSpec:
 
 
 class SubEnv:
-    """Episodes on one desktop, one after another."""
+    """One episode after another on one desktop.
+
+    Args:
+        index: Index of the desktop in the vector.
+        farm: Where the desktop is leased.
+        spec: What all desktops of the vector have in common.
+        codec: The desktop's own action codec.
+    """
 
     def __init__(self, index: int, farm: FarmLike, spec: SubEnvSpec, codec: ActionCodec) -> None:
         self.index = index
@@ -78,12 +106,12 @@ class SubEnv:
 
     @property
     def episode_over(self) -> bool:
-        """True where no episode runs, or the next one has begun and was not shown yet."""
+        """True where no episode runs, or where the next one has begun and its first observation was not returned yet."""
         return self._episode_over or self._pending_reset is not None
 
     @property
     def pointer(self) -> tuple[int, int]:
-        """Where the pointer is, screen pixels."""
+        """Pointer position, in screen pixels."""
         return self._core.pointer
 
     @property
@@ -92,7 +120,15 @@ class SubEnv:
         return None if self._last_observation is None else self._last_observation.screenshot.copy()
 
     async def reset(self, *, seed: int | None = None, task: Any = None) -> Transition:
-        """Start an episode; a failure comes back as a truncated transition with its `error`."""
+        """Start an episode; a failure is returned as a truncated transition with its `error`.
+
+        Args:
+            seed: Seeds the draw of tasks; None goes on with the generator's state.
+            task: The task to play; None draws one.
+
+        Returns:
+            The first observation, with a reward of 0.0.
+        """
         ahead, self._pending_reset = self._pending_reset, None
         if ahead is not None:
             if seed is None and task is None:
@@ -117,7 +153,7 @@ class SubEnv:
         return self._transition(0.0, False, False, info)
 
     def _reset_failed(self, error: DartEnvError) -> Transition:
-        """A reset that brought no episode."""
+        """Return the transition for a reset that started no episode."""
         self._episode_over = True
         log.warning("Desktop %d could not start an episode: %s", self.index, error)
         end = EndReason.FARM_FAULT
@@ -125,10 +161,16 @@ class SubEnv:
         return self._transition(0.0, False, True, info, error)
 
     async def step(self, action: DecodedAction) -> Transition:
-        """Perform an action; what an ended episode makes of it, the module says.
+        """Perform an action; the module's docstring says what happens after the end of an episode.
 
-        An action that the desktop itself refuses changes nothing; `info["action_error"]` says why. One that is not done within the
-        deadline ends the episode as a fault of the farm, and the desktop is replaced.
+        An action that the desktop itself refuses changes nothing, and `info["action_error"]` says why. A step that
+        misses its deadline ends the episode as a fault of the farm, and the desktop is replaced.
+
+        Args:
+            action: What to perform.
+
+        Returns:
+            The result, also for failures.
         """
         if self._episode_over or self._pending_reset is not None:
             return await self.reset()
@@ -148,7 +190,7 @@ class SubEnv:
         return transition if result.end is None else await self._finish_transition(transition)
 
     async def _finish_transition(self, last: Transition) -> Transition:
-        """What an episode's last action is answered with, and the begin of the next one where the mode wants it."""
+        """Return the answer to an episode's last action, and begin the next episode where the autoreset mode asks for it."""
         self._episode_over = True
         if self._spec.autoreset is AutoresetMode.NEXT_STEP:
             self._pending_reset = asyncio.create_task(self._start_episode(), name=f"dart-reset-ahead-{self.index}")
@@ -159,13 +201,20 @@ class SubEnv:
         return replace(last, element=first.element, info=info, error=first.error)
 
     async def evaluate(self) -> Outcome:
-        """The verdict on the running episode's desktop as it is now, made on a copy. Errors as of `AsyncDesktopEnv.evaluate`."""
+        """Judge the running episode's desktop as it is now, on a copy.
+
+        Returns:
+            The verdict of the evaluator.
+
+        Raises:
+            DartEnvError: If no episode is running, and as `AsyncDesktopEnv.evaluate`.
+        """
         if self.episode_over:
             raise DartEnvError("No episode is running; its next observation has not been shown yet.")
         return await self._core.evaluate()
 
     async def current(self) -> Transition:
-        """The last observation again, for desktops that a masked reset leaves alone."""
+        """Return the last observation again, for desktops that a masked reset leaves alone."""
         return self._transition(0.0, False, False, {})
 
     async def aclose(self) -> None:

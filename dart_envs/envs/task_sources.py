@@ -1,7 +1,8 @@
-"""Which tasks an environment plays: names or a sampler in, tasks out.
+"""The tasks that an environment plays: names or a sampler in, tasks out.
 
-Role: turn the `task` and `split` arguments of `gym.make` into something to draw from. Rule: a wrong name fails
-at once, before any desktop is leased; the same random numbers draw the same tasks. Non-goals: splits and loading (`dart_envs.tasks`).
+This module turns the options `task` and `split` of `gym.make` into something to draw from. A wrong name fails at once,
+before a desktop is leased. The same random numbers draw the same tasks. It does not define splits or load files
+(`dart_envs.tasks`).
 """
 
 from __future__ import annotations
@@ -28,20 +29,37 @@ _TASK_ATTRIBUTES = ("id", "instruction", "max_steps", "publish_setup", "setup_ke
 
 
 class TaskSource(Protocol):
-    """What episodes draw their tasks from."""
+    """Where episodes draw their tasks from."""
 
     @property
     def image(self) -> str:
         """The desktop image that the tasks are made for, as far as it is known beforehand."""
         ...
 
-    def sample(self, rng: np.random.Generator) -> TaskLike:
-        """The next episode's task. Raises `TaskError`."""
+    def draw(self, rng: np.random.Generator) -> TaskLike:
+        """Draw the task of the next episode.
+
+        Args:
+            rng: The generator of the episode.
+
+        Returns:
+            The task.
+
+        Raises:
+            TaskError: If the task cannot be loaded.
+        """
         ...
 
 
 class TaskPool:
-    """A non-empty list of tasks, loaded when they are drawn."""
+    """A non-empty list of tasks, which are loaded when they are drawn.
+
+    Args:
+        entries: Task names or tasks.
+
+    Raises:
+        TaskError: If there are none.
+    """
 
     def __init__(self, entries: Sequence[str | TaskLike]) -> None:
         if not entries:
@@ -58,28 +76,52 @@ class TaskPool:
 
     @property
     def image(self) -> str:
-        """The desktop image that the tasks are made for. Raises `TaskError` where it is not the same for all."""
+        """The desktop image that the tasks are made for; raises `TaskError` where it is not the same for all of them."""
         one_of_each = {_family_of(entry): entry for entry in self._entries}
         return common_image([load_task(entry) for entry in one_of_each.values()])
 
-    def sample(self, rng: np.random.Generator) -> TaskLike:
-        """One task, uniformly."""
+    def draw(self, rng: np.random.Generator) -> TaskLike:
+        """Draw one task uniformly.
+
+        Args:
+            rng: The generator of the episode.
+
+        Returns:
+            The task.
+
+        Raises:
+            TaskError: If the task cannot be loaded.
+        """
         return load_task(self._entries[int(rng.integers(len(self._entries)))])
 
 
 class SampledTasks:
-    """Tasks that a sampler picks, one for each episode."""
+    """Tasks that a sampler picks, one for each episode.
+
+    Args:
+        sampler: Takes the episode's generator and returns a task.
+    """
 
     def __init__(self, sampler: EpisodeTaskSampler) -> None:
         self._sampler = sampler
 
     @property
     def image(self) -> str:
-        """What the sampler says of itself; `basic` where it says nothing."""
+        """The sampler's attribute `image`, or `basic` without one."""
         return str(getattr(self._sampler, "image", DEFAULT_IMAGE))
 
-    def sample(self, rng: np.random.Generator) -> TaskLike:
-        """The sampler's next pick. Raises `TaskError`, also for whatever the sampler raises."""
+    def draw(self, rng: np.random.Generator) -> TaskLike:
+        """Return the sampler's next task.
+
+        Args:
+            rng: The generator of the episode.
+
+        Returns:
+            The task.
+
+        Raises:
+            TaskError: If the sampler failed or returned no task.
+        """
         try:
             return load_task(self._sampler(rng))
         except DartEnvError:
@@ -89,7 +131,17 @@ class SampledTasks:
 
 
 def common_image(tasks: Sequence[TaskLike]) -> str:
-    """The desktop image that all these tasks are made for. Raises `TaskError` naming the images where there are several."""
+    """Return the desktop image that all tasks are made for.
+
+    Args:
+        tasks: At least one task.
+
+    Returns:
+        Name of the image.
+
+    Raises:
+        TaskError: If there are several images; the message names them.
+    """
     images = sorted({str(getattr(task, "image", DEFAULT_IMAGE)) for task in tasks})
     if len(images) > 1:
         raise TaskError(
@@ -100,14 +152,24 @@ def common_image(tasks: Sequence[TaskLike]) -> str:
 
 
 def _family_of(entry: str | TaskLike) -> str | int:
-    """The same for variations of one family, which are all for one image."""
+    """Return the same value for variations of one family, which are all made for one image."""
     if not isinstance(entry, str):
         return id(entry)
     return entry if entry.endswith(".json") else entry.rsplit("/", 1)[0]
 
 
 def load_task(entry: TaskReference) -> TaskLike:
-    """A task by id or path, or from the content of its file; a task itself as it is. Raises `TaskError`."""
+    """Load one task.
+
+    Args:
+        entry: A task id, the path of a task file, the content of one, or a task, which is returned as it is.
+
+    Returns:
+        The task.
+
+    Raises:
+        TaskError: If there is no such task, or `entry` is not a task.
+    """
     from dart_envs import tasks
 
     if isinstance(entry, str):
@@ -130,10 +192,19 @@ def select_tasks(choice: TaskSelection, split: str | None) -> TaskPool | Sampled
 
 
 def select_tasks(choice: TaskSelection, split: str | None) -> TaskPool | SampledTasks:
-    """What `choice` names: nothing (the bundled suite), a suite, `suite/family`, a family of the
-    bundled suite, a task id, the path of a task file (`.json`) or of a folder of them, a task, the content of a task file, a sequence of
-    these, or a sampler. `split` applies to suites and families (None: all).
-    Raises `TaskError`.
+    """Find the tasks that `choice` names.
+
+    Args:
+        choice: As `EnvConfig.task`: a suite, `suite/family`, a family of the suite `basics`, a task id, the path of a
+            task file (`.json`) or of a folder of them, a task, the content of a task file, a sequence of these, a
+            sampler, or None for the suite `basics`.
+        split: `train`, `validation` or `test`, for suites and families; None takes all tasks.
+
+    Returns:
+        Where episodes draw their tasks from.
+
+    Raises:
+        TaskError: If there is no such task.
     """
     if choice is None:
         return TaskPool(_from_suite(DEFAULT_SUITE, split, None))

@@ -1,10 +1,10 @@
 """Many desktops in one process: a Gymnasium vector environment over one farm connection and one event loop.
 
-Role: `DartVectorEnv` (`gym.make_vec("DartOSWorld-v0", num_envs=N)`), with `step_async`/`step_wait`, and
-`send`/`recv` that answer with whichever desktops are ready first. Rule: no desktop waits for another but
-where the caller asks for all; what goes wrong on one ends that one's episode and nothing else; a time-out
-loses nothing (wait again). Each action has a tag, and its answer carries it: no answer can be taken for another step's. Non-goals:
-processes, shared memory, policy calls.
+`DartVectorEnv` (`gym.make_vec("DartOSWorld-v0", num_envs=N)`) has `step_async` and `step_wait`, and `send` and `recv`,
+which return the desktops that are ready first. A desktop waits for another one only where the caller asks for all. A
+failure on one desktop ends the episode of that desktop only. A timeout loses nothing: wait again. Each action has a
+tag, and its answer carries the tag, so an answer cannot be taken for that of another step. This module has no worker
+processes, no shared memory and no policy calls.
 """
 
 from __future__ import annotations
@@ -125,8 +125,20 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start an episode everywhere. `seed` s gives desktop i the seed s+i. `options`: `task` for all
-        desktops; `reset_mask`, bool [N], resets only where it is true. Steps in flight are cancelled."""
+        """Start an episode on every desktop; steps in flight are cancelled.
+
+        Args:
+            seed: With an integer s, desktop i gets the seed s+i. With a sequence, desktop i gets its entry i. None
+                seeds nothing.
+            options: `task` for all desktops; `reset_mask`, bool `[N]`, resets only the desktops where it is true.
+
+        Returns:
+            Batched observations and infos.
+
+        Raises:
+            ValueError: If an option is unknown, or the mask or the seeds do not have N entries.
+            DartEnvError: If no desktop at all could start an episode.
+        """
         check_reset_options(options, (*RESET_OPTIONS, "reset_mask"))
         chosen = dict(options or {})
         mask = np.asarray(chosen.pop("reset_mask", np.ones(self.num_envs, dtype=np.bool_)), dtype=np.bool_)
@@ -144,21 +156,48 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         return observations, infos
 
     def step(self, actions: Any) -> VectorStep:
-        """Perform one action everywhere and wait for all."""
+        """Perform one action on every desktop and wait for all of them.
+
+        Args:
+            actions: A batch of `action_space`, or N single actions.
+
+        Returns:
+            Observations, rewards float64 `[N]`, terminations bool `[N]`, truncations bool `[N]`, and infos.
+
+        Raises:
+            ActionError: If an action is outside the action space; nothing is sent then.
+        """
         self.step_async(actions)
         return self.step_wait()
 
     def step_async(self, actions: Any) -> None:
-        """Send one action to every desktop; `step_wait` brings the results. Raises `ActionError` before
-        anything is sent."""
+        """Send one action to every desktop; `step_wait` returns the results.
+
+        Args:
+            actions: A batch of `action_space`, or N single actions.
+
+        Raises:
+            ActionError: If an action is outside the action space; nothing is sent then.
+            AlreadyPendingCallError: If results of earlier actions are pending.
+        """
         self._check_idle("step_async")
         canonical = self._actions(actions, range(self.num_envs))
         self._run(self._start(dict(enumerate(canonical))))
         self._waiting_for = "step"
 
     def step_wait(self, timeout: float | None = None) -> VectorStep:
-        """Results of `step_async`, all desktops. After a `TimeoutError` nothing is lost: call it again for
-        the same results."""
+        """Wait for the results of `step_async` on all desktops.
+
+        Args:
+            timeout: Seconds to wait; None waits without a limit.
+
+        Returns:
+            As `step`.
+
+        Raises:
+            TimeoutError: If the results are not there in time. Nothing is lost: call this again for the same results.
+            NoAsyncCallError: If there was no `step_async`.
+        """
         if self._waiting_for != "step":
             raise NoAsyncCallError("step_wait was called without step_async before it.", "step")
         self._run(self._wait(self.num_envs, timeout))
@@ -168,8 +207,19 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
     # First come, first served.
 
     def send(self, actions: Any, env_ids: Sequence[int]) -> NDArray[np.int64]:
-        """Send one action each to the desktops `env_ids`, none of which may be busy; `recv` brings the
-        results. Returns the actions' tags, int64 [k], which come back in the infos."""
+        """Send one action each to some desktops; `recv` returns the results.
+
+        Args:
+            actions: A batch of `action_space` with k entries, or k single actions.
+            env_ids: Indices of k desktops, none of which is busy.
+
+        Returns:
+            The tags of the actions, int64 `[k]`, which the infos carry.
+
+        Raises:
+            ActionError: If an action is outside the action space; nothing is sent then.
+            AlreadyPendingCallError: If a desktop is busy or is named twice.
+        """
         self._check_idle("send", allow="recv")
         busy = sorted(set(env_ids) & set(self._running))
         if busy or len(set(env_ids)) != len(env_ids):
@@ -180,9 +230,20 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         return np.array([self._tags[index] for index in env_ids], dtype=np.int64)
 
     def recv(self, min_envs: int = 1, timeout: float | None = None) -> tuple[Any, ...]:
-        """The first `min_envs` results or more, as (observations, rewards, terminations, truncations, infos,
-        env_ids), batched over those k desktops; infos is a list of k dicts. After a `TimeoutError` nothing is
-        lost."""
+        """Wait for the first results of `send`.
+
+        Args:
+            min_envs: Number of results to wait for; all that are ready are returned.
+            timeout: Seconds to wait; None waits without a limit.
+
+        Returns:
+            Observations, rewards, terminations, truncations, infos (a list of k dicts) and env_ids, batched over the k
+            desktops that are ready.
+
+        Raises:
+            TimeoutError: If the results are not there in time. Nothing is lost: call this again.
+            NoAsyncCallError: If fewer than `min_envs` desktops are busy.
+        """
         if not 1 <= min_envs <= len(self._running):
             raise NoAsyncCallError(f"{len(self._running)} desktops are busy; recv cannot wait for {min_envs}.", "recv")
         self._run(self._wait(min_envs, timeout))
@@ -195,11 +256,19 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
     # The rest of the interface.
 
     def evaluate(self, env_ids: Sequence[int] | None = None) -> tuple[NDArray[np.float64], list[dict[str, Any]]]:
-        """The evaluators' verdicts on the desktops `env_ids` (None: all) as they are now, at any step: dense rewards. Each is made on
-        a copy, for which the farm needs a free desktop; the episodes go on undisturbed.
+        """Judge desktops as they are now, at any step: this gives dense rewards.
 
-        Returns rewards float64 [k], NaN where there is no verdict, and k dicts with the `outcome`, or the `cause` of there being none.
-        Desktops with an action in flight are refused.
+        Each verdict is made on a copy, for which the farm needs a free desktop; the episodes go on.
+
+        Args:
+            env_ids: Indices of k desktops without an action in flight; None is all of them.
+
+        Returns:
+            Rewards float64 `[k]`, NaN where there is no verdict, and k dicts with the `outcome`, or with the `cause`
+            where there is none.
+
+        Raises:
+            AlreadyPendingCallError: If a desktop has an action in flight.
         """
         indices = list(range(self.num_envs)) if env_ids is None else [int(index) for index in env_ids]
         if not self._sub_envs:
@@ -214,7 +283,11 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         return rewards, infos
 
     def render(self) -> tuple[RgbImage, ...] | None:
-        """The last screenshot of every desktop."""
+        """Return the last screenshot of every desktop.
+
+        Returns:
+            N images, uint8 `[H, W, 3]`; None unless `render_mode` is `rgb_array`.
+        """
         if self.render_mode != "rgb_array":
             return None
         width, height = self.shape.resolution
@@ -223,11 +296,15 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
 
     @property
     def busy(self) -> tuple[int, ...]:
-        """Desktops with an action in flight."""
+        """Indices of the desktops with an action in flight."""
         return tuple(sorted(self._running))
 
     def close_extras(self, **_kwargs: Any) -> None:
-        """Cancel what is in flight, give all desktops back, disconnect."""
+        """Cancel what is in flight, give all desktops back and disconnect.
+
+        Args:
+            **_kwargs: Not used; Gymnasium passes the arguments of `close`.
+        """
         self._run(self._aclose())
 
     # On the loop.
@@ -356,7 +433,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
 
 
 def _parse_autoreset_mode(given: AutoresetMode | str) -> AutoresetMode:
-    """By value or by name. Raises `ValueError`."""
+    """Return the mode of a value or name; raise `ValueError` for another one."""
     if isinstance(given, AutoresetMode):
         return given
     found = [mode for mode in AutoresetMode if given in (mode.name, mode.value)]
@@ -367,7 +444,7 @@ def _parse_autoreset_mode(given: AutoresetMode | str) -> AutoresetMode:
 
 
 def _close_if_alive(reference: weakref.ref[DartVectorEnv]) -> None:
-    """At the interpreter's end, give back what was forgotten."""
+    """Close a forgotten vector environment at interpreter exit."""
     vector = reference()
     if vector is not None:
         vector.close()
