@@ -1,9 +1,10 @@
-"""Client of the farm, in two parallel forms: `FarmClient`, `Lease`, `Claim` and `AsyncFarmClient`, `AsyncLease`, `AsyncClaim`.
+"""Client of the farm, in a synchronous and an asynchronous form with the same names, arguments and errors.
 
     with dart_envs.farm.connect("http://127.0.0.1:8700", KEY) as farm, farm.lease() as desktop:
         frame = desktop.step([])
 
-Same names, arguments and errors (`dart_envs.errors`); docs/clients.md has the tour.
+The synchronous classes are `FarmClient`, `Lease` and `Claim`; the asynchronous ones are `AsyncFarmClient`,
+`AsyncLease` and `AsyncClaim`. Errors are in `dart_envs.errors`. docs/clients.md describes the client.
 """
 
 from __future__ import annotations
@@ -33,9 +34,19 @@ __all__ = [
 
 
 def connect(url: str | None = None, api_key: str | None = None, *, retries: RetryPolicy | None = None) -> FarmClient:
-    """Connect to the farm at `url`, at `DART_FARM_URL`, or to this user's embedded farm, which is started on demand.
+    """Connect to a farm.
 
-    `api_key` falls back to `DART_API_KEY`, then to the key file beside a Unix socket. Raises `FarmError`.
+    Args:
+        url: Address of the farm; None takes `DART_FARM_URL`, and without that the embedded farm of this user, which is
+            started on demand.
+        api_key: The key; None takes `DART_API_KEY`, and without that the key file beside a Unix socket.
+        retries: When a failed request is repeated; None is the default policy.
+
+    Returns:
+        The client; close it, or use it as a context manager.
+
+    Raises:
+        FarmError: If the farm cannot be reached or the embedded farm does not start.
     """
     return FarmClient.connect(url, api_key, retries=retries)
 
@@ -43,5 +54,17 @@ def connect(url: str | None = None, api_key: str | None = None, *, retries: Retr
 async def connect_async(
     url: str | None = None, api_key: str | None = None, *, retries: RetryPolicy | None = None
 ) -> AsyncFarmClient:
-    """The same for async code."""
+    """Connect to a farm, for async code.
+
+    Args:
+        url: As `connect`.
+        api_key: As `connect`.
+        retries: As `connect`.
+
+    Returns:
+        The client; close it with `aclose`, or use it as an async context manager.
+
+    Raises:
+        FarmError: If the farm cannot be reached or the embedded farm does not start.
+    """
     return await AsyncFarmClient.connect(url, api_key, retries=retries)

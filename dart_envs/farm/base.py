@@ -1,7 +1,7 @@
-"""What the rest of the package asks of a farm and of a lease.
+"""Protocols of a farm and of a lease, as the rest of the package uses them.
 
-Role: the protocols behind which the real client (`client`, `lease`) and the scripted fake (`dart_envs.testing.fake_farm`)
-are interchangeable. Rule: no I/O here. Non-goals: the server's routes (`dart_server.wire`).
+The real client (`client`, `lease`) and the scripted fake (`dart_envs.testing.fake_farm`) are interchangeable behind
+them. This module does no I/O. It does not describe the server's routes (`dart_server.wire`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ from dart_server.wire import (
 
 @dataclass(frozen=True, slots=True)
 class GuestResponse:
-    """Answer of one of the guest agent's own routes, passed through unchanged."""
+    """Answer of one of the guest agent's own routes, unchanged.
+
+    Attributes:
+        status: HTTP status.
+        content: Body of the answer.
+        content_type: Media type of the body; empty where there is none.
+    """
 
     status: int
     content: bytes
@@ -45,40 +51,60 @@ class ForkLike(Protocol):
 
 
 class LeaseLike(Desktop, Protocol):
-    """A claim on one live desktop. All methods raise `DesktopError` subclasses or `FarmError`."""
+    """A lease of one live desktop.
+
+    All methods raise subclasses of `DesktopError`, or `FarmError`.
+    """
 
     @property
-    def lease_id(self) -> str: ...
+    def lease_id(self) -> str:
+        """Id of the lease."""
+        ...
 
     @property
     def desktop_id(self) -> str:
-        """The desktop behind the lease; another one after `reset`."""
+        """Id of the leased desktop; another one after `reset`."""
         ...
 
     @property
     def fencing_token(self) -> int:
-        """Grows with every desktop that this lease gets; calls with an older one are refused."""
+        """Number that grows with every desktop that this lease gets; the farm refuses calls with an older one."""
         ...
 
     @property
-    def shape(self) -> DesktopShape: ...
+    def shape(self) -> DesktopShape:
+        """Image, resolution and font size of the desktop."""
+        ...
 
     @property
-    def image_digest(self) -> str: ...
+    def image_digest(self) -> str:
+        """Digest of the desktop image."""
+        ...
 
     @property
     def setup_key(self) -> str | None:
-        """The prepared state that the desktop was restored from; None is the booted base."""
+        """Key of the prepared state that the desktop was restored from; None is the booted base."""
         ...
 
     @property
     def lost(self) -> bool:
-        """True once the lease is known to be gone (expired, fenced off or released)."""
+        """True once the lease is known to be gone: expired, fenced off or released."""
         ...
 
     async def step(
         self, events: list[InputEvent], settle: SettleSpec | None = None, *, frame: FrameSpec | None = None
-    ) -> Frame: ...
+    ) -> Frame:
+        """Perform input events, wait until the screen settled, and return the frame.
+
+        Args:
+            events: What to perform, in order.
+            settle: How long the screen must be quiet before the frame is taken; None takes it at once.
+            frame: How the frame is encoded, and whether the cursor is drawn; None is raw RGB without the cursor.
+
+        Returns:
+            The screenshot with its header.
+        """
+        ...
 
     async def guest(
         self,
@@ -90,24 +116,48 @@ class LeaseLike(Desktop, Protocol):
         content: bytes | None = None,
         timeout_s: float = 60.0,
     ) -> GuestResponse:
-        """One of the guest agent's OSWorld routes."""
+        """Call one of the guest agent's OSWorld routes.
+
+        Args:
+            method: HTTP method.
+            path: Path of the route, below the guest agent.
+            params: Query parameters.
+            json: Body as JSON.
+            content: Body as bytes.
+            timeout_s: Seconds to wait for the answer.
+
+        Returns:
+            The answer, whatever its status.
+        """
         ...
 
     async def terminal(self) -> str:
-        """Text in the focused terminal window, empty when there is none."""
+        """Return the text of the focused terminal window, empty without one."""
         ...
 
     async def reset(self, setup_key: str | None = None, *, snapshot_id: str | None = None) -> ResetReply:
-        """Replace the desktop by a fresh copy of a prepared state, of a snapshot, or (neither given) of the
-        booted base.
+        """Replace the desktop by a fresh copy: of a prepared state, of a snapshot, or of the booted base.
 
-        A state that nobody has built gives the booted base, and the reply's `setup_key` says so.
+        Args:
+            setup_key: Key of a prepared state. If it was never built, the booted base is used and the reply's
+                `setup_key` says so.
+            snapshot_id: Id or name of a snapshot.
+
+        Returns:
+            The new desktop.
         """
         ...
 
     async def acquire_setup(self, key: str, wait_s: float = 120.0) -> SetupGrant:
-        """Ask for the prepared state: ready, yours to build, or still being built by another after
-        `wait_s`."""
+        """Ask for a prepared state.
+
+        Args:
+            key: Key of the state.
+            wait_s: Seconds to wait while another client builds it.
+
+        Returns:
+            The state of the snapshot: ready, yours to build (with a grant), or still busy.
+        """
         ...
 
     async def snapshot(
@@ -118,30 +168,63 @@ class LeaseLike(Desktop, Protocol):
         publish_key: str | None = None,
         grant: str | None = None,
     ) -> SnapshotView:
-        """Take a live snapshot; with `publish_key` it becomes the prepared state of that key."""
+        """Take a live snapshot.
+
+        Args:
+            name: Name of the snapshot; None gives it none.
+            description: Text for people.
+            publish_key: Key of the prepared state that the snapshot becomes; None publishes nothing.
+            grant: The grant of `acquire_setup` for that key.
+
+        Returns:
+            The snapshot.
+        """
         ...
 
     async def fork(self, count: int = 1, *, wait_s: float = 60.0) -> ForkLike:
-        """`count` copies of the desktop as it is now; itself it goes on after a short pause. All or none."""
+        """Copy the desktop as it is now, all copies or none; the desktop itself goes on after a short pause.
+
+        Args:
+            count: Number of copies.
+            wait_s: Seconds to wait for free desktops.
+
+        Returns:
+            The leases of the copies.
+        """
         ...
 
     async def clock(self) -> ClockView:
-        """What time of day it is in the desktop."""
+        """Return the time of day in the desktop."""
         ...
 
     async def set_clock(self, time: datetime | None) -> ClockView:
-        """Declare the desktop's time of day; snapshots keep it, and their copies go on from there. None: the farm's."""
+        """Set the desktop's time of day; snapshots keep it, and their copies go on from it.
+
+        Args:
+            time: The time, with a time zone; None is the farm's time.
+
+        Returns:
+            The clock after the change.
+        """
         ...
 
-    async def health(self) -> DesktopHealthView: ...
+    async def health(self) -> DesktopHealthView:
+        """Return whether the desktop is alive, and who owns its fault."""
+        ...
 
     def tunnel(self, port: int) -> AbstractAsyncContextManager[tuple[str, int]]:
-        """A local (host, port) that leads to a TCP port inside the desktop, for as long as the context is
-        open."""
+        """Open a local port that leads to a TCP port inside the desktop, for as long as the context is open.
+
+        Args:
+            port: The port inside the desktop.
+
+        Returns:
+            A context whose value is the local (host, port).
+        """
         ...
 
     async def release(self) -> None:
-        """Give the desktop back. Idempotent; never raises for a farm that is gone."""
+        """Give the desktop back. Idempotent; does not raise when the farm is gone."""
         ...
 
 
@@ -156,11 +239,31 @@ class FarmLike(Protocol):
         wait_s: float = 60.0,
         labels: Mapping[str, str] | None = None,
     ) -> LeaseLike:
-        """Claim a desktop; waits up to `wait_s` for a free one. Raises `FarmError`."""
+        """Lease a desktop, waiting for a free one.
+
+        Args:
+            shape: Image, resolution and font size; None is the default shape.
+            setup_key: Key of the prepared state to prefer.
+            ttl_s: Seconds after the last heartbeat until the lease ends.
+            wait_s: Seconds to wait for a free desktop.
+            labels: Labels of the lease.
+
+        Returns:
+            The lease.
+
+        Raises:
+            FarmError: If the farm grants no desktop.
+        """
         ...
 
     async def abandon_setup(self, key: str, grant: str, reason: str) -> None:
-        """Give up building a prepared state, so that the next one may try."""
+        """Give up building a prepared state, so that the next client can try.
+
+        Args:
+            key: Key of the state.
+            grant: The grant of `acquire_setup`.
+            reason: Why the build failed.
+        """
         ...
 
     async def aclose(self) -> None:

@@ -1,8 +1,9 @@
 """The binary WebSocket channel to one leased desktop: many steps over one connection.
 
-Role: match answers to requests by their `seq`, split binary frames, decode their pixels and refusals, and say how long a step may take.
-Rule: an answer whose request has timed out is dropped, never given to another request; a broken channel fails everything that waits on it
-at once; a draft is kept until the frame says whether it is the step's picture. Non-goals: reopening, blame (`lease` does both).
+This module matches answers to requests by their `seq`, splits binary frames, decodes their pixels and errors, and says
+how long a step may take. An answer whose request has timed out is dropped and never given to another request. A broken
+channel fails all waiting requests at once. An early picture is kept until the frame says whether it is the step's
+picture. The module does not reopen channels and does not assign faults (`lease` does both).
 """
 
 from __future__ import annotations
@@ -41,7 +42,12 @@ HEADER_PREFIX_NBYTES = 4
 
 
 class ChannelClosedError(DartEnvError):
-    """The connection ended; `sent` says whether the request may have reached the desktop."""
+    """The connection ended.
+
+    Args:
+        message: What happened.
+        sent: Whether the request may have reached the desktop.
+    """
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -49,8 +55,17 @@ class ChannelClosedError(DartEnvError):
 
 
 def split_frame(message: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
-    """Header and payload (a view of the message) of one binary message. Raises `ValueError` when it is not
-    one."""
+    """Split one binary message into its header and payload.
+
+    Args:
+        message: Four bytes of the header's length (big-endian), the header as JSON, and the payload.
+
+    Returns:
+        The header, and the payload as a view of the message.
+
+    Raises:
+        ValueError: If the message is not a frame.
+    """
     end = HEADER_PREFIX_NBYTES + int.from_bytes(message[:HEADER_PREFIX_NBYTES], "big")
     if len(message) < end or end == HEADER_PREFIX_NBYTES:
         raise ValueError("the frame is shorter than its header says")
@@ -64,7 +79,19 @@ def split_frame(message: bytes | bytearray) -> tuple[dict[str, Any], memoryview]
 
 
 async def open_message_socket(transport: Transport, path: str, headers: Mapping[str, str]) -> MessageSocket:
-    """Open the channel's connection to the farm. Raises `FarmError`, or what the refusal's envelope says."""
+    """Open the channel's connection to the farm.
+
+    Args:
+        transport: The connection to the farm.
+        path: The route of the channel.
+        headers: Headers beside those of the transport.
+
+    Returns:
+        The open socket.
+
+    Raises:
+        DartEnvError: If the farm cannot be reached, or as the refusal's error envelope says.
+    """
     address = transport.address
     parts = urlsplit(address.base_url)
     loop = asyncio.get_running_loop()
@@ -90,7 +117,13 @@ async def open_message_socket(transport: Transport, path: str, headers: Mapping[
 
 
 class LeaseChannel:
-    """An open channel. Requests may overlap; each gets the answer that carries its own `seq`."""
+    """An open channel.
+
+    Requests may overlap; each one gets the answer that carries its own `seq`.
+
+    Args:
+        socket: The open socket.
+    """
 
     def __init__(self, socket: MessageSocket) -> None:
         self._socket = socket
@@ -106,9 +139,18 @@ class LeaseChannel:
         return self._closed is not None
 
     async def request(self, request: StepRequest, timeout_s: float) -> tuple[dict[str, Any], memoryview]:
-        """Send one request and wait for its own answer: the frame's header and payload.
+        """Send one request and wait for its answer.
 
-        Raises `ChannelClosedError`, or `FarmError` with code `timeout`.
+        Args:
+            request: The step, with a `seq` that no other waiting request has.
+            timeout_s: Seconds to wait.
+
+        Returns:
+            Header and payload of the frame.
+
+        Raises:
+            ChannelClosedError: If the connection ended.
+            FarmError: With code `timeout`, if the answer did not arrive in time.
         """
         if self._closed is not None:
             raise ChannelClosedError(str(self._closed), sent=False)
@@ -161,7 +203,7 @@ class LeaseChannel:
                 answer.set_exception(ChannelClosedError(reason, sent=True))
 
     async def aclose(self) -> None:
-        """Close the connection; whoever waits gets `ChannelClosedError`. Idempotent."""
+        """Close the connection; waiting requests get `ChannelClosedError`. Idempotent."""
         if self._closed is None:
             self._fail("The channel was closed by this client.")
         await self._socket.aclose()
@@ -171,7 +213,15 @@ class LeaseChannel:
 
 
 def step_timeout_s(events: list[InputEvent], settle: SettleSpec | None) -> float:
-    """How long a step may take before its answer is given up, seconds."""
+    """Return how long a step may take until its answer is given up.
+
+    Args:
+        events: The events of the step.
+        settle: The settling after them.
+
+    Returns:
+        Seconds.
+    """
     seconds = STEP_GRACE_S + (settle.cap_ms / 1000 if settle else 0.0)
     for event in events:
         if isinstance(event, WaitEvent):
@@ -182,8 +232,18 @@ def step_timeout_s(events: list[InputEvent], settle: SettleSpec | None) -> float
 
 
 def decode_image(header: FrameHeader, payload: bytes | memoryview) -> RgbImage:
-    """Pixels of a frame, uint8 [H, W, 3], writable and not shared; an empty image where none was asked
-    for. A raw frame takes the payload's memory over when that may be written."""
+    """Decode the pixels of a frame.
+
+    Args:
+        header: The frame's header.
+        payload: The frame's payload. A raw frame takes over its memory when that is writable.
+
+    Returns:
+        uint8 `[H, W, 3]`, writable and not shared; `[0, 0, 3]` where no image was asked for.
+
+    Raises:
+        FarmError: With code `bad_frame`, if a raw frame has the wrong length.
+    """
     if header.encoding == "none":
         return np.zeros((0, 0, 3), dtype=np.uint8)
     if header.encoding == "raw":
@@ -199,7 +259,14 @@ def decode_image(header: FrameHeader, payload: bytes | memoryview) -> RgbImage:
 
 
 def envelope_code(content: bytes) -> ErrorCode | None:
-    """The code of the farm's own error envelope; None when the answer is not one."""
+    """Read the code of the farm's own error envelope.
+
+    Args:
+        content: Body of an answer.
+
+    Returns:
+        The code, or None when the body is not an envelope.
+    """
     try:
         return ErrorBody.model_validate_json(content).error
     except ValidationError:
@@ -207,7 +274,14 @@ def envelope_code(content: bytes) -> ErrorCode | None:
 
 
 def channel_error(header: dict[str, Any]) -> DartEnvError:
-    """The exception for a binary message whose header is a `ChannelError`."""
+    """Return the exception for a message whose header is a `ChannelError`.
+
+    Args:
+        header: Header of the message, with an `error`.
+
+    Returns:
+        The exception; the caller raises it.
+    """
     try:
         error = ChannelError.model_validate(header)
     except ValidationError:

@@ -1,8 +1,8 @@
-"""A claim in the farm's queue: for one desktop, or for a gang of them, all or none.
+"""A claim in the farm's queue, for one desktop or for several, all or none.
 
-Role: `AsyncClaim`. Rule: how it goes is told by the farm's Server-Sent Events, and by long polls where those cannot be had or
-break off; a farm that is away for a while is waited for, because the claim stands in its database. Non-goals: making claims
-(`client`), what a lease does (`lease`).
+`AsyncClaim` follows the claim by the farm's Server-Sent Events, and by long polls where those are not available or
+break off. The client waits for a farm that is away for a while, because the farm's database keeps the claim. This
+module does not create claims (`client`) and does not use leases (`lease`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,18 @@ ResubmitClaim = Callable[[], Awaitable[bytes]]
 
 
 class AsyncClaim:
-    """A claim. As an async context manager, one that was made here is cancelled at the end, and its desktops are given back."""
+    """A queued request for desktops, made by `AsyncFarmClient.claim` or found by `AsyncFarmClient.find_claim`.
+
+    As an async context manager, a claim that was made here is cancelled at the end, and its desktops are given back.
+
+    Args:
+        transport: The connection to the farm.
+        view: The claim as the farm returned it.
+        hold: Turns a grant into a lease.
+        clock: The clock that waits and measures.
+        retries: When a failed request is repeated.
+        resubmit: Makes the claim again when a restarted farm does not know it; None for a claim of another process.
+    """
 
     def __init__(
         self,
@@ -69,33 +80,46 @@ class AsyncClaim:
 
     @property
     def claim_id(self) -> str:
+        """Id of the claim."""
         return self._view.claim_id
 
     @property
     def view(self) -> ClaimView:
-        """The claim as it was last told of."""
+        """The claim as the farm reported it last."""
         return self._view
 
     @property
     def state(self) -> ClaimState:
+        """State of the claim as the farm reported it last."""
         return self._view.state
 
     @property
     def position(self) -> int | None:
-        """Claims that come before it; 0 is next; None once it waits no more."""
+        """Number of claims before this one; 0 is next; None once it does not wait any more."""
         return self._view.position
 
     @property
     def finished(self) -> bool:
-        """Nothing of it is left to give back: it ended without desktops, or they were taken over as leases."""
+        """True when nothing is left to give back: the claim ended without desktops, or they were taken over as leases."""
         return self._leases is not None or self._view.state not in (ClaimState.WAITING, ClaimState.GRANTED)
 
     async def refresh(self) -> ClaimView:
-        """Ask for the claim as it is now."""
+        """Read the claim as it is now.
+
+        Returns:
+            The claim.
+
+        Raises:
+            FarmError: If the farm cannot be reached or does not know the claim.
+        """
         return await self._poll(0.0)
 
     async def progress(self) -> AsyncGenerator[ClaimView, None]:
-        """The claim as it is now, then each time that its place or state changes, its end last."""
+        """Follow the claim: as it is now, then at each change of its position or state, and its end last.
+
+        Yields:
+            The claim at each change.
+        """
         told = await self.refresh()
         yield told
         streamed = True
@@ -116,11 +140,20 @@ class AsyncClaim:
     async def wait(
         self, timeout_s: float | None = None, *, on_progress: ProgressCallback | None = None
     ) -> list[AsyncLease]:
-        """The leases, once they are granted; their heartbeats start at once.
+        """Wait until the desktops are granted; the heartbeats of the leases start at once.
 
-        `on_progress` is called with each change. Raises `NoCapacityError` when the claim's deadline passed, `ClaimCancelledError`, the
-        class of a refusal's code, or after `timeout_s` seconds `FarmTimeoutError`: then the claim goes on waiting, and `wait` may be
-        called again.
+        Args:
+            timeout_s: Seconds to wait; None waits until the claim's own deadline.
+            on_progress: Called with the claim at each change.
+
+        Returns:
+            One lease for each desktop.
+
+        Raises:
+            NoCapacityError: If the claim's deadline passed.
+            ClaimCancelledError: If the claim was cancelled.
+            FarmTimeoutError: After `timeout_s` seconds. The claim goes on waiting, and `wait` may be called again.
+            FarmError: If the farm refused the claim; the class follows the refusal's code.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -144,7 +177,11 @@ class AsyncClaim:
                     on_progress(view)
 
     async def cancel(self) -> None:
-        """Leave the queue; desktops that were granted and not yet taken are given back. Idempotent."""
+        """Leave the queue and give granted desktops back. Idempotent.
+
+        Raises:
+            FarmError: If the farm cannot be reached.
+        """
         try:
             await call_with_retries(
                 lambda: self._transport.call("DELETE", self._path),
@@ -161,8 +198,10 @@ class AsyncClaim:
             await self.refresh()
 
     async def aclose(self) -> None:
-        """What leaving a context does: a claim that was made here is cancelled, one that was only found is left to its owner.
-        Never raises for a farm that is gone."""
+        """Cancel a claim that was made here, and leave one that was only found to its owner.
+
+        Does not raise when the farm is gone.
+        """
         if self._resubmit is None:
             return
         try:
@@ -185,7 +224,7 @@ class AsyncClaim:
         return f"/v1/claims/{quote(self.claim_id)}"
 
     async def _poll(self, wait_s: float) -> ClaimView:
-        """One long poll, repeated while the farm is away; a claim that was made here and is forgotten is made again."""
+        """Ask once, repeated while the farm is away; make a claim of this process again if the farm does not know it."""
         deadline_s = self._clock.monotonic() + OUTAGE_TIMEOUT_S + wait_s
         while True:
             try:
@@ -205,7 +244,7 @@ class AsyncClaim:
             return self._view
 
     async def _stream(self) -> AsyncGenerator[ClaimView, None]:
-        """What the farm's events tell; ends with the claim, or when the stream breaks off."""
+        """Yield what the farm's events report; end with the claim, or when the stream breaks off."""
         try:
             async with self._transport.stream_lines(
                 f"{self._path}/events", idle_timeout_s=STREAM_IDLE_TIMEOUT_S

@@ -1,9 +1,9 @@
 """The client of a farm: connect, claim and lease desktops.
 
-Role: `AsyncFarmClient`, the one async core under env, vector env and runner, and under `FarmClient`. Rule: whatever was claimed
-through it is given back by `aclose`, and a claim that was cancelled half-way gives its desktop back; a request that is call_with_retries
-carries the client request id of the first one, so it can never give two desktops. Non-goals: retries of failed desktops
-(`dart_envs.envs.core`), starting a farm (`embedded`).
+`AsyncFarmClient` is the async core under env, vector env, runner and `FarmClient`. `aclose` gives back everything that
+was claimed through it, and a claim that is cancelled half-way gives its desktop back. A repeated request carries the
+client request id of the first one, so it cannot give two desktops. This module does not replace failed desktops
+(`dart_envs.envs.core`) and does not start a farm (`embedded`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,16 @@ CLAIM_RETRY_TIMEOUT_S = 60.0
 
 
 class AsyncFarmClient(FarmAdmin):
-    """A connection to one farm. Make it with `connect`; usable as an async context manager."""
+    """A connection to one farm, for async code.
+
+    Make it with `connect`. As an async context manager it closes itself at the end.
+
+    Args:
+        transport: The connection to the farm.
+        clock: The clock that waits and measures.
+        embedded: Whether this is the embedded farm of this user.
+        retries: When a failed request is repeated; None is the default policy.
+    """
 
     def __init__(
         self,
@@ -66,10 +75,20 @@ class AsyncFarmClient(FarmAdmin):
         clock: Clock = SYSTEM_CLOCK,
         retries: RetryPolicy | None = None,
     ) -> AsyncFarmClient:
-        """Connect to the farm at `url`, at `DART_FARM_URL`, or to this user's embedded farm, which is started
-        on demand.
+        """Connect to a farm.
 
-        `api_key` falls back to `DART_API_KEY`, then to the key file beside a Unix socket. Raises `FarmError`.
+        Args:
+            url: Address of the farm; None takes `DART_FARM_URL`, and without that the embedded farm of this user,
+                which is started on demand.
+            api_key: The key; None takes `DART_API_KEY`, and without that the key file beside a Unix socket.
+            clock: The clock that waits and measures.
+            retries: When a failed request is repeated; None is the default policy.
+
+        Returns:
+            The client.
+
+        Raises:
+            FarmError: If the farm cannot be reached or the embedded farm does not start.
         """
         url = url or os.environ.get("DART_FARM_URL")
         embedded = not url
@@ -85,12 +104,12 @@ class AsyncFarmClient(FarmAdmin):
 
     @property
     def embedded(self) -> bool:
-        """Whether this is the farm of this user on this machine, started on demand."""
+        """Whether this is the farm of this user on this host, started on demand."""
         return self._embedded
 
     @property
     def url(self) -> str:
-        """Where the farm is, as `connect` takes it."""
+        """Address of the farm, as `connect` takes it."""
         return str(self._transport.address)
 
     async def lease(
@@ -105,12 +124,27 @@ class AsyncFarmClient(FarmAdmin):
         match_labels: Mapping[str, str] | None = None,
         priority: int = 0,
     ) -> AsyncLease:
-        """Claim a desktop, waiting up to `wait_s` for a free one; with `setup_key`, a copy of that prepared
-        state where there is one; with `snapshot_id` (id or name), a copy of exactly that snapshot; with `match_labels`, one
-        of the pool that has these labels.
+        """Lease a desktop, waiting for a free one; its heartbeats start at once.
 
-        Heartbeats start at once. A farm that is started again meanwhile, and forgets who waits, is asked again under the same
-        client request id for as long. Raises `FarmError` (`NoCapacityError`, `ImageNotFoundError`, …).
+        A farm that restarts meanwhile forgets who waits. The client then asks again under the same client request id.
+
+        Args:
+            shape: Image, resolution and font size; None is the default shape.
+            setup_key: Key of a prepared state; the desktop is a copy of it where there is one.
+            ttl_s: Seconds after the last heartbeat until the lease ends.
+            wait_s: Seconds to wait for a free desktop.
+            labels: Labels of the lease.
+            snapshot_id: Id or name of a snapshot; the desktop is a copy of exactly this one.
+            match_labels: Labels that the desktop's pool must have.
+            priority: From -100 to 100; higher is served first.
+
+        Returns:
+            The lease.
+
+        Raises:
+            NoCapacityError: If no desktop became free in time.
+            ImageNotFoundError: If the farm does not have the image.
+            FarmError: If the farm refuses or cannot be reached.
         """
         request = LeaseRequest(
             client_request_id=uuid.uuid4().hex,
@@ -150,7 +184,7 @@ class AsyncFarmClient(FarmAdmin):
         return lease
 
     async def _restart_embedded(self, error: FarmError) -> None:
-        """The embedded farm stops when nobody needs it; now somebody does."""
+        """Start the embedded farm again, which stops when it is idle."""
         if self._embedded and isinstance(error, FarmUnreachableError):
             await ensure_embedded_farm(clock=self._clock)
             self._transport.set_api_key(resolve_api_key(self._transport.address, None))
@@ -177,11 +211,28 @@ class AsyncFarmClient(FarmAdmin):
         labels: Mapping[str, str] | None = None,
         client_request_id: str | None = None,
     ) -> AsyncClaim:
-        """Stand in the queue for `count` desktops (at most 64), all or none, and do not wait: the claim's `wait` does.
+        """Queue a claim for desktops, all or none, and do not wait for it: `AsyncClaim.wait` does.
 
-        It waits at the farm for `deadline_s` seconds at most; `priority` is between -100 and 100, higher is served first. A
-        program that may be started again gives its own `client_request_id` (8 to 64 characters): the same one is the same
-        claim. Raises `FarmError` (`QuotaExceededError`, `FarmDrainingError`, …).
+        Args:
+            count: Number of desktops, at most 64.
+            shape: Image, resolution and font size; None is the default shape.
+            setup_key: Key of a prepared state; the desktops are copies of it where there is one.
+            snapshot_id: Id or name of a snapshot; the desktops are copies of exactly this one.
+            match_labels: Labels that the desktops' pool must have.
+            priority: From -100 to 100; higher is served first.
+            ttl_s: Seconds after the last heartbeat until a lease ends.
+            deadline_s: Seconds that the claim waits at the farm at most.
+            labels: Labels of the leases.
+            client_request_id: 8 to 64 characters. The same id is the same claim, also from a program that was started
+                again. None makes a new one.
+
+        Returns:
+            The claim.
+
+        Raises:
+            QuotaExceededError: If the key waits for as many desktops as it may.
+            FarmDrainingError: If the farm takes no claims now.
+            FarmError: If the farm refuses or cannot be reached.
         """
         request = ClaimRequest(
             client_request_id=client_request_id or uuid.uuid4().hex,
@@ -211,8 +262,19 @@ class AsyncFarmClient(FarmAdmin):
         return claim
 
     async def find_claim(self, claim_id: str) -> AsyncClaim:
-        """A claim of another process of the same key: to be looked at, waited for, or cancelled in so many words. Leases that
-        its `wait` gives are attached to, not owned. Raises `NotFoundError`."""
+        """Return a claim of another process of the same key, to read it, wait for it or cancel it.
+
+        Leases that its `wait` returns are attached to, not owned: they are not released at the end.
+
+        Args:
+            claim_id: Id of the claim.
+
+        Returns:
+            The claim.
+
+        Raises:
+            NotFoundError: If there is no such claim.
+        """
         content = await self._read(f"/v1/claims/{quote(claim_id, safe='')}", {"wait_s": "0"})
         return self._make_claim(content, partial(self._open_lease, attached=True), None)
 
@@ -221,10 +283,21 @@ class AsyncFarmClient(FarmAdmin):
         return AsyncClaim(self._transport, view, hold, self._clock, self._retries, resubmit=resubmit)
 
     async def attach(self, reference: str, *, takeover: bool = False) -> AsyncLease:
-        """Use a lease of another process of the same key, by its `reference()` or its id.
+        """Use a lease of another process of the same key.
 
-        Both keep it alive from now on; the desktop's state is shared. With `takeover` its fencing token grows, so that the other's
-        calls are refused. Raises `LeaseExpiredError`, `NotFoundError`.
+        Both processes keep it alive from now on and share the state of the desktop.
+
+        Args:
+            reference: `reference()` of the lease, or its id.
+            takeover: Whether the fencing token grows, so that the farm refuses the other process's calls.
+
+        Returns:
+            The lease.
+
+        Raises:
+            LeaseExpiredError: If the lease has ended.
+            NotFoundError: If there is no such lease.
+            InvalidRequestError: If `reference` names no lease.
         """
         lease_id = reference.rpartition("#")[2]
         if not lease_id:
@@ -239,7 +312,7 @@ class AsyncFarmClient(FarmAdmin):
         return self._open_lease(LeaseGrant.model_validate_json(content), attached=True)
 
     async def aclose(self) -> None:
-        """Give back what was claimed here, let go of what was attached to, and close the connections. Idempotent."""
+        """Give back what was claimed here, detach from other leases, and close the connections. Idempotent."""
         claims = [claim for claim in self._claims if not claim.finished]
         await asyncio.gather(
             *self._unwanted_grants, *(lease.aclose() for lease in self._leases), *(claim.aclose() for claim in claims)

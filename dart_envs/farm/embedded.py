@@ -1,8 +1,8 @@
-"""One farm daemon per user, found by its socket and started on demand.
+"""One farm daemon for each user, found by its socket and started on demand.
 
-Role: `ensure_embedded_farm`. Rule: the farm never runs inside the caller's process; a file lock makes N
-callers start one daemon; a daemon that does not come up is reported with the end of its own log. Non-goals:
-stopping it (it stops when idle; `dart-farm stop`).
+`ensure_embedded_farm` never runs the farm inside the caller's process. A file lock makes N callers start one daemon. A
+daemon that does not become healthy is reported with the end of its own log. This module does not stop the daemon: it
+stops by itself when idle, or by `dart-farm stop`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,14 @@ LOG_TAIL_NBYTES = 8_192
 
 
 def runtime_dir() -> Path:
-    """`DART_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/dart`, else `dart-<uid>` among the temporary files; made
-    with mode 0700 when missing."""
+    """Return the directory of the farm's socket, created with mode 0700 when it is missing.
+
+    Returns:
+        `DART_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/dart`, else `dart-<uid>` in the directory for temporary files.
+
+    Raises:
+        FarmError: If the directory belongs to another user.
+    """
     path = paths.runtime_dir()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_uid != os.getuid():
@@ -47,11 +53,18 @@ def runtime_dir() -> Path:
 async def ensure_embedded_farm(
     *, clock: Clock = SYSTEM_CLOCK, start_timeout_s: float = START_TIMEOUT_S, command: list[str] | None = None
 ) -> Path:
-    """Path of the socket of this user's farm, started when nobody answers there. Raises `FarmError` with the
-    end of its log.
+    """Start this user's farm unless it answers already.
 
-    command: what starts the daemon (for tests); by default this Python with `-m dart_server.cli serve
-    --embedded`.
+    Args:
+        clock: The clock that waits and measures.
+        start_timeout_s: Seconds until the start is given up.
+        command: Command of the daemon, for tests; None is this Python with `-m dart_server.cli serve --embedded`.
+
+    Returns:
+        Path of the farm's socket.
+
+    Raises:
+        FarmError: If the farm does not start; the message has the end of its log.
     """
     place = runtime_dir()
     socket_path = place / "farm.sock"
@@ -103,8 +116,11 @@ async def _start(place: Path, socket_path: Path, clock: Clock, deadline_s: float
 
 
 def _spawn(command: list[str], log_path: Path) -> subprocess.Popen[bytes]:
-    """Start the daemon in a session of its own. It ends with status 0 when another farm still holds the
-    directory (starting, or stopping): then it is started again until one answers."""
+    """Start the daemon in a session of its own.
+
+    It ends with status 0 when another farm still holds the directory (starting or stopping); the caller then starts it
+    again until one answers.
+    """
     with _append_private(log_path) as log_fd:
         daemon = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log_fd, stderr=log_fd, start_new_session=True, cwd="/"

@@ -1,8 +1,8 @@
-"""A claim on one live desktop, from the client's side: everything that can be done to it.
+"""A lease of one live desktop, from the client's side: everything that can be done with it.
 
-Role: `AsyncLease`, which implements `dart_envs.types.Desktop`. Rule: one method per route of the wire
-contract, typed answers. Non-goals: keeping the lease alive and naming the owners of failures (`held`), what
-runs on the desktop (tasks), when to take another one (`dart_envs.envs.core`).
+`AsyncLease` implements `dart_envs.types.Desktop`. It has one method for each route of the wire contract, with typed
+answers. Keeping the lease alive and finding the owner of a failure is in `lease_base`. This module does not decide
+what runs on the desktop (tasks) or when to take another one (`dart_envs.envs.core`).
 """
 
 from __future__ import annotations
@@ -58,10 +58,14 @@ _WINDOWS = TypeAdapter(dict[str, list[dict[str, Any]]])
 
 
 class PendingLeases(Protocol):
-    """Leases that were asked for and may still wait; implemented by `dart_envs.farm.claims.AsyncClaim`."""
+    """Leases that were requested and may still wait; implemented by `dart_envs.farm.claims.AsyncClaim`."""
 
     async def wait(self) -> list[AsyncLease]:
-        """The leases, once they are granted."""
+        """Wait until the leases are granted.
+
+        Returns:
+            The leases.
+        """
         ...
 
     async def cancel(self) -> object:
@@ -70,7 +74,7 @@ class PendingLeases(Protocol):
 
 
 class ClaimFactory(Protocol):
-    """Claims more desktops at the same farm, all or none."""
+    """Claims more desktops at the same farm, all or none; `AsyncFarmClient.claim` is one."""
 
     def __call__(
         self,
@@ -86,15 +90,32 @@ class ClaimFactory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AsyncFork:
-    """Copies of a desktop, and the snapshot they were made from (its `pause_ms` is what the original felt)."""
+    """Copies of a desktop.
+
+    Attributes:
+        snapshot: The snapshot that they were made from; its `pause_ms` is how long the original desktop stood still.
+        leases: One lease for each copy.
+    """
 
     snapshot: SnapshotView
     leases: tuple[AsyncLease, ...]
 
 
 class AsyncLease(LeaseBase):
-    """A leased desktop. Made by `AsyncFarmClient.lease`, a claim's `wait` or `attach`; as an async context manager it releases
-    what was claimed here and detaches from what was attached to."""
+    """A leased desktop, for async code.
+
+    It is made by `AsyncFarmClient.lease`, by `AsyncFarmClient.attach` and by a claim's `wait`. As an async context
+    manager it releases a lease that was claimed here, and detaches from one that was attached to. All calls raise
+    `LeaseLostError` once the lease is gone, `DesktopFailedError` when the desktop died, `GuestError` when the guest
+    agent refused, and `FarmError` when the farm cannot be reached.
+
+    Args:
+        transport: The connection to the farm.
+        granted: The farm's grant.
+        clock: The clock of the heartbeats.
+        make_claim: Claims more desktops, for `fork`.
+        attached: Whether another process claimed the lease.
+    """
 
     def __init__(
         self,
@@ -111,7 +132,7 @@ class AsyncLease(LeaseBase):
 
     @property
     def snapshot_id(self) -> str | None:
-        """The snapshot that the desktop is a copy of; None where it was booted by a farm without snapshots."""
+        """Id of the snapshot that the desktop is a copy of; None where a farm without snapshots booted it."""
         return self._snapshot_id
 
     # Seeing and acting.
@@ -119,11 +140,21 @@ class AsyncLease(LeaseBase):
     async def step(
         self, events: list[InputEvent], settle: SettleSpec | None = None, *, frame: FrameSpec | None = None
     ) -> Frame:
-        """Perform input events, wait until the screen settled, return the frame.
+        """Perform input events, wait until the screen settled, and return the frame.
 
-        Raises `GuestError` (refused, the desktop lives), `DesktopFailedError`, `LeaseLostError`, or `FarmError`
-        (`timeout`, `channel_lost`, `unreachable`): in the last three cases the events may or may not have
-        been performed.
+        Args:
+            events: What to perform, in order.
+            settle: How long the screen must be quiet before the frame is taken; None takes it at once.
+            frame: How the frame is encoded, and whether the cursor is drawn; None is raw RGB without the cursor.
+
+        Returns:
+            The screenshot with its header.
+
+        Raises:
+            GuestError: If the guest agent refused the events; the desktop lives.
+            DesktopFailedError: If the desktop died.
+            LeaseLostError: If the lease is gone.
+            FarmError: With code `timeout`, `channel_lost` or `unreachable`; the events may have been performed or not.
         """
         request = StepRequest(seq=next(self._seq), events=events, settle=settle, frame=frame or FrameSpec())
         timeout_s = step_timeout_s(events, settle)
@@ -149,9 +180,11 @@ class AsyncLease(LeaseBase):
         raise AssertionError("unreachable")
 
     async def a11y(self) -> list[A11yElement]:
+        """Return the showing elements of the accessibility tree."""
         return _ELEMENTS.validate_json(await self.call("GET", "/a11y", timeout_s=A11Y_TIMEOUT_S))
 
     async def terminal(self) -> str:
+        """Return the text of the focused terminal window, empty without one."""
         reply = await self.guest("GET", "/terminal")
         if reply.status != 200:
             return ""
@@ -173,6 +206,19 @@ class AsyncLease(LeaseBase):
         stdin: str | None = None,
         detach: bool = False,
     ) -> ExecReply:
+        """Run a program inside the desktop.
+
+        Args:
+            argv: The program and its arguments.
+            timeout_s: Seconds until the program is stopped.
+            user: `user` (the desktop's user) or `root`.
+            env: Environment variables beside those of the session.
+            stdin: Text for the program's standard input.
+            detach: Whether the program goes on after the call.
+
+        Returns:
+            Exit status and output; a program that fails does not raise.
+        """
         request = ExecRequest(
             argv=argv,
             timeout_s=timeout_s,
@@ -185,15 +231,42 @@ class AsyncLease(LeaseBase):
         return ExecReply.model_validate_json(content)
 
     async def read_file(self, path: str) -> bytes | None:
+        """Read a file inside the desktop.
+
+        Args:
+            path: Path inside the desktop.
+
+        Returns:
+            The content, or None when there is no such file.
+        """
         response = await self.request("GET", "/files", params={"path": path})
         if response.status == 404 and envelope_code(response.content) in {None, ErrorCode.GUEST_ERROR}:
             return None
         return await self.content_or_raise(response, "GET /files")
 
     async def write_file(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
+        """Write a file inside the desktop as the desktop's user; missing parent directories are created.
+
+        Args:
+            path: Path inside the desktop.
+            content: The content.
+            mode: Permission bits.
+        """
         await self.call("PUT", "/files", content=content, params={"path": path, "mode": f"{mode:04o}"})
 
     async def activate_window(self, title: str, *, strict: bool = False) -> bool:
+        """Raise and focus the first window with a title.
+
+        Args:
+            title: The title, or a part of it.
+            strict: Whether the title must be equal.
+
+        Returns:
+            False when there is no such window.
+
+        Raises:
+            GuestError: If the window cannot be activated.
+        """
         exact = await self._window_title(title, strict)
         if exact is None:
             return False
@@ -210,8 +283,7 @@ class AsyncLease(LeaseBase):
         )
 
     async def _window_title(self, title: str, strict: bool) -> str | None:
-        """The whole title of the window that is meant, None when there is none: OSWorld's own route does not
-        tell."""
+        """Return the whole title of the window that is meant, or None; OSWorld's own route does not report it."""
         reply = await self.guest("GET", "/v1/windows")
         try:
             windows = _WINDOWS.validate_json(reply.content)["windows"]
@@ -230,8 +302,22 @@ class AsyncLease(LeaseBase):
         content: bytes | None = None,
         timeout_s: float = 60.0,
     ) -> GuestResponse:
-        """One of the guest agent's OSWorld routes, whatever it answers; failures on the way to it are
-        raised."""
+        """Call one of the guest agent's OSWorld routes.
+
+        Args:
+            method: HTTP method.
+            path: Path of the route, below the guest agent.
+            params: Query parameters.
+            json: Body as JSON.
+            content: Body as bytes.
+            timeout_s: Seconds to wait for the answer.
+
+        Returns:
+            The guest agent's answer, whatever its status.
+
+        Raises:
+            DartEnvError: If the farm or the desktop failed before the guest agent answered.
+        """
         reply = await self.request(
             method, f"/guest/{path.lstrip('/')}", params=params, json=json, content=content, timeout_s=timeout_s
         )
@@ -241,7 +327,14 @@ class AsyncLease(LeaseBase):
 
     @asynccontextmanager
     async def tunnel(self, port: int) -> AsyncIterator[tuple[str, int]]:
-        """A local (host, port) on the loopback interface that leads to TCP `port` inside the desktop."""
+        """Open a local port that leads to a TCP port inside the desktop, for as long as the context is open.
+
+        Args:
+            port: The port inside the desktop.
+
+        Yields:
+            (host, port) on the loopback interface.
+        """
         self.raise_if_lost()
         path = f"{self.path}/tunnel?port={port}"
         async with open_tunnel(self.transport, path, self.guest_headers) as address:
@@ -250,11 +343,18 @@ class AsyncLease(LeaseBase):
     # The clock.
 
     async def clock(self) -> ClockView:
-        """What time of day it is in the desktop."""
+        """Return the time of day in the desktop."""
         return ClockView.model_validate_json(await self.call("GET", "/clock"))
 
     async def set_clock(self, time: datetime | None) -> ClockView:
-        """Declare the desktop's time of day (with its time zone), or None: the farm's; see `ClockRequest`."""
+        """Set the desktop's time of day; see `ClockRequest`.
+
+        Args:
+            time: The time, with a time zone; None is the farm's time.
+
+        Returns:
+            The clock after the change.
+        """
         return ClockView.model_validate_json(await self.call("PUT", "/clock", body=ClockRequest(time=time)))
 
     # Snapshots and resets.
@@ -262,11 +362,24 @@ class AsyncLease(LeaseBase):
     async def reset(
         self, setup_key: str | None = None, *, snapshot_id: str | None = None, allow_ancestor: bool = False
     ) -> ResetReply:
-        """Replace the desktop by a fresh copy of a prepared state, of a snapshot (id or name), or of the booted base.
+        """Replace the desktop by a fresh copy: of a prepared state, of a snapshot, or of the booted base.
 
-        A snapshot that does not restore is quarantined by the farm and the desktop becomes a copy of its deepest
-        ancestor that does: that is the `FarmError` `snapshot_broken`, after which the lease goes on with that
-        desktop, or with `allow_ancestor` a reply whose `snapshot_id` says so.
+        The farm quarantines a snapshot that does not restore, and the desktop becomes a copy of its deepest ancestor
+        that restores.
+
+        Args:
+            setup_key: Key of a prepared state. If it was never built, the booted base is used and the reply's
+                `setup_key` says so.
+            snapshot_id: Id or name of a snapshot.
+            allow_ancestor: Whether a copy of an ancestor is accepted; the reply's `snapshot_id` says which one.
+
+        Returns:
+            The new desktop.
+
+        Raises:
+            SnapshotBrokenError: If the snapshot did not restore and `allow_ancestor` is False; the lease goes on with
+                the ancestor's copy.
+            FarmError: If the farm refuses.
         """
         await self.close_channel()
         request = ResetRequest(setup_key=setup_key, snapshot_id=snapshot_id)
@@ -283,16 +396,36 @@ class AsyncLease(LeaseBase):
         return reply
 
     async def restore(self, snapshot: str | SnapshotView, *, allow_ancestor: bool = False) -> ResetReply:
-        """Replace the desktop by a fresh copy of a snapshot, given by its view, id or name; errors as of `reset`."""
+        """Replace the desktop by a fresh copy of a snapshot.
+
+        Args:
+            snapshot: The snapshot, its id or its name.
+            allow_ancestor: As `reset`.
+
+        Returns:
+            The new desktop.
+
+        Raises:
+            FarmError: As `reset`.
+        """
         wanted = snapshot if isinstance(snapshot, str) else snapshot.snapshot_id
         return await self.reset(snapshot_id=wanted, allow_ancestor=allow_ancestor)
 
     async def fork(self, count: int = 1, *, name: str | None = None, wait_s: float = 60.0) -> AsyncFork:
-        """`count` leases on copies of this desktop as it is now; the desktop itself goes on after a short pause
-        (`AsyncFork.snapshot.pause_ms`).
+        """Copy the desktop as it is now; the desktop itself goes on after a short pause (`AsyncFork.snapshot.pause_ms`).
 
-        The snapshot between them stays with `name`; without, it is deleted once the copies live. The copies (at most 64) are
-        claimed as a gang: all or none, and nobody's desktop is held while they wait up to `wait_s`. Raises what a claim raises.
+        The copies are claimed together, all or none; no desktop is held while they wait.
+
+        Args:
+            count: Number of copies, at most 64.
+            name: Name of the snapshot between them, which stays; without a name it is deleted once the copies live.
+            wait_s: Seconds to wait for free desktops.
+
+        Returns:
+            The snapshot and the leases of the copies.
+
+        Raises:
+            FarmError: As `AsyncClaim.wait`, or if the provider cannot fork.
         """
         view = await self.snapshot(name)
         asked = asyncio.create_task(
@@ -329,6 +462,15 @@ class AsyncLease(LeaseBase):
             log.warning("The snapshot %s of a fork stays until it is evicted: %s", snapshot_id, error)
 
     async def acquire_setup(self, key: str, wait_s: float = 120.0) -> SetupGrant:
+        """Ask for a prepared state.
+
+        Args:
+            key: Key of the state.
+            wait_s: Seconds to wait while another client builds it.
+
+        Returns:
+            The state of the snapshot: ready, yours to build (with a grant), or still busy.
+        """
         self.raise_if_lost()
         claim = SetupAcquireRequest(key=key, lease_id=self.lease_id, wait_s=wait_s)
         content = await self.transport.call(
@@ -348,10 +490,22 @@ class AsyncLease(LeaseBase):
         publish_key: str | None = None,
         grant: str | None = None,
     ) -> SnapshotView:
-        """Take a live snapshot of the desktop, which goes on after `pause_ms`; it belongs to this lease's tenant.
+        """Take a live snapshot of the desktop, which goes on after `pause_ms`; it belongs to the tenant of this lease.
 
         Connections into the desktop (channel, tunnels) are closed for it; the channel opens again by itself.
-        Raises `FarmError` (`invalid` for a name that is taken, `quota`, `capability_missing`).
+
+        Args:
+            name: Name of the snapshot; None gives it none.
+            description: Text for people.
+            publish_key: Key of the prepared state that the snapshot becomes; None publishes nothing.
+            grant: The grant of `acquire_setup` for that key.
+
+        Returns:
+            The snapshot.
+
+        Raises:
+            FarmError: With code `invalid` for a name that is taken, `quota` without room, `capability_missing` without
+                snapshots.
         """
         await self.close_channel()
         request = SnapshotRequest(name=name, description=description, publish_key=publish_key, grant=grant)

@@ -1,8 +1,8 @@
-"""What every lease does whatever it is used for: heartbeat, channel, calls with its credentials, release.
+"""What every lease does: heartbeats, channel, calls with its credentials, release.
 
-Role: `LeaseBase`, the lower half of `AsyncLease`. Rule: every failure leaves here as a `dart_envs.errors`
-class with the right owner (a dead desktop's health decides whose fault it was); the server alone decides when
-a lease has ended. Non-goals: what the calls mean (`lease`).
+`LeaseBase` is the base class of `AsyncLease`. Every failure is raised as a class of `dart_envs.errors` with the right
+owner; the health of a dead desktop decides whose fault it was. Only the server decides when a lease has ended. This
+module does not know what the calls mean (`lease`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,17 @@ HEARTBEAT_RETRY_S = 1.0
 
 
 class LeaseBase:
-    """A claim that is kept alive until it is released or lost."""
+    """A lease that is kept alive until it is released or lost.
+
+    Args:
+        transport: The connection to the farm.
+        granted: The farm's grant.
+        clock: The clock of the heartbeats.
+        attached: Whether another process claimed the lease.
+
+    Attributes:
+        transport: The connection to the farm.
+    """
 
     def __init__(self, transport: Transport, granted: LeaseGrant, clock: Clock, *, attached: bool = False) -> None:
         self.transport = transport
@@ -78,53 +88,70 @@ class LeaseBase:
 
     @property
     def lease_id(self) -> str:
+        """Id of the lease."""
         return self._granted.lease_id
 
     @property
     def desktop_id(self) -> str:
+        """Id of the leased desktop; another one after a reset."""
         return self._desktop_id
 
     @property
     def fencing_token(self) -> int:
+        """Number that grows with every desktop that this lease gets; the farm refuses calls with an older one."""
         return self._fencing_token
 
     @property
     def shape(self) -> DesktopShape:
+        """Image, resolution and font size of the desktop."""
         return self._granted.shape
 
     @property
     def image_digest(self) -> str:
+        """Digest of the desktop image."""
         return self._granted.image_digest
 
     @property
     def setup_key(self) -> str | None:
+        """Key of the prepared state that the desktop was restored from; None is the booted base."""
         return self._setup_key
 
     @property
     def resolution(self) -> tuple[int, int]:
+        """(width, height) of the screen in pixels."""
         return self._granted.shape.resolution
 
     @property
     def lost(self) -> bool:
+        """True once the lease is known to be gone: expired, fenced off or released."""
         return self._lost is not None
 
     @property
     def claim_id(self) -> str | None:
-        """The claim that it was granted to; the leases of a gang share it."""
+        """Id of the claim that the lease was granted to; the leases of one claim share it."""
         return self._granted.claim_id
 
     @property
     def ttl_s(self) -> float:
-        """The lease ends this long after its last heartbeat."""
+        """Seconds after the last heartbeat until the lease ends."""
         return self._ttl_s
 
     def reference(self) -> str:
-        """A short text by which another process with the same key attaches to this lease (`attach`). It holds no secret."""
+        """Return a text by which another process of the same key attaches to this lease (`attach`). It holds no secret."""
         return f"{self.transport.address}#{self.lease_id}"
 
     async def renew(self, ttl_s: float) -> datetime:
-        """Give the lease another time to live, from now on, more than 1 and at most 3600 s; heartbeats go on with it. Returns
-        its new end."""
+        """Give the lease another TTL from now on; heartbeats go on with it.
+
+        Args:
+            ttl_s: Seconds after the last heartbeat until the lease ends, above 1 and at most 3600.
+
+        Returns:
+            The new end of the lease.
+
+        Raises:
+            LeaseLostError: If the lease is gone.
+        """
         self.raise_if_lost()
         content = await self._owner_call("POST", "/renew", RenewRequest(ttl_s=ttl_s))
         reply = RenewReply.model_validate_json(content)
@@ -134,7 +161,7 @@ class LeaseBase:
         return reply.expires_at
 
     async def view(self) -> LeaseView:
-        """The lease as the farm sees it, also after its end."""
+        """Return the lease as the farm sees it, also after its end."""
         return LeaseView.model_validate_json(await self.transport.call("GET", self.path))
 
     @property
@@ -143,17 +170,35 @@ class LeaseBase:
         return self.transport.address
 
     async def live_view(self) -> LiveViewTicket:
-        """A log-in to the lease's page on the dashboard, for one use (`dart_envs.farm.live` opens it). Raises `FarmError`."""
+        """Return a login to the lease's page on the dashboard, for one use (`dart_envs.farm.live` opens it).
+
+        Returns:
+            The ticket and the path of the page.
+
+        Raises:
+            FarmError: If the farm has no live view.
+        """
         return LiveViewTicket.model_validate_json(await self.transport.call("POST", f"{self.path}/live-view"))
 
     async def events(
         self, after: int = 0, *, before: int | None = None, limit: int = 500, kind: str | None = None
     ) -> list[Event]:
-        """A page of what happened under this lease, oldest first; see `AsyncFarmClient.events`."""
+        """Return a page of the history of this lease, oldest first.
+
+        Args:
+            after: Id of the event before the page; 0 is the beginning.
+            before: Id of the event after the page, for the page that ends there.
+            limit: Number of events at most.
+            kind: Only events of this kind; None is all.
+
+        Returns:
+            The events.
+        """
         params = event_params(after=after, before=before, limit=limit, kind=kind)
         return EVENTS.validate_json(await self.transport.call("GET", f"{self.path}/events", params=params))
 
     async def health(self) -> DesktopHealthView:
+        """Return whether the desktop is alive, and who owns its fault."""
         self.raise_if_lost()
         content = await self.transport.call(
             "GET", f"{self.path}/health", headers=self.guest_headers(), timeout_s=HEALTH_TIMEOUT_S
@@ -163,19 +208,22 @@ class LeaseBase:
     # The end.
 
     async def aclose(self) -> None:
-        """What leaving a context does: a lease that was claimed here is released, one that was attached to stays with the others."""
+        """Release a lease that was claimed here; detach from one that was attached to."""
         await (self.detach() if self._attached else self.release())
 
     async def detach(self) -> None:
-        """Leave the lease to another process: nothing is released, but this object keeps it no longer. Idempotent."""
+        """Leave the lease to another process: it is not released, but this object keeps it alive no longer. Idempotent."""
         if self._release_task is None and self._lost is None:
             self._lost = LeaseLostError(f"Lease {self.lease_id} was detached from.")
         self._heartbeat.cancel()
         await self.close_channel()
 
     async def release(self) -> None:
-        """Give the desktop back. Idempotent; goes on to its end when the caller is cancelled; never raises
-        for a farm that is gone (the lease then ends by itself)."""
+        """Give the desktop back. Idempotent.
+
+        It goes on to its end when the caller is cancelled. It does not raise when the farm is gone; the lease then
+        expires by itself.
+        """
         if self._release_task is None:
             self._release_task = asyncio.create_task(self._release(), name=f"dart-release-{self.lease_id}")
         await asyncio.shield(self._release_task)
@@ -200,11 +248,15 @@ class LeaseBase:
         return f"/v1/leases/{quote(self.lease_id)}"
 
     def guest_headers(self) -> dict[str, str]:
-        """The credentials of a guest call, with the fencing token of now."""
+        """Return the credentials of a guest call, with the current fencing token."""
         return {LEASE_TOKEN_HEADER: self._granted.token, FENCING_TOKEN_HEADER: str(self._fencing_token)}
 
     def raise_if_lost(self) -> None:
-        """Raise `LeaseLostError` when the lease is known to be gone."""
+        """Check that the lease is not known to be gone.
+
+        Raises:
+            LeaseLostError: If it is.
+        """
         if self._lost is not None:
             raise LeaseLostError(str(self._lost))
 
@@ -251,7 +303,14 @@ class LeaseBase:
         await self.close_channel()
 
     async def open_channel(self) -> LeaseChannel:
-        """The stepping channel, opened when it is not open."""
+        """Return the stepping channel, opened when it is not open.
+
+        Returns:
+            The open channel.
+
+        Raises:
+            DartEnvError: If it cannot be opened, with the right owner.
+        """
         self.raise_if_lost()
         async with self._channel_lock:
             if self._channel is None or self._channel.closed:
@@ -265,7 +324,7 @@ class LeaseBase:
             return self._channel
 
     async def close_channel(self) -> None:
-        """Close the stepping channel; whoever waits on it fails. Idempotent."""
+        """Close the stepping channel; waiting requests fail. Idempotent."""
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.aclose()
@@ -281,7 +340,23 @@ class LeaseBase:
         params: Mapping[str, str] | None = None,
         timeout_s: float = REPLY_GRACE_S,
     ) -> GuestResponse:
-        """One guest call below the lease's route, whatever its status. Raises when there is no answer."""
+        """Make one guest call below the lease's route.
+
+        Args:
+            method: HTTP method.
+            path: Path below the lease.
+            body: Body as a wire model.
+            json: Body as JSON.
+            content: Body as bytes.
+            params: Query parameters.
+            timeout_s: Seconds to wait for the answer.
+
+        Returns:
+            The answer, whatever its status.
+
+        Raises:
+            DartEnvError: If there is no answer.
+        """
         self.raise_if_lost()
         try:
             response = await self.transport.send(
@@ -309,12 +384,40 @@ class LeaseBase:
         timeout_s: float = REPLY_GRACE_S,
         check_health: bool = True,
     ) -> bytes:
-        """One guest call that must succeed; the body of its answer."""
+        """Make one guest call that must succeed.
+
+        Args:
+            method: HTTP method.
+            path: Path below the lease.
+            body: Body as a wire model.
+            content: Body as bytes.
+            params: Query parameters.
+            timeout_s: Seconds to wait for the answer.
+            check_health: Whether a failure is checked against the desktop's health.
+
+        Returns:
+            The body of the answer.
+
+        Raises:
+            DartEnvError: If it fails, with the right owner.
+        """
         reply = await self.request(method, path, body=body, content=content, params=params, timeout_s=timeout_s)
         return await self.content_or_raise(reply, f"{method} {path}", check_health=check_health)
 
     async def content_or_raise(self, reply: GuestResponse, what: str, *, check_health: bool = True) -> bytes:
-        """The body of a good answer; raises for a bad one."""
+        """Return the body of a good answer.
+
+        Args:
+            reply: The answer.
+            what: The call, for the message.
+            check_health: Whether a failure is checked against the desktop's health.
+
+        Returns:
+            The body.
+
+        Raises:
+            DartEnvError: If the status is 400 or more, with the right owner.
+        """
         if reply.status < 400:
             return reply.content
         raise await self.attribute_fault(
@@ -322,8 +425,15 @@ class LeaseBase:
         )
 
     async def attribute_fault(self, error: DartEnvError, *, check_health: bool = True) -> DartEnvError:
-        """The same failure with its right owner: with `check_health`, what looks like a dead desktop is checked
-        against its health."""
+        """Find the owner of a failure: what may be a dead desktop is checked against its health.
+
+        Args:
+            error: The failure.
+            check_health: Whether to ask for the desktop's health.
+
+        Returns:
+            The error to raise.
+        """
         if isinstance(error, LeaseLostError):
             await self._mark_lost(error)
             return error

@@ -1,8 +1,9 @@
-"""The farm's live view of a lease, in the browser of the person who holds it; and what that person does there.
+"""The farm's live view of a lease, in a browser on the user's host, and the input that a person gives there.
 
-Role: `LiveWindow` opens it or tells its address, `poll_human_inputs` hears the person. Rule: an address that is shown or handed to a
-browser holds no key, but a ticket that logs in once and for a few minutes; a farm on a Unix socket gets a port on this machine's loopback
-for as long as the window lasts, where everyone still needs a key. Non-goals: the page itself (`dart_server.dashboard`), what input means
+`LiveWindow` opens the page or prints its address; `poll_human_inputs` reads the person's input. An address that is
+printed or given to a browser holds no key, only a ticket that logs in once within a few minutes. A farm on a Unix
+socket gets a port on the loopback interface of this host for as long as the window is open; every request there still
+needs a key. This module does not have the page (`dart_server.dashboard`) and does not interpret the input
 (`dart_envs.demos`).
 """
 
@@ -28,10 +29,12 @@ log = logging.getLogger(__name__)
 
 @runtime_checkable
 class SupportsLiveView(Protocol):
-    """A lease whose farm has a page of it."""
+    """A lease whose farm has a live page of it."""
 
     @property
-    def lease_id(self) -> str: ...
+    def lease_id(self) -> str:
+        """Id of the lease."""
+        ...
 
     @property
     def farm_address(self) -> Address:
@@ -39,22 +42,31 @@ class SupportsLiveView(Protocol):
         ...
 
     async def live_view(self) -> LiveViewTicket:
-        """A log-in to the lease's page for one use. Raises `FarmError`."""
+        """Return a login to the lease's page for one use.
+
+        Returns:
+            The ticket and the path of the page.
+
+        Raises:
+            FarmError: If the farm has no live view.
+        """
         ...
 
 
 def has_browser() -> bool:
-    """Whether a browser that is opened here can be seen: there is a display, or the user named a browser (`BROWSER`)."""
+    """Return whether a browser opened here can be seen: there is a display, or the user named a browser (`BROWSER`)."""
     if sys.platform in {"darwin", "win32"} or os.environ.get("BROWSER"):
         return True
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 class LiveWindow:
-    """Shows leases to the person at this machine; every lease once. Close it with `aclose`.
+    """Shows leases to the person at this host, each lease once. Close it with `aclose`.
 
-    say: told one line for people. open_browser: opens an address, False when it could not; None: the system's browser, where there is
-    a display.
+    Args:
+        say: Called with each line of text for people.
+        open_browser: Opens an address and returns False when it could not; None is the system's browser, where there
+            is a display.
     """
 
     def __init__(self, say: Callable[[str], None] = print, open_browser: Callable[[str], bool] | None = None) -> None:
@@ -65,9 +77,15 @@ class LiveWindow:
         self._shown: str | None = None
 
     async def show(self, lease: SupportsLiveView) -> None:
-        """Open the lease's page in a browser and tell its address; without a browser, tell an address that logs in once.
+        """Open the lease's page in a browser and print its address; without a browser, print an address that logs in once.
 
-        Does nothing for the lease that is shown already. Raises `FarmError`.
+        Nothing happens for the lease that is shown already.
+
+        Args:
+            lease: The lease to show.
+
+        Raises:
+            FarmError: If the farm has no live view.
         """
         if lease.lease_id == self._shown:
             return
@@ -104,8 +122,20 @@ class LiveWindow:
 
 
 async def poll_human_inputs(lease: LeaseBase, after: int, wait_s: float) -> HumanInputs:
-    """What a person did in the live view after the input of that number, waiting up to `wait_s` (at most 60) for something.
-    The first call begins it. Raises `LeaseLostError`, `FarmError`."""
+    """Read what a person did in the live view; the first call begins the recording.
+
+    Args:
+        lease: The lease that the person uses.
+        after: Number of the last input that is known already.
+        wait_s: Seconds to wait for an input, at most 60.
+
+    Returns:
+        The inputs after that number.
+
+    Raises:
+        LeaseLostError: If the lease is gone.
+        FarmError: If the farm cannot be reached.
+    """
     lease.raise_if_lost()
     content = await lease.transport.call(
         "GET",

@@ -1,6 +1,7 @@
 """An event loop in a thread, for code that is not async.
 
-Rule: one loop thread per process, made on first use and again after a fork. Non-goals: what runs on it.
+There is one loop thread for each process, made on first use and again after a fork. This module does not know what
+runs on it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ _T = TypeVar("_T")
 
 
 class EventLoopThread:
-    """An event loop in a daemon thread."""
+    """An event loop in a daemon thread.
+
+    Attributes:
+        pid: The process that made it.
+    """
 
     _shared: EventLoopThread | None = None
     _shared_lock = threading.Lock()
@@ -28,14 +33,24 @@ class EventLoopThread:
 
     @classmethod
     def shared(cls) -> EventLoopThread:
-        """The one of this process."""
+        """Return the loop thread of this process."""
         with cls._shared_lock:
             if cls._shared is None or cls._shared.pid != os.getpid():
                 cls._shared = cls()
             return cls._shared
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine on the loop and wait for it; an interrupt while waiting cancels it."""
+        """Run a coroutine on the loop and wait for it; an interrupt while waiting cancels it.
+
+        Args:
+            work: The coroutine.
+
+        Returns:
+            Its result.
+
+        Raises:
+            RuntimeError: If it is called from the loop itself.
+        """
         if self.is_current():
             work.close()
             raise RuntimeError("The synchronous API cannot be called from its own event loop; use the async one there.")
@@ -51,11 +66,15 @@ class EventLoopThread:
         return threading.current_thread() is self._thread
 
     def submit(self, work: Coroutine[Any, Any, object]) -> None:
-        """Start a coroutine without waiting for it."""
+        """Start a coroutine without waiting for it.
+
+        Args:
+            work: The coroutine.
+        """
         asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def stop(self) -> None:
-        """End the loop and its thread; for loops that are not shared."""
+        """Stop the loop and its thread, for loops that are not shared."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -1,9 +1,9 @@
-"""Asking the farm again.
+"""Repetition of failed requests to the farm.
 
-Role: `RetryPolicy`, which says whether and when a request that failed is repeated, and `repeated`, which does it. Rule: only
-requests that mean the same when they come twice are given to it (reads, heartbeats, and claims under one client request id), so
-that nothing is ever done double; the farm's `Retry-After` is honoured, and a wait that would be longer than the caller's
-patience is not begun. Non-goals: knowing requests.
+`RetryPolicy` says whether and when a failed request is repeated, and `call_with_retries` repeats it. Only requests
+that mean the same when they arrive twice are given to it: reads, heartbeats, and claims under one client request id.
+So nothing is done twice. The farm's `Retry-After` is respected, and a pause that would end after the caller's time
+limit is not begun. This module does not know the requests.
 """
 
 from __future__ import annotations
@@ -37,10 +37,16 @@ OUTAGE_ERRORS = (FarmUnreachableError, FarmDatabaseUnavailableError)
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, and how patiently. `attempts` 1 repeats nothing.
+    """How often and when a failed request is repeated.
 
-    Without a `Retry-After` the pauses double from `initial_backoff_s` up to `max_backoff_s`, each shortened by up to a half at
-    random.
+    Without a `Retry-After`, each pause is twice the last one, up to a limit, and is shortened at random by at most a
+    half.
+
+    Attributes:
+        attempts: Number of attempts; 1 repeats nothing.
+        initial_backoff_s: Seconds before the second attempt.
+        max_backoff_s: Limit of a pause, in seconds.
+        max_retry_after_s: The longest `Retry-After` that is waited for, in seconds.
     """
 
     attempts: int = 4
@@ -49,9 +55,16 @@ class RetryPolicy:
     max_retry_after_s: float = 60.0
 
     def backoff_s(self, error: FarmError, attempt: int, *, wait_out_outage: bool = False) -> float | None:
-        """Seconds until the next attempt after `attempt` ones have failed, the last with `error`; None: do not try again.
+        """Return the pause until the next attempt.
 
-        `wait_out_outage`: an outage is waited out, however many attempts that takes, unless nothing is to be repeated at all."""
+        Args:
+            error: Why the last attempt failed.
+            attempt: Number of attempts that have failed.
+            wait_out_outage: Whether an outage is waited out for any number of attempts, unless `attempts` is 1.
+
+        Returns:
+            Seconds, or None to stop.
+        """
         waited_out = wait_out_outage and self.attempts > 1 and isinstance(error, OUTAGE_ERRORS)
         if not isinstance(error, RETRYABLE_ERRORS) or (attempt >= self.attempts and not waited_out):
             return None
@@ -72,8 +85,22 @@ async def call_with_retries(
     outage_timeout_s: float = 0.0,
     before_retry: Callable[[FarmError], Awaitable[None]] | None = None,
 ) -> _T:
-    """What the request answers, asked again as `retries` says while the pauses fit into `retry_timeout_s`; for `outage_timeout_s` from
-    now through every outage of the farm. Raises its last error."""
+    """Make a request, and repeat it as the policy says.
+
+    Args:
+        request: Makes the request.
+        retries: The policy.
+        clock: The clock that waits and measures.
+        retry_timeout_s: Seconds until no more pause is begun.
+        outage_timeout_s: Seconds for which outages of the farm are waited out.
+        before_retry: Called with the last error before each repetition.
+
+    Returns:
+        The result of the request.
+
+    Raises:
+        FarmError: The last error of the request.
+    """
     began_s = clock.monotonic()
     deadline_s = began_s + retry_timeout_s
     attempt = 1

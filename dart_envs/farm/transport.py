@@ -1,8 +1,8 @@
-"""HTTP to the farm, and the one place where wire and transport failures become `dart_envs.errors`.
+"""HTTP to the farm, and the place where failures of the wire and of the transport become `dart_envs.errors`.
 
-Role: addresses, keys, one request with its own time-out, and the mapping of error envelopes. Rule: no other
-module of the client looks at status codes or catches httpx errors. Non-goals: retries (the callers know what
-is safe to repeat), WebSockets (`channel`).
+This module has addresses, keys, single requests with timeouts, and the mapping of error envelopes. No other module of
+the client reads status codes or catches httpx errors. It does not repeat requests (callers know what is safe to
+repeat) and has no WebSockets (`channel`, `tunnel`).
 """
 
 from __future__ import annotations
@@ -52,14 +52,19 @@ NON_RETRYABLE_CODES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a farm listens: an http(s) base URL, or a Unix socket."""
+    """Where a farm listens.
+
+    Attributes:
+        base_url: An http or https URL.
+        socket_path: Path of a Unix socket; None for a farm on TCP.
+    """
 
     base_url: str
     socket_path: str | None = None
 
     @property
     def ws_url(self) -> str:
-        """The same place, for WebSockets."""
+        """The base URL for WebSockets."""
         return "ws" + self.base_url.removeprefix("http")
 
     def __str__(self) -> str:
@@ -67,7 +72,17 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Read `http://…`, `https://…` or `unix://PATH`. Raises `FarmError` for anything else."""
+    """Read the address of a farm.
+
+    Args:
+        url: `http://…`, `https://…` or `unix://PATH`.
+
+    Returns:
+        The address.
+
+    Raises:
+        FarmError: For anything else.
+    """
     parts = urlsplit(url)
     if parts.scheme in {"http", "https"} and parts.netloc:
         return Address(url.rstrip("/"))
@@ -81,8 +96,16 @@ def parse_address(url: str) -> Address:
 
 
 def resolve_api_key(address: Address, api_key: str | None) -> str | None:
-    """The key to use: the one given, `DART_API_KEY`, or the `farm.key` in the state directory of the farm of
-    this Unix socket, or beside the socket."""
+    """Find the key to use.
+
+    Args:
+        address: Address of the farm.
+        api_key: The key that the caller gave, if any.
+
+    Returns:
+        That key, `DART_API_KEY`, or for a Unix socket the `farm.key` in the farm's state directory or beside the
+        socket; else None.
+    """
     if api_key:
         return api_key
     if from_env := os.environ.get("DART_API_KEY"):
@@ -96,10 +119,18 @@ def resolve_api_key(address: Address, api_key: str | None) -> str | None:
 
 
 def error_from_envelope(body: ErrorBody, status: int = 0, retry_after_s: float | None = None) -> DartEnvError:
-    """The exception for an error that the farm named.
+    """Return the exception for an error that the farm named.
 
-    A dead desktop's owner is the one that came with the error; without one it is the host's until the lease
-    has asked for its health.
+    The owner of a dead desktop is the one that came with the error. Without one, the host is the owner until the lease
+    has asked for the desktop's health.
+
+    Args:
+        body: The error envelope.
+        status: HTTP status of the answer.
+        retry_after_s: Seconds until the request may succeed, if the farm named them.
+
+    Returns:
+        The exception; the caller raises it.
     """
     detail = append_hint(body.detail, body.hint)
     match body.error:
@@ -121,7 +152,14 @@ def error_from_envelope(body: ErrorBody, status: int = 0, retry_after_s: float |
 
 
 def desktop_failed_error(health: DesktopHealthView | None) -> DesktopFailedError | None:
-    """The exception for a desktop that is known to be dead; None while it lives or nothing is known."""
+    """Return the exception for a desktop that is known to be dead.
+
+    Args:
+        health: Health of the desktop, if it is known.
+
+    Returns:
+        The exception, or None while the desktop lives or its health is unknown.
+    """
     if health is None or health.alive:
         return None
     owner = FaultOwner.POLICY if health.fault_owner is FaultOwner.POLICY else FaultOwner.HOST
@@ -131,7 +169,17 @@ def desktop_failed_error(health: DesktopHealthView | None) -> DesktopFailedError
 def error_from_response(
     status: int, content: bytes, *, what: str, headers: Mapping[str, str] | None = None
 ) -> DartEnvError:
-    """The exception for an answer with an error status, whether or not it carries the envelope."""
+    """Return the exception for an answer with an error status, with or without an error envelope.
+
+    Args:
+        status: HTTP status.
+        content: Body of the answer.
+        what: The request, for the message.
+        headers: Headers of the answer.
+
+    Returns:
+        The exception; the caller raises it.
+    """
     retry_after = (headers or {}).get("retry-after", "")
     retry_after_s = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else None
     try:
@@ -146,7 +194,15 @@ def error_from_response(
 
 
 class Transport:
-    """One connection pool to one farm."""
+    """One connection pool to one farm.
+
+    Args:
+        address: Where the farm listens.
+        api_key: The key; None sends none.
+
+    Attributes:
+        address: Where the farm listens.
+    """
 
     def __init__(self, address: Address, api_key: str | None) -> None:
         self.address = address
@@ -159,13 +215,17 @@ class Transport:
         )
 
     def set_api_key(self, api_key: str | None) -> None:
-        """Send another key from now on."""
+        """Send another key from now on.
+
+        Args:
+            api_key: The key; None sends none.
+        """
         self._key = api_key
         self._http.headers.pop("Authorization", None)
         self._http.headers.update(self.auth_headers())
 
     def auth_headers(self) -> dict[str, str]:
-        """Headers that every request carries."""
+        """Return the headers that every request carries."""
         return {"Authorization": f"Bearer {self._key}"} if self._key else {}
 
     async def send(
@@ -180,8 +240,24 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = REPLY_GRACE_S,
     ) -> httpx.Response:
-        """One request, whatever its status. Raises `FarmError` (`unreachable` or `timeout`) when there is no
-        answer."""
+        """Make one request.
+
+        Args:
+            method: HTTP method.
+            path: Path of the route.
+            body: Body as a wire model.
+            json: Body as JSON.
+            content: Body as bytes.
+            params: Query parameters.
+            headers: Further headers.
+            timeout_s: Seconds to wait for the answer.
+
+        Returns:
+            The answer, whatever its status.
+
+        Raises:
+            FarmError: With code `unreachable` or `timeout`, when there is no answer.
+        """
         all_headers = dict(headers or {})
         if body is not None:
             content = body.model_dump_json().encode()
@@ -214,7 +290,23 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = REPLY_GRACE_S,
     ) -> bytes:
-        """One request that must succeed; the body of the answer. Raises what the envelope says."""
+        """Make one request that must succeed.
+
+        Args:
+            method: HTTP method.
+            path: Path of the route.
+            body: Body as a wire model.
+            content: Body as bytes.
+            params: Query parameters.
+            headers: Further headers.
+            timeout_s: Seconds to wait for the answer.
+
+        Returns:
+            The body of the answer.
+
+        Raises:
+            DartEnvError: As the error envelope says, or when there is no answer.
+        """
         response = await self.send(
             method, path, body=body, content=content, params=params, headers=headers, timeout_s=timeout_s
         )
@@ -226,8 +318,18 @@ class Transport:
 
     @asynccontextmanager
     async def stream_lines(self, path: str, *, idle_timeout_s: float) -> AsyncIterator[AsyncIterator[str]]:
-        """Lines of an answer that goes on for as long as the farm has something to tell; none for `idle_timeout_s` ends it. Raises
-        `FarmError`."""
+        """Open an answer that goes on for as long as the farm has events.
+
+        Args:
+            path: Path of the route.
+            idle_timeout_s: Seconds without a line after which the stream ends.
+
+        Yields:
+            An iterator of lines.
+
+        Raises:
+            FarmError: If the stream cannot be opened or breaks off.
+        """
         timeout = httpx.Timeout(idle_timeout_s, connect=CONNECT_TIMEOUT_S)
         try:
             async with self._http.stream(
@@ -245,7 +347,14 @@ class Transport:
             raise self.unreachable(error) from error
 
     def unreachable(self, error: Exception) -> FarmUnreachableError:
-        """The error for a farm that cannot be talked to."""
+        """Return the error for a farm that cannot be reached.
+
+        Args:
+            error: Why the connection failed.
+
+        Returns:
+            The exception; the caller raises it.
+        """
         return FarmUnreachableError(
             f"The farm at {self.address} cannot be reached ({type(error).__name__}: {error}).",
             code="unreachable",

@@ -1,7 +1,7 @@
-"""A TCP port of the desktop on this machine's loopback interface.
+"""A TCP port of the desktop on the loopback interface of this host.
 
-Role: accept local connections and relay each through a WebSocket of its own. Rule: 127.0.0.1 only, an
-ephemeral port, nothing outlives the context. Non-goals: what is spoken through it.
+This module accepts local connections and relays each one through its own WebSocket. It listens on 127.0.0.1 only, on
+an ephemeral port, and nothing outlives the context. It does not know the protocol inside the tunnel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,19 @@ HALF_CLOSED_S = 30.0
 
 
 async def open_websocket(transport: Transport, path: str, headers: Mapping[str, str]) -> ClientConnection:
-    """Open a WebSocket to the farm. Raises `FarmError`, or what the refusal's envelope says."""
+    """Open a WebSocket to the farm.
+
+    Args:
+        transport: The connection to the farm.
+        path: The route of the WebSocket.
+        headers: Headers beside those of the transport.
+
+    Returns:
+        The open connection.
+
+    Raises:
+        DartEnvError: If the farm cannot be reached, or as the refusal's error envelope says.
+    """
     address = transport.address
     uri = address.ws_url + path
     options: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""What a farm tells of itself: numbers, leases, desktops, snapshots, history.
+"""What a farm reports: its numbers, leases, desktops, snapshots and history.
 
-Role: `FarmReader`, the reading half of `AsyncFarmClient`. Rule: one method per route, typed answers; reads are repeated while
-the farm is away for a moment. Non-goals: claims (`client`), an administrator's work (`admin`).
+`FarmReader` is the reading base class of `AsyncFarmClient`. It has one method for each route, with typed answers.
+Reads are repeated while the farm is away for a moment. Claims are in `client`, administration is in `admin`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,25 @@ _DESKTOPS = TypeAdapter(list[DesktopView])
 
 
 def event_params(**wanted: str | int | None) -> dict[str, str]:
-    """Return the query of a page of the event history: only the parameters that were given."""
+    """Return the query of a page of the event history.
+
+    Args:
+        **wanted: Parameters by name; those that are None are left out.
+
+    Returns:
+        The parameters as text.
+    """
     return {name: str(value) for name, value in wanted.items() if value is not None}
 
 
 class FarmReader:
-    """Reads of one farm."""
+    """Reads of one farm.
+
+    Args:
+        transport: The connection to the farm.
+        clock: The clock that waits and measures.
+        retries: When a failed request is repeated.
+    """
 
     def __init__(self, transport: Transport, clock: Clock, retries: RetryPolicy) -> None:
         self._transport = transport
@@ -51,31 +64,52 @@ class FarmReader:
         )
 
     async def view(self) -> FarmView:
-        """The farm in numbers."""
+        """Return the numbers of the farm."""
         return FarmView.model_validate_json(await self._read("/v1/farm"))
 
     async def leases(self) -> list[LeaseView]:
-        """The active leases that the caller may see."""
+        """Return the active leases that the caller may see."""
         return _LEASES.validate_json(await self._read("/v1/leases"))
 
     async def claims(self) -> list[ClaimView]:
-        """The queue, in its order, as far as the caller may see it."""
+        """Return the claim queue in its order, as far as the caller may see it."""
         return _CLAIMS.validate_json(await self._read("/v1/claims"))
 
     async def desktops(self) -> list[DesktopView]:
-        """All desktops of the farm."""
+        """Return all desktops of the farm."""
         return _DESKTOPS.validate_json(await self._read("/v1/desktops"))
 
     async def snapshots(self, state: SnapshotState = SnapshotState.READY) -> list[SnapshotView]:
-        """All stored snapshots that the caller may see: its own, and the farm's."""
+        """Return the stored snapshots that the caller may see: its own, and those of the farm.
+
+        Args:
+            state: State of the snapshots.
+
+        Returns:
+            The snapshots.
+        """
         return _SNAPSHOTS.validate_json(await self._read("/v1/snapshots", {"state": state.value}))
 
     async def snapshot(self, name: str) -> SnapshotView:
-        """One snapshot by its id, or by the name that the caller gave it. Raises `NotFoundError`."""
+        """Return one snapshot.
+
+        Args:
+            name: Its id, or the name that the caller gave it.
+
+        Returns:
+            The snapshot.
+
+        Raises:
+            NotFoundError: If there is no such snapshot.
+        """
         return SnapshotView.model_validate_json(await self._read(f"/v1/snapshots/{quote(name, safe='')}"))
 
     async def delete_snapshot(self, name: str) -> None:
-        """Remove a stored snapshot, by id or name; desktops made from it live on. Idempotent."""
+        """Delete a stored snapshot; desktops made from it go on. Idempotent.
+
+        Args:
+            name: Its id or name.
+        """
         await self._transport.call("DELETE", f"/v1/snapshots/{quote(name, safe='')}")
 
     async def events(
@@ -88,9 +122,20 @@ class FarmReader:
         desktop_id: str | None = None,
         lease_id: str | None = None,
     ) -> list[Event]:
-        """A page of the farm's history after event `after`, oldest first; with `before`, the page that ends below that event instead.
+        """Return a page of the farm's history, oldest first.
 
-        A page has at most `limit` events; the next one begins after its last one's `id`.
+        The next page begins after the `id` of the last event.
+
+        Args:
+            after: Id of the event before the page; 0 is the beginning.
+            before: Id of the event after the page, for the page that ends there.
+            limit: Number of events at most.
+            kind: Only events of this kind; None is all.
+            desktop_id: Only events of this desktop; None is all.
+            lease_id: Only events of this lease; None is all.
+
+        Returns:
+            The events.
         """
         params = event_params(
             after=after, before=before, limit=limit, kind=kind, desktop_id=desktop_id, lease_id=lease_id
@@ -98,6 +143,12 @@ class FarmReader:
         return EVENTS.validate_json(await self._read("/v1/events", params))
 
     async def abandon_setup(self, key: str, grant: str, reason: str) -> None:
-        """Give up building the prepared state `key`, so that the next one may try."""
+        """Give up building a prepared state, so that the next client can try.
+
+        Args:
+            key: Key of the state.
+            grant: The grant of `acquire_setup`.
+            reason: Why the build failed; cut after 500 characters.
+        """
         body = SetupAbandonRequest(key=key, grant=grant, reason=reason[:500])
         await self._transport.call("POST", "/v1/setups/abandon", body=body)
