@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "vm_images": {"vm_images"},
 }
 MAX_LINES = 420
+"""Outside docstrings."""
 MAX_TOP_LEVEL_MODULES = 12
 MAX_MODULES = 16
 COUNTED = (*(folder for name, folder in PACKAGES.items() if name != "vm_images"), ROOT / "benchmarks")
@@ -172,12 +173,19 @@ def test_client_modules_import_without_heavy_packages(module: str) -> None:
     assert result.stdout.strip() == "[]"
 
 
+def lines_of_code(path: Path) -> int:
+    """Lines of a file outside its docstrings."""
+    text = path.read_text(encoding="utf-8")
+    documented = 0
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
+            first = node.body[0]
+            documented += (first.end_lineno or first.lineno) - first.lineno + 1
+    return text.count("\n") - documented
+
+
 def test_no_file_outgrows_its_role() -> None:
-    long = {
-        str(path.relative_to(ROOT)): n
-        for path in sources()
-        if (n := path.read_text(encoding="utf-8").count("\n")) > MAX_LINES
-    }
+    long = {str(path.relative_to(ROOT)): n for path in sources() if (n := lines_of_code(path)) > MAX_LINES}
     assert not long
 
 

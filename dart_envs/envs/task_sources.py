@@ -36,7 +36,7 @@ class TaskSource(Protocol):
         """The desktop image that the tasks are made for, as far as it is known beforehand."""
         ...
 
-    def draw(self, rng: np.random.Generator) -> TaskLike:
+    def sample(self, rng: np.random.Generator) -> TaskLike:
         """Draw the task of the next episode.
 
         Args:
@@ -80,7 +80,7 @@ class TaskPool:
         one_of_each = {_family_of(entry): entry for entry in self._entries}
         return common_image([load_task(entry) for entry in one_of_each.values()])
 
-    def draw(self, rng: np.random.Generator) -> TaskLike:
+    def sample(self, rng: np.random.Generator) -> TaskLike:
         """Draw one task uniformly.
 
         Args:
@@ -110,7 +110,7 @@ class SampledTasks:
         """The sampler's attribute `image`, or `basic` without one."""
         return str(getattr(self._sampler, "image", DEFAULT_IMAGE))
 
-    def draw(self, rng: np.random.Generator) -> TaskLike:
+    def sample(self, rng: np.random.Generator) -> TaskLike:
         """Return the sampler's next task.
 
         Args:

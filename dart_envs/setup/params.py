@@ -241,7 +241,9 @@ STEP_PARAMETERS: Mapping[str, type[StepParameters]] = {
 }
 
 NETWORK_STEPS = frozenset({"googledrive"})
-NETWORK_STEP_HINT = "it speaks to Google Drive alone and needs an account there; leave its 8 tasks out, as OSWorld's test_nogdrive.json does"
+NETWORK_STEP_HINT = (
+    "it speaks to Google Drive alone and needs an account; leave its 8 tasks out, as OSWorld's test_nogdrive.json does"
+)
 
 
 def check_parameters(step_type: str, parameters: Mapping[str, Any]) -> StepParameters | None:
