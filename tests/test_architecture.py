@@ -178,7 +178,9 @@ def lines_of_code(path: Path) -> int:
     text = path.read_text(encoding="utf-8")
     documented = 0
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
+            node
+        ):
             first = node.body[0]
             documented += (first.end_lineno or first.lineno) - first.lineno + 1
     return text.count("\n") - documented

@@ -3,6 +3,7 @@
 Role: clones this repository's HEAD into an empty directory, points the home and the runtime directory beside it, runs `make demo` and
 tells how long setup and run took, what memory they took, and what is left in the runtime directory. Rule: only what pip and apt
 have cached is there before. Non-goals: the gains (`bench_demo`).
+With `--mode wheel`: what a newcomer without a checkout does until the first observation (`fresh_wheel`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.memory import MemoryPeak
+from benchmarks.runs.fresh_wheel import measure_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = re.compile(r"\[setup\] ready after (\d+) s")
@@ -29,11 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dir", type=Path, default=None, help="empty directory with 8 GiB of room; default: a temporary one"
     )
+    parser.add_argument(
+        "--mode", choices=("clone", "wheel"), default="clone", help="`make demo` in a clone, or the built wheel without one"
+    )
     parser.add_argument("--args", default="", help="passed on as `make demo ARGS=...`")
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Setup and run, once."""
+    if args.mode == "wheel":
+        return measure_wheel(args.dir)
     place = args.dir or Path(tempfile.mkdtemp(prefix="dart-fresh-"))
     place.mkdir(parents=True, exist_ok=True)
     clone, runtime = place / "dart", place / "runtime"
