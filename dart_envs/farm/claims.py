@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 LONG_POLL_S = 20.0
 """How long one long poll waits at the farm."""
 STREAM_IDLE_TIMEOUT_S = 45.0
-"""A stream of events that tells nothing for so long is taken for dead."""
+"""Seconds without an event after which the stream of events is treated as broken."""
 OUTAGE_TIMEOUT_S = 60.0
 """A farm that cannot be reached for longer than this is given up."""
 OUTAGE_BACKOFF_S = 0.5
@@ -120,21 +120,21 @@ class AsyncClaim:
         Yields:
             The claim at each change.
         """
-        told = await self.refresh()
-        yield told
+        last = await self.refresh()
+        yield last
         streamed = True
         while self._view.state is ClaimState.WAITING:
             if streamed:
                 streamed = False
                 async with aclosing(self._stream()) as stream:
                     async for view in stream:
-                        if _differs(view, told):
-                            told = view
+                        if _differs(view, last):
+                            last = view
                             yield view
             else:
                 view = await self._poll(LONG_POLL_S)
-                if _differs(view, told):
-                    told = view
+                if _differs(view, last):
+                    last = view
                     yield view
 
     async def wait(
@@ -269,5 +269,5 @@ class AsyncClaim:
         await self.aclose()
 
 
-def _differs(view: ClaimView, told: ClaimView) -> bool:
-    return (view.state, view.position, view.waiting_for) != (told.state, told.position, told.waiting_for)
+def _differs(view: ClaimView, last: ClaimView) -> bool:
+    return (view.state, view.position, view.waiting_for) != (last.state, last.position, last.waiting_for)

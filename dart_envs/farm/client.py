@@ -18,11 +18,11 @@ from urllib.parse import quote
 
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.errors import FarmError, FarmUnreachableError, InvalidRequestError
-from dart_envs.farm.admin import FarmAdmin
 from dart_envs.farm.claims import AsyncClaim, LeaseFactory, ResubmitClaim
 from dart_envs.farm.embedded import ensure_embedded_farm
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.farm.retry import RetryPolicy, call_with_retries
+from dart_envs.farm.routes import FarmAdmin
 from dart_envs.farm.transport import REPLY_GRACE_S, Transport, parse_address, resolve_api_key
 from dart_server.wire import (
     AttachRequest,

@@ -1,42 +1,38 @@
 """A lease of one live desktop, from the client's side: everything that can be done with it.
 
-`AsyncLease` implements `dart_envs.types.Desktop`. It has one method for each route of the wire contract, with typed
-answers. Keeping the lease alive and finding the owner of a failure is in `lease_base`. This module does not decide
-what runs on the desktop (tasks) or when to take another one (`dart_envs.envs.core`).
+`AsyncLease` implements `dart_envs.types.Desktop`. This module has input and screenshots, resets, snapshots and forks, with one
+method for each route of the wire contract. Calls to programs, files and windows are in `guest_calls`; keeping the lease alive
+and finding the owner of a failure is in `lease_base`. This module does not decide what runs on the desktop (tasks) or when to
+take another one (`dart_envs.envs.core`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Protocol
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from dart_envs.errors import DartEnvError, FarmError, GuestError, SnapshotBrokenError
-from dart_envs.farm.base import GuestResponse
-from dart_envs.farm.channel import ChannelClosedError, channel_error, decode_image, envelope_code, step_timeout_s
-from dart_envs.farm.lease_base import LeaseBase
+from dart_envs.errors import DartEnvError, FarmError, SnapshotBrokenError
+from dart_envs.farm.channel import ChannelClosedError, channel_error, decode_image, step_timeout_s
+from dart_envs.farm.guest_calls import GuestCalls
+from dart_envs.farm.routes import EVENTS, event_params
 from dart_envs.farm.transport import REPLY_GRACE_S, Transport
-from dart_envs.farm.tunnel import open_tunnel
 from dart_envs.types import Frame
 from dart_server.wire import (
-    A11yElement,
     Clock,
-    ClockRequest,
-    ClockView,
     DesktopShape,
     ErrorCode,
-    ExecReply,
-    ExecRequest,
+    Event,
     FrameHeader,
     FrameSpec,
     InputEvent,
     LeaseGrant,
+    LeaseView,
+    LiveViewTicket,
     ResetReply,
     ResetRequest,
     SettleSpec,
@@ -51,10 +47,6 @@ log = logging.getLogger(__name__)
 
 RESET_TIMEOUT_S = 120.0
 SNAPSHOT_TIMEOUT_S = 120.0
-A11Y_TIMEOUT_S = 30.0
-
-_ELEMENTS = TypeAdapter(list[A11yElement])
-_WINDOWS = TypeAdapter(dict[str, list[dict[str, Any]]])
 
 
 class PendingLeases(Protocol):
@@ -85,7 +77,9 @@ class ClaimFactory(Protocol):
         ttl_s: float,
         deadline_s: float,
         labels: Mapping[str, str],
-    ) -> Coroutine[Any, Any, PendingLeases]: ...
+    ) -> Coroutine[Any, Any, PendingLeases]:
+        """Claim desktops, as `AsyncFarmClient.claim`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +95,7 @@ class AsyncFork:
     leases: tuple[AsyncLease, ...]
 
 
-class AsyncLease(LeaseBase):
+class AsyncLease(GuestCalls):
     """A leased desktop, for async code.
 
     It is made by `AsyncFarmClient.lease`, by `AsyncFarmClient.attach` and by a claim's `wait`. As an async context
@@ -179,183 +173,39 @@ class AsyncLease(LeaseBase):
             return Frame(decode_image(parsed, payload), parsed)
         raise AssertionError("unreachable")
 
-    async def a11y(self) -> list[A11yElement]:
-        """Return the showing elements of the accessibility tree."""
-        return _ELEMENTS.validate_json(await self.call("GET", "/a11y", timeout_s=A11Y_TIMEOUT_S))
+    # What the farm reports about it.
 
-    async def terminal(self) -> str:
-        """Return the text of the focused terminal window, empty without one."""
-        reply = await self.guest("GET", "/terminal")
-        if reply.status != 200:
-            return ""
-        try:
-            output = TypeAdapter(dict[str, Any]).validate_json(reply.content).get("output")
-        except ValidationError:
-            return ""
-        return output if isinstance(output, str) else ""
+    async def view(self) -> LeaseView:
+        """Return the lease as the farm sees it, also after its end."""
+        return LeaseView.model_validate_json(await self.transport.call("GET", self.path))
 
-    # Programs and files.
-
-    async def exec(
-        self,
-        argv: list[str],
-        *,
-        timeout_s: float = 30.0,
-        user: str = "user",
-        env: Mapping[str, str] | None = None,
-        stdin: str | None = None,
-        detach: bool = False,
-    ) -> ExecReply:
-        """Run a program inside the desktop.
-
-        Args:
-            argv: The program and its arguments.
-            timeout_s: Seconds until the program is stopped.
-            user: `user` (the desktop's user) or `root`.
-            env: Environment variables beside those of the session.
-            stdin: Text for the program's standard input.
-            detach: Whether the program goes on after the call.
+    async def live_view(self) -> LiveViewTicket:
+        """Return a login to the lease's page on the dashboard, for one use (`dart_envs.farm.live` opens it).
 
         Returns:
-            Exit status and output; a program that fails does not raise.
-        """
-        request = ExecRequest(
-            argv=argv,
-            timeout_s=timeout_s,
-            user=cast(Literal["user", "root"], user),
-            env=dict(env or {}),
-            stdin=stdin,
-            detach=detach,
-        )
-        content = await self.call("POST", "/execute", body=request, timeout_s=timeout_s + REPLY_GRACE_S)
-        return ExecReply.model_validate_json(content)
-
-    async def read_file(self, path: str) -> bytes | None:
-        """Read a file inside the desktop.
-
-        Args:
-            path: Path inside the desktop.
-
-        Returns:
-            The content, or None when there is no such file.
-        """
-        response = await self.request("GET", "/files", params={"path": path})
-        if response.status == 404 and envelope_code(response.content) in {None, ErrorCode.GUEST_ERROR}:
-            return None
-        return await self.content_or_raise(response, "GET /files")
-
-    async def write_file(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
-        """Write a file inside the desktop as the desktop's user; missing parent directories are created.
-
-        Args:
-            path: Path inside the desktop.
-            content: The content.
-            mode: Permission bits.
-        """
-        await self.call("PUT", "/files", content=content, params={"path": path, "mode": f"{mode:04o}"})
-
-    async def activate_window(self, title: str, *, strict: bool = False) -> bool:
-        """Raise and focus the first window with a title.
-
-        Args:
-            title: The title, or a part of it.
-            strict: Whether the title must be equal.
-
-        Returns:
-            False when there is no such window.
+            The ticket and the path of the page.
 
         Raises:
-            GuestError: If the window cannot be activated.
+            FarmError: If the farm has no live view.
         """
-        exact = await self._window_title(title, strict)
-        if exact is None:
-            return False
-        reply = await self.guest(
-            "POST", "/setup/activate_window", json={"window_name": exact, "strict": True, "by_class": False}
-        )
-        if reply.status == 200:
-            return True
-        if reply.status == 404:
-            return False
-        said = reply.content[:200].decode("utf-8", "replace")
-        raise await self.attribute_fault(
-            GuestError(f"Window {title!r} could not be activated ({reply.status}): {said}")
-        )
+        return LiveViewTicket.model_validate_json(await self.transport.call("POST", f"{self.path}/live-view"))
 
-    async def _window_title(self, title: str, strict: bool) -> str | None:
-        """Return the whole title of the window that is meant, or None; OSWorld's own route does not report it."""
-        reply = await self.guest("GET", "/v1/windows")
-        try:
-            windows = _WINDOWS.validate_json(reply.content)["windows"]
-        except (ValidationError, KeyError) as error:
-            raise await self.attribute_fault(GuestError(f"The list of windows cannot be read: {error}")) from error
-        titles = [str(window.get("title", "")) for window in windows]
-        return next((name for name in titles if name == title or (not strict and title in name)), None)
-
-    async def guest(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        json: object | None = None,
-        content: bytes | None = None,
-        timeout_s: float = 60.0,
-    ) -> GuestResponse:
-        """Call one of the guest agent's OSWorld routes.
+    async def events(
+        self, after: int = 0, *, before: int | None = None, limit: int = 500, kind: str | None = None
+    ) -> list[Event]:
+        """Return a page of the history of this lease, oldest first.
 
         Args:
-            method: HTTP method.
-            path: Path of the route, below the guest agent.
-            params: Query parameters.
-            json: Body as JSON.
-            content: Body as bytes.
-            timeout_s: Seconds to wait for the answer.
+            after: Id of the event before the page; 0 is the beginning.
+            before: Id of the event after the page, for the page that ends there.
+            limit: Number of events at most.
+            kind: Only events of this kind; None is all.
 
         Returns:
-            The guest agent's answer, whatever its status.
-
-        Raises:
-            DartEnvError: If the farm or the desktop failed before the guest agent answered.
+            The events.
         """
-        reply = await self.request(
-            method, f"/guest/{path.lstrip('/')}", params=params, json=json, content=content, timeout_s=timeout_s
-        )
-        if reply.status >= 400 and envelope_code(reply.content) is not None:
-            await self.content_or_raise(reply, f"{method} {path}")
-        return reply
-
-    @asynccontextmanager
-    async def tunnel(self, port: int) -> AsyncIterator[tuple[str, int]]:
-        """Open a local port that leads to a TCP port inside the desktop, for as long as the context is open.
-
-        Args:
-            port: The port inside the desktop.
-
-        Yields:
-            (host, port) on the loopback interface.
-        """
-        self.raise_if_lost()
-        path = f"{self.path}/tunnel?port={port}"
-        async with open_tunnel(self.transport, path, self.guest_headers) as address:
-            yield address
-
-    # The clock.
-
-    async def clock(self) -> ClockView:
-        """Return the time of day in the desktop."""
-        return ClockView.model_validate_json(await self.call("GET", "/clock"))
-
-    async def set_clock(self, time: datetime | None) -> ClockView:
-        """Set the desktop's time of day; see `ClockRequest`.
-
-        Args:
-            time: The time, with a time zone; None is the farm's time.
-
-        Returns:
-            The clock after the change.
-        """
-        return ClockView.model_validate_json(await self.call("PUT", "/clock", body=ClockRequest(time=time)))
+        params = event_params(after=after, before=before, limit=limit, kind=kind)
+        return EVENTS.validate_json(await self.transport.call("GET", f"{self.path}/events", params=params))
 
     # Snapshots and resets.
 

@@ -26,7 +26,6 @@ from dart_envs.errors import (
 from dart_envs.farm.base import GuestResponse
 from dart_envs.farm.channel import LeaseChannel, open_message_socket
 from dart_envs.farm.transport import REPLY_GRACE_S, Address, Transport, desktop_failed_error, error_from_response
-from dart_envs.farm.views import EVENTS, event_params
 from dart_server.wire import (
     FENCING_TOKEN_HEADER,
     LEASE_TOKEN_HEADER,
@@ -34,12 +33,9 @@ from dart_server.wire import (
     DesktopHealthView,
     DesktopShape,
     ErrorCode,
-    Event,
     FaultOwner,
     HeartbeatReply,
     LeaseGrant,
-    LeaseView,
-    LiveViewTicket,
     RenewReply,
     RenewRequest,
     WireModel,
@@ -160,42 +156,10 @@ class LeaseBase:
         self._heartbeat = self._start_heartbeats()
         return reply.expires_at
 
-    async def view(self) -> LeaseView:
-        """Return the lease as the farm sees it, also after its end."""
-        return LeaseView.model_validate_json(await self.transport.call("GET", self.path))
-
     @property
     def farm_address(self) -> Address:
         """Where the farm listens."""
         return self.transport.address
-
-    async def live_view(self) -> LiveViewTicket:
-        """Return a login to the lease's page on the dashboard, for one use (`dart_envs.farm.live` opens it).
-
-        Returns:
-            The ticket and the path of the page.
-
-        Raises:
-            FarmError: If the farm has no live view.
-        """
-        return LiveViewTicket.model_validate_json(await self.transport.call("POST", f"{self.path}/live-view"))
-
-    async def events(
-        self, after: int = 0, *, before: int | None = None, limit: int = 500, kind: str | None = None
-    ) -> list[Event]:
-        """Return a page of the history of this lease, oldest first.
-
-        Args:
-            after: Id of the event before the page; 0 is the beginning.
-            before: Id of the event after the page, for the page that ends there.
-            limit: Number of events at most.
-            kind: Only events of this kind; None is all.
-
-        Returns:
-            The events.
-        """
-        params = event_params(after=after, before=before, limit=limit, kind=kind)
-        return EVENTS.validate_json(await self.transport.call("GET", f"{self.path}/events", params=params))
 
     async def health(self) -> DesktopHealthView:
         """Return whether the desktop is alive, and who owns its fault."""

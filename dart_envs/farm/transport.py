@@ -341,7 +341,7 @@ class Transport:
                 yield answer.aiter_lines()
         except httpx.TimeoutException as error:
             raise FarmTimeoutError(
-                f"The farm at {self.address} told nothing for {idle_timeout_s:.0f} s.", code="timeout"
+                f"The farm at {self.address} sent nothing for {idle_timeout_s:.0f} s.", code="timeout"
             ) from error
         except httpx.TransportError as error:
             raise self.unreachable(error) from error

@@ -1,0 +1,208 @@
+"""Calls into a leased desktop: accessibility tree, programs, files, windows, ports and the clock.
+
+`GuestCalls` is the middle layer of `AsyncLease`. It has one method for each route of the wire contract, with typed answers.
+Input and screenshots are in `lease`, credentials and the owners of failures are in `lease_base`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, Literal, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from dart_envs.errors import GuestError
+from dart_envs.farm.base import GuestResponse
+from dart_envs.farm.channel import envelope_code
+from dart_envs.farm.lease_base import LeaseBase
+from dart_envs.farm.transport import REPLY_GRACE_S
+from dart_envs.farm.tunnel import open_tunnel
+from dart_server.wire import A11yElement, ClockRequest, ClockView, ErrorCode, ExecReply, ExecRequest
+
+A11Y_TIMEOUT_S = 30.0
+_ELEMENTS = TypeAdapter(list[A11yElement])
+_WINDOWS = TypeAdapter(dict[str, list[dict[str, Any]]])
+
+
+class GuestCalls(LeaseBase):
+    """A lease with the calls that the guest agent answers."""
+
+    async def a11y(self) -> list[A11yElement]:
+        """Return the showing elements of the accessibility tree."""
+        return _ELEMENTS.validate_json(await self.call("GET", "/a11y", timeout_s=A11Y_TIMEOUT_S))
+
+    async def terminal(self) -> str:
+        """Return the text of the focused terminal window, empty without one."""
+        reply = await self.guest("GET", "/terminal")
+        if reply.status != 200:
+            return ""
+        try:
+            output = TypeAdapter(dict[str, Any]).validate_json(reply.content).get("output")
+        except ValidationError:
+            return ""
+        return output if isinstance(output, str) else ""
+
+    # Programs and files.
+
+    async def exec(
+        self,
+        argv: list[str],
+        *,
+        timeout_s: float = 30.0,
+        user: str = "user",
+        env: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+        detach: bool = False,
+    ) -> ExecReply:
+        """Run a program inside the desktop.
+
+        Args:
+            argv: The program and its arguments.
+            timeout_s: Seconds until the program is stopped.
+            user: `user` (the desktop's user) or `root`.
+            env: Environment variables beside those of the session.
+            stdin: Text for the program's standard input.
+            detach: Whether the program goes on after the call.
+
+        Returns:
+            Exit status and output; a program that fails does not raise.
+        """
+        request = ExecRequest(
+            argv=argv,
+            timeout_s=timeout_s,
+            user=cast(Literal["user", "root"], user),
+            env=dict(env or {}),
+            stdin=stdin,
+            detach=detach,
+        )
+        content = await self.call("POST", "/execute", body=request, timeout_s=timeout_s + REPLY_GRACE_S)
+        return ExecReply.model_validate_json(content)
+
+    async def read_file(self, path: str) -> bytes | None:
+        """Read a file inside the desktop.
+
+        Args:
+            path: Path inside the desktop.
+
+        Returns:
+            The content, or None when there is no such file.
+        """
+        response = await self.request("GET", "/files", params={"path": path})
+        if response.status == 404 and envelope_code(response.content) in {None, ErrorCode.GUEST_ERROR}:
+            return None
+        return await self.content_or_raise(response, "GET /files")
+
+    async def write_file(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
+        """Write a file inside the desktop as the desktop's user; missing parent directories are created.
+
+        Args:
+            path: Path inside the desktop.
+            content: The content.
+            mode: Permission bits.
+        """
+        await self.call("PUT", "/files", content=content, params={"path": path, "mode": f"{mode:04o}"})
+
+    async def activate_window(self, title: str, *, strict: bool = False) -> bool:
+        """Raise and focus the first window with a title.
+
+        Args:
+            title: The title, or a part of it.
+            strict: Whether the title must be equal.
+
+        Returns:
+            False when there is no such window.
+
+        Raises:
+            GuestError: If the window cannot be activated.
+        """
+        exact = await self._window_title(title, strict)
+        if exact is None:
+            return False
+        reply = await self.guest(
+            "POST", "/setup/activate_window", json={"window_name": exact, "strict": True, "by_class": False}
+        )
+        if reply.status == 200:
+            return True
+        if reply.status == 404:
+            return False
+        said = reply.content[:200].decode("utf-8", "replace")
+        raise await self.attribute_fault(
+            GuestError(f"Window {title!r} could not be activated ({reply.status}): {said}")
+        )
+
+    async def _window_title(self, title: str, strict: bool) -> str | None:
+        """Return the whole title of the window that is meant, or None; OSWorld's own route does not report it."""
+        reply = await self.guest("GET", "/v1/windows")
+        try:
+            windows = _WINDOWS.validate_json(reply.content)["windows"]
+        except (ValidationError, KeyError) as error:
+            raise await self.attribute_fault(GuestError(f"The list of windows cannot be read: {error}")) from error
+        titles = [str(window.get("title", "")) for window in windows]
+        return next((name for name in titles if name == title or (not strict and title in name)), None)
+
+    async def guest(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        json: object | None = None,
+        content: bytes | None = None,
+        timeout_s: float = 60.0,
+    ) -> GuestResponse:
+        """Call one of the guest agent's OSWorld routes.
+
+        Args:
+            method: HTTP method.
+            path: Path of the route, below the guest agent.
+            params: Query parameters.
+            json: Body as JSON.
+            content: Body as bytes.
+            timeout_s: Seconds to wait for the answer.
+
+        Returns:
+            The guest agent's answer, whatever its status.
+
+        Raises:
+            DartEnvError: If the farm or the desktop failed before the guest agent answered.
+        """
+        reply = await self.request(
+            method, f"/guest/{path.lstrip('/')}", params=params, json=json, content=content, timeout_s=timeout_s
+        )
+        if reply.status >= 400 and envelope_code(reply.content) is not None:
+            await self.content_or_raise(reply, f"{method} {path}")
+        return reply
+
+    @asynccontextmanager
+    async def tunnel(self, port: int) -> AsyncIterator[tuple[str, int]]:
+        """Open a local port that leads to a TCP port inside the desktop, for as long as the context is open.
+
+        Args:
+            port: The port inside the desktop.
+
+        Yields:
+            (host, port) on the loopback interface.
+        """
+        self.raise_if_lost()
+        path = f"{self.path}/tunnel?port={port}"
+        async with open_tunnel(self.transport, path, self.guest_headers) as address:
+            yield address
+
+    # The clock.
+
+    async def clock(self) -> ClockView:
+        """Return the time of day in the desktop."""
+        return ClockView.model_validate_json(await self.call("GET", "/clock"))
+
+    async def set_clock(self, time: datetime | None) -> ClockView:
+        """Set the desktop's time of day; see `ClockRequest`.
+
+        Args:
+            time: The time, with a time zone; None is the farm's time.
+
+        Returns:
+            The clock after the change.
+        """
+        return ClockView.model_validate_json(await self.call("PUT", "/clock", body=ClockRequest(time=time)))
