@@ -1,6 +1,6 @@
 """What the farm raises, and how it reaches the client.
 
-Rule: inside the package a failure is a `ApiError` with a stable code, one sentence, and a hint that fixes it; the border turns it into the
+Rule: inside the package a failure is a `ApiError` with a stable code, one sentence, and a hint that fixes it; the middleware turns it into the
 one envelope (`wire.ErrorBody`). A provider's errors are translated in one place, `from_provider_error`.
 Non-goals: retries, logging.
 """
@@ -37,7 +37,7 @@ STATUS: dict[ErrorCode, int] = {
 class ApiError(Exception):
     """A refusal or failure that the client hears about.
 
-    `status` overrides the code's own HTTP status, `retry_after_s` the border's own Retry-After.
+    `status` overrides the code's own HTTP status, `retry_after_s` the middleware's own Retry-After.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 Rule: a try is paid for before the key is looked at and given back when the key is right, so that only failures count, also those under way
 at the same time. What is over is refused with `too_many_requests` and the seconds until the next try. An address that logged in before is
-not held up by the failures of others. Non-goals: bearer keys of the API (`door.limits`), which are too long to be guessed.
+not held up by the failures of others. Non-goals: bearer keys of the API (`http.ingress.limits`), which are too long to be guessed.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ STEP_GRACE_S = 15.0
 """What a step may take beyond its own waiting and settling."""
 EVENT_S = 0.05
 MAX_STEP_TIMEOUT_S = 900.0
-"""No step takes longer, whatever it waits for: over REST the border gives it up then, too."""
+"""No step takes longer, whatever it waits for: over REST the middleware gives it up then, too."""
 
 
 def step_timeout_s(request: wire.StepRequest) -> float:

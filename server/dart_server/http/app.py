@@ -1,4 +1,4 @@
-"""The farm as an ASGI application. Reading order: `farm` (the parts), `routes` of each domain, `border` (errors and limits)."""
+"""The farm as an ASGI application. Reading order: `farm` (the parts), `routes` of each domain, `http.middleware` (errors and limits)."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class FarmMiddleware:
     def _body(self, scope: Scope, receive: Receive, late: asyncio.Timeout, limit_s: float) -> Receive:
         """`receive`, which raises `ApiError` for a body that is too large, or JSON that no parser should see.
 
-        How long a body may take is `door.connections`' rule: the request's own time begins anew with each part.
+        How long a body may take is `http.ingress.connections`' rule: the request's own time begins anew with each part.
         """
         guest = _is_guest(scope["path"])
         limit = self._file_limit_bytes if guest else self._json_limit_bytes

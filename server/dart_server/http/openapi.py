@@ -99,9 +99,9 @@ GUEST_STATUSES = (400, 404, 409, 502, 503)
 """What `guest_error` comes with: the guest agent's own status."""
 PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
 NO_NUL = r"^[^\x00]*$"
-"""The border refuses it in every address."""
+"""The middleware refuses it in every address."""
 COMMON_ERROR_STATUSES = (413, 422, 431)
-"""What the border answers, whatever the route."""
+"""What the middleware answers, whatever the route."""
 CONTENT: dict[str, dict[str, Any]] = {
     "metrics": {"text/plain": {"schema": {"type": "string"}}},
     "step": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},

@@ -3,7 +3,7 @@
 Role: of a burst the first are answered while the last still wait in line. Permit together all would be answered together, at the end of the
 burst, and clients that hold their desktops equally long would come back together for ever. Rule: a turn lasts while the farm itself works
 on the claim; one that begins to wait, for a desktop or for a database that is away, is over, and ending one twice is no error. Nobody
-passes another. Non-goals: who gets a desktop (`pool.turns`), limits per key (`door.limits`).
+passes another. Non-goals: who gets a desktop (`pool.fair_queue`), limits per key (`http.ingress.limits`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Rule: a claim is known by its owner and the client's request id, so that a repea
 that ends without its leases holds nothing. Nobody's hanging up ends a claim that was put in the queue (`submit`); one that somebody waits
 for in the same request (`claim_and_wait`) is cancelled when nobody does any more.
 A waiting claim does not outlive the farm: the client repeats it.
-Non-goals: whose turn it is (`pool`), what a lease is (`leases.service`), HTTP (`leases.claim_routes`).
+Non-goals: whose turn it is (`pool`), what a lease is (`leases.service`), HTTP (`http.routes.claims`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Rules, the strongest first:
 
 A turn is of a kind (what it needs, how many units of it), so that whoever serves can ask for the first that fits. Every operation costs the
 logarithm of what waits, times the few classes and kinds. Pure data: no input, no output, no sleeping, time from outside.
-Non-goals: what a unit is, which one is given (`pool.serving`).
+Non-goals: what a unit is, which one is given (`pool.claim_queue`).
 
 Let h be the units that a key holds, w its weight, t its tag. The key with the lowest h/w + t/ROUNDS_PER_HELD_UNIT is next, of equal ones
 the one that was served longest ago. A grant of u units adds u/w to the tag and u/W to the virtual time, W being the weights of all keys

@@ -3,7 +3,7 @@
 Rule: level-triggered. Nothing is remembered between two calls; carried out and called again it comes to rest, with everything that is
 wanted there as far as there is room. Targets come in the order of their importance and share the free_slots in turns. Copies that somebody
 holds, or that are on their way, are counted and never touched.
-Non-goals: what is wanted (`pool.targets`, `pool.demand`), carrying it out (`pool.standby`), who waits in the queue (`pool.serving`).
+Non-goals: what is wanted (`pool.standby`, `pool.demand`), carrying it out (`pool.standby`), who waits in the queue (`pool.claim_queue`).
 """
 
 from __future__ import annotations

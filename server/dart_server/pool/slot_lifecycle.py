@@ -2,7 +2,7 @@
 
 Rule: a used desktop is never handed on before it was made a fresh copy; one thing at a time happens to a slot (its lock). Whoever serves
 and keeps warm is told of every change through `on_change`. Non-goals: how a desktop comes up (`pool.prepare`), who gets it
-(`pool.serving`).
+(`pool.claim_queue`).
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ async def serve(
     protocol: Any = limited_http_protocol(connections)
 
     class Server(uvicorn.Server):
-        """Signals are handled here below, for the farm's start and stop too; under TLS the door is our own."""
+        """Signals are handled here below, for the farm's start and stop too; under TLS the listener is our own."""
 
         tls_listener: TlsListener | None = None
 

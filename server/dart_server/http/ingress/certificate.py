@@ -2,7 +2,7 @@
 
 Role: holds the context that new connections are greeted with. Rule: a renewed certificate is taken up while the farm runs, and connections
 that are open go on under the old one; files that do not fit together, as while they are being written, leave the old one in use, which is
-logged once, and they are tried again at every look. Non-goals: accepting (`door.tls`), what a certificate must be
+logged once, and they are tried again at every look. Non-goals: accepting (`http.ingress.tls`), what a certificate must be
 (`daemon.tls_context`), getting a new one.
 """
 

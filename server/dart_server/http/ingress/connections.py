@@ -3,7 +3,7 @@
 Role: wraps uvicorn's HTTP protocol, whichever it chose. Rule: a request's head is here within `header_timeout_s`, and at most
 `MAX_HEADER_BYTES` bytes; a body keeps a least pace; an answer that nobody reads is dropped; when the farm is full, connections that wait
 idle make room before a new one is refused. An ordinary request, here in one piece, starts no timer. Timers are the event loop's own, as
-uvicorn's are. Non-goals: WebSockets once they are open (pings end dead ones), what a request says (`border`).
+uvicorn's are. Non-goals: WebSockets once they are open (pings end dead ones), what a request says (`http.middleware`).
 """
 
 from __future__ import annotations

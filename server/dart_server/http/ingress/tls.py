@@ -1,8 +1,8 @@
-"""The door of a farm that speaks TLS: who begins a handshake is let in to it, who speaks plain HTTP is told so.
+"""The listener of a farm that speaks TLS: who begins a handshake is let in to it, who speaks plain HTTP is told so.
 
 Role: accepts connections in place of uvicorn, looks at the first byte without taking it, and hands TLS on. Rule: nothing of a plain request
 is obeyed or read as one; who says nothing, or does not end the handshake, is hung up on after `HANDSHAKE_TIMEOUT_S`. Non-goals: the
-certificate (`door.certificate`), requests (`connections`).
+certificate (`http.ingress.certificate`), requests (`connections`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Many connections over one virtio port of a virtual machine: the host's end.
 
-Role: `open` gives a connected socket to the guest agent (`control`), to its door for OSWorld's paths (`osworld`), or to a loopback port
+Role: `open` gives a connected socket to the guest agent (`control`), to its socket for OSWorld's paths (`osworld`), or to a loopback port
 inside (`tcp:N`). The frames are those of `vm_images/guest/protocol.md`.
 Rule: one connection to the hypervisor's Unix socket for as long as the machine lives. `handshake` ends every connection at both ends; it
 comes first, and after every restore. Data is sent against credit in both directions, so that no connection holds up another. What comes

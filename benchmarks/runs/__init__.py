@@ -1,0 +1,1 @@
+"""Whole runs: the demo, and a newcomer's first one."""
