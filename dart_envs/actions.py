@@ -1,8 +1,8 @@
 """Canonical actions: checked, performed as input events, written as JSON and read back.
 
-Role: the only place that knows what each `ActionType` needs and which input events it is made of. Rule: pure
-functions; every refusal is an `ActionError` with one sentence. Non-goals: model text (`dart_envs.uitars`),
-the Gymnasium space (`dart_envs.spaces`).
+Only this module knows what each `ActionType` needs and which input events it consists of. It has pure functions, and
+every refusal is an `ActionError` with one sentence. Model text is in `dart_envs.uitars`, the Gymnasium space in
+`dart_envs.spaces`.
 
 Coordinates are integer screen pixels; `resolution` is (width, height).
 """
@@ -41,7 +41,7 @@ MULTI_CLICK_GAP_MS = 40
 
 @dataclass(frozen=True, slots=True)
 class _ActionSpec:
-    """What one action type must carry; everything else stays at its default."""
+    """The fields that one action type needs; all others stay at their defaults."""
 
     fields: frozenset[str]
     click: tuple[int, int] | None = None
@@ -70,8 +70,15 @@ _DEFAULTS = {spec.name: spec.default for spec in fields(Action) if spec.name != 
 
 
 def check_action(action: Action, resolution: tuple[int, int]) -> None:
-    """Raise `ActionError` unless the action has exactly the fields of its type, with values that a screen of
-    `resolution` has."""
+    """Check that an action has exactly the fields of its type, with values that the screen has.
+
+    Args:
+        action: The action.
+        resolution: (width, height) of the screen in pixels.
+
+    Raises:
+        ActionError: If not.
+    """
     if not isinstance(action, Action) or not isinstance(action.type, ActionType):
         raise ActionError(f"{action!r} is not a dart_envs Action with a type of ActionType.")
     needs = ACTION_SPECS[action.type].fields
@@ -93,8 +100,15 @@ def check_action(action: Action, resolution: tuple[int, int]) -> None:
 
 
 def check_text(text: str, max_length: int = MAX_TEXT_LENGTH) -> None:
-    """Raise `ActionError` unless `text` can be typed: Unicode scalar values, no NUL, at most `max_length`
-    characters."""
+    """Check that a text can be typed.
+
+    Args:
+        text: Unicode scalar values without NUL.
+        max_length: Limit of characters.
+
+    Raises:
+        ActionError: If it cannot be typed.
+    """
     if not isinstance(text, str):
         raise ActionError(f"Text to type is a str, not {type(text).__name__}.")
     if len(text) > max_length:
@@ -104,7 +118,7 @@ def check_text(text: str, max_length: int = MAX_TEXT_LENGTH) -> None:
 
 
 def is_typeable(text: str) -> bool:
-    """True where every character is a Unicode scalar value other than NUL."""
+    """Return whether every character is a Unicode scalar value other than NUL."""
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -130,8 +144,18 @@ def _check_keys(keys: tuple[str, ...]) -> None:
 
 
 def to_input_events(action: Action, resolution: tuple[int, int]) -> list[InputEvent]:
-    """The input events that perform an action; none for `done`, `fail` and empty ones. Raises
-    `ActionError`."""
+    """Return the input events that perform an action.
+
+    Args:
+        action: The action.
+        resolution: (width, height) of the screen in pixels.
+
+    Returns:
+        The events; none for `done`, `fail` and empty actions.
+
+    Raises:
+        ActionError: If the action cannot be performed.
+    """
     check_action(action, resolution)
     click = ACTION_SPECS[action.type].click
     if click is not None:
@@ -140,7 +164,18 @@ def to_input_events(action: Action, resolution: tuple[int, int]) -> list[InputEv
 
 
 def decode_action(action: Action, resolution: tuple[int, int]) -> DecodedAction:
-    """What a step performs for an action. Raises `ActionError`."""
+    """Return what a step performs for an action.
+
+    Args:
+        action: The action.
+        resolution: (width, height) of the screen in pixels.
+
+    Returns:
+        The events, and the end of the episode for `done` and `fail`.
+
+    Raises:
+        ActionError: If the action cannot be performed.
+    """
     events = to_input_events(action, resolution)
     return DecodedAction(tuple(events), action.type if action.type in TERMINAL_ACTIONS else None)
 
@@ -152,7 +187,15 @@ def _move(action: Action) -> MoveEvent:
 
 
 def clicks(button: int, times: int) -> list[InputEvent]:
-    """A button pressed and released a number of times, close enough together to be one multiple click."""
+    """Return the events of one multiple click.
+
+    Args:
+        button: Number of the mouse button.
+        times: Number of clicks, close enough together to be one multiple click.
+
+    Returns:
+        Presses, releases and pauses.
+    """
     events: list[InputEvent] = []
     for index in range(times):
         if index:
@@ -169,7 +212,16 @@ def _drag(action: Action) -> list[InputEvent]:
 
 
 def drag(start: tuple[int, int], end: tuple[int, int], button: int) -> list[InputEvent]:
-    """From where the pointer is, `start`, to `end` with a button held; screen pixels."""
+    """Return the events of a drag from where the pointer is.
+
+    Args:
+        start: Where the pointer is, in screen pixels.
+        end: Where the button is released, in screen pixels.
+        button: Number of the mouse button.
+
+    Returns:
+        Press, moves, pauses and release.
+    """
     events: list[InputEvent] = [ButtonEvent(type="down", button=button)]
     for index in range(1, DRAG_STEPS + 1):
         x = start[0] + round((end[0] - start[0]) * index / DRAG_STEPS)
@@ -215,7 +267,7 @@ _EVENT_BUILDERS: Mapping[ActionType, Callable[[Action], list[InputEvent]]] = {
 
 
 def action_to_dict(action: Action) -> dict[str, Any]:
-    """JSON form: the type and the fields that it needs, nothing else."""
+    """Return the JSON form of an action: its type and the fields that the type needs."""
     needs = ACTION_SPECS[action.type].fields
     record: dict[str, Any] = {"type": action.type.value}
     for name in _DEFAULTS:
@@ -226,7 +278,18 @@ def action_to_dict(action: Action) -> dict[str, Any]:
 
 
 def action_from_dict(record: Mapping[str, Any], resolution: tuple[int, int] | None = None) -> Action:
-    """Read the JSON form back; with `resolution`, check it too. Raises `ActionError`."""
+    """Read the JSON form of an action.
+
+    Args:
+        record: The type and the fields that it needs.
+        resolution: (width, height) of the screen in pixels, to check the action too; None does not check it.
+
+    Returns:
+        The action.
+
+    Raises:
+        ActionError: If the record is not an action.
+    """
     try:
         kind = ActionType(record["type"])
     except (KeyError, ValueError, TypeError):
@@ -247,8 +310,16 @@ def action_from_dict(record: Mapping[str, Any], resolution: tuple[int, int] | No
 
 
 def scale_action(action: Action, from_wh: tuple[int, int], to_wh: tuple[int, int]) -> Action:
-    """The same action on a screen of another size: points of a `from_wh` image moved to the pixel centres of
-    a `to_wh` one, clamped."""
+    """Move the points of an action to a screen of another size.
+
+    Args:
+        action: The action.
+        from_wh: (width, height) that its points refer to.
+        to_wh: (width, height) that the new points refer to: the pixel centres, clamped to the image.
+
+    Returns:
+        The scaled action.
+    """
     changed: dict[str, int] = {}
     for x_name, y_name in (("x", "y"), ("x2", "y2")):
         x, y = getattr(action, x_name), getattr(action, y_name)

@@ -1,10 +1,10 @@
-"""The files that tasks bring along from the internet, kept under the names of OSWorld's own cache.
+"""Files that tasks need from the internet, cached under the names of OSWorld's own cache.
 
-Role: which files a task needs (`task_assets`), one of them as a path (`fetch_asset`), a whole cache of somebody else's (`import_assets`).
-Rule: a file appears in the cache whole or not at all, whoever fetches at the same time; a broken download goes on where it broke; with
-`DART_OFFLINE=1` nothing is asked of the network, and what is missing is an `AssetError` with the task, the address and the fix. The
-folder has OSWorld's layout, `<task id>/<name>`, so that its own code can use it as its cache. Non-goals: bringing files into a desktop
-(`dart_envs.setup`).
+This module lists the files of a task (`task_assets`), returns one of them as a path (`fetch_asset`) and imports an
+existing cache (`import_assets`). A file appears in the cache complete or not at all, also when several processes fetch
+it. A broken download is continued. With `DART_OFFLINE=1` the network is not used, and a missing file is an
+`AssetError` with the task, the address and the fix. The directory has OSWorld's layout, `<task id>/<name>`, so that
+OSWorld's code can use it as its cache. Bringing files into a desktop is in `dart_envs.setup`.
 """
 
 from __future__ import annotations
@@ -43,18 +43,31 @@ class TaskWithAssets(Protocol):
     """The parts of a task that name files; implemented by `dart_envs.tasks.Task`."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """Id of the task."""
+        ...
 
     @property
-    def config(self) -> Sequence[SetupStepLike]: ...
+    def config(self) -> Sequence[SetupStepLike]:
+        """Setup steps."""
+        ...
 
     @property
-    def evaluator(self) -> EvaluatorLike: ...
+    def evaluator(self) -> EvaluatorLike:
+        """How the task is judged."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file of a task: `kind` is the step or getter that wants it."""
+    """One file of a task.
+
+    Attributes:
+        task_id: Id of the task.
+        kind: Kind of the step or getter that needs the file.
+        url: Where the file comes from.
+        name: Name in the cache directory of the task.
+    """
 
     task_id: str
     kind: str
@@ -68,13 +81,29 @@ class Asset:
 
 
 def download_name(url: str, path: str) -> str:
-    """The name that OSWorld's cache gives to what a `download` step fetches from `url` for `path` inside the desktop."""
+    """Return the name that OSWorld's cache gives to the file of a `download` step.
+
+    Args:
+        url: Where the file comes from.
+        path: Where the step puts it inside the desktop.
+
+    Returns:
+        The file name.
+    """
     return f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{PurePosixPath(path).name}"
 
 
 def task_assets(task: TaskWithAssets) -> tuple[Asset, ...]:
-    """Every file that setup, post-configuration and evaluator of a task fetch, in order, each cache name once. Raises TaskError for a
-    step or getter without the fields it needs.
+    """List every file that setup, post-configuration and evaluator of a task fetch.
+
+    Args:
+        task: The task.
+
+    Returns:
+        The files in order, each cache name once.
+
+    Raises:
+        TaskError: If a step or getter has not the fields that it needs.
     """
     found: dict[str, Asset] = {}
     try:
@@ -104,12 +133,16 @@ def _cloud_files(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def is_offline() -> bool:
-    """Whether `DART_OFFLINE` forbids asking the network."""
+    """Return whether `DART_OFFLINE` forbids using the network."""
     return os.environ.get(OFFLINE_VARIABLE, "").strip().lower() not in ("", "0", "no", "false")
 
 
 def default_cache_dir() -> Path:
-    """`DART_ASSETS_DIR`, else `$DART_HOME/assets`, `$XDG_DATA_HOME/dart/assets` or `~/.local/share/dart/assets`."""
+    """Return the cache directory.
+
+    Returns:
+        `DART_ASSETS_DIR`, else `$DART_HOME/assets`, `$XDG_DATA_HOME/dart/assets` or `~/.local/share/dart/assets`.
+    """
     if named := os.environ.get(CACHE_DIR_VARIABLE):
         return Path(named)
     if home := os.environ.get("DART_HOME"):
@@ -119,7 +152,18 @@ def default_cache_dir() -> Path:
 
 
 def cache_path(cache_name: str, cache_dir: Path | None = None) -> Path:
-    """Where a file lies, or would lie, in the cache. Raises TaskError for a name that leads out of it."""
+    """Return the path of a file in the cache, whether it exists or not.
+
+    Args:
+        cache_name: Path inside the cache (`Asset.cache_name`).
+        cache_dir: The cache; None is the default directory.
+
+    Returns:
+        The path.
+
+    Raises:
+        TaskError: If the name leads out of the cache.
+    """
     parts = PurePosixPath(cache_name).parts
     if not parts or PurePosixPath(cache_name).is_absolute() or ".." in parts or "\0" in cache_name:
         raise TaskError(f"{cache_name!r} is not a name inside the asset cache.")
@@ -127,7 +171,15 @@ def cache_path(cache_name: str, cache_dir: Path | None = None) -> Path:
 
 
 def missing_assets(task: TaskWithAssets, cache_dir: Path | None = None) -> tuple[Asset, ...]:
-    """The files of a task that the cache has not."""
+    """List the files of a task that the cache does not have.
+
+    Args:
+        task: The task.
+        cache_dir: The cache; None is the default directory.
+
+    Returns:
+        The missing files.
+    """
     return tuple(asset for asset in task_assets(task) if not cache_path(asset.cache_name, cache_dir).is_file())
 
 
@@ -141,10 +193,25 @@ def fetch_asset(
     client: httpx.Client | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Path:
-    """The file as a path in the cache, fetched first where it is not there. Blocks: call it in a thread from a coroutine.
+    """Return a file as a path in the cache, and fetch it first where it is missing.
 
-    cache_name: path inside the cache (`Asset.cache_name`). task_id: the task's id, for the error. Raises AssetError when it is not
-    there and cannot be had, TaskError for a bad name.
+    This function blocks: call it in a thread from a coroutine.
+
+    Args:
+        url: Where the file comes from.
+        cache_name: Path inside the cache (`Asset.cache_name`).
+        task_id: Id of the task, for the error.
+        cache_dir: The cache; None is the default directory.
+        max_nbytes: Size limit in bytes; None takes `DART_ASSET_MAX_BYTES`, or 4 GiB.
+        client: HTTP client to use; None makes one.
+        pause: Sleeps for some seconds between attempts.
+
+    Returns:
+        Path of the complete file.
+
+    Raises:
+        AssetError: If the file is missing and cannot be fetched.
+        TaskError: If the name leads out of the cache.
     """
     path = cache_path(cache_name, cache_dir)
     if path.is_file():
@@ -169,7 +236,19 @@ def fetch_asset(
 def fetch_task_assets(
     task: TaskWithAssets, *, cache_dir: Path | None = None, client: httpx.Client | None = None
 ) -> tuple[Path, ...]:
-    """All files of a task. Raises as `fetch_asset`."""
+    """Fetch all files of a task.
+
+    Args:
+        task: The task.
+        cache_dir: The cache; None is the default directory.
+        client: HTTP client to use; None makes one.
+
+    Returns:
+        Paths of the files.
+
+    Raises:
+        AssetError: If a file is missing and cannot be fetched.
+    """
     return tuple(
         fetch_asset(asset.url, asset.cache_name, task_id=task.id, cache_dir=cache_dir, client=client)
         for asset in task_assets(task)
@@ -177,8 +256,19 @@ def fetch_task_assets(
 
 
 def import_assets(folder: Path, task: TaskWithAssets, *, cache_dir: Path | None = None) -> tuple[Asset, ...]:
-    """Copy what a task lacks from a folder: OSWorld's cache (`<task id>/<name>`, also under `cache/`), or a copy of the dataset that its
-    addresses point into. Returns what was taken. Raises AssetError where a file cannot be copied.
+    """Copy the missing files of a task from a directory.
+
+    Args:
+        folder: A cache of OSWorld (`<task id>/<name>`, also under `cache/`), or a copy of the dataset that the
+            addresses point into.
+        task: The task.
+        cache_dir: The cache to copy into; None is the default directory.
+
+    Returns:
+        The files that were copied.
+
+    Raises:
+        AssetError: If a file cannot be copied.
     """
     taken = []
     for asset in missing_assets(task, cache_dir):
@@ -207,7 +297,7 @@ def _import_candidates(folder: Path, asset: Asset) -> Iterator[Path]:
 
 
 class _PermanentDownloadError(Exception):
-    """Another attempt would not help."""
+    """A failure that another attempt would not change."""
 
 
 def _asset_error(url: str, path: Path, task_id: str, why: str) -> AssetError:
@@ -222,7 +312,7 @@ def _asset_error(url: str, path: Path, task_id: str, why: str) -> AssetError:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[Path]:
-    """The unfinished file beside `path`, for one process at a time."""
+    """Lock the cache directory of `path` for one process, and yield the unfinished file beside `path`."""
     with (path.parent / ".lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield path.with_name(f".{path.name}.part")
@@ -233,7 +323,7 @@ def _etag_path(part: Path) -> Path:
 
 
 def _download(url: str, part: Path, limit: int, client: httpx.Client | None, pause: Callable[[float], None]) -> None:
-    """Fill `part`, going on after breaks. Raises _PermanentDownloadError, httpx.HTTPError, OSError."""
+    """Fill `part`, going on after breaks; raise _PermanentDownloadError, httpx.HTTPError or OSError."""
     if url.startswith(HF) and (endpoint := os.environ.get("HF_ENDPOINT")):
         url = endpoint.rstrip("/") + url.removeprefix(HF)
     own = client or httpx.Client(follow_redirects=True, timeout=TIMEOUT_S)
@@ -252,11 +342,11 @@ def _download(url: str, part: Path, limit: int, client: httpx.Client | None, pau
 
 
 class _TemporaryDownloadError(httpx.HTTPError):
-    """The server asks to come again."""
+    """A failure after which the server accepts another attempt."""
 
 
 def _download_once(client: httpx.Client, url: str, part: Path, limit: int) -> None:
-    """One request: the rest of the file where the server says that it is the same one, else all of it."""
+    """Make one request: the rest of the file where the server says that it is the same one, else the whole file."""
     have = part.stat().st_size if part.exists() else 0
     tag = json.loads(_etag_path(part).read_text()) if have and _etag_path(part).exists() else None
     headers = {"Accept-Encoding": "identity"}

@@ -41,7 +41,13 @@ class DesktopError(DartEnvError):
 
 
 class DesktopFailedError(DesktopError):
-    """The desktop died. `fault_owner` says whether the policy broke it or the host lost it."""
+    """The desktop died.
+
+    Args:
+        message: What happened.
+        fault_owner: Whether the policy broke it or the host lost it.
+        cause: A short name of the cause.
+    """
 
     def __init__(self, message: str, *, fault_owner: FaultOwner = FaultOwner.HOST, cause: str = "unknown") -> None:
         super().__init__(message)
@@ -62,12 +68,16 @@ class LeaseExpiredError(LeaseLostError):
 
 
 class StaleFencingTokenError(LeaseLostError):
-    """The desktop has another fencing_token now: it was reset or taken over by another process. Attach to the lease again to go on."""
+    """The desktop has a newer fencing token, after a reset or a takeover by another process. Attach to the lease again to go on."""
 
 
 class GuestError(DesktopError):
-    """The guest agent refused or failed one request; the desktop itself is alive. `code` is the agent's own
-    name for it."""
+    """The guest agent refused or failed one request; the desktop itself is alive.
+
+    Args:
+        message: What happened.
+        code: The agent's own name of the error.
+    """
 
     def __init__(self, message: str, *, code: str = "unknown") -> None:
         super().__init__(message)
@@ -75,7 +85,15 @@ class GuestError(DesktopError):
 
 
 def append_hint(message: str, hint: str | None) -> str:
-    """What went wrong and what fixes it, as one text: a sentence that has no end yet is given one."""
+    """Join an error message and its hint.
+
+    Args:
+        message: What went wrong; a sentence without its full stop is given one.
+        hint: What to do; None adds nothing.
+
+    Returns:
+        The whole text.
+    """
     if hint is None:
         return message
     if message.endswith((".", "!", "?", "\n")):
@@ -86,8 +104,11 @@ def append_hint(message: str, hint: str | None) -> str:
 class FarmError(DartEnvError):
     """The farm cannot be reached, refused the request, or has no free desktop.
 
-    `code`: the wire's `ErrorCode`, or `unreachable`, `timeout` … for what this side found. `retry_after_s`: the farm says that the same
-    request may succeed after so many seconds.
+    Args:
+        message: What happened.
+        code: An `ErrorCode` of the wire, or a code of the client such as `unreachable` or `timeout`.
+        hint: What to do.
+        retry_after_s: Seconds until the same request may succeed, if the farm named them.
     """
 
     def __init__(
@@ -104,11 +125,11 @@ class FarmUnreachableError(FarmError):
 
 
 class FarmTimeoutError(FarmError):
-    """The farm did not answer in time; it may yet do what was asked."""
+    """The farm did not answer in time; it may still do what was asked."""
 
 
 class UnauthenticatedError(FarmError):
-    """The key is missing, unknown, revoked or past its end."""
+    """The key is missing, unknown, revoked or expired."""
 
 
 class ForbiddenError(FarmError):
@@ -116,11 +137,11 @@ class ForbiddenError(FarmError):
 
 
 class NotFoundError(FarmError):
-    """There is no such thing, or it belongs to another key."""
+    """The object does not exist, or it belongs to another key."""
 
 
 class InvalidRequestError(FarmError):
-    """The request is wrong, whoever sends it."""
+    """The request is wrong for every key."""
 
 
 class NoCapacityError(FarmError):
@@ -132,15 +153,15 @@ class QuotaExceededError(FarmError):
 
 
 class TooManyRequestsError(FarmError):
-    """The key sends more at once, or faster, than the farm lets one key do."""
+    """The key sends more requests at once, or faster, than the farm allows one key."""
 
 
 class FarmDrainingError(FarmError):
-    """The farm takes no claims now: it starts, stops, or was told to."""
+    """The farm takes no claims now: it starts, stops, or was drained."""
 
 
 class FarmDatabaseUnavailableError(FarmError):
-    """The farm's database is away: desktops and leases go on, nothing new is granted."""
+    """The farm's database is unavailable: desktops and leases go on, nothing new is granted."""
 
 
 class SnapshotQuotaError(FarmError):
@@ -200,7 +221,13 @@ class TaskError(DartEnvError):
 
 
 class AssetError(TaskError):
-    """A file that a task brings along is missing. `task_id`: the task's id, empty where nobody said; `url`: where it would be."""
+    """A file that a task needs is missing.
+
+    Args:
+        message: What is missing and what to do.
+        url: Where the file comes from.
+        task_id: Id of the task; empty where it is not known.
+    """
 
     def __init__(self, message: str, *, url: str, task_id: str = "") -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
-"""The identity of an image: one rule, used by runner, store, trainer and demonstrations.
+"""The identity of an image, which runner, store, trainer and demonstrations share.
 
-Rule: sha256 over the ASCII text `H,W` and the raw RGB bytes, row by row. Two screens with the same pixels are the same image,
-whatever file they are kept in.
+It is the SHA-256 over the ASCII text `H,W` and the raw RGB bytes, row by row. Two screens with the same pixels are the
+same image, whatever file they are stored in.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from dart_envs.types import RgbImage
 
 
 def image_sha256(image: RgbImage) -> str:
-    """Hex digest of an image, uint8 [H, W, 3]. Raises ValueError for any other array."""
+    """Hash an image.
+
+    Args:
+        image: uint8 `[H, W, 3]`.
+
+    Returns:
+        64 hexadecimal digits.
+
+    Raises:
+        ValueError: If the array has another type or shape.
+    """
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         raise ValueError(f"expected a uint8 image [H, W, 3], got {image.dtype} {list(image.shape)}")
     height, width = image.shape[:2]

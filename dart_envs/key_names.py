@@ -1,7 +1,7 @@
 """Names of keys, as pyautogui and the guest agent write them.
 
-Role: say whether a name is a key, read and write chords such as `ctrl+s`. Rule: any one printable character
-is a key too. Non-goals: which keysym a name becomes (the guest agent's business).
+This module says whether a name is a key, and reads and writes chords such as `ctrl+s`. Any single printable character
+is a key too. The guest agent decides which keysym a name becomes.
 """
 
 from __future__ import annotations
@@ -65,12 +65,19 @@ _PLUS = "+"
 
 
 def is_key(name: str) -> bool:
-    """True for a named key and for any one printable character."""
+    """Return True for a named key and for any single printable character."""
     return name in _NAMED or (len(name) == 1 and name.isprintable())
 
 
 def to_guest_key(name: str) -> str | None:
-    """What the guest calls a key that pyautogui names, in whatever case; None when it is no key."""
+    """Return the guest agent's name of a key.
+
+    Args:
+        name: pyautogui's name, in any case, or one character.
+
+    Returns:
+        The name, or None when it is not a key.
+    """
     if len(name) == 1:
         return {"\n": "enter", "\r": "enter", "\t": "tab"}.get(name, name if name.isprintable() else None)
     lowered = name.lower()
@@ -78,7 +85,14 @@ def to_guest_key(name: str) -> str | None:
 
 
 def parse_chord(chord: str) -> tuple[str, ...] | None:
-    """Keys of a chord written with plus signs (`ctrl+shift+s`, `ctrl++`); None when it is not one."""
+    """Read a chord written with plus signs.
+
+    Args:
+        chord: Such as `ctrl+shift+s` or `ctrl++`.
+
+    Returns:
+        The keys, or None when the text is not a chord.
+    """
     if chord == _PLUS:
         return (_PLUS,)
     head, plus_key = (chord[:-2], True) if chord.endswith("++") else (chord, False)
@@ -89,5 +103,5 @@ def parse_chord(chord: str) -> tuple[str, ...] | None:
 
 
 def format_chord(keys: tuple[str, ...]) -> str:
-    """The written form of a chord."""
+    """Write a chord with plus signs; the reverse of `parse_chord`."""
     return _PLUS.join(keys)

@@ -1,11 +1,11 @@
-"""Gymnasium spaces of the desktop: any Unicode text, key chords, the canonical action, the observation.
+"""Gymnasium spaces of the desktop: any Unicode text, key chords, and the canonical action.
 
-Role: spaces that can be sampled, checked and batched without losing a character. Rule: every sample of the
-action space is an action that can be performed. Non-goals: performing it (`dart_envs.actions`), observations
-(`dart_envs.observations.views`).
+These spaces can be sampled, checked and batched without losing a character. Every sample of the action space is an
+action that can be performed. Performing it is in `dart_envs.actions`, observations are in
+`dart_envs.observations.views`.
 
-Why not `gymnasium.spaces.Text`: its alphabet is a finite set, and a vector env with shared memory silently
-returns "000…" for it; a space class of our own is refused there with a clear error instead.
+`gymnasium.spaces.Text` is not used: its alphabet is a finite set, and a vector env with shared memory silently returns
+"000…" for it. A space class of our own is refused there with a clear error instead.
 """
 
 from __future__ import annotations
@@ -40,8 +40,15 @@ SAMPLE_KEYS = (*NAMED_KEYS, *"abcdefghijklmnopqrstuvwxyz0123456789")
 
 
 class UnicodeText(Space[str]):
-    """Strings of any Unicode scalar values but NUL, at most `max_length` characters long; samples are short
-    and mixed in script."""
+    """Strings of any Unicode scalar values except NUL; samples are short and mixed in script.
+
+    Args:
+        max_length: Limit of characters.
+        seed: Seeds the samples.
+
+    Attributes:
+        max_length: Limit of characters.
+    """
 
     def __init__(self, max_length: int = MAX_TEXT_LENGTH, *, seed: int | np.random.Generator | None = None) -> None:
         if max_length < 1:
@@ -51,15 +58,26 @@ class UnicodeText(Space[str]):
 
     @property
     def is_np_flattenable(self) -> bool:
+        """False: texts have no array form."""
         return False
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
+        """Draw a text.
+
+        Args:
+            mask: Must be None.
+            probability: Must be None.
+
+        Returns:
+            At most 12 characters.
+        """
         reject_masks(mask, probability)
         length = int(self.np_random.integers(0, min(self.max_length, SAMPLE_LENGTH) + 1))
         ranges = self.np_random.integers(0, len(_SAMPLE_RANGES), size=length)
         return "".join(chr(int(self.np_random.integers(*_SAMPLE_RANGES[index]))) for index in ranges)
 
     def contains(self, x: Any) -> bool:
+        """Return whether `x` is a text of the space."""
         return isinstance(x, str) and len(x) <= self.max_length and is_typeable(x)
 
     def __repr__(self) -> str:
@@ -73,7 +91,15 @@ class UnicodeText(Space[str]):
 
 
 class KeyChord(Space[str]):
-    """Key chords of at most `max_keys` keys, written with plus signs, such as `ctrl+shift+s`, `enter` or `é`."""
+    """Key chords written with plus signs, such as `ctrl+shift+s`, `enter` or `é`.
+
+    Args:
+        max_keys: Limit of keys in a chord.
+        seed: Seeds the samples.
+
+    Attributes:
+        max_keys: Limit of keys in a chord.
+    """
 
     def __init__(self, max_keys: int = MAX_KEYS, *, seed: int | np.random.Generator | None = None) -> None:
         self.max_keys = max_keys
@@ -81,15 +107,26 @@ class KeyChord(Space[str]):
 
     @property
     def is_np_flattenable(self) -> bool:
+        """False: chords have no array form."""
         return False
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
+        """Draw a chord.
+
+        Args:
+            mask: Must be None.
+            probability: Must be None.
+
+        Returns:
+            One key, sometimes with modifiers.
+        """
         reject_masks(mask, probability)
         key = SAMPLE_KEYS[int(self.np_random.integers(len(SAMPLE_KEYS)))]
         held = tuple(name for name in MODIFIERS if name != key and self.np_random.random() < 0.15)
         return format_chord((*held[: self.max_keys - 1], key))
 
     def contains(self, x: Any) -> bool:
+        """Return whether `x` is a chord of the space."""
         chord = parse_chord(x) if isinstance(x, str) else None
         return chord is not None and len(chord) <= self.max_keys
 
@@ -104,17 +141,30 @@ class KeyChord(Space[str]):
 
 
 def reject_masks(mask: object, probability: object) -> None:
-    """Texts are drawn as they come; a mask for them has no meaning. Raises `ValueError`."""
+    """Refuse a sampling mask, which has no meaning for texts.
+
+    Args:
+        mask: The mask of `Space.sample`.
+        probability: The probabilities of `Space.sample`.
+
+    Raises:
+        ValueError: If one of them is given.
+    """
     if mask is not None or probability is not None:
         raise ValueError("Text spaces are sampled without a mask.")
 
 
 def make_action_space(resolution: tuple[int, int]) -> spaces.Dict:
-    """The canonical action for a screen of `resolution` (width, height): one Dict, of which each type reads
-    its own fields.
+    """Build the space of canonical actions: one Dict, of which each type reads its own fields.
 
-    type: index into `ACTION_TYPES`; x, y, x2, y2: screen pixels; dx, dy: wheel clicks; text: what to type;
-    key: a chord. A `wait` lasts one second.
+    `type` is an index into `ACTION_TYPES`. `x`, `y`, `x2` and `y2` are screen pixels, `dx` and `dy` wheel clicks,
+    `text` is what to type and `key` is a chord. A `wait` lasts one second.
+
+    Args:
+        resolution: (width, height) of the screen in pixels.
+
+    Returns:
+        The space.
     """
     width, height = resolution
     wheel = 2 * WHEEL_CLICKS + 1
@@ -134,10 +184,18 @@ def make_action_space(resolution: tuple[int, int]) -> spaces.Dict:
 
 
 def action_from_space(value: object, resolution: tuple[int, int]) -> Action:
-    """The action that a caller of `env.step` means: an element of the action space, an `Action`, or an
-    action's JSON form.
+    """Read the action that a caller of `env.step` gives.
 
-    Fields that the type does not read are ignored in an element of the space. Raises `ActionError`.
+    Args:
+        value: An element of the action space, an `Action`, or an action's JSON form. Fields of an element that its
+            type does not read are ignored.
+        resolution: (width, height) of the screen in pixels.
+
+    Returns:
+        The checked action.
+
+    Raises:
+        ActionError: If it is none of these, or cannot be performed.
     """
     if isinstance(value, Action):
         check_action(value, resolution)
@@ -158,7 +216,14 @@ def action_from_space(value: object, resolution: tuple[int, int]) -> Action:
 
 
 def action_to_space(action: Action) -> dict[str, Any]:
-    """The element of the action space that stands for an action; a wait's duration is not part of it."""
+    """Return the element of the action space for an action; the duration of a wait is not part of it.
+
+    Args:
+        action: The action.
+
+    Returns:
+        An element of `make_action_space`.
+    """
     return {
         "type": np.int64(ACTION_TYPES.index(action.type)),
         "x": np.int64(action.x or 0),
@@ -180,7 +245,7 @@ def _index(value: Mapping[Any, Any], count: int) -> int:
 
 
 def _unwrapped(element: Any) -> Any:
-    """Arrays of no dimension, as batched spaces hand them out, are what they hold."""
+    """Return the value of an array without dimensions, as batched spaces return them."""
     return element.item() if isinstance(element, np.ndarray) and element.ndim == 0 else element
 
 

@@ -1,11 +1,10 @@
-"""Carriers of the environment package: actions, observations, outcomes, and why an episode ended.
+"""Data types of the environment package: actions, observations, outcomes, and why an episode ended.
 
-Role: the values that env, tasks, policy and runner pass to each other. Rule: frozen, no behaviour beyond
-validation, no I/O, no heavy imports. Non-goals: task definitions (`dart_envs.tasks`), wire models
-(`dart_server.wire`).
+Env, tasks, policy and runner pass these values to each other. They are frozen, have no behaviour beyond validation, do
+no I/O and need no heavy imports. Task definitions are in `dart_envs.tasks`, wire models in `dart_server.wire`.
 
-Coordinates are integer screen pixels, origin top left, x to the right, y down. Images are uint8 RGB arrays
-[H, W, 3].
+Coordinates are integer screen pixels, origin top left, x to the right, y down. Images are uint8 RGB arrays `[H, W,
+3]`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ RgbImage = NDArray[np.uint8]
 
 
 class ActionType(StrEnum):
-    """The closed set of canonical actions."""
+    """The types of canonical actions."""
 
     CLICK = "click"
     DOUBLE_CLICK = "double_click"
@@ -46,11 +45,21 @@ class ActionType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """The one canonical action. Which fields are set depends on `type` (checked in `dart_envs.actions`).
+    """A canonical action.
 
-    x, y: target in screen pixels (click, double_click, triple_click, right_click, middle_click, move, drag,
-    scroll). x2, y2: end of a drag. dx, dy: wheel clicks (positive dy scrolls up). text: what to type. keys:
-    pressed together, released in reverse. duration_s: length of a wait.
+    The fields that are set depend on `type` (`dart_envs.actions` checks them).
+
+    Attributes:
+        type: What the action does.
+        x: Target in screen pixels, for the clicks, move, drag and scroll.
+        y: Target in screen pixels, as `x`.
+        x2: End of a drag in screen pixels.
+        y2: End of a drag in screen pixels.
+        dx: Wheel clicks to the right.
+        dy: Wheel clicks up.
+        text: Text to type.
+        keys: Names of keys that are pressed together and released in reverse order.
+        duration_s: Length of a wait in seconds.
     """
 
     type: ActionType
@@ -67,8 +76,13 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class DecodedAction:
-    """What one step performs, whatever action space it was written in: `events` in order; or `code`, Python that runs inside the desktop as
-    its user; then the end of the episode when `end` is DONE or FAIL."""
+    """What one step performs, whatever action space it was written in.
+
+    Attributes:
+        events: Input events in order.
+        end: DONE or FAIL, where the action ends the episode.
+        code: Python that runs inside the desktop as its user, before the events.
+    """
 
     events: tuple[InputEvent, ...] = ()
     end: ActionType | None = None
@@ -77,7 +91,15 @@ class DecodedAction:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the policy may see: pixels and the instruction; the other two only when asked for."""
+    """What the policy may see.
+
+    Attributes:
+        screenshot: uint8 `[H, W, 3]`.
+        instruction: What the policy is asked to do.
+        a11y: The showing elements of the accessibility tree; None unless asked for.
+        terminal: Text of the focused terminal window; None unless asked for.
+        a11y_xml: The accessibility tree in OSWorld's XML form; None unless asked for.
+    """
 
     screenshot: RgbImage
     instruction: str
@@ -88,7 +110,7 @@ class Observation:
 
 
 class EndReason(StrEnum):
-    """Why an episode ended. `terminated` reasons are the task's word, `truncated` ones are ours."""
+    """Why an episode ended: `terminated` reasons belong to the task, `truncated` ones to limits and faults."""
 
     DONE = "done"
     """terminated: the policy said it is done; evaluated."""
@@ -114,7 +136,12 @@ class EndReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Verdict of an evaluator: `reward` in [0, 1] and what it looked at."""
+    """Verdict of an evaluator.
+
+    Attributes:
+        reward: In [0, 1].
+        details: What the evaluator examined.
+    """
 
     reward: float
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -122,8 +149,16 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One transition. `reward` is 0.0 until the evaluator ran. `end` is set exactly when terminated or
-    truncated."""
+    """One transition.
+
+    Attributes:
+        observation: What the policy may see after the step.
+        reward: 0.0 until the evaluator ran, then in [0, 1].
+        terminated: Whether the task ended the episode.
+        truncated: Whether a limit or a fault ended the episode.
+        end: Why the episode ended; set exactly when terminated or truncated.
+        info: Further results of the step.
+    """
 
     observation: Observation
     reward: float
@@ -135,30 +170,42 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A screenshot with the header that the guest sent with it."""
+    """A screenshot with the header that the guest sent with it.
+
+    Attributes:
+        image: uint8 `[H, W, 3]`.
+        header: Size, encoding and cursor position.
+    """
 
     image: RgbImage
     header: FrameHeader
 
 
 class Desktop(Protocol):
-    """What setup steps, getters and oracles may do to a live desktop. Implemented by the lease client and by
-    the scripted fake.
+    """What setup steps, getters and oracles may do to a live desktop.
 
-    Every method raises a `dart_envs.errors.DesktopError` subclass; a program that fails inside is data
-    (`ExecReply.returncode`).
+    The lease client and the scripted fake implement it. Every method raises a subclass of
+    `dart_envs.errors.DesktopError`. A program that fails inside does not raise (`ExecReply.returncode`).
     """
 
     @property
     def resolution(self) -> tuple[int, int]:
-        """Width and height in pixels."""
+        """(width, height) of the screen in pixels."""
         ...
 
     async def step(
         self, events: list[InputEvent], settle: SettleSpec | None = None, *, frame: FrameSpec | None = None
     ) -> Frame:
-        """Perform input events, wait until the screen settled, return the frame. frame: how it travels, and whether the cursor is drawn;
-        raw RGB without one unless told otherwise."""
+        """Perform input events, wait until the screen settled, and return the frame.
+
+        Args:
+            events: What to perform, in order.
+            settle: How long the screen must be quiet before the frame is taken; None takes it at once.
+            frame: How the frame is encoded, and whether the cursor is drawn; None is raw RGB without the cursor.
+
+        Returns:
+            The screenshot with its header.
+        """
         ...
 
     async def exec(
@@ -171,97 +218,159 @@ class Desktop(Protocol):
         stdin: str | None = None,
         detach: bool = False,
     ) -> ExecReply:
-        """Run a program inside the desktop."""
+        """Run a program inside the desktop.
+
+        Args:
+            argv: The program and its arguments.
+            timeout_s: Seconds until the program is stopped.
+            user: `user` (the desktop's user) or `root`.
+            env: Environment variables beside those of the session.
+            stdin: Text for the program's standard input.
+            detach: Whether the program goes on after the call.
+
+        Returns:
+            Exit status and output.
+        """
         ...
 
     async def read_file(self, path: str) -> bytes | None:
-        """Content of a file inside the desktop, None when there is none."""
+        """Read a file inside the desktop.
+
+        Args:
+            path: Path inside the desktop.
+
+        Returns:
+            The content, or None when there is no such file.
+        """
         ...
 
     async def write_file(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
-        """Write a file inside the desktop as the desktop's user; parents are made."""
+        """Write a file inside the desktop as the desktop's user; missing parent directories are created.
+
+        Args:
+            path: Path inside the desktop.
+            content: The content.
+            mode: Permission bits.
+        """
         ...
 
     async def a11y(self) -> list[A11yElement]:
-        """The showing elements of the accessibility tree."""
+        """Return the showing elements of the accessibility tree."""
         ...
 
     async def activate_window(self, title: str, *, strict: bool = False) -> bool:
-        """Raise and focus the first window whose title contains (or equals) `title`; False when there is
-        none."""
+        """Raise and focus the first window with a title.
+
+        Args:
+            title: The title, or a part of it.
+            strict: Whether the title must be equal.
+
+        Returns:
+            False when there is no such window.
+        """
         ...
 
 
 @runtime_checkable
 class SupportsClock(Protocol):
-    """A task that has a time of day of its own; any `TaskLike` may be one as well."""
+    """A task with a time of day of its own; any `TaskLike` may be one as well."""
 
     @property
     def starts_at(self) -> datetime | None:
-        """What time of day it is in the desktop when the setup begins, with its time zone; None: the real one.
+        """Time of day in the desktop when the setup begins, with a time zone; None is the real time.
 
-        From there it goes on, for the desktop, for programs started later and for the evaluator alike. While the
-        prepared state is a snapshot it stands still.
+        From there it goes on, for the desktop, for programs started later and for the evaluator. It stands still while
+        the prepared state is a snapshot.
         """
         ...
 
 
 @runtime_checkable
 class SupportsRequirements(Protocol):
-    """A task that can tell before a desktop is leased that it would be leased in vain; any `TaskLike` may be one as well."""
+    """A task that can check what it needs before a desktop is leased; any `TaskLike` may be one as well."""
 
     async def check_requirements(self, shape: DesktopShape, *, local_images: bool) -> None:
-        """Raise `TaskError` where something is missing. local_images: desktops are made of this machine's images."""
+        """Check that nothing is missing that the task needs.
+
+        Args:
+            shape: The desktop that will be leased.
+            local_images: Whether desktops are made from this host's images.
+
+        Raises:
+            TaskError: If something is missing.
+        """
         ...
 
 
 @runtime_checkable
 class SupportsTunnel(Protocol):
-    """A desktop whose ports can be reached from here: a lease."""
+    """A desktop whose ports can be reached from this host: a lease."""
 
     def tunnel(self, port: int) -> AbstractAsyncContextManager[tuple[str, int]]:
-        """Return a context whose value is the (host, port) on this machine that leads to the desktop's `port`."""
+        """Open a local port that leads to a TCP port inside the desktop, for as long as the context is open.
+
+        Args:
+            port: The port inside the desktop.
+
+        Returns:
+            A context whose value is the local (host, port).
+        """
         ...
 
 
 class SetupStepLike(Protocol):
-    """A setup step as a task carries it; implemented by `dart_envs.tasks.model.SetupStep`."""
+    """A setup step of a task; implemented by `dart_envs.tasks.model.SetupStep`."""
 
     @property
-    def type(self) -> str: ...
+    def type(self) -> str:
+        """Kind of the step."""
+        ...
 
     @property
-    def parameters(self) -> Mapping[str, Any]: ...
+    def parameters(self) -> Mapping[str, Any]:
+        """Parameters of the step by name."""
+        ...
 
 
 class EvaluatorLike(Protocol):
-    """What judges a task, as parallel sequences, one entry per function; implemented by `dart_envs.tasks.model.Evaluator`."""
+    """How a task is judged, as parallel sequences with one entry per function; implemented by `dart_envs.tasks.model.Evaluator`."""
 
     @property
-    def functions(self) -> Sequence[str]: ...
+    def functions(self) -> Sequence[str]:
+        """Names of the metrics."""
+        ...
 
     @property
-    def result_configs(self) -> Sequence[Mapping[str, Any] | None]: ...
+    def result_configs(self) -> Sequence[Mapping[str, Any] | None]:
+        """The getter of each metric's result; None where it has none."""
+        ...
 
     @property
-    def expected_configs(self) -> Sequence[Mapping[str, Any] | None]: ...
+    def expected_configs(self) -> Sequence[Mapping[str, Any] | None]:
+        """The getter of each metric's expected value; None where it has none."""
+        ...
 
     @property
-    def metric_options(self) -> Sequence[Mapping[str, Any]]: ...
+    def metric_options(self) -> Sequence[Mapping[str, Any]]:
+        """Options of each metric."""
+        ...
 
     @property
-    def conj(self) -> str: ...
+    def conj(self) -> str:
+        """How the metrics are combined: `and` or `or`."""
+        ...
 
     @property
     def postconfig(self) -> Sequence[SetupStepLike]:
-        """What is done on the desktop before it is looked at."""
+        """Steps that are performed on the desktop before it is judged."""
         ...
 
 
 class TaskLike(Protocol):
-    """What an episode needs of a task; implemented by `dart_envs.tasks.Task` and by anything a user writes.
+    """What an episode needs of a task; implemented by `dart_envs.tasks.Task` and by tasks that users write.
 
-    Rewards come from `evaluate` alone. None of the three coroutines keeps state between episodes.
+    Rewards come from `evaluate` alone. The coroutines `prepare`, `evaluate` and `oracle` keep no state between
+    episodes.
     """
 
     @property
@@ -281,27 +390,57 @@ class TaskLike(Protocol):
 
     @property
     def publish_setup(self) -> bool:
-        """Whether the prepared state is worth a shared snapshot; False: the setup is so quick that every
-        reset runs it on the booted base."""
+        """Whether the prepared state is worth a shared snapshot; False where the setup is so quick that every reset runs it."""
         ...
 
     def setup_key(self, image_digest: str, shape: DesktopShape) -> str:
-        """Identity of the prepared state (64 hex digits); tasks that share it share their snapshot."""
+        """Return the identity of the prepared state; tasks with the same key share their snapshot.
+
+        Args:
+            image_digest: Digest of the desktop image.
+            shape: Image, resolution and font size of the desktop.
+
+        Returns:
+            64 hexadecimal digits.
+        """
         ...
 
     async def prepare(self, desktop: Desktop) -> None:
-        """Run the setup on a freshly booted desktop. Raises `SetupError`."""
+        """Run the setup on a freshly booted desktop.
+
+        Args:
+            desktop: The desktop.
+
+        Raises:
+            SetupError: If a step fails.
+        """
         ...
 
     async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
-        """Judge the desktop as it is; `end` says how the episode ended, which matters for tasks that cannot
-        be done.
+        """Judge the desktop as it is.
 
-        Raises `EvaluatorError`; what the policy corrupted is an `Outcome` of 0.
+        An environment with a scorer passes it as the further keyword argument `scorer`.
+
+        Args:
+            desktop: The desktop.
+            end: How the episode ended, which matters for tasks that cannot be done.
+
+        Returns:
+            The verdict; what the policy corrupted is an `Outcome` of 0.
+
+        Raises:
+            EvaluatorError: If there is no verdict.
         """
         ...
 
     async def oracle(self, desktop: Desktop, *, step: int = 0) -> Sequence[Action | DecodedAction]:
-        """The solution from its `step`-th action on, as far as the screen shows its targets now; empty when
-        it is complete."""
+        """Return the solution from one action on, as far as the screen shows its targets now.
+
+        Args:
+            desktop: The desktop.
+            step: Number of actions of the solution that were performed already.
+
+        Returns:
+            The next actions; empty when the solution is complete.
+        """
         ...

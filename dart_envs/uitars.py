@@ -1,8 +1,8 @@
 r"""Model text to canonical actions, and back.
 
 Role: `parse` reads `Thought: ... Action: click(start_box='(x,y)')` in UI-TARS' action language; `format_action` writes it, which turns
-demonstrations into training text. Rule: no text makes `parse` raise: what is not an action is a `ParseError`, as data. What `format_action`
-writes, `parse` reads back as the same action, up to the picture's resolution. Non-goals: performing actions, prompts.
+demonstrations into training text. Rule: no text makes `parse` raise: what is not an action is a `ParseError`, as data.
+What `format_action` writes, `parse` reads back as the same action, up to the picture's resolution. Non-goals: performing actions, prompts.
 
     click left_double left_triple right_single middle_single hover   (start_box='(x,y)')
     drag(start_box='(x,y)', end_box='(x,y)')        scroll(start_box='(x,y)', direction='down' [, amount='3'])
@@ -35,7 +35,7 @@ _MAX_BOX_CHARS = 120
 
 
 class ParseErrorKind(StrEnum):
-    """Whether the text is not in the action language at all, or says something in it that cannot be done."""
+    """Whether a text is not in the action language, or is in it but cannot be performed."""
 
     STRUCTURE = "structure"
     CONTENT = "content"
@@ -43,7 +43,12 @@ class ParseErrorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ParseError:
-    """Why a text is not an action."""
+    """Why a text is not an action.
+
+    Attributes:
+        kind: Whether the form or the content is wrong.
+        detail: One sentence for people.
+    """
 
     kind: ParseErrorKind
     detail: str
@@ -54,14 +59,19 @@ class ParseError:
 
 @dataclass(frozen=True, slots=True)
 class ParsedAction:
-    """An action, and the thought written before it."""
+    """An action, and the thought written before it.
+
+    Attributes:
+        action: The action, in screen pixels.
+        thought: The text before `Action:`.
+    """
 
     action: Action
     thought: str
 
 
 class _ParseFailed(Exception):
-    """Carries a ParseError out of the depths of `parse`; never leaves this module."""
+    """Passes a `ParseError` up to `parse`; it does not leave this module."""
 
     def __init__(self, kind: ParseErrorKind, detail: str) -> None:
         super().__init__(detail)
@@ -116,7 +126,15 @@ _DIRECTIONS = {"up": (0, 1), "down": (0, -1), "left": (-1, 0), "right": (1, 0)}
 
 
 def parse(text: str, points: PointMap) -> ParsedAction | ParseError:
-    """The first and only action of a model's answer, in screen pixels. Never raises."""
+    """Read the first and only action of a model's answer; this never raises.
+
+    Args:
+        text: The answer.
+        points: Maps the points of the text to screen pixels.
+
+    Returns:
+        The action, or why the text is none.
+    """
     try:
         thought, name, arguments = _read(text)
         action = _to_action(name, arguments, points)
@@ -129,14 +147,26 @@ def parse(text: str, points: PointMap) -> ParsedAction | ParseError:
 
 
 def format_action(action: Action, points: PointMap, *, thought: str = "") -> str:
-    """The answer that `parse` reads as `action`. Raises `dart_envs.errors.ActionError` for an action outside the action space."""
+    """Write an action as the answer that `parse` reads.
+
+    Args:
+        action: The action, in screen pixels.
+        points: Maps screen pixels to the points of the text.
+        thought: Text before the action; empty leaves it out.
+
+    Returns:
+        The answer.
+
+    Raises:
+        ActionError: If the action is outside the action space.
+    """
     check_action(action, points.screen_wh)
     head = f"Thought: {' '.join(thought.split())}\n" if thought.strip() else ""
     return f"{head}Action: {_call(action, points)}"
 
 
 def _read(text: str) -> tuple[str, str, dict[str, str]]:
-    """Thought, action name and arguments of an answer."""
+    """Return thought, action name and arguments of an answer."""
     marker = _ACTION.search(text)
     if marker is None:
         raise _ParseFailed(ParseErrorKind.STRUCTURE, "there is no 'Action:'")
@@ -161,7 +191,10 @@ def _read(text: str) -> tuple[str, str, dict[str, str]]:
 
 
 def _value(text: str, start: int, *, free: bool) -> tuple[str, int]:
-    """One argument's value from `start`, and where it ends. In `free` text, quotes need not be escaped where they cannot be the end."""
+    """Return one argument's value from `start`, and where it ends.
+
+    In `free` text, quotes need not be escaped where they cannot be the end.
+    """
     quote = text[start : start + 1]
     if quote not in ("'", '"') or not quote:
         bare = _BARE_VALUE.match(text, start)

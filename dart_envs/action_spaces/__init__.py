@@ -41,7 +41,18 @@ CODECS: Mapping[str, CodecFactory] = {
 
 
 def make_codec(choice: ActionSpaceLike, resolution: tuple[int, int]) -> ActionCodec:
-    """A new codec for a screen of `resolution` (width, height): by name, or from a factory. Raises `ValueError` for an unknown name."""
+    """Make a codec for one desktop.
+
+    Args:
+        choice: Name of an action space, also of one registered under the entry point group, or a codec's factory.
+        resolution: (width, height) of the screen in pixels.
+
+    Returns:
+        A new codec.
+
+    Raises:
+        ValueError: If there is no action space of that name.
+    """
     if not isinstance(choice, str):
         return choice(resolution)
     factory = CODECS.get(choice)

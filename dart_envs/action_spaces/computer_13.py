@@ -1,8 +1,9 @@
 """OSWorld's `computer_13`: thirteen actions of mouse and keyboard, and WAIT, FAIL, DONE.
 
-Role: read an element of the Dict space, or what OSWorld's agents send: `{"action_type": "CLICK", "parameters": {"x": 3, "y": 4}}`, the same
-with flat parameters, or the bare word `WAIT`, `FAIL` or `DONE`. Rule: parameters as OSWorld's; a point may have fractions and is rounded
-down. Buttons and keys that are held stay held until they are let go. Non-goals: Python text (`pyautogui_text`).
+The codec reads an element of the Dict space, or what OSWorld's agents send: `{"action_type": "CLICK", "parameters":
+{"x": 3, "y": 4}}`, the same with flat parameters, or the bare word `WAIT`, `FAIL` or `DONE`. Parameters are OSWorld's;
+a point may have fractions and is rounded down. Buttons and keys stay held until they are released. Python text is in
+`pyautogui_text`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ MAX_CLICKS = 3
 
 
 class Computer13Codec(StatelessCodec):
-    """See the module."""
+    """Codec of `computer_13`; the module's docstring describes its actions.
+
+    Args:
+        resolution: (width, height) of the screen in pixels.
+    """
 
     def __init__(self, resolution: tuple[int, int]) -> None:
         self._resolution = resolution
@@ -52,9 +57,11 @@ class Computer13Codec(StatelessCodec):
 
     @property
     def space(self) -> Space[Any]:
+        """The Dict space of action type and parameters."""
         return self._space
 
     def decode(self, value: Any, pointer: tuple[int, int]) -> DecodedAction:
+        """Read an action; see `ActionCodec.decode`."""
         own = decode_common_action(value, self._resolution)
         if own is not None:
             return own
@@ -66,7 +73,7 @@ class Computer13Codec(StatelessCodec):
         return DecodedAction((), end) if end is not None else DecodedAction(tuple(_EVENTS[kind](self, given, pointer)))
 
     def _read(self, value: Any) -> tuple[str, dict[str, Any]]:
-        """Name and parameters, whichever form they came in."""
+        """Return name and parameters of an action in any of its forms."""
         if isinstance(value, str):
             if value not in ("WAIT", "FAIL", "DONE"):
                 raise ActionError(f"{value!r} is no action of computer_13; a bare word is WAIT, FAIL or DONE.")
@@ -91,7 +98,7 @@ class Computer13Codec(StatelessCodec):
         return kind, chosen
 
     def _point(self, kind: str, given: Mapping[str, Any], *, needed: bool = True) -> list[InputEvent]:
-        """The move to the point; none where it may be left out and is."""
+        """Return the move to the point, or nothing where the point is optional and missing."""
         if not needed and "x" not in given and "y" not in given:
             return []
         place = [
@@ -103,19 +110,24 @@ class Computer13Codec(StatelessCodec):
         return [*self._point(kind, given, needed=False), *clicks(BUTTON_NUMBERS[button], times)]
 
     def move_to(self, given: Mapping[str, Any], _pointer: tuple[int, int]) -> list[InputEvent]:
+        """Return the events of MOVE_TO."""
         return self._point("MOVE_TO", given)
 
     def click(self, given: Mapping[str, Any], _pointer: tuple[int, int]) -> list[InputEvent]:
+        """Return the events of CLICK."""
         times = parse_int(given.get("num_clicks", 1), 1, MAX_CLICKS, "num_clicks of CLICK")
         return self._clicks(given, "CLICK", _button(given), times)
 
     def right_click(self, given: Mapping[str, Any], _pointer: tuple[int, int]) -> list[InputEvent]:
+        """Return the events of RIGHT_CLICK."""
         return self._clicks(given, "RIGHT_CLICK", "right", 1)
 
     def double_click(self, given: Mapping[str, Any], _pointer: tuple[int, int]) -> list[InputEvent]:
+        """Return the events of DOUBLE_CLICK."""
         return self._clicks(given, "DOUBLE_CLICK", "left", 2)
 
     def drag_to(self, given: Mapping[str, Any], pointer: tuple[int, int]) -> list[InputEvent]:
+        """Return the events of DRAG_TO, from the pointer's position."""
         target = self._point("DRAG_TO", given)[0]
         assert isinstance(target, MoveEvent)
         return drag(pointer, (target.x, target.y), BUTTON_NUMBERS["left"])

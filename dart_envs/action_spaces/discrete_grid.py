@@ -39,7 +39,13 @@ WAIT_MS = 500
 
 
 class DiscreteGridCodec(StatelessCodec):
-    """See the module. `columns`, `rows`: the grid; cells are as equal as whole pixels allow."""
+    """Codec of `discrete-grid`; the module's docstring has the numbering.
+
+    Args:
+        resolution: (width, height) of the screen in pixels.
+        columns: Columns of the grid; cells are as equal as whole pixels allow.
+        rows: Rows of the grid.
+    """
 
     def __init__(self, resolution: tuple[int, int], columns: int = GRID[0], rows: int = GRID[1]) -> None:
         self._resolution = resolution
@@ -56,15 +62,24 @@ class DiscreteGridCodec(StatelessCodec):
 
     @property
     def space(self) -> spaces.Discrete:
+        """One integer for each action."""
         return self._space
 
     def centre(self, cell: int) -> tuple[int, int]:
-        """Middle of a cell, screen pixels."""
+        """Return the middle of a cell.
+
+        Args:
+            cell: Index of the cell, row by row.
+
+        Returns:
+            (x, y) in screen pixels.
+        """
         row, column = divmod(cell, self._columns)
         width, height = self._resolution
         return (2 * column + 1) * width // (2 * self._columns), (2 * row + 1) * height // (2 * self._rows)
 
     def decode(self, value: Any, pointer: tuple[int, int]) -> DecodedAction:
+        """Read an action; see `ActionCodec.decode`."""
         own = decode_common_action(value, self._resolution)
         if own is not None:
             return own

@@ -30,7 +30,11 @@ SIZE = 2 + len(BUTTONS) + 2 + len(KEYS) + 1
 
 
 class NormalizedCodec:
-    """See the module. It remembers what is held since the last `reset`."""
+    """Codec of `normalized`, which remembers what is held since the last `reset`; the module's docstring has the layout.
+
+    Args:
+        resolution: (width, height) of the screen in pixels.
+    """
 
     def __init__(self, resolution: tuple[int, int]) -> None:
         self._resolution = resolution
@@ -40,17 +44,19 @@ class NormalizedCodec:
 
     @property
     def space(self) -> spaces.Box:
+        """A Box of 20 numbers in [-1, 1]."""
         return self._space
 
     def reset(self) -> None:
-        """A fresh desktop: nothing is held."""
+        """Forget what is held: a fresh desktop holds nothing."""
         self._held = self._decoded = frozenset()
 
     def commit(self) -> None:
-        """What was decoded last is held now."""
+        """Remember that the keys and buttons of the action decoded last are held now."""
         self._held = self._decoded
 
     def decode(self, value: Any, pointer: tuple[int, int]) -> DecodedAction:
+        """Read an action; see `ActionCodec.decode`."""
         own = decode_common_action(value, self._resolution)
         if own is not None:
             self._decoded = self._held

@@ -1,9 +1,9 @@
-"""Python text of pyautogui calls, read as input events. Nothing of it is ever executed on the host.
+"""Python text of pyautogui calls, read as input events. Nothing of it is executed on the host.
 
-Role: `parse_calls`. Rule: statements are calls of the functions in `CALLS` with literal arguments, `time.sleep`, `with
-pyautogui.hold(...)`, imports of the two modules and settings of pyautogui (which change nothing here); everything else is an
-`ActionError` that names it. Durations of movements are left out, pauses and intervals are kept. Arguments are pyautogui's own. Non-goals:
-the space (`pyautogui_text`).
+Statements are calls of the functions in `CALLS` with literal arguments, `time.sleep`, `with pyautogui.hold(...)`,
+imports of the two modules and settings of pyautogui (which change nothing here). Everything else is an `ActionError`
+that names it. Durations of movements are left out, pauses and intervals are kept. Arguments are pyautogui's own. The
+space is in `pyautogui_text`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,16 @@ IGNORED = frozenset({"duration", "tween", "logScreenshot", "_pause", "mouseDownU
 
 
 class EventBuilder:
-    """The events so far and where the pointer will be after them."""
+    """The events so far, and where the pointer will be after them.
+
+    Args:
+        resolution: (width, height) of the screen in pixels.
+        pointer: Pointer position at the beginning, in screen pixels.
+
+    Attributes:
+        pointer: Pointer position after the events, in screen pixels.
+        events: The events so far.
+    """
 
     def __init__(self, resolution: tuple[int, int], pointer: tuple[int, int]) -> None:
         self._resolution = resolution
@@ -36,13 +45,27 @@ class EventBuilder:
         self._waited_s = 0.0
 
     def add(self, *events: InputEvent) -> None:
-        """Append events. Raises `ActionError` past what one step may hold."""
+        """Append events.
+
+        Args:
+            *events: The events.
+
+        Raises:
+            ActionError: If one step cannot hold that many.
+        """
         self.events += events
         if len(self.events) > MAX_EVENTS:
             raise ActionError(f"One action has at most {MAX_EVENTS} input events; this text has more.")
 
     def wait(self, seconds: float) -> None:
-        """A pause, seconds."""
+        """Append a pause.
+
+        Args:
+            seconds: Length of the pause.
+
+        Raises:
+            ActionError: If it is negative, or one action waits too long.
+        """
         self._waited_s += seconds
         if not 0 <= seconds <= MAX_WAIT_S or self._waited_s > MAX_WAIT_S:
             raise ActionError(f"One action waits at most {MAX_WAIT_S:.0f} seconds, and never a negative time.")
@@ -50,7 +73,18 @@ class EventBuilder:
             self.add(WaitEvent(ms=round(seconds * 1000)))
 
     def resolve_point(self, x: Any, y: Any) -> tuple[int, int]:
-        """The point that two arguments mean; what is left out is where the pointer is."""
+        """Return the point that two arguments mean; a missing one is the pointer's position.
+
+        Args:
+            x: The first argument: a number, a pair, or None.
+            y: The second argument: a number or None.
+
+        Returns:
+            (x, y) in screen pixels.
+
+        Raises:
+            ActionError: If the point is outside the screen.
+        """
         if isinstance(x, list | tuple):
             if len(x) != 2 or y is not None:
                 raise ActionError(f"A point is x and y, not {x!r}.")
@@ -62,24 +96,50 @@ class EventBuilder:
         return point[0], point[1]
 
     def move_to(self, x: Any, y: Any) -> None:
-        """Move there, when a point is given."""
+        """Move the pointer when a point is given.
+
+        Args:
+            x: As `resolve_point`.
+            y: As `resolve_point`.
+        """
         if x is None and y is None:
             return
         self.pointer = self.resolve_point(x, y)
         self.add(MoveEvent(x=self.pointer[0], y=self.pointer[1]))
 
     def drag_to(self, target: tuple[int, int], button: Any) -> None:
-        """Drag from where the pointer is."""
+        """Drag from the pointer's position.
+
+        Args:
+            target: Where the button is released, in screen pixels.
+            button: pyautogui's name or number of the button.
+        """
         self.add(*drag(self.pointer, target, _button(button)))
         self.pointer = target
 
     def press_key(self, key: str) -> None:
-        """Press and release a key."""
+        """Press and release a key.
+
+        Args:
+            key: The guest agent's name of the key.
+        """
         self.add(*chord_events((key,)))
 
 
 def parse_calls(code: str, resolution: tuple[int, int], pointer: tuple[int, int]) -> list[InputEvent]:
-    """The input events of a text, on a screen of `resolution` whose pointer is at `pointer`. Raises `ActionError`."""
+    """Read the input events of a text.
+
+    Args:
+        code: Python text.
+        resolution: (width, height) of the screen in pixels.
+        pointer: Pointer position at the beginning, in screen pixels.
+
+    Returns:
+        The events.
+
+    Raises:
+        ActionError: If the text has a statement that is not allowed.
+    """
     if len(code) > MAX_CODE_LENGTH:
         raise ActionError(f"The text of an action has {len(code)} characters; the limit is {MAX_CODE_LENGTH}.")
     try:

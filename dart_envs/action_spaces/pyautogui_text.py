@@ -1,8 +1,8 @@
 """pyautogui text as an action space: read as input events (`pyautogui`), or run inside the desktop (`pyautogui-exec`).
 
-Role: the text space and its two codecs. `WAIT`, `DONE` and `FAIL` stand for themselves, as OSWorld's agents write them; a Markdown fence
-around the code is taken off. Rule: the executed form is another name, chosen by the caller, and its steps say so in `info["code"]`.
-Non-goals: which calls there are (`pyautogui_calls`).
+This module has the text spaces and both codecs. The texts `WAIT`, `DONE` and `FAIL` are actions too, as OSWorld's
+agents write them. A Markdown fence around the code is removed. The caller chooses the executed form by its own name,
+and its steps report the code's result in `info["code"]`. The calls that can be read are in `pyautogui_calls`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,27 @@ _WORDS = {"WAIT": ActionType.WAIT, "DONE": ActionType.DONE, "FAIL": ActionType.F
 
 
 class PyautoguiTextSpace(TextActionSpace):
-    """Texts that can be performed on a screen of `resolution`; samples are one call, or one of the three words."""
+    """Texts that can be performed on a screen; samples are one call, or one of the three words.
+
+    Args:
+        resolution: (width, height) of the screen in pixels.
+        seed: Seeds the samples.
+    """
 
     def __init__(self, resolution: tuple[int, int], *, seed: int | np.random.Generator | None = None) -> None:
         self._texts = UnicodeText()
         super().__init__(resolution, self._texts, seed)
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
+        """Draw a text.
+
+        Args:
+            mask: Must be None.
+            probability: Must be None.
+
+        Returns:
+            One call of pyautogui, or `WAIT`, `DONE` or `FAIL`.
+        """
         reject_masks(mask, probability)
         x, y = (int(self.np_random.integers(side)) for side in self.resolution)
         key = SAMPLE_KEYS[int(self.np_random.integers(len(SAMPLE_KEYS)))]
@@ -51,6 +65,7 @@ class PyautoguiTextSpace(TextActionSpace):
         return choices[int(self.np_random.integers(len(choices)))]
 
     def contains(self, x: Any) -> bool:
+        """Return whether `x` is a text that can be performed."""
         try:
             return isinstance(x, str) and parse_text(x, self.resolution, (0, 0)) is not None
         except ActionError:
@@ -58,13 +73,25 @@ class PyautoguiTextSpace(TextActionSpace):
 
 
 def strip_code_fence(text: str) -> str:
-    """The code without the fencing token and the space around it."""
+    """Remove a Markdown fence and the space around the code."""
     fenced = _CODE_FENCE.fullmatch(text)
     return (fenced.group(1) if fenced else text).strip()
 
 
 def parse_text(text: str, resolution: tuple[int, int], pointer: tuple[int, int]) -> DecodedAction:
-    """What a text performs. Raises `ActionError`."""
+    """Read what a text performs.
+
+    Args:
+        text: Python text, or one of the three words.
+        resolution: (width, height) of the screen in pixels.
+        pointer: Pointer position, in screen pixels.
+
+    Returns:
+        What to perform.
+
+    Raises:
+        ActionError: If the text cannot be performed.
+    """
     code = strip_code_fence(text)
     if code in _WORDS:
         return decode_action(Action(_WORDS[code]), resolution)
@@ -72,7 +99,11 @@ def parse_text(text: str, resolution: tuple[int, int], pointer: tuple[int, int])
 
 
 class PyautoguiCodec(StatelessCodec):
-    """Texts, OSWorld's `{"command": text}`, and `Action`s."""
+    """Codec of `pyautogui`: texts, OSWorld's `{"command": text}`, and `Action`s.
+
+    Args:
+        resolution: (width, height) of the screen in pixels.
+    """
 
     def __init__(self, resolution: tuple[int, int]) -> None:
         self._resolution = resolution
@@ -80,14 +111,20 @@ class PyautoguiCodec(StatelessCodec):
 
     @property
     def space(self) -> Space[Any]:
+        """The texts that can be performed."""
         return self._space
 
     def decode(self, value: Any, pointer: tuple[int, int]) -> DecodedAction:
+        """Read an action; see `ActionCodec.decode`."""
         return decode_common_action(value, self._resolution) or parse_text(_text(value), self._resolution, pointer)
 
 
 class PyautoguiExecCodec(PyautoguiCodec):
-    """The same texts, run by Python inside the desktop as its user: anything that Python can do there."""
+    """Codec of `pyautogui-exec`: any Python text, which runs inside the desktop as its user.
+
+    Args:
+        resolution: (width, height) of the screen in pixels.
+    """
 
     def __init__(self, resolution: tuple[int, int]) -> None:
         super().__init__(resolution)
@@ -95,9 +132,11 @@ class PyautoguiExecCodec(PyautoguiCodec):
 
     @property
     def space(self) -> Space[Any]:
+        """The texts that are short enough."""
         return self._code_space
 
     def decode(self, value: Any, pointer: tuple[int, int]) -> DecodedAction:
+        """Read an action; see `ActionCodec.decode`."""
         own = decode_common_action(value, self._resolution)
         if own is not None:
             return own
@@ -110,9 +149,10 @@ class PyautoguiExecCodec(PyautoguiCodec):
 
 
 class PythonTextSpace(PyautoguiTextSpace):
-    """Any text that fits; samples are calls of pyautogui."""
+    """Any text up to the length limit; samples are calls of pyautogui."""
 
     def contains(self, x: Any) -> bool:
+        """Return whether `x` is a text without NUL up to the length limit."""
         return isinstance(x, str) and len(x) <= MAX_CODE_LENGTH and "\0" not in x
 
 

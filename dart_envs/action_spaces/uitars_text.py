@@ -1,6 +1,7 @@
-"""UI-TARS' action language as an action space: `click(start_box='(412,80)')`, with or without `Thought:` and `Action:` before it.
+"""UI-TARS' action language as an action space: `click(start_box='(412,80)')`, with or without `Thought:` and `Action:`.
 
-Points are screen pixels. Non-goals: points of another picture's size, which a policy's own map reads (`dart_envs.uitars.parse`).
+Points are screen pixels. Points of a picture of another size are read by a policy's own map
+(`dart_envs.uitars.parse`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ _BARE_CALL = re.compile(r"\s*[A-Za-z_]\w*\s*\(")
 
 
 class UitarsTextSpace(TextActionSpace):
-    """Texts of the language that can be performed on a screen of `resolution`."""
+    """Texts of the language that can be performed on a screen.
+
+    Args:
+        resolution: (width, height) of the screen in pixels.
+        seed: Seeds the samples.
+    """
 
     def __init__(self, resolution: tuple[int, int], *, seed: int | np.random.Generator | None = None) -> None:
         self._points = PointMap(resolution, resolution)
@@ -31,15 +37,29 @@ class UitarsTextSpace(TextActionSpace):
         super().__init__(resolution, self._actions, seed)
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
+        """Draw a text.
+
+        Args:
+            mask: Must be None.
+            probability: Must be None.
+
+        Returns:
+            One action in the language.
+        """
         reject_masks(mask, probability)
         return format_action(action_from_space(self._actions.sample(), self.resolution), self._points)
 
     def contains(self, x: Any) -> bool:
+        """Return whether `x` is a text that can be performed."""
         return isinstance(x, str) and not isinstance(parse(_with_action_prefix(x), self._points), ParseError)
 
 
 class UitarsCodec(StatelessCodec):
-    """Texts, and `Action`s."""
+    """Codec of `uitars`: texts, and `Action`s.
+
+    Args:
+        resolution: (width, height) of the screen in pixels.
+    """
 
     def __init__(self, resolution: tuple[int, int]) -> None:
         self._resolution = resolution
@@ -48,9 +68,11 @@ class UitarsCodec(StatelessCodec):
 
     @property
     def space(self) -> Space[Any]:
+        """The texts that can be performed."""
         return self._space
 
     def decode(self, value: Any, pointer: tuple[int, int]) -> DecodedAction:
+        """Read an action; see `ActionCodec.decode`."""
         own = decode_common_action(value, self._resolution)
         if own is not None:
             return own
@@ -65,5 +87,5 @@ class UitarsCodec(StatelessCodec):
 
 
 def _with_action_prefix(text: str) -> str:
-    """A bare call gets the mark that the language wants before it."""
+    """Put `Action:` before a bare call."""
     return f"Action: {text}" if _BARE_CALL.match(text) else text

@@ -1,8 +1,9 @@
-"""Annotated screens of demonstrations: what a warm start learns from.
+"""Annotated screens of demonstrations, from which a warm start learns.
 
-Role: `write_annotated_screen` keeps the full screen before a step, what the accessibility tree said about it, and what was done on it.
-Rule: a screen is named by its content: the same screen is kept once, with what was done on it last; a file appears whole or not at all.
-Non-goals: reading them (`dart_train.warmup`), who demonstrates (`dart_agent.rollouts.worker`, `dart_envs.demos`).
+`write_annotated_screen` stores the full screen before a step, what the accessibility tree says about it, and what was
+done on it. A screen is named by its content: the same screen is stored once, with the action that was done on it last.
+A file appears complete or not at all. Reading them is in `dart_train.warmup`; demonstrations are made in
+`dart_agent.rollouts.worker` and `dart_envs.demos`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,20 @@ def write_annotated_screen(
     elements: Sequence[A11yElement],
     action: Action | None,
 ) -> str:
-    """Keep `<sha256>.png` and `<sha256>.json` beside it; the sha256. screen: uint8 [H, W, 3]; boxes of elements in its pixels."""
+    """Write `<sha256>.png` and `<sha256>.json` beside it.
+
+    Args:
+        directory: Where the files go.
+        screen: uint8 `[H, W, 3]`.
+        task_id: Id of the task.
+        instruction: What the demonstrator was asked to do.
+        step: Index of the step.
+        elements: The accessibility tree; boxes in pixels of `screen`.
+        action: What was done on the screen; None where nothing was.
+
+    Returns:
+        The SHA-256 of the screen (`dart_envs.hashing.image_sha256`).
+    """
     sha256 = write_screenshot(directory, screen)
     height, width = screen.shape[:2]
     record: dict[str, Any] = {
@@ -46,7 +60,15 @@ def write_annotated_screen(
 
 
 def write_screenshot(directory: Path, screen: RgbImage) -> str:
-    """Keep `<sha256>.png` alone; the sha256."""
+    """Write `<sha256>.png` alone.
+
+    Args:
+        directory: Where the file goes.
+        screen: uint8 `[H, W, 3]`.
+
+    Returns:
+        The SHA-256 of the screen (`dart_envs.hashing.image_sha256`).
+    """
     sha256 = image_sha256(screen)
     path = directory / f"{sha256}.png"
     if not path.exists():
@@ -55,7 +77,12 @@ def write_screenshot(directory: Path, screen: RgbImage) -> str:
 
 
 def write_file_atomically(path: Path, content: bytes) -> None:
-    """Write a file that is never seen half written."""
+    """Write a file that no reader sees half written.
+
+    Args:
+        path: Path of the file.
+        content: The content.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(content)
     temporary.replace(path)

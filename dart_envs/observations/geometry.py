@@ -1,7 +1,8 @@
-"""Between the screen, the picture that the model sees, and the numbers that it writes.
+"""Sizes of model-input images, and the mapping of points between screen, image and the numbers that a model writes.
 
-Role: sizes of model-input images and the mapping of points. Rule: pure functions of sizes; a point maps to the pixel that holds its
-centre, so model → screen → model is the identity wherever the screen is not smaller than the picture. Non-goals: text (`uitars`), prompts.
+This module has pure functions of sizes. A point maps to the pixel that holds its centre, so model → screen → model is
+the identity wherever the screen is not smaller than the image. Text is in `dart_envs.uitars`, prompts are in
+`dart_agent.prompts`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ _THOUSANDTHS = (1000, 1000)
 
 
 def model_size(screen_wh: tuple[int, int], *, multiple: int, max_pixels: int) -> tuple[int, int]:
-    """Width and height of the model's input: the screen's shape, both sides a multiple, at most `max_pixels` (never enlarged)."""
+    """Return the size of the model's input: the shape of the screen, never enlarged.
+
+    Args:
+        screen_wh: (width, height) of the screen.
+        multiple: Both sides are a multiple of this number.
+        max_pixels: Limit of width times height.
+
+    Returns:
+        (width, height).
+    """
     width, height = screen_wh
     scale = min(1.0, (max_pixels / (width * height)) ** 0.5)
     sides = [max(multiple, int(side * scale + 1e-6) // multiple * multiple) for side in (width, height)]
@@ -27,14 +37,29 @@ def model_size(screen_wh: tuple[int, int], *, multiple: int, max_pixels: int) ->
 
 
 def to_model_image(screenshot: RgbImage, *, multiple: int, max_pixels: int) -> RgbImage:
-    """The screenshot as the model gets it, uint8 [H, W, 3]. Its size is one that image processors leave as it is."""
+    """Resize a screenshot to the model's input, in a size that image processors leave as it is.
+
+    Args:
+        screenshot: uint8 `[H, W, 3]`.
+        multiple: As `model_size`.
+        max_pixels: As `model_size`.
+
+    Returns:
+        uint8 `[H', W', 3]`.
+    """
     height, width = screenshot.shape[:2]
     return resize_image(screenshot, model_size((width, height), multiple=multiple, max_pixels=max_pixels))
 
 
 @dataclass(frozen=True, slots=True)
 class PointMap:
-    """Maps points between what the model writes and screen pixels. Sizes are (width, height)."""
+    """Maps points between what the model writes and screen pixels.
+
+    Attributes:
+        model_wh: (width, height) of the model's input.
+        screen_wh: (width, height) of the screen.
+        coordinates: What the model writes: `pixels` or `thousandths`.
+    """
 
     model_wh: tuple[int, int]
     screen_wh: tuple[int, int]
@@ -42,11 +67,19 @@ class PointMap:
 
     @property
     def coordinate_wh(self) -> tuple[int, int]:
-        """Range of the numbers that the model writes, per axis."""
+        """Range of the numbers that the model writes, on each axis."""
         return _THOUSANDTHS if self.coordinates == "thousandths" else self.model_wh
 
     def to_screen(self, x: float, y: float) -> tuple[int, int] | None:
-        """Screen pixel of a written point; None when it is outside the picture. The far edge itself counts as inside."""
+        """Map a written point to the screen.
+
+        Args:
+            x: As the model writes it.
+            y: As the model writes it.
+
+        Returns:
+            (x, y) in screen pixels, or None when the point is outside the image. The far edge counts as inside.
+        """
         width, height = self.coordinate_wh
         if not (0 <= x <= width and 0 <= y <= height):
             return None
@@ -54,5 +87,13 @@ class PointMap:
         return scale_point(inside, self.coordinate_wh, self.screen_wh)
 
     def to_model(self, x: int, y: int) -> tuple[int, int]:
-        """What the model writes for a screen pixel."""
+        """Map a screen pixel to what the model writes.
+
+        Args:
+            x: Screen pixel.
+            y: Screen pixel.
+
+        Returns:
+            (x, y) as the model writes it.
+        """
         return scale_point((x, y), self.screen_wh, self.coordinate_wh)

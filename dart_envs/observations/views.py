@@ -1,8 +1,9 @@
-"""What an environment hands out of an observation: size and form of the screenshot, which texts, marks on it.
+"""What an environment returns of an observation: size and form of the screenshot, texts, and marks on the screenshot.
 
-Role: `ObservationEncoder`, the observation space and its elements for one `ObservationSpec`. Rule: pure functions of the observation;
-every element is inside the space and shares no memory with another. Actions are in screen pixels whatever the size of the picture.
-Non-goals: fetching the parts (`dart_envs.envs.core`), prompts (`dart_agent.prompts.builder`).
+`ObservationEncoder` has the observation space of an `ObservationSpec` and makes its elements. They are pure functions
+of the observation; every element is inside the space and shares no memory with another. Actions are in screen pixels
+whatever the size of the picture. Fetching the parts is in `dart_envs.envs.core`, prompts are in
+`dart_agent.prompts.builder`.
 """
 
 from __future__ import annotations
@@ -53,11 +54,19 @@ _MARK_RGB, _LABEL_RGB = (220, 30, 30), (255, 255, 255)
 
 @dataclass(frozen=True, slots=True)
 class ObservationSpec:
-    """What is in an observation.
+    """What an observation holds.
 
-    screenshot_wh: (width, height) that screenshots are scaled to; None keeps the screen's. color_mode: `rgb` [H, W, 3] or `gray` [H, W, 1].
-    a11y: the accessibility tree as `json` (an element per line), OSWorld's `xml`, or a compact `table`. terminal: text of the focused
-    terminal. marks: numbered boxes around what can be clicked, on the screenshot, with their table. instruction: the task's words.
+    Attributes:
+        screenshot_wh: (width, height) that screenshots are scaled to; None keeps the size of the screen.
+        color_mode: `rgb`, `[H, W, 3]`, or `gray`, `[H, W, 1]`.
+        a11y: The accessibility tree as `json` (one element per line), OSWorld's `xml`, or a compact `table`; None
+            leaves it out.
+        terminal: Whether the text of the focused terminal is included.
+        marks: Whether clickable elements get numbered boxes on the screenshot, with a table of them.
+        instruction: Whether the task's instruction is included.
+
+    Raises:
+        ValueError: If a field has a value that is not allowed.
     """
 
     screenshot_wh: tuple[int, int] | None = None
@@ -77,7 +86,7 @@ class ObservationSpec:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What the core must fetch at every step."""
+        """The parts that must be fetched at every step: `screenshot`, and `a11y`, `a11y_xml` and `terminal` where needed."""
         tree = self.a11y in ("json", "table") or self.marks
         wanted = {"a11y": tree, "a11y_xml": self.a11y == "xml", "terminal": self.terminal}
         return ("screenshot", *(name for name, is_wanted in wanted.items() if is_wanted))
@@ -87,7 +96,17 @@ ObservationSpecLike = ObservationSpec | Mapping[str, Any] | Sequence[str]
 
 
 def make_observation_spec(choice: ObservationSpecLike) -> ObservationSpec:
-    """A spec as it is, from its fields, or from the names of its parts. Raises `ValueError`."""
+    """Make a spec from any of its forms.
+
+    Args:
+        choice: A spec, its fields by name, or names of parts (`PARTS`).
+
+    Returns:
+        The spec.
+
+    Raises:
+        ValueError: If a name or a value is not allowed.
+    """
     if isinstance(choice, ObservationSpec):
         return choice
     if isinstance(choice, Mapping):
@@ -108,7 +127,16 @@ def make_observation_spec(choice: ObservationSpecLike) -> ObservationSpec:
 
 
 class ObservationEncoder:
-    """The observation space of one spec on a screen of `resolution` (width, height), and its elements."""
+    """The observation space of a spec, and its elements.
+
+    Args:
+        spec: What an observation holds.
+        resolution: (width, height) of the screen in pixels.
+
+    Attributes:
+        spec: What an observation holds.
+        space: The observation space.
+    """
 
     def __init__(self, spec: ObservationSpec, resolution: tuple[int, int]) -> None:
         self.spec = spec
@@ -126,7 +154,14 @@ class ObservationEncoder:
         return [name for name, is_wanted in wanted.items() if is_wanted]
 
     def encode(self, observation: Observation) -> dict[str, Any]:
-        """A fresh element of the space."""
+        """Encode an observation.
+
+        Args:
+            observation: The observation, with the parts of `ObservationSpec.parts`.
+
+        Returns:
+            A fresh element of `space`.
+        """
         screenshot = observation.screenshot
         element: dict[str, Any] = {}
         if self.spec.marks:
@@ -158,12 +193,20 @@ class ObservationEncoder:
 
 
 def _to_text_space(text: str) -> str:
-    """What a text space can hold of a text."""
+    """Return the part of a text that a text space can hold."""
     return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")[:TREE_LENGTH]
 
 
 def a11y_to_table(elements: Iterable[A11yElement], *, numbered: bool = False) -> str:
-    """One element per line, tab-separated, under a header: role, name, text, x, y, w, h (pixels); `numbered`: with its mark before."""
+    """Write elements as a tab-separated table with a header: role, name, text, x, y, w, h (pixels).
+
+    Args:
+        elements: The elements, one per line.
+        numbered: Whether each line begins with the number of its mark.
+
+    Returns:
+        The text.
+    """
     lines = ["\t".join((*(("mark",) if numbered else ()), "role", "name", "text", "x", "y", "w", "h"))]
     for number, one in enumerate(elements, start=1):
         cells = (*((number,) if numbered else ()), one.role, one.name, one.text, one.x, one.y, one.w, one.h)
@@ -172,12 +215,27 @@ def a11y_to_table(elements: Iterable[A11yElement], *, numbered: bool = False) ->
 
 
 def clickable_elements(elements: Iterable[A11yElement]) -> list[A11yElement]:
-    """The elements that get a mark, in the order of the tree."""
+    """Return the elements that get a mark, in the order of the tree.
+
+    Args:
+        elements: The showing elements.
+
+    Returns:
+        Those with a role in `MARKED_ROLES` and a size above 0.
+    """
     return [one for one in elements if one.role.replace("-", " ") in MARKED_ROLES and one.w > 0 and one.h > 0]
 
 
 def draw_marks(screenshot: NDArray[np.uint8], marked: Sequence[A11yElement]) -> NDArray[np.uint8]:
-    """A copy of the screenshot, uint8 [H, W, 3], with a box and its number, from 1, around each element."""
+    """Draw a box with a number, from 1, around each element.
+
+    Args:
+        screenshot: uint8 `[H, W, 3]`.
+        marked: The elements.
+
+    Returns:
+        A new image, uint8 `[H, W, 3]`.
+    """
     from PIL import Image, ImageDraw
 
     image = Image.fromarray(screenshot)

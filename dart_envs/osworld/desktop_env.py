@@ -1,9 +1,10 @@
 """`DesktopEnv`: OSWorld's environment class, as its run scripts and agents use it, on a leased desktop.
 
-Role: the same constructor words, `reset(task_config=...)` that gives an observation only, `step` that gives a 4-tuple, `evaluate`, and
-the attributes that agents and evaluators reach for. Rule: a word whose meaning we cannot keep is refused, not ignored; a fixed pause is
-taken only when one is asked for, because a step waits until the screen has settled; a farm's fault raises, a desktop that the agent
-broke scores 0. Non-goals: providers and images of OSWorld's own (`provider_name` is accepted and says nothing).
+It has the same constructor arguments, a `reset(task_config=...)` that returns an observation only, a `step` that
+returns a 4-tuple, `evaluate`, and the attributes that agents and evaluators read. An argument whose meaning cannot be
+kept is refused, not ignored. There is a fixed pause only where one is asked for, because a step waits until the screen
+has settled. A fault of the farm raises; a desktop that the agent broke scores 0. OSWorld's own providers and images do
+not exist here: `provider_name` is accepted and has no effect.
 """
 
 from __future__ import annotations
@@ -48,11 +49,39 @@ _ENDS = ("DONE", "FAIL")
 
 
 class DesktopEnv(gym.Env[dict[str, Any], Any]):
-    """One desktop at a time.
+    """OSWorld's environment on one desktop at a time.
 
-    action_space: `pyautogui` (Python text, run inside) or `computer_13`. screen_size: (width, height), pixels. image: the desktop image;
-    farm: URL or object, as of `DartOSWorldEnv`. cache_dir, client_password: kept for those who read them. provider_name, region,
-    path_to_vm, snapshot_name, headless, and what newer trees add, say nothing here: every desktop is a lease of the farm.
+    Args:
+        provider_name: No effect: every desktop is a lease of the farm.
+        region: No effect.
+        path_to_vm: No effect.
+        snapshot_name: No effect.
+        action_space: `pyautogui` (Python text, run inside the desktop), `computer_13`, `claude_computer_use` or
+            `autoglm_computer_use`.
+        cache_dir: Kept for code that reads it.
+        screen_size: (width, height) in pixels.
+        headless: No effect.
+        require_a11y_tree: Whether observations have the accessibility tree.
+        require_terminal: Whether observations have the terminal's text.
+        os_type: Must be `Ubuntu`.
+        enable_proxy: Must be False: desktops have no network.
+        client_password: Kept for code that reads it.
+        image: Name of the desktop image.
+        farm: As `EnvConfig.farm`.
+        **_ignored: Arguments of newer versions of OSWorld; no effect.
+
+    Attributes:
+        config: The options in force.
+        shape: The desktop to lease.
+        controller: Calls to the desktop's HTTP server.
+        setup_controller: Performs setup steps.
+        action_history: The actions of the episode.
+        instruction: What the agent is asked to do; None without a task.
+        task_id: Id of the task; None without a task.
+
+    Raises:
+        ValueError: If an argument has a value that is not allowed.
+        FarmError: If `farm` is text but not the address of a farm.
     """
 
     def __init__(
@@ -125,8 +154,20 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         seed: int | None = None,
         options: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Bring the desktop to the task's start (None: a clean desktop) and observe. Raises TaskError for a bad task, and as
-        `AsyncDesktopEnv.reset`."""
+        """Bring the desktop to the start of a task and observe.
+
+        Args:
+            task_config: Content of a task file; None is a clean desktop without a task.
+            seed: Recorded only.
+            options: Not used.
+
+        Returns:
+            The first observation.
+
+        Raises:
+            TaskError: If the task is wrong or something that it needs is missing.
+            DartEnvError: As `AsyncDesktopEnv.reset`.
+        """
         self.action_history.clear()
         self._step_no, self._broken_cause = 0, None
         config = dict(task_config) if task_config is not None else _EMPTY_TASK
@@ -147,10 +188,20 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         await self._core.reset(task, seed)
 
     def step(self, action: Any, pause: float = 0.0) -> tuple[dict[str, Any], float, bool, dict[str, Any]]:  # type: ignore[override]
-        """Perform an action, wait until the screen has settled and `pause` seconds more, and observe: observation, 0.0, done, info.
+        """Perform an action, wait until the screen has settled, and observe.
 
-        DONE and FAIL only say that the episode is over; `evaluate` judges. Raises ActionError for what cannot be performed, and
-        DartEnvError when the farm fails.
+        DONE and FAIL only end the episode; `evaluate` judges it.
+
+        Args:
+            action: An action of the action space, or `WAIT`, `DONE` or `FAIL`.
+            pause: Seconds to wait after the screen has settled.
+
+        Returns:
+            Observation, 0.0, done, and info.
+
+        Raises:
+            ActionError: If the action cannot be performed.
+            DartEnvError: If the farm failed, or no episode is running.
         """
         core = self._running_core()
         decoded = self._codec.decode(action, core.pointer)
@@ -171,13 +222,30 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         return self._get_obs(), 0.0, False, dict(result.info)
 
     def evaluate(self) -> float:
-        """The task's verdict on the desktop as it is: after DONE or FAIL on the desktop itself, before on a copy, so that the episode goes
-        on undisturbed; on itself, too, where there is no copy within some seconds. Raises EvaluatorError where there is no verdict."""
+        """Judge the desktop as it is.
+
+        After DONE or FAIL the desktop itself is judged. Before them a copy is judged, so that the episode goes on, or
+        the desktop itself where no copy can be had within some seconds.
+
+        Returns:
+            The reward, in [0, 1].
+
+        Raises:
+            EvaluatorError: If there is no verdict.
+            TaskError: If there is no task.
+        """
         return self.evaluate_outcome().reward
 
     def evaluate_outcome(self) -> Outcome:
-        """`evaluate`, with what it looked at; `evaluated_on` in the details says where, if not on the desktop of an episode that is
-        over."""
+        """Judge the desktop as `evaluate` does, with details.
+
+        Returns:
+            The verdict. `evaluated_on` in its details says what was judged, unless the episode was over.
+
+        Raises:
+            EvaluatorError: If there is no verdict.
+            TaskError: If there is no task.
+        """
         if self._task is None:
             raise TaskError("There is no task to evaluate; give reset() a task_config.")
         if self._broken_cause is not None:
@@ -200,7 +268,17 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
             raise EvaluatorError(f"The evaluator took more than {self.config.evaluate_timeout_s:g} s.") from None
 
     def render(self, mode: str = "rgb_array") -> bytes | None:  # type: ignore[override]
-        """PNG bytes of the screen, as OSWorld gives them."""
+        """Return the screen.
+
+        Args:
+            mode: Must be `rgb_array`.
+
+        Returns:
+            PNG bytes, as OSWorld returns them; None where the request failed.
+
+        Raises:
+            ValueError: If the mode is another one.
+        """
         if mode != "rgb_array":
             raise ValueError(f"mode is rgb_array, not {mode!r}.")
         return self.controller.get_screenshot()
@@ -227,22 +305,22 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
 
     @property
     def server_port(self) -> int:
-        """OSWorld's server inside the desktop."""
+        """Port of OSWorld's server inside the desktop."""
         return self._address(SERVER_PORT)[1]
 
     @property
     def chromium_port(self) -> int:
-        """Chrome's debugging port, where one is open inside."""
+        """Chrome's debugging port, where one is open inside the desktop."""
         return self._address(CHROMIUM_PORT)[1]
 
     @property
     def vnc_port(self) -> int:
-        """A VNC server's web port, where one is open inside."""
+        """A VNC server's web port, where one is open inside the desktop."""
         return self._address(VNC_PORT)[1]
 
     @property
     def vlc_port(self) -> int:
-        """VLC's web interface, where one is open inside."""
+        """Port of VLC's web interface, where one is open inside the desktop."""
         return self._address(VLC_PORT)[1]
 
     @property
@@ -251,11 +329,15 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         return {"width": self.screen_width, "height": self.screen_height}
 
     def start_recording(self) -> None:
-        """Begin a film of the screen."""
+        """Begin a recording of the screen."""
         self.controller.start_recording()
 
     def end_recording(self, dest: str) -> None:
-        """End the film and write it (MP4) to `dest`."""
+        """End the recording and write it.
+
+        Args:
+            dest: Path of the MP4 file on this host.
+        """
         self.controller.end_recording(dest)
 
     # Inside.
@@ -275,7 +357,7 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         return self._loop.run(self._tunnel(port))
 
     async def _tunnel(self, port: int) -> tuple[str, int]:
-        """A tunnel of the lease of now, opened when it is first asked for."""
+        """Return the local address of a port of the current lease, opened when it is first asked for."""
         lease = self._lease()
         if lease is not self._tunnel_lease:
             await self._close_tunnels()
@@ -309,7 +391,7 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         }
 
     def _last_seen(self, last: Observation) -> dict[str, Any]:
-        """What is left to see of a desktop that is gone."""
+        """Return an observation of a desktop that is gone: its last screenshot."""
         parts = {"screenshot": encode_png(last.screenshot), "accessibility_tree": None, "terminal": None}
         return parts | {"instruction": self.instruction}
 
@@ -323,7 +405,7 @@ _EMPTY_TASK: dict[str, Any] = {
 
 
 def _control_word(action: Any) -> str | None:
-    """DONE, FAIL or WAIT, as text or as OSWorld's dict."""
+    """Return DONE, FAIL or WAIT, given as text or as OSWorld's dict; None for any other action."""
     if isinstance(action, Mapping):
         action = action.get("action_type", action.get("command"))
     return action.strip() if isinstance(action, str) and action.strip() in (*_ENDS, "WAIT") else None
