@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 import httpx
 
 from dart_envs.errors import AssetError, TaskError
-from dart_envs.types import EvaluatorLike, SetupStepLike
+from dart_envs.task_parts import EvaluatorLike, SetupStepLike
 
 OFFLINE_VARIABLE, CACHE_DIR_VARIABLE, MAX_BYTES_VARIABLE = "DART_OFFLINE", "DART_ASSETS_DIR", "DART_ASSET_MAX_BYTES"
 MAX_BYTES = 4 * 2**30

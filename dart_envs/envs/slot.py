@@ -1,8 +1,8 @@
 """One desktop of a vector environment, with its own seed, autoreset, deadlines and failures.
 
 `SubEnv.step` does not raise for what happens on a desktop and does not take longer than its deadline. A reset that
-failed is an episode that ended by a fault of the farm, and the next step tries it again. This module does not batch
-(`dart_envs.envs.vector`).
+failed is an episode that ended by a fault of the farm, and the next step tries it again. The functions
+at the end convert between batches and single desktops. Running all desktops is in `dart_envs.envs.vector`.
 
     NEXT_STEP   the action after an end is ignored and returns the next episode's first observation; that reset begins at the end already
     SAME_STEP   the answer to an episode's last action holds the next episode's first observation; the last one is in `info["final_obs"]`
@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 from dart_envs.action_spaces import ActionCodec
 from dart_envs.envs.config import EpisodeConfig
@@ -235,3 +237,88 @@ class SubEnv:
         return Transition(
             self.index, self._spec.view.encode(self._last_observation), reward, terminated, truncated, tagged, error
         )
+
+
+def parse_autoreset_mode(given: AutoresetMode | str) -> AutoresetMode:
+    """Read an autoreset mode.
+
+    Args:
+        given: A mode, its value, or its name.
+
+    Returns:
+        The mode.
+
+    Raises:
+        ValueError: If there is no such mode; the message names those that exist.
+    """
+    found = [mode for mode in AutoresetMode if given in (mode, mode.name, mode.value)]
+    if not found:
+        names = ", ".join(mode.name for mode in AutoresetMode)
+        raise ValueError(f"autoreset_mode is one of {names}, not {given!r}.")
+    return found[0]
+
+
+def expand_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
+    """Return one seed for each desktop.
+
+    Args:
+        seed: An integer s gives desktop i the seed s+i; a sequence has one seed for each desktop; None seeds nothing.
+        num_envs: Number of desktops, N.
+
+    Returns:
+        N seeds.
+
+    Raises:
+        ValueError: If a sequence does not have N entries.
+    """
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + index for index in range(num_envs)]
+    if len(seed) != num_envs:
+        raise ValueError(f"There are {num_envs} desktops and {len(seed)} seeds.")
+    return list(seed)
+
+
+def split_actions(actions: Any, count: int) -> list[Any]:
+    """Split a batch into single actions.
+
+    Args:
+        actions: A batch of the action space (a mapping of columns), or a sequence of single actions.
+        count: Number of actions that are needed.
+
+    Returns:
+        `count` actions.
+
+    Raises:
+        ActionError: If there are more or fewer.
+    """
+    if isinstance(actions, Mapping):
+        short = [name for name, column in actions.items() if len(column) != count]
+        if short:
+            raise ActionError(f"The batch of actions needs {count} entries in {', '.join(short)}.")
+        return [{name: column[row] for name, column in actions.items()} for row in range(count)]
+    singles = list(actions)
+    if len(singles) != count:
+        raise ActionError(f"{count} actions are needed, one per desktop, not {len(singles)}.")
+    return singles
+
+
+def stack_transitions(
+    ready: Sequence[Transition],
+) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Batch the answers of k desktops.
+
+    Args:
+        ready: At least one answer.
+
+    Returns:
+        Observations (screenshots stacked, texts as tuples), rewards `[k]`, terminations `[k]` and truncations `[k]`.
+    """
+    elements = [transition.element for transition in ready]
+    observations: dict[str, Any] = {name: tuple(element[name] for element in elements) for name in elements[0]}
+    observations["screenshot"] = np.stack(observations["screenshot"])
+    rewards = np.array([transition.reward for transition in ready], dtype=np.float64)
+    terminated = np.array([transition.terminated for transition in ready], dtype=np.bool_)
+    truncated = np.array([transition.truncated for transition in ready], dtype=np.bool_)
+    return observations, rewards, terminated, truncated

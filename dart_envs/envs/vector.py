@@ -26,9 +26,17 @@ from numpy.typing import NDArray
 from dart_envs.action_spaces import make_codec
 from dart_envs.envs.config import EnvConfig, EnvOptions, make_shape
 from dart_envs.envs.env import RESET_OPTIONS, check_reset_options
-from dart_envs.envs.slot import SubEnv, SubEnvSpec, Transition
+from dart_envs.envs.slot import (
+    SubEnv,
+    SubEnvSpec,
+    Transition,
+    expand_seeds,
+    parse_autoreset_mode,
+    split_actions,
+    stack_transitions,
+)
 from dart_envs.envs.task_sources import TaskSelection, select_tasks
-from dart_envs.errors import ActionError, DartEnvError
+from dart_envs.errors import DartEnvError
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.loop import EventLoopThread
 from dart_envs.observations.views import ObservationEncoder
@@ -106,7 +114,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         self.single_observation_space = self._observation_encoder.space
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
-        mode = _parse_autoreset_mode(autoreset_mode)
+        mode = parse_autoreset_mode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": mode}  # type: ignore[misc]
         self._spec = SubEnvSpec(
             self.tasks, self._observation_encoder, self.shape, self.config, mode, step_deadline_s, reset_deadline_s
@@ -144,7 +152,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         mask = np.asarray(chosen.pop("reset_mask", np.ones(self.num_envs, dtype=np.bool_)), dtype=np.bool_)
         if mask.shape != (self.num_envs,):
             raise ValueError(f"reset_mask has one entry per desktop ({self.num_envs}), not shape {mask.shape}.")
-        seeds = self._seeds(seed)
+        seeds = expand_seeds(seed, self.num_envs)
         self._run(self._make_sub_envs())
         self._waiting_for = None
         wanted = [index for index in range(self.num_envs) if mask[index] or self._sub_envs[index].never_reset]
@@ -249,7 +257,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         self._run(self._wait(min_envs, timeout))
         ready = self._run(self._collect(min_envs))
         self._waiting_for = "recv" if self._running else None
-        observations, rewards, terminated, truncated = self._stack(ready)
+        observations, rewards, terminated, truncated = stack_transitions(ready)
         ids = np.array([transition.index for transition in ready], dtype=np.int64)
         return observations, rewards, terminated, truncated, [transition.info for transition in ready], ids
 
@@ -383,26 +391,8 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
                 f"{call} was called while a {self._waiting_for} is pending.", self._waiting_for
             )
 
-    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
-        if seed is None:
-            return [None] * self.num_envs
-        if isinstance(seed, int | np.integer):
-            return [int(seed) + index for index in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise ValueError(f"There are {self.num_envs} desktops and {len(seed)} seeds.")
-        return list(seed)
-
     def _actions(self, actions: Any, indices: Sequence[int]) -> list[DecodedAction]:
-        count = len(indices)
-        if isinstance(actions, Mapping):
-            short = [name for name, column in actions.items() if len(column) != count]
-            if short:
-                raise ActionError(f"The batch of actions needs {count} entries in {', '.join(short)}.")
-            singles: list[Any] = [{name: column[row] for name, column in actions.items()} for row in range(count)]
-        else:
-            singles = list(actions)
-            if len(singles) != count:
-                raise ActionError(f"{count} actions are needed, one per desktop, not {len(singles)}.")
+        singles = split_actions(actions, len(indices))
         ended = [index for index in indices if self._sub_envs[index].episode_over]
         if ended and self._spec.autoreset is AutoresetMode.DISABLED:
             raise gym.error.ResetNeeded(f"The episodes of desktops {ended} have ended; reset them with a reset_mask.")
@@ -414,33 +404,11 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
             self._codecs[index].commit()
         return decoded
 
-    def _stack(
-        self, ready: Sequence[Transition]
-    ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-        elements = [transition.element for transition in ready]
-        observations: dict[str, Any] = {name: tuple(element[name] for element in elements) for name in elements[0]}
-        observations["screenshot"] = np.stack(observations["screenshot"])
-        rewards = np.array([transition.reward for transition in ready], dtype=np.float64)
-        terminated = np.array([transition.terminated for transition in ready], dtype=np.bool_)
-        truncated = np.array([transition.truncated for transition in ready], dtype=np.bool_)
-        return observations, rewards, terminated, truncated
-
     def _batch(self, transitions: Sequence[Transition]) -> VectorStep:
         infos: dict[str, Any] = {}
         for transition in transitions:
             infos = self._add_info(infos, transition.info, transition.index)
-        return (*self._stack(transitions), infos)
-
-
-def _parse_autoreset_mode(given: AutoresetMode | str) -> AutoresetMode:
-    """Return the mode of a value or name; raise `ValueError` for another one."""
-    if isinstance(given, AutoresetMode):
-        return given
-    found = [mode for mode in AutoresetMode if given in (mode.name, mode.value)]
-    if not found:
-        names = ", ".join(mode.name for mode in AutoresetMode)
-        raise ValueError(f"autoreset_mode is one of {names}, not {given!r}.")
-    return found[0]
+        return (*stack_transitions(transitions), infos)
 
 
 def _close_if_alive(reference: weakref.ref[DartVectorEnv]) -> None:

@@ -20,7 +20,7 @@ from dart_envs.scorer.catalogue import (
     OSWORLD_GETTERS,
     OSWORLD_METRICS,
 )
-from dart_envs.types import EvaluatorLike
+from dart_envs.task_parts import EvaluatorLike
 
 SCORER_VARIABLE = "DART_SCORER"
 ALLOW_CODE_VARIABLE = "DART_SCORER_ALLOW_CODE"

@@ -18,7 +18,8 @@ from dart_envs.evaluators.metrics import METRICS, OSWORLD_EQUIVALENT_METRICS, Me
 from dart_envs.evaluators.scorer_choice import INFEASIBLE, Scorer, choose_scorer, equals_osworld, parse_scorer
 from dart_envs.scorer import osworld
 from dart_envs.setup import run_steps
-from dart_envs.types import Desktop, EndReason, EvaluatorLike, Outcome
+from dart_envs.task_parts import EvaluatorLike
+from dart_envs.types import Desktop, EndReason, Outcome
 from dart_server.wire import Clock
 
 

@@ -21,7 +21,8 @@ from dart_envs.errors import EvaluatorError
 from dart_envs.scorer.worker_process.parent_watch import FOLDER_PREFIX
 from dart_envs.scorer.workers import INSTALL_HINT, ScorerNotInstalledError, ScorerPool, shared_pool
 from dart_envs.setup.steps import CLIENT_PASSWORD
-from dart_envs.types import Desktop, EvaluatorLike, Outcome, SupportsTunnel
+from dart_envs.task_parts import EvaluatorLike
+from dart_envs.types import Desktop, Outcome, SupportsTunnel
 
 SERVER_PORT, CHROMIUM_PORT, VLC_PORT = 5000, 9222, 8080
 EVALUATION_TIMEOUT_S = 100.0

@@ -16,7 +16,8 @@ from dart_envs.setup import browser_steps
 from dart_envs.setup import steps as perform
 from dart_envs.setup.params import NETWORK_STEP_HINT, NETWORK_STEPS, check_parameters
 from dart_envs.setup.steps import Performer, SetupContext, StepFailedError
-from dart_envs.types import Desktop, SetupStepLike
+from dart_envs.task_parts import SetupStepLike
+from dart_envs.types import Desktop
 from dart_server.wire import Clock
 
 PERFORMERS: Mapping[str, Performer] = {**perform.PERFORMERS, **browser_steps.PERFORMERS}
