@@ -301,7 +301,7 @@ class _PermanentDownloadError(Exception):
 
 
 def _asset_error(url: str, path: Path, task_id: str, why: str) -> AssetError:
-    who = f"Task {task_id} needs" if task_id else "Wanted is"
+    who = f"Task {task_id} needs" if task_id else "This call needs"
     return AssetError(
         f"{who} {path.name} from {url}, which is not in the asset cache ({path.parent}): {why}. Run `dart-envs assets fetch TASKS` "
         "where there is a network, or `dart-envs assets import DIR TASKS` with an OSWorld cache of your own.",

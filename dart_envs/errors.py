@@ -22,7 +22,7 @@
     │   └── AssetError          a file that a task brings along is not in the cache and cannot be fetched
     └── ActionError             an action is outside the action space
 
-Rule: raise the most specific class, with one sentence that says what to do. Non-goals: no retries here.
+Code raises the most specific class, with one sentence that says what to do. This module repeats nothing.
 """
 
 from __future__ import annotations

@@ -113,9 +113,9 @@ class EndReason(StrEnum):
     """Why an episode ended: `terminated` reasons belong to the task, `truncated` ones to limits and faults."""
 
     DONE = "done"
-    """terminated: the policy said it is done; evaluated."""
+    """terminated: the policy ended with DONE; evaluated."""
     FAIL = "fail"
-    """terminated: the policy said the task cannot be done; evaluated."""
+    """terminated: the policy ended with FAIL, because the task cannot be done; evaluated."""
     MAX_STEPS = "max_steps"
     """truncated: the step budget is used up; evaluated."""
     BROKE_DESKTOP = "broke_desktop"

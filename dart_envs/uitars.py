@@ -1,8 +1,9 @@
 r"""Model text to canonical actions, and back.
 
-Role: `parse` reads `Thought: ... Action: click(start_box='(x,y)')` in UI-TARS' action language; `format_action` writes it, which turns
-demonstrations into training text. Rule: no text makes `parse` raise: what is not an action is a `ParseError`, as data.
-What `format_action` writes, `parse` reads back as the same action, up to the picture's resolution. Non-goals: performing actions, prompts.
+`parse` reads `Thought: ... Action: click(start_box='(x,y)')` in UI-TARS' action language. `format_action` writes it, which
+turns demonstrations into training text. No text makes `parse` raise: it returns a `ParseError` for what is not an action.
+What `format_action` writes, `parse` reads back as the same action, up to the picture's resolution. This module does not
+perform actions and has no prompts.
 
     click left_double left_triple right_single middle_single hover   (start_box='(x,y)')
     drag(start_box='(x,y)', end_box='(x,y)')        scroll(start_box='(x,y)', direction='down' [, amount='3'])

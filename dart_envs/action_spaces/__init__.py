@@ -1,4 +1,4 @@
-"""The forms in which an environment takes actions: one codec per name, each a Gymnasium space and its reading.
+"""The forms in which an environment takes actions: one codec per name, with a Gymnasium space and a decoder.
 
     canonical       Dict of type, points, text and chord (the default); also `Action`s and their JSON form
     computer_13     OSWorld's thirteen actions with WAIT, FAIL and DONE
@@ -8,9 +8,10 @@
     discrete-grid   one integer: a click in a cell of a grid, a key, the wheel, waiting, the end
     normalized      one Box in [-1, 1]: pointer, buttons held, wheel, keys held, the end
 
-Role: `make_codec` by name. Rule: every sample of a codec's space can be performed, and every refusal is an `ActionError` before
-anything is. Users' own codecs come in by the entry point group `dart_envs.action_spaces`, or as an object. Non-goals: performing
-(`dart_envs.envs.core`), model output around the action (`dart_agent`).
+`make_codec` makes a codec by name. Every sample of a codec's space can be performed. A value that cannot be performed
+is refused with an `ActionError` before anything happens. Users register their own codecs under the entry point group
+`dart_envs.action_spaces`, or pass a factory. Performing actions is in `dart_envs.envs.core`, model output around an
+action in `dart_agent`.
 """
 
 from __future__ import annotations

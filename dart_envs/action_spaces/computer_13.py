@@ -101,10 +101,10 @@ class Computer13Codec(StatelessCodec):
         """Return the move to the point, or nothing where the point is optional and missing."""
         if not needed and "x" not in given and "y" not in given:
             return []
-        place = [
+        point = [
             _coordinate(kind, name, given.get(name), side) for name, side in zip("xy", self._resolution, strict=True)
         ]
-        return [MoveEvent(x=place[0], y=place[1])]
+        return [MoveEvent(x=point[0], y=point[1])]
 
     def _clicks(self, given: Mapping[str, Any], kind: str, button: str, times: int) -> list[InputEvent]:
         return [*self._point(kind, given, needed=False), *clicks(BUTTON_NUMBERS[button], times)]

@@ -1,11 +1,11 @@
-"""One integer per action: the screen as a grid of cells, and a short list of keys. For RL code that knows `Discrete` only.
+"""One integer per action, for RL code that knows `Discrete` only: the screen as a grid of cells, and a short list of keys.
 
     0 .. cells-1            a click in the middle of a cell, cells counted row by row
     cells .. 2 cells - 1    a double click there
     2 cells .. 3 cells - 1  a right click there
     then                    KEYS in order, the wheel up and down, waiting, DONE
 
-Rule: the numbering of a grid never changes. Non-goals: text; a policy types with keys or uses another space.
+The numbering of a grid never changes. There is no text: a policy types with keys or uses another space.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
     7 ..     KEYS in order: held while above 0
     last     the end: DONE above DONE_THRESHOLD
 
-Rule: keys are pressed before buttons and let go after them; what is held stays held between steps, so that a drag is three of
-them, and is let go before DONE. Non-goals: text.
+Keys are pressed before buttons and released after them. They stay held between steps, so that a drag takes three
+steps, and are released before DONE. There is no text.
 """
 
 from __future__ import annotations

@@ -228,12 +228,12 @@ class AsyncDesktopEnv:
         if self._episode_over or self._lease is None or self._last_observation is None:
             raise DartEnvError("No episode is running; call reset() first.")
         decoded = action if isinstance(action, DecodedAction) else decode_action(action, self.shape.resolution)
-        said: dict[str, Any] = {}
+        code_info: dict[str, Any] = {}
         started_s = self._clock.monotonic()
         self.timings_s = {}
         try:
             if decoded.code is not None:
-                said = {"code": await self._run_code(self._lease, decoded.code)}
+                code_info = {"code": await self._run_code(self._lease, decoded.code)}
             if decoded.end is None or decoded.events or decoded.code is not None:
                 self._last_observation = await self._observe(
                     await self._lease.step(list(decoded.events), self.config.settle)
@@ -252,12 +252,12 @@ class AsyncDesktopEnv:
         self._steps += 1
         if decoded.end is None and self._steps < self.max_steps:
             return StepResult(
-                self._last_observation, 0.0, terminated=False, truncated=False, end=None, info=self._info() | said
+                self._last_observation, 0.0, terminated=False, truncated=False, end=None, info=self._info() | code_info
             )
         result = await self._evaluate_end(
             EndReason.MAX_STEPS if decoded.end is None else _TERMINAL_END_REASONS[decoded.end]
         )
-        return replace(result, info={**result.info, **said})
+        return replace(result, info={**result.info, **code_info})
 
     async def _run_code(self, lease: LeaseLike, code: str) -> dict[str, Any]:
         """Run Python inside the desktop as its user; the result reports how it ended, also after a failure."""

@@ -86,16 +86,16 @@ async def evaluation_desktop(lease: LeaseLike, on: EvaluateOn, wait_s: float) ->
         DesktopFailedError: If the evaluator failed on a copy that turns out to be dead.
     """
     async with AsyncExitStack() as stack:
-        desktop, said = lease, str(EvaluateOn.DESKTOP)
+        desktop, judged_on = lease, str(EvaluateOn.DESKTOP)
         if on is EvaluateOn.COPY:
             try:
-                desktop, said = await stack.enter_async_context(forked_copy(lease, wait_s)), str(EvaluateOn.COPY)
+                desktop, judged_on = await stack.enter_async_context(forked_copy(lease, wait_s)), str(EvaluateOn.COPY)
             except (FarmError, GuestError, HostFaultError) as error:
                 log.warning("The episode is judged on its own desktop: %s", error)
                 reason = error.cause if isinstance(error, HostFaultError) else error.code
-                said = f"desktop, since there is no copy: {reason}"
+                judged_on = f"desktop, since there is no copy: {reason}"
         try:
-            yield desktop, said
+            yield desktop, judged_on
         except Exception:  # raised again, unless the copy turns out to be dead
             if desktop is not lease:
                 await check_alive(desktop)

@@ -66,12 +66,12 @@ async def ensure_embedded_farm(
     Raises:
         FarmError: If the farm does not start; the message has the end of its log.
     """
-    place = runtime_dir()
-    socket_path = place / "farm.sock"
+    directory = runtime_dir()
+    socket_path = directory / "farm.sock"
     if await _healthy(socket_path):
         return socket_path
     deadline_s = clock.monotonic() + start_timeout_s
-    with (place / "farm.start.lock").open("w") as lock_file:
+    with (directory / "farm.start.lock").open("w") as lock_file:
         while not _try_lock(lock_file.fileno()):
             if await _healthy(socket_path):
                 return socket_path
@@ -79,12 +79,12 @@ async def ensure_embedded_farm(
                 raise FarmError(
                     f"Another process has been starting the farm for more than {start_timeout_s:.0f} s.",
                     code="unreachable",
-                    hint=f"See {place / 'farm.log'}.",
+                    hint=f"See {directory / 'farm.log'}.",
                 )
             await clock.sleep(POLL_INTERVAL_S)
         if await _healthy(socket_path):
             return socket_path
-        await _start(place, socket_path, clock, deadline_s, command or _default_command())
+        await _start(directory, socket_path, clock, deadline_s, command or _default_command())
     return socket_path
 
 
@@ -92,8 +92,8 @@ def _default_command() -> list[str]:
     return [sys.executable, "-m", "dart_server.cli", "serve", "--embedded"]
 
 
-async def _start(place: Path, socket_path: Path, clock: Clock, deadline_s: float, command: list[str]) -> None:
-    log_path = place / "farm.log"
+async def _start(directory: Path, socket_path: Path, clock: Clock, deadline_s: float, command: list[str]) -> None:
+    log_path = directory / "farm.log"
     daemon = _spawn(command, log_path)
     while not await _healthy(socket_path):
         status = daemon.poll()

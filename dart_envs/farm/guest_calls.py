@@ -127,9 +127,9 @@ class GuestCalls(LeaseBase):
             return True
         if reply.status == 404:
             return False
-        said = reply.content[:200].decode("utf-8", "replace")
+        detail = reply.content[:200].decode("utf-8", "replace")
         raise await self.attribute_fault(
-            GuestError(f"Window {title!r} could not be activated ({reply.status}): {said}")
+            GuestError(f"Window {title!r} could not be activated ({reply.status}): {detail}")
         )
 
     async def _window_title(self, title: str, strict: bool) -> str | None:

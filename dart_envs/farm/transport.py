@@ -112,9 +112,9 @@ def resolve_api_key(address: Address, api_key: str | None) -> str | None:
         return from_env
     if address.socket_path:
         beside = Path(address.socket_path).parent
-        for place in (paths.state_dir(beside), beside):
+        for directory in (paths.state_dir(beside), beside):
             with contextlib.suppress(OSError):
-                return (place / paths.KEY_FILE).read_text(encoding="utf-8").strip() or None
+                return (directory / paths.KEY_FILE).read_text(encoding="utf-8").strip() or None
     return None
 
 

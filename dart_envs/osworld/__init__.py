@@ -1,9 +1,9 @@
-"""The shape of OSWorld's `DesktopEnv` on our desktops, for agents and run scripts written for it.
+"""OSWorld's `DesktopEnv` on leased desktops, for agents and run scripts that were written for it.
 
     from dart_envs.osworld import DesktopEnv     # instead of: from desktop_env.desktop_env import DesktopEnv
 
-Role: one import. Rule: the surface is OSWorld's (old 4-tuple, observation-only reset), the desktops and verdicts are ours.
-Non-goals: the true Gymnasium environment (`dart_envs.envs.env`).
+The interface is OSWorld's: `step` returns a 4-tuple and `reset` an observation only. The desktops and verdicts are
+ours. The Gymnasium environment is in `dart_envs.envs.env`.
 """
 
 from __future__ import annotations
