@@ -32,7 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dir", type=Path, default=None, help="empty directory with 8 GiB of room; default: a temporary one"
     )
     parser.add_argument(
-        "--mode", choices=("clone", "wheel"), default="clone", help="`make demo` in a clone, or the built wheel without one"
+        "--mode",
+        choices=("clone", "wheel"),
+        default="clone",
+        help="`make demo` in a clone, or the built wheel without one",
     )
     parser.add_argument("--args", default="", help="passed on as `make demo ARGS=...`")
 

@@ -1,8 +1,8 @@
 """A newcomer without a checkout: venv, install, setup, first observation, as an ordinary user with sudo in a fresh root file system.
 
-Role: makes a Debian root file system with nothing but Python, venv and sudo, gives it this host's package sources and the built wheel, and runs the
-four commands in it, as root of its own mount and process namespaces. Rule: only what package caches of the host hold is there before. It needs root.
-It does not measure a training run (`bench_fresh` in the mode `clone`).
+Role: makes a Debian root file system with nothing but Python, venv and sudo, gives it this host's package sources and the built wheel,
+and runs the four commands in it, as root of its own mount and process namespaces. Rule: only what package caches of the host hold is
+there before. It needs root. It does not measure a training run (`bench_fresh` in the mode `clone`).
 """
 
 from __future__ import annotations

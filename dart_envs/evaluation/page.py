@@ -64,6 +64,7 @@ class BudgetReport:
 
     @property
     def name(self) -> str:
+        """Return the label of this part."""
         return "the tasks' own budgets" if self.budget is None else f"{self.budget} steps"
 
 

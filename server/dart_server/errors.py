@@ -1,7 +1,7 @@
 """What the farm raises, and how it reaches the client.
 
-Rule: inside the package a failure is a `ApiError` with a stable code, one sentence, and a hint that fixes it; the middleware turns it into the
-one envelope (`wire.ErrorBody`). A provider's errors are translated in one place, `from_provider_error`.
+Rule: inside the package a failure is a `ApiError` with a stable code, one sentence, and a hint that fixes it; the middleware turns it
+into the one envelope (`wire.ErrorBody`). A provider's errors are translated in one place, `from_provider_error`.
 Non-goals: retries, logging.
 """
 

@@ -59,7 +59,13 @@ class WireModel(BaseModel):
 
 
 class DesktopShape(WireModel):
-    """What kind of desktop is wanted; part of the identity of its base snapshot."""
+    """What kind of desktop is wanted; part of the identity of its base snapshot.
+
+    Attributes:
+        image: Name of the desktop image.
+        resolution: (width, height) of the screen, pixels.
+        font_size: GUI font size, points; None keeps the image's own.
+    """
 
     image: ImageName = "basic"
     resolution: Resolution = (1920, 1080)

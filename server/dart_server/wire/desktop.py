@@ -11,7 +11,12 @@ from dart_server.wire.base import Flag, Int, Number, WireModel
 
 
 class SettleSpec(WireModel):
-    """Wait until the screen was quiet for `quiet_ms`, at most `cap_ms`."""
+    """Wait until nothing was drawn on the screen for a while.
+
+    Attributes:
+        quiet_ms: How long nothing may be drawn, milliseconds.
+        cap_ms: Longest wait, milliseconds.
+    """
 
     quiet_ms: Int = Field(default=100, ge=0, le=5_000)
     cap_ms: Int = Field(default=2_000, ge=0, le=30_000)

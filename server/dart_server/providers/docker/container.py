@@ -1,7 +1,8 @@
 """The container of a desktop, as the engine's API takes it, and what the host sees of it.
 
-The same promises as `hostd.runtime.oci` makes: own pid, ipc, uts, mount, cgroup and network namespaces, loopback only, the same named capabilities
-and the same system-call filter; nothing of the host's files. Rule: pure functions of specification and engine facts, and readers.
+The same promises as `hostd.runtime.oci` makes: own pid, ipc, uts, mount, cgroup and network namespaces, loopback only, the same named
+capabilities and the same system-call filter; nothing of the host's files. Rule: pure functions of specification and engine facts, and
+readers.
 """
 
 from __future__ import annotations
