@@ -72,7 +72,7 @@ test-vllm:
 	@$(VENV)/bin/pytest tests -m "vllm and not slow" $(RERUNS) $(ARGS)
 
 test-slow:
-	@$(VENV)/bin/pytest tests -m "slow and not libvirt" --ignore tests/fuzz --ignore tests/wheel $(RERUNS) $(ARGS)
+	@$(PY) server/deploy/docker_engine.py -- $(VENV)/bin/pytest tests -m "slow and not libvirt" --ignore tests/fuzz --ignore tests/wheel $(RERUNS) $(ARGS)
 	@$(PY) server/deploy/libvirt_host.py -- $(VENV)/bin/pytest tests -m "slow and libvirt" $(RERUNS) $(ARGS)
 
 quickstart:

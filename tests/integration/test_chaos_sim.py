@@ -34,17 +34,17 @@ BROKEN = {
     ),
     "used desktops are handed on as they are": (
         "from dart_server.pool.slot_lifecycle import SlotLifecycle\n"
-        "make = Making.make\n"
-        "async def lazy(self, slot, want):\n"
+        "prepare = SlotLifecycle.prepare\n"
+        "async def lazy(self, slot, target, **options):\n"
         "    if slot.exists and slot.guest is not None:\n"
         "        slot.unused = True\n"
         "        return\n"
-        "    await make(self, slot, want)\n"
-        "Making.make = lazy\n"
+        "    await prepare(self, slot, target, **options)\n"
+        "SlotLifecycle.prepare = lazy\n"
         "from dart_server.pool.prepare import DesktopPreparer\n"
-        "async def hang_up(self, slot):\n"
+        "async def keep_connections(self, slot):\n"
         "    pass\n"
-        "Preparer.hang_up = hang_up\n",
+        "DesktopPreparer.close_connections = keep_connections\n",
         "bears the mark",
     ),
     "ends are not written down": (
