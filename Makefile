@@ -10,7 +10,7 @@ RERUNS := $(if $(DART_TEST_RERUNS),--reruns $(DART_TEST_RERUNS) -raR)
 JOBS ?= 2
 SHARED := -n $(JOBS) --dist loadfile
 
-.PHONY: chaos help setup demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser test-slow test-wheel quickstart lint image image-desktop osworld-client scorer clean reap
+.PHONY: chaos help setup demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser test-slow .test-slow-libvirt test-wheel quickstart lint image image-desktop osworld-client scorer clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image, noVNC"
@@ -73,7 +73,11 @@ test-vllm:
 
 test-slow:
 	@$(PY) server/deploy/docker_engine.py -- $(VENV)/bin/pytest tests -m "slow and not libvirt" --ignore tests/fuzz --ignore tests/wheel $(RERUNS) $(ARGS)
-	@$(PY) server/deploy/libvirt_host.py -- $(VENV)/bin/pytest tests -m "slow and libvirt" $(RERUNS) $(ARGS)
+	@$(PY) server/deploy/libvirt_host.py -- $(MAKE) --no-print-directory .test-slow-libvirt
+
+.test-slow-libvirt:
+	@$(PY) vm_images/build.py build desktop --artefact qcow2
+	@$(VENV)/bin/pytest tests -m "slow and libvirt" $(RERUNS) $(ARGS)
 
 quickstart:
 	@$(PY) .ci/quickstart.py

@@ -26,6 +26,7 @@ import httpx
 
 from dart_envs.errors import AssetError, TaskError
 from dart_envs.task_parts import EvaluatorLike, SetupStepLike
+from dart_server.wire.paths import data_dir
 
 OFFLINE_VARIABLE, CACHE_DIR_VARIABLE, MAX_BYTES_VARIABLE = "DART_OFFLINE", "DART_ASSETS_DIR", "DART_ASSET_MAX_BYTES"
 MAX_BYTES = 4 * 2**30
@@ -145,10 +146,7 @@ def default_cache_dir() -> Path:
     """
     if named := os.environ.get(CACHE_DIR_VARIABLE):
         return Path(named)
-    if home := os.environ.get("DART_HOME"):
-        return Path(home) / "assets"
-    data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "dart" / "assets"
+    return data_dir() / "assets"
 
 
 def cache_path(cache_name: str, cache_dir: Path | None = None) -> Path:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from dart_agent.strict_model import StrictModel
+from dart_agent.strict_model import StrictModel, format_validation_error
 from dart_agent.types import SamplingParams
 from dart_server.wire import DesktopShape, ImageName, Resolution
 
@@ -388,24 +388,3 @@ def _apply(data: dict[str, Any], override: str) -> None:
         if not isinstance(target, dict):
             raise RecipeError(f"override {override!r}: {section} is not a section")
     target[last] = parsed
-
-
-def format_validation_error(error: ValidationError) -> str:
-    """Format the mistakes of a recipe for display.
-
-    Args:
-        error: What pydantic found.
-
-    Returns:
-        One clause per mistake, each with the path of its key, joined by semicolons.
-    """
-    return "; ".join(_format_error(item) for item in error.errors())
-
-
-def _format_error(item: Any) -> str:
-    path = ".".join(str(part) for part in item["loc"]) or "the recipe"
-    if item["type"] == "extra_forbidden":
-        return f"unknown key `{path}`"
-    message = str(item["msg"]).removeprefix("Value error, ")
-    given = "" if item["type"] in {"missing", "value_error"} else f" (got {item['input']!r})"
-    return f"`{path}`: {message[0].lower()}{message[1:]}{given}"

@@ -1,17 +1,13 @@
 """Metrics of training: one JSON object per line.
 
-Role: `summarize_step` turns the sums of a train step into means under stable names; `append_metrics` writes a line. Rule: a line is written
-with one call, so that readers never see a part of a line from a living writer. Non-goals: charts (`dart_train.report.page`).
+Role: `summarize_step` turns the sums of a train step into means under stable names. Non-goals: writing lines
+(`dart_agent.metrics_file`), charts (`dart_train.report.page`).
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 from dart_agent.data_client.wire import Batch
 
@@ -48,14 +44,3 @@ def summarize_step(batch: Batch, totals: Mapping[str, float], grad_norms: Sequen
         "staleness_max": float(batch.staleness_max),
         "steps_excluded": float(sum(batch.excluded_steps.values())),
     }
-
-
-def append_metrics(path: Path, line: Mapping[str, Any]) -> None:
-    """Add one line to a metrics file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.write(descriptor, data)
-    finally:
-        os.close(descriptor)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -24,6 +23,7 @@ from dart_agent.inference.rolling_update import RollingUpdateReport, follow_vers
 from dart_agent.inference.settings import PublishedWeights
 from dart_agent.inference.supervisor import Supervisor, local_workers
 from dart_agent.inference.worker_process import WorkerProcess
+from dart_agent.metrics_file import append_metrics
 
 logger = logging.getLogger(__name__)
 LatestVersion = Callable[[], Awaitable[PublishedWeights | None]]
@@ -98,5 +98,4 @@ def _record(metrics: Path | None, report: RollingUpdateReport) -> None:
         "paused_s": [round(seconds, 4) for seconds in report.paused_s],
         "total_s": round(report.total_s, 4),
     }
-    with metrics.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(line) + "\n")
+    append_metrics(metrics, line)

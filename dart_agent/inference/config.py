@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from dart_agent.errors import ConfigError
 from dart_agent.inference.settings import WorkerSettings
-from dart_agent.strict_model import StrictModel
+from dart_agent.strict_model import StrictModel, format_validation_error
 
 
 class InferenceConfig(StrictModel):
@@ -40,9 +40,3 @@ def load_inference_config(path: Path) -> InferenceConfig:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ValidationError as error:
         raise ConfigError(f"{path}: {format_validation_error(error)}") from error
-
-
-def format_validation_error(error: ValidationError) -> str:
-    """A validation error in one sentence: each key with what is wrong."""
-    parts = (f"`{'.'.join(str(part) for part in item['loc'])}`: {item['msg']}" for item in error.errors())
-    return "; ".join(parts)

@@ -32,11 +32,20 @@ def exit_with_leader() -> None:
     leader = os.environ.get(LEADER_PID_VARIABLE)
     if leader is None or int(leader) == os.getpid():
         return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    set_parent_death_signal(signal.SIGKILL)
     try:
         os.kill(int(leader), 0)
     except ProcessLookupError:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def set_parent_death_signal(number: signal.Signals) -> None:
+    """Ask the kernel to send this process a signal when its parent ends (`PR_SET_PDEATHSIG`).
+
+    Args:
+        number: The signal.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def group_members(group: int) -> list[tuple[int, bool]]:

@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import contextlib
 import functools
-import json
 import logging
 import sys
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dart_agent.errors import ConfigError, StoreError
+from dart_agent.metrics_file import append_metrics
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.rollouts.annotated_screens import AnnotatedScreenWriter
 from dart_agent.rollouts.episode_loop import Episode, EpisodeEnv, ObservedStep, OnParseError, run_episode
@@ -261,8 +261,7 @@ def _record(metrics: Path | None, episode: Episode) -> None:
         "model_s": round(sum(step.model_s for step in steps), 4),
         "env_s": round(sum(step.env_s for step in steps), 4),
     }
-    with metrics.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(line) + "\n")
+    append_metrics(metrics, line)
 
 
 def format_episode(episode: Episode) -> str:

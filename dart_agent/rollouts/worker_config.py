@@ -12,10 +12,9 @@ from typing import Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from dart_agent.errors import ConfigError
-from dart_agent.inference.config import format_validation_error
 from dart_agent.prompts.builder import PresetName
 from dart_agent.rollouts.episode_loop import OnParseError
-from dart_agent.strict_model import StrictModel
+from dart_agent.strict_model import StrictModel, format_validation_error
 from dart_server.wire import DesktopShape, SettleSpec
 
 PolicyKind = Literal["vllm", "oracle", "random", "blank"]

@@ -30,7 +30,7 @@ from dart_server.wire import DesktopShape
 
 EPISODES_FILE, SETTINGS_FILE, REPORT_JSON, REPORT_HTML = "episodes.jsonl", "settings.json", "report.json", "report.html"
 CHANGEABLE_SETTINGS = frozenset({"split", "base_url"})
-"""Settings that say which episodes there are, or where the same model is, but not how a trial was made."""
+"""Settings that say which episodes there are, or where the same model is, but not how an episode was made."""
 EXIT_INTERRUPTED = 130
 """As of a program that Ctrl-C ended."""
 
@@ -114,7 +114,7 @@ def evaluate(
         if any(part.has_results for part in parts):
             write_report(out, parts, tasks, title, settings)
     if not any(part.episodes for part in parts):
-        raise runtime_error(f"no trial came to a verdict; the causes are above and in {out}.")
+        raise runtime_error(f"no episode came to a verdict; the causes are above and in {out}.")
 
 
 def evaluation_shape(first: Task, image: str | None, resolution: str | None) -> DesktopShape:
@@ -148,7 +148,7 @@ class _BudgetRun:
     settings: Mapping[str, Any]
     episodes: dict[str, EvaluationEpisode]
     masked: dict[str, EvaluationEpisode] = field(default_factory=dict)
-    """Trials of this run that have masked."""
+    """Masked episodes of this run."""
 
     @property
     def has_results(self) -> bool:
@@ -229,7 +229,7 @@ class _EvaluationRun:
         from dart_envs.farm import AsyncFarmClient
 
         async with await AsyncFarmClient.connect() as farm:
-            async for trial in run_episodes(
+            async for episode in run_episodes(
                 farm,
                 todo,
                 self.policy,
@@ -240,10 +240,10 @@ class _EvaluationRun:
                 seed=self.seed,
                 scorer=self.scorer,
             ):
-                (part.masked if trial.reward is None else part.episodes)[trial.task_id] = trial
-                append_episode(part.folder / EPISODES_FILE, trial)
-                reward = "  - " if trial.reward is None else f"{trial.reward:4.2f}"
-                reports = f"{reward}  {trial.task_id}  {trial.end}, {trial.steps} steps  {trial.cause or ''}"
+                (part.masked if episode.reward is None else part.episodes)[episode.task_id] = episode
+                append_episode(part.folder / EPISODES_FILE, episode)
+                reward = "  - " if episode.reward is None else f"{episode.reward:4.2f}"
+                reports = f"{reward}  {episode.task_id}  {episode.end}, {episode.steps} steps  {episode.cause or ''}"
                 print(reports.rstrip(), flush=True)
 
 

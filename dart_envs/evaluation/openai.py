@@ -1,7 +1,7 @@
 """A policy behind an OpenAI-compatible endpoint: screenshots go as image parts, answers are texts of the chosen action space.
 
 Role: `openai_policy`. Rule: one conversation per episode, the last `history` turns of it with pictures; what the endpoint refuses or
-does not answer ends the trial without a verdict, because it says nothing about the model; a text that is no action is the model's own
+does not answer ends the episode without a verdict, because it says nothing about the model; a text that is no action is the model's own
 failure. Non-goals: prompts for one model family, rollouts for training (`dart_agent`).
 """
 

@@ -1,4 +1,4 @@
-"""The report as a web page of its own: what each step budget came to, side by side, and every trial.
+"""The report as a web page of its own: what each step budget came to, side by side, and every episode.
 
 Role: `to_html`. Rule: one file without scripts or anything from elsewhere, readable on a narrow screen and in the dark; what has masked
 never looks like a 0. Non-goals: numbers (`report`).
@@ -46,7 +46,7 @@ details > summary { cursor: pointer; padding: .35rem 0; }
 """
 
 NOTE = (
-    "Intervals are Wilson's, 95 %, of the share of episodes with reward 1. A trial without a verdict (a fault of the farm, an evaluator "
+    "Intervals are Wilson's, 95 %, of the share of episodes with reward 1. An episode without a verdict (a fault of the farm, an evaluator "
     "or an endpoint) counts nowhere, and is run again by the same command."
 )
 NUMBERS = frozenset({"episodes", "masked", "solved", "mean reward", "budget", "steps", "seconds"})
@@ -197,8 +197,8 @@ def _format_number(value: float | None, digits: int) -> str:
 
 
 def _episodes_table(parts: Sequence[BudgetReport]) -> str:
-    """Every task, with its trial in each budget; those that were not solved first."""
-    by_part = [{trial.task_id: trial for trial in part.episodes} for part in parts]
+    """Every task, with its episode in each budget; those that were not solved first."""
+    by_part = [{episode.task_id: episode for episode in part.episodes} for part in parts]
     tasks = sorted(
         {task_id for episodes in by_part for task_id in episodes}, key=lambda one: (_worst_reward(one, by_part), one)
     )
@@ -208,13 +208,13 @@ def _episodes_table(parts: Sequence[BudgetReport]) -> str:
     lines = []
     for task_id in tasks:
         runs = [(part, episodes[task_id]) for part, episodes in zip(parts, by_part, strict=True) if task_id in episodes]
-        for index, (part, trial) in enumerate(runs):
+        for index, (part, episode) in enumerate(runs):
             span = f' rowspan="{len(runs)}"' if len(runs) > 1 else ""
             first = f'<td class="id"{span}>{html.escape(task_id)}</td>' if index == 0 else ""
             budget = (
                 f"<td{_aligned('budget')}>{part.budget if part.budget is not None else 'own'}</td>" if several else ""
             )
-            lines.append(f"<tr>{first}{budget}{_cells(trial)}</tr>")
+            lines.append(f"<tr>{first}{budget}{_cells(episode)}</tr>")
     table = f"<thead><tr><th scope='col'>task</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
     return f'<p class="soft">What was not solved comes first.</p><div class="wide"><table>{table}</table></div>'
 
@@ -224,14 +224,14 @@ def _worst_reward(task_id: str, by_part: Iterable[Mapping[str, EvaluationEpisode
     return min(-1.0 if reward is None else reward for reward in rewards)
 
 
-def _cells(trial: EvaluationEpisode) -> str:
-    if trial.reward is None:
+def _cells(episode: EvaluationEpisode) -> str:
+    if episode.reward is None:
         reward = '<span class="none">masked</span>'
     else:
-        reward = f'<span class="solved">{trial.reward:g}</span>' if trial.reward == 1.0 else f"{trial.reward:g}"
-    refused = f", {trial.rejected_actions} refused" if trial.rejected_actions else ""
+        reward = f'<span class="solved">{episode.reward:g}</span>' if episode.reward == 1.0 else f"{episode.reward:g}"
+    refused = f", {episode.rejected_actions} refused" if episode.rejected_actions else ""
     return (
-        f"<td>{reward}</td><td>{html.escape(trial.end)}{' (infeasible task)' if trial.infeasible else ''}</td>"
-        f"<td{_aligned('steps')}>{trial.steps}{refused}</td><td{_aligned('seconds')}>{trial.duration_s:.1f}</td>"
-        f'<td class="cause">{html.escape(trial.cause or "")}</td>'
+        f"<td>{reward}</td><td>{html.escape(episode.end)}{' (infeasible task)' if episode.infeasible else ''}</td>"
+        f"<td{_aligned('steps')}>{episode.steps}{refused}</td><td{_aligned('seconds')}>{episode.duration_s:.1f}</td>"
+        f'<td class="cause">{html.escape(episode.cause or "")}</td>'
     )

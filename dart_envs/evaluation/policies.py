@@ -1,4 +1,4 @@
-"""Who acts in a trial: the oracle, noop, random, or a callable of the user's.
+"""Who acts in an episode: the oracle, noop, random, or a callable of the user's.
 
     def act(seen: PolicyInput) -> action        # or: async def; a class or factory without arguments gives a fresh one per episode
 

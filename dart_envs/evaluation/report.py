@@ -20,7 +20,7 @@ ALL = "(all)"
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """One line. `episodes` have a verdict, `masked` have none. Shares and rewards in [0, 1]; None where there is no trial."""
+    """One line. `episodes` have a verdict, `masked` have none. Shares and rewards in [0, 1]; None where there is no episode."""
 
     domain: str
     episodes: int
@@ -58,19 +58,19 @@ def wilson(successes: int, episodes: int) -> tuple[float, float] | None:
 def summarise(episodes: Iterable[EvaluationEpisode]) -> EvaluationSummary:
     """Rows of feasible tasks by domain in order of name, infeasible ones apart, then all."""
     everything = list(episodes)
-    feasible = [trial for trial in everything if not trial.infeasible]
+    feasible = [episode for episode in everything if not episode.infeasible]
     rows = [
         _row(name, [one for one in feasible if one.domain == name]) for name in sorted({t.domain for t in feasible})
     ]
-    infeasible = [trial for trial in everything if trial.infeasible]
+    infeasible = [episode for episode in everything if episode.infeasible]
     if infeasible:
         rows.append(_row(INFEASIBLE, infeasible))
     return EvaluationSummary((*rows, _row(ALL, everything)))
 
 
 def _row(domain: str, episodes: Sequence[EvaluationEpisode]) -> ReportRow:
-    judged = [trial for trial in episodes if trial.reward is not None]
-    rewards = [float(trial.reward or 0.0) for trial in judged]
+    judged = [episode for episode in episodes if episode.reward is not None]
+    rewards = [float(episode.reward or 0.0) for episode in judged]
     solved = sum(reward == 1.0 for reward in rewards)
     interval = wilson(solved, len(judged)) or (None, None)
     return ReportRow(
@@ -81,8 +81,8 @@ def _row(domain: str, episodes: Sequence[EvaluationEpisode]) -> ReportRow:
         _mean(rewards),
         interval[0],
         interval[1],
-        _mean([trial.steps for trial in judged]),
-        _mean([trial.duration_s for trial in judged]),
+        _mean([episode.steps for episode in judged]),
+        _mean([episode.duration_s for episode in judged]),
     )
 
 

@@ -7,10 +7,10 @@ raises is its failure and scores 0. Non-goals: tables (`report`).
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 from dart_envs.action_spaces import ActionSpaceLike, make_codec
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.envs.core import AsyncDesktopEnv
+from dart_envs.envs.worker_pool import run_jobs
 from dart_envs.errors import ActionError, DartEnvError, FarmError
 from dart_envs.evaluation.policies import EndpointError, EpisodePolicy, EpisodePolicyFactory, PolicyInput
 from dart_envs.farm.base import FarmLike
@@ -35,7 +36,7 @@ MAX_CONSECUTIVE_REJECTIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class EvaluationEpisode:
-    """One episode. `reward` is None where there is masked; `cause` says why, or what the policy raised."""
+    """One episode. `reward` is None where the episode is masked; `cause` says why, or what the policy raised."""
 
     task_id: str
     domain: str
@@ -62,13 +63,13 @@ def read_episodes(path: Path) -> dict[str, EvaluationEpisode]:
         if not line.strip():
             continue
         try:
-            trial = EvaluationEpisode(**json.loads(line))
+            episode = EvaluationEpisode(**json.loads(line))
         except (ValueError, TypeError) as error:
             raise ValueError(
-                f"{path}: line {number} is not a trial ({error}); remove it or choose another --out"
+                f"{path}: line {number} is not an episode ({error}); remove it or choose another --out"
             ) from error
-        if trial.reward is not None:
-            episodes[trial.task_id] = trial
+        if episode.reward is not None:
+            episodes[episode.task_id] = episode
     return episodes
 
 
@@ -85,15 +86,11 @@ async def run_episodes(
     seed: int = 0,
     scorer: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
-) -> AsyncIterator[EvaluationEpisode]:
+) -> AsyncGenerator[EvaluationEpisode, None]:
     """Play every task once, on `desktops` at a time; episodes come in the order they end. scorer: as of `AsyncDesktopEnv`.
 
     Raises `FarmError` when the farm gives no desktop.
     """
-    todo: asyncio.Queue[Task] = asyncio.Queue()
-    for task in tasks:
-        todo.put_nowait(task)
-    done: asyncio.Queue[EvaluationEpisode | BaseException] = asyncio.Queue()
     options: Mapping[str, Any] = {
         "shape": shape,
         "max_steps": max_steps,
@@ -102,26 +99,14 @@ async def run_episodes(
         "clock": clock,
     }
 
-    async def work() -> None:
-        try:
-            async with AsyncDesktopEnv(farm, labels={"purpose": "eval"}, **options) as env:
-                while not todo.empty():
-                    task = todo.get_nowait()
-                    done.put_nowait(await _run_with_retries(env, task, policy, action_space, seed, clock))
-        except Exception as error:  # noqa: BLE001 - handed to the one who waits for episodes
-            done.put_nowait(error)
+    @asynccontextmanager
+    async def open_worker() -> AsyncIterator[Callable[[Task], Awaitable[EvaluationEpisode]]]:
+        async with AsyncDesktopEnv(farm, labels={"purpose": "eval"}, **options) as env:
+            yield lambda task: _run_with_retries(env, task, policy, action_space, seed, clock)
 
-    workers = [asyncio.create_task(work()) for _ in range(min(desktops, len(tasks)))]
-    try:
-        for _ in tasks:
-            trial = await done.get()
-            if isinstance(trial, BaseException):
-                raise trial
-            yield trial
-    finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+    async with aclosing(run_jobs(tasks, open_worker, parallel=desktops)) as episodes:
+        async for episode in episodes:
+            yield episode
 
 
 async def _run_with_retries(
@@ -133,9 +118,13 @@ async def _run_with_retries(
     clock: Clock,
 ) -> EvaluationEpisode:
     for attempt in range(1, MAX_ATTEMPTS + 1):
-        trial = await _run_episode(env, task, policy, action_space, seed, clock)
-        if trial.reward is not None or trial.end in ("evaluator_error", "endpoint_error") or attempt == MAX_ATTEMPTS:
-            return trial
+        episode = await _run_episode(env, task, policy, action_space, seed, clock)
+        if (
+            episode.reward is not None
+            or episode.end in ("evaluator_error", "endpoint_error")
+            or attempt == MAX_ATTEMPTS
+        ):
+            return episode
     raise AssertionError("the last attempt returns")
 
 
@@ -150,7 +139,7 @@ async def _run_episode(
     started_s = clock.monotonic()
     episode = _Episode(env, task)
 
-    def trial(reward: float | None, end: str, cause: str | None = None) -> EvaluationEpisode:
+    def ended(reward: float | None, end: str, cause: str | None = None) -> EvaluationEpisode:
         seconds = round(clock.monotonic() - started_s, 3)
         functions = task.evaluator.functions
         return EvaluationEpisode(
@@ -170,7 +159,7 @@ async def _run_episode(
     except FarmError:
         raise
     except DartEnvError as error:
-        return trial(None, "not_started", f"{type(error).__name__}: {error}")
+        return ended(None, "not_started", f"{type(error).__name__}: {error}")
     codec = make_codec(action_space, env.shape.resolution)
     digest = hashlib.sha256(f"{seed}/{task.id}".encode()).digest()
     act = policy(env, codec, np.random.default_rng(int.from_bytes(digest[:8], "big")))
@@ -178,15 +167,15 @@ async def _run_episode(
         result = await episode.run(act, codec, observation)
     except _PolicyError as failed:
         await env.release_lease()
-        return trial(0.0, "policy_error", str(failed))
+        return ended(0.0, "policy_error", str(failed))
     except EndpointError as error:
         await env.release_lease()
-        return trial(None, "endpoint_error", str(error))
+        return ended(None, "endpoint_error", str(error))
     except DartEnvError as error:
         await env.release_lease()
-        return trial(None, "farm_fault", f"{type(error).__name__}: {error}")
+        return ended(None, "farm_fault", f"{type(error).__name__}: {error}")
     assert result.end is not None
-    return trial(None if result.end.masked else result.reward, result.end.value, result.info.get("cause"))
+    return ended(None if result.end.masked else result.reward, result.end.value, result.info.get("cause"))
 
 
 class _PolicyError(Exception):
@@ -230,7 +219,7 @@ class _Episode:
             observation = result.observation
 
 
-def append_episode(path: Path, trial: EvaluationEpisode) -> None:
-    """Write one trial as a line of its own."""
+def append_episode(path: Path, episode: EvaluationEpisode) -> None:
+    """Append one episode to the file, as one line."""
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(trial), ensure_ascii=False) + "\n")
+        file.write(json.dumps(asdict(episode), ensure_ascii=False) + "\n")

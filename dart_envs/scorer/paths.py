@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dart_server.wire.paths import data_dir
+
 RELEASE = "1.0.2"
 DISTRIBUTION = f"desktop-env=={RELEASE}"
 DIRECTORY_VARIABLE = "DART_SCORER_DIR"
@@ -45,11 +47,7 @@ def scorer_folder() -> Path:
     named = os.environ.get(DIRECTORY_VARIABLE)
     if named:
         return Path(named).expanduser()
-    home = os.environ.get("DART_HOME")
-    if home:
-        return Path(home).expanduser() / "scorer"
-    data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "dart" / "scorer"
+    return data_dir() / "scorer"
 
 
 def interpreter(folder: Path) -> Path:

@@ -18,6 +18,7 @@ from dart_envs import assets
 from dart_envs.errors import TaskError
 from dart_envs.types import Desktop
 from dart_server.wire import DesktopShape
+from dart_server.wire.paths import data_dir
 
 
 class TaskWithRequirements(assets.TaskWithAssets, Protocol):
@@ -78,10 +79,7 @@ def normalize_app_name(app: str) -> str:
 
 def image_folder(image: str) -> Path:
     """Where an image of this machine lies, installed or not."""
-    if home := os.environ.get("DART_HOME"):
-        return Path(home) / "images" / image / "current"
-    data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "dart" / "images" / image / "current"
+    return data_dir() / "images" / image / "current"
 
 
 def local_image_digest(image: str) -> str | None:

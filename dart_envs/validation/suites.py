@@ -8,16 +8,17 @@ does), keeping validations (`records`).
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.envs.core import AsyncDesktopEnv
+from dart_envs.envs.worker_pool import run_jobs
 from dart_envs.errors import DartEnvError, FarmError
 from dart_envs.farm.base import FarmLike
 from dart_envs.tasks.model import Task
@@ -188,32 +189,17 @@ def _cause(result: StepResult, kind: ValidationKind) -> str | None:
 
 async def validate_all(
     farm: FarmLike, jobs: Sequence[ValidationJob], *, shape: DesktopShape, parallel: int, clock: Clock = SYSTEM_CLOCK
-) -> AsyncIterator[ValidationResult]:
+) -> AsyncGenerator[ValidationResult, None]:
     """Do every job, on `parallel` desktops at a time; validations come in the order they end. All jobs have one scorer."""
     (scorer,) = {job.scorer for job in jobs} or {None}
-    todo: asyncio.Queue[ValidationJob] = asyncio.Queue()
-    for job in jobs:
-        todo.put_nowait(job)
-    done: asyncio.Queue[ValidationResult | BaseException] = asyncio.Queue()
 
-    async def work() -> None:
-        try:
-            async with AsyncDesktopEnv(
-                farm, shape=shape, labels={"purpose": "validation"}, clock=clock, scorer=scorer
-            ) as env:
-                while not todo.empty():
-                    done.put_nowait(await validate_job(env, todo.get_nowait(), clock=clock))
-        except Exception as error:  # noqa: BLE001 - handed to the one who waits for validations
-            done.put_nowait(error)
+    @asynccontextmanager
+    async def open_worker() -> AsyncIterator[Callable[[ValidationJob], Awaitable[ValidationResult]]]:
+        async with AsyncDesktopEnv(
+            farm, shape=shape, labels={"purpose": "validation"}, clock=clock, scorer=scorer
+        ) as env:
+            yield partial(validate_job, env, clock=clock)
 
-    workers = [asyncio.create_task(work()) for _ in range(min(parallel, len(jobs)))]
-    try:
-        for _ in jobs:
-            validation = await done.get()
-            if isinstance(validation, BaseException):
-                raise validation
-            yield validation
-    finally:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+    async with aclosing(run_jobs(jobs, open_worker, parallel=parallel)) as results:
+        async for result in results:
+            yield result

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 from collections import deque
@@ -18,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from dart_agent.inference.process_group import set_parent_death_signal
+
 STOP_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL: time to give leases back and to finish a checkpoint."""
 
 EXIT_REFUSED = 2
 """Exit code of a component that refuses its configuration or its files: it would refuse them again."""
-
-_PR_SET_PDEATHSIG = 1
 
 
 class ComponentFailed(Exception):
@@ -118,7 +117,7 @@ class Launcher(Protocol):
 
 
 def _die_with_parent() -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    set_parent_death_signal(signal.SIGTERM)
 
 
 def log_tail(path: Path, lines: int = 12) -> str:

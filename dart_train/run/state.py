@@ -18,7 +18,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dart_train.config import Recipe, RecipeError, format_validation_error
+from dart_agent.strict_model import format_validation_error
+from dart_train.config import Recipe, RecipeError
 from dart_train.run.paths import RunPaths
 
 RUN_FORMAT = 1

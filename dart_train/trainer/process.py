@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import Batch, BatchReport, UnusedStep, VersionRecord
-from dart_train.metrics import append_metrics
+from dart_agent.metrics_file import append_metrics
 from dart_train.model.weights import PolicyVersionStore
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
 from dart_train.trainer.config import TrainerConfig

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dart_agent.metrics_file import append_metrics
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_envs.types import RgbImage
 from dart_train.data_manager.catalog import task_family
-from dart_train.metrics import append_metrics
 from dart_train.model.cpu_vision import optimize_vision_for_cpu
 from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs

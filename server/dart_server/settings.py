@@ -15,15 +15,9 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dart_server.providers.egress import Destination
-from dart_server.wire.paths import KEY_FILE, default_runtime_dir, default_state_dir
+from dart_server.wire.paths import KEY_FILE, data_dir, default_runtime_dir, default_state_dir
 
 GIB = 1024**3
-
-
-def default_home() -> Path:
-    """`$XDG_DATA_HOME/dart`, else `~/.local/share/dart`."""
-    data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "dart"
 
 
 def default_snapshot_dir() -> Path:
@@ -58,7 +52,7 @@ class FarmSettings(BaseSettings):
     """Event streams of claims that one key may have open."""
     claim_event_interval_s: float = Field(default=1.0, gt=0)
     """How often such a stream looks for a new position."""
-    home: Path = Field(default_factory=default_home)
+    home: Path = Field(default_factory=data_dir)
     runtime_dir: Path = Field(default_factory=default_runtime_dir)
     """Socket, lock and log."""
     state_dir: Path = Field(default_factory=lambda given: default_state_dir(given["runtime_dir"]))

@@ -25,7 +25,7 @@ from dart_server.providers.base import DesktopSpec, Provider
 from dart_server.providers.docker import container, engine
 from dart_server.providers.docker.provider import DockerProvider
 from dart_server.providers.libvirt.provider import LibvirtProvider
-from dart_server.settings import default_home
+from dart_server.wire.paths import data_dir
 
 SPEC = DesktopSpec("basic", (640, 400), memory_mib=768, pids=256, cpus=2.0, disk_mib=128)
 BOOTED = "booted"
@@ -205,7 +205,7 @@ def well(ended: subprocess.CompletedProcess[str]) -> Any:
 
 def image_home() -> Path:
     """Where the images of this host are."""
-    return Path(os.environ.get("DART_HOME") or default_home())
+    return data_dir()
 
 
 def machine_left_over(provider: LibvirtProvider, runtime: Path) -> list[str]:

@@ -25,7 +25,7 @@ import pytest
 from provider_cases import SPEC, Case, eventually
 
 from dart_server.providers.base import SELF_INFLICTED, DesktopSpec, HealthCause
-from dart_server.settings import default_home
+from dart_server.wire.paths import data_dir
 
 EVIL = replace(SPEC, memory_mib=512, disk_mib=64)
 START = "start"
@@ -192,7 +192,7 @@ async def test_every_door_is_shut_for_the_user_and_for_root(pair: Pair, tmp_path
     probe = Path(__file__).with_name("escapes_inside.py").read_bytes()
     await pair.case.call(pair.evil, "PUT", "/v1/files?path=/home/user/escapes.py", raw=probe)
     layout = pair.case.layout
-    directories = [str(Path(os.environ.get("DART_HOME") or default_home()) / "images")]
+    directories = [str(data_dir() / "images")]
     if layout is not None:
         directories += [str(layout.state_dir), str(layout.store_dir) + "/"]
     if pair.case.runtime is not None:

@@ -15,10 +15,10 @@ from dart_server.providers.docker import container
 from dart_server.providers.docker import engine as docker_engine
 from dart_server.providers.docker import images as docker_images
 from dart_server.providers.docker.provider import DockerProvider
-from dart_server.settings import default_home
+from dart_server.wire.paths import data_dir
 
 pytestmark = pytest.mark.docker
-HOME = Path(os.environ.get("DART_HOME") or default_home())
+HOME = data_dir()
 CALL_THE_AGENT = (
     "import socket; s = socket.socket(socket.AF_UNIX); s.settimeout(5); s.connect('\\0dart-guest')\n"
     "try:\n s.sendall(b'GET /v1/health HTTP/1.1\\r\\nHost: guest\\r\\n\\r\\n'); print('answer', s.recv(100))\n"

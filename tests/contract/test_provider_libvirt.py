@@ -18,7 +18,7 @@ from dart_server.providers.base import OSWORLD_PORT, SELF_INFLICTED, DesktopSpec
 from dart_server.providers.libvirt import kvm
 from dart_server.providers.libvirt.provider import LibvirtProvider
 from dart_server.providers.libvirt.volumes import Volume, Volumes
-from dart_server.settings import default_home
+from dart_server.wire.paths import data_dir
 
 pytestmark = [pytest.mark.libvirt, pytest.mark.timeout(900)]
 HOG = "kept = []\nwhile True: kept.append(b'x' * (16 << 20))"
@@ -54,7 +54,7 @@ async def counted(case: Case, desktop_id: str) -> int:
 
 def started_again(runtime: Path) -> LibvirtProvider:
     """The provider of a farm with this runtime directory."""
-    home, uri = Path(os.environ.get("DART_HOME") or default_home()), os.environ.get("DART_LIBVIRT_URI")
+    home, uri = data_dir(), os.environ.get("DART_LIBVIRT_URI")
     return LibvirtProvider(home=home, runtime_dir=runtime, snapshot_dir=runtime / "snapshots", uri=uri)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
-import os
 import shutil
 import tempfile
 import threading
@@ -15,7 +14,7 @@ import httpx
 import pytest
 from test_farm_sim import SHAPE, Daemon, claim, headers
 
-from dart_server.settings import default_home
+from dart_server.wire.paths import data_dir
 
 ROUNDS, CLIENTS = 3, 4
 LIVE_LIMIT_S = 120.0
@@ -113,7 +112,7 @@ def work_until_killed(daemon: Daemon, round_number: int) -> tuple[set[str], set[
 @pytest.fixture
 def live() -> Iterator[Daemon]:
     place = Path(tempfile.mkdtemp(prefix="dart-k-"))
-    home = os.environ.get("DART_HOME") or str(default_home())
+    home = str(data_dir())
     settings = {"provider": "runc", "home": home, "snapshot_dir": str(place / "snapshots")}
     daemon = Daemon(place, **settings, max_desktops="2", warm_desktops="1")
     yield daemon

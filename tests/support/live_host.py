@@ -21,12 +21,12 @@ from dart_server.providers.base import ImageMissing
 from dart_server.providers.docker import engine as docker_engine
 from dart_server.providers.libvirt import engine as libvirt_engine
 from dart_server.providers.libvirt import images as libvirt_images
-from dart_server.settings import default_home
+from dart_server.wire.paths import data_dir
 
 
 @cache
 def _desktop() -> str | None:
-    home = Path(os.environ.get("DART_HOME") or default_home())
+    home = data_dir()
     for check in doctor.run_checks(Path(tempfile.gettempdir()), home):
         if not check.ok:
             return f"{check.name}: {check.detail}; {check.fix}"
@@ -34,7 +34,7 @@ def _desktop() -> str | None:
 
 
 def _image() -> str | None:
-    home = Path(os.environ.get("DART_HOME") or default_home())
+    home = data_dir()
     if not (home / "images" / "basic" / "current").exists():
         return f"no image `basic` in {home}: run `make setup`"
     return None
@@ -60,7 +60,7 @@ def _libvirt() -> str | None:
     for check in libvirt_engine.run_checks(os.environ.get("DART_LIBVIRT_URI")):
         if not check.ok:
             return f"{check.name}: {check.detail}; {check.fix}"
-    home = Path(os.environ.get("DART_HOME") or default_home())
+    home = data_dir()
     try:
         libvirt_images.find(home / "images", "basic")
     except ImageMissing as error:
@@ -76,7 +76,7 @@ def _browser() -> str | None:
     for name, program in browser_programs().items():
         if shutil.which(program) is None:
             return f"no {name}; {fix}"
-    if novnc.installed(Path(os.environ.get("DART_HOME") or default_home())) is None:
+    if novnc.installed(data_dir()) is None:
         return f"noVNC is not installed; {fix}"
     return None
 
@@ -116,7 +116,7 @@ def require(marker: str) -> None:
 
 def require_image(name: str) -> None:
     """The same for a test that needs an image beside `basic`."""
-    home = Path(os.environ.get("DART_HOME") or default_home())
+    home = data_dir()
     there = (home / "images" / name / "current").exists()
     _refuse(
         f"tests of the image `{name}`",

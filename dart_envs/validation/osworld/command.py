@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import aclosing, nullcontext
 from pathlib import Path
 
 from dart_envs.envs.core import AsyncDesktopEnv
+from dart_envs.envs.worker_pool import run_jobs
 from dart_envs.evaluators.scorer_choice import Scorer, choose_scorer, parse_scorer
 from dart_envs.tasks.requirements import local_image_digest
 from dart_envs.validation.osworld.records import (
@@ -75,27 +77,24 @@ def check(
 async def _validate(records: OsworldRecords, todo: Sequence[tuple[OsworldCase, ValidationRun]], parallel: int) -> None:
     from dart_envs.farm import AsyncFarmClient
 
-    left = list(reversed(todo))
     async with await AsyncFarmClient.connect() as farm:
 
-        async def work() -> None:
-            while left:
-                case, run = left.pop()
-                async with AsyncDesktopEnv(
-                    farm,
-                    shape=OSWORLD_SHAPE,
-                    max_steps=MAX_STEPS,
-                    labels={"purpose": "osworld validation"},
-                    wait_s=300.0,
-                    scorer=case.scorer,
-                ) as env:
-                    result = await validate_case(env, case, run)
+        async def validate(job: tuple[OsworldCase, ValidationRun]) -> OsworldResult:
+            case, run = job
+            async with AsyncDesktopEnv(
+                farm,
+                shape=OSWORLD_SHAPE,
+                max_steps=MAX_STEPS,
+                labels={"purpose": "osworld validation"},
+                wait_s=300.0,
+                scorer=case.scorer,
+            ) as env:
+                return await validate_case(env, case, run)
+
+        async with aclosing(run_jobs(todo, lambda: nullcontext(validate), parallel=parallel)) as results:
+            async for result in results:
                 records.add(result)
                 print(_line(result), flush=True)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(parallel, len(left))):
-                group.create_task(work())
 
 
 def _line(result: OsworldResult) -> str:

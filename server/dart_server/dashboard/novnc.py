@@ -110,10 +110,10 @@ def download() -> bytes:
 
 def main() -> int:
     """0 when it is installed, 2 with one sentence when it cannot be had."""
-    from dart_server.settings import default_home
+    from dart_server.wire.paths import data_dir
 
     parser = argparse.ArgumentParser(description="Install noVNC, the dashboard's viewer.")
-    parser.add_argument("--home", type=Path, default=Path(os.environ.get("DART_HOME") or default_home()))
+    parser.add_argument("--home", type=Path, default=data_dir())
     home = parser.parse_args().home
     try:
         before = installed(home)

@@ -1,4 +1,4 @@
-"""Where a farm of this user lies: the directory of its socket, and the one of what must outlive it.
+"""Directories of a farm of this user: its data, its socket, and the state that outlives it.
 
 Rule: farm and clients look here, so that they agree; a farm with a runtime directory of its own shares its state with no other farm.
 Non-goals: making directories, reading what is in them.
@@ -11,6 +11,14 @@ import tempfile
 from pathlib import Path
 
 KEY_FILE = "farm.key"
+
+
+def data_dir() -> Path:
+    """Return the directory of images, assets and the scorer: `DART_HOME`, else `$XDG_DATA_HOME/dart` or `~/.local/share/dart`."""
+    if home := os.environ.get("DART_HOME"):
+        return Path(home).expanduser()
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "dart"
 
 
 def default_runtime_dir() -> Path:

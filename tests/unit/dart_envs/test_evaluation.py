@@ -77,12 +77,12 @@ async def play(farm: FakeFarm, policy: str, **options: Any) -> dict[str, Evaluat
 
 async def test_built_in_policies(farm: FakeFarm) -> None:
     solved = {
-        name: [trial.reward for _, trial in sorted((await play(farm, name)).items())]
+        name: [episode.reward for _, episode in sorted((await play(farm, name)).items())]
         for name in ("oracle", "noop", "fail")
     }
     assert solved == {"oracle": [1.0, 1.0, 0.0], "noop": [0.0, 0.0, 0.0], "fail": [0.0, 0.0, 1.0]}
     drawn = await play(farm, "random", max_steps=4, seed=3, action_space="discrete-grid")
-    assert all(trial.steps <= 4 and trial.reward == 0.0 for trial in drawn.values())
+    assert all(episode.steps <= 4 and episode.reward == 0.0 for episode in drawn.values())
     assert {k: v.steps for k, v in drawn.items()} == {
         k: v.steps for k, v in (await play(farm, "random", max_steps=4, seed=3, action_space="discrete-grid")).items()
     }
@@ -154,7 +154,7 @@ def test_episodes_are_kept_and_not_run_again(tmp_path: Path) -> None:
     append_episode(path, EvaluationEpisode("t/b/0", "t", False, None, "farm_fault", 0, 0, 0.5, "x"))
     assert read_episodes(path) == {"t/a/0": good}
     path.write_text("{}\n")
-    with pytest.raises(ValueError, match="line 1 is not a trial"):
+    with pytest.raises(ValueError, match="line 1 is not an episode"):
         read_episodes(path)
 
 
@@ -314,7 +314,7 @@ def test_what_ctrl_c_stopped_goes_on_and_all_step_budgets_are_one_report(
     assert all(lease.released for lease in farm.leases)
 
 
-def test_a_command_whose_trials_all_came_to_nothing_fails(
+def test_a_command_whose_episodes_all_came_to_nothing_fails(
     farm: FakeFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _farm_of(farm, monkeypatch)
@@ -326,7 +326,7 @@ def test_a_command_whose_trials_all_came_to_nothing_fails(
     result = CliRunner().invoke(app, ["eval", "toy", "--out", str(tmp_path)])
     assert result.exit_code == 1
     assert "SetupError: no editor here" in result.output
-    assert "no trial came to a verdict" in result.output
+    assert "no episode came to a verdict" in result.output
     assert (tmp_path / "report.html").exists()
 
 

@@ -94,15 +94,15 @@ async def play(endpoint: FakeEndpoint, action_space: str = "pyautogui", **how: A
     policy = openai_policy(Endpoint(endpoint.url, "stand-in", **how), action_space, clock=NoWait())
     farm = FakeFarm(programs={"typed": typed})
     episodes = run_episodes(farm, [task()], policy, desktops=1, shape=SHAPE, action_space=action_space)
-    (trial,) = [trial async for trial in episodes]
-    return trial
+    (episode,) = [episode async for episode in episodes]
+    return episode
 
 
 async def test_a_model_solves_a_task(endpoint: FakeEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "secret")
     endpoint.answers = ["```python\npyautogui.write('hello')\n```", "DONE"]
-    trial = await play(endpoint, api_key_env="MY_KEY")
-    assert (trial.reward, trial.end, trial.steps) == (1.0, "done", 2)
+    episode = await play(endpoint, api_key_env="MY_KEY")
+    assert (episode.reward, episode.end, episode.steps) == (1.0, "done", 2)
     assert endpoint.keys == ["Bearer secret"] * 2
     system, user = endpoint.asked[0]["messages"]
     assert "Type hello." in system["content"]
@@ -147,16 +147,16 @@ async def test_an_endpoint_that_is_busy_is_asked_again(endpoint: FakeEndpoint) -
 @pytest.mark.parametrize("statuses", [[401], [503] * 4])
 async def test_an_endpoint_that_does_not_answer_is_no_verdict(endpoint: FakeEndpoint, statuses: list[int]) -> None:
     endpoint.statuses = list(statuses)
-    trial = await play(endpoint)
-    assert (trial.reward, trial.end) == (None, "endpoint_error")
-    assert endpoint.url in str(trial.cause)
+    episode = await play(endpoint)
+    assert (episode.reward, episode.end) == (None, "endpoint_error")
+    assert endpoint.url in str(episode.cause)
     assert len(endpoint.asked) == len(statuses)
 
 
 async def test_a_text_that_is_no_action_is_the_models_own_failure(endpoint: FakeEndpoint) -> None:
     endpoint.answers = ["I would rather not."] * 3
-    trial = await play(endpoint)
-    assert (trial.reward, trial.end, trial.rejected_actions) == (0.0, "policy_error", 3)
+    episode = await play(endpoint)
+    assert (episode.reward, episode.end, episode.rejected_actions) == (0.0, "policy_error", 3)
 
 
 def test_text_around_json_is_taken_off() -> None:

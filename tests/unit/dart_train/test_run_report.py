@@ -20,10 +20,10 @@ from test_masked_episodes import stats
 from typer.testing import CliRunner
 
 from dart_agent.data_client.wire import MaskedEpisodes
+from dart_agent.metrics_file import append_metrics
 from dart_agent.types import WorkItem
 from dart_envs.types import EndReason
 from dart_train.cli import app
-from dart_train.metrics import append_metrics
 from dart_train.report.build import build_report, masked_rows
 from dart_train.report.examples import embed_image
 from dart_train.report.page import RunReport, write_report

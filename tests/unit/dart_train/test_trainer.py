@@ -13,7 +13,7 @@ from trainer_harness import RESPONSE_TOKENS, batch_of, config_of, screen, step_o
 
 from dart_agent.data_client.image_store import BlobError, ImageStore
 from dart_agent.data_client.wire import Batch
-from dart_train.metrics import append_metrics
+from dart_agent.metrics_file import append_metrics
 from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, load_model, token_logprobs
 from dart_train.model.weights import PolicyVersionStore

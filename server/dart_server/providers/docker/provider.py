@@ -13,10 +13,8 @@ import asyncio
 import os
 import socket
 import time
-import weakref
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,13 +38,13 @@ from dart_server.providers.base import (
     HostFault,
     ImageMissing,
     Inventory,
-    ProviderError,
     SnapshotInfo,
 )
+from dart_server.providers.connections import OpenConnections, port_refused
 from dart_server.providers.docker import container as docker_container
 from dart_server.providers.docker import images as docker_images
 from dart_server.providers.docker.engine import DockerEngine, EngineFacts
-from dart_server.providers.health import diagnose
+from dart_server.providers.health import check_health
 
 BOOT_TIMEOUT_S = 60.0
 DIAL_TIMEOUT_S = 5.0
@@ -55,8 +53,6 @@ REMOVE_TIMEOUT_S = 30.0
 _BOOT_POLL_S, _BOOT_POLL_SHARE = 0.05, 0.1
 """A look at a booting desktop costs both sides work: the next one waits a tenth of the time that the boot has taken."""
 _REMOVE_POLL_S = 0.05
-_RECHECKS, _RECHECK_DELAY_S = 5, 0.1
-"""A desktop whose init was killed first stops to answer and is seen as ended a little later."""
 
 
 @dataclass(slots=True)
@@ -81,7 +77,7 @@ class DockerProvider:
         self._runtime_dir = runtime_dir
         self._call_filter = ""
         self._containers: dict[str, RunningContainer] = {}
-        self._dialled: dict[str, weakref.WeakSet[socket.socket]] = {}
+        self._connections = OpenConnections()
         self._importing = asyncio.Lock()
 
     @property
@@ -179,42 +175,21 @@ class DockerProvider:
         except OSError as error:
             if not isinstance(error, ConnectionRefusedError) or (await self._state(desktop_id)) is None:
                 raise DesktopGone(f"the desktop {desktop_id} cannot be dialled ({error.strerror or error})") from error
-            what = "the guest agent" if number is None else f"port {number}"
-            raise ConnectionRefusedError(f"{what} of the desktop {desktop_id} does not answer") from error
+            raise port_refused(desktop_id, port) from error
         finally:
             os.close(namespace_fd)
-        connection.setblocking(False)
-        self._dialled.setdefault(desktop_id, weakref.WeakSet()).add(connection)
-        return connection
+        return self._connections.add(desktop_id, connection)
 
     async def health(self, desktop_id: str) -> DesktopHealth:
         """The engine's and the kernel's view and, while the desktop runs, the agent's."""
-        try:
-            counters = await self._host_counters(desktop_id)
-            answers = counters["state"] == "running" and not counters["frozen"]
-            agent, agent_error = await self._agent_health(desktop_id) if answers else (None, "")
-            for _ in range(_RECHECKS):
-                if agent is not None or counters["frozen"] or counters["state"] != "running":
-                    break
-                await asyncio.sleep(_RECHECK_DELAY_S)
-                counters = await self._host_counters(desktop_id)
-        except DesktopGone:
-            return DesktopHealth(False, HealthCause.UNKNOWN, "no desktop of this id")
-        except ProviderError as error:
-            return DesktopHealth(False, HealthCause.UNKNOWN, str(error))
-        cause, detail = diagnose(counters, agent, agent_error)
-        if cause is HealthCause.DISK_FULL and "disk" not in self.capabilities.limits:
-            cause, detail = HealthCause.UNKNOWN, "the disk of the container engine is full"
-        return DesktopHealth(
-            alive=cause is HealthCause.OK,
-            cause=cause,
-            detail=detail,
-            memory_bytes=counters["memory_bytes"],
-            memory_limit_bytes=counters["memory_limit_bytes"],
-            pids=counters["pids"],
-            disk_bytes=counters["disk_bytes"],
-            oom_kills=counters["oom_kills"],
+        health = await check_health(
+            partial(self._host_counters, desktop_id),
+            partial(self.dial, desktop_id, CONTROL),
+            agent_timeout_s=HEALTH_TIMEOUT_S,
         )
+        if health.cause is HealthCause.DISK_FULL and "disk" not in self.capabilities.limits:
+            return replace(health, cause=HealthCause.UNKNOWN, detail="the disk of the container engine is full")
+        return health
 
     async def inventory(self) -> Inventory:
         """Every container with this farm's label, running or not."""
@@ -273,13 +248,6 @@ class DockerProvider:
         except OSError as error:
             raise HostFault(f"/proc of the desktop {desktop_id} could not be closed ({error})") from error
 
-    async def _agent_health(self, desktop_id: str) -> tuple[dict[str, Any] | None, str]:
-        """The agent's health, or None and why it is silent."""
-        try:
-            return await guest_control.health(partial(self.dial, desktop_id, CONTROL), HEALTH_TIMEOUT_S), ""
-        except (guest_control.AgentTimeout, ProviderError) as error:
-            return None, str(error)
-
     async def _host_counters(self, desktop_id: str) -> dict[str, Any]:
         """What the host sees now. Raises `DesktopGone` when there is no container of this id."""
         entry = await self._inspect(desktop_id)
@@ -327,9 +295,7 @@ class DockerProvider:
 
     def _forget(self, desktop_id: str) -> None:
         """Shut every connection into this desktop and let its namespace go."""
-        for connection in self._dialled.pop(desktop_id, ()):
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        self._connections.shut_down(desktop_id)
         running = self._containers.pop(desktop_id, None)
         if running is not None:
             os.close(running.namespace_fd)

@@ -17,9 +17,8 @@ import hashlib
 import os
 import socket
 import time
-import weakref
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -36,14 +35,13 @@ from dart_server.providers.base import (
     DesktopHealth,
     DesktopSpec,
     DialPort,
-    HealthCause,
     HostFault,
     Inventory,
-    ProviderError,
     SnapshotBroken,
     SnapshotInfo,
 )
-from dart_server.providers.health import diagnose
+from dart_server.providers.connections import OpenConnections, port_refused
+from dart_server.providers.health import check_health
 from dart_server.providers.libvirt import calls, domain, firmware, images
 from dart_server.providers.libvirt.engine import HostFacts, LibvirtConnection
 from dart_server.providers.libvirt.vm import VmConnections
@@ -57,7 +55,6 @@ RESTORED_TIMEOUT_S = 20.0
 QUIESCE_TIMEOUT_S = 5.0
 HEALTH_TIMEOUT_S = 5.0
 _BOOT_POLL_S = 0.2
-_RECHECKS, _RECHECK_DELAY_S = 5, 0.1
 
 
 class LibvirtProvider:
@@ -73,7 +70,7 @@ class LibvirtProvider:
         self._host: HostFacts | None = None
         self._volumes = Volumes(snapshot_dir / f"{self.prefix}-disks")
         self._vms: dict[str, VmConnections] = {}
-        self._dialled: dict[str, weakref.WeakSet[socket.socket]] = {}
+        self._connections = OpenConnections()
         self._writing: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     @property
@@ -133,7 +130,7 @@ class LibvirtProvider:
             raise HostFault(f"the desktop {desktop_id} is busy: {error}", hint="snapshot between two calls") from error
         except guest_control.AgentTimeout as error:
             raise DesktopGone(f"the desktop {desktop_id} does not answer: {error}") from error
-        self._close_connections(desktop_id)
+        self._connections.shut_down(desktop_id)
         async with self._writing[volume.path]:
             await vm.drain(HANDSHAKE_TIMEOUT_S)
             started_s = time.monotonic()
@@ -149,7 +146,7 @@ class LibvirtProvider:
 
     async def restore(self, desktop_id: str, snapshot_id: str) -> None:
         """Bring a copy to life under this id and wait for its agent."""
-        self._close_connections(desktop_id)
+        self._connections.shut_down(desktop_id)
         try:
             volume = await self._replaced(desktop_id, snapshot_id)
             vm = self._vm(desktop_id, volume)
@@ -163,7 +160,7 @@ class LibvirtProvider:
 
     async def destroy(self, desktop_id: str) -> None:
         """Remove the machine and its disk; a disk that holds snapshots is parked. Idempotent."""
-        self._close_connections(desktop_id)
+        self._connections.shut_down(desktop_id)
         await self._forget(desktop_id)
         with suppress(DesktopGone):
             await self._engine.run(partial(calls.remove, name=self._name(desktop_id)))
@@ -198,39 +195,18 @@ class LibvirtProvider:
         except ConnectionRefusedError as error:
             if await self._state(desktop_id) is None:
                 raise DesktopGone(f"the desktop {desktop_id} has ended") from error
-            what = "the guest agent" if port == CONTROL else f"port {port}"
-            raise ConnectionRefusedError(f"{what} of the desktop {desktop_id} does not answer") from error
+            raise port_refused(desktop_id, port) from error
         except OSError as error:
             raise DesktopGone(f"the desktop {desktop_id} cannot be dialled ({error.strerror or error})") from error
-        connection.setblocking(False)
-        self._dialled.setdefault(desktop_id, weakref.WeakSet()).add(connection)
-        return connection
+        return self._connections.add(desktop_id, connection)
 
     async def health(self, desktop_id: str) -> DesktopHealth:
         """The hypervisor's view and, while the machine runs, the agent's."""
-        try:
-            counters = await self._host_counters(desktop_id)
-            agent, agent_error = await self._agent_health(desktop_id) if counters["state"] == "running" else (None, "")
-            for _ in range(_RECHECKS):
-                if agent is not None or counters["state"] != "running":
-                    break
-                await asyncio.sleep(_RECHECK_DELAY_S)
-                counters = await self._host_counters(desktop_id)
-        except DesktopGone:
-            return DesktopHealth(False, HealthCause.UNKNOWN, "no desktop of this id")
-        except ProviderError as error:
-            return DesktopHealth(False, HealthCause.UNKNOWN, str(error))
-        counters["oom_kills"] = _count(agent, "oom_kills")
-        cause, detail = diagnose(counters, agent, agent_error)
-        return DesktopHealth(
-            alive=cause is HealthCause.OK,
-            cause=cause,
-            detail=detail or str((agent or {}).get("limitations", "")),
-            memory_bytes=counters["memory_bytes"],
-            memory_limit_bytes=counters["memory_limit_bytes"],
-            pids=_count(agent, "processes"),
-            disk_bytes=counters["disk_bytes"],
-            oom_kills=counters["oom_kills"],
+        return await check_health(
+            partial(self._host_counters, desktop_id),
+            partial(self.dial, desktop_id, CONTROL),
+            agent_timeout_s=HEALTH_TIMEOUT_S,
+            agent_counters=lambda agent: {"oom_kills": _count(agent, "oom_kills"), "pids": _count(agent, "processes")},
         )
 
     async def inventory(self) -> Inventory:
@@ -270,12 +246,6 @@ class LibvirtProvider:
         vm = self._vms.pop(desktop_id, None)
         if vm is not None:
             await vm.close()
-
-    def _close_connections(self, desktop_id: str) -> None:
-        """Shut every connection that was dialled into this desktop."""
-        for connection in self._dialled.pop(desktop_id, ()):
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
 
     async def _launch(self, desktop_id: str, volume: Volume, *, paused: bool) -> None:
         """Define and start a machine on a disk."""
@@ -349,13 +319,6 @@ class LibvirtProvider:
         volume = self._volumes.find(desktop_id)
         return counters | {"disk_bytes": used_bytes(volume) if volume is not None else 0}
 
-    async def _agent_health(self, desktop_id: str) -> tuple[dict[str, Any] | None, str]:
-        """The agent's health, or None and why it is silent."""
-        try:
-            return await guest_control.health(partial(self.dial, desktop_id, CONTROL), HEALTH_TIMEOUT_S), ""
-        except (guest_control.AgentTimeout, ProviderError) as error:
-            return None, str(error)
-
     async def _wait_booted(self, desktop_id: str, volume: Volume) -> None:
         assert self._host is not None
         limit_s = THIRD_PARTY_BOOT_TIMEOUT_S if volume.isolated_network else BOOT_TIMEOUT_S[self._host.accelerator]
@@ -386,6 +349,6 @@ class LibvirtProvider:
         return f"its console ends with {' | '.join(line.strip() for line in lines[-4:] if line.strip())[-300:]!r}"
 
 
-def _count(agent: dict[str, Any] | None, name: str) -> int:
-    value = (agent or {}).get(name)
+def _count(agent: Mapping[str, Any], name: str) -> int:
+    value = agent.get(name)
     return value if isinstance(value, int) else 0

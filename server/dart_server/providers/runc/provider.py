@@ -12,7 +12,6 @@ import asyncio
 import json
 import socket
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,16 +25,15 @@ from dart_server.providers.base import (
     DesktopHealth,
     DesktopSpec,
     DialPort,
-    HealthCause,
     HostFault,
     ImageMissing,
     Inventory,
-    ProviderError,
     SnapshotBroken,
     SnapshotInfo,
 )
+from dart_server.providers.connections import OpenConnections
 from dart_server.providers.egress import PROXY_PORT, Destination, EgressProxy
-from dart_server.providers.health import diagnose
+from dart_server.providers.health import check_health
 from dart_server.providers.runc.hostd_client import HostdClient, HostdPaths
 
 BOOT_TIMEOUT_S = 60.0
@@ -46,8 +44,6 @@ _VERB_TIMEOUT_S = 180.0
 _BOOT_POLL_S = 0.03
 _ZOMBIE_TRIES = 10
 _ZOMBIE_POLL_S = 0.05
-_RECHECKS, _RECHECK_DELAY_S = 5, 0.1
-"""A desktop whose init was killed first stops to answer and is seen as ended a little later."""
 
 
 class RuncProvider:
@@ -74,7 +70,7 @@ class RuncProvider:
         paths = HostdPaths(state=runtime_dir / "hostd", runtime=runtime_dir, images=self._images, store=snapshot_dir)
         self._hostd = HostdClient(paths)
         self._limits = frozenset({"memory", "pids", "cpus", "disk"})
-        self._dialled: dict[str, weakref.WeakSet[socket.socket]] = {}
+        self._connections = OpenConnections()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -141,7 +137,7 @@ class RuncProvider:
             if (await self._ask("health", desktop_id=desktop_id)).get("frozen"):
                 raise HostFault(f"the desktop {desktop_id} is frozen", hint="thaw it first") from error
             raise DesktopGone(f"the desktop {desktop_id} does not answer: {error}") from error
-        self._close_connections(desktop_id)
+        self._connections.shut_down(desktop_id)
         if desktop_id in self._egress_proxies:
             self._egress_proxies[desktop_id].close_connections()
         saved = await self._ask("checkpoint", desktop_id=desktop_id, snapshot_id=snapshot_id)
@@ -156,7 +152,7 @@ class RuncProvider:
 
     async def restore(self, desktop_id: str, snapshot_id: str) -> None:
         """Bring a copy to life under this id and wait for its agent."""
-        self._close_connections(desktop_id)
+        self._connections.shut_down(desktop_id)
         self._close_proxy(desktop_id)
         await self._ask("restore", desktop_id=desktop_id, snapshot_id=snapshot_id)
         try:
@@ -181,7 +177,7 @@ class RuncProvider:
 
     async def destroy(self, desktop_id: str) -> None:
         """Remove the desktop; idempotent."""
-        self._close_connections(desktop_id)
+        self._connections.shut_down(desktop_id)
         self._close_proxy(desktop_id)
         await self._ask("destroy", desktop_id=desktop_id)
 
@@ -198,35 +194,22 @@ class RuncProvider:
         """A connected socket from inside the desktop's network."""
         connection = await self._ask("dial", desktop_id=desktop_id, port=port)
         assert isinstance(connection, socket.socket)
-        connection.setblocking(False)
-        self._dialled.setdefault(desktop_id, weakref.WeakSet()).add(connection)
-        return connection
+        return self._connections.add(desktop_id, connection)
 
     async def health(self, desktop_id: str) -> DesktopHealth:
         """The host's view and, while the desktop runs, the agent's."""
-        try:
-            counters = await self._ask("health", desktop_id=desktop_id)
-        except ProviderError as error:
-            return DesktopHealth(False, HealthCause.UNKNOWN, str(error))
-        agent, agent_error = await self._agent_health(desktop_id) if _is_responsive(counters) else (None, "")
-        for _ in range(_RECHECKS):
-            if agent is not None or not _is_responsive(counters):
-                break
-            await asyncio.sleep(_RECHECK_DELAY_S)
-            counters = await self._ask("health", desktop_id=desktop_id)
-        if counters["state"] == "absent":
-            return DesktopHealth(False, HealthCause.UNKNOWN, "no desktop of this id")
-        cause, detail = diagnose(counters, agent, agent_error)
-        return DesktopHealth(
-            alive=cause is HealthCause.OK,
-            cause=cause,
-            detail=detail,
-            memory_bytes=counters["memory_bytes"],
-            memory_limit_bytes=counters["memory_limit_bytes"],
-            pids=counters["pids"],
-            disk_bytes=counters["disk_bytes"],
-            oom_kills=counters["oom_kills"],
+        return await check_health(
+            partial(self._host_counters, desktop_id),
+            partial(self.dial, desktop_id, CONTROL),
+            agent_timeout_s=HEALTH_TIMEOUT_S,
         )
+
+    async def _host_counters(self, desktop_id: str) -> dict[str, Any]:
+        """Read the helper's counters. Raises `DesktopGone` when there is no container of this id."""
+        counters: dict[str, Any] = await self._ask("health", desktop_id=desktop_id)
+        if counters["state"] == "absent":
+            raise DesktopGone(f"there is no desktop {desktop_id}")
+        return counters
 
     async def inventory(self) -> Inventory:
         """Everything the helper has."""
@@ -254,21 +237,6 @@ class RuncProvider:
         if proxy is not None:
             proxy.close()
 
-    def _close_connections(self, desktop_id: str) -> None:
-        """Shut every connection that was dialled into this desktop."""
-        for connection in self._dialled.pop(desktop_id, ()):
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
-
-    async def _agent_health(self, desktop_id: str) -> tuple[dict[str, Any] | None, str]:
-        """The agent's health, or None and why it is silent."""
-        try:
-            return await guest_control.health(partial(self.dial, desktop_id, CONTROL), HEALTH_TIMEOUT_S), ""
-        except (guest_control.AgentTimeout, ProviderError) as error:
-            return None, str(error)
-
     async def _wait_booted(self, desktop_id: str) -> None:
         deadline = time.monotonic() + BOOT_TIMEOUT_S
         words = "no answer"
@@ -293,8 +261,3 @@ class RuncProvider:
         return await guest_control.notify_restored(
             partial(self.dial, desktop_id, CONTROL), self._wall_clock(), RESTORED_TIMEOUT_S
         )
-
-
-def _is_responsive(counters: dict[str, Any]) -> bool:
-    """Whether an agent can be expected to answer, from what the helper sees."""
-    return counters["state"] == "running" and not counters["frozen"]
