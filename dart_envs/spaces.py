@@ -5,7 +5,8 @@ action that can be performed. Performing it is in `dart_envs.actions`, observati
 `dart_envs.observations.views`.
 
 `gymnasium.spaces.Text` is not used: its alphabet is a finite set, and a vector env with shared memory silently returns
-"000…" for it. A space class of our own is refused there with a clear error instead.
+"000…" for it. `TextSpace` is registered with every function by which Gymnasium's wrappers and vector environments
+treat a space: batches are tuples of texts, flattening keeps a text, and shared memory holds its UTF-8 bytes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dart_envs.actions import (
 )
 from dart_envs.errors import ActionError
 from dart_envs.key_names import MODIFIERS, NAMED_KEYS, format_chord, parse_chord
+from dart_envs.text_dispatch import register_text_space
 from dart_envs.types import Action, ActionType
 
 ACTION_TYPES: tuple[ActionType, ...] = tuple(ActionType)
@@ -39,7 +41,25 @@ _SAMPLE_RANGES = ((0x20, 0x7F), (0xA1, 0x180), (0x391, 0x3C9), (0x410, 0x450), (
 SAMPLE_KEYS = (*NAMED_KEYS, *"abcdefghijklmnopqrstuvwxyz0123456789")
 
 
-class UnicodeText(Space[str]):
+class TextSpace(Space[str]):
+    """The base of the spaces whose elements are texts without NUL.
+
+    Attributes:
+        max_length: Limit of characters.
+    """
+
+    max_length: int
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """False: texts have no array form."""
+        return False
+
+
+register_text_space(TextSpace)
+
+
+class UnicodeText(TextSpace):
     """Strings of any Unicode scalar values except NUL; samples are short and mixed in script.
 
     Args:
@@ -55,11 +75,6 @@ class UnicodeText(Space[str]):
             raise ValueError(f"max_length must be at least 1, not {max_length}.")
         self.max_length = max_length
         super().__init__(dtype=str, seed=seed)
-
-    @property
-    def is_np_flattenable(self) -> bool:
-        """False: texts have no array form."""
-        return False
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
         """Draw a text.
@@ -90,7 +105,7 @@ class UnicodeText(Space[str]):
         return hash((UnicodeText, self.max_length))
 
 
-class KeyChord(Space[str]):
+class KeyChord(TextSpace):
     """Key chords written with plus signs, such as `ctrl+shift+s`, `enter` or `é`.
 
     Args:
@@ -99,16 +114,13 @@ class KeyChord(Space[str]):
 
     Attributes:
         max_keys: Limit of keys in a chord.
+        max_length: Limit of characters, with the plus signs.
     """
 
     def __init__(self, max_keys: int = MAX_KEYS, *, seed: int | np.random.Generator | None = None) -> None:
         self.max_keys = max_keys
+        self.max_length = max_keys * (max(map(len, NAMED_KEYS)) + 1)
         super().__init__(dtype=str, seed=seed)
-
-    @property
-    def is_np_flattenable(self) -> bool:
-        """False: chords have no array form."""
-        return False
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
         """Draw a chord.

@@ -99,6 +99,7 @@ class Observation:
         a11y: The showing elements of the accessibility tree; None unless asked for.
         terminal: Text of the focused terminal window; None unless asked for.
         a11y_xml: The accessibility tree in OSWorld's XML form; None unless asked for.
+        pointer: Position of the mouse pointer, (x, y) in screen pixels. The screenshot does not show the pointer.
     """
 
     screenshot: RgbImage
@@ -106,7 +107,7 @@ class Observation:
     a11y: tuple[A11yElement, ...] | None = None
     terminal: str | None = None
     a11y_xml: str | None = None
-    """The accessibility tree in OSWorld's XML form."""
+    pointer: tuple[int, int] = (0, 0)
 
 
 class EndReason(StrEnum):

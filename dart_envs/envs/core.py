@@ -155,7 +155,7 @@ class AsyncDesktopEnv:
                 None lets the task decide.
 
         Returns:
-            The first observation, and `info` with `task_id`, `max_steps` and `seed`.
+            The first observation, and `info` with `task_id`, `max_steps`, `seed` and `pointer`, [x, y] in screen pixels.
 
         Raises:
             TaskError: If something that the task needs is missing. This is checked before a desktop is leased, or
@@ -182,7 +182,8 @@ class AsyncDesktopEnv:
                 raise
             else:
                 self._episode_over, self._last_observation = False, observation
-                return observation, {"task_id": task.id, "max_steps": self.max_steps, "seed": seed}
+                info = {"task_id": task.id, "max_steps": self.max_steps, "seed": seed, "pointer": list(self._pointer)}
+                return observation, info
         raise AssertionError("the last attempt returns or raises")
 
     async def _start(self, task: TaskLike, share_setup: bool | None) -> Observation:
@@ -364,7 +365,11 @@ class AsyncDesktopEnv:
         )
 
     def _info(self) -> dict[str, Any]:
-        return {"task_id": self._task.id if self._task else None, "steps": self._steps}
+        return {
+            "task_id": self._task.id if self._task else None,
+            "steps": self._steps,
+            "pointer": list(self._pointer),
+        }
 
     async def _observe(self, frame: Frame) -> Observation:
         assert self._lease is not None
@@ -373,7 +378,7 @@ class AsyncDesktopEnv:
         a11y = tuple(await self._lease.a11y()) if "a11y" in self._observation_parts else None
         terminal = await self._lease.terminal() if "terminal" in self._observation_parts else None
         xml = await _a11y_xml(self._lease) if "a11y_xml" in self._observation_parts else None
-        return Observation(frame.image, self._task.instruction, a11y, terminal, xml)
+        return Observation(frame.image, self._task.instruction, a11y, terminal, xml, self._pointer)
 
     # The end.
 

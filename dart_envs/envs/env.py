@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 RESET_OPTIONS = ("task",)
 
 
-class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
+class DartOSWorldEnv(gym.Env[Any, Any]):
     """Tasks on one desktop, one episode after another.
 
     An action is an element of `action_space`, or a `dart_envs.Action` in every action space. The reward is 0.0 until
@@ -86,9 +86,7 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         self._session: _EnvSession | None = None
         self._screen: RgbImage | None = None
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode.
 
         Args:
@@ -114,10 +112,11 @@ class DartOSWorldEnv(gym.Env[dict[str, Any], Any]):
         if self.render_mode == "human":
             held.loop.run(held.show())
         self._codec.reset()
+        self._observation_encoder.reset()
         self._screen = observation.screenshot
         return self._observation_encoder.encode(observation), dict(info)
 
-    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Perform one action.
 
         Args:

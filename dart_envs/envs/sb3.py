@@ -40,15 +40,14 @@ class StableBaselinesVecEnv(VecEnv):  # type: ignore[misc]
         if envs.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP:
             raise ValueError("Stable-Baselines3 wants autoreset_mode='SAME_STEP'.")
         whole = envs.single_observation_space
-        assert isinstance(whole, spaces.Dict)
-        parts = whole.spaces
+        parts = whole.spaces if isinstance(whole, spaces.Dict) else {}
         texts = sorted(name for name, space in parts.items() if not isinstance(space, spaces.Box))
         if texts:
             raise ValueError(f"Stable-Baselines3 takes no texts; leave {', '.join(texts)} out of the observation.")
         self.envs = envs
         self._only_part = next(iter(parts)) if len(parts) == 1 else None
         self.render_mode = envs.render_mode
-        space = parts[self._only_part] if self._only_part is not None else whole
+        space: Any = parts[self._only_part] if self._only_part is not None else whole
         super().__init__(envs.num_envs, space, envs.single_action_space)
 
     def reset(self) -> Any:
@@ -85,7 +84,7 @@ class StableBaselinesVecEnv(VecEnv):  # type: ignore[misc]
             each[index]["terminal_observation"] = self._unwrap(infos["final_obs"][index])
         return self._unwrap(observations), rewards.astype(np.float32), dones, each
 
-    def _unwrap(self, observation: dict[str, Any]) -> Any:
+    def _unwrap(self, observation: Any) -> Any:
         return observation if self._only_part is None else observation[self._only_part]
 
     def _infos(self, infos: dict[str, Any]) -> list[dict[str, Any]]:

@@ -49,7 +49,7 @@ class Transition:
     """
 
     index: int
-    element: dict[str, Any]
+    element: Any
     reward: float
     terminated: bool
     truncated: bool
@@ -63,7 +63,6 @@ class SubEnvSpec:
 
     Attributes:
         tasks: Where episodes draw their tasks from.
-        view: Encodes observations.
         shape: The desktop to lease.
         config: How episodes run.
         autoreset: What happens after the end of an episode.
@@ -72,7 +71,6 @@ class SubEnvSpec:
     """
 
     tasks: TaskSource
-    view: ObservationEncoder
     shape: DesktopShape
     config: EpisodeConfig
     autoreset: AutoresetMode = AutoresetMode.NEXT_STEP
@@ -94,6 +92,7 @@ class SubEnv:
         self.index = index
         self._spec = spec
         self._codec = codec
+        self._observation_encoder = ObservationEncoder(spec.config.observation, spec.shape.resolution)
         self._core = AsyncDesktopEnv(farm, shape=spec.shape, config=spec.config)
         self._rng = np.random.default_rng()
         self._last_observation: Observation | None = None
@@ -152,6 +151,7 @@ class SubEnv:
             return self._reset_failed(error)
         self._episode_over = False
         self._codec.reset()
+        self._observation_encoder.reset()
         return self._transition(0.0, False, False, info)
 
     def _reset_failed(self, error: DartEnvError) -> Transition:
@@ -235,7 +235,13 @@ class SubEnv:
             self._last_observation = Observation(np.zeros((height, width, 3), dtype=np.uint8), "")
         tagged = {**info, "episode_number": self._episode}
         return Transition(
-            self.index, self._spec.view.encode(self._last_observation), reward, terminated, truncated, tagged, error
+            self.index,
+            self._observation_encoder.encode(self._last_observation),
+            reward,
+            terminated,
+            truncated,
+            tagged,
+            error,
         )
 
 
@@ -306,18 +312,22 @@ def split_actions(actions: Any, count: int) -> list[Any]:
 
 def stack_transitions(
     ready: Sequence[Transition],
-) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
     """Batch the answers of k desktops.
 
     Args:
         ready: At least one answer.
 
     Returns:
-        Observations (screenshots stacked, texts as tuples), rewards `[k]`, terminations `[k]` and truncations `[k]`.
+        Observations (screenshots stacked, texts as tuples; an array where the observation is pixels), rewards `[k]`, terminations `[k]` and truncations `[k]`.
     """
     elements = [transition.element for transition in ready]
-    observations: dict[str, Any] = {name: tuple(element[name] for element in elements) for name in elements[0]}
-    observations["screenshot"] = np.stack(observations["screenshot"])
+    observations: Any
+    if isinstance(elements[0], np.ndarray):
+        observations = np.stack(elements)
+    else:
+        observations = {name: tuple(element[name] for element in elements) for name in elements[0]}
+        observations["screenshot"] = np.stack(observations["screenshot"])
     rewards = np.array([transition.reward for transition in ready], dtype=np.float64)
     terminated = np.array([transition.terminated for transition in ready], dtype=np.bool_)
     truncated = np.array([transition.truncated for transition in ready], dtype=np.bool_)

@@ -44,10 +44,10 @@ from dart_envs.types import DecodedAction, Outcome, RgbImage
 
 _T = TypeVar("_T")
 _OTHER_OPTIONS = ("num_envs", "config", "render_mode", "autoreset_mode", "step_deadline_s", "reset_deadline_s")
-VectorStep = tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+VectorStep = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
-class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
+class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     """`num_envs` desktops with one set of options, each with its own episode.
 
     Observations are batched Dicts: `screenshot` is uint8 `[N, H, W, 3]`, texts are tuples of N. Actions are a batch of
@@ -108,17 +108,14 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
         self.config = EnvConfig.from_options(config, chosen, _OTHER_OPTIONS)
         self.tasks = select_tasks(self.config.task, self.config.split)
         self.shape = make_shape(self.config.image or self.tasks.image, self.config.resolution, self.config.font_size)
-        self._observation_encoder = ObservationEncoder(self.config.observation, self.shape.resolution)
         self._codecs = [make_codec(self.config.action_space, self.shape.resolution) for _ in range(num_envs)]
         self.single_action_space = self._codecs[0].space
-        self.single_observation_space = self._observation_encoder.space
+        self.single_observation_space = ObservationEncoder(self.config.observation, self.shape.resolution).space
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         mode = parse_autoreset_mode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": mode}  # type: ignore[misc]
-        self._spec = SubEnvSpec(
-            self.tasks, self._observation_encoder, self.shape, self.config, mode, step_deadline_s, reset_deadline_s
-        )
+        self._spec = SubEnvSpec(self.tasks, self.shape, self.config, mode, step_deadline_s, reset_deadline_s)
         self._own_farm: AsyncFarmClient | None = None
         self._loop = EventLoopThread.shared()
         self._sub_envs: list[SubEnv] = []
@@ -132,7 +129,7 @@ class DartVectorEnv(VectorEnv[dict[str, Any], Any, NDArray[Any]]):
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Start an episode on every desktop; steps in flight are cancelled.
 
         Args:

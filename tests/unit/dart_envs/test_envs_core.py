@@ -50,7 +50,7 @@ async def test_the_oracle_scores_one_and_doing_nothing_scores_zero(env: AsyncDes
     observation, info = await env.reset(task, seed=7)
     assert observation.screenshot.shape == (64, 64, 3)
     assert observation.instruction == "Type hello."
-    assert info == {"task_id": task.id, "max_steps": 4, "seed": 7}
+    assert info == {"task_id": task.id, "max_steps": 4, "seed": 7, "pointer": [0, 0]}
     assert env.lease is not None
     typing, done = await task.oracle(env.lease)
     middle = await env.step(typing)

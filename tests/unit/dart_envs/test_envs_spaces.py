@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -134,9 +135,31 @@ def test_the_tree_as_text_is_one_object_per_line() -> None:
     assert [json.loads(line)["role"] for line in a11y_to_text(tree).splitlines()] == ["entry", "b"]
 
 
-def test_gymnasiums_shared_memory_refuses_our_text_instead_of_corrupting_it() -> None:
-    with pytest.raises(gym.error.CustomSpaceError):
-        gym.vector.utils.create_shared_memory(UnicodeText(9), n=2)
+@pytest.mark.parametrize(("space", "texts"), [(UnicodeText(9), ("naïve 漢🙂", "")), (KeyChord(), ("ctrl+é", "enter"))])
+def test_gymnasiums_shared_memory_holds_texts_unchanged(space: Any, texts: tuple[str, str]) -> None:
+    memory = gym.vector.utils.create_shared_memory(space, n=2)
+    for index, text in enumerate(texts):
+        gym.vector.utils.write_to_shared_memory(space, index, "x" * 9, memory)
+        gym.vector.utils.write_to_shared_memory(space, index, text, memory)
+    assert gym.vector.utils.read_from_shared_memory(space, memory, n=2) == texts
+
+
+def test_gymnasium_batches_and_flattens_texts() -> None:
+    space = gym.spaces.Dict({"number": gym.spaces.Discrete(3), "text": UnicodeText(9)})
+    items = [{"number": 1, "text": "漢"}, {"number": 2, "text": ""}]
+    empty = gym.vector.utils.create_empty_array(space, n=2)
+    batch = gym.vector.utils.concatenate(space, items, empty)
+    assert batch["text"] == ("漢", "")
+    assert batch in gym.vector.utils.batch_space(space, 2)
+    assert [item["text"] for item in gym.vector.utils.iterate(gym.vector.utils.batch_space(space, 2), batch)] == [
+        "漢",
+        "",
+    ]
+    flat = gym.spaces.flatten(space, items[0])
+    assert flat in gym.spaces.flatten_space(space)
+    assert gym.spaces.unflatten(space, flat) == items[0]
+    with pytest.raises(ValueError, match="leave the texts out"):
+        gym.spaces.flatdim(UnicodeText(9))
 
 
 def test_images_are_resized_and_points_follow() -> None:
