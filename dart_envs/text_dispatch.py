@@ -99,12 +99,34 @@ def _rows(space: Space[str], shared_memory: Any) -> NDArray[np.uint8]:
     return np.frombuffer(shared_memory.get_obj(), dtype=np.uint8).reshape(-1, _row_bytes(space))
 
 
-def _read_from_shared_memory(space: Space[str], shared_memory: Any, n: int = 1) -> tuple[str, ...]:
-    texts = []
-    for row in _rows(space, shared_memory)[:n]:
+class _SharedTexts(Sequence[str]):
+    """The texts of a shared memory as they are now; a deep copy is a tuple.
+
+    `AsyncVectorEnv` reads its shared memory once, when it is made, and copies what it read at every step.
+    """
+
+    def __init__(self, rows: NDArray[np.uint8]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        row = self._rows[index]
         length = int(row[:_LENGTH_BYTES].view(np.uint32)[0])
-        texts.append(row[_LENGTH_BYTES : _LENGTH_BYTES + length].tobytes().decode("utf-8"))
-    return tuple(texts)
+        return row[_LENGTH_BYTES : _LENGTH_BYTES + length].tobytes().decode("utf-8")
+
+    def __deepcopy__(self, memo: Any) -> tuple[str, ...]:
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+def _read_from_shared_memory(space: Space[str], shared_memory: Any, n: int = 1) -> Sequence[str]:
+    return _SharedTexts(_rows(space, shared_memory)[:n])
 
 
 def _write_to_shared_memory(space: Space[str], index: int, values: str, shared_memory: Any) -> None:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from dart_envs.action_spaces import ActionSpaceLike
 from dart_envs.envs.evaluation_target import EvaluateOn, parse_evaluate_on
 from dart_envs.envs.task_sources import DEFAULT_IMAGE, TaskSelection
+from dart_envs.errors import ActionError
 from dart_envs.evaluators.scorer_choice import parse_scorer
 from dart_envs.farm.base import FarmLike
 from dart_envs.farm.transport import parse_address
@@ -28,7 +29,7 @@ _M = TypeVar("_M", bound=BaseModel)
 
 DEFAULT_SETTLE = SettleSpec(quiet_ms=100, cap_ms=2_000)
 DEFAULT_OBSERVATION = ObservationSpec()
-DEFAULT_RESOLUTION = (1920, 1080)
+ON_ACTION_ERROR = ("raise", "noop", "penalty")
 
 
 class EpisodeOptions(TypedDict, total=False):
@@ -50,11 +51,13 @@ class EnvOptions(EpisodeOptions, total=False):
     """Types of the keyword arguments from which an `EnvConfig` is built, except `task`; `EnvConfig` documents them."""
 
     split: str | None
-    resolution: tuple[int, int]
+    resolution: tuple[int, int] | None
     font_size: int | None
     image: str | None
     farm: str | FarmLike | None
     action_space: ActionSpaceLike
+    on_action_error: str
+    action_error_penalty: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,14 +154,19 @@ class EnvConfig(EpisodeConfig):
             a task object, the content of a task file, or a sequence of these, from which each `reset` draws one by its seed; None is the
             suite `basics`. Or a sampler: a callable that takes the episode's `numpy.random.Generator` and returns a task.
         split: `train`, `validation` or `test`, for suites and families; None takes all tasks.
-        resolution: (width, height) of the screen in pixels.
-        font_size: Size of the desktop's font in points; None keeps that of the image.
+        resolution: (width, height) of the screen in pixels; None takes the screen that the tasks are made for.
+        font_size: Size of the desktop's font in points; None takes the size that the tasks are made for, if `resolution`
+            and `image` are None too, else that of the image.
         image: Name of the desktop image; None takes the image that the tasks are made for, or the sampler's attribute
             `image` (without one, `basic`).
         farm: URL of a farm, or an object with the methods of `FarmLike`; None takes `DART_FARM_URL`, and without that the embedded
             farm, which is started on demand.
         action_space: `canonical`, `computer_13`, `pyautogui`, `pyautogui-exec`, `uitars`, `discrete-grid` or `normalized`
             (see `dart_envs.action_spaces`), the name of a registered codec, or a codec's factory.
+        on_action_error: What `step` does with an action that is outside the action space or that the desktop refuses: `raise`
+            raises `ActionError`, and the step does not count. With `noop` the step counts, nothing is performed, and
+            `info["action_error"]` is the sentence. `penalty` is `noop` with `action_error_penalty` taken from the reward.
+        action_error_penalty: What `penalty` subtracts, from 0 on.
 
     Raises:
         ValueError: If a field has a value that is not allowed; the message names the field.
@@ -168,22 +176,59 @@ class EnvConfig(EpisodeConfig):
 
     task: TaskSelection = None
     split: str | None = "train"
-    resolution: tuple[int, int] = DEFAULT_RESOLUTION
+    resolution: tuple[int, int] | None = None
     font_size: int | None = None
     image: str | None = None
     farm: str | FarmLike | None = None
     action_space: ActionSpaceLike = "canonical"
+    on_action_error: str = "raise"
+    action_error_penalty: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shape = make_shape(DEFAULT_IMAGE if self.image is None else self.image, self.resolution, self.font_size)
-        self._set(resolution=shape.resolution)
+        shape = self.desktop_shape(DesktopShape(image=DEFAULT_IMAGE))
+        if self.resolution is not None:
+            self._set(resolution=shape.resolution)
+        if self.on_action_error not in ON_ACTION_ERROR:
+            raise ValueError(f"on_action_error is one of {', '.join(ON_ACTION_ERROR)}, not {self.on_action_error!r}.")
+        if not isinstance(self.action_error_penalty, int | float) or not self.action_error_penalty >= 0:
+            raise ValueError(f"action_error_penalty is a number from 0 on, not {self.action_error_penalty!r}.")
         if isinstance(self.farm, str):
             parse_address(self.farm)
         elif self.farm is not None and not hasattr(self.farm, "lease"):
             raise ValueError(
                 f"farm is the URL of a farm, an object with FarmLike's methods, or None, not {self.farm!r}."
             )
+
+    def rejected_action(self, error: ActionError) -> tuple[float, dict[str, Any]]:
+        """Return what an action that was not performed adds to the step in its place.
+
+        Args:
+            error: Why it was not performed.
+
+        Returns:
+            An addition to the reward, and to `info`.
+        """
+        penalty = self.action_error_penalty if self.on_action_error == "penalty" else 0.0
+        return -penalty, {"action_error": str(error)}
+
+    def desktop_shape(self, made_for: DesktopShape) -> DesktopShape:
+        """Return the desktop to lease.
+
+        Args:
+            made_for: The desktop that the tasks are made for, which holds where this config names nothing else.
+
+        Returns:
+            The desktop.
+
+        Raises:
+            ValueError: If a part is not allowed.
+        """
+        font_size = self.font_size
+        if font_size is None and self.resolution is None and self.image in (None, made_for.image):
+            font_size = made_for.font_size
+        image = made_for.image if self.image is None else self.image
+        return make_shape(image, made_for.resolution if self.resolution is None else self.resolution, font_size)
 
 
 def make_shape(image: str, resolution: tuple[int, int], font_size: int | None) -> DesktopShape:

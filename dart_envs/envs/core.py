@@ -65,6 +65,8 @@ RESET_SETTLE = SettleSpec(quiet_ms=200, cap_ms=3_000)
 RESET_ATTEMPTS = 3
 REFUSED_EVENT_CODES = frozenset({"unknown_key", "bad_request"})
 CODE_TIMEOUT_S = 60.0
+LEASE_NOTICE_S = 5.0
+"""Seconds without a free desktop after which `reset` says that it waits."""
 CODE_PREAMBLE = "import pyautogui; import time; pyautogui.FAILSAFE = False\n"
 """What comes before an agent's own Python, as OSWorld's agents expect."""
 _TERMINAL_END_REASONS = {ActionType.DONE: EndReason.DONE, ActionType.FAIL: EndReason.FAIL}
@@ -113,6 +115,9 @@ class AsyncDesktopEnv:
         self._task: TaskLike | None = None
         self._episode_over = True
         self._steps = 0
+        self._step_limit: int | None = None
+        self._waited_for_desktop = False
+        self._end: StepResult | None = None
         self._last_observation: Observation | None = None
         self._pointer = (0, 0)
         self.timings_s: dict[str, float] = {}
@@ -134,15 +139,26 @@ class AsyncDesktopEnv:
 
     @property
     def max_steps(self) -> int:
-        """Step budget of the episode."""
-        if self.config.max_steps is not None:
-            return self.config.max_steps
-        return self._task.max_steps if self._task is not None else 1
+        """Step budget of the episode: that of the configuration or the task, or the limit given to `reset` where that is lower."""
+        own = self.config.max_steps
+        if own is None:
+            own = self._task.max_steps if self._task is not None else 1
+        return own if self._step_limit is None else min(own, self._step_limit)
+
+    @property
+    def unfinished_steps(self) -> int:
+        """Number of steps of an episode that is running; 0 where none is."""
+        return 0 if self._episode_over else self._steps
 
     # Reset.
 
     async def reset(
-        self, task: TaskLike, seed: int | None = None, *, share_setup: bool | None = None
+        self,
+        task: TaskLike,
+        seed: int | None = None,
+        *,
+        share_setup: bool | None = None,
+        step_limit: int | None = None,
     ) -> tuple[Observation, dict[str, Any]]:
         """Start an episode of a task on a fresh copy of its prepared desktop.
 
@@ -153,9 +169,11 @@ class AsyncDesktopEnv:
             seed: Recorded in `info` only: the desktop itself has no random state of ours.
             share_setup: Whether the prepared state is stored as a snapshot, because more episodes of this task follow;
                 None lets the task decide.
+            step_limit: A limit of steps from outside the environment; the budget of the episode is not above it.
 
         Returns:
             The first observation, and `info` with `task_id`, `max_steps`, `seed` and `pointer`, [x, y] in screen pixels.
+            `info["waited_for_desktop"]` is true where no desktop was free for some seconds.
 
         Raises:
             TaskError: If something that the task needs is missing. This is checked before a desktop is leased, or
@@ -166,6 +184,7 @@ class AsyncDesktopEnv:
             LeaseLostError: If the lease was lost in every attempt.
         """
         self._episode_over, self._task, self._steps, self._last_observation = True, task, 0, None
+        self._step_limit, self._end, self._waited_for_desktop = step_limit, None, False
         self.timings_s = {}
         if isinstance(task, SupportsRequirements):
             await task.check_requirements(self.shape, local_images=getattr(self._farm, "embedded", False))
@@ -182,7 +201,14 @@ class AsyncDesktopEnv:
                 raise
             else:
                 self._episode_over, self._last_observation = False, observation
-                info = {"task_id": task.id, "max_steps": self.max_steps, "seed": seed, "pointer": list(self._pointer)}
+                info: dict[str, Any] = {
+                    "task_id": task.id,
+                    "max_steps": self.max_steps,
+                    "seed": seed,
+                    "pointer": list(self._pointer),
+                }
+                if self._waited_for_desktop:
+                    info["waited_for_desktop"] = True
                 return observation, info
         raise AssertionError("the last attempt returns or raises")
 
@@ -193,9 +219,13 @@ class AsyncDesktopEnv:
         fresh = self._lease is None
         if self._lease is None:
             key = self._setup_preparer.known_setup_key(task, share_setup)
-            self._lease = await self._farm.lease(
-                self.shape, key, ttl_s=self.config.ttl_s, wait_s=self.config.wait_s, labels=self.config.labels
-            )
+            notice = asyncio.get_running_loop().call_later(LEASE_NOTICE_S, self._report_waiting)
+            try:
+                self._lease = await self._farm.lease(
+                    self.shape, key, ttl_s=self.config.ttl_s, wait_s=self.config.wait_s, labels=self.config.labels
+                )
+            finally:
+                notice.cancel()
             self._lease_unusable = False
         leased_s = self._clock.monotonic()
         await self._setup_preparer.prepare(self._lease, task, fresh=fresh, share=share_setup)
@@ -207,6 +237,14 @@ class AsyncDesktopEnv:
             "act": self._clock.monotonic() - prepared_s,
         }
         return observation
+
+    def _report_waiting(self) -> None:
+        self._waited_for_desktop = True
+        log.warning(
+            "No desktop was free for %g s; this reset waits up to %g s (wait_s). `dart-farm status` shows who holds desktops.",
+            LEASE_NOTICE_S,
+            self.config.wait_s,
+        )
 
     # Step.
 
@@ -271,14 +309,18 @@ class AsyncDesktopEnv:
         The copy takes another desktop of the farm for that time.
 
         Returns:
-            The verdict of the task's evaluator.
+            The verdict of the task's evaluator. After the end of an episode it is the verdict of that end.
 
         Raises:
-            DartEnvError: If no episode is running.
+            DartEnvError: If no episode is running, or the last one ended without a verdict.
             EvaluatorError: If the evaluator failed or gave no verdict.
             DesktopError: If the desktop or the copy failed.
             FarmError: If the farm gives no copy: the provider cannot fork, or no desktop is free.
         """
+        if self._end is not None and self._end.end is not None:
+            if self._end.end.masked:
+                raise DartEnvError(f"The episode ended without a verdict ({self._end.info['cause']}); call reset().")
+            return Outcome(self._end.reward, self._end.info.get("outcome", {"cause": self._end.info["cause"]}))
         if self._episode_over or self._lease is None or self._task is None:
             raise DartEnvError("No episode is running; call reset() first.")
         async with forked_copy(self._lease, self.config.wait_s) as copy:
@@ -360,9 +402,10 @@ class AsyncDesktopEnv:
         info = {**self._info(), "end": end.value, "masked": end.masked, "cause": cause}
         if details is not None:
             info["outcome"] = dict(details)
-        return StepResult(
+        self._end = StepResult(
             self._last_observation, reward, terminated=terminated, truncated=not terminated, end=end, info=info
         )
+        return self._end
 
     def _info(self) -> dict[str, Any]:
         return {

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import weakref
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any, ClassVar, Unpack
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from dart_envs.action_spaces import make_codec
-from dart_envs.envs.config import EnvConfig, EnvOptions, make_shape
+from dart_envs.envs.config import EnvConfig, EnvOptions
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.envs.task_sources import TaskSelection, load_task, select_tasks
-from dart_envs.errors import DartEnvError, FarmError
+from dart_envs.errors import ActionError, DartEnvError, FarmError
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.live import LiveWindow, SupportsLiveView
@@ -78,13 +81,14 @@ class DartOSWorldEnv(gym.Env[Any, Any]):
         chosen = options if task is None else {"task": task, **options}
         self.config = EnvConfig.from_options(config, chosen, ("config", "render_mode"))
         self.tasks = select_tasks(self.config.task, self.config.split)
-        self.shape = make_shape(self.config.image or self.tasks.image, self.config.resolution, self.config.font_size)
+        self.shape = self.config.desktop_shape(self.tasks.shape(self.config.image))
         self._codec = make_codec(self.config.action_space, self.shape.resolution)
         self.action_space = self._codec.space
         self._observation_encoder = ObservationEncoder(self.config.observation, self.shape.resolution)
         self.observation_space = self._observation_encoder.space
         self._session: _EnvSession | None = None
         self._screen: RgbImage | None = None
+        self._warned = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode.
@@ -108,7 +112,9 @@ class DartOSWorldEnv(gym.Env[Any, Any]):
         chosen = (options or {}).get("task")
         task = self.tasks.sample(self.np_random) if chosen is None else load_task(chosen)
         held = self._open_session()
-        observation, info = held.loop.run(held.core.reset(task, seed))
+        self._warn_of_unfinished_episode(held.core.unfinished_steps)
+        step_limit = outer_time_limit(sys._getframe(1))
+        observation, info = held.loop.run(held.core.reset(task, seed, step_limit=step_limit))
         if self.render_mode == "human":
             held.loop.run(held.show())
         self._codec.reset()
@@ -126,17 +132,26 @@ class DartOSWorldEnv(gym.Env[Any, Any]):
             Observation, reward, terminated, truncated and info, as in Gymnasium.
 
         Raises:
-            ActionError: If the action is outside the action space; the episode then goes on.
-            DartEnvError: If no episode is running.
+            ActionError: If the action is outside the action space and `on_action_error` is `raise`; the episode then goes on.
+            DartEnvError: If no episode is running, or this process is a fork of the one that runs it.
         """
         if self._session is None:
             raise DartEnvError("No episode is running; call reset() first.")
-        decoded = self._codec.decode(action, self._session.core.pointer)
-        self._codec.commit()
-        result = self._session.loop.run(self._session.core.step(decoded))
+        reward = 0.0
+        error_info: dict[str, Any] = {}
+        try:
+            decoded = self._codec.decode(action, self._session.core.pointer)
+            self._codec.commit()
+            result = self._session.loop.run(self._session.core.step(decoded))
+        except ActionError as error:
+            if self.config.on_action_error == "raise":
+                raise
+            reward, error_info = self.config.rejected_action(error)
+            result = self._session.loop.run(self._session.core.step(DecodedAction()))
         self._screen = result.observation.screenshot
         element = self._observation_encoder.encode(result.observation)
-        return element, float(result.reward), result.terminated, result.truncated, dict(result.info)
+        info = dict(result.info) | error_info
+        return element, float(result.reward) + reward, result.terminated, result.truncated, info
 
     def evaluate(self) -> Outcome:
         """Judge the desktop as it is now, on a copy, so that the episode goes on: this gives dense rewards.
@@ -199,6 +214,25 @@ class DartOSWorldEnv(gym.Env[Any, Any]):
         if held is not None:
             held.close()
 
+    def __getstate__(self) -> dict[str, Any]:
+        if self._session is not None:
+            raise TypeError(
+                "A running environment cannot be pickled, because its desktop is leased by this process; "
+                "pickle it before reset() or after close()."
+            )
+        return self.__dict__
+
+    def _warn_of_unfinished_episode(self, nsteps: int) -> None:
+        """Say once that an episode was given up before its end, so that nobody takes its rewards for a verdict."""
+        if nsteps and not self._warned:
+            self._warned = True
+            log.warning(
+                "An episode was reset after %d steps, before its end, so it was not judged and its reward is 0. If a limit "
+                "of steps outside the environment did this, pass max_steps=%d to the environment instead.",
+                nsteps,
+                nsteps,
+            )
+
     def _open_session(self) -> _EnvSession:
         if self._session is None or self._session.pid != os.getpid():
             self._session = _EnvSession(self.config, self.shape)
@@ -253,6 +287,26 @@ class _EnvSession:
             await self._window.aclose()
         if self._own_farm is not None:
             await self._own_farm.aclose()
+
+
+def outer_time_limit(frame: FrameType | None) -> int | None:
+    """Find the limit of steps of the `TimeLimit` wrappers that call a `reset`, also those that `gym.make` adds.
+
+    Gymnasium's wrapper truncates an episode without a word to the environment, which then could not judge it. The
+    environment ends the episode itself at the same step, with a verdict.
+
+    Args:
+        frame: The frame that called `reset`.
+
+    Returns:
+        The lowest limit; None where there is none.
+    """
+    limits = []
+    while frame is not None:
+        if frame.f_code is TimeLimit.reset.__code__:
+            limits.append(int(frame.f_locals["self"]._max_episode_steps))
+        frame = frame.f_back
+    return min(limits, default=None)
 
 
 def check_reset_options(options: Mapping[str, Any] | None, known: Sequence[str]) -> None:

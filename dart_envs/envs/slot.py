@@ -22,7 +22,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from dart_envs.action_spaces import ActionCodec
-from dart_envs.envs.config import EpisodeConfig
+from dart_envs.envs.config import EnvConfig
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.envs.task_sources import TaskSource, load_task
 from dart_envs.errors import ActionError, DartEnvError
@@ -72,7 +72,7 @@ class SubEnvSpec:
 
     tasks: TaskSource
     shape: DesktopShape
-    config: EpisodeConfig
+    config: EnvConfig
     autoreset: AutoresetMode = AutoresetMode.NEXT_STEP
     step_deadline_s: float | None = None
     reset_deadline_s: float | None = None
@@ -162,25 +162,36 @@ class SubEnv:
         info = {"end": end.value, "masked": end.masked, "cause": f"reset: {error}"}
         return self._transition(0.0, False, True, info, error)
 
-    async def step(self, action: DecodedAction) -> Transition:
+    async def step(self, action: DecodedAction | ActionError) -> Transition:
         """Perform an action; the module's docstring says what happens after the end of an episode.
 
         An action that the desktop itself refuses changes nothing, and `info["action_error"]` says why. A step that
         misses its deadline ends the episode as a fault of the farm, and the desktop is replaced.
 
         Args:
-            action: What to perform.
+            action: What to perform, or why the action that was given cannot be performed; the step then counts, and
+                nothing is done.
 
         Returns:
             The result, also for failures.
         """
         if self._episode_over or self._pending_reset is not None:
             return await self.reset()
+        reward = 0.0
+        error_info: dict[str, Any] = {}
         try:
             async with asyncio.timeout(self._spec.step_deadline_s):
-                result = await self._core.step(action)
-        except ActionError as error:
-            return self._transition(0.0, False, False, {"action_error": str(error)})
+                if isinstance(action, ActionError):
+                    reward, error_info = self._spec.config.rejected_action(action)
+                    result = await self._core.step(DecodedAction())
+                else:
+                    try:
+                        result = await self._core.step(action)
+                    except ActionError as error:
+                        reward, error_info = self._spec.config.rejected_action(error)
+                        if self._spec.config.on_action_error == "raise":
+                            return self._transition(0.0, False, False, error_info)
+                        result = await self._core.step(DecodedAction())
         except TimeoutError:
             end = EndReason.FARM_FAULT
             cause = f"deadline: the step took more than {self._spec.step_deadline_s:g} s"
@@ -188,7 +199,8 @@ class SubEnv:
                 self._transition(0.0, False, True, {"end": end.value, "masked": end.masked, "cause": cause})
             )
         self._last_observation = result.observation
-        transition = self._transition(result.reward, result.terminated, result.truncated, dict(result.info))
+        info = dict(result.info) | error_info
+        transition = self._transition(result.reward + reward, result.terminated, result.truncated, info)
         return transition if result.end is None else await self._finish_transition(transition)
 
     async def _finish_transition(self, last: Transition) -> Transition:
@@ -319,7 +331,8 @@ def stack_transitions(
         ready: At least one answer.
 
     Returns:
-        Observations (screenshots stacked, texts as tuples; an array where the observation is pixels), rewards `[k]`, terminations `[k]` and truncations `[k]`.
+        Observations (screenshots stacked, texts as tuples; one array where an observation is pixels), rewards `[k]`,
+        terminations `[k]` and truncations `[k]`.
     """
     elements = [transition.element for transition in ready]
     observations: Any

@@ -16,6 +16,7 @@ import numpy as np
 
 from dart_envs.errors import DartEnvError, TaskError
 from dart_envs.types import TaskLike
+from dart_server.wire import DesktopShape
 
 DEFAULT_SUITE = "basics"
 DEFAULT_IMAGE = "basic"
@@ -31,9 +32,18 @@ _TASK_ATTRIBUTES = ("id", "instruction", "max_steps", "publish_setup", "setup_ke
 class TaskSource(Protocol):
     """Where episodes draw their tasks from."""
 
-    @property
-    def image(self) -> str:
-        """The desktop image that the tasks are made for, as far as it is known beforehand."""
+    def shape(self, image: str | None = None) -> DesktopShape:
+        """Return the desktop that the tasks are made for, as far as it is known beforehand.
+
+        Args:
+            image: Name of the desktop image to use; None takes the image that the tasks are made for.
+
+        Returns:
+            The desktop.
+
+        Raises:
+            TaskError: If no image is named and the tasks are made for several.
+        """
         ...
 
     def sample(self, rng: np.random.Generator) -> TaskLike:
@@ -74,11 +84,20 @@ class TaskPool:
         """Ids of the tasks, in order."""
         return tuple(entry if isinstance(entry, str) else entry.id for entry in self._entries)
 
-    @property
-    def image(self) -> str:
-        """The desktop image that the tasks are made for; raises `TaskError` where it is not the same for all of them."""
+    def shape(self, image: str | None = None) -> DesktopShape:
+        """Return the desktop that the tasks are made for, with the largest of their screens.
+
+        Args:
+            image: Name of the desktop image to use; None takes the image that the tasks are made for.
+
+        Returns:
+            The desktop.
+
+        Raises:
+            TaskError: If no image is named and the tasks are made for several.
+        """
         one_of_each = {_family_of(entry): entry for entry in self._entries}
-        return common_image([load_task(entry) for entry in one_of_each.values()])
+        return common_shape([load_task(entry) for entry in one_of_each.values()], image)
 
     def sample(self, rng: np.random.Generator) -> TaskLike:
         """Draw one task uniformly.
@@ -105,10 +124,18 @@ class SampledTasks:
     def __init__(self, sampler: EpisodeTaskSampler) -> None:
         self._sampler = sampler
 
-    @property
-    def image(self) -> str:
-        """The sampler's attribute `image`, or `basic` without one."""
-        return str(getattr(self._sampler, "image", DEFAULT_IMAGE))
+    def shape(self, image: str | None = None) -> DesktopShape:
+        """Return the desktop that suites of an image are made for.
+
+        Args:
+            image: Name of the image; None takes the sampler's attribute `image`, or `basic` without one.
+
+        Returns:
+            The desktop.
+        """
+        from dart_envs.tasks import image_shape
+
+        return image_shape(image or str(getattr(self._sampler, "image", DEFAULT_IMAGE)))
 
     def sample(self, rng: np.random.Generator) -> TaskLike:
         """Return the sampler's next task.
@@ -149,6 +176,33 @@ def common_image(tasks: Sequence[TaskLike]) -> str:
             "(`image=`, `--image`)."
         )
     return images[0]
+
+
+def common_shape(tasks: Sequence[TaskLike], image: str | None = None) -> DesktopShape:
+    """Return the desktop for several tasks: their image, and the largest of their screens.
+
+    Args:
+        tasks: At least one task.
+        image: Name of the image; None takes that of the tasks.
+
+    Returns:
+        The desktop. The size of the font is the image's own where the tasks differ.
+
+    Raises:
+        TaskError: If no image is named and there are several; the message names them.
+    """
+    from dart_envs import tasks as task_package
+
+    image = image or common_image(tasks)
+    shapes = {
+        task_package.task_shape(task)
+        if isinstance(task, task_package.Task)
+        else task_package.image_shape(str(getattr(task, "image", DEFAULT_IMAGE)))
+        for task in tasks
+    }
+    if len(shapes) == 1 and (only := next(iter(shapes))).image == image:
+        return only
+    return DesktopShape(image=image, resolution=max(shape.resolution for shape in shapes))
 
 
 def _family_of(entry: str | TaskLike) -> str | int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import weakref
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from dart_envs.action_spaces import make_codec
-from dart_envs.envs.config import EnvConfig, EnvOptions, make_shape
+from dart_envs.envs.config import EnvConfig, EnvOptions
 from dart_envs.envs.env import RESET_OPTIONS, check_reset_options
 from dart_envs.envs.slot import (
     SubEnv,
@@ -36,14 +37,22 @@ from dart_envs.envs.slot import (
     stack_transitions,
 )
 from dart_envs.envs.task_sources import TaskSelection, select_tasks
-from dart_envs.errors import DartEnvError
+from dart_envs.errors import ActionError, DartEnvError
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.loop import EventLoopThread
 from dart_envs.observations.views import ObservationEncoder
 from dart_envs.types import DecodedAction, Outcome, RgbImage
 
 _T = TypeVar("_T")
-_OTHER_OPTIONS = ("num_envs", "config", "render_mode", "autoreset_mode", "step_deadline_s", "reset_deadline_s")
+_OTHER_OPTIONS = (
+    "num_envs",
+    "config",
+    "render_mode",
+    "autoreset_mode",
+    "step_deadline_s",
+    "reset_deadline_s",
+    "max_episode_steps",
+)
 VectorStep = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
@@ -64,6 +73,7 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         step_deadline_s: Seconds after which the step of one desktop is given up. Its episode ends and is masked, its
             desktop is replaced, and the other desktops go on. None sets no deadline.
         reset_deadline_s: The same for a reset.
+        max_episode_steps: Gymnasium's name of `max_steps`, which `gym.make_vec` passes; `max_steps` goes first.
         **options: Fields of `EnvConfig`, which replace those of `config`.
 
     Attributes:
@@ -94,6 +104,7 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         step_deadline_s: float | None = None,
         reset_deadline_s: float | None = None,
+        max_episode_steps: int | None = None,
         **options: Unpack[EnvOptions],
     ) -> None:
         if num_envs < 1:
@@ -104,10 +115,12 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             raise ValueError("step_deadline_s and reset_deadline_s are seconds above 0, or None.")
         self.num_envs = num_envs
         self.render_mode = render_mode
+        if max_episode_steps is not None:
+            options = {"max_steps": max_episode_steps, **options}
         chosen = options if task is None else {"task": task, **options}
         self.config = EnvConfig.from_options(config, chosen, _OTHER_OPTIONS)
         self.tasks = select_tasks(self.config.task, self.config.split)
-        self.shape = make_shape(self.config.image or self.tasks.image, self.config.resolution, self.config.font_size)
+        self.shape = self.config.desktop_shape(self.tasks.shape(self.config.image))
         self._codecs = [make_codec(self.config.action_space, self.shape.resolution) for _ in range(num_envs)]
         self.single_action_space = self._codecs[0].space
         self.single_observation_space = ObservationEncoder(self.config.observation, self.shape.resolution).space
@@ -150,6 +163,8 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         if mask.shape != (self.num_envs,):
             raise ValueError(f"reset_mask has one entry per desktop ({self.num_envs}), not shape {mask.shape}.")
         seeds = expand_seeds(seed, self.num_envs)
+        if self._loop.pid != os.getpid():  # the desktops stay with the process that forked this one
+            self._loop, self._sub_envs, self._running, self._own_farm = EventLoopThread.shared(), [], {}, None
         self._run(self._make_sub_envs())
         self._waiting_for = None
         wanted = [index for index in range(self.num_envs) if mask[index] or self._sub_envs[index].never_reset]
@@ -312,6 +327,9 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         """
         self._run(self._aclose())
 
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("A vector environment cannot be pickled; make it in the process that uses it.")
+
     # On the loop.
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -338,7 +356,7 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             )
         )
 
-    async def _start(self, actions: Mapping[int, DecodedAction]) -> None:
+    async def _start(self, actions: Mapping[int, DecodedAction | ActionError]) -> None:
         for index, action in actions.items():
             self._tags[index], self._next_tag = self._next_tag, self._next_tag + 1
             self._running[index] = asyncio.create_task(self._sub_envs[index].step(action), name=f"dart-slot-{index}")
@@ -388,18 +406,24 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 f"{call} was called while a {self._waiting_for} is pending.", self._waiting_for
             )
 
-    def _actions(self, actions: Any, indices: Sequence[int]) -> list[DecodedAction]:
+    def _actions(self, actions: Any, indices: Sequence[int]) -> list[DecodedAction | ActionError]:
         singles = split_actions(actions, len(indices))
         ended = [index for index in indices if self._sub_envs[index].episode_over]
         if ended and self._spec.autoreset is AutoresetMode.DISABLED:
             raise gym.error.ResetNeeded(f"The episodes of desktops {ended} have ended; reset them with a reset_mask.")
-        decoded = [
-            self._codecs[index].decode(single, self._sub_envs[index].pointer)
-            for index, single in zip(indices, singles, strict=True)
-        ]
-        for index in indices:
-            self._codecs[index].commit()
+        decoded = [self._decode(index, single) for index, single in zip(indices, singles, strict=True)]
+        for index, action in zip(indices, decoded, strict=True):
+            if isinstance(action, DecodedAction):
+                self._codecs[index].commit()
         return decoded
+
+    def _decode(self, index: int, single: Any) -> DecodedAction | ActionError:
+        try:
+            return self._codecs[index].decode(single, self._sub_envs[index].pointer)
+        except ActionError as error:
+            if self.config.on_action_error == "raise":
+                raise ActionError(f"env {index}: {error}") from error
+            return error
 
     def _batch(self, transitions: Sequence[Transition]) -> VectorStep:
         infos: dict[str, Any] = {}

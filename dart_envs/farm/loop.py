@@ -12,6 +12,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from dart_envs.errors import DartEnvError
+
 _T = TypeVar("_T")
 
 
@@ -50,7 +52,14 @@ class EventLoopThread:
 
         Raises:
             RuntimeError: If it is called from the loop itself.
+            DartEnvError: If this process is a fork of the one that made the loop, whose thread does not exist here.
         """
+        if self.pid != os.getpid():
+            work.close()
+            raise DartEnvError(
+                f"What process {self.pid} connected does not work in its fork {os.getpid()}; make the environment in this "
+                "process, or call its reset() here, which leases a desktop of its own."
+            )
         if self.is_current():
             work.close()
             raise RuntimeError("The synchronous API cannot be called from its own event loop; use the async one there.")

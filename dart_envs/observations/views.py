@@ -146,7 +146,8 @@ def make_observation_spec(choice: ObservationSpecLike) -> ObservationSpec:
     trees = [name for name in names if name.startswith("a11y")]
     if set(names) - set(PARTS) or "screenshot" not in names or len(trees) > 1:
         raise ValueError(
-            f"observation is pixels, or must name screenshot and may name one of a11y, a11y_xml and a11y_table, terminal and marks; got {names}."
+            "observation is pixels, or must name screenshot and may name one of a11y, a11y_xml and a11y_table, terminal and "
+            f"marks; got {names}."
         )
     forms: dict[str, A11yFormat] = {"a11y": "json", "a11y_xml": "xml", "a11y_table": "table"}
     return ObservationSpec(

@@ -125,9 +125,9 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
             evaluate_timeout_s=EVALUATE_TIMEOUT_S,
             labels={"purpose": "osworld"},
         )
-        self.shape = make_shape(image, self.config.resolution, self.config.font_size)
+        self.shape = make_shape(image, screen_size, self.config.font_size)
         self.action_space = action_space  # type: ignore[assignment]  # OSWorld's agents read the name here
-        self._codec = make_codec(self.config.action_space, self.config.resolution)
+        self._codec = make_codec(self.config.action_space, self.shape.resolution)
         self.controller = PythonController(lambda: self._address(SERVER_PORT))
         self.setup_controller = SetupController(self._perform)
         self.action_history: list[Any] = []

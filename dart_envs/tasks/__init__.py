@@ -10,7 +10,7 @@ from dart_envs.tasks.loader import BUNDLED_SUITES, load, load_data, load_file, l
 from dart_envs.tasks.model import Evaluator, SetupStep, Split, Task, parse_task
 from dart_envs.tasks.script import ActionTemplate, ElementTarget, ScriptAction
 from dart_envs.tasks.splits import task_split
-from dart_envs.tasks.suite import Family, Suite, TaskDraft
+from dart_envs.tasks.suite import Family, Suite, TaskDraft, image_shape
 
 __all__ = [
     "BUNDLED_SUITES",
@@ -24,6 +24,7 @@ __all__ = [
     "Suite",
     "Task",
     "TaskDraft",
+    "image_shape",
     "load",
     "load_data",
     "load_file",

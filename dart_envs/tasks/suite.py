@@ -90,6 +90,18 @@ SUITE_SHAPES = {"basic": DesktopShape(image="basic", resolution=(640, 400), font
 """What suites of an image are proved on; of the others, OSWorld's screen with the image's own font."""
 
 
+def image_shape(image: str) -> DesktopShape:
+    """Return the desktop that suites of an image are proved on.
+
+    Args:
+        image: Name of the desktop image.
+
+    Returns:
+        The desktop.
+    """
+    return SUITE_SHAPES.get(image, DesktopShape(image=image, resolution=OSWORLD_RESOLUTION))
+
+
 @dataclass(frozen=True, slots=True)
 class Suite:
     """Families under one name, made for one image."""
@@ -101,7 +113,7 @@ class Suite:
     @property
     def shape(self) -> DesktopShape:
         """The desktop that its tasks are proved on."""
-        return SUITE_SHAPES.get(self.image, DesktopShape(image=self.image, resolution=OSWORLD_RESOLUTION))
+        return image_shape(self.image)
 
     @classmethod
     def from_families(cls, name: str, families: Iterable[Family], *, image: str = "basic") -> Suite:

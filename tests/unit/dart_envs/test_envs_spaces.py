@@ -141,7 +141,8 @@ def test_gymnasiums_shared_memory_holds_texts_unchanged(space: Any, texts: tuple
     for index, text in enumerate(texts):
         gym.vector.utils.write_to_shared_memory(space, index, "x" * 9, memory)
         gym.vector.utils.write_to_shared_memory(space, index, text, memory)
-    assert gym.vector.utils.read_from_shared_memory(space, memory, n=2) == texts
+    read = gym.vector.utils.read_from_shared_memory(space, memory, n=2)
+    assert copy.deepcopy(read) == texts
 
 
 def test_gymnasium_batches_and_flattens_texts() -> None:

@@ -136,7 +136,7 @@ def test_a_file_in_osworlds_form_is_for_the_image_with_its_programs(
     path.write_text(json.dumps(data(**named)), encoding="utf-8")
     assert load_file(path).image == image
     pool = select_tasks(str(path), None)
-    assert (pool.ids, pool.image) == ((str(path),), image)
+    assert (pool.ids, pool.shape().image) == ((str(path),), image)
 
 
 @pytest.mark.parametrize(("name", "words"), [("nowhere.json", "cannot be read"), ("nowhere", "is no task file")])

@@ -1,0 +1,275 @@
+"""What users of Gymnasium try first: wrappers, time limits, pixels, forks, pickles, malformed actions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import wrappers
+from toy_task import ToyTask
+
+from dart_envs.action_spaces import ActionSpaceLike
+from dart_envs.envs.env import DartOSWorldEnv
+from dart_envs.envs.sb3 import StableBaselinesVecEnv
+from dart_envs.envs.vector import DartVectorEnv
+from dart_envs.errors import ActionError, DartEnvError
+from dart_envs.testing.fake_farm import FakeFarm
+from dart_envs.types import Action, ActionType
+from dart_server.wire import FaultOwner
+
+SMALL = (80, 64)
+DONE = Action(ActionType.DONE)
+WAIT = Action(ActionType.WAIT)
+
+
+def make(farm: FakeFarm, max_steps: int = 3, **options: Any) -> DartOSWorldEnv:
+    return DartOSWorldEnv(ToyTask(max_steps=max_steps), resolution=SMALL, farm=farm, **options)
+
+
+WRAPPERS: dict[str, Callable[[Any], gym.Env[Any, Any]]] = {
+    "FrameStackObservation": lambda env: wrappers.FrameStackObservation(env, 3),
+    "FrameStackObservation, zeros": lambda env: wrappers.FrameStackObservation(env, 3, padding_type="zero"),
+    "FlattenObservation": wrappers.FlattenObservation,
+    "DelayObservation": lambda env: wrappers.DelayObservation(env, 1),
+    "FilterObservation": lambda env: wrappers.FilterObservation(env, ["screenshot"]),
+    "TimeAwareObservation": lambda env: wrappers.TimeAwareObservation(wrappers.TimeLimit(env, 2)),
+    "AddRenderObservation": lambda env: wrappers.AddRenderObservation(env, render_only=False, render_key="pixels"),
+    "RecordEpisodeStatistics": wrappers.RecordEpisodeStatistics,
+    "NormalizeReward": wrappers.NormalizeReward,
+    "ClipReward": lambda env: wrappers.ClipReward(env, 0, 1),
+    "Autoreset": wrappers.Autoreset,
+    "TimeLimit": lambda env: wrappers.TimeLimit(env, 2),
+    "PassiveEnvChecker": wrappers.PassiveEnvChecker,
+    "OrderEnforcing": wrappers.OrderEnforcing,
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_wrappers_take_the_default_observation(farm: FakeFarm, name: str) -> None:
+    with WRAPPERS[name](make(farm, render_mode="rgb_array")) as env:
+        observation, _ = env.reset(seed=1)
+        assert observation in env.observation_space
+        observation, *_ = env.step(WAIT)
+        assert observation in env.observation_space
+
+
+PIXEL_WRAPPERS: dict[str, Callable[[Any], gym.Env[Any, Any]]] = {
+    "ResizeObservation": lambda env: wrappers.ResizeObservation(env, (40, 32)),
+    "GrayscaleObservation": wrappers.GrayscaleObservation,
+    "ReshapeObservation": lambda env: wrappers.ReshapeObservation(env, (64 * 80, 3)),
+    "RescaleObservation": lambda env: wrappers.RescaleObservation(env, np.float32(0), np.float32(1)),
+    "DtypeObservation": lambda env: wrappers.DtypeObservation(env, np.float32),
+    "MaxAndSkipObservation": lambda env: wrappers.MaxAndSkipObservation(env, 2),
+    "FlattenObservation": wrappers.FlattenObservation,
+    "FrameStackObservation": lambda env: wrappers.FrameStackObservation(env, 4),
+}
+
+
+@pytest.mark.parametrize("name", PIXEL_WRAPPERS)
+def test_wrappers_of_images_take_pixels(farm: FakeFarm, name: str) -> None:
+    if name in ("ResizeObservation", "GrayscaleObservation"):
+        pytest.importorskip("cv2")
+    with PIXEL_WRAPPERS[name](make(farm, observation="pixels")) as env:
+        assert env.reset(seed=1)[0] in env.observation_space
+        assert env.step(WAIT)[0] in env.observation_space
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "dtype"),
+    [
+        ("pixels", (64, 80, 3), np.uint8),
+        ({"pixels": True, "layout": "CHW", "color_mode": "gray", "frames": 4}, (4, 64, 80), np.uint8),
+        ({"pixels": True, "dtype": "float32", "screenshot_wh": (40, 32)}, (32, 40, 3), np.float32),
+    ],
+)
+def test_pixels_are_one_box(farm: FakeFarm, spec: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    with make(farm, observation=spec) as env:
+        assert isinstance(env.observation_space, gym.spaces.Box)
+        assert (env.observation_space.shape, env.observation_space.dtype) == (shape, dtype)
+        assert env.reset()[0] in env.observation_space
+    vector = DartVectorEnv(2, ToyTask(), resolution=SMALL, farm=farm, observation=spec, autoreset_mode="SAME_STEP")
+    observations, _ = vector.reset()
+    assert observations in vector.observation_space
+    assert StableBaselinesVecEnv(vector).reset().shape == (2, *shape)
+    vector.close()
+
+
+def test_stacked_frames_begin_anew_with_each_episode(farm: FakeFarm) -> None:
+    with make(farm, observation={"pixels": True, "color_mode": "gray", "frames": 2}) as env:
+        first, _ = env.reset()
+        assert np.array_equal(first[..., 0], first[..., 1])
+        second, *_ = env.step(Action(ActionType.TYPE, text="hello"))
+        assert np.array_equal(second[..., 0], first[..., 1])
+        assert not np.array_equal(second[..., 1], second[..., 0])
+        again, _ = env.reset()
+        assert np.array_equal(again, first)
+
+
+def test_the_pointer_is_in_info_and_can_be_drawn(farm: FakeFarm) -> None:
+    with make(farm) as plain, make(farm, observation={"cursor": True}) as drawn:
+        _, info = plain.reset()
+        assert info["pointer"] == [0, 0]
+        click = Action(ActionType.CLICK, x=30, y=20)
+        drawn.reset()
+        without, *_, info = plain.step(click)
+        shown, *_ = drawn.step(click)
+        assert info["pointer"] == [30, 20]
+        changed = np.argwhere((without["screenshot"] != shown["screenshot"]).any(axis=2))
+        assert tuple(changed.min(axis=0)) == (20, 30)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda farm, task: wrappers.TimeLimit(DartOSWorldEnv(task, resolution=SMALL, farm=farm), 1),
+        lambda farm, task: gym.make("DartOSWorld-v0", task=task, resolution=SMALL, farm=farm, max_episode_steps=1),
+    ],
+)
+def test_a_time_limit_around_the_environment_ends_episodes_with_a_verdict(farm: FakeFarm, wrap: Any) -> None:
+    with wrap(farm, ToyTask(max_steps=9)) as env:
+        _, info = env.reset()
+        assert info["max_steps"] == 1
+        _, reward, terminated, truncated, info = env.step(env.unwrapped.oracle()[0])
+        assert (reward, terminated, truncated, info["end"]) == (1.0, False, True, "max_steps")
+        assert env.unwrapped.evaluate().reward == 1.0
+
+
+def test_gymnasiums_name_of_the_budget_is_taken_by_the_vector_environment(farm: FakeFarm) -> None:
+    options: dict[str, Any] = {"task": ToyTask(max_steps=9), "resolution": SMALL, "farm": farm}
+    envs = gym.make_vec("DartOSWorld-v0", num_envs=1, max_episode_steps=1, **options)
+    envs.reset()
+    *_, truncated, _ = envs.step([WAIT])
+    assert truncated.tolist() == [True]
+    envs.close()
+
+
+def test_a_limit_that_is_not_seen_is_reported_once(farm: FakeFarm, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), make(farm, max_steps=9) as env:
+        for _ in range(3):
+            env.reset()
+            env.step(WAIT)
+    assert [record for record in caplog.messages if "max_steps=1" in record].__len__() == 1
+
+
+def test_the_verdict_can_be_read_after_the_end(farm: FakeFarm) -> None:
+    with make(farm) as env:
+        env.reset()
+        env.step(DONE)
+        assert env.evaluate().reward == 0.0
+        env.reset()
+        farm.leases[0].kill(FaultOwner.HOST, "chaos")
+        env.step(WAIT)
+        with pytest.raises(DartEnvError, match="without a verdict"):
+            env.evaluate()
+
+
+def test_a_fork_is_told_instead_of_hanging(farm: FakeFarm) -> None:
+    env = make(farm)
+    vector = DartVectorEnv(1, ToyTask(), resolution=SMALL, farm=farm)
+    env.reset()
+    vector.reset()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = []
+        for step in (lambda: env.step(WAIT), lambda: env.evaluate(), lambda: vector.step([WAIT])):
+            try:
+                step()
+            except DartEnvError as error:
+                said.append("in its fork" in str(error))
+        os.write(writer, repr(said).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 100) == b"[True, True, True]"
+    env.step(WAIT)
+    env.close()
+    vector.close()
+
+
+def _make_in_worker() -> gym.Env[Any, Any]:
+    return make(FakeFarm())
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_gymnasiums_worker_processes_play(shared_memory: bool) -> None:
+    envs = gym.vector.AsyncVectorEnv([_make_in_worker] * 2, shared_memory=shared_memory, context="fork")
+    observations, _ = envs.reset(seed=1)
+    assert observations["instruction"] == ("Type hello.", "Type hello.")
+    envs.action_space.seed(1)
+    observations, *_ = envs.step(envs.action_space.sample())
+    assert observations["screenshot"].shape == (2, 64, 80, 3)
+    envs.close()
+
+
+def test_a_running_environment_says_why_it_cannot_be_pickled(farm: FakeFarm) -> None:
+    env = DartOSWorldEnv("basics/press_button/0000", resolution=(640, 400), farm="http://127.0.0.1:9")
+    assert pickle.loads(pickle.dumps(env)).observation_space == env.observation_space
+    running = make(farm)
+    running.reset()
+    with pytest.raises(TypeError, match=r"before reset\(\) or after close\(\)"):
+        pickle.dumps(running)
+    running.close()
+
+
+SPACES: tuple[ActionSpaceLike, ...] = ("uitars", "canonical")
+
+
+@pytest.mark.parametrize("action_space", SPACES)
+@pytest.mark.parametrize(("choice", "reward"), [("noop", 0.0), ("penalty", -0.5)])
+def test_a_malformed_action_may_cost_a_step_instead_of_an_exception(
+    farm: FakeFarm, action_space: ActionSpaceLike, choice: str, reward: float
+) -> None:
+    options: dict[str, Any] = {"on_action_error": choice, "action_error_penalty": 0.5, "action_space": action_space}
+    with make(farm, max_steps=2, **options) as env:
+        env.reset()
+        _, given, _, truncated, info = env.step("no action")
+        assert (given, truncated) == (reward, False)
+        assert info["action_error"]
+        assert env.step("no action")[3], "the step counts"
+    vector = DartVectorEnv(2, ToyTask(), resolution=SMALL, farm=farm, **options)
+    vector.reset()
+    _, rewards, *_, infos = vector.step(["no action", DONE])
+    assert rewards.tolist() == [reward, 0.0]
+    assert infos["_action_error"].tolist() == [True, False]
+    vector.close()
+
+
+def test_a_malformed_action_of_a_batch_names_its_env(farm: FakeFarm) -> None:
+    vector = DartVectorEnv(3, ToyTask(), resolution=SMALL, farm=farm, action_space="uitars")
+    vector.reset()
+    with pytest.raises(ActionError, match=r"^env 1: "):
+        vector.step(["Action: wait()", "no action", "Action: wait()"])
+    vector.close()
+
+
+def test_a_full_farm_is_reported_while_reset_waits(
+    farm: FakeFarm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dart_envs.envs.core.LEASE_NOTICE_S", 0.0)
+    lease = farm.lease
+
+    async def lease_later(*args: Any, **options: Any) -> Any:
+        await asyncio.sleep(0.05)
+        return await lease(*args, **options)
+
+    monkeypatch.setattr(farm, "lease", lease_later)
+    with caplog.at_level(logging.WARNING), make(farm) as env:
+        _, info = env.reset()
+    assert info["waited_for_desktop"] is True
+    assert "No desktop was free" in caplog.text
+
+
+def test_the_screen_is_the_one_that_the_tasks_are_made_for(farm: FakeFarm) -> None:
+    env = DartOSWorldEnv("basics", farm=farm)
+    assert (env.shape.resolution, env.shape.font_size) == ((640, 400), 16)
+    assert env.observation_space["screenshot"].shape == (400, 640, 3)  # type: ignore[index]
+    wide = DartOSWorldEnv("basics", farm=farm, resolution=(1280, 800))
+    assert (wide.shape.resolution, wide.shape.font_size) == ((1280, 800), None)
+    assert DartOSWorldEnv("office", farm=farm).shape.resolution == (1920, 1080)
