@@ -87,7 +87,7 @@ def serve(
 
 @app.command()
 def rollout(
-    tasks: Annotated[list[str], typer.Argument(help="task ids such as basics/press_button/0003, or task files")],
+    tasks: Annotated[list[str], typer.Argument(help="suites, suite/family, task ids, task files or folders of them")],
     policy: PolicyOption = PolicyOption.ORACLE,
     model: Annotated[str | None, typer.Option(help="serve this checkpoint on one worker for the time being")] = None,
     addresses: Annotated[Path | None, typer.Option(help="workers that `dart-agent serve` has started")] = None,
@@ -97,22 +97,29 @@ def rollout(
     prompt: Annotated[PromptOption | None, typer.Option(help="default: the model's own; tiny without --model")] = None,
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
     max_tokens: Annotated[int, typer.Option(min=1)] = 64,
-    resolution: Annotated[str, typer.Option(help="WIDTHxHEIGHT")] = "640x400",
-    font_size: Annotated[int, typer.Option(min=6, max=48)] = 16,
-    image: str = "basic",
+    split: Annotated[str, typer.Option(help="train, validation or test, for suites and families")] = "train",
+    resolution: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT; default: the tasks' own")] = None,
+    font_size: Annotated[int | None, typer.Option(min=6, max=48, help="default: the tasks' own")] = None,
+    image: Annotated[str | None, typer.Option(help="default: the tasks' own")] = None,
     farm_url: Annotated[str | None, typer.Option(help="default: DART_FARM_URL, else the embedded farm")] = None,
     dtype: Dtype = Dtype.AUTO,
 ) -> None:
     """Play episodes of TASKS and print one line per episode."""
     from dart_agent.component_process import run_until_signal
     from dart_agent.rollouts.local import RolloutPlan, run_rollouts
+    from dart_envs.envs.config import EnvConfig
+    from dart_envs.envs.task_sources import select_tasks
 
     logging.basicConfig(level=logging.WARNING)
     with _exit_on_error():
         if policy in (PolicyOption.VLLM, PolicyOption.BLANK) and (model is None) == (addresses is None):
             raise ConfigError(f"policy {policy} needs either --model or --addresses")
+        names = tuple(name for given in tasks for name in select_tasks(given, split).ids)
+        desktop = EnvConfig(
+            resolution=None if resolution is None else _resolution(resolution), font_size=font_size, image=image
+        ).desktop_shape(select_tasks(names, None).shape(image))
         plan = RolloutPlan(
-            tasks=tuple(tasks),
+            tasks=names,
             policy=policy.value,
             episodes=episodes,
             desktops=desktops,
@@ -120,9 +127,9 @@ def rollout(
             prompt=_prompt(prompt, model),
             temperature=temperature,
             max_tokens=max_tokens,
-            resolution=_resolution(resolution),
-            font_size=font_size,
-            image=image,
+            resolution=desktop.resolution,
+            font_size=desktop.font_size,
+            image=desktop.image,
             farm_url=farm_url,
         )
         plan.check()

@@ -30,7 +30,9 @@ EXIT_INTERRUPTED = 130
 
 
 def check(
-    targets: Annotated[list[str] | None, typer.Argument(help="suites, or task files and folders of them")] = None,
+    targets: Annotated[
+        list[str] | None, typer.Argument(help="suites, suite/family, or task files and folders of them")
+    ] = None,
     families: Annotated[str | None, typer.Option("--families", "-f", help="comma-separated; default: all")] = None,
     variations: Annotated[int, typer.Option("--variations", "-n", min=1, help="how many of each family")] = 1,
     split: Annotated[str | None, typer.Option(help="take them from this split")] = None,
@@ -90,10 +92,13 @@ def check(
         scorer_used = None if scorer is None else str(parse_scorer(scorer))
         wanted = [
             (job, shape)
-            for chosen in map(load_suite, targets)
+            for suite, _, family in (target.partition("/") for target in targets)
+            for chosen in [load_suite(suite)]
             for shape in [suite_shape(chosen, image, resolution, font_size)]
             for job in make_jobs(
-                first_variations(chosen, names, split, variations), repeats=repeats, scorer=scorer_used
+                first_variations(chosen, [family] if family else names, split, variations),
+                repeats=repeats,
+                scorer=scorer_used,
             )
         ]
         records = ValidationRecords(out)

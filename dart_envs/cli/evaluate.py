@@ -23,7 +23,7 @@ from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.evaluation.page import BudgetReport, to_html
 from dart_envs.evaluation.policies import EpisodePolicyFactory
 from dart_envs.evaluation.report import summarise, to_text
-from dart_envs.evaluation.run import EvaluationEpisode, append_episode, read_episodes, run_episodes
+from dart_envs.evaluation.run import POLICY_ERROR, EvaluationEpisode, append_episode, read_episodes, run_episodes
 from dart_envs.evaluators import parse_scorer
 from dart_envs.tasks import Task, load, task_shape
 from dart_server.wire import DesktopShape
@@ -62,11 +62,20 @@ def evaluate(
     model: Annotated[str | None, typer.Option(help="of openai: the model's name there")] = None,
     api_key_env: Annotated[str, typer.Option(help="of openai: environment variable with the key")] = "OPENAI_API_KEY",
     history: Annotated[int, typer.Option(min=0, max=50, help="of openai: past turns that are sent again")] = 3,
+    temperature: Annotated[float, typer.Option(min=0.0, help="of openai: of the answers")] = 0.0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="of openai: of one answer")] = 1024,
+    prompt: Annotated[
+        Path | None,
+        typer.Option(
+            help="of openai: file with the system prompt; {instruction}, {width}, {height}, {actions} are filled in"
+        ),
+    ] = None,
 ) -> None:
     """Run a policy on tasks, resumably, and report by domain with confidence intervals."""
     from dart_envs.evaluation import make_policy
     from dart_envs.evaluation.openai import Endpoint, openai_policy
 
+    own_prompt: str | None = None
     try:
         budgets = parse_step_budgets(max_steps)
         tasks = tasks_from_arguments(targets, split, limit)
@@ -75,8 +84,12 @@ def evaluate(
         if policy == "openai":
             if base_url is None or model is None:
                 raise ValueError("the policy openai needs --base-url and --model")
-            chosen = openai_policy(Endpoint(base_url, model, api_key_env, history), action_space)
+            own_prompt = None if prompt is None else prompt.read_text(encoding="utf-8")
+            endpoint = Endpoint(base_url, model, api_key_env, history, max_tokens, temperature, prompt=own_prompt)
+            chosen = openai_policy(endpoint, action_space)
         else:
+            if ":" in policy and "" not in sys.path:
+                sys.path.insert(0, "")  # a module in the current folder, as `python -m` finds it
             chosen = make_policy(policy)
         make_codec(action_space, shape.resolution)
         settings = {
@@ -84,6 +97,9 @@ def evaluate(
             "model": model,
             "base_url": base_url,
             "history": history if policy == "openai" else None,
+            "temperature": temperature if policy == "openai" else None,
+            "max_tokens": max_tokens if policy == "openai" else None,
+            "prompt": own_prompt,
             "action_space": action_space,
             "image": shape.image,
             "resolution": list(shape.resolution),
@@ -96,7 +112,7 @@ def evaluate(
         parts = [
             run.part(out if len(budgets) == 1 else out / f"steps-{budget}", budget, settings) for budget in budgets
         ]
-    except (TaskError, ValueError, EvaluatorError) as error:
+    except (TaskError, ValueError, EvaluatorError, OSError) as error:
         raise usage_error(str(error) if str(error).endswith(".") else f"{error}.") from None
     unplayable = [task for task in tasks if task.unsupported]
     if unplayable:
@@ -113,6 +129,11 @@ def evaluate(
     finally:
         if any(part.has_results for part in parts):
             write_report(out, parts, tasks, title, settings)
+    errors = [one for part in parts for one in part.masked.values() if one.end == POLICY_ERROR]
+    if errors:
+        raise runtime_error(
+            f"the policy raised in {len(errors)} episodes ({errors[0].cause}); fix it, and the same command runs their tasks again."
+        )
     if not any(part.episodes for part in parts):
         raise runtime_error(f"no episode came to a verdict; the causes are above and in {out}.")
 

@@ -47,7 +47,8 @@ class Endpoint:
     """Where the model is, and how it is asked.
 
     `api_key_env`: the environment variable that holds the key. history: turns that are sent again with their pictures. max_tokens,
-    temperature: of one answer.
+    temperature: of one answer. prompt: the system prompt instead of our own; `{instruction}`, `{width}`, `{height}` and `{actions}` (how
+    actions are written) are filled in.
     """
 
     base_url: str
@@ -57,6 +58,7 @@ class Endpoint:
     max_tokens: int = 1024
     temperature: float = 0.0
     timeout_s: float = 120.0
+    prompt: str | None = None
 
 
 def openai_policy(endpoint: Endpoint, action_space: str, *, clock: Clock = SYSTEM_CLOCK) -> EpisodePolicyFactory:
@@ -75,7 +77,9 @@ def openai_policy(endpoint: Endpoint, action_space: str, *, clock: Clock = SYSTE
         async def act(seen: PolicyInput) -> Any:
             asked = {"role": "user", "content": [_text_part(seen), _image_part(seen.observation.screenshot)]}
             recent = turns[-endpoint.history :] if endpoint.history else []
-            messages: list[dict[str, Any]] = [{"role": "system", "content": _system_prompt(action_space, seen)}]
+            messages: list[dict[str, Any]] = [
+                {"role": "system", "content": _system_prompt(endpoint, action_space, seen)}
+            ]
             for question, answer in recent:
                 messages += [question, {"role": "assistant", "content": answer}]
             text = await request_completion(endpoint, [*messages, asked], clock=clock)
@@ -87,8 +91,14 @@ def openai_policy(endpoint: Endpoint, action_space: str, *, clock: Clock = SYSTE
     return make
 
 
-def _system_prompt(action_space: str, seen: PolicyInput) -> str:
+def _system_prompt(endpoint: Endpoint, action_space: str, seen: PolicyInput) -> str:
     height, width = seen.observation.screenshot.shape[:2]
+    if endpoint.prompt is not None:
+        text = endpoint.prompt
+        values = {"width": width, "height": height, "actions": PROMPTS[action_space]}
+        for name, value in (*values.items(), ("instruction", seen.observation.instruction)):
+            text = text.replace(f"{{{name}}}", str(value))
+        return text
     return f"You operate a desktop of {width}x{height} pixels. The task: {seen.observation.instruction}\n{PROMPTS[action_space]}"
 
 

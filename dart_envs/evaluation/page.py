@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dart_envs.evaluation.report import ALL, INFEASIBLE, EvaluationSummary, ReportRow, summarise
-from dart_envs.evaluation.run import EvaluationEpisode
+from dart_envs.evaluation.run import POLICY_ERROR, EvaluationEpisode
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --line: #d9dee5; --ground: #fff; --raised: #f5f7fa; --good: #1a7f37;
@@ -49,7 +49,7 @@ NOTE = (
     "Intervals are Wilson's, 95 %, of the share of episodes with reward 1. An episode without a verdict (a fault of the farm, an evaluator "
     "or an endpoint) counts nowhere, and is run again by the same command."
 )
-NUMBERS = frozenset({"episodes", "masked", "solved", "mean reward", "budget", "steps", "seconds"})
+NUMBERS = frozenset({"episodes", "masked", "policy errors", "solved", "mean reward", "budget", "steps", "seconds"})
 """Columns of numbers."""
 
 
@@ -108,10 +108,12 @@ def _card(part: BudgetReport, row: ReportRow) -> str:
             f"{_format_number(row.mean_steps, 1)} steps</p>",
         ]
     else:
-        lines.append("<p><b>–</b> masked yet</p>")
+        lines.append("<p><b>–</b> no verdict yet</p>")
     if row.masked:
         lines.append(f'<p class="none">{row.masked} without a verdict</p>')
-    missing = part.n_tasks - row.episodes - row.masked
+    if row.errors:
+        lines.append(f'<p class="none">{row.errors} ended by an exception of the policy</p>')
+    missing = part.n_tasks - row.episodes - row.masked - row.errors
     if missing > 0:
         lines.append(f'<p class="none">{missing} of {part.n_tasks} tasks not run yet</p>')
     return f'<div class="card">{"".join(lines)}</div>'
@@ -171,14 +173,25 @@ def _share(row: ReportRow | None) -> str:
 
 
 def _table_of(summary: EvaluationSummary) -> str:
-    names = ("domain", "episodes", "masked", "solved", "95 % interval", "mean reward", "steps", "seconds")
+    names = (
+        "domain",
+        "episodes",
+        "masked",
+        "policy errors",
+        "solved",
+        "95 % interval",
+        "mean reward",
+        "steps",
+        "seconds",
+    )
     head = "".join(f'<th scope="col"{_aligned(name)}>{name}</th>' for name in names)
     lines = []
     for row in summary.rows:
         solved = f"{row.solved} ({row.solved / row.episodes:.1%})" if row.episodes else "–"
+        errors = f'<span class="none">{row.errors}</span>' if row.errors else "0"
         masked = f'<span class="none">{row.masked}</span>' if row.masked else "0"
         numbers = (
-            str(row.episodes), masked, solved, _interval(row) + _bar(row),
+            str(row.episodes), masked, errors, solved, _interval(row) + _bar(row),
             _format_number(row.mean_reward, 3), _format_number(row.mean_steps, 1),
             _format_number(row.mean_duration_s, 1),
         )  # fmt: skip
@@ -226,7 +239,7 @@ def _worst_reward(task_id: str, by_part: Iterable[Mapping[str, EvaluationEpisode
 
 def _cells(episode: EvaluationEpisode) -> str:
     if episode.reward is None:
-        reward = '<span class="none">masked</span>'
+        reward = f'<span class="none">{"error" if episode.end == POLICY_ERROR else "masked"}</span>'
     else:
         reward = f'<span class="solved">{episode.reward:g}</span>' if episode.reward == 1.0 else f"{episode.reward:g}"
     refused = f", {episode.rejected_actions} refused" if episode.rejected_actions else ""

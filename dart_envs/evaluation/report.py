@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dart_envs.evaluation.run import EvaluationEpisode
+from dart_envs.evaluation.run import POLICY_ERROR, EvaluationEpisode
 
 Z = 1.96
 INFEASIBLE = "(infeasible)"
@@ -20,11 +20,15 @@ ALL = "(all)"
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """One line. `episodes` have a verdict, `masked` have none. Shares and rewards in [0, 1]; None where there is no episode."""
+    """One line. Shares and rewards are in [0, 1], and None where there is no episode.
+
+    `episodes` have a verdict; `errors` have none because the policy raised, `masked` for any other reason.
+    """
 
     domain: str
     episodes: int
     masked: int
+    errors: int
     solved: int
     mean_reward: float | None
     success_rate_low: float | None
@@ -72,11 +76,13 @@ def _row(domain: str, episodes: Sequence[EvaluationEpisode]) -> ReportRow:
     judged = [episode for episode in episodes if episode.reward is not None]
     rewards = [float(episode.reward or 0.0) for episode in judged]
     solved = sum(reward == 1.0 for reward in rewards)
+    nerrors = sum(episode.reward is None and episode.end == POLICY_ERROR for episode in episodes)
     interval = wilson(solved, len(judged)) or (None, None)
     return ReportRow(
         domain,
         len(judged),
-        len(episodes) - len(judged),
+        len(episodes) - len(judged) - nerrors,
+        nerrors,
         solved,
         _mean(rewards),
         interval[0],
@@ -90,7 +96,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-HEADER = ("domain", "episodes", "masked", "solved", "mean reward", "95 % interval", "steps", "seconds")
+HEADER = ("domain", "episodes", "masked", "policy errors", "solved", "mean reward", "95 % interval", "steps", "seconds")
 
 
 def _cells(row: ReportRow) -> tuple[str, ...]:
@@ -106,6 +112,7 @@ def _cells(row: ReportRow) -> tuple[str, ...]:
         row.domain,
         str(row.episodes),
         str(row.masked),
+        str(row.errors),
         f"{row.solved} ({row.solved / row.episodes:.1%})" if row.episodes else "-",
         format_number(row.mean_reward, ".3f"),
         interval,

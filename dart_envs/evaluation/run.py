@@ -1,8 +1,9 @@
 """Episodes of a policy, many desktops at a time, each written down as it ends.
 
 Role: `run_episodes`. Rule: what has a verdict in the file is not run again; what a farm's fault took is tried again, a bounded number of
-times, and reported apart if it never came through; an action that the space refuses costs nothing but patience; what the policy itself
-raises is its failure and scores 0. Non-goals: tables (`report`).
+times, and reported apart if it never came through; an action that the space refuses costs nothing but patience, three in a row end the
+episode with reward 0; an exception of the policy's code is an error without a verdict, and the task is run again next time.
+Non-goals: tables (`report`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from dart_server.wire import Clock, DesktopShape
 
 MAX_ATTEMPTS = 3
 """Runs of a task before a fault of the farm is reported as its end."""
+POLICY_ERROR = "policy_error"
+"""`EvaluationEpisode.end` after an exception of the policy's code."""
 MAX_CONSECUTIVE_REJECTIONS = 3
 """Refused actions in a row after which an episode is given up."""
 
@@ -121,7 +124,7 @@ async def _run_with_retries(
         episode = await _run_episode(env, task, policy, action_space, seed, clock)
         if (
             episode.reward is not None
-            or episode.end in ("evaluator_error", "endpoint_error")
+            or episode.end in ("evaluator_error", "endpoint_error", POLICY_ERROR)
             or attempt == MAX_ATTEMPTS
         ):
             return episode
@@ -167,7 +170,10 @@ async def _run_episode(
         result = await episode.run(act, codec, observation)
     except _PolicyError as failed:
         await env.release_lease()
-        return ended(0.0, "policy_error", str(failed))
+        return ended(None, POLICY_ERROR, str(failed))
+    except _RejectedActionsError as failed:
+        await env.release_lease()
+        return ended(0.0, "rejected_actions", str(failed))
     except EndpointError as error:
         await env.release_lease()
         return ended(None, "endpoint_error", str(error))
@@ -179,7 +185,11 @@ async def _run_episode(
 
 
 class _PolicyError(Exception):
-    """The policy raised, or its actions were refused again and again."""
+    """The policy raised."""
+
+
+class _RejectedActionsError(Exception):
+    """Actions of the policy were refused again and again."""
 
 
 class _Episode:
@@ -192,7 +202,7 @@ class _Episode:
         self.rejected_actions = 0
 
     async def run(self, act: EpisodePolicy, codec: Any, observation: Observation) -> StepResult:
-        """Until the end. Raises `_PolicyError`, `DartEnvError`."""
+        """Until the end. Raises `_PolicyError`, `_RejectedActionsError`, `DartEnvError`."""
         in_a_row = 0
         while True:
             try:
@@ -208,7 +218,7 @@ class _Episode:
             except ActionError as error:
                 self.rejected_actions, in_a_row = self.rejected_actions + 1, in_a_row + 1
                 if in_a_row == MAX_CONSECUTIVE_REJECTIONS:
-                    raise _PolicyError(
+                    raise _RejectedActionsError(
                         f"{MAX_CONSECUTIVE_REJECTIONS} actions in a row were refused, at last: {error}"
                     ) from error
                 continue

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from dart_agent.cli import app
 from dart_agent.rollouts.annotated_screens import AnnotatedScreenWriter
 from dart_agent.rollouts.episode_loop import ObservedStep
+from dart_agent.rollouts.local import RolloutPlan
 from dart_agent.rollouts.work_sources import MAX_ATTEMPTS, InMemoryWorkSource
 from dart_envs.hashing import image_sha256
 from dart_envs.types import Action, ActionType, Observation
@@ -40,6 +41,21 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(arguments: list[str], words: 
     assert result.exit_code == 2
     assert words in result.output
     assert "Traceback" not in result.output
+
+
+def test_a_family_is_expanded_and_played_on_its_own_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[RolloutPlan] = []
+
+    async def record(plan: RolloutPlan, _places: object, _ended: object) -> dict[str, str]:
+        plans.append(plan)
+        return {}
+
+    monkeypatch.setattr("dart_agent.rollouts.local.run_rollouts", record)
+    result = CliRunner().invoke(app, ["rollout", "office/calc_enter"])
+    assert result.exit_code == 0, result.output
+    assert len(plans[0].tasks) > 1
+    assert {task.rpartition("/")[0] for task in plans[0].tasks} == {"office/calc_enter"}
+    assert (plans[0].image, plans[0].resolution, plans[0].font_size) == ("desktop", (1920, 1080), None)
 
 
 async def test_a_rollout_that_never_begins_is_given_up_after_a_few_tries() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,10 +119,10 @@ async def test_policies_of_users(farm: FakeFarm) -> None:
     assert (await play(farm, "test_evaluation:types_hello", action_space="pyautogui"))["toy/a/0000"].reward == 1.0
     assert (await play(farm, "test_evaluation:Counts"))["toy/a/0000"].reward == 1.0
     failing = (await play(farm, "test_evaluation:raises"))["toy/a/0000"]
-    assert (failing.reward, failing.end) == (0.0, "policy_error")
+    assert (failing.reward, failing.end) == (None, "policy_error")
     assert "no idea" in (failing.cause or "")
     babble = (await play(farm, "test_evaluation:babbles", action_space="pyautogui"))["toy/a/0000"]
-    assert (babble.reward, babble.rejected_actions, babble.steps) == (0.0, 3, 0)
+    assert (babble.reward, babble.end, babble.rejected_actions, babble.steps) == (0.0, "rejected_actions", 3, 0)
     for wrong in ("nobody", "no_such_module:x", "test_evaluation:nothing", "test_evaluation:TASKS"):
         with pytest.raises(ValueError, match=r"policy|imported|callable"):
             make_policy(wrong)
@@ -204,7 +206,7 @@ def test_the_page_shows_every_step_budget_and_escapes_what_it_is_told() -> None:
     assert "model" not in text, "what was not set is not shown"
     assert 'rowspan="2"' in page, "a task's budgets stand together"
     alone = to_html([BudgetReport(None, [], 4)], "x", {})
-    assert "masked yet" in alone
+    assert "no verdict yet" in alone
     assert "4 of 4 tasks not run yet" in alone
 
 
@@ -328,6 +330,31 @@ def test_a_command_whose_episodes_all_came_to_nothing_fails(
     assert "SetupError: no editor here" in result.output
     assert "no episode came to a verdict" in result.output
     assert (tmp_path / "report.html").exists()
+
+
+def test_a_policy_in_the_current_folder_is_found_and_its_exceptions_are_errors(
+    farm: FakeFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _farm_of(farm, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one])
+    policy = tmp_path / "my_agent_of_this_test.py"
+    policy.write_text("def act(seen):\n    raise KeyError('no idea')\n")
+    command = ["eval", "toy", "--out", "out", "--policy", "my_agent_of_this_test:act"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1, result.output
+    assert "policy errors" in result.output
+    assert f"the policy raised in {len(TASKS)} episodes (KeyError: 'no idea')" in result.output
+    assert "ended by an exception of the policy" in (tmp_path / "out" / "report.html").read_text()
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["rows"][-1]["errors"] == len(TASKS)
+    monkeypatch.delitem(sys.modules, "my_agent_of_this_test")
+    policy.write_text(
+        "from dart_envs.types import Action, ActionType\ndef act(seen):\n    return Action(ActionType.DONE)\n"
+    )
+    importlib.invalidate_caches()
+    again = CliRunner().invoke(app, command)
+    assert again.exit_code == 0, again.output
+    assert "0 of them done already" in again.output
 
 
 def test_wilsons_interval() -> None:

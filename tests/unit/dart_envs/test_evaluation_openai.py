@@ -156,7 +156,7 @@ async def test_an_endpoint_that_does_not_answer_is_no_verdict(endpoint: FakeEndp
 async def test_a_text_that_is_no_action_is_the_models_own_failure(endpoint: FakeEndpoint) -> None:
     endpoint.answers = ["I would rather not."] * 3
     episode = await play(endpoint)
-    assert (episode.reward, episode.end, episode.rejected_actions) == (0.0, "policy_error", 3)
+    assert (episode.reward, episode.end, episode.rejected_actions) == (0.0, "rejected_actions", 3)
 
 
 def test_text_around_json_is_taken_off() -> None:
@@ -212,3 +212,12 @@ class Open:
 
     async def __aexit__(self, *_exc: object) -> None:
         pass
+
+
+async def test_the_system_prompt_and_the_sampling_are_the_users_choice(endpoint: FakeEndpoint) -> None:
+    prompt = "You see {width}x{height}. Do: {instruction} Write: {actions}"
+    await play(endpoint, prompt=prompt, temperature=0.7, max_tokens=9)
+    body = endpoint.asked[-1]
+    assert (body["temperature"], body["max_tokens"]) == (0.7, 9)
+    assert body["messages"][0]["content"].startswith("You see 640x400. Do: ")
+    assert "pyautogui" in body["messages"][0]["content"]

@@ -70,6 +70,7 @@ def test_a_farm_that_cannot_be_reached_is_one_sentence_and_exit_code_1(monkeypat
         raise FarmError("The farm is away.")
 
     monkeypatch.setattr(AsyncFarmClient, "connect", connect)
-    result = RUN.invoke(app, ["tasks", "check", "basics", "-f", "press_nth"])
-    assert result.exit_code == 1
-    assert result.stderr.strip() == "dart-envs: The farm is away."
+    for arguments in (["basics", "-f", "press_nth"], ["basics/press_nth"]):
+        result = RUN.invoke(app, ["tasks", "check", *arguments])
+        assert result.exit_code == 1
+        assert result.stderr.strip() == "dart-envs: The farm is away."
