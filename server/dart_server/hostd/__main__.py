@@ -21,7 +21,7 @@ from dart_server.hostd.containers import ContainerManager
 from dart_server.hostd.installation import INSTALL_DIR
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import cgroups, inotify, syscalls
-from dart_server.hostd.runtime import criu as tools
+from dart_server.hostd.runtime import criu_installation as tools
 from dart_server.hostd.runtime.runc import Runc
 from dart_server.hostd.storage import Storage, is_memory_backed
 

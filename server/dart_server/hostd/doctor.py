@@ -16,7 +16,7 @@ from typing import Any
 from dart_server.hostd import installation
 from dart_server.hostd.installation import INSTALL_DIR
 from dart_server.hostd.linux import cgroups, inotify, rlimits
-from dart_server.hostd.runtime import criu
+from dart_server.hostd.runtime import criu_installation
 
 _SEARCH = os.pathsep.join(("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
 MIN_MEMORY_MIB = 4096
@@ -114,9 +114,9 @@ def _helper(directory: Path) -> HostCheck:
 
 
 def _criu(tools_dir: Path) -> HostCheck:
-    found = criu.find_criu(tools_dir)
-    version = criu.criu_version(found) if found else None
-    wanted = ".".join(map(str, criu.required_version()[0]))
+    found = criu_installation.find_criu(tools_dir)
+    version = criu_installation.criu_version(found) if found else None
+    wanted = ".".join(map(str, criu_installation.required_version()[0]))
     detail = f"{found}, version {version[0]}.{version[1]}" if version else f"no CRIU {wanted} or newer for this kernel"
     fix = "run `dart-farm setup`"
     return _check("criu", version is not None, detail, fix)

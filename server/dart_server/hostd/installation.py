@@ -33,7 +33,7 @@ from dart_server.hostd.{module} import main
 
 sys.exit(main())
 """
-_PROGRAMS = {PROGRAM: "__main__", "dart-criu": "runtime.criu"}
+_PROGRAMS = {PROGRAM: "__main__", "dart-criu": "runtime.criu_installation"}
 """Start scripts of an installed version, and the modules whose `main` they call."""
 
 

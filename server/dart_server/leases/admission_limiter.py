@@ -20,14 +20,14 @@ class Permit:
 
     __slots__ = ("_limiter",)
 
-    def __init__(self, pace: AdmissionLimiter) -> None:
-        self._limiter: AdmissionLimiter | None = pace
+    def __init__(self, limiter: AdmissionLimiter) -> None:
+        self._limiter: AdmissionLimiter | None = limiter
 
     def release(self) -> None:
         """Let the next one begin."""
-        pace, self._limiter = self._limiter, None
-        if pace is not None:
-            pace._admit_next()
+        limiter, self._limiter = self._limiter, None
+        if limiter is not None:
+            limiter._admit_next()
 
 
 class AdmissionLimiter:

@@ -2,7 +2,7 @@
 
 Rule: whose turn it is says `pool.fair_queue`; a claim is given all its desktops at once or none, and one that fails gives all back. A
 claim that is over before its desktops are ready leaves the queue, and what comes later is free again. Non-goals: what is ready before
-anybody asks (`pool.standby`), how a slot is made (`pool.lifecycle`), claims as clients know them and leases (`leases`).
+anybody asks (`pool.standby`), how a slot is made (`pool.slot_lifecycle`), claims as clients know them and leases (`leases`).
 """
 
 from __future__ import annotations

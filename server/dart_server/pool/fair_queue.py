@@ -1,4 +1,4 @@
-"""The order of turns: which waiting claim is served next.
+"""The order of waiting claims: which one is served next.
 
 Rules, the strongest first:
 
@@ -9,7 +9,7 @@ Rules, the strongest first:
   and lets no key be passed over for ever.
 - Within a key who came first is first.
 
-A turn is of a kind (what it needs, how many units of it), so that whoever serves can ask for the first that fits. Every operation costs the
+An entry is of a kind (what it needs, how many units of it), so that the caller can ask for the first that fits. Every operation costs the
 logarithm of what waits, times the few classes and kinds. Pure data: no input, no output, no sleeping, time from outside.
 Non-goals: what a unit is, which one is given (`pool.claim_queue`).
 
@@ -64,7 +64,7 @@ class QueueEntry:
 Flow = OrderedDict[QueueEntry, None]
 RequestKind = tuple[Hashable, int]
 Rank = tuple[float, int, int]
-"""Of a key in a lane, lowest first: its score, its latest grant, the number of its first turn there."""
+"""Of a key in a lane, lowest first: its score, its latest grant, the number of its first entry there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -124,7 +124,7 @@ class FairQueue:
         return key.held if key else 0
 
     def waiting(self, owner: str) -> int:
-        """FairQueue of a key that wait."""
+        """How many entries of a key wait."""
         key = self._keys.get(owner)
         return key.waiting if key else 0
 
@@ -167,7 +167,7 @@ class FairQueue:
             heapq.heappush(group.lanes.setdefault(kind, []), (key.rank(entry), key.version, entry.owner))
 
     def remove(self, entry: QueueEntry) -> bool:
-        """Leave without a grant; False when the turn does not wait (any more)."""
+        """Leave without a grant; False when the entry does not wait (any more)."""
         key = self._keys.get(entry.owner)
         lane = (entry.priority, (entry.base, entry.units))
         flow = key.flows.get(lane) if key else None
@@ -287,7 +287,7 @@ class FairQueue:
         self._reposition(entry.owner, key)
 
     def hold_units(self, owner: str, units: int = 1) -> None:
-        """A key holds more, without a entry."""
+        """A key holds more, without an entry."""
         key = self._keys.setdefault(owner, _OwnerQueue())
         key.held += units
         self._reposition(owner, key)
@@ -299,7 +299,7 @@ class FairQueue:
         self._reposition(owner, key)
 
     def blocked_by_quota(self, entry: QueueEntry) -> bool:
-        """Whether only the key's own quota is in the way of a entry."""
+        """Whether only the key's own quota is in the way of an entry."""
         key = self._keys.get(entry.owner)
         return key is not None and not key.within_quota(entry.units)
 

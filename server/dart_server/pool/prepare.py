@@ -4,7 +4,7 @@ Rule: a desktop is ready only after the restore *and* a probe of its agent. The 
 the others wait for it and restore it. A snapshot that fails twice is left out and its deepest ancestor that restores is taken, at last the
 image; once that has come up, so that the host is not to blame, the ones left out are quarantined.
 Where the provider has no memory snapshots every desktop is booted. One of the standby is only woken and probed.
-Non-goals: whose turn it is (`pool.service`).
+Non-goals: which claim is served (`pool.claim_queue`).
 """
 
 from __future__ import annotations

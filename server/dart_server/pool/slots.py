@@ -1,6 +1,6 @@
 """The table of desktop slots: what there is, what is free, and which free one is nearest to what is wanted.
 
-Rule: looks only; a slot's desktop is changed by `pool.lifecycle`, its holder by whoever called. Non-goals: turns (`pool.claim_queue`),
+Rule: looks only; a slot's desktop is changed by `pool.slot_lifecycle`, its holder by whoever called. Non-goals: turns (`pool.claim_queue`),
 how many are kept ready (`pool.standby`).
 """
 

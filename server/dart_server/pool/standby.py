@@ -2,7 +2,7 @@
 
 Rule: what is wanted comes from the named pools, from the default pool (the shape that was asked for last) and from what is asked for again
 and again; `pool.plan` says what to do about it, this module does it. Who waits is served first. What fails waits before it is tried again
-(`pool.backoff`); claims never do. Non-goals: whose turn it is (`pool.claim_queue`), how one is made (`pool.lifecycle`).
+(`pool.backoff`); claims never do. Non-goals: whose turn it is (`pool.claim_queue`), how one is made (`pool.slot_lifecycle`).
 """
 
 from __future__ import annotations

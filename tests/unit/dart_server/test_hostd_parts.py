@@ -19,7 +19,7 @@ from dart_server.hostd.errors import HostdImageMissing
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import cgroups, rlimits
 from dart_server.hostd.linux import syscalls as kernel
-from dart_server.hostd.runtime import criu, oci
+from dart_server.hostd.runtime import criu_installation, oci
 from dart_server.hostd.storage import is_memory_backed, tree_bytes
 from dart_server.hostd.verbs import Limits
 from dart_server.providers.base import HealthCause
@@ -122,7 +122,7 @@ def test_limits_are_read_as_the_kernel_writes_them() -> None:
 
 def test_library_dependencies_follow_libraries_alone() -> None:
     fields = "Depends: libc6 (>= 2.38), python3:any, libnl-3-200 (>= 3.2), libgnutls30t64 | libgnutls30, iptables\nPre-Depends: libx\n"
-    assert criu.library_dependencies(fields) == ["libc6", "libnl-3-200", "libgnutls30t64", "libx"]
+    assert criu_installation.library_dependencies(fields) == ["libc6", "libnl-3-200", "libgnutls30t64", "libx"]
 
 
 @pytest.mark.parametrize(
@@ -132,18 +132,18 @@ def test_a_newer_kernel_needs_a_newer_criu(
     monkeypatch: pytest.MonkeyPatch, kernel: str, minimum: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(platform, "release", lambda: kernel)
-    assert criu.required_version()[0] == minimum
+    assert criu_installation.required_version()[0] == minimum
 
 
 def test_only_a_new_enough_criu_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "release", lambda: "6.1.0")
     monkeypatch.setenv("PATH", str(tmp_path))
-    program = criu.installed_criu(tmp_path)
+    program = criu_installation.installed_criu(tmp_path)
     program.parent.mkdir(parents=True)
     for version, found in (("3.17.1", False), ("4.1.1", True)):
         program.write_text(f"#!/bin/sh\necho 'Version: {version}'\n")
         program.chmod(0o755)
-        assert (criu.find_criu(tmp_path) == program) is found
+        assert (criu_installation.find_criu(tmp_path) == program) is found
 
 
 def test_prefixes_differ_by_user_and_directory(tmp_path: Path) -> None:
