@@ -249,7 +249,12 @@ def _exit_on_error() -> Any:
 
 def main() -> None:
     """Entry point of `dart-agent`."""
-    app()
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        from dart_server.wire.extras import exit_without_module
+
+        exit_without_module(error, "dart-agent", "agent")
 
 
 if __name__ == "__main__":

@@ -133,7 +133,12 @@ def report(
 
 def main() -> None:
     """Entry point of the console script."""
-    app()
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        from dart_server.wire.extras import exit_without_module
+
+        exit_without_module(error, "dart-train", "train")
 
 
 if __name__ == "__main__":

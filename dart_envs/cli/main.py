@@ -89,7 +89,12 @@ def _load(task: str) -> Task:
 
 def main() -> None:
     """Entry point."""
-    app()
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        from dart_server.wire.extras import exit_without_module
+
+        exit_without_module(error, "dart-envs", "server")
 
 
 if __name__ == "__main__":

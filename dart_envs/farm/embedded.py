@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
@@ -25,6 +26,8 @@ from dart_server.wire import Clock, paths
 
 START_TIMEOUT_S = 120.0
 POLL_INTERVAL_S = 0.1
+SERVER_MODULES = ("fastapi", "pydantic_settings", "sqlalchemy", "uvicorn")
+"""Of the extra `server`, what the daemon cannot start without."""
 DOCTOR_HINT = "\nRun `dart-farm doctor` to see what this host lacks."
 LOG_TAIL_LINES = 15
 LOG_TAIL_NBYTES = 8_192
@@ -84,11 +87,19 @@ async def ensure_embedded_farm(
             await clock.sleep(POLL_INTERVAL_S)
         if await _healthy(socket_path):
             return socket_path
-        await _start(directory, socket_path, clock, deadline_s, command or _default_command())
+        await _start(directory, socket_path, clock, deadline_s, command or _server_command())
     return socket_path
 
 
-def _default_command() -> list[str]:
+def _server_command() -> list[str]:
+    """Return the daemon's command; raise `FarmError` where only the client is installed."""
+    missing = [module for module in SERVER_MODULES if find_spec(module) is None]
+    if missing:
+        raise FarmError(
+            f"This installation has no farm of its own ({missing[0]} is not installed).",
+            code="unreachable",
+            hint="Set DART_FARM_URL to a farm that runs, or install one: pip install 'dart-rl[server]', then `dart-farm setup`.",
+        )
     return [sys.executable, "-m", "dart_server.cli", "serve", "--embedded"]
 
 

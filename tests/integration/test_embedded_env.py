@@ -110,7 +110,7 @@ def test_the_environment_without_arguments_plays_live_desktops(place: dict[str, 
 import gymnasium as gym
 env = gym.make("dart_envs:DartOSWorld-v0")
 observation, info = env.reset(seed=0)
-assert observation["screenshot"].shape == (1080, 1920, 3)
+assert observation["screenshot"].shape == (400, 640, 3)
 step, ended = 0, False
 while not ended:
     solution = env.unwrapped.oracle(step)

@@ -48,4 +48,9 @@ for family in (events, upkeep):
 
 def main() -> None:
     """Entry point of `dart-farm`."""
-    app()
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        from dart_server.wire.extras import exit_without_module
+
+        exit_without_module(error, "dart-farm", "server", "To use a farm that runs elsewhere, set DART_FARM_URL.")

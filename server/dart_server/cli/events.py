@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dart_server.cli.session import load_settings, request_or_fail
+from dart_server.cli.session import farm_location, request_or_fail
 from dart_server.cli.terminal import Json, format_cell, show_rows
 
 COLUMNS = ("id", "at", "kind", "desktop_id", "lease_id", "fencing_token", "data")
@@ -43,14 +43,14 @@ def events(
     as_json: Json = False,
 ) -> None:
     """The history, oldest first, page by page: the next page begins `--after` the last number of this one."""
-    settings = load_settings()
+    location = farm_location()
     wanted: dict[str, Any] = {"limit": limit, "kind": kind, "desktop_id": desktop, "lease_id": lease}
     if not follow:
-        rows = request_or_fail("/v1/events", settings=settings, params={**wanted, "after": after, "before": before})
+        rows = request_or_fail("/v1/events", location=location, params={**wanted, "after": after, "before": before})
         show_events(rows, as_json)
         return
     rows = request_or_fail(
-        "/v1/events", settings=settings, params={**wanted, "after": after, "before": before or MAX_EVENT_ID}
+        "/v1/events", location=location, params={**wanted, "after": after, "before": before or MAX_EVENT_ID}
     )
     try:
         while True:
@@ -60,6 +60,6 @@ def events(
                 after = row["id"]
             sys.stdout.flush()
             time.sleep(FOLLOW_S)
-            rows = request_or_fail("/v1/events", settings=settings, params={**wanted, "after": after})
+            rows = request_or_fail("/v1/events", location=location, params={**wanted, "after": after})
     except KeyboardInterrupt:
         return

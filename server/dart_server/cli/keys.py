@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import typer
 
-from dart_server.cli.session import load_settings, request, request_or_fail
+from dart_server.cli.session import farm_location, load_settings, request, request_or_fail
 from dart_server.cli.terminal import Json, fail, plain, printable, show, show_rows
 
 if TYPE_CHECKING:
@@ -49,14 +49,13 @@ def keys(context: typer.Context, as_json: Json = False) -> None:
 @app.command("list")
 def list_keys(offline: Offline = False, as_json: Json = False) -> None:
     """Every key, revoked ones too; no secrets."""
-    settings = load_settings()
-    rows = None if offline else _online(settings, "/v1/keys")
+    rows = None if offline else _online("/v1/keys")
     if rows is None:
 
         async def read(keys: KeyStore) -> list[dict[str, Any]]:
             return [view.model_dump(mode="json") for view in await keys.all()]
 
-        rows = _in_database(settings, read)
+        rows = _in_database(load_settings(), read)
     show_rows(rows, COLUMNS, as_json)
 
 
@@ -96,15 +95,14 @@ def add(
         if option == "name":
             fail("NAME: 1 to 64 characters are needed, none of them a control character.")
         fail(f"--{option}: {plain(problem['msg'])}.", hint=HINTS.get(option))
-    settings = load_settings()
     body = request.model_dump(mode="json")
-    made = None if offline else _online(settings, "/v1/keys", "POST", body)
+    made = None if offline else _online("/v1/keys", "POST", body)
     if made is None:
 
         async def make(keys: KeyStore) -> dict[str, Any]:
             return (await keys.make(request)).model_dump(mode="json")
 
-        made = _in_database(settings, make)
+        made = _in_database(load_settings(), make)
     typer.echo(json.dumps(made, ensure_ascii=False) if as_json else made["secret"])
 
 
@@ -121,17 +119,16 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """Refuse a key from now on; what runs under it ends."""
-    settings = load_settings()
-    if offline or _online(settings, f"/v1/keys/{quote(key_id, safe='')}", "DELETE") is None:
-        _in_database(settings, lambda keys: keys.revoke(key_id))
+    if offline or _online(f"/v1/keys/{quote(key_id, safe='')}", "DELETE") is None:
+        _in_database(load_settings(), lambda keys: keys.revoke(key_id))
     show({"revoked": key_id}, f"revoked {key_id}", as_json)
 
 
-def _online(settings: FarmSettings, path: str, method: str = "GET", body: dict[str, Any] | None = None) -> Any | None:
+def _online(path: str, method: str = "GET", body: dict[str, Any] | None = None) -> Any | None:
     """What the farm answers; None when this user's own does not run. One that `DART_FARM_URL` names must answer."""
     if os.environ.get("DART_FARM_URL"):
-        return request_or_fail(path, method, body=body, settings=settings)
-    return request(settings, path, method, body=body)
+        return request_or_fail(path, method, body=body)
+    return request(farm_location(), path, method, body=body)
 
 
 def _in_database(settings: FarmSettings, work: Callable[[KeyStore], Awaitable[T]]) -> T:

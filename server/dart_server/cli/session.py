@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dart_server.cli.terminal import fail, show_rows
@@ -34,16 +36,36 @@ def load_settings(**given: Any) -> FarmSettings:
         fail(f"{'DART_' + name.upper() if name else 'settings'}: {problem['msg']}.")
 
 
-def address(settings: FarmSettings) -> str:
+@dataclass(frozen=True, slots=True)
+class RemoteFarm:
+    """The farm that `DART_FARM_URL` names, and the file with its key if it is this user's. It needs no farm's settings."""
+
+    url: str
+    key_path: Path
+
+
+def farm_location() -> FarmSettings | RemoteFarm:
+    """Where to look for the farm. Only without `DART_FARM_URL` the settings are read, which takes the extra `server`."""
+    given = os.environ.get("DART_FARM_URL")
+    if not given:
+        return load_settings()
+    from dart_server.wire import paths
+
+    return RemoteFarm(given, paths.state_dir(paths.runtime_dir()) / paths.KEY_FILE)
+
+
+def address(location: FarmSettings | RemoteFarm) -> str:
     """Where the farm is looked for, as clients take it."""
+    if isinstance(location, RemoteFarm):
+        return location.url
     from dart_server.process import instance
 
     given = os.environ.get("DART_FARM_URL")
-    return given or instance.running_url(settings) or f"unix://{settings.uds or settings.socket_path}"
+    return given or instance.running_url(location) or f"unix://{location.uds or location.socket_path}"
 
 
 def request(
-    settings: FarmSettings,
+    location: FarmSettings | RemoteFarm,
     path: str,
     method: str = "GET",
     *,
@@ -56,9 +78,9 @@ def request(
     """
     import httpx
 
-    url = address(settings)
+    url = address(location)
     key = os.environ.get("DART_API_KEY") or (
-        settings.key_path.read_text().strip() if settings.key_path.exists() else ""
+        location.key_path.read_text().strip() if location.key_path.exists() else ""
     )
     socket = url.removeprefix("unix://") if url.startswith("unix://") else ""
     wanted = {name: value for name, value in (params or {}).items() if value is not None}
@@ -73,7 +95,7 @@ def request(
             f"DART_FARM_URL: {url!r} is not the address of a farm; use http://HOST:PORT, https://HOST or unix:///PATH."
         )
     except httpx.TimeoutException:
-        fail(f"the farm at {address(settings)} did not answer within {ANSWER_TIMEOUT_S:g} s.", 1, error="timeout")
+        fail(f"the farm at {url} did not answer within {ANSWER_TIMEOUT_S:g} s.", 1, error="timeout")
     except httpx.TransportError as error:
         if "SSL" in str(error) and "WRONG_VERSION_NUMBER" in str(error):
             hint = f"Use {url.replace('https://', 'http://', 1)}."
@@ -103,10 +125,10 @@ def request_or_fail(
     *,
     body: Mapping[str, Any] | None = None,
     params: Mapping[str, Any] | None = None,
-    settings: FarmSettings | None = None,
+    location: FarmSettings | RemoteFarm | None = None,
 ) -> Any:
     """The same of a farm that must be running; else the end with exit code 1."""
-    chosen = settings or load_settings()
+    chosen = location or farm_location()
     answer = request(chosen, path, method, body=body, params=params)
     if answer is None:
         fail(

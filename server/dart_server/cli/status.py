@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dart_server.cli.session import load_settings, request, request_or_fail
+from dart_server.cli.session import farm_location, request, request_or_fail
 from dart_server.cli.terminal import Json, format_cell, print_table, printable, show, table
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ PARTS: dict[str, tuple[str, ...]] = {
 
 @app.command()
 def status(as_json: Json = False) -> None:
-    """The running farm in numbers; exit code 0 also when none runs."""
-    view = request(load_settings(), "/v1/farm")
+    """The running farm in numbers; exit code 1 when none runs."""
+    view = request(farm_location(), "/v1/farm")
     if view is None:
-        show({"running": False}, "no farm is running", as_json)
-    else:
-        show({"running": True, **view}, "\n".join(_numbers(view)), as_json)
+        show({"running": False}, "no farm is running; start it with `dart-farm serve`, or set DART_FARM_URL", as_json)
+        raise typer.Exit(1)
+    show({"running": True, **view}, "\n".join(_numbers(view)), as_json)
 
 
 def _numbers(view: dict[str, Any]) -> list[str]:
@@ -88,10 +88,10 @@ def top(
 
 
 def _look() -> dict[str, Any]:
-    settings = load_settings()
-    farm = request_or_fail("/v1/farm", settings=settings)
-    found = {part: request_or_fail(f"/v1/{part}", settings=settings) for part in PARTS if part != "events"}
-    events = request_or_fail("/v1/events", settings=settings, params={"before": MAX_EVENT_ID, "limit": EVENTS_BACK})
+    location = farm_location()
+    farm = request_or_fail("/v1/farm", location=location)
+    found = {part: request_or_fail(f"/v1/{part}", location=location) for part in PARTS if part != "events"}
+    events = request_or_fail("/v1/events", location=location, params={"before": MAX_EVENT_ID, "limit": EVENTS_BACK})
     return {"farm": farm, **found, "events": events}
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dart_server.cli.process import STOP_TIMEOUT_S
-from dart_server.cli.session import load_settings, request, request_or_fail
+from dart_server.cli.session import farm_location, load_settings, request, request_or_fail
 from dart_server.cli.terminal import Json, fail, show
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ def drain(
     """Take no more claims; leases that hold go on to their end. It holds until `--undo`."""
     if undo and wait:
         fail("--undo and --wait do not go together.")
-    settings = load_settings()
+    location = farm_location()
     if undo:
-        request_or_fail(DRAIN_PATH, "DELETE", settings=settings)
+        request_or_fail(DRAIN_PATH, "DELETE", location=location)
         show({"draining": False}, "serving claims again", as_json)
         return
-    request_or_fail(DRAIN_PATH, "POST", settings=settings)
+    request_or_fail(DRAIN_PATH, "POST", location=location)
     gives_up_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-    while (left := request_or_fail("/v1/farm", settings=settings)["leases_active"]) and wait:
+    while (left := request_or_fail("/v1/farm", location=location)["leases_active"]) and wait:
         if time.monotonic() >= gives_up_s:
             fail(f"{left} leases are still held after {timeout_s:g} s; the farm goes on draining.", 1, error="timeout")
         time.sleep(LEASE_POLL_S)

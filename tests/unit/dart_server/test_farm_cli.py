@@ -119,8 +119,8 @@ def test_the_status_is_for_people_and_for_programs(run: Run, answers: Answers) -
     for words in ("drain --undo", "short of   the host is short of memory", "held back  pool calc: no"):
         assert words in told
     answers.away = True
-    assert run("status").stdout.strip() == "no farm is running"
-    assert json.loads(run("status", "--json").stdout) == {"running": False}
+    assert run("status", code=1).stdout.startswith("no farm is running; start it with `dart-farm serve`")
+    assert json.loads(run("status", "--json", code=1).stdout) == {"running": False}
 
 
 @pytest.mark.parametrize(
