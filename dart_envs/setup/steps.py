@@ -75,6 +75,18 @@ def fill_placeholders(text: str, resolution: tuple[int, int]) -> str:
     return text
 
 
+def guest_path(path: str) -> str:
+    """Return the absolute path inside the desktop, as OSWorld reads it.
+
+    Args:
+        path: A path; a relative one, or one that begins with `~/`, is below the home folder, where commands run too.
+
+    Returns:
+        The absolute path.
+    """
+    return path if path.startswith("/") else f"{HOME}/{path.removeprefix('~/').removeprefix('./')}"
+
+
 def command_argv(command: str | tuple[str, ...], *, shell: bool, resolution: tuple[int, int]) -> list[str]:
     """The argument list of an `execute` or `launch` command, in OSWorld's reading: text is split like a shell would,
     `~/` is home.
@@ -133,7 +145,7 @@ async def launch_captured(context: SetupContext, step: params.LaunchCapturedPara
 
 async def open_path(context: SetupContext, step: params.OpenParameters) -> None:
     """Open a file with its default application and wait for its window."""
-    path = f"{HOME}/{step.path[2:]}" if step.path.startswith("~/") else step.path
+    path = guest_path(step.path)
     await context.desktop.exec(["xdg-open", path], detach=True)
     name = PurePosixPath(path).name
 
@@ -286,7 +298,7 @@ async def write_binary(context: SetupContext, step: params.WriteBinaryParameters
 
 async def write_and_verify(context: SetupContext, path: str, content: bytes, mode: int) -> None:
     """Write and read back."""
-    path = f"{HOME}/{path[2:]}" if path.startswith("~/") else path
+    path = guest_path(path)
     await context.desktop.write_file(path, content, mode=mode)
     held = await context.desktop.read_file(path)
     if held != content:

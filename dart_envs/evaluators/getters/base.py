@@ -12,7 +12,7 @@ from typing import Any
 
 from dart_envs.errors import EvaluatorError, GuestError
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
-from dart_envs.setup.steps import command_argv
+from dart_envs.setup.steps import fill_placeholders, guest_path
 from dart_envs.types import Desktop
 from dart_server.wire import Clock
 
@@ -41,7 +41,7 @@ def required_text(config: GetterConfig, key: str) -> str:
 
 async def read_guest_file(context: GetterContext, path: str) -> GuestFile:
     """One regular file of the desktop. Raises InvalidArtifact when it is missing, too large, or not a regular file."""
-    path = command_argv((path,), shell=False, resolution=context.desktop.resolution)[0]
+    path = guest_path(fill_placeholders(path, context.desktop.resolution))
     stat = await context.desktop.exec(["stat", "-L", "-c", "%s %F", path], timeout_s=10.0, user="root")
     size, _, kind = stat.stdout.strip().partition(" ")
     if stat.returncode != 0:

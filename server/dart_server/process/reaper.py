@@ -16,7 +16,7 @@ from pathlib import Path
 from dart_server.clock import SystemClock
 from dart_server.database.repository import NewEvent, Repository
 from dart_server.database.write_queue import Database
-from dart_server.process.instance import exclusive_farm
+from dart_server.process.instance import exclusive_farm, running_pid
 from dart_server.process.state_directory import make_directories, migrate_legacy_layout
 from dart_server.providers.factory import create_provider
 from dart_server.settings import FarmSettings
@@ -35,7 +35,10 @@ async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
         inventory = await provider.inventory()
         await provider.aclose()
         held = await _active_leases(settings)
-        return [*inventory.desktops, *inventory.snapshots, *held, *(str(path) for path in _dead_files(settings))]
+        pid = running_pid(settings)
+        running = [] if pid is None else [f"the farm of process {pid}, which would be stopped"]
+        files = [str(path) for path in _dead_files(settings, farm_runs=pid is not None)]
+        return [*running, *inventory.desktops, *inventory.snapshots, *held, *files]
     with exclusive_farm(settings):
         migrate_legacy_layout(settings)
         await provider.start()
@@ -44,7 +47,7 @@ async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
         await asyncio.to_thread(_wait_for_helper, settings.runtime_dir / "hostd.sock")
         if _has_database(settings):
             await _record_reap(settings, removed)
-        for path in _dead_files(settings):
+        for path in _dead_files(settings, farm_runs=False):
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -69,10 +72,10 @@ async def _active_leases(settings: FarmSettings) -> list[str]:
         await database.aclose()
 
 
-def _dead_files(settings: FarmSettings) -> list[Path]:
-    """What a farm that does not run, and runs that do not run, have left in the runtime directory."""
+def _dead_files(settings: FarmSettings, *, farm_runs: bool) -> list[Path]:
+    """What runs, and a farm that does not run, have left in the runtime directory."""
     place = settings.runtime_dir
-    farm = [settings.socket_path, settings.lock_path, place / "farm.start.lock"]
+    farm = [] if farm_runs else [settings.socket_path, settings.lock_path, place / "farm.start.lock"]
     runs = {path.stem.removeprefix("data-") for path in place.glob("data-*.sock")}
     runs |= {path.name.removeprefix("policy-") for path in place.glob("policy-*")}
     found = [path for path in farm if path.exists()]

@@ -138,3 +138,15 @@ async def test_an_upload_without_a_name_is_refused(bench: Bench) -> None:
     form.add_field("file_data", io.BytesIO(b"x"))
     async with bench.client.post("/setup/upload", data=form) as response:
         assert response.status == 400
+
+
+async def test_a_relative_path_is_below_the_home_folder(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dart_guest.session.HOME", str(tmp_path))
+    form = {"file_path": "Downloads/setup.sh", "file_data": io.BytesIO(b"echo")}
+    async with bench.client.post("/setup/upload", data=form) as response:
+        assert response.status == 200
+    assert (tmp_path / "Downloads" / "setup.sh").read_text() == "echo"
+    async with bench.client.post("/file", data={"file_path": "Downloads/setup.sh"}) as response:
+        assert await response.text() == "echo"

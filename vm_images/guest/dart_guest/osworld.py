@@ -33,6 +33,11 @@ def expand(text: str) -> str:
     return os.path.expandvars(text)
 
 
+def guest_path(named: str) -> Path:
+    """A file's path as OSWorld's server reads it: a relative one is below the home folder, where that server runs."""
+    return Path(session.HOME, expand(named))
+
+
 @routes.get("/screenshot")
 async def screenshot(request: web.Request) -> web.Response:
     """The screen as PNG, pointer drawn in."""
@@ -121,7 +126,7 @@ def tree_of(path: Path, budget: list[int]) -> dict[str, Any]:
 @routes.post("/list_directory")
 async def list_directory(request: web.Request) -> web.Response:
     """A directory tree."""
-    path = Path(expand(str((await json_body(request)).get("path", ""))))
+    path = guest_path(str((await json_body(request)).get("path", "")))
     try:
         tree = await asyncio.to_thread(tree_of, path, [TREE_ENTRY_LIMIT])
     except OSError:
@@ -135,7 +140,7 @@ async def get_file(request: web.Request) -> web.StreamResponse:
     named = (await request.post()).get("file_path")
     if not isinstance(named, str) or not named:
         return web.json_response({"error": "file_path is required"}, status=400)
-    path = Path(expand(named))
+    path = guest_path(named)
     return await send_file(request, path, {"Content-Disposition": f'attachment; filename="{path.name}"'})
 
 
@@ -150,7 +155,7 @@ async def upload(request: web.Request) -> web.Response:
             if not isinstance(part, BodyPartReader):
                 continue
             if part.name == "file_path":
-                path = Path(expand(await part.text()))
+                path = guest_path(await part.text())
             elif part.name == "file_data" and path is not None:
                 nbytes = await write_whole(path, chunks_of(part), 0o644, chown)
                 return web.Response(text=f"File Uploaded: {nbytes} bytes")

@@ -19,7 +19,7 @@ from aiohttp import web
 from dart_guest import windows
 from dart_guest.agent import Agent
 from dart_guest.http import agent_of, json_body
-from dart_guest.osworld import expand
+from dart_guest.osworld import expand, guest_path
 from dart_guest.processes import Finished
 
 EXECUTE_LIMIT_S = 120.0
@@ -149,7 +149,7 @@ async def open_file(request: web.Request) -> web.Response:
     named = (await json_body(request)).get("path")
     if not isinstance(named, str) or not named:
         return web.Response(text="Path not supplied!", status=400)
-    path = Path(expand(named))
+    path = guest_path(named)
     is_file = await asyncio.to_thread(path.exists)
     before = {window.id for window in await agent.on_desktop(lambda: windows.listed(agent.desktop.connection()))}
     try:

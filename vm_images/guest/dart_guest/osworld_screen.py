@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from dart_guest.agent import Agent
 from dart_guest.files import send_file
 from dart_guest.http import agent_of, json_body
-from dart_guest.osworld import expand
+from dart_guest.osworld import guest_path
 from dart_guest.xinput import SessionDown
 
 TOOL_LIMIT_S = 10.0
@@ -77,7 +77,7 @@ async def change_wallpaper(request: web.Request) -> web.Response:
     named = (await json_body(request)).get("path")
     if not isinstance(named, str) or not named:
         return web.Response(text="Path not supplied!", status=400)
-    path = Path(expand(named))
+    path = guest_path(named)
     if not await asyncio.to_thread(path.is_file):
         return web.Response(text=f"File not found: {path}", status=404)
     properties = await xfce_properties(agent)
@@ -114,7 +114,7 @@ async def download_file(request: web.Request) -> web.Response:
         return web.Response(text="Path or URL not supplied!", status=400)
     error = ""
     for _ in range(DOWNLOAD_TRIES):
-        argv = ["/usr/bin/python3", "-c", DOWNLOADER, url, expand(named)]
+        argv = ["/usr/bin/python3", "-c", DOWNLOADER, url, str(guest_path(named))]
         ended = await agent_of(request).runner.run(argv, timeout_s=DOWNLOAD_LIMIT_S)
         if ended.returncode == 0:
             return web.Response(text="File downloaded successfully")

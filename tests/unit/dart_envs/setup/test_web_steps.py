@@ -45,6 +45,16 @@ async def test_a_download_comes_from_the_cache_of_its_task(cache: Path) -> None:
     assert desktop.state.files["/home/user/data.bin"] == b"\x00content"
 
 
+@pytest.mark.parametrize("path", ["setup.sh", "./setup.sh", "~/setup.sh"])
+async def test_a_relative_path_of_a_download_is_below_the_home_folder(cache: Path, path: str) -> None:
+    desktop = FakeWindowDesktop()
+    name = cache / "a-task" / assets.download_name(URL, path)
+    name.parent.mkdir()
+    name.write_bytes(b"content")
+    await run(desktop, step("download", files=[{"url": URL, "path": path}]), task_id="a-task")
+    assert desktop.state.files == {"/home/user/setup.sh": b"content"}
+
+
 async def test_a_browser_step_needs_a_desktop_with_ports() -> None:
     with pytest.raises(SetupError, match="ports cannot be reached"):
         await run(FakeWindowDesktop(), step("chrome_open_tabs", urls_to_open=["https://a.example"]))
