@@ -17,7 +17,7 @@ import typer
 
 from dart_train.config import Recipe, RecipeError, load_recipe
 from dart_train.run.paths import RunPaths
-from dart_train.run.state import check_run_format, load_resolved_recipe
+from dart_train.run.state import check_run_folder, load_resolved_recipe
 
 EXIT_FAILED = 1
 EXIT_WRONG_INPUT = 2
@@ -65,7 +65,7 @@ def run(
     from dart_train.run.preflight import check_recipe
 
     try:
-        check_run_format(paths)
+        check_run_folder(checked, paths)
         check_recipe(checked, paths)
         if dry_run:
             print(checked.model_dump_json(indent=2))

@@ -46,16 +46,39 @@ ACTION_PIECES = (
     "')",
     "\\n')",
 )
+TOOLS_PREAMBLE = (
+    "# Tools\\n\\nYou may call these functions. Each is described by one line of JSON between the tags:\\n<tools>"
+)
+TOOLS_FORMAT = (
+    "\\n</tools>\\n\\nTo call one, write a JSON object between tags:\\n"
+    '<tool_call>\\n{"name": NAME, "arguments": ARGUMENTS}\\n</tool_call>'
+)
 CHAT_TEMPLATE = (
+    "{%- if tools -%}"
+    "{{- '<|im_start|>system\\n' -}}"
+    "{%- if messages[0].role == 'system' -%}{{- messages[0].content + '\\n\\n' -}}{%- endif -%}"
+    "{{- '" + TOOLS_PREAMBLE + "' -}}"
+    "{%- for tool in tools -%}{{- '\\n' + (tool | tojson) -}}{%- endfor -%}"
+    "{{- '" + TOOLS_FORMAT + "<|im_end|>\\n' -}}"
+    "{%- endif -%}"
     "{%- for message in messages -%}"
-    "{{- '<|im_start|>' + message.role + '\\n' -}}"
+    "{%- if not (tools and loop.first and message.role == 'system') -%}"
+    "{{- '<|im_start|>' + ('user' if message.role == 'tool' else message.role) + '\\n' -}}"
+    "{%- if message.role == 'tool' -%}{{- '<tool_response>\\n' -}}{%- endif -%}"
     "{%- if message.content is string -%}{{- message.content -}}"
-    "{%- else -%}{%- for part in message.content -%}"
+    "{%- elif message.content -%}{%- for part in message.content -%}"
     "{%- if part.type == 'image' or 'image' in part or 'image_url' in part -%}"
     "{{- '<|vision_start|><|image_pad|><|vision_end|>' -}}"
     "{%- elif 'text' in part -%}{{- part.text -}}{%- endif -%}"
     "{%- endfor -%}{%- endif -%}"
+    "{%- if message.role == 'tool' -%}{{- '\\n</tool_response>' -}}{%- endif -%}"
+    "{%- for call in message.tool_calls or [] -%}"
+    "{%- if message.content or not loop.first -%}{{- '\\n' -}}{%- endif -%}"
+    "{%- set function = call.function or call -%}"
+    "{{- '<tool_call>\\n' + ({'name': function.name, 'arguments': function.arguments} | tojson) + '\\n</tool_call>' -}}"
+    "{%- endfor -%}"
     "{{- '<|im_end|>\\n' -}}"
+    "{%- endif -%}"
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
 )

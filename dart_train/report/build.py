@@ -32,6 +32,12 @@ from dart_train.run.state import RunState
 SMOOTHING = 5
 
 
+NO_SIGNAL = (
+    "A group of episodes trains the policy only if their rewards differ. Where all rewards are 0, give more demonstrations "
+    "(demos.per_family, warmup), easier tasks (tasks.families) or larger groups (train.group_size)."
+)
+
+
 def rewards_by_item(results: Sequence[EpisodeResult]) -> dict[EvalItem, float | None]:
     """Index evaluation results by item.
 
@@ -44,17 +50,22 @@ def rewards_by_item(results: Sequence[EpisodeResult]) -> dict[EvalItem, float | 
     return {(result.task_id, result.repeat): result.reward for result in results}
 
 
-def conclusion(evaluation: PairedEvaluation | None, min_gain_points: float, *, evaluated: bool) -> str:
-    """Write the first sentence of the report.
+def conclusion(
+    evaluation: PairedEvaluation | None, min_gain_points: float, *, evaluated: bool, trained_nothing: bool = False
+) -> str:
+    """Write the first sentences of the report.
 
     Args:
         evaluation: The paired evaluation, None where there is none.
         min_gain_points: Gain in points that must be exceeded.
         evaluated: Whether the evaluation after training has finished.
+        trained_nothing: Whether training has ended without an update.
 
     Returns:
-        Whether the policy learned.
+        Whether the policy learned, and what to do where it could not.
     """
+    if trained_nothing:
+        return f"Training made 0 updates. {NO_SIGNAL} {conclusion(evaluation, min_gain_points, evaluated=evaluated)}"
     if evaluation is None and not evaluated:
         return "The run has no paired evaluation yet."
     if evaluation is None:
@@ -100,7 +111,12 @@ async def build_report(
         name=recipe.run.name,
         recipe=recipe.model_dump(mode="json"),
         paired_evaluation=evaluation,
-        conclusion=conclusion(evaluation, recipe.eval.min_gain_points, evaluated="after" in phases),
+        conclusion=conclusion(
+            evaluation,
+            recipe.eval.min_gain_points,
+            evaluated="after" in phases,
+            trained_nothing=bool(TRAIN in state.stages_s and recipe.train.updates and not stats.latest_version),
+        ),
         baselines={name: _mean_percent(episodes) for name, episodes in results.items() if episodes},
         stages_s=state.stages_s,
         counts=_counts(stats),

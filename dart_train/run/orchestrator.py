@@ -35,7 +35,7 @@ from dart_agent.errors import StoreError, WorkerError
 from dart_agent.rollouts.worker_config import PolicyKind
 from dart_agent.types import Purpose
 from dart_train.config import Recipe
-from dart_train.report.build import build_report
+from dart_train.report.build import NO_SIGNAL, build_report
 from dart_train.report.page import RunReport, write_report
 from dart_train.report.paired_evaluation import PairedEvaluation
 from dart_train.run import components, phases
@@ -82,7 +82,7 @@ async def run_recipe(recipe: Recipe, paths: RunPaths, progress: Progress | None 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, task.cancel)
         try:
-            with _as_run_failed():
+            with _as_run_failed(), run.state.held_by_launcher(paths.state):
                 return await task
         except asyncio.CancelledError:
             raise Interrupted from None
@@ -157,7 +157,7 @@ class Run:
         """
         async with self.data_manager(), farm_session(self.recipe, self.progress.note):
             await self.faults.start()
-            if self.recipe.demos.per_family:
+            if self.recipe.demos.per_family and self.recipe.warmup.enabled:
                 await self._stage("demos", self._demos)
             await self._stage("warm-start", self._warm_start)
             if not {phases.EVAL_BEFORE, phases.TRAIN, phases.EVAL_AFTER} <= self.state.stages_s.keys():
@@ -239,7 +239,13 @@ class Run:
     async def _demos(self) -> None:
         async with self._policy("oracle"):
             view = await self._run_phase(phases.demo(self.recipe))
-        if view.mean_reward is None or view.mean_reward < 1.0:
+        if view.mean_reward is None or view.mean_reward <= 0.0:
+            stats = await self.client.stats()
+            raise RunFailed(
+                f"no demonstration succeeded, so there is nothing to imitate (last fault: {stats.last_masked_cause}): play one with "
+                f"`dart-agent rollout {self.recipe.tasks.suite}/{self.recipe.tasks.families[0]}`, or set warmup.enabled = false"
+            )
+        if view.mean_reward < 1.0:
             self.progress.note(f"demonstrations: mean reward {view.mean_reward}, only those with reward 1 are imitated")
 
     async def _warm_start(self) -> None:
@@ -272,8 +278,11 @@ class Run:
             return
         await self.client.start_phase(phases.training(self.recipe))
         trainer = await self.launcher.start(components.trainer(self.recipe, self.paths))
-        await self._show_progress_until_done(trainer, "update")
+        await self._show_progress_until_done(trainer, "update", self._describe_wait_for_update)
         await self.client.stop_phase(phases.TRAIN)
+        newest = await self.client.latest_version()
+        if newest is None or newest.version == 0:
+            self.progress.note(f"training made no update. {NO_SIGNAL}")
         self.progress.note(format_masked_fractions(await self.client.stats()))
 
     async def _baselines(self) -> None:
@@ -298,8 +307,17 @@ class Run:
             self.progress.note(f"{spec.name}: {view.failed} of {view.total} items never got a reward")
         return view
 
-    async def _show_progress_until_done(self, component: Component, kind: str) -> None:
-        """Wait for a component that ends by itself, showing the newest line of its metrics."""
+    async def _describe_wait_for_update(self) -> str:
+        view = await self.client.phase(phases.TRAIN)
+        if not view.done:
+            return "no episode has ended yet"
+        text = f"no update yet: {view.done} episodes, mean reward {view.mean_reward or 0.0:.2f}"
+        return text if view.mean_reward else f"{text}. {NO_SIGNAL}"
+
+    async def _show_progress_until_done(
+        self, component: Component, kind: str, describe_wait: Callable[[], Awaitable[str]] | None = None
+    ) -> None:
+        """Wait for a component that ends by itself, showing the newest line of its metrics, or why there is none yet."""
         waiter = asyncio.ensure_future(component.wait())
         tail = components.MetricsTail(self.paths.metrics, kind)
         try:
@@ -307,6 +325,10 @@ class Run:
                 await asyncio.wait({waiter}, timeout=POLL_S)
                 await self.faults.check_if_due()
                 text = tail.newest()
+                if text is not None:
+                    describe_wait = None
+                elif describe_wait is not None:
+                    text = await describe_wait()
                 if text is not None:
                     self.progress.update(text)
             await waiter

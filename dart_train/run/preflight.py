@@ -55,6 +55,11 @@ def _task_problems(recipe: Recipe) -> list[str]:
         suite = tasks.load_suite(recipe.tasks.suite)
     except DartEnvError as error:
         return [f"tasks.suite: {error}"]
+    if recipe.desktops.image != suite.image:
+        return [
+            f"tasks.suite: {suite.name} is made for the image {suite.image}, and desktops.image is {recipe.desktops.image}: "
+            f'set desktops.image = "{suite.image}"'
+        ]
     families = recipe.tasks.families
     known = ", ".join(sorted(suite.families))
     problems = [

@@ -33,10 +33,34 @@ class RunState:
     Attributes:
         stages_s: Seconds per finished stage, in the order in which they finished.
         incidents: One sentence per restart of a component and the like.
+        launcher_pid: Process that works on the run; None after it has ended in order.
     """
 
     stages_s: dict[str, float] = field(default_factory=dict)
     incidents: list[str] = field(default_factory=list)
+    launcher_pid: int | None = None
+
+    @contextmanager
+    def held_by_launcher(self, path: Path) -> Iterator[None]:
+        """Note the working process in the state, and record as an incident that the last one was killed.
+
+        Args:
+            path: `state.json` of the run folder.
+
+        Yields:
+            Nothing.
+        """
+        if self.launcher_pid is not None:
+            self.incidents.append(
+                f"dart-train (process {self.launcher_pid}) ended without stopping the run, which was resumed"
+            )
+        self.launcher_pid = os.getpid()
+        self.save(path)
+        try:
+            yield
+        finally:
+            self.launcher_pid = None
+            self.save(path)
 
     def save(self, path: Path) -> None:
         """Write the state atomically.
@@ -104,6 +128,35 @@ def check_run_format(paths: RunPaths) -> None:
             _read(path)
 
 
+def check_run_folder(recipe: Recipe, paths: RunPaths) -> None:
+    """Refuse a run folder of another recipe or another format; a folder that does not exist yet is accepted.
+
+    Args:
+        recipe: The recipe to run.
+        paths: The run folder.
+
+    Raises:
+        RecipeError: The folder belongs to a run with another recipe; the sentence names the settings that differ.
+    """
+    check_run_format(paths)
+    if not paths.resolved_recipe.exists():
+        return
+    known = load_resolved_recipe(paths)
+    if known == recipe:
+        return
+    before, now = known.model_dump(mode="json"), recipe.model_dump(mode="json")
+    changed = [
+        f"{section}.{key} {before[section][key]!r} (now {value!r})"
+        for section, values in now.items()
+        for key, value in values.items()
+        if before[section][key] != value
+    ]
+    raise RecipeError(
+        f"{paths.root} holds a run with other settings, {', '.join(changed)}: continue it with its own recipe, start a new run "
+        "with --name, or delete the folder"
+    )
+
+
 def open_run_directory(recipe: Recipe, paths: RunPaths) -> RunState:
     """Create the run folder, or open the one that was made from the same recipe.
 
@@ -117,13 +170,8 @@ def open_run_directory(recipe: Recipe, paths: RunPaths) -> RunState:
     Raises:
         RecipeError: The folder belongs to a run with another recipe, or has another format.
     """
-    check_run_format(paths)
+    check_run_folder(recipe, paths)
     known = paths.resolved_recipe.exists()
-    if known and load_resolved_recipe(paths) != recipe:
-        raise RecipeError(
-            f"{paths.root} holds a run with other settings: continue it with its own recipe, start a new run with --name, "
-            "or delete the folder"
-        )
     paths.make()
     if not known:
         _write(paths.resolved_recipe, {"recipe": recipe.model_dump(mode="json")})

@@ -81,6 +81,22 @@ class CheckpointStore:
             old.unlink()
         return target
 
+    def save_trained_s(self, trained_s: float) -> None:
+        """Note how long training has gone on, also between and before states.
+
+        Args:
+            trained_s: Seconds since training began.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        temporary = self.root / "trained_s.tmp"
+        temporary.write_text(f"{trained_s:.1f}\n", encoding="ascii")
+        os.replace(temporary, self.root / "trained_s")
+
+    def trained_s(self) -> float:
+        """Return the seconds that were noted last; 0 where none were."""
+        path = self.root / "trained_s"
+        return float(path.read_text(encoding="ascii")) if path.exists() else 0.0
+
     def latest(self) -> TrainerState | None:
         """Load the newest state that can be read.
 

@@ -68,6 +68,7 @@ class TrainerProcess:
                     asking.cancel()
                     break
                 reply = asking.result()
+                self._checkpoints.save_trained_s(self._trained_s())
                 if reply.batch is not None:
                     await self.train_step(reply.batch, waited_s=self._monotonic() - waiting_since_s)
                     waiting_since_s = None
@@ -97,7 +98,7 @@ class TrainerProcess:
             )
             self.trainer.version = newest.version
         self._began_s = self._monotonic()
-        self._trained_before_s = 0.0 if state is None else state.trained_s
+        self._trained_before_s = max(self._checkpoints.trained_s(), 0.0 if state is None else state.trained_s)
 
     async def train_step(self, batch: Batch, waited_s: float) -> TrainStep:
         """Do one train step, and store and report its result.

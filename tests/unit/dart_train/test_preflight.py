@@ -147,3 +147,9 @@ async def test_an_embedded_farm_is_stopped_at_the_end_also_where_a_killed_one_le
         assert await farm._running_farm() is not None
     assert await farm._running_farm() is None
     assert "found running" not in notes[0]
+
+
+def test_a_suite_of_another_image_is_refused_with_the_fix(place: Path, tmp_path: Path) -> None:
+    (sentence,) = complaints(recipe(tasks={"suite": "office", "families": ["calc_enter"]}), tmp_path)
+    assert "office is made for the image desktop, and desktops.image is basic" in sentence
+    assert 'set desktops.image = "desktop"' in sentence

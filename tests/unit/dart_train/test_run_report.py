@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 from PIL import Image
-from run_harness import PICTURE, STAGES, RunHarness, SimulatedCrash, untrained_then_trained
+from run_harness import PICTURE, STAGES, FakeLauncher, RunHarness, SimulatedCrash, untrained_then_trained
 from test_masked_episodes import stats
 from typer.testing import CliRunner
 
@@ -24,12 +24,14 @@ from dart_agent.metrics_file import append_metrics
 from dart_agent.types import WorkItem
 from dart_envs.types import EndReason
 from dart_train.cli import app
+from dart_train.model.init_model import init_model
 from dart_train.report.build import build_report, masked_rows
 from dart_train.report.examples import embed_image
 from dart_train.report.page import RunReport, write_report
 from dart_train.run import components
+from dart_train.run.orchestrator import RunFailed
 from dart_train.run.phases import report_phases
-from dart_train.run.state import run_lock
+from dart_train.run.state import RunState, run_lock
 
 
 def report_on(run_dir: Path, *options: str) -> Result:
@@ -244,3 +246,37 @@ def test_a_store_that_cannot_be_read_ends_with_its_reason(tmp_path: Path, monkey
     assert result.exit_code == 1
     assert "the report cannot be written" in result.stderr
     assert "file is not a database" in result.stderr
+
+
+def test_training_without_an_update_says_so_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = RunHarness(tmp_path, monkeypatch)
+
+    async def nothing(self: FakeLauncher) -> None:
+        return
+
+    monkeypatch.setattr(FakeLauncher, "trainer", nothing)
+    asyncio.run(harness.run())
+    result = json.loads((harness.paths.report / "result.json").read_text())
+    assert result["conclusion"].startswith("Training made 0 updates. A group of episodes trains the policy only if")
+    assert "training made no update" in harness.printed.getvalue()
+
+
+def test_without_a_warm_start_no_demonstration_is_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "model"
+    init_model("tiny", model, 0)
+    harness = RunHarness(
+        tmp_path, monkeypatch, warmup={"enabled": False, "imitated_demos_per_family": 2}, model={"path": str(model)}
+    )
+    asyncio.run(harness.run())
+    assert harness.starts["rollout-oracle"] == 0
+    assert "demos" not in json.loads(harness.paths.state.read_text())["stages_s"]
+
+
+def test_demonstrations_that_all_fail_stop_the_run_and_are_not_marked_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = RunHarness(tmp_path, monkeypatch)
+    harness.reward = lambda item: 0.0
+    with pytest.raises(RunFailed, match=r"no demonstration succeeded.*dart-agent rollout basics/press_nth"):
+        asyncio.run(harness.run())
+    assert not RunState.load(harness.paths.state).stages_s

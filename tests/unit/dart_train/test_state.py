@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -92,3 +93,28 @@ def test_the_architecture_names_everything_in_a_run_directory(tmp_path: Path) ->
     _, _, section = text.partition("## Run directory")
     told = {word.partition("/")[0] for word in re.split(r"[\s;,]+", section) if re.match(r"[a-z]+(/|\.\w+$)", word)}
     assert entries == told - {"runs", "index.html", "result.json"}
+
+
+def test_a_killed_launcher_is_an_incident_of_the_next_one(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    killed = open_run_directory(recipe(), paths).held_by_launcher(paths.state)
+    killed.__enter__()  # never left, as by SIGKILL
+    state = open_run_directory(recipe(), paths)
+    with state.held_by_launcher(paths.state):
+        assert len(state.incidents) == 1
+        assert f"process {os.getpid()}) ended without stopping" in state.incidents[0]
+    after = open_run_directory(recipe(), paths)
+    with after.held_by_launcher(paths.state):
+        assert after.incidents == state.incidents
+
+
+def test_a_dry_run_names_the_settings_that_differ_from_the_run_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "check_recipe", lambda *_: None)
+    open_run_directory(recipe(), RunPaths(tmp_path / "runs" / "r"))
+    file = tmp_path / "r.toml"
+    file.write_text('[run]\nname = "r"\nseed = 7\n[tasks]\nfamilies = ["press_nth"]\n[model]\npreset = "tiny"\n')
+    result = CliRunner().invoke(app, ["run", str(file), "--dry-run", "--runs-dir", str(tmp_path / "runs")])
+    assert result.exit_code == 2
+    assert "other settings, run.seed 0 (now 7):" in result.stderr

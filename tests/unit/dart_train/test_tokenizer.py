@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -55,4 +56,24 @@ def test_chat_template_puts_the_image_first_and_ends_turns(tokenizer: Any) -> No
     assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == (
         "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Press OK<|im_end|>\n"
         "<|im_start|>assistant\nThought: OK<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_chat_template_renders_tools_calls_and_their_results(tokenizer: Any) -> None:
+    tool = {"type": "function", "function": {"name": "click", "description": "Click.", "parameters": {}}}
+    call = {"type": "function", "function": {"name": "click", "arguments": {"x": 3}}}
+    messages = [
+        {"role": "system", "content": "You use a desktop."},
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Press OK"}]},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "name": "click", "content": "done"},
+    ]
+    text = tokenizer.apply_chat_template(messages, tools=[tool], tokenize=False, add_generation_prompt=True)
+    assert text.startswith("<|im_start|>system\nYou use a desktop.\n\n# Tools")
+    assert text.count("<|im_start|>system") == 1
+    assert json.loads(text.partition("<tools>\n")[2].partition("\n</tools>")[0]) == tool
+    assert text.endswith(
+        "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Press OK<|im_end|>\n"
+        '<|im_start|>assistant\n<tool_call>\n{"name": "click", "arguments": {"x": 3}}\n</tool_call><|im_end|>\n'
+        "<|im_start|>user\n<tool_response>\ndone\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )

@@ -90,6 +90,27 @@ async def test_a_round_is_saved_then_published_then_told(harness: TrainerHarness
     assert [(line["kind"], line["version"], line["update"]) for line in lines] == [("update", n, n) for n in (1, 2, 3)]
 
 
+async def test_the_limit_of_minutes_counts_the_whole_run_and_not_each_process(harness: TrainerHarness) -> None:
+    now_s = 0.0
+
+    async def reply_after_ten_minutes(version: int, wait_s: float) -> BatchReply:
+        nonlocal now_s
+        now_s += 600.0
+        if now_s > 1_800.0:
+            raise SimulatedKill
+        return BatchReply(batch=None, training_active=True)
+
+    ask = harness.client.next_batch
+    harness.client.next_batch = reply_after_ten_minutes  # type: ignore[method-assign]
+    client = cast(DataManagerClient, harness.client)
+    with pytest.raises(SimulatedKill):
+        await TrainerProcess(harness.config, client, monotonic=lambda: now_s).run()
+    harness.client.next_batch = ask  # type: ignore[method-assign]
+    process = TrainerProcess(harness.config.model_copy(update={"max_minutes": 25.0}), client, monotonic=lambda: now_s)
+    await process.run()
+    assert process.trainer.updates == 0, "30 minutes were over before the process was killed"
+
+
 async def test_the_wait_for_a_batch_counts_every_empty_reply(
     harness: TrainerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +170,7 @@ async def test_without_a_checkpoint_training_goes_on_from_what_was_published(har
 
 async def test_rare_checkpoints_still_save_the_last_round(harness: TrainerHarness) -> None:
     await harness.run(checkpoint_every=10)
-    assert [path.name for path in harness.config.checkpoints.iterdir()] == ["update00000003.pt"]
+    assert [path.name for path in harness.config.checkpoints.glob("*.pt")] == ["update00000003.pt"]
 
 
 async def test_the_time_limit_counts_over_restarts(harness: TrainerHarness) -> None:
