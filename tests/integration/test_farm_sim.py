@@ -394,3 +394,14 @@ def test_a_runtime_directory_open_to_others_is_refused(place: Path) -> None:
     done = Daemon(place).cli("serve")
     assert done.returncode == 2
     assert "chmod 700" in done.stderr
+
+
+def test_a_dry_run_of_reap_spares_the_files_of_the_running_farm(place: Path) -> None:
+    daemon = Daemon(place)
+    daemon.start()
+    try:
+        removed = json.loads(daemon.cli("reap", "--dry-run", "--json").stdout)["removed"]
+        assert [line for line in removed if "which would be stopped" in line]
+        assert not [line for line in removed if line.endswith(("farm.lock", "farm.sock"))]
+    finally:
+        daemon.stop()

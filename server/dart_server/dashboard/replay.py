@@ -59,7 +59,7 @@ class Replay:
         self._limit_nbytes = nbytes
         self._rings: OrderedDict[str, deque[ReplayStep]] = OrderedDict()
         self._numbers = itertools.count(1)
-        self._waiting: OrderedDict[str, tuple[ReplayStep, bytes | bytearray]] = OrderedDict()
+        self._waiting: OrderedDict[str, tuple[ReplayStep, bytes | bytearray, bytes | bytearray | None]] = OrderedDict()
         self._pictured_s: dict[str, float] = {}
         self._arrived = asyncio.Event()
         self.nbytes = 0
@@ -72,8 +72,12 @@ class Replay:
         request: wire.StepRequest,
         frame: bytes | bytearray,
         duration_s: float,
+        draft: bytes | bytearray | None = None,
     ) -> None:
-        """A step was done; `frame` is the guest's binary answer, which is read later and only if a picture is due."""
+        """A step was done; `frame` is the guest's binary answer, which is read later and only if a picture is due.
+
+        Where a frame came early, it has no payload, and `draft` is the message with its picture.
+        """
         if self._steps == 0 or not (request.events or request.settle is not None):
             return  # a mere look
         step = ReplayStep(
@@ -97,7 +101,7 @@ class Replay:
             >= MIN_PICTURE_INTERVAL_S
         )
         if due and (desktop_id in self._waiting or len(self._waiting) < MAX_PENDING_FRAMES):
-            self._waiting[desktop_id] = (step, frame)
+            self._waiting[desktop_id] = (step, frame, draft)
             self._arrived.set()
 
     def _drop(self, ring: deque[ReplayStep]) -> None:
@@ -123,15 +127,17 @@ class Replay:
         while True:
             await self._arrived.wait()
             while self._waiting:
-                desktop_id, (step, frame) = self._waiting.popitem(last=False)
+                desktop_id, (step, frame, draft) = self._waiting.popitem(last=False)
                 self._pictured_s[desktop_id] = self._clock.monotonic()
-                await self._make(desktop_id, step, frame)
+                await self._make(desktop_id, step, frame, draft)
                 await self._clock.sleep(1 / PICTURES_PER_S)
             self._arrived.clear()
 
-    async def _make(self, desktop_id: str, step: ReplayStep, frame: bytes | bytearray) -> None:
+    async def _make(
+        self, desktop_id: str, step: ReplayStep, frame: bytes | bytearray, draft: bytes | bytearray | None
+    ) -> None:
         try:
-            picture = await asyncio.to_thread(frame_thumbnail, frame)
+            picture = await asyncio.to_thread(frame_thumbnail, frame, draft)
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.info("a step's frame is no picture: %s", error)
             return
@@ -148,10 +154,14 @@ class Replay:
                 del self._rings[desktop_id]
 
 
-def frame_thumbnail(frame: bytes | bytearray) -> bytes:
-    """The picture of a binary frame as a small JPEG. Raises OSError, ValueError, KeyError, TypeError."""
+def frame_thumbnail(frame: bytes | bytearray, draft: bytes | bytearray | None = None) -> bytes:
+    """The picture of a binary frame, or of the draft of an early one, as a small JPEG.
+
+    Raises OSError, ValueError, KeyError, TypeError.
+    """
     header: dict[str, Any] = frame_header(frame)
-    payload = memoryview(frame)[4 + int.from_bytes(frame[:4], "big") :]
+    source = draft if header.get("early") and draft is not None else frame
+    payload = memoryview(source)[4 + int.from_bytes(source[:4], "big") :]
     if header["encoding"] == "raw":
         # Pillow takes any buffer of bytes; a view saves a copy of six megabytes.
         image = Image.frombuffer("RGB", (header["width"], header["height"]), payload, "raw", "RGB", 0, 1)  # type: ignore[arg-type]

@@ -41,8 +41,9 @@ class StepObserver(Protocol):
         request: wire.StepRequest,
         frame: bytes | bytearray,
         duration_s: float,
+        draft: bytes | bytearray | None = None,
     ) -> None:
-        """A step was done; `frame` is the guest's binary answer."""
+        """A step was done; `frame` is the guest's binary answer. A frame without a payload has the picture of `draft`."""
         ...
 
 
@@ -60,12 +61,18 @@ class GuestAccess:
         self.step_counter = StepCounter()
 
     def record_step(
-        self, access: LeaseAccess, request: wire.StepRequest, frame: bytes | bytearray, duration_s: float
+        self,
+        access: LeaseAccess,
+        request: wire.StepRequest,
+        frame: bytes | bytearray,
+        duration_s: float,
+        draft: bytes | bytearray | None = None,
     ) -> None:
-        """A step went well; `frame` is the guest's answer."""
+        """A step went well; `frame` is the guest's answer, `draft` the message with its picture that came before."""
         self._metrics.step(duration_s)
         self.step_counter.add(access.lease, access.slot.desktop_id, access.fencing_token, duration_s)
-        self._observer.record(access.lease, access.slot.desktop_id, access.fencing_token, request, frame, duration_s)
+        slot = access.slot
+        self._observer.record(access.lease, slot.desktop_id, access.fencing_token, request, frame, duration_s, draft)
 
     async def run(self, access: LeaseAccess, call: Callable[[GuestClient], Awaitable[T]]) -> T:
         """The call's result. Raises `ApiError`: fenced, lease_expired, desktop_failed, guest_error."""

@@ -76,7 +76,11 @@ class StepChannel:
         if self._channel is None or client is not self._client:
             self._client, self._channel = client, client.channel(early=self._early)
 
+        picture: bytearray | None = None
+
         async def pass_on(draft: bytearray) -> None:
+            nonlocal picture
+            picture = draft
             # Whoever hung up is noticed at the next message; the guest's answer is still read.
             with suppress(WebSocketDisconnect):
                 await socket.send({"type": "websocket.send", "bytes": draft})
@@ -88,7 +92,7 @@ class StepChannel:
             raise await self._guests.diagnose(self._access, error) from error
         duration_s = time.perf_counter() - started
         await self._check(frame)
-        self._guests.record_step(self._access, request, frame, duration_s)
+        self._guests.record_step(self._access, request, frame, duration_s, picture)
         return frame
 
     async def _check(self, frame: bytearray) -> None:

@@ -157,13 +157,33 @@ async def test_the_replay_is_bounded_in_steps_and_bytes(api: Api, clock: ManualC
     maker.cancel()
 
 
+async def test_a_frame_that_came_early_has_the_picture_of_its_draft(api: Api, clock: ManualClock) -> None:
+    await api.create_lease(shape=SHAPE)
+    replay = Replay(clock)
+    maker = asyncio.ensure_future(replay.make_thumbnails())
+    header = json.dumps({"width": 8, "height": 8, "encoding": "raw", "early": True, "nbytes": 0}).encode()
+    frame = struct.pack(">I", len(header)) + header
+    note = json.dumps({"draft": True, "seq": 0, "nbytes": 192}).encode()
+    draft = struct.pack(">I", len(note)) + note + bytes([250, 0, 0] * 64)
+    request = wire.StepRequest(events=[wire.MoveEvent(x=1, y=1)])
+    replay.record(api.farm.leases.active[0], "desk_0", 1, request, frame, 0.01, draft)
+    async with asyncio.timeout(10):
+        while replay._arrived.is_set():
+            await clock.advance(MIN_PICTURE_INTERVAL_S)
+    picture = replay.steps("desk_0")[0].picture
+    assert picture is not None
+    red, green, blue = Image.open(io.BytesIO(picture)).convert("RGB").getpixel((0, 0))
+    assert red > 200 > green + blue
+    maker.cancel()
+
+
 async def test_a_step_that_is_dropped_while_its_picture_is_made_costs_nothing(
     api: Api, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await api.create_lease(shape=SHAPE)
     begun, go_on = threading.Event(), threading.Event()
 
-    def slow_picture(_frame: bytes | bytearray) -> bytes:
+    def slow_picture(_frame: bytes | bytearray, _draft: object) -> bytes:
         begun.set()
         assert go_on.wait(10)
         return b"picture"
