@@ -105,7 +105,7 @@ def _tasks(targets: list[str]) -> list[Task]:
     from dart_envs.cli.evaluate import tasks_from_arguments
 
     try:
-        tasks = tasks_from_arguments(targets, None, None)
+        tasks = tasks_from_arguments(targets, None)
         for task in tasks:
             for asset in assets.task_assets(task):
                 assets.cache_path(asset.cache_name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,8 @@ from dart_envs.cli.exits import EXIT_RUNTIME_ERROR, EXIT_USAGE_ERROR
 from dart_envs.envs.config import make_shape
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.evaluators.scorer_choice import parse_scorer
-from dart_envs.tasks import Suite, Task, load_file, load_suite
+from dart_envs.tasks import Suite, Task, load_file, load_suite, task_shape
+from dart_envs.tasks.requirements import format_refusals, refusal_reason
 from dart_server.wire import DesktopShape
 
 if TYPE_CHECKING:
@@ -168,14 +170,19 @@ def check_files(paths: Sequence[Path]) -> None:
     """Load every file, and say the first thing that is wrong with each."""
     files = [file for path in paths for file in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
     wrong = 0
+    refused: dict[str, str] = {}
     for file in files:
         try:
             task = load_file(file)
         except TaskError as error:
             wrong = _print_error(str(error), EXIT_USAGE_ERROR)
             continue
-        missing = f" (cannot run here: no {', no '.join(task.unsupported)})" if task.unsupported else ""
-        print(f"{file}: good{missing}")
+        reason = refusal_reason(task, task_shape(task), local_images=not os.environ.get("DART_FARM_URL"))
+        print(f"{file}: good" if reason is None else f"{file}: well-formed, but it cannot run here: it {reason}")
+        if reason is not None:
+            refused[task.id] = reason
+    if len(files) > 1 and refused:
+        print(format_refusals(refused, len(files)))
     if wrong:
         raise typer.Exit(wrong)
 

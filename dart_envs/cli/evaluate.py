@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,17 +20,28 @@ import typer
 from dart_envs.action_spaces import make_codec
 from dart_envs.cli.exits import runtime_error, usage_error
 from dart_envs.envs.config import make_shape
-from dart_envs.envs.task_sources import common_image, select_tasks
+from dart_envs.envs.task_sources import select_tasks
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.evaluation.page import BudgetReport, to_html
 from dart_envs.evaluation.policies import EpisodePolicyFactory
 from dart_envs.evaluation.report import summarise, to_text
-from dart_envs.evaluation.run import POLICY_ERROR, EvaluationEpisode, append_episode, read_episodes, run_episodes
-from dart_envs.evaluators import parse_scorer
+from dart_envs.evaluation.run import (
+    POLICY_ERROR,
+    EvaluationEpisode,
+    append_episode,
+    read_episodes,
+    run_episodes,
+    task_domain,
+)
+from dart_envs.evaluators import INFEASIBLE, parse_scorer
+from dart_envs.farm.base import FarmLike
 from dart_envs.tasks import Task, load, task_shape
+from dart_envs.tasks.requirements import format_refusals, refusal_reason
 from dart_server.wire import DesktopShape
 
 EPISODES_FILE, SETTINGS_FILE, REPORT_JSON, REPORT_HTML = "episodes.jsonl", "settings.json", "report.json", "report.html"
+REFUSED_FILE = "refused.json"
+"""Tasks that cannot run here: the reason by task id."""
 CHANGEABLE_SETTINGS = frozenset({"split", "base_url"})
 """Settings that say which episodes there are, or where the same model is, but not how an episode was made."""
 EXIT_INTERRUPTED = 130
@@ -45,6 +58,11 @@ def evaluate(
     ] = Path("eval"),
     desktops: Annotated[int, typer.Option("--desktops", "-p", min=1, max=256, help="desktops at a time")] = 2,
     split: Annotated[str, typer.Option(help="of suites and families: train, validation or test")] = "test",
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help="a domain, or the beginning of an OSWorld id (os/28cc3b7e); repeatable"),
+    ] = None,
+    web: Annotated[bool, typer.Option("--web", help="desktops reach the live web: run tasks that need it")] = False,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", min=1, help="at most so many tasks, spread over the choice")
     ] = None,
@@ -78,9 +96,24 @@ def evaluate(
     own_prompt: str | None = None
     try:
         budgets = parse_step_budgets(max_steps)
-        tasks = tasks_from_arguments(targets, split, limit)
-        image = image or common_image(tasks)
-        shape = evaluation_shape(tasks[0], image, resolution)
+        named = select_by_id(tasks_from_arguments(targets, split), only or ())
+        if policy == "oracle":
+            named = [with_oracle(task) for task in named]
+        shapes = {task.id: evaluation_shape(task, image, resolution) for task in named}
+        local_images = not os.environ.get("DART_FARM_URL")
+        refused = {
+            task.id: reason
+            for task in named
+            if (
+                reason := refusal_reason(task, shapes[task.id], local_images=local_images, web=web)
+                or ("has no oracle" if policy == "oracle" and not has_oracle(task) else None)
+            )
+        }
+        tasks = spread([task for task in named if task.id not in refused], limit)
+        if not tasks:
+            raise TaskError(f"None of the {len(named)} tasks can run here: {next(iter(refused.values()))}.")
+        shape = shapes[tasks[0].id]
+        mixed = len({shapes[task.id] for task in tasks}) > 1
         if policy == "openai":
             if base_url is None or model is None:
                 raise ValueError("the policy openai needs --base-url and --model")
@@ -101,22 +134,23 @@ def evaluate(
             "max_tokens": max_tokens if policy == "openai" else None,
             "prompt": own_prompt,
             "action_space": action_space,
-            "image": shape.image,
-            "resolution": list(shape.resolution),
-            "font_size": shape.font_size,
+            "image": "the tasks' own" if mixed else shape.image,
+            "resolution": None if mixed else list(shape.resolution),
+            "font_size": None if mixed else shape.font_size,
             "seed": seed,
             "scorer": str(parse_scorer(scorer)),
             "split": split,
         }
-        run = _EvaluationRun(chosen, tasks, shape, action_space, desktops, seed, scorer)
+        run = _EvaluationRun(chosen, tasks, shapes, action_space, desktops, seed, scorer)
         parts = [
             run.part(out if len(budgets) == 1 else out / f"steps-{budget}", budget, settings) for budget in budgets
         ]
     except (TaskError, ValueError, EvaluatorError, OSError) as error:
         raise usage_error(str(error) if str(error).endswith(".") else f"{error}.") from None
-    unplayable = [task for task in tasks if task.unsupported]
-    if unplayable:
-        raise usage_error(f"{unplayable[0].id} cannot run: no {', no '.join(unplayable[0].unsupported)}.")
+    if refused:
+        print(format_refusals(refused, len(named)), flush=True)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / REFUSED_FILE).write_text(json.dumps(refused, indent=1) + "\n", encoding="utf-8")
     title = f"{policy} on {', '.join(targets)}"
     try:
         for part in parts:
@@ -223,7 +257,7 @@ class _EvaluationRun:
 
     policy: EpisodePolicyFactory
     tasks: Sequence[Task]
-    shape: DesktopShape
+    shapes: Mapping[str, DesktopShape]
     action_space: str
     desktops: int
     seed: int
@@ -250,17 +284,25 @@ class _EvaluationRun:
         from dart_envs.farm import AsyncFarmClient
 
         async with await AsyncFarmClient.connect() as farm:
-            async for episode in run_episodes(
-                farm,
-                todo,
-                self.policy,
-                desktops=self.desktops,
-                shape=self.shape,
-                action_space=self.action_space,
-                max_steps=part.budget,
-                seed=self.seed,
-                scorer=self.scorer,
-            ):
+            for shape in dict.fromkeys(self.shapes[task.id] for task in todo):
+                group = [task for task in todo if self.shapes[task.id] == shape]
+                await self._run_group(farm, group, shape, part)
+
+    async def _run_group(self, farm: FarmLike, group: Sequence[Task], shape: DesktopShape, part: _BudgetRun) -> None:
+        """Run tasks that need the same desktop."""
+        episodes = run_episodes(
+            farm,
+            group,
+            self.policy,
+            desktops=self.desktops,
+            shape=shape,
+            action_space=self.action_space,
+            max_steps=part.budget,
+            seed=self.seed,
+            scorer=self.scorer,
+        )
+        async with aclosing(episodes):
+            async for episode in episodes:
                 (part.masked if episode.reward is None else part.episodes)[episode.task_id] = episode
                 append_episode(part.folder / EPISODES_FILE, episode)
                 reward = "  - " if episode.reward is None else f"{episode.reward:4.2f}"
@@ -268,8 +310,58 @@ class _EvaluationRun:
                 print(reports.rstrip(), flush=True)
 
 
-def tasks_from_arguments(targets: Sequence[str], split: str | None, limit: int | None) -> list[Task]:
-    """The tasks that the arguments name, in order, without repeats; `limit` of them, evenly spread. Raises `TaskError`."""
+def select_by_id(tasks: Sequence[Task], only: Sequence[str]) -> list[Task]:
+    """Select tasks by OSWorld's ids.
+
+    Args:
+        tasks: The tasks.
+        only: Domains, beginnings of ids, or both with a slash (`os`, `28cc3b7e`, `os/28cc3b7e`); empty selects all.
+
+    Returns:
+        The tasks that fit one of them, in order.
+
+    Raises:
+        TaskError: If one of them fits no task.
+    """
+
+    def fits(task: Task, name: str) -> bool:
+        domain, slash, beginning = name.partition("/")
+        if slash:
+            return task_domain(task) == domain and task.id.startswith(beginning)
+        return task_domain(task) == name or task.id.startswith(name)
+
+    for name in only:
+        if not any(fits(task, name) for task in tasks):
+            raise TaskError(
+                f"--only {name}: none of the {len(tasks)} tasks has this domain or this beginning of its id."
+            )
+    return [task for task in tasks if not only or any(fits(task, name) for name in only)]
+
+
+def with_oracle(task: Task) -> Task:
+    """Return the task, with DART's solution where it is one of OSWorld's tasks and there is one."""
+    from dart_envs.validation.osworld.oracles import ORACLES
+
+    known = ORACLES.get(task.id)
+    if task.oracle_script or known is None:
+        return task
+    return task.model_copy(update={"oracle_script": tuple(known.moves)})
+
+
+def has_oracle(task: Task) -> bool:
+    """Return whether the policy `oracle` can solve the task: it has a solution, or FAIL is the solution."""
+    return bool(task.oracle_script) or INFEASIBLE in task.evaluator.functions
+
+
+def spread(tasks: Sequence[Task], limit: int | None) -> list[Task]:
+    """Return at most `limit` of the tasks, evenly spread; all of them for None."""
+    if limit is None or limit >= len(tasks):
+        return list(tasks)
+    return [tasks[index * len(tasks) // limit] for index in range(limit)]
+
+
+def tasks_from_arguments(targets: Sequence[str], split: str | None) -> list[Task]:
+    """The tasks that the arguments name, in order, without repeats. Raises `TaskError`."""
     ids: dict[str, None] = {}
     for target in targets:
         path = Path(target)
@@ -280,8 +372,6 @@ def tasks_from_arguments(targets: Sequence[str], split: str | None, limit: int |
         else:
             ids.update(dict.fromkeys(select_tasks(target, split).ids))
     names = list(ids)
-    if limit is not None and limit < len(names):
-        names = [names[index * len(names) // limit] for index in range(limit)]
     if not names:
         raise TaskError(f"{', '.join(targets)}: there is no task in it.")
     return [load(name) for name in names]

@@ -21,6 +21,7 @@ import numpy as np
 from dart_envs.action_spaces import ActionCodec
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError
+from dart_envs.evaluators import INFEASIBLE
 from dart_envs.types import Action, ActionType, Observation
 
 ENTRY_POINT_GROUP = "dart_envs.policies"
@@ -46,6 +47,9 @@ def _oracle(env: AsyncDesktopEnv, _codec: ActionCodec, _rng: np.random.Generator
     async def act(seen: PolicyInput) -> Any:
         if env.task is None or env.lease is None:
             raise DartEnvError("The desktop was lost.")
+        evaluator = getattr(env.task, "evaluator", None)
+        if evaluator is not None and INFEASIBLE in evaluator.functions and not getattr(env.task, "oracle_script", ()):
+            return Action(ActionType.FAIL)
         actions = await env.task.oracle(env.lease, step=seen.steps)
         return actions[0] if actions else Action(ActionType.DONE)
 

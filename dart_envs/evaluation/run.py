@@ -21,7 +21,7 @@ import numpy as np
 from dart_envs.action_spaces import ActionSpaceLike, make_codec
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.envs.core import AsyncDesktopEnv
-from dart_envs.envs.worker_pool import run_jobs
+from dart_envs.envs.worker_pool import WorkerUnavailable, run_jobs
 from dart_envs.errors import ActionError, DartEnvError, FarmError
 from dart_envs.evaluation.policies import EndpointError, EpisodePolicy, EpisodePolicyFactory, PolicyInput
 from dart_envs.farm.base import FarmLike
@@ -159,7 +159,9 @@ async def _run_episode(
 
     try:
         observation, _ = await env.reset(task, seed)
-    except FarmError:
+    except FarmError as error:
+        if error.code == "no_capacity":
+            raise WorkerUnavailable(str(error)) from error
         raise
     except DartEnvError as error:
         return ended(None, "not_started", f"{type(error).__name__}: {error}")

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from dart_envs import assets
 from dart_envs.errors import TaskError
@@ -29,6 +29,16 @@ class TaskWithRequirements(assets.TaskWithAssets, Protocol):
 
     @property
     def related_apps(self) -> Sequence[str]: ...
+
+    @property
+    def config(self) -> Sequence[Any]:
+        """The setup steps."""
+        ...
+
+    @property
+    def evaluator(self) -> Any:
+        """The evaluator, with `result`, `expected` and `postconfig`."""
+        ...
 
     def check_runnable(self, resolution: tuple[int, int]) -> None:
         """Raise TaskError where the task cannot run on such a screen (width, height in pixels)."""
@@ -61,6 +71,21 @@ APPLICATIONS: Mapping[str, tuple[str, ...]] = {
 PROGRAM_FOLDERS = ("usr/bin", "usr/local/bin", "usr/games", "usr/sbin", "bin")
 LIBREOFFICE_PROGRAMS = ("soffice", "libreoffice")
 """Programs that may open the windows of any part of LibreOffice, wherever it was installed from."""
+WEB_GETTERS = frozenset(
+    {
+        "active_tab_html_parse",
+        "active_tab_info",
+        "active_tab_url_parse",
+        "active_url_from_accessTree",
+        "gotoRecreationPage_and_get_html_content",
+        "info_from_website",
+        "page_info",
+        "pdf_from_url",
+        "url_dashPart",
+        "url_path_parse",
+    }
+)
+"""Getters of OSWorld that read pages of the live web."""
 MISSING_APPS_SCRIPT = """PATH="$PATH:/usr/local/bin:/usr/games:/snap/bin"
 for one; do
   for program in $(echo "${one#*=}" | tr , ' '); do command -v "$program" >/dev/null && continue 2; done
@@ -103,6 +128,79 @@ def missing_apps(apps: Iterable[str], folder: Path) -> tuple[str, ...]:
 
 def _file_names(folder: Path) -> list[str]:
     return os.listdir(folder) if folder.is_dir() else []
+
+
+def refusal_reason(
+    task: TaskWithRequirements, shape: DesktopShape, *, local_images: bool, web: bool = False
+) -> str | None:
+    """Return why a task certainly cannot run, without taking a desktop or fetching a file.
+
+    Args:
+        task: The task.
+        shape: The desktop that it would run on.
+        local_images: Whether the farm's desktops are made of this machine's images, so that their applications are known.
+        web: Whether desktops reach the live web.
+
+    Returns:
+        One clause; None where nothing is known against it.
+    """
+    try:
+        task.check_runnable(shape.resolution)
+    except TaskError as error:
+        return str(error).removeprefix(f"Task {task.id} ").rstrip(".")
+    missing = missing_apps(task.related_apps, image_folder(shape.image)) if local_images else ()
+    if missing:
+        return f"needs {', '.join(map(normalize_app_name, missing))}, which the image {shape.image} does not have"
+    if not web and (addresses := web_addresses(task)):
+        return f"needs the live web ({addresses[0]})"
+    if assets.is_offline() and (absent := assets.missing_assets(task)):
+        return f"needs files that are not in the asset cache ({len(absent)}, the first is {absent[0].url})"
+    return None
+
+
+def format_refusals(refused: Mapping[str, str], total: int) -> str:
+    """Write the tasks that cannot run here as a table by reason, the most frequent first.
+
+    Args:
+        refused: Reasons of `refusal_reason` by task id.
+        total: How many tasks there are in all.
+
+    Returns:
+        The table, for a terminal.
+    """
+    by_reason: dict[str, list[str]] = {}
+    for task_id, reason in refused.items():
+        by_reason.setdefault(reason.partition(" (")[0], []).append(task_id)
+    rows = sorted(by_reason.items(), key=lambda row: (-len(row[1]), row[0]))
+    lines = [f"{len(refused)} of {total} tasks cannot run here and are left out:"]
+    lines += [f"  {len(ids):>4}  {reason}  ({ids[0]}{', ...' if len(ids) > 1 else ''})" for reason, ids in rows]
+    return "\n".join(lines)
+
+
+def web_addresses(task: TaskWithRequirements) -> tuple[str, ...]:
+    """Return what a task reaches in the live web: addresses that its setup opens, and getters that read pages.
+
+    Args:
+        task: The task.
+
+    Returns:
+        Addresses and names of getters, in the order of the task file; empty where it needs no web.
+    """
+    found: list[str] = []
+    for step in (*task.config, *task.evaluator.postconfig):
+        if step.type == "chrome_open_tabs":
+            found += [address for address in step.parameters["urls_to_open"] if _is_in_the_web(str(address))]
+    for given in (task.evaluator.result, task.evaluator.expected):
+        getters = given if isinstance(given, tuple) else (given,)
+        found += [f"the getter {one['type']}" for one in getters if one and one.get("type") in WEB_GETTERS]
+    return tuple(found)
+
+
+def _is_in_the_web(address: str) -> bool:
+    if address.startswith(("file:", "chrome:", "about:", "/")):
+        return False
+    host = address.partition("://")[2] or address
+    return host.split("/")[0].split(":")[0] not in ("localhost", "127.0.0.1")
 
 
 async def check_requirements(task: TaskWithRequirements, shape: DesktopShape, *, local_images: bool) -> None:

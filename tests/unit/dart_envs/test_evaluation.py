@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_envs.cli import evaluate
-from dart_envs.cli.evaluate import check_settings, evaluation_shape, tasks_from_arguments
+from dart_envs.cli.evaluate import check_settings, evaluation_shape, spread, tasks_from_arguments
 from dart_envs.cli.main import app
-from dart_envs.errors import FarmError, SetupError
+from dart_envs.errors import NoCapacityError, SetupError
 from dart_envs.evaluation import (
     BudgetReport,
     EvaluationEpisode,
@@ -82,7 +82,7 @@ async def test_built_in_policies(farm: FakeFarm) -> None:
         name: [episode.reward for _, episode in sorted((await play(farm, name)).items())]
         for name in ("oracle", "noop", "fail")
     }
-    assert solved == {"oracle": [1.0, 1.0, 0.0], "noop": [0.0, 0.0, 0.0], "fail": [0.0, 0.0, 1.0]}
+    assert solved == {"oracle": [1.0, 1.0, 1.0], "noop": [0.0, 0.0, 0.0], "fail": [0.0, 0.0, 1.0]}
     drawn = await play(farm, "random", max_steps=4, seed=3, action_space="discrete-grid")
     assert all(episode.steps <= 4 and episode.reward == 0.0 for episode in drawn.values())
     assert {k: v.steps for k, v in drawn.items()} == {
@@ -143,9 +143,6 @@ async def test_a_fault_of_the_farm_is_tried_again_and_never_a_zero(farm: FakeFar
     test_evaluation.kill = kill  # type: ignore[attr-defined]
     episodes = await play(farm, "test_evaluation:kill", action_space="pyautogui", desktops=1)
     assert episodes["toy/a/0000"].reward == 1.0
-    farm.fail_next_lease(FarmError("none", code="no_capacity"))
-    with pytest.raises(FarmError, match="none"):
-        await play(farm, "noop", desktops=1)
 
 
 def test_episodes_are_kept_and_not_run_again(tmp_path: Path) -> None:
@@ -258,7 +255,7 @@ def _farm_of(farm: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> None:
         return Connected()
 
     monkeypatch.setattr(AsyncFarmClient, "connect", connect)
-    monkeypatch.setattr(evaluate, "tasks_from_arguments", lambda targets, split, limit: TASKS)
+    monkeypatch.setattr(evaluate, "tasks_from_arguments", lambda targets, split: TASKS)
     monkeypatch.setattr(evaluate, "evaluation_shape", lambda task, image, resolution: SHAPE)
 
 
@@ -366,16 +363,16 @@ def test_wilsons_interval() -> None:
 
 
 def test_the_choice_of_tasks() -> None:
-    chosen = tasks_from_arguments(["basics/press_nth", "basics/press_nth/0000"], "validation", 5)
+    chosen = spread(tasks_from_arguments(["basics/press_nth", "basics/press_nth/0000"], "validation"), 5)
     assert len({one.id for one in chosen}) == 5
-    assert tasks_from_arguments(["basics/press_nth/0000"], "test", None)[0].id == "basics/press_nth/0000"
+    assert tasks_from_arguments(["basics/press_nth/0000"], "test")[0].id == "basics/press_nth/0000"
 
 
 def test_osworlds_tasks_are_tried_on_osworlds_screen(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     path.write_text(json.dumps({"id": "one", "instruction": "Do it.", "evaluator": {"func": "infeasible"}}))
-    (theirs,) = tasks_from_arguments([str(path)], None, None)
-    (ours,) = tasks_from_arguments(["basics/press_nth/0000"], None, None)
+    (theirs,) = tasks_from_arguments([str(path)], None)
+    (ours,) = tasks_from_arguments(["basics/press_nth/0000"], None)
     assert evaluation_shape(theirs, None, None) == DesktopShape(image="desktop", resolution=(1920, 1080))
     assert evaluation_shape(ours, None, None) == load_suite("basics").shape
     assert evaluation_shape(theirs, "mine", "640x400") == DesktopShape(image="mine", resolution=(640, 400))
@@ -387,7 +384,6 @@ def test_osworlds_tasks_are_tried_on_osworlds_screen(tmp_path: Path) -> None:
         (["nothing-there"], "no suite"),
         (["basics", "--policy", "nobody"], "no policy 'nobody'"),
         (["basics", "--action-space", "mouse"], "no action space"),
-        (["basics", "office"], "different images (basic, desktop)"),
         (["basics", "--resolution", "big"], "1280x800"),
         (["basics", "--split", "dev"], "no split"),
         (["basics", "--max-steps", "15,many"], "number from 1 to 500"),
@@ -400,3 +396,71 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(tmp_path: Path, arguments: 
     assert result.exit_code == 2
     assert sentence in result.output
     assert not (tmp_path / "out").exists()
+
+
+def _osworld_file(folder: Path, domain: str, task_id: str, **fields: Any) -> None:
+    content = {"id": task_id, "instruction": "Do it.", "evaluator": {"func": "infeasible"}, **fields}
+    (folder / domain).mkdir(parents=True, exist_ok=True)
+    (folder / domain / f"{task_id}.json").write_text(json.dumps(content))
+
+
+def test_a_folder_of_osworlds_tasks_starts_and_says_what_cannot_run(
+    farm: FakeFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = evaluate.tasks_from_arguments
+    _farm_of(farm, monkeypatch)
+    monkeypatch.setattr(evaluate, "tasks_from_arguments", choose)
+    monkeypatch.setenv("DART_FARM_URL", "http://127.0.0.1:9")
+    examples, out = tmp_path / "examples", tmp_path / "out"
+    _osworld_file(examples, "os", "28cc3b7e-run")
+    _osworld_file(examples, "os", "5ea617a3-other")
+    drive = {"type": "googledrive", "parameters": {"settings_file": "x", "operations": [], "args": []}}
+    _osworld_file(examples, "chrome", "drive", config=[drive])
+    tabs = {"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["https://www.drugs.com/"]}}
+    _osworld_file(examples, "chrome", "web", config=[tabs])
+    local = {"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["file:///home/user/a.html"]}}
+    _osworld_file(examples, "chrome", "local", config=[local])
+    judged = {"func": "exact_match", "result": {"type": "vm_command_line", "command": ["x"]}}
+    judged["expected"] = {"type": "rule", "rules": {"expected": "x"}}
+    _osworld_file(examples, "os", "unsolved", evaluator=judged)
+    result = CliRunner().invoke(
+        app, ["eval", str(examples), "--out", str(out), "--only", "os/28cc", "--only", "chrome"]
+    )
+    assert "2 of 4 tasks cannot run here" in result.output
+    refused = json.loads((out / "refused.json").read_text())
+    assert refused == {
+        "drive": "cannot run: no setup step 'googledrive'",
+        "web": "needs the live web (https://www.drugs.com/)",
+    }
+    assert "28cc3b7e-run" in (out / "episodes.jsonl").read_text()
+    none = CliRunner().invoke(app, ["eval", str(examples), "--out", str(tmp_path / "none"), "--only", "unsolved"])
+    assert none.exit_code == 2
+    assert "None of the 1 tasks can run here: has no oracle" in none.stderr
+    unknown = CliRunner().invoke(app, ["eval", str(examples), "--out", str(tmp_path / "x"), "--only", "os/ffff"])
+    assert unknown.exit_code == 2
+    assert "--only os/ffff: none of the 6 tasks" in unknown.stderr
+
+
+async def test_a_farm_with_fewer_desktops_is_enough(farm: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease, given = farm.lease, 0
+
+    async def one_desktop(*args: Any, **options: Any) -> Any:
+        nonlocal given
+        given += 1
+        if given > 1:
+            raise NoCapacityError("The claim was not granted in time.", code="no_capacity")
+        return await lease(*args, **options)
+
+    monkeypatch.setattr(farm, "lease", one_desktop)
+    episodes = run_episodes(farm, list(TASKS), make_policy("noop"), desktops=3, shape=SHAPE)
+    assert len([one async for one in episodes]) == len(TASKS)
+
+
+async def test_a_farm_without_any_desktop_is_an_error(farm: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(*args: Any, **options: Any) -> Any:
+        raise NoCapacityError("The claim was not granted in time.", code="no_capacity")
+
+    monkeypatch.setattr(farm, "lease", full)
+    episodes = run_episodes(farm, list(TASKS), make_policy("noop"), desktops=3, shape=SHAPE)
+    with pytest.raises(NoCapacityError):
+        _ = [one async for one in episodes]
