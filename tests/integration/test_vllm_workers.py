@@ -201,12 +201,23 @@ async def test_a_hopeless_request_is_refused_and_no_worker_is_blamed(fleet: Flee
 
 async def test_new_weights_while_requests_run(fleet: Fleet) -> None:
     """Both workers swap one after the other; every token is right for its version; no request is lost."""
-    requests = [noisy_request(f"roll{index}", index, max_tokens=300) for index in range(6)]
-    running = [asyncio.create_task(fleet.pool.complete(request)) for request in requests]
     published = fleet.publish(1)
-    await eventually(lambda: all(member.in_flight for member in fleet.pool.members), 30)
-    await asyncio.sleep(0.2)
+    requests: list[Any] = []
+    running: list[asyncio.Task[Any]] = []
+    updated = asyncio.Event()
+
+    async def keep_workers_busy() -> None:
+        """Start a request every 50 ms, so that whenever the update comes some requests are in the middle of their tokens."""
+        while not updated.is_set():
+            requests.append(noisy_request(f"roll{len(requests)}", len(requests), max_tokens=300))
+            running.append(asyncio.create_task(fleet.pool.complete(requests[-1])))
+            await asyncio.sleep(0.05)
+
+    load = asyncio.create_task(keep_workers_busy())
+    await eventually(lambda: all(member.in_flight for member in fleet.pool.members) and len(requests) >= 6, 30)
     report = await rolling_update(fleet.pool, published)
+    updated.set()
+    await load
     completions = await asyncio.gather(*running)
     print(f"rolling update: paused {[round(1000 * s) for s in report.paused_s]} ms, {report.total_s:.2f} s in all")
     assert set(report.updated) == {"policy-0", "policy-1"}
