@@ -117,6 +117,7 @@ class AsyncDesktopEnv:
         self._steps = 0
         self._step_limit: int | None = None
         self._waited_for_desktop = False
+        self._acted = False
         self._end: StepResult | None = None
         self._last_observation: Observation | None = None
         self._pointer = (0, 0)
@@ -184,7 +185,7 @@ class AsyncDesktopEnv:
             LeaseLostError: If the lease was lost in every attempt.
         """
         self._episode_over, self._task, self._steps, self._last_observation = True, task, 0, None
-        self._step_limit, self._end, self._waited_for_desktop = step_limit, None, False
+        self._step_limit, self._end, self._waited_for_desktop, self._acted = step_limit, None, False, False
         self.timings_s = {}
         if isinstance(task, SupportsRequirements):
             await task.check_requirements(self.shape, local_images=getattr(self._farm, "embedded", False))
@@ -271,6 +272,9 @@ class AsyncDesktopEnv:
         started_s = self._clock.monotonic()
         self.timings_s = {}
         try:
+            if not self._acted:
+                await check_alive(self._lease)
+                self._acted = decoded.end is None or bool(decoded.events) or decoded.code is not None
             if decoded.code is not None:
                 code_info = {"code": await self._run_code(self._lease, decoded.code)}
             if decoded.end is None or decoded.events or decoded.code is not None:
@@ -386,8 +390,9 @@ class AsyncDesktopEnv:
     # Ends.
 
     def _end_with_fault(self, error: DesktopFailedError | LeaseLostError | FarmError | GuestError) -> StepResult:
+        """End the episode: a desktop that died before the first action is the host's fault whatever the cause."""
         self._episode_over = self._lease_unusable = True
-        if isinstance(error, DesktopFailedError) and error.fault_owner is FaultOwner.POLICY:
+        if self._acted and isinstance(error, DesktopFailedError) and error.fault_owner is FaultOwner.POLICY:
             return self._end_episode(EndReason.BROKE_DESKTOP, cause=error.cause)
         log.warning("The episode of %s ends by a fault of the farm: %s", self._task.id if self._task else "?", error)
         code = error.cause if isinstance(error, DesktopFailedError) else getattr(error, "code", "lease_lost")

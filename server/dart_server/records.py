@@ -72,6 +72,8 @@ class Slot:
     snapshot_id: str | None = None
     setup_key: str | None = None
     unused: bool = False
+    called: bool = True
+    """Somebody called into it since it was last made or restored. What breaks before that is no fault of the policy."""
     busy: bool = True
     warming: bool = False
     """It is being prepared for nobody in particular."""

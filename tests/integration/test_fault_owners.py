@@ -6,8 +6,10 @@ Each case is done to a real desktop in the middle of an episode whose note is al
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 from guest_insides import processes_of
@@ -18,7 +20,7 @@ from dart_envs.errors import DartEnvError
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.types import Action, ActionType, Desktop, EndReason, Outcome, StepResult
-from dart_server.wire import DesktopShape
+from dart_server.wire import DesktopShape, FaultOwner
 
 pytestmark = pytest.mark.desktop
 
@@ -112,6 +114,10 @@ BREAKING: list[tuple[Damage, str]] = [
 """What is done from inside, and the cause that the farm gives; after the last three the session still lives."""
 
 
+def _named(desktop_id: str, name: str) -> list[int]:
+    return [pid for pid in processes_of(desktop_id) if Path(f"/proc/{pid}/comm").read_text() == f"{name}\n"]
+
+
 async def _lease(env: AsyncDesktopEnv) -> AsyncLease:
     await env.reset(SolvedTask())
     assert isinstance(env.lease, AsyncLease)
@@ -137,6 +143,29 @@ async def test_breaking_the_desktop_from_inside_never_pays(
     assert (result.info["cause"], result.info["masked"]) == (cause, False)
     await env.reset(SolvedTask())
     assert (await env.step(Action(ActionType.DONE))).reward == 1.0
+
+
+@pytest.mark.parametrize("damage", [_kill_the_x_server, _eat_all_memory], ids=["x_server", "memory"])
+async def test_what_breaks_before_the_first_action_is_masked(env: AsyncDesktopEnv, damage: Damage) -> None:
+    await env.reset(SolvedTask())
+    assert isinstance(env.lease, AsyncLease)
+    await damage(env.lease)
+    result = await env.step(MOVE)
+    assert (result.end, result.info["masked"]) == (EndReason.FARM_FAULT, True), result.info
+
+
+async def test_a_leased_desktop_that_nobody_called_is_the_hosts(url: str) -> None:
+    async with await AsyncFarmClient.connect(url) as farm:
+        lease = await farm.lease(SHAPE)
+        await lease.reset(None)
+        (x_server,) = _named(lease.desktop_id, "Xvfb")
+        pidfd = os.pidfd_open(x_server)
+        os.kill(x_server, signal.SIGKILL)
+        assert select.select([pidfd], [], [], 20.0)[0], "the X server did not end"
+        os.close(pidfd)
+        health = await lease.health()
+        await lease.release()
+    assert (health.cause, health.fault_owner) == ("session_dead", FaultOwner.HOST)
 
 
 async def test_a_desktop_killed_by_the_host_is_masked_and_replaced(env: AsyncDesktopEnv) -> None:

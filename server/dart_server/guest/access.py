@@ -2,7 +2,8 @@
 
 Rule: a call that gets no answer is followed by one look at the desktop. Dead: the cause and its owner are written down, the client gets 502
 `desktop_failed` with both, and the desktop is replaced at the next reset. Alive: the client gets `guest_error` and may go on.
-What can only be made from inside (memory, pids, disk, session, agent) is the policy's fault; everything else is the host's.
+What can only be made from inside (memory, pids, disk, session, agent) is the policy's fault, once somebody has called into the desktop
+since its reset; everything else is the host's.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class GuestAccess:
             raise desktop_failed(access.slot.failure)
         if access.slot.guest is None:
             raise ApiError(ErrorCode.FENCED, "the desktop is being reset", hint="Wait for the reset's answer.")
+        access.slot.called = True
         return access.slot.guest
 
     async def diagnose(self, access: LeaseAccess, error: GuestUnreachable) -> ApiError:
@@ -114,7 +116,7 @@ class GuestAccess:
         """Look at the desktop; a dead one is written down. None when it is well."""
         slot = access.slot
         if slot.failure is None:
-            health = health_view(await self._provider.health(slot.desktop_id))
+            health = health_view(await self._provider.health(slot.desktop_id), called=slot.called)
             self._leases.check(access)
             if health.alive:
                 return None
@@ -126,7 +128,9 @@ class GuestAccess:
     async def health(self, access: LeaseAccess) -> wire.DesktopHealthView:
         """How the leased desktop is, or why it died."""
         failure = await self.check_health(access)
-        return failure or health_view(await self._provider.health(access.slot.desktop_id))
+        if failure is not None:
+            return failure
+        return health_view(await self._provider.health(access.slot.desktop_id), called=access.slot.called)
 
     async def raise_for_error(self, access: LeaseAccess, reply: GuestReply) -> GuestReply:
         """The reply of one of the agent's own `/v1` routes, if it went well. Raises `ApiError`."""

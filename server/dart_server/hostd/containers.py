@@ -225,6 +225,7 @@ class ContainerManager:
             "memory_bytes": usage.memory_bytes,
             "memory_limit_bytes": usage.memory_limit_bytes,
             "oom_kills": usage.oom_kills,
+            "host_oom_kills": usage.host_oom_kills,
             "pids": usage.pids,
             "pids_refused": usage.pids_refused,
             "disk_bytes": used,

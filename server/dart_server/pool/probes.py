@@ -30,11 +30,15 @@ UNRESPONSIVE_CAUSES = frozenset({HealthCause.AGENT_DEAD, HealthCause.SESSION_DEA
 USABLE_CAUSES = frozenset({HealthCause.OOM, HealthCause.PIDS, HealthCause.DISK_FULL})
 
 
-def health_view(health: DesktopHealth) -> wire.DesktopHealthView:
-    """The wire's view of a provider's look, with the owner of a failure."""
-    owner = (
-        FaultOwner.NONE if health.alive else FaultOwner.POLICY if health.cause in SELF_INFLICTED else FaultOwner.HOST
-    )
+def health_view(health: DesktopHealth, *, called: bool) -> wire.DesktopHealthView:
+    """The wire's view of a provider's look, with the owner of a failure.
+
+    Args:
+        health: What the provider saw.
+        called: Whether somebody called into the desktop since its reset; without that no failure is the policy's.
+    """
+    by_policy = called and health.cause in SELF_INFLICTED
+    owner = FaultOwner.NONE if health.alive else FaultOwner.POLICY if by_policy else FaultOwner.HOST
     return wire.DesktopHealthView(
         alive=health.alive, cause=health.cause.value, fault_owner=owner, memory_bytes=health.memory_bytes or None
     )
@@ -114,7 +118,7 @@ class Probes:
             return
         del self._failures[life]
         if slot.lease_id is not None:
-            view = health_view(health)
+            view = health_view(health, called=slot.called)
             self._metrics.failure(view.cause, view.fault_owner.value)
             await self._lifecycle.mark_failed(slot, view)
         else:

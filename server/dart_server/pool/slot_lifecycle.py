@@ -109,7 +109,7 @@ class SlotLifecycle:
                     slot, NewEvent("reset_failed", slot.desktop_id, slot.lease_id, slot.fencing_token)
                 )
                 raise
-            slot.state = DesktopState.LEASED
+            slot.state, slot.called = DesktopState.LEASED, False
             data = {
                 "restored": result.restored,
                 "standby": result.standby,

@@ -72,6 +72,8 @@ class HealthCause(StrEnum):
     """The agent answers but the X server or the desktop session is gone."""
     AGENT_DEAD = "agent_dead"
     """The desktop's init runs but the guest agent does not answer."""
+    HOST_OOM = "host_oom"
+    """The host ran out of memory and killed a process of a desktop that was below its own limit."""
     KILLED_FROM_OUTSIDE = "killed_from_outside"
     """The desktop's init ended with none of its own limits hit; only the host can do that."""
     UNKNOWN = "unknown"

@@ -33,6 +33,9 @@ def diagnose(counters: dict[str, Any], agent: dict[str, Any] | None, agent_error
         return HealthCause.PIDS, f"its process limit was hit {counters['pids_refused']} times"
     if counters["disk_free_bytes"] < _FULL_BYTES or (agent is not None and agent.get("disk_full")):
         return HealthCause.DISK_FULL, "its disk is full"
+    if counters.get("host_oom_kills"):
+        killed = counters["host_oom_kills"]
+        return HealthCause.HOST_OOM, f"the host ran out of memory and killed {killed} of its processes"
     if counters.get("kill_pending"):
         return HealthCause.KILLED_FROM_OUTSIDE, "its init was killed while it was frozen"
     if counters.get("frozen"):
@@ -59,7 +62,7 @@ async def check_health(
 
     Args:
         read_counters: Reads the host's counters: state, exit_status, frozen, kill_pending, memory_bytes, memory_limit_bytes, pids,
-            disk_bytes, disk_free_bytes, oom_kills, pids_refused. It raises DesktopGone when there is no such desktop.
+            disk_bytes, disk_free_bytes, oom_kills, host_oom_kills, pids_refused. It raises DesktopGone when there is no such desktop.
         dial: Opens a connection to the guest agent. It is called only while the desktop runs.
         agent_timeout_s: How long the guest agent may take to answer, in seconds.
         agent_counters: Takes counters that the host cannot read from the agent's report (empty: the agent is silent).

@@ -112,6 +112,7 @@ async def test_a_key_that_the_guest_does_not_know_is_an_action_error(env: AsyncD
 async def test_breaking_the_desktop_scores_zero(env: AsyncDesktopEnv, farm: FakeFarm, cause: str) -> None:
     task = ToyTask()
     await env.reset(task)
+    await env.step(CLICK)
     farm.leases[0].kill(FaultOwner.POLICY, cause)
     result = await env.step(CLICK)
     assert (result.reward, result.terminated, result.truncated) == (0.0, True, False)
@@ -119,6 +120,26 @@ async def test_breaking_the_desktop_scores_zero(env: AsyncDesktopEnv, farm: Fake
     assert result.info["cause"] == cause
     assert result.info["masked"] is False
     assert task.evaluations == 0
+
+
+@pytest.mark.parametrize("action", [CLICK, DONE])
+async def test_what_dies_before_the_first_action_is_the_hosts_fault(
+    env: AsyncDesktopEnv, farm: FakeFarm, action: Action
+) -> None:
+    await env.reset(ToyTask())
+    farm.leases[0].kill(FaultOwner.POLICY, "session_dead")
+    result = await env.step(action)
+    assert (result.end, result.info["masked"]) == (EndReason.FARM_FAULT, True)
+    await env.reset(ToyTask())
+    await env.step(CLICK)
+    farm.leases[1].kill(FaultOwner.POLICY, "session_dead")
+    assert (await env.step(action)).end is EndReason.BROKE_DESKTOP
+
+
+async def test_a_first_action_that_breaks_the_desktop_scores_zero(env: AsyncDesktopEnv, farm: FakeFarm) -> None:
+    await env.reset(ToyTask())
+    farm.leases[0].fail_next("step", DesktopFailedError("died", fault_owner=FaultOwner.POLICY, cause="session_dead"))
+    assert (await env.step(CLICK)).end is EndReason.BROKE_DESKTOP
 
 
 async def test_a_solved_task_on_a_broken_desktop_scores_zero(env: AsyncDesktopEnv, farm: FakeFarm) -> None:
@@ -168,6 +189,7 @@ async def test_a_desktop_that_dies_while_it_is_judged_follows_its_owner(
     env: AsyncDesktopEnv, farm: FakeFarm, method: str, owner: FaultOwner, end: EndReason
 ) -> None:
     await env.reset(ToyTask())
+    await env.step(CLICK)
     farm.leases[0].fail_next(method, DesktopFailedError("died", fault_owner=owner, cause="x"))
     result = await env.step(DONE)
     assert result.end is end
@@ -181,6 +203,7 @@ async def test_a_verdict_that_a_broken_desktop_gave_is_none(env: AsyncDesktopEnv
             return Outcome(1.0)
 
     await env.reset(Breaking())
+    await env.step(CLICK)
     result = await env.step(DONE)
     assert (result.end, result.reward, result.info["cause"]) == (EndReason.BROKE_DESKTOP, 0.0, "pids")
 
@@ -203,6 +226,7 @@ async def test_an_evaluator_that_fails_on_a_dead_desktop_is_not_to_blame(env: As
             raise EvaluatorError("the program said nothing")
 
     await env.reset(Killer())
+    await env.step(CLICK)
     assert (await env.step(DONE)).end is EndReason.BROKE_DESKTOP
 
 

@@ -16,6 +16,7 @@ from dart_server.wire import DesktopShape, FaultOwner
 
 SHAPE = DesktopShape(resolution=(320, 200))
 TYPE = Action(ActionType.TYPE, text="hello")
+CLICK = Action(ActionType.CLICK, x=5, y=5)
 DONE = Action(ActionType.DONE)
 
 
@@ -76,6 +77,7 @@ async def test_a_copy_that_dies_follows_its_owner(farm: FakeFarm, owner: FaultOw
 
     async with AsyncDesktopEnv(farm, shape=SHAPE, evaluate_on="copy") as env:
         await env.reset(Killer())
+        await env.step(CLICK)
         assert (await env.step(DONE)).end is end
 
 

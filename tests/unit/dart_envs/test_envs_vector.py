@@ -72,6 +72,7 @@ def test_next_step_autoreset_ignores_the_action_and_starts_anew(envs: DartVector
 @pytest.mark.parametrize("owner", [FaultOwner.HOST, FaultOwner.POLICY])
 def test_one_dead_desktop_ends_its_own_episode_only(envs: DartVectorEnv, farm: FakeFarm, owner: FaultOwner) -> None:
     envs.reset()
+    envs.step([CLICK] * N)
     victim = farm.leases[1]
     victim.kill(owner, "x")
     index = next(i for i, slot in enumerate(envs._sub_envs) if slot._core.lease is victim)

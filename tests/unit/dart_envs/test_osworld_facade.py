@@ -137,6 +137,7 @@ def test_set_up_steps_run_on_the_running_desktop(env: DesktopEnv, farm: FakeFarm
 
 def test_a_desktop_that_the_agent_broke_scores_0(farm: FakeFarm, env: DesktopEnv) -> None:
     env.reset(task_config=task())
+    env.step({"action_type": "PRESS", "key": "a"})
     farm.leases[-1].kill(FaultOwner.POLICY, "oom")
     observation, _, done, info = env.step({"action_type": "PRESS", "key": "a"})
     assert (done, info["broke_desktop"], env.evaluate()) == (True, "oom", 0.0)

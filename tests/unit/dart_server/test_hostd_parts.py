@@ -196,7 +196,8 @@ def test_only_a_group_at_its_own_limit_is_blamed_for_its_killed(
     else:
         (group / "memory.failcnt").write_text(f"{hits}\n")
         (group / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
-    assert cgroups.usage("/p/d").oom_kills == kills
+    usage = cgroups.usage("/p/d")
+    assert (usage.oom_kills, usage.host_oom_kills) == (kills, 3 - kills)
 
 
 def test_the_doctor_gives_every_failure_a_cure(tmp_path: Path) -> None:
@@ -234,6 +235,9 @@ DOWN = {"session_alive": False}
         ({"state": "ended", "exit_status": "signal 9"}, None, HealthCause.KILLED_FROM_OUTSIDE),
         ({"state": "ended", "exit_status": "signal 9", "oom_kills": 1}, None, HealthCause.OOM),
         ({"state": "ended", "exit_status": "exit 0"}, None, HealthCause.SESSION_DEAD),
+        ({"host_oom_kills": 1}, DOWN, HealthCause.HOST_OOM),
+        ({"host_oom_kills": 1}, WELL, HealthCause.HOST_OOM),
+        ({"host_oom_kills": 1, "state": "ended", "exit_status": "exit 0"}, None, HealthCause.HOST_OOM),
         ({"frozen": True}, None, HealthCause.OK),
         ({"frozen": True, "oom_kills": 1}, None, HealthCause.OOM),
         ({"frozen": True, "kill_pending": True}, None, HealthCause.KILLED_FROM_OUTSIDE),

@@ -26,7 +26,9 @@ class Usage:
     memory_bytes: int = 0
     memory_limit_bytes: int = 0
     oom_kills: int = 0
-    """Processes killed while the group was at its own limit; those of a host that ran out of memory do not count."""
+    """Processes killed while the group was at its own limit."""
+    host_oom_kills: int = 0
+    """Processes killed although the group was below its own limit: the host had run out of memory."""
     pids: int = 0
     pids_refused: int = 0
 
@@ -60,21 +62,25 @@ def usage(group: str) -> Usage:
     relative = group.lstrip("/")
     if is_unified():
         base = ROOT / relative
+        kills, at_limit = _number(base / "memory.events", "oom_kill"), bool(_number(base / "memory.events", "oom"))
         return Usage(
             memory_bytes=_number(base / "memory.current"),
             memory_limit_bytes=_number(base / "memory.max"),
-            oom_kills=_number(base / "memory.events", "oom_kill") if _number(base / "memory.events", "oom") else 0,
+            oom_kills=kills if at_limit else 0,
+            host_oom_kills=0 if at_limit else kills,
             pids=_number(base / "pids.current"),
             pids_refused=_number(base / "pids.events", "max"),
         )
     memory, pids = ROOT / "memory" / relative, ROOT / "pids" / relative
     # Where memory with swap has the same limit it is hit first, and newer kernels count no failures of it.
     most, limit = _number(memory / "memory.max_usage_in_bytes"), _number(memory / "memory.limit_in_bytes")
-    at_limit = _number(memory / "memory.failcnt") or 0 < limit - _LIMIT_SLACK <= most
+    at_limit = bool(_number(memory / "memory.failcnt")) or 0 < limit - _LIMIT_SLACK <= most
+    kills = _number(memory / "memory.oom_control", "oom_kill")
     return Usage(
         memory_bytes=_number(memory / "memory.usage_in_bytes"),
         memory_limit_bytes=_number(memory / "memory.limit_in_bytes"),
-        oom_kills=_number(memory / "memory.oom_control", "oom_kill") if at_limit else 0,
+        oom_kills=kills if at_limit else 0,
+        host_oom_kills=0 if at_limit else kills,
         pids=_number(pids / "pids.current"),
         pids_refused=_number(pids / "pids.events", "max"),
     )
