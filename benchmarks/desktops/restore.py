@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.desktops.weight import pss_mib, written_mib
+from dart_envs.actions import decode_action
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
+from dart_envs.types import Action, ActionType
 from dart_server.providers.base import DesktopSpec
 from dart_server.providers.runc.provider import RuncProvider
 from dart_server.settings import FarmSettings
-from dart_server.wire import DesktopShape, FrameSpec
+from dart_server.wire import A11yElement, DesktopShape, FrameSpec, InputEvent, SettleSpec
 
 FORKS = 8
 BOOTS = 3
@@ -34,6 +36,7 @@ WINDOW_LIMIT_S = 120.0
 LOOK_S = 0.05
 STILL_S = 2.0
 WALKS = 5
+SHEET_SETTLE = SettleSpec(quiet_ms=300, cap_ms=5_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ async def _one(farm: AsyncFarmClient, lease: AsyncLease, name: str, resets: int)
         f"a11y_{name}_p50_ms": round(await walk_ms(lease), 1),
     }
     if name == "calc":
+        figures |= await changed_sheet_walks(lease)
         for _ in range(2):
             await lease.reset()
             launches_s.append(await open_app(lease, app))
@@ -156,6 +160,36 @@ async def walk_ms(lease: AsyncLease) -> float:
         await lease.a11y()
         taken_ms.append((time.perf_counter() - began_s) * 1000)
     return statistics.median(taken_ms[1:])
+
+
+async def changed_sheet_walks(lease: AsyncLease) -> dict[str, Any]:
+    """Trees of a sheet in which a cell changes before each; every tree has the change and equals the one that libatspi reads."""
+    reference = (Path(__file__).parent / "libatspi_walk.py").read_text(encoding="utf-8")
+    taken_ms, elements = [], 0
+    for number in range(WALKS):
+        entry = str(1000 + number)
+        await lease.step(_typed(entry, lease.shape.resolution), SHEET_SETTLE)
+        began_s = time.perf_counter()
+        tree = [element.model_dump(mode="json") for element in await lease.a11y()]
+        taken_ms.append((time.perf_counter() - began_s) * 1000)
+        reply = await lease.exec(["python3", "-"], stdin=reference, timeout_s=60.0)
+        told = [{key: element[key] for key in A11yElement.model_fields} for element in json.loads(reply.stdout)]
+        if told != tree:
+            raise AssertionError("The tree of a changed sheet is not the one that libatspi reads.")
+        if not any(element["role"] == "table cell" and element["text"] == entry for element in tree):
+            raise AssertionError(f"No cell of the tree holds {entry!r}.")
+        elements = len(tree)
+    return {
+        "a11y_calc_changed_p50_ms": round(statistics.median(taken_ms), 1),
+        "a11y_calc_changed_walks_equal": WALKS,
+        "a11y_calc_elements": elements,
+    }
+
+
+def _typed(text: str, resolution: tuple[int, int]) -> list[InputEvent]:
+    """The input events that type a text and end it with Enter."""
+    actions = (Action(ActionType.TYPE, text=text), Action(ActionType.KEY, keys=("enter",)))
+    return [event for action in actions for event in decode_action(action, resolution).events]
 
 
 async def open_app(lease: AsyncLease, app: App) -> float:

@@ -34,6 +34,24 @@ printf %s "$now"
 """
 """Windows, waiting up to `$2` polls for a list that is not `$1`: waiting inside costs no round trips."""
 
+IDS_SCRIPT = "wmctrl -l | cut -d' ' -f1"
+
+STARTED_SCRIPT = """command -v wmctrl >/dev/null || exit 0
+polls=0
+while [ "$polls" -lt "$1" ]; do
+  new=0 splash=0
+  for id in $(wmctrl -l | cut -d' ' -f1); do
+    case " $2 " in *" $id "*) continue ;; esac
+    case $(xprop -id "$id" _NET_WM_WINDOW_TYPE 2>/dev/null) in *SPLASH*) splash=1 ;; *) new=$((new + 1)) ;; esac
+  done
+  [ "$splash" = 0 ] && [ "$new" -ge "$3" ] && exit 0
+  polls=$((polls + 1))
+  sleep 0.1
+done
+exit 1
+"""
+"""Wait up to `$1` polls until `$3` windows that are not in the list `$2` are open, and no splash screen."""
+
 MEASURE_SCRIPT = """xwininfo -id "$1" && xprop -id "$1" _NET_FRAME_EXTENTS"""
 
 MOVE_SCRIPT = """wmctrl -i -r "$1" -e "$2" || exit 1
@@ -91,6 +109,28 @@ async def list_windows_raw(desktop: Desktop, *, changed_from: str | None = None)
 async def list_windows(desktop: Desktop) -> list[Window]:
     """Every window the window manager knows, oldest first."""
     return parse_list(await list_windows_raw(desktop))
+
+
+async def window_ids(desktop: Desktop) -> list[str]:
+    """Ids of every window, empty in an image without wmctrl."""
+    return (await desktop.exec(["/bin/sh", "-c", IDS_SCRIPT], timeout_s=20.0)).stdout.split()
+
+
+async def wait_started(desktop: Desktop, before: list[str], count: int, limit_s: float) -> bool:
+    """Wait until programs have opened their windows, splash screens apart.
+
+    Args:
+        desktop: The desktop.
+        before: Ids of the windows before the programs were started.
+        count: How many new windows are awaited.
+        limit_s: How long, in seconds.
+
+    Returns:
+        Whether they came in time; in an image without wmctrl nobody can tell, and nothing is awaited.
+    """
+    argv = ["/bin/sh", "-c", STARTED_SCRIPT, "started", str(int(limit_s * 10)), " ".join(before), str(count)]
+    reply = await desktop.exec(argv, timeout_s=limit_s * 3 + 20.0)
+    return reply.returncode == 0
 
 
 def window_matches(window: Window, name: str, *, strict: bool, by_class: bool) -> bool:

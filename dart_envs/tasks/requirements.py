@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from dart_envs import assets
 from dart_envs.errors import TaskError
+from dart_envs.setup.applications import APPLICATION_PROGRAMS
 from dart_envs.types import Desktop
 from dart_server.wire import DesktopShape
 from dart_server.wire.paths import data_dir
@@ -45,29 +46,6 @@ class TaskWithRequirements(assets.TaskWithAssets, Protocol):
         ...
 
 
-APPLICATIONS: Mapping[str, tuple[str, ...]] = {
-    "chrome": ("google-chrome", "google-chrome-stable", "chromium"),
-    "browser": ("google-chrome", "google-chrome-stable", "chromium"),
-    "gimp": ("gimp",),
-    "vlc": ("vlc",),
-    "thunderbird": ("thunderbird",),
-    "vscode": ("code",),
-    "libreoffice": ("soffice", "libreoffice"),
-    "calc": ("localc", "libreoffice-calc"),
-    "writer": ("lowriter", "libreoffice-writer"),
-    "impress": ("loimpress", "libreoffice-impress"),
-    "mousepad": ("mousepad",),
-    "thunar": ("thunar",),
-    "lxterminal": ("lxterminal",),
-    "galculator": ("galculator",),
-    "zenity": ("zenity",),
-    "eog": ("eog",),
-    "evince": ("evince",),
-    "xfce4mimesettings": ("xfce4-mime-settings",),
-    "xfdesktop": ("xfdesktop",),
-    "xfwm4": ("xfwm4",),
-}
-"""Programs or packages of which an image needs one, by the application's name as OSWorld's tasks and ours write it, normalize_app_name."""
 PROGRAM_FOLDERS = ("usr/bin", "usr/local/bin", "usr/games", "usr/sbin", "bin")
 LIBREOFFICE_PROGRAMS = ("soffice", "libreoffice")
 """Programs that may open the windows of any part of LibreOffice, wherever it was installed from."""
@@ -122,7 +100,11 @@ def missing_apps(apps: Iterable[str], folder: Path) -> tuple[str, ...]:
         programs = {name for place in PROGRAM_FOLDERS for name in _file_names(folder / "rootfs" / place)}
     except (OSError, ValueError, KeyError, TypeError):
         return ()
-    known = {app: APPLICATIONS[normalize_app_name(app)] for app in apps if normalize_app_name(app) in APPLICATIONS}
+    known = {
+        app: APPLICATION_PROGRAMS[normalize_app_name(app)]
+        for app in apps
+        if normalize_app_name(app) in APPLICATION_PROGRAMS
+    }
     return tuple(app for app, any_of in known.items() if not (programs | packages) & set(any_of))
 
 
@@ -220,9 +202,9 @@ async def check_desktop_apps(task: TaskWithRequirements, desktop: Desktop) -> No
     """Raise TaskError where a program that the task works with is certainly not in this desktop."""
     digest = str(getattr(desktop, "image_digest", ""))
     known = {
-        app: APPLICATIONS[normalize_app_name(app)]
+        app: APPLICATION_PROGRAMS[normalize_app_name(app)]
         for app in task.related_apps
-        if normalize_app_name(app) in APPLICATIONS
+        if normalize_app_name(app) in APPLICATION_PROGRAMS
     }
     asked = {app: programs for app, programs in known.items() if (digest, app) not in _FOUND_APPS}
     if not asked:

@@ -16,6 +16,6 @@ def test_the_full_desktop_starts_a_panel_and_icons_and_waits_for_them() -> None:
     plan = session.read_plan(RECIPE_PLAN)
     assert plan.desktop == "XFCE"
     assert "--compositor=off" in plan.window_manager
-    assert [argv[0] for argv in plan.shell] == ["xfsettingsd", "xfce4-panel", "xfdesktop"]
+    assert [argv[0] for argv in plan.shell] == ["pulseaudio", "xfsettingsd", "xfce4-panel", "xfdesktop"]
     assert plan.windows == ("Xfce4-panel", "Xfdesktop")
     assert all(isinstance(value, str) for value in plan.environment.values())

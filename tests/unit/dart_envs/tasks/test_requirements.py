@@ -12,8 +12,9 @@ import pytest
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import AssetError, TaskError
 from dart_envs.evaluators import GETTERS
+from dart_envs.setup.applications import APPLICATION_PROGRAMS
 from dart_envs.tasks import BUNDLED_SUITES, Task, load_suite, parse_task
-from dart_envs.tasks.requirements import APPLICATIONS, missing_apps, normalize_app_name
+from dart_envs.tasks.requirements import missing_apps, normalize_app_name
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.testing.fake_farm import FakeFarm
 from dart_server.wire import DesktopShape, ExecReply
@@ -82,7 +83,7 @@ async def test_what_is_there_or_not_known_is_no_hindrance(app: str) -> None:
 def test_what_the_bundled_suites_work_with_can_be_known(name: str) -> None:
     apps = {app for family in load_suite(name).families.values() for app in family.task(name, 0).related_apps}
     assert apps
-    assert {app for app in apps if normalize_app_name(app) not in APPLICATIONS} == set()
+    assert {app for app in apps if normalize_app_name(app) not in APPLICATION_PROGRAMS} == set()
 
 
 async def test_images_of_another_machine_are_not_judged_by_ours() -> None:
