@@ -45,6 +45,38 @@ async def test_sudo_works_and_root_stays_inside(runc_copies: Case) -> None:
     assert int(seen["stdout"]) < 60, "only its own processes"
 
 
+SLOW_RECEIVER = """import os, socket, sys, time
+ours, theirs = socket.socketpair()
+theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+print(os.getpid(), file=open("/tmp/sent", "w"), flush=True)
+while True:
+    ours.send(b"x")
+    time.sleep(float(sys.argv[1]))
+    theirs.recv(1)
+    time.sleep(1.0)
+"""
+"""Has a message with its sender's credentials in the queue of a socket half of the time, as starting browsers do."""
+
+
+async def test_a_desktop_whose_programs_pass_credentials_is_saved(runc_copies: Case) -> None:
+    case = runc_copies
+    await case.ready("d1")
+    await case.exec("d1", "python3", "-c", SLOW_RECEIVER, "0.9", user="user", detach=True)
+
+    async def sent() -> bool:
+        return (await case.exec("d1", "test", "-s", "/tmp/sent"))["returncode"] == 0
+
+    await eventually(sent)
+    assert (await case.provider.snapshot("d1", "passing")).bytes > 0
+    await case.exec("d1", "pkill", "-f", "SO_PASSCRED")
+    await case.exec("d1", "rm", "/tmp/sent")
+    await case.exec("d1", "python3", "-c", SLOW_RECEIVER, "3600", user="user", detach=True)
+    await eventually(sent)
+    with pytest.raises(HostFault, match="Control messages in queue"):
+        await case.provider.snapshot("d1", "stuck")
+    assert "stuck" not in (await case.provider.inventory()).snapshots
+
+
 async def test_bad_requests_are_refused_by_the_helper(runc_copies: Case) -> None:
     with pytest.raises(ProviderError):
         await runc_copies.provider.create("../escape", SPEC)
@@ -178,3 +210,30 @@ async def test_a_killed_farm_takes_its_helper_with_it(runc_case: Case, tmp_path:
         return left_over(theirs) == []
 
     await eventually(gone, 15.0)
+
+
+PROMPT = """import os, pty, sys, time
+pid, master = pty.fork()
+if pid == 0:
+    held = open("/dev/tty")
+    open("/tmp/prompt", "w").write("x")
+    time.sleep(3600)
+os.read(master, 1)
+"""
+"""A terminal with a program that has opened /dev/tty, as sudo does to ask for a password."""
+
+
+async def test_a_terminal_at_a_password_prompt_is_refused_with_the_reason(runc_copies: Case) -> None:
+    case = runc_copies
+    await case.ready("d1")
+    await case.exec("d1", "python3", "-c", PROMPT, user="user", detach=True)
+
+    async def asked() -> bool:
+        return (await case.exec("d1", "test", "-s", "/tmp/prompt"))["returncode"] == 0
+
+    await eventually(asked)
+    with pytest.raises(HostFault, match="ctty inheritance") as refused:
+        await case.provider.snapshot("d1", "s1")
+    assert "sudo does at its password prompt" in refused.value.hint
+    await case.exec("d1", "pkill", "-f", "pty.fork")
+    assert (await case.provider.snapshot("d1", "s2")).bytes > 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import select
 import shutil
@@ -34,6 +35,11 @@ from dart_server.hostd.storage import Storage, file_sizes, tree_bytes
 from dart_server.hostd.verbs import Limits
 
 CLOSE_TIMEOUT_S = 30.0
+RETRY_WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""How long a desktop runs on between the attempts to save it."""
+CREDENTIALS_IN_QUEUE = "Control messages in queue"
+"""CRIU's words for a message that carries its sender's credentials, in the queue of a socket (SO_PASSCRED)."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -122,19 +128,12 @@ class ContainerManager:
             work.mkdir(mode=0o700)
             layer_id = f"{next(self._serial):x}"
             count = cgroups.processes(self._cgroup(desktop.name))
-            began_s = time.monotonic()
             try:
-                self.runc.pause(desktop.name, work)
-                try:
-                    self.runc.checkpoint(desktop.name, processes, work)
-                    self.storage.commit_layer(desktop.name, layer_id)
-                finally:
-                    self.runc.resume(desktop.name, work)
+                pause_s = self._save(desktop, processes, work, layer_id)
             except BaseException:  # interrupted, too, half a snapshot is removed; raised again
                 shutil.rmtree(place, ignore_errors=True)
                 shutil.rmtree(self.storage.layer_dir(layer_id), ignore_errors=True)
                 raise
-            pause_s = time.monotonic() - began_s
             files_bytes = tree_bytes(self.storage.layer_dir(layer_id))
             layers = (layer_id, *desktop.layers)
             sizes = file_sizes(processes)
@@ -148,6 +147,34 @@ class ContainerManager:
             "pause_s": pause_s,
             "image_digest": desktop.image.digest,
         }
+
+    def _save(self, desktop: DesktopProcess, processes: Path, work: Path, layer_id: str) -> float:
+        """Save processes and files of a desktop; returns how long it stood still, in seconds.
+
+        CRIU cannot save a socket with an unread message that carries its sender's credentials. The processes of a browser that starts send
+        each other many, so the desktop runs on for a moment, and is saved then.
+        """
+        stood_still_s = 0.0
+        for wait_s in (*RETRY_WAITS_S, None):
+            began_s, failure = time.monotonic(), None
+            self.runc.pause(desktop.name, work)
+            try:
+                self.runc.checkpoint(desktop.name, processes, work)
+                self.storage.commit_layer(desktop.name, layer_id)
+            except HostdHostFault as error:
+                if wait_s is None or CREDENTIALS_IN_QUEUE not in str(error):
+                    raise
+                failure = error
+            finally:
+                self.runc.resume(desktop.name, work)
+            stood_still_s += time.monotonic() - began_s
+            if failure is None or wait_s is None:
+                break
+            _log.info("%s is saved again in %g s: %s", desktop.name, wait_s, failure)
+            shutil.rmtree(processes)
+            processes.mkdir(mode=0o700)
+            time.sleep(wait_s)
+        return stood_still_s
 
     def restore(self, desktop_id: str, snapshot_id: str) -> dict[str, Any]:
         """Replace (or make) a desktop by a copy of a snapshot; returns as soon as its processes run."""

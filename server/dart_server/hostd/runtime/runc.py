@@ -27,6 +27,11 @@ network-lock skip
 are frozen together, so no traffic has to be kept out meanwhile."""
 
 _UNLOGGED = "log-file /dev/null\n"
+HINTS = {
+    "ctty inheritance detected": "A program in a terminal has opened /dev/tty, as sudo does at its password prompt, and CRIU does not save that. "
+    "Answer the prompt or end the program, then save the desktop.",
+}
+"""What to do about a failure, by a part of CRIU's words for it."""
 """For restores: runc asks CRIU for its whole log, and a tenth of a restore's time goes into writing that (1.4 MB for an idle desktop)."""
 
 
@@ -138,7 +143,9 @@ class Runc:
             raise failure(f"runc {command[0]} took longer than {limit_s:.0f} s") from error
         if code != 0:
             words = self._save_log(work / tool_log) if tool_log else []
-            raise failure(f"runc {command[0]} failed: {'; '.join(words or _runc_errors(runc_log)) or 'no message'}")
+            said = "; ".join(words or _runc_errors(runc_log)) or "no message"
+            hint = next((hint for sign, hint in HINTS.items() if sign in said), "")
+            raise failure(f"runc {command[0]} failed: {said}", hint=hint)
 
     def _save_log(self, log: Path) -> list[str]:
         """Save CRIU's log for a person to read; returns its last errors."""
