@@ -10,7 +10,7 @@ RERUNS := $(if $(DART_TEST_RERUNS),--reruns $(DART_TEST_RERUNS) -raR)
 JOBS ?= 2
 SHARED := -n $(JOBS) --dist loadfile
 
-.PHONY: chaos help setup demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser test-slow .test-slow-libvirt test-wheel quickstart lint image image-desktop osworld-client scorer clean reap
+.PHONY: chaos ecosystem test-ecosystem help setup demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser test-slow .test-slow-libvirt test-wheel quickstart lint image image-desktop osworld-client scorer clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image, noVNC"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-browser  the dashboard in a real headless Chromium, which it installs; screenshots are left in tests/artifacts"
 	@echo "make test-postgres the tests of the database on a PostgreSQL server of their own"
 	@echo "make test-slow     proofs too long for the tests above, on what those have set up: about half an hour"
+	@echo "make test-ecosystem  every wrapper of Gymnasium and the examples of docs/examples (RLlib, TRL, ...) on live desktops; installs those libraries in .ecosystem"
 	@echo "make quickstart    runs README's quickstart as it is written, with the wheel of this checkout"
 	@echo "make test-wheel    builds sdist and wheel, checks what they contain, and installs them without a checkout"
 	@echo "make osworld-client  OSWorld's own client (desktop-env) in .osworld-client, for the tests that run it unchanged"
@@ -72,12 +73,18 @@ test-vllm:
 	@$(VENV)/bin/pytest tests -m "vllm and not slow" $(RERUNS) $(ARGS)
 
 test-slow:
-	@$(PY) server/deploy/docker_engine.py -- $(VENV)/bin/pytest tests -m "slow and not libvirt" --ignore tests/fuzz --ignore tests/wheel $(RERUNS) $(ARGS)
+	@$(PY) server/deploy/docker_engine.py -- $(VENV)/bin/pytest tests -m "slow and not libvirt and not ecosystem" --ignore tests/fuzz --ignore tests/wheel $(RERUNS) $(ARGS)
 	@$(PY) server/deploy/libvirt_host.py -- $(MAKE) --no-print-directory .test-slow-libvirt
 
 .test-slow-libvirt:
 	@$(PY) vm_images/build.py build desktop --artefact qcow2
 	@$(VENV)/bin/pytest tests -m "slow and libvirt" $(RERUNS) $(ARGS)
+
+ecosystem:
+	@$(PY) server/deploy/ecosystem.py
+
+test-ecosystem: ecosystem
+	@$(VENV)/bin/pytest tests -m ecosystem $(RERUNS) $(ARGS)
 
 quickstart:
 	@$(PY) .ci/quickstart.py

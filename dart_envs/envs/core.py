@@ -140,11 +140,9 @@ class AsyncDesktopEnv:
 
     @property
     def max_steps(self) -> int:
-        """Step budget of the episode: that of the configuration or the task, or the limit given to `reset` where that is lower."""
-        own = self.config.max_steps
-        if own is None:
-            own = self._task.max_steps if self._task is not None else 1
-        return own if self._step_limit is None else min(own, self._step_limit)
+        """Step budget of the episode: the lower one of the configuration's and the limit given to `reset`, else the task's own."""
+        asked = [steps for steps in (self.config.max_steps, self._step_limit) if steps is not None]
+        return min(asked) if asked else self._task.max_steps if self._task is not None else 1
 
     @property
     def unfinished_steps(self) -> int:
@@ -170,7 +168,8 @@ class AsyncDesktopEnv:
             seed: Recorded in `info` only: the desktop itself has no random state of ours.
             share_setup: Whether the prepared state is stored as a snapshot, because more episodes of this task follow;
                 None lets the task decide.
-            step_limit: A limit of steps from outside the environment; the budget of the episode is not above it.
+            step_limit: A limit of steps from outside the environment. It takes the place of the task's own budget, and the
+                budget of the episode is not above it.
 
         Returns:
             The first observation, and `info` with `task_id`, `max_steps`, `seed` and `pointer`, [x, y] in screen pixels.

@@ -114,6 +114,8 @@ def _model_config(spec: ModelPreset, tokenizer: Any) -> Any:
         vision_end_token_id=ids("<|vision_end|>"),
         tie_word_embeddings=False,
         dtype="float32",
+        # For trainers that are given the tokenizer alone and then take the model for one of text: they look for the limit here.
+        max_position_embeddings=spec.max_positions,
         **{PROMPT_KEY: "tiny"},
     )
 

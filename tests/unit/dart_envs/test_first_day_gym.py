@@ -6,12 +6,12 @@ import asyncio
 import logging
 import os
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from gym_wrappers import PIXEL_WRAPPERS, WRAPPERS
 from gymnasium import wrappers
 from toy_task import ToyTask
 
@@ -33,24 +33,6 @@ def make(farm: FakeFarm, max_steps: int = 3, **options: Any) -> DartOSWorldEnv:
     return DartOSWorldEnv(ToyTask(max_steps=max_steps), resolution=SMALL, farm=farm, **options)
 
 
-WRAPPERS: dict[str, Callable[[Any], gym.Env[Any, Any]]] = {
-    "FrameStackObservation": lambda env: wrappers.FrameStackObservation(env, 3),
-    "FrameStackObservation, zeros": lambda env: wrappers.FrameStackObservation(env, 3, padding_type="zero"),
-    "FlattenObservation": wrappers.FlattenObservation,
-    "DelayObservation": lambda env: wrappers.DelayObservation(env, 1),
-    "FilterObservation": lambda env: wrappers.FilterObservation(env, ["screenshot"]),
-    "TimeAwareObservation": lambda env: wrappers.TimeAwareObservation(wrappers.TimeLimit(env, 2)),
-    "AddRenderObservation": lambda env: wrappers.AddRenderObservation(env, render_only=False, render_key="pixels"),
-    "RecordEpisodeStatistics": wrappers.RecordEpisodeStatistics,
-    "NormalizeReward": wrappers.NormalizeReward,
-    "ClipReward": lambda env: wrappers.ClipReward(env, 0, 1),
-    "Autoreset": wrappers.Autoreset,
-    "TimeLimit": lambda env: wrappers.TimeLimit(env, 2),
-    "PassiveEnvChecker": wrappers.PassiveEnvChecker,
-    "OrderEnforcing": wrappers.OrderEnforcing,
-}
-
-
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_wrappers_take_the_default_observation(farm: FakeFarm, name: str) -> None:
     with WRAPPERS[name](make(farm, render_mode="rgb_array")) as env:
@@ -58,18 +40,6 @@ def test_wrappers_take_the_default_observation(farm: FakeFarm, name: str) -> Non
         assert observation in env.observation_space
         observation, *_ = env.step(WAIT)
         assert observation in env.observation_space
-
-
-PIXEL_WRAPPERS: dict[str, Callable[[Any], gym.Env[Any, Any]]] = {
-    "ResizeObservation": lambda env: wrappers.ResizeObservation(env, (40, 32)),
-    "GrayscaleObservation": wrappers.GrayscaleObservation,
-    "ReshapeObservation": lambda env: wrappers.ReshapeObservation(env, (64 * 80, 3)),
-    "RescaleObservation": lambda env: wrappers.RescaleObservation(env, np.float32(0), np.float32(1)),
-    "DtypeObservation": lambda env: wrappers.DtypeObservation(env, np.float32),
-    "MaxAndSkipObservation": lambda env: wrappers.MaxAndSkipObservation(env, 2),
-    "FlattenObservation": wrappers.FlattenObservation,
-    "FrameStackObservation": lambda env: wrappers.FrameStackObservation(env, 4),
-}
 
 
 @pytest.mark.parametrize("name", PIXEL_WRAPPERS)
@@ -123,6 +93,27 @@ def test_the_pointer_is_in_info_and_can_be_drawn(farm: FakeFarm) -> None:
         assert info["pointer"] == [30, 20]
         changed = np.argwhere((without["screenshot"] != shown["screenshot"]).any(axis=2))
         assert tuple(changed.min(axis=0)) == (20, 30)
+
+
+@pytest.mark.parametrize(("own", "asked", "budget"), [(1, 5, 5), (5, 2, 2), (5, None, 5)])
+def test_max_episode_steps_is_the_budget_of_the_episode(
+    farm: FakeFarm, own: int, asked: int | None, budget: int
+) -> None:
+    task = ToyTask(max_steps=own)
+    with gym.make("DartOSWorld-v0", task=task, resolution=SMALL, farm=farm, max_episode_steps=asked) as env:
+        assert env.reset()[1]["max_steps"] == budget
+        ends = [env.step(WAIT)[2:4] for _ in range(budget)]
+    assert ends == [(False, False)] * (budget - 1) + [(False, True)]
+    envs = gym.make_vec(
+        "DartOSWorld-v0",
+        num_envs=1,
+        task=task,
+        resolution=SMALL,
+        farm=farm,
+        **({"max_episode_steps": asked} if asked else {}),
+    )
+    assert envs.reset()[1]["max_steps"].tolist() == [budget]
+    envs.close()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ are frozen together, so no traffic has to be kept out meanwhile."""
 
 _UNLOGGED = "log-file /dev/null\n"
 HINTS = {
-    "ctty inheritance detected": "A program in a terminal has opened /dev/tty, as sudo does at its password prompt, and CRIU does not save that. "
+    "ctty inheritance detected": "CRIU does not save a terminal whose program has opened /dev/tty, as sudo does at its password prompt. "
     "Answer the prompt or end the program, then save the desktop.",
 }
 """What to do about a failure, by a part of CRIU's words for it."""
