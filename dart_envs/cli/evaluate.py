@@ -76,6 +76,12 @@ def evaluate(
     scorer: Annotated[
         str | None, typer.Option(help="who judges: auto, builtin or osworld; default: DART_SCORER, else auto")
     ] = None,
+    save_trajectories: Annotated[
+        bool,
+        typer.Option(
+            "--save-trajectories", help="keep actions, a screenshot per step and a recording, in OSWorld's layout"
+        ),
+    ] = False,
     base_url: Annotated[str | None, typer.Option(help="of openai: an OpenAI-compatible endpoint, up to /v1")] = None,
     model: Annotated[str | None, typer.Option(help="of openai: the model's name there")] = None,
     api_key_env: Annotated[str, typer.Option(help="of openai: environment variable with the key")] = "OPENAI_API_KEY",
@@ -141,7 +147,7 @@ def evaluate(
             "scorer": str(parse_scorer(scorer)),
             "split": split,
         }
-        run = _EvaluationRun(chosen, tasks, shapes, action_space, desktops, seed, scorer)
+        run = _EvaluationRun(chosen, tasks, shapes, action_space, desktops, seed, scorer, save_trajectories)
         parts = [
             run.part(out if len(budgets) == 1 else out / f"steps-{budget}", budget, settings) for budget in budgets
         ]
@@ -262,6 +268,7 @@ class _EvaluationRun:
     desktops: int
     seed: int
     scorer: str | None
+    save_trajectories: bool
 
     def part(self, folder: Path, budget: int | None, settings: Mapping[str, Any]) -> _BudgetRun:
         """Raises ValueError for a file that is none of ours, and for episodes made with other settings."""
@@ -300,6 +307,7 @@ class _EvaluationRun:
             max_steps=part.budget,
             seed=self.seed,
             scorer=self.scorer,
+            trajectories=part.folder if self.save_trajectories else None,
         )
         async with aclosing(episodes):
             async for episode in episodes:

@@ -1,7 +1,7 @@
 """Episodes: any policy on any tasks, many desktops at a time, resumable, with a report. `dart-envs eval` runs them.
 
-Reading order: `policies` (who acts), `openai` (a model behind an endpoint), `run` (episodes and their records), `report` (tables,
-intervals), `page` (HTML).
+Reading order: `policies` (who acts), `openai` (a model behind an endpoint), `run` (episodes and their records), `trajectories` (a folder
+per episode), `report` (tables, intervals), `page` (HTML).
 """
 
 from dart_envs.evaluation.page import BudgetReport, to_html

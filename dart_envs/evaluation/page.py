@@ -216,20 +216,38 @@ def _episodes_table(parts: Sequence[BudgetReport]) -> str:
         {task_id for episodes in by_part for task_id in episodes}, key=lambda one: (_worst_reward(one, by_part), one)
     )
     several = len(parts) > 1
-    names = [*(["budget"] if several else []), "reward", "end", "steps", "seconds", "cause"]
+    saved = any(episode.trajectory for episodes in by_part for episode in episodes.values())
+    names = [
+        *(["budget"] if several else []),
+        *(["steps seen"] if saved else []),
+        "reward",
+        "end",
+        "steps",
+        "seconds",
+        "cause",
+    ]
     head = "".join(f'<th scope="col"{_aligned(name)}>{name}</th>' for name in names)
     lines = []
     for task_id in tasks:
         runs = [(part, episodes[task_id]) for part, episodes in zip(parts, by_part, strict=True) if task_id in episodes]
         for index, (part, episode) in enumerate(runs):
             span = f' rowspan="{len(runs)}"' if len(runs) > 1 else ""
-            first = f'<td class="id"{span}>{html.escape(task_id)}</td>' if index == 0 else ""
+            asked = f'<br><span class="soft">{html.escape(episode.instruction)}</span>' if episode.instruction else ""
+            first = f'<td class="id"{span}>{html.escape(task_id)}{asked}</td>' if index == 0 else ""
             budget = (
                 f"<td{_aligned('budget')}>{part.budget if part.budget is not None else 'own'}</td>" if several else ""
             )
-            lines.append(f"<tr>{first}{budget}{_cells(episode)}</tr>")
+            seen = f"<td>{_trajectory_link(part, episode, several)}</td>" if saved else ""
+            lines.append(f"<tr>{first}{budget}{seen}{_cells(episode)}</tr>")
     table = f"<thead><tr><th scope='col'>task</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
     return f'<p class="soft">What was not solved comes first.</p><div class="wide"><table>{table}</table></div>'
+
+
+def _trajectory_link(part: BudgetReport, episode: EvaluationEpisode, several: bool) -> str:
+    if episode.trajectory is None:
+        return ""
+    folder = f"steps-{part.budget}/" if several else ""
+    return f'<a href="{html.escape(folder + episode.trajectory)}/index.html">look</a>'
 
 
 def _worst_reward(task_id: str, by_part: Iterable[Mapping[str, EvaluationEpisode]]) -> float:

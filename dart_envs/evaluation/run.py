@@ -24,6 +24,7 @@ from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.envs.worker_pool import WorkerUnavailable, run_jobs
 from dart_envs.errors import ActionError, DartEnvError, FarmError
 from dart_envs.evaluation.policies import EndpointError, EpisodePolicy, EpisodePolicyFactory, PolicyInput
+from dart_envs.evaluation.trajectories import TrajectoryFolder
 from dart_envs.farm.base import FarmLike
 from dart_envs.tasks.model import Task
 from dart_envs.types import Observation, StepResult
@@ -50,6 +51,9 @@ class EvaluationEpisode:
     rejected_actions: int
     duration_s: float
     cause: str | None = None
+    instruction: str = ""
+    trajectory: str | None = None
+    """Folder of the episode, relative to that of the report, where trajectories are saved."""
 
 
 def task_domain(task: Task) -> str:
@@ -89,8 +93,11 @@ async def run_episodes(
     seed: int = 0,
     scorer: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
+    trajectories: Path | None = None,
 ) -> AsyncGenerator[EvaluationEpisode, None]:
     """Play every task once, on `desktops` at a time; episodes come in the order they end. scorer: as of `AsyncDesktopEnv`.
+
+    trajectories: the report's folder, in which each episode gets one of its own (`dart_envs.evaluation.trajectories`); None saves none.
 
     Raises `FarmError` when the farm gives no desktop.
     """
@@ -105,7 +112,7 @@ async def run_episodes(
     @asynccontextmanager
     async def open_worker() -> AsyncIterator[Callable[[Task], Awaitable[EvaluationEpisode]]]:
         async with AsyncDesktopEnv(farm, labels={"purpose": "eval"}, **options) as env:
-            yield lambda task: _run_with_retries(env, task, policy, action_space, seed, clock)
+            yield lambda task: _run_with_retries(env, task, policy, action_space, seed, clock, trajectories)
 
     async with aclosing(run_jobs(tasks, open_worker, parallel=desktops)) as episodes:
         async for episode in episodes:
@@ -119,9 +126,10 @@ async def _run_with_retries(
     action_space: ActionSpaceLike,
     seed: int,
     clock: Clock,
+    trajectories: Path | None,
 ) -> EvaluationEpisode:
     for attempt in range(1, MAX_ATTEMPTS + 1):
-        episode = await _run_episode(env, task, policy, action_space, seed, clock)
+        episode = await _run_episode(env, task, policy, action_space, seed, clock, trajectories)
         if (
             episode.reward is not None
             or episode.end in ("evaluator_error", "endpoint_error", POLICY_ERROR)
@@ -138,9 +146,12 @@ async def _run_episode(
     action_space: ActionSpaceLike,
     seed: int,
     clock: Clock,
+    trajectories: Path | None,
 ) -> EvaluationEpisode:
     started_s = clock.monotonic()
-    episode = _Episode(env, task)
+    instruction = task.instruction
+    folder = None if trajectories is None else TrajectoryFolder(trajectories, task_domain(task), task.id, instruction)
+    episode = _Episode(env, task, folder)
 
     def ended(reward: float | None, end: str, cause: str | None = None) -> EvaluationEpisode:
         seconds = round(clock.monotonic() - started_s, 3)
@@ -155,7 +166,14 @@ async def _run_episode(
             episode.rejected_actions,
             seconds,
             cause,
+            instruction,
+            None if folder is None or not episode.started else str(folder.relative),
         )
+
+    async def saved(done: EvaluationEpisode) -> EvaluationEpisode:
+        if folder is not None and episode.started:
+            await folder.finish(env.lease, done.reward, done.end, done.cause)
+        return done
 
     try:
         observation, _ = await env.reset(task, seed)
@@ -171,19 +189,24 @@ async def _run_episode(
     try:
         result = await episode.run(act, codec, observation)
     except _PolicyError as failed:
+        done = await saved(ended(None, POLICY_ERROR, str(failed)))
         await env.release_lease()
-        return ended(None, POLICY_ERROR, str(failed))
+        return done
     except _RejectedActionsError as failed:
+        done = await saved(ended(0.0, "rejected_actions", str(failed)))
         await env.release_lease()
-        return ended(0.0, "rejected_actions", str(failed))
+        return done
     except EndpointError as error:
+        done = await saved(ended(None, "endpoint_error", str(error)))
         await env.release_lease()
-        return ended(None, "endpoint_error", str(error))
+        return done
     except DartEnvError as error:
+        done = await saved(ended(None, "farm_fault", f"{type(error).__name__}: {error}"))
         await env.release_lease()
-        return ended(None, "farm_fault", f"{type(error).__name__}: {error}")
+        return done
     assert result.end is not None
-    return ended(None if result.end.masked else result.reward, result.end.value, result.info.get("cause"))
+    reward = None if result.end.masked else result.reward
+    return await saved(ended(reward, result.end.value, result.info.get("cause")))
 
 
 class _PolicyError(Exception):
@@ -197,15 +220,20 @@ class _RejectedActionsError(Exception):
 class _Episode:
     """One episode's loop, and what is counted of it."""
 
-    def __init__(self, env: AsyncDesktopEnv, task: Task) -> None:
+    def __init__(self, env: AsyncDesktopEnv, task: Task, folder: TrajectoryFolder | None) -> None:
         self._env = env
         self._task = task
+        self._folder = folder
+        self.started = False
         self.steps = 0
         self.rejected_actions = 0
 
     async def run(self, act: EpisodePolicy, codec: Any, observation: Observation) -> StepResult:
         """Until the end. Raises `_PolicyError`, `_RejectedActionsError`, `DartEnvError`."""
         in_a_row = 0
+        self.started = True
+        if self._folder is not None:
+            await self._folder.start(self._env.lease, observation)
         while True:
             try:
                 action = await act(PolicyInput(observation, self.steps, self._env.max_steps))
@@ -226,6 +254,8 @@ class _Episode:
                 continue
             in_a_row = 0
             self.steps += 1
+            if self._folder is not None:
+                await self._folder.add(action, result)
             if result.end is not None:
                 return result
             observation = result.observation

@@ -98,6 +98,8 @@ class FakeLease(FakeDesktop, FakeLiveView):
         if path == "/screenshot":
             Image.fromarray(self.paint(cursor=True)).save(file := io.BytesIO(), "PNG")
             return GuestResponse(200, file.getvalue(), "image/png")
+        if path in ("/start_recording", "/end_recording"):
+            return GuestResponse(200, b"film", "video/mp4")
         return GuestResponse(404, b"", "text/plain")
 
     async def reset(self, setup_key: str | None = None, *, snapshot_id: str | None = None) -> ResetReply:
