@@ -71,14 +71,31 @@ def serve(
         "workers.json"
     ),
     logs: Annotated[Path, typer.Option(help="directory of the workers' logs")] = Path("logs"),
+    host: Annotated[str, typer.Option(help="where OpenAI's chat API listens")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="of the chat API; 0: a free one")] = 8100,
+    model_name: Annotated[str | None, typer.Option(help="of the chat API; default: the last part of MODEL")] = None,
+    key_file: Annotated[
+        Path, typer.Option(help="API key of the chat API, made where it is missing; DART_AGENT_API_KEY comes first")
+    ] = Path("agent.key"),
 ) -> None:
-    """Serve MODEL on local workers until Ctrl-C."""
+    """Serve MODEL on local workers, for rollouts and as OpenAI's chat API, until Ctrl-C."""
+    from dart_agent.chat_api.server import ChatApiSettings
     from dart_agent.component_process import run_until_signal
     from dart_agent.inference.component import run_inference
 
     with _exit_on_error():
         settings = _settings(model, threads, dtype, max_model_len, kv_cache_mib, max_images)
-        config = _inference(settings, workers, addresses, logs)
+        chat = ChatApiSettings(
+            host=host,
+            port=port,
+            key_file=key_file,
+            model_name=model_name or Path(model).resolve().name,
+            max_tokens=max_model_len,
+        )
+        chat.read_key()
+        config = _inference(settings, workers, addresses, logs).model_copy(update={"chat": chat})
+        logging.basicConfig(level=logging.WARNING)
+        logging.getLogger("dart_agent").setLevel(logging.INFO)
         typer.echo(
             f"starting {workers} workers; their addresses are in {addresses}, their logs in {logs}; Ctrl-C stops"
         )

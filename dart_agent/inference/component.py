@@ -1,8 +1,8 @@
 """The inference component of a run: workers started, kept alive, and kept at the newest policy version.
 
 Role: ties supervisor, pool and updater together for `python -m dart_agent.inference --config FILE`. Rule: it ends with SIGTERM
-(exit code 0, everything gone) or when a worker cannot be kept alive (exit code 1, so that its launcher knows). Non-goals: requests:
-rollout workers speak to the inference workers themselves.
+(exit code 0, everything gone) or when a worker cannot be kept alive (exit code 1, so that its launcher knows). Non-goals: requests of
+rollout workers, which speak to the inference workers themselves; other programs use the chat API (`dart_agent.chat_api`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from dart_agent.chat_api.server import serve_chat
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.inference.addresses import WorkerAddress, write_addresses
 from dart_agent.inference.client import WorkerClient
@@ -31,20 +33,28 @@ LatestVersion = Callable[[], Awaitable[PublishedWeights | None]]
 
 async def run_inference(config: InferenceConfig) -> None:
     """Run until cancelled. Raises AgentError when a worker cannot be kept alive or refuses new weights."""
+    listener = None if config.chat is None else config.chat.bind()
     workers = local_workers(config.worker, config.workers, directory=config.directory, log_dir=config.logs)
     write_addresses(config.addresses, [WorkerAddress(worker.name, worker.directory) for worker in workers])
     try:
         if config.socket is None:
-            await _serve(config, workers, None)
+            await _serve(config, workers, None, listener)
         else:
             async with DataManagerClient(config.socket, config.logs) as data:
-                await _serve(config, workers, latest_version_reader(data))
+                await _serve(config, workers, latest_version_reader(data), listener)
     finally:
+        if listener is not None:
+            listener.close()
         with contextlib.suppress(OSError):
             config.directory.rmdir()
 
 
-async def _serve(config: InferenceConfig, workers: list[WorkerProcess], latest: LatestVersion | None) -> None:
+async def _serve(
+    config: InferenceConfig,
+    workers: list[WorkerProcess],
+    latest: LatestVersion | None,
+    listener: socket.socket | None,
+) -> None:
     published = await latest() if latest is not None else None
     for worker in workers:
         worker.published = published
@@ -55,6 +65,10 @@ async def _serve(config: InferenceConfig, workers: list[WorkerProcess], latest: 
         logger.info("%d workers serve version %d", len(workers), 0 if published is None else published.version)
         pool.target = published
         tasks = [asyncio.create_task(supervisor.wait_for_failure(), name="keep-alive")]
+        if config.chat is not None and listener is not None:
+            tasks.append(
+                asyncio.create_task(serve_chat(pool, config.chat, listener, config.worker.model), name="chat-api")
+            )
         if latest is not None:
 
             def rolled(report: RollingUpdateReport) -> None:

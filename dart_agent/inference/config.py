@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from dart_agent.chat_api.server import ChatApiSettings
 from dart_agent.errors import ConfigError
 from dart_agent.inference.settings import WorkerSettings
 from dart_agent.strict_model import StrictModel, format_validation_error
@@ -19,7 +20,7 @@ class InferenceConfig(StrictModel):
 
     directory: where sockets and keys live (short: Unix sockets; default: made below the runtime directory). addresses: file that tells
     the rollout workers where the workers are. socket: the data manager's, None: serve the model's own weights for ever.
-    metrics: JSONL file that gets one line per rolling update.
+    metrics: JSONL file that gets one line per rolling update. chat: OpenAI's chat API in front of the workers, None: none.
     """
 
     worker: WorkerSettings
@@ -29,6 +30,7 @@ class InferenceConfig(StrictModel):
     logs: Path
     socket: Path | None = None
     metrics: Path | None = None
+    chat: ChatApiSettings | None = None
     poll_s: float = Field(default=0.5, gt=0)
 
 

@@ -25,6 +25,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from dart_agent.client_disconnect import unless_disconnected
 from dart_agent.errors import RequestRejected, WeightUpdateError
 from dart_agent.inference import wire
 from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
@@ -225,7 +226,7 @@ def build_app(engine: InferenceEngine, key: str) -> Any:
     async def generate(request: Any) -> Any:
         decoded = wire.decode_request(await request.body())
         task = asyncio.ensure_future(engine.generate(decoded))
-        return wire.encode_completion(await _unless_disconnected(request, task))
+        return wire.encode_completion(await unless_disconnected(request, task))
 
     async def weights(request: Any) -> Any:
         body = await request.json()
@@ -240,26 +241,6 @@ def build_app(engine: InferenceEngine, key: str) -> Any:
             Route(wire.WEIGHTS_PATH, guarded(weights), methods=["POST"]),
         ]
     )
-
-
-async def _unless_disconnected(request: Any, task: asyncio.Future[Completion]) -> Completion:
-    """Result of `task`; cancels it (and so aborts the request) when the caller goes away."""
-
-    async def watch() -> None:
-        while True:
-            message = await request.receive()
-            if message["type"] == "http.disconnect":
-                return
-
-    watcher = asyncio.ensure_future(watch())
-    try:
-        racers: set[asyncio.Future[Any]] = {task, watcher}
-        await asyncio.wait(racers, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            task.cancel()
-        return await task
-    finally:
-        watcher.cancel()
 
 
 @contextlib.asynccontextmanager
