@@ -1,7 +1,7 @@
 """The chat API's HTTP server: OpenAI's routes in front of a `Policy`.
 
-Role: `build_chat_app` (routes, key, errors in OpenAI's form) and `serve_chat`. Rule: loopback unless told otherwise; every route but /health
-needs the key; a caller that goes away ends its generation; a body has a limit. Non-goals: streaming, embeddings, TLS.
+Role: `build_chat_app` (routes, key, errors in OpenAI's form) and `serve_chat`. Rule: loopback unless told otherwise; every route but
+/health needs the key; a caller that goes away ends its generation; a body has a limit. Non-goals: streaming, embeddings, TLS.
 
     GET  /health                  200 without a key
     GET  /v1/models               the one model

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dart_guest.a11y_roles import EXTENDED, ROLES
 from dart_guest.a11y_tree import ACCESSIBLE, ACTION, COMPONENT, NO_OBJECT, PREFIX, ROOT, STATES, TABLE, TEXT, VALUE
 from dart_guest.dbus_client import PROPERTIES, BusConnection, BusSilent, Call, Reader, Reply, pack_strings
 
@@ -77,7 +78,10 @@ class FakeAccessibilityBus(BusConnection):
                 return struct.pack("<III", 8, bits & 0xFFFF_FFFF, bits >> 32)
             case (_, "GetInterfaces") if call.interface == ACCESSIBLE:
                 return _array(4, [pack_strings(PREFIX + name) for name in element.interfaces])
+            case (_, "GetRole") if call.interface == ACCESSIBLE:
+                return struct.pack("<I", ROLES.index(element.role) if element.role in ROLES else EXTENDED)
             case (_, "GetRoleName") if call.interface == ACCESSIBLE:
+                assert element.role not in ROLES, "the number says it, and a program's own name may be another"
                 return pack_strings(element.role)
             case (_, "GetAttributes") if call.interface == ACCESSIBLE:
                 return _array(8, [pack_strings(*pair) for pair in element.attributes.items()])

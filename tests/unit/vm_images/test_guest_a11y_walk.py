@@ -144,7 +144,7 @@ def test_what_an_element_tells_is_in_osworlds_form() -> None:
         "slider", "Size", interfaces=("Value", "Action"), actions=[("press", "Drücken", "does it", "<Alt>x")]
     )
     bar.values = {"CurrentValue": 3.0, "MinimumValue": 0.0, "MaximumValue": 10.0, "MinimumIncrement": 0.5}
-    hidden = FakeElement("statusbar", "hidden", states=(), interfaces=("Component", "Image"))
+    hidden = FakeElement("status bar", "hidden", states=(), interfaces=("Component", "Image"))
     bus = FakeAccessibilityBus({":1.1": window(entry, bar, hidden)})
     (application,) = read(bus, everything=True).applications
     prefixes = " ".join(f'xmlns:{prefix}="{address}"' for prefix, address in NAMESPACES.items())
@@ -170,6 +170,14 @@ def test_what_an_element_tells_is_in_osworlds_form() -> None:
         "act:press_kb": "<Alt>x",
     }
     assert told("status-bar") == {"name": "hidden", "image": "true"}
+
+
+def test_a_role_is_named_by_its_number_and_by_the_program_only_where_there_is_none() -> None:
+    """Qt calls the cell of a tree "tree item", and its number is that of a table cell; the fake refuses to tell such a name."""
+    shown = [FakeElement("table cell", "Qt"), FakeElement("x-knob", "Volume")]
+    window = FakeElement("frame", "Preferences", children=shown)
+    tree = read(FakeAccessibilityBus({":1.1": FakeElement("application", "vlc", children=[window])}))
+    assert [one["role"] for one in flat(tree.applications[0])] == ["frame", "table cell", "x-knob"]
 
 
 def test_a_silent_program_costs_its_own_subtree_only() -> None:

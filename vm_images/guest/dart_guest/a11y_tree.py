@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
+from dart_guest.a11y_roles import TABLE_CELL, role_name
 from dart_guest.dbus_client import (
     BusConnection,
     BusSilent,
@@ -94,8 +95,6 @@ OFF_SCREEN_PX = -10_000
 """Left of this is what has no place: ATK gives the smallest number there is."""
 UNMARKED_MENUS = "GAIL"
 """The toolkit of GTK 2, which does not mark the items of an open menu as showing; only those of open menus have a place."""
-ROLE_NAMES = {"edit bar": "editbar", "statusbar": "status bar", "tear off menu item": "tearoff menu item"}
-"""Roles that ATK's programs call otherwise than `AtspiRole`, whose names OSWorld's evaluators know."""
 
 Reference = tuple[str, str]
 """(bus name, object path) of an element."""
@@ -209,6 +208,9 @@ class _Walk:
         replies = yield [call for call, _ in readers]
         for (_, take), reply in zip(readers, replies, strict=True):
             take(_read(reply))
+        if not element.role:
+            (own_name,) = yield [_call(element, ACCESSIBLE, "GetRoleName")]
+            element.role = _read(own_name).string()
         if "Text" in element.interfaces:
             yield from self._text(element)
         if element.actions:
@@ -221,8 +223,7 @@ class _Walk:
 
     def _properties(self, element: Element) -> Generator[tuple[Call, Callable[[Reader], None]]]:
         def role(reader: Reader) -> None:
-            name = reader.string()
-            element.role = ROLE_NAMES.get(name, name)
+            element.role = role_name(reader.unsigned())
 
         def name(reader: Reader) -> None:
             element.name = str(reader.variant())
@@ -239,7 +240,7 @@ class _Walk:
         def actions(reader: Reader) -> None:
             element.actions = _triples(reader)[:MAX_ACTIONS]
 
-        yield _call(element, ACCESSIBLE, "GetRoleName"), role
+        yield _call(element, ACCESSIBLE, "GetRole"), role
         yield _get(element, ACCESSIBLE, "Name"), name
         if "Component" in element.interfaces:
             yield _call(element, COMPONENT, "GetExtents", "u", SCREEN), box
@@ -290,9 +291,9 @@ class _Walk:
             for inset in CORNER_INSETS
         ]
         corners = [reference for reply in replies if (reference := _reference(_read(reply)))[1] != NO_OBJECT]
-        replies = yield [Call(*corner, ACCESSIBLE, "GetRoleName") for corner in corners]
+        replies = yield [Call(*corner, ACCESSIBLE, "GetRole") for corner in corners]
         first = next(
-            (one for one, reply in zip(corners, replies, strict=True) if _read(reply).string() == "table cell"), None
+            (one for one, reply in zip(corners, replies, strict=True) if _read(reply).unsigned() == TABLE_CELL), None
         )
         if first is None:
             return
