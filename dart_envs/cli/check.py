@@ -10,16 +10,18 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dart_envs.cli.evaluate import evaluation_shape
 from dart_envs.cli.exits import EXIT_RUNTIME_ERROR, EXIT_USAGE_ERROR
 from dart_envs.envs.config import make_shape
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
-from dart_envs.evaluators.scorer_choice import parse_scorer
+from dart_envs.evaluators.scorer_choice import parse_scorer, unsupported_parts
 from dart_envs.tasks import Suite, Task, load_file, load_suite, task_shape
 from dart_envs.tasks.requirements import format_refusals, refusal_reason
 from dart_server.wire import DesktopShape
@@ -74,8 +76,11 @@ def check(
         Path | None, typer.Option("--table", help="with --osworld: the Markdown page whose table is replaced")
     ] = None,
 ) -> None:
-    """Check task files, or prove suites on real desktops: the oracle scores 1; doing nothing, the near miss and exploits 0."""
-    from dart_envs.validation.records import RECORD_FILE, ValidationRecords, to_text
+    """Check task files; prove suites, and files with an oracle and a near miss, on real desktops.
+
+    The oracle scores 1; doing nothing, the near miss and exploits score 0.
+    """
+    from dart_envs.validation.records import ValidationRecords
     from dart_envs.validation.suites import make_jobs
 
     if osworld is not None:
@@ -87,7 +92,7 @@ def check(
         raise _exit_error("name a suite or task files, or OSWorld's data with --osworld.", EXIT_USAGE_ERROR)
     paths = [Path(target) for target in targets]
     if any(path.suffix == ".json" or path.exists() for path in paths):
-        check_files(paths)
+        prove_files(paths, image, resolution, ValidationOptions(repeats, scorer, parallel, out, json_file))
         return
     names = None if families is None else [name.strip() for name in families.split(",") if name.strip()]
     try:
@@ -106,6 +111,22 @@ def check(
         records = ValidationRecords(out)
     except (TaskError, EvaluatorError, ValueError) as error:
         raise _exit_error(str(error), EXIT_USAGE_ERROR) from None
+    _prove(
+        records, wanted, {"targets": targets, "variations": variations, "repeats": repeats}, parallel, out, json_file
+    )
+
+
+def _prove(
+    records: ValidationRecords,
+    wanted: Sequence[tuple[ValidationJob, DesktopShape]],
+    asked: Mapping[str, Any],
+    parallel: int,
+    out: Path | None,
+    json_file: Path | None,
+) -> None:
+    """Play what is not proved yet, print the table and write the record. Raises typer.Exit unless all of it holds."""
+    from dart_envs.validation.records import RECORD_FILE, to_text
+
     code = 0
     try:
         asyncio.run(_validate(records, wanted, parallel))
@@ -115,7 +136,7 @@ def check(
         code = _print_error("interrupted.", EXIT_INTERRUPTED)
     if code and out is None:
         raise typer.Exit(code)
-    record = {"targets": targets, "variations": variations, "repeats": repeats} | records.summary(wanted)
+    record = {**asked, **records.summary(wanted)}
     if record["by_family"]:
         print(to_text(record))
     for place in (json_file, None if out is None else out / RECORD_FILE):
@@ -166,25 +187,70 @@ def first_variations(chosen: Suite, families: Sequence[str] | None, split: str |
     ]
 
 
-def check_files(paths: Sequence[Path]) -> None:
-    """Load every file, and say the first thing that is wrong with each."""
+@dataclass(frozen=True)
+class ValidationOptions:
+    """How task files are proved: see the options of `check` with these names."""
+
+    repeats: int
+    scorer: str | None
+    parallel: int
+    out: Path | None
+    json_file: Path | None
+
+
+def prove_files(paths: Sequence[Path], image: str | None, resolution: str | None, options: ValidationOptions) -> None:
+    """Check every file; prove the tasks that have an oracle and a near miss, on the desktops that they are made for."""
+    from dart_envs.validation.records import ValidationRecords
+    from dart_envs.validation.suites import make_jobs
+
+    tasks = [task for task in check_files(paths) if task.oracle_script and task.near_miss_script]
+    if not tasks:
+        return
+    try:
+        scorer_used = None if options.scorer is None else str(parse_scorer(options.scorer))
+        wanted = [
+            (job, evaluation_shape(task, image, resolution))
+            for task in tasks
+            for job in make_jobs([task], repeats=options.repeats, scorer=scorer_used)
+        ]
+        records = ValidationRecords(options.out)
+    except (EvaluatorError, ValueError) as error:
+        raise _exit_error(str(error), EXIT_USAGE_ERROR) from None
+    print(f"proving {len(tasks)} of them on desktops: they have an oracle and a near miss.", flush=True)
+    asked = {"targets": [str(path) for path in paths], "repeats": options.repeats}
+    _prove(records, wanted, asked, options.parallel, options.out, options.json_file)
+
+
+def check_files(paths: Sequence[Path]) -> list[Task]:
+    """Load every file, and say the first thing that is wrong with each. Returns the tasks that can run here."""
     files = [file for path in paths for file in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
     wrong = 0
     refused: dict[str, str] = {}
+    runnable: list[Task] = []
     for file in files:
         try:
             task = load_file(file)
         except TaskError as error:
             wrong = _print_error(str(error), EXIT_USAGE_ERROR)
             continue
+        absent = unsupported_parts(task.evaluator)
+        if absent:
+            names = ", ".join(absent)
+            wrong = _print_error(
+                f"{file}: neither the builtin metrics nor OSWorld's scorer have {names}.", EXIT_USAGE_ERROR
+            )
+            continue
         reason = refusal_reason(task, task_shape(task), local_images=not os.environ.get("DART_FARM_URL"))
         print(f"{file}: good" if reason is None else f"{file}: well-formed, but it cannot run here: it {reason}")
         if reason is not None:
             refused[task.id] = reason
+        else:
+            runnable.append(task)
     if len(files) > 1 and refused:
         print(format_refusals(refused, len(files)))
     if wrong:
         raise typer.Exit(wrong)
+    return runnable
 
 
 async def _validate(

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from dart_envs.actions import ACTION_SPECS, check_action
 from dart_envs.clock import SYSTEM_CLOCK
+from dart_envs.errors import ActionError
 from dart_envs.types import Action, ActionType, DecodedAction, Desktop
 from dart_server.wire import A11yElement, Clock
 
@@ -65,6 +67,36 @@ class ActionTemplate(BaseModel):
     dy: int = 0
     duration_s: float = Field(default=1.0, gt=0, le=60)
     deferred: bool = False
+
+    @model_validator(mode="after")
+    def _can_be_done(self) -> ActionTemplate:
+        """Refuse what no screen could make an action: a missing target, a key that does not exist, text that cannot be typed."""
+        if self.do == "code":
+            return self
+        needs = ACTION_SPECS[self.do].fields
+        for name, target, coordinate in (("target", self.target, "x"), ("to", self.to, "x2")):
+            if (target is not None) != (coordinate in needs):
+                raise ValueError(f"a {self.do} {'needs' if target is None else 'takes no'} {name}")
+        x, y = (0, 0) if self.target is not None else (None, None)
+        x2, y2 = (0, 0) if self.to is not None else (None, None)
+        try:
+            check_action(
+                Action(
+                    self.do,
+                    x=x,
+                    y=y,
+                    x2=x2,
+                    y2=y2,
+                    dy=self.dy,
+                    text=self.text,
+                    keys=self.keys,
+                    duration_s=self.duration_s,
+                ),
+                (1, 1),
+            )
+        except ActionError as error:
+            raise ValueError(str(error).rstrip(".")) from error
+        return self
 
 
 @dataclass(frozen=True, slots=True)

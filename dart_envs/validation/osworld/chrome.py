@@ -5,7 +5,7 @@ from __future__ import annotations
 from dart_envs.tasks.script import ActionTemplate
 from dart_envs.validation.osworld.actions import Oracle, click, key, pause, triple_click, type_text, wait_for_element
 
-WAIT_UNTIL_SAVED = pause(2)
+WAIT_UNTIL_SAVED = pause(3)
 """Settings are saved a moment after they were changed."""
 
 

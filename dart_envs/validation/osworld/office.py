@@ -27,8 +27,7 @@ ORACLES = {
             pause(1),
             click("table cell", "General", nth=1),
             pause(1.5),
-            click("check box", "Save AutoRecovery information every:", at=(0.05, 0.5)),
-            # The number's field has no name; it is to the right of the check box.
+            # AutoRecovery is on, with 10 minutes. The number's field has no name; it is to the right of the check box.
             triple_click("check box", "Save AutoRecovery information every:", at=(1.0, 0.5), dx=20),
             type_text("3\t"),
             click("push button", "OK"),

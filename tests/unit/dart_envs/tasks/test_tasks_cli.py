@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from dart_envs.cli.main import app
 from dart_envs.errors import FarmError
 from dart_envs.farm import AsyncFarmClient
+from dart_envs.testing.fake_farm import FakeFarm
 
 RUN = CliRunner()
 GOOD = {"id": "one", "instruction": "Do it.", "evaluator": {"func": "exists", "result": {"type": "vm_file"}}}
@@ -74,3 +75,65 @@ def test_a_farm_that_cannot_be_reached_is_one_sentence_and_exit_code_1(monkeypat
         result = RUN.invoke(app, ["tasks", "check", *arguments])
         assert result.exit_code == 1
         assert result.stderr.strip() == "dart-envs: The farm is away."
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"oracle": [{"do": "key", "keys": ["ctlr", "s"]}]}, ["oracle.0", "'ctlr'"]),
+        ({"near_miss": [{"do": "click"}]}, ["near_miss.0", "needs target"]),
+        ({"oracle": [{"do": "wait", "text": "x"}]}, ["oracle.0", "takes no text"]),
+        ({"oracle": [{"do": "key", "keys": ["s"], "target": {"name": "OK"}}]}, ["takes no target"]),
+        ({"evaluator": {"func": "is_nice", "result": {"type": "vm_file"}}}, ["metric", "is_nice"]),
+        ({"evaluator": {"func": "exists", "result": {"type": "vm_thought"}}}, ["getter", "vm_thought"]),
+    ],
+)
+def test_what_can_never_work_is_wrong_and_named(tmp_path: Path, changes: dict[str, Any], words: list[str]) -> None:
+    checked = RUN.invoke(app, ["tasks", "check", str(write(tmp_path / "bad.json", **changes))])
+    assert checked.exit_code == 2, checked.output
+    assert len(checked.stderr.strip().splitlines()) == 1
+    for word in ("bad.json", *words):
+        assert word in checked.stderr
+
+
+TYPED = {
+    "evaluator": {
+        "func": "exact_match",
+        "result": {"type": "vm_command_line", "command": ["typed"]},
+        "expected": {"type": "rule", "rules": {"expected": "hello"}},
+    },
+    "oracle": [{"do": "type", "text": "hello"}],
+    "near_miss": [{"do": "type", "text": "hell"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("near_miss", "code", "words"),
+    [("hell", 0, "3 of 3 validations hold"), ("hello", 1, "scored 1")],
+)
+def test_a_file_with_oracle_and_near_miss_is_proved(
+    farm: FakeFarm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, near_miss: str, code: int, words: str
+) -> None:
+    class Connected:
+        async def __aenter__(self) -> FakeFarm:
+            return farm
+
+        async def __aexit__(self, *_exc: object) -> None:
+            return
+
+    async def connect() -> Connected:
+        return Connected()
+
+    monkeypatch.setattr(AsyncFarmClient, "connect", connect)
+    write(tmp_path / "one.json", **TYPED | {"near_miss": [{"do": "type", "text": near_miss}]})
+    write(tmp_path / "plain.json", id="two")
+    out = tmp_path / "proofs"
+    command = ["tasks", "check", str(tmp_path / "one.json"), str(tmp_path / "plain.json"), "--out", str(out)]
+    checked = RUN.invoke(app, command)
+    assert checked.exit_code == code, checked.output
+    assert words in checked.stdout
+    assert "plain.json: good" in checked.stdout
+    assert "proving 1 of them" in checked.stdout
+    again = RUN.invoke(app, command)
+    assert again.exit_code == code
+    assert f"{3 if code == 0 else 2} of 3 validations stand already" in again.stdout
