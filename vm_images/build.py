@@ -78,7 +78,7 @@ def architecture() -> str:
     return subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def fill(recipe: Recipe, shared: Path | None, work: Path, store: ImageStore, progress: Progress) -> Path:
+def fill(recipe: Recipe, files: Path, shared: Path | None, work: Path, store: ImageStore, progress: Progress) -> Path:
     """Packages and system: those of `shared`, the root file system of an image that has the same ones, or made."""
     rootfs = work / "rootfs"
     if shared is not None:
@@ -89,15 +89,33 @@ def fill(recipe: Recipe, shared: Path | None, work: Path, store: ImageStore, pro
     layer = store.packages_layer(recipe.name, packages_digest(recipe))
     share(bootstrap(recipe, layer, store.build_log(recipe.name), progress.say), rootfs)
     progress.say("setting up account, system files and profiles")
-    lay_system(rootfs, recipe, RECIPES / recipe.name)
+    lay_system(rootfs, recipe, files)
     return rootfs
 
 
-def build(name: str, home: Path, force: bool) -> int:
-    """Build an image if it does not exist yet."""
+def recipe_file(given: str) -> Path:
+    """The recipe of a name, or at a path that ends with .toml; its files are in the folder beside it that is called like it.
+
+    Raises UsageError for what is neither, and for a recipe elsewhere that is called like one of ours: the two would take turns.
+    """
+    if NAME.fullmatch(given) and not given.endswith(".toml"):
+        return RECIPES / f"{given}.toml"
+    file = Path(given).absolute()
+    if file.suffix != ".toml":
+        raise UsageError(f"{given!r} is neither the name of a recipe nor the path of one (FOLDER/NAME.toml)")
+    if not file.is_file():
+        raise UsageError(f"there is no file {file}")
+    if file.parent != RECIPES and (RECIPES / file.name).exists():
+        raise UsageError(f"{file}: there is a recipe {file.stem!r} already; call this one otherwise")
+    return file
+
+
+def build(file: Path, home: Path, force: bool) -> int:
+    """Build the image of a recipe if it does not exist yet."""
+    name, laid = file.stem, file.with_suffix("")
     progress = Progress(name)
-    recipe = read_recipe(RECIPES / f"{name}.toml")
-    of_recipe, of_guest = recipe_digest(recipe, RECIPES / name), guest_digest(GUEST)
+    recipe = read_recipe(file)
+    of_recipe, of_guest = recipe_digest(recipe, laid), guest_digest(GUEST)
     digest = image_digest(of_recipe, of_guest)
     store = ImageStore(home)
     if not force and store.finished(name, digest) is not None and store.current(name) == digest:
@@ -119,7 +137,7 @@ def build(name: str, home: Path, force: bool) -> int:
                 check_host(store.images)
         work = store.fresh_work(name)
         try:
-            rootfs = fill(recipe, shared, work, store, progress)
+            rootfs = fill(recipe, laid, shared, work, store, progress)
             progress.say("installing the guest agent")
             lay_guest(rootfs, GUEST)
             size, files = measure(rootfs)
@@ -245,7 +263,7 @@ def parser() -> argparse.ArgumentParser:
     common.add_argument("--home", help="where images lie (default: DART_HOME or ~/.local/share/dart)")
     verbs = top.add_subparsers(dest="verb", required=True)
     make = verbs.add_parser("build", parents=[common], help="build an image if it is not there yet")
-    make.add_argument("name")
+    make.add_argument("name", help="a recipe of this folder, or the path of another one (FOLDER/NAME.toml)")
     make.add_argument("--artefact", choices=artefacts.KINDS, default="rootfs", help="the form that is wanted")
     make.add_argument("--force", action="store_true", help="build from nothing, whatever is there")
     bring = verbs.add_parser("add", parents=[common], help="install an image from elsewhere")
@@ -268,8 +286,9 @@ def main() -> int:
             if options.artefact != "rootfs":
                 artefacts.check_tools(options.artefact)
                 become_root(sys.argv[1:], home)
-            code = build(options.name, home, options.force)
-            return code if options.artefact == "rootfs" else make_artefact(options.name, options.artefact, home)
+            file = recipe_file(options.name)
+            code = build(file, home, options.force)
+            return code if options.artefact == "rootfs" else make_artefact(file.stem, options.artefact, home)
         if options.verb == "add":
             return add(options.name, options.path, home)
         if options.verb == "list":

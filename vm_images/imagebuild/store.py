@@ -81,10 +81,14 @@ class ImageStore:
     def locked(self, name: str) -> Iterator[None]:
         """Hold the right to build this image; waits for another builder."""
         parent = self.images / name
-        parent.mkdir(parents=True, exist_ok=True)
-        with (parent / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        while True:
+            parent.mkdir(parents=True, exist_ok=True)
+            with (parent / ".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not _is_at(lock.fileno(), parent / ".lock"):
+                    continue  # the image was removed meanwhile, and this lock with it
+                yield
+                return
 
     def writable(self, name: str) -> bool:
         """Whether this process may put an image of this name there."""
@@ -134,9 +138,17 @@ class ImageStore:
                     (self.images / name / CURRENT).unlink()
                 remove_tree(target)
         if not any(one.name == name for one in self.all()):
-            for layer in (self.images / name).glob(f"{PACKAGES_PREFIX}*"):
-                remove_tree(layer)
+            with self.locked(name):
+                remove_tree(self.images / name)
         return [one.digest for one in doomed]
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file still is the one at the path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 @contextlib.contextmanager

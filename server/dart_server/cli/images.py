@@ -66,13 +66,14 @@ def _described(place: Path) -> dict[str, Any]:
 
 @app.command()
 def build(
-    name: Name,
+    name: Annotated[str, typer.Argument(help="A recipe's name, or the path of your own (FOLDER/NAME.toml).")],
     force: Annotated[bool, typer.Option("--force", help="From nothing, whatever is there.")] = False,
     artefact: Annotated[str, typer.Option(help="rootfs, docker or qcow2.")] = "rootfs",
     as_json: Json = False,
 ) -> None:
     """Build an image of a recipe, or one more artefact of it; goes on where an interrupted build stopped."""
-    arguments = ["build", name, "--artefact", artefact, *(["--force"] if force else [])]
+    recipe = str(Path(name).absolute()) if name.endswith(".toml") else name
+    arguments = ["build", recipe, "--artefact", artefact, *(["--force"] if force else [])]
     _run_builder(arguments, {"built": name, "artefact": artefact}, as_json)
 
 

@@ -5,6 +5,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import build
@@ -14,7 +15,7 @@ from imagebuild.errors import BuildError, UsageError
 from imagebuild.layers import share
 from imagebuild.manifest import Manifest, guest_digest, image_digest, recipe_digest, write_manifest
 from imagebuild.recipe import read_recipe
-from imagebuild.store import ImageStore, dart_home
+from imagebuild.store import ImageStore, dart_home, remove_tree
 
 
 def finished(store: ImageStore, digest: str, of_recipe: str = "r", at: str = "2026-01-01T00:00:00+00:00") -> None:
@@ -80,6 +81,37 @@ def test_removing_the_current_image_removes_the_link(store: ImageStore) -> None:
     assert store.current("basic") is None
     with pytest.raises(UsageError, match="no image basic"):
         store.remove("basic", None)
+
+
+def test_removing_the_last_build_leaves_no_file(store: ImageStore) -> None:
+    finished(store, "aaa")
+    finished(store, "bbb", at="2026-01-02T00:00:00+00:00")
+    (store.packages_layer("basic", "p")).mkdir()
+    store.build_log("basic").write_text("said", encoding="utf-8")
+    with store.locked("basic"):
+        pass
+    store.remove("basic", "aaa")
+    assert store.build_log("basic").exists()
+    store.remove("basic", "bbb")
+    assert list(store.images.iterdir()) == []
+
+
+def test_a_builder_that_waited_for_a_removal_locks_anew(store: ImageStore) -> None:
+    finished(store, "aaa")
+    entered = threading.Event()
+
+    def build_after() -> None:
+        with store.locked("basic"):
+            entered.set()
+            store.fresh_work("basic")
+
+    with store.locked("basic"):
+        waiting = threading.Thread(target=build_after)
+        waiting.start()
+        remove_tree(store.images / "basic")
+    waiting.join(10)
+    assert entered.is_set()
+    assert (store.images / "basic" / ".lock").exists()
 
 
 def test_an_image_in_use_is_neither_removed_nor_replaced(store: ImageStore) -> None:
@@ -153,7 +185,7 @@ def test_the_log_of_a_failed_build_stays_with_the_images(store: ImageStore, monk
     log = store.build_log("basic")
     assert log.is_relative_to(store.images)
     with pytest.raises(BuildError, match=f"broken.*{log}"):
-        build.fill(recipe, None, store.fresh_work("basic"), store, build.Progress("basic"))
+        build.fill(recipe, build.RECIPES / "basic", None, store.fresh_work("basic"), store, build.Progress("basic"))
     assert log.read_text(encoding="utf-8") == "E: broken\n"
 
 
@@ -175,3 +207,19 @@ def test_a_shared_tree_is_not_changed_by_what_writes_in_place(tmp_path: Path) ->
             file.write("after!")
         assert (source / name).read_text(encoding="utf-8") == "before"
     assert (target / "usr/bin/tool").stat().st_ino == (source / "usr/bin/tool").stat().st_ino
+
+
+def test_a_recipe_elsewhere_is_named_by_its_path(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text("", encoding="utf-8")
+    assert build.recipe_file("basic") == build.RECIPES / "basic.toml"
+    assert build.recipe_file(str(mine)) == mine
+    (tmp_path / "basic.toml").write_text("", encoding="utf-8")
+    for wrong, words in (
+        (str(tmp_path / "basic.toml"), "call this one otherwise"),
+        (str(tmp_path / "mine"), "neither the name of a recipe nor the path"),
+        (str(tmp_path / "absent.toml"), "there is no file"),
+        ("../basic", "neither the name"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            build.recipe_file(wrong)
