@@ -18,6 +18,8 @@ from imagebuild.errors import UsageError
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+SESSION_USER = re.compile("user")
+"""The account that the guest agent starts the session as."""
 OPTIONAL = ("warm",)
 
 
@@ -142,7 +144,7 @@ def read_recipe(file: Path) -> Recipe:
     exclude = top.inner("exclude")
     account = top.inner("user")
     user = User(
-        account.text("name", re.compile(r"[a-z_][a-z0-9_-]*")),
+        account.text("name", SESSION_USER),
         account.take("uid", int, "a number"),
         account.text("password"),
         account.texts("groups"),

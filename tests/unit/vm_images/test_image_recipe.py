@@ -79,6 +79,7 @@ def test_only_packages_decide_the_packages_layer(tmp_path: Path) -> None:
         (('["dbus"]', '["Not A Package"]'), "packages.two"),
         (('["dbus"]', '"dbus"'), "packages.two"),
         (('name = "small"', 'name = "other"'), "must be 'small'"),
+        (('name = "user"', 'name = "kiosk"'), "user.name must be like user"),
         (("except = []", ""), "exclude.except"),
         (("[user]", "[user"), "small.toml"),
     ],
