@@ -7,6 +7,7 @@ proof that fails or a farm that cannot be reached exits with 1. Non-goals: logic
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +15,8 @@ import typer
 from dart_envs.cli import assets, check, demos, evaluate, scorer
 from dart_envs.cli.exits import usage_error
 from dart_envs.errors import TaskError
-from dart_envs.tasks import Split, Task, load, load_suite
+from dart_envs.evaluation.run import task_domain
+from dart_envs.tasks import Split, Task, load, load_file, load_suite
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Desktops as environments.", pretty_exceptions_enable=False
@@ -35,15 +37,28 @@ def _names(families: str | None) -> list[str] | None:
     return None if families is None else [name.strip() for name in families.split(",") if name.strip()]
 
 
+def _list_files(folder: Path, ids: bool) -> None:
+    """Raises TaskError for a file that is no task, and for a folder without one."""
+    tasks = [load_file(file) for file in sorted(folder.rglob("*.json"))]
+    if not tasks:
+        raise TaskError(f"{folder} has no task file (*.json).")
+    for task in tasks:
+        first, _, rest = task.instruction.partition("\n")
+        print(task.id if ids else f"{task_domain(task)}/{task.id}  {first}{' ...' if rest else ''}")
+
+
 @tasks_app.command("list")
 def list_tasks(
-    name: Annotated[str, typer.Argument(help="suite")] = "basics",
+    name: Annotated[str, typer.Argument(help="suite, or a folder of task files")] = "basics",
     split: Annotated[str | None, typer.Option(help="train, validation or test")] = None,
     families: Families = None,
     ids: Annotated[bool, typer.Option("--ids", help="one task id per line")] = False,
 ) -> None:
-    """List the families of a suite, or the ids of its tasks."""
+    """List the families of a suite, or the ids of its tasks; of a folder, each task with its domain and instruction."""
     try:
+        if Path(name).is_dir():
+            _list_files(Path(name), ids)
+            return
         chosen = load_suite(name)
         if ids:
             for task_id in chosen.tasks(split, _names(families)):

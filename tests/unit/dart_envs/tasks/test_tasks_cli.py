@@ -31,6 +31,16 @@ def test_list_names_families_and_ids() -> None:
     assert 100 < len(ids.stdout.splitlines()) < 200
 
 
+def test_list_of_a_folder_names_domain_id_and_instruction(tmp_path: Path) -> None:
+    (tmp_path / "os").mkdir()
+    write(tmp_path / "os" / "a.json", id="28cc3b7e-a", instruction="Turn it up.\nNow.")
+    assert RUN.invoke(app, ["tasks", "list", str(tmp_path)]).stdout == "os/28cc3b7e-a  Turn it up. ...\n"
+    assert RUN.invoke(app, ["tasks", "list", str(tmp_path), "--ids"]).stdout == "28cc3b7e-a\n"
+    (tmp_path / "none").mkdir()
+    empty = RUN.invoke(app, ["tasks", "list", str(tmp_path / "none")])
+    assert (empty.exit_code, "has no task file" in empty.stderr) == (2, True)
+
+
 def test_show_gives_the_whole_task() -> None:
     assert "Press" in RUN.invoke(app, ["tasks", "show", "basics/press_nth/0000"]).stdout
     shown = RUN.invoke(app, ["tasks", "show", "basics/press_nth/0000", "--json"])
