@@ -1,8 +1,9 @@
 """The calling end of a WebSocket whose answers are large: each message is read straight into the memory that is handed out.
 
 Role: `MessageSocket`, for the client's channel to the farm and the farm's to the guest agent: small texts out, messages of any size in.
-Rule: RFC 6455 without extensions; whatever breaks ends in `SocketClosed`. A general client copies a screenshot several times and takes ten
-times as long. Non-goals: sending large messages, compression, the serving end.
+Rule: RFC 6455 without extensions; whatever breaks ends in `SocketClosed`. A message has a limit however many frames it comes in, and so
+have the frames that carry next to nothing: each costs time. A general client copies a screenshot several times and takes ten times as long.
+Non-goals: sending large messages, compression, the serving end.
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ HEAD_NBYTES = 16 * 1024
 """Room for a handshake's answer, for frame headers and for the begin of a message."""
 REFUSAL_LIMIT_NBYTES = 1024**2
 UNREAD_LIMIT = 4
-"""Messages that wait to be received before the peer is made to wait."""
+"""Messages that wait to be received before the peer is made to wait; together they are not larger than one may be."""
+CONTROL_LIMIT_NBYTES = 125
+"""Payload of a control frame (RFC 6455, section 5.5)."""
+UNSENT_LIMIT_NBYTES = 64 * 1024
+"""Of a peer that lets more wait no ping is answered."""
+FRAGMENT_LIMIT, FRAGMENT_NBYTES = 256, 1024
+"""Frames that a message may come in: this many, and one more for each so many bytes."""
+CONTROL_LIMIT, CONTROL_PERIOD_S = 256, 10.0
+"""Control frames that are answered in a period of this length."""
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 NORMAL, PROTOCOL_ERROR, TOO_LARGE = 1000, 1002, 1009
 Connect = Callable[[Callable[[], asyncio.BaseProtocol]], Awaitable[tuple[asyncio.BaseTransport, Any]]]
@@ -57,7 +66,11 @@ class MessageSocket(asyncio.BufferedProtocol):
         self._filled = 0
         self._opcode = 0
         self._final = True
-        self._parts: list[bytearray] = []
+        self._message: bytearray | None = None
+        """What was read of a message in several frames."""
+        self._fragments = 0
+        self._controls = 0
+        self._controls_since_s = 0.0
         self._accept = b""
         self._answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._refusal: tuple[int, int] | None = None
@@ -228,13 +241,17 @@ class MessageSocket(asyncio.BufferedProtocol):
             if self._have < begin:
                 return False
             length = int.from_bytes(self._head[2:begin], "big")
-        if first & 0x70 or second & 0x80:
+        self._final, self._opcode = bool(first & 0x80), first & 0x0F
+        if first & 0x70 or second & 0x80 or not self._may_follow(length):
             self._break("the peer broke the protocol", PROTOCOL_ERROR)
             return False
-        if length > self._limit:
-            self._break(f"a message of {length} bytes is more than is read here", TOO_LARGE)
+        total = length + len(self._message or b"")
+        if self._opcode < CLOSE and total > self._limit:
+            self._break(f"a message of {total} bytes is more than is read here", TOO_LARGE)
             return False
-        self._final, self._opcode = bool(first & 0x80), first & 0x0F
+        if self._floods(total):
+            self._break("the peer sends frames that carry next to nothing", PROTOCOL_ERROR)
+            return False
         self._body = bytearray(length)
         self._filled = min(length, self._have - begin)
         self._body[: self._filled] = memoryview(self._head)[begin : begin + self._filled]
@@ -243,18 +260,40 @@ class MessageSocket(asyncio.BufferedProtocol):
             self._frame_read()
         return True
 
+    def _may_follow(self, length: int) -> bool:
+        """Whether RFC 6455 lets this frame come now (sections 5.4 and 5.5)."""
+        if self._opcode in (CLOSE, PING, PONG):
+            return self._final and length <= CONTROL_LIMIT_NBYTES
+        if self._opcode in (TEXT, BINARY):
+            return self._message is None
+        return self._opcode == CONTINUATION and self._message is not None
+
+    def _floods(self, total: int) -> bool:
+        """Count this frame of a message that has `total` bytes with it, or this control frame."""
+        if self._opcode < CLOSE:
+            self._fragments = 1 if self._message is None else self._fragments + 1
+            return self._fragments > FRAGMENT_LIMIT + total // FRAGMENT_NBYTES
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._controls_since_s > CONTROL_PERIOD_S:
+            self._controls, self._controls_since_s = 0, now_s
+        self._controls += 1
+        return self._controls > CONTROL_LIMIT
+
     def _frame_read(self) -> None:
         """A whole frame is there."""
         body, self._body, self._filled = self._body, None, 0
         assert body is not None
         match self._opcode:
             case _ if self._opcode < CLOSE:
-                self._parts.append(body)
+                message = body if self._message is None else self._message
+                if message is not body:
+                    message += body
+                self._message = None if self._final else message
                 if self._final:
-                    parts, self._parts = self._parts, []
-                    self._deliver(parts[0] if len(parts) == 1 else bytearray().join(parts))
+                    self._deliver(message)
             case _ if self._opcode == PING:
-                self._write(PONG, bytes(body))
+                if self._transport is not None and self._transport.get_write_buffer_size() <= UNSENT_LIMIT_NBYTES:
+                    self._write(PONG, bytes(body))
             case _ if self._opcode == CLOSE:
                 code = int.from_bytes(body[:2], "big") if len(body) >= 2 else 1005
                 if self._over is None:
@@ -268,7 +307,8 @@ class MessageSocket(asyncio.BufferedProtocol):
             return
         self._messages.append(message)
         self._arrived.set()
-        if len(self._messages) >= UNREAD_LIMIT and not self._paused and self._transport is not None:
+        full = len(self._messages) >= UNREAD_LIMIT or sum(map(len, self._messages)) * 2 > self._limit
+        if full and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
 
