@@ -30,13 +30,17 @@ CALLS = {
         "init_module": 175, "kexec_load": 246, "bpf": 321, "perf_event_open": 298, "keyctl": 250, "add_key": 248,
         "io_uring_setup": 425, "open_by_handle_at": 304, "userfaultfd": 323, "swapon": 167, "reboot": 169, "acct": 163,
         "pivot_root": 155, "setns": 308, "fsopen": 430, "open_tree": 428, "move_mount": 429, "clone3": 435, "settimeofday": 164,
-        "iopl": 172, "ioperm": 173, "quotactl": 179, "fanotify_init": 300,
+        "iopl": 172, "ioperm": 173, "quotactl": 179, "fanotify_init": 300, "memfd_secret": 447, "modify_ldt": 154, "move_pages": 279,
+        "mbind": 237, "pidfd_getfd": 438, "process_madvise": 440, "io_setup": 206, "mq_open": 240, "statmount": 457, "listmount": 458,
+        "landlock_create_ruleset": 444, "kcmp": 312, "a call of the future": 600,
     },
     "aarch64": {
         "init_module": 105, "kexec_load": 104, "bpf": 280, "perf_event_open": 241, "keyctl": 219, "add_key": 217,
         "io_uring_setup": 425, "open_by_handle_at": 265, "userfaultfd": 282, "swapon": 224, "reboot": 142, "acct": 89,
         "pivot_root": 41, "setns": 268, "fsopen": 430, "open_tree": 428, "move_mount": 429, "clone3": 435, "settimeofday": 170,
-        "quotactl": 60, "fanotify_init": 262,
+        "quotactl": 60, "fanotify_init": 262, "memfd_secret": 447, "move_pages": 239, "mbind": 235, "pidfd_getfd": 438,
+        "process_madvise": 440, "io_setup": 0, "mq_open": 180, "statmount": 457, "listmount": 458, "landlock_create_ruleset": 444,
+        "kcmp": 272, "a call of the future": 600,
     },
 }  # fmt: skip
 """System calls by machine that are refused whatever their arguments are."""
@@ -204,6 +208,24 @@ def real_time() -> None:
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
 
 
+def netlink() -> None:
+    """Protocols of netlink beside those of routes and of devices."""
+    for protocol in (2, 4, 6, 7, 9, 10, 12, 16, 20):
+        try:
+            socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol).close()
+        except OSError:
+            continue
+        return
+    raise PermissionError("none")
+
+
+def locked_shared_memory() -> None:
+    private, lock = 0, 11
+    segment = libc.shmget(private, 4096, 0o600)
+    check(segment, "shmget")
+    check(libc.shmctl(segment, lock, None), "shmctl")
+
+
 def raise_limits() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (1 << 20, 1 << 20))
 
@@ -266,6 +288,10 @@ def doors_of_the_kernel() -> dict[str, Callable[[], None]]:
         "packets": lambda: socket.socket(17, socket.SOCK_RAW, 0x0300).close(),
         "sockets to a virtual machine's host": lambda: socket.socket(40, socket.SOCK_STREAM).close(),
         "kernel cryptography": lambda: socket.socket(38, socket.SOCK_SEQPACKET).close(),
+        "several paths of TCP": lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262).close(),
+        "streams of SCTP": lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 132).close(),
+        "netlink": netlink,
+        "locked shared memory": locked_shared_memory,
         "core_pattern": lambda: write("/proc/sys/kernel/core_pattern", "|/tmp/x"),
         "modprobe": lambda: write("/proc/sys/kernel/modprobe", "/tmp/x"),
         "sysrq": lambda: write("/proc/sys/kernel/sysrq", "1"),

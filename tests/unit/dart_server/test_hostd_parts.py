@@ -19,7 +19,7 @@ from dart_server.hostd.errors import HostdImageMissing
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import cgroups, rlimits
 from dart_server.hostd.linux import syscalls as kernel
-from dart_server.hostd.runtime import criu_installation, oci
+from dart_server.hostd.runtime import call_filter, criu_installation, oci
 from dart_server.hostd.storage import is_memory_backed, tree_bytes
 from dart_server.hostd.verbs import Limits
 from dart_server.providers.base import HealthCause
@@ -53,13 +53,36 @@ def test_a_desktop_is_confined() -> None:
     cpu = made["linux"]["resources"]["cpu"]
     assert cpu["quota"] / cpu["period"] == pytest.approx(1.5)
     assert made["process"]["env"] == ["A=1", "B=2"]
-    refused_calls = {name for rule in made["linux"]["seccomp"]["syscalls"] for name in rule["names"]}
-    assert {"mount", "unshare", "bpf", "keyctl", "ptrace"} - refused_calls == {"ptrace"}
+    assert made["linux"]["seccomp"] == call_filter.profile()
 
 
 def test_no_program_gets_what_a_restore_does_not_bring_back() -> None:
-    (rule,) = [rule for rule in oci.seccomp()["syscalls"] if "pkey_alloc" in rule["names"]]
+    (rule,) = [rule for rule in call_filter.profile()["syscalls"] if "pkey_alloc" in rule["names"]]
     assert rule == {"names": ["pkey_alloc"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSPC}
+
+
+def test_only_listed_system_calls_are_allowed() -> None:
+    made = call_filter.profile()
+    assert (made["defaultAction"], made["defaultErrnoRet"]) == ("SCMP_ACT_ERRNO", errno.ENOSYS)
+    allowed = {name for rule in made["syscalls"] for name in rule["names"] if rule["action"] == "SCMP_ACT_ALLOW"}
+    assert {"openat", "clone", "socket", "ptrace", "rseq"} <= allowed
+    whatever = {name for rule in made["syscalls"] if "args" not in rule for name in rule["names"]} - {"pkey_alloc"}
+    assert whatever == {*call_filter.ALLOWED, *call_filter.REFUSED}, "what has rules of its own is in no list"
+    assert not {*call_filter.ALLOWED} & {*call_filter.REFUSED}
+    never = {
+        "mount",
+        "unshare",
+        "setns",
+        "bpf",
+        "keyctl",
+        "memfd_secret",
+        "modify_ldt",
+        "move_pages",
+        "statmount",
+        "pidfd_getfd",
+    }
+    assert not allowed & never
+    assert len(made["architectures"]) == 1, "no second entrance with numbers of its own"
 
 
 def image_at(top: Path, name: str, manifest: Any) -> Path:

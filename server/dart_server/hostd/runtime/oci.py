@@ -7,12 +7,12 @@ has there: no module loading, mounting, tracing of others, raw network, clock or
 
 from __future__ import annotations
 
-import platform
 import resource
 from pathlib import Path
 from typing import Any
 
 from dart_server.hostd.linux import cgroups
+from dart_server.hostd.runtime import call_filter
 from dart_server.hostd.verbs import Limits
 
 CAPABILITIES = (
@@ -30,25 +30,6 @@ CAPABILITIES = (
 )
 """Files and users (sudo, package installation), signals, low ports, sudo's audit line; nothing that reaches the host."""
 
-REFUSED_SYSCALLS = (
-    "acct", "add_key", "bpf", "clock_adjtime", "clock_settime", "create_module", "delete_module", "fanotify_init",
-    "finit_module", "fsconfig", "fsmount", "fsopen", "fspick", "init_module", "io_uring_enter", "io_uring_register",
-    "io_uring_setup", "ioperm", "iopl", "kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie", "mount", "mount_setattr",
-    "move_mount", "name_to_handle_at", "open_by_handle_at", "open_tree", "perf_event_open", "pivot_root", "quotactl",
-    "quotactl_fd", "reboot", "request_key", "setns", "settimeofday", "swapoff", "swapon", "umount", "umount2",
-    "unshare", "userfaultfd", "vhangup",
-)  # fmt: skip
-"""Answered with EPERM: what only a host administrator needs, and what kernel escapes are made of."""
-
-_FAMILIES = (1, 2, 10, 16)
-"""Families of sockets that a network namespace confines and programs need: local, IPv4, IPv6, netlink."""
-
-_SECCOMP_ARCHITECTURES = {
-    "x86_64": ("SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"),
-    "aarch64": ("SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"),
-}
-_CLONE_NEWUSER = 0x10000000
-_EPERM, _ENOSPC, _ENOSYS, _EAFNOSUPPORT = 1, 28, 38, 97
 _MASKED = (
     "/proc/acpi", "/proc/asound", "/proc/cmdline", "/proc/kallsyms", "/proc/kcore", "/proc/keys", "/proc/kmsg", "/proc/kpagecgroup",
     "/proc/kpagecount", "/proc/kpageflags", "/proc/latency_stats", "/proc/modules", "/proc/sched_debug", "/proc/scsi",
@@ -115,33 +96,8 @@ def runtime_config(
                 "pids": {"limit": limits.pids},
                 "cpu": {"quota": int(limits.cpus * _CPU_PERIOD_US), "period": _CPU_PERIOD_US, "shares": 256},
             },
-            "seccomp": seccomp(),
+            "seccomp": call_filter.profile(),
         },
-    }
-
-
-def seccomp() -> dict[str, Any]:
-    """Everything is allowed but `REFUSED_SYSCALLS`, new user namespaces (clone3 answers ENOSYS: libc uses clone), sockets of a family
-    that leads past the network namespace, such as the one between a virtual machine and its host, and protection keys of memory: CRIU
-    saves none, and a browser that had one dies in a restored desktop. They are answered as by a processor that has none."""
-    highest = max(_FAMILIES)
-    families = [{"index": 0, "value": highest, "op": "SCMP_CMP_GT"}]
-    families += [{"index": 0, "value": one, "op": "SCMP_CMP_EQ"} for one in range(highest) if one not in _FAMILIES]
-    new_user = {"index": 0, "value": _CLONE_NEWUSER, "valueTwo": _CLONE_NEWUSER, "op": "SCMP_CMP_MASKED_EQ"}
-    return {
-        "defaultAction": "SCMP_ACT_ALLOW",
-        "architectures": list(_SECCOMP_ARCHITECTURES[platform.machine()]),
-        "syscalls": [
-            {"names": list(REFUSED_SYSCALLS), "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM},
-            {"names": ["clone"], "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM, "args": [new_user]},
-            {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS},
-            {"names": ["pkey_alloc"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSPC},
-            {"names": ["socketcall"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS},
-            *(
-                {"names": ["socket"], "action": "SCMP_ACT_ERRNO", "errnoRet": _EAFNOSUPPORT, "args": [family]}
-                for family in families
-            ),
-        ],
     }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_server.hostd.linux import cgroups, syscalls
-from dart_server.hostd.runtime import oci
+from dart_server.hostd.runtime import call_filter, oci
 from dart_server.providers.base import DesktopSpec
 from dart_server.providers.docker.engine import EngineFacts
 
@@ -75,7 +75,7 @@ def options(
 
 def system_call_filter(engine: EngineFacts, place: Path) -> str:
     """What the engine is told of the system-call filter: Docker takes the profile itself, Podman the path of a file, made here."""
-    profile = json.dumps(oci.seccomp())
+    profile = json.dumps(call_filter.profile())
     if not engine.podman:
         return profile
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
