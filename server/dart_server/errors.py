@@ -8,7 +8,7 @@ Non-goals: retries, logging.
 from __future__ import annotations
 
 from dart_server.providers import base
-from dart_server.wire import DesktopHealthView, ErrorCode
+from dart_server.wire import DesktopHealthView, ErrorCode, FaultOwner
 
 STATUS: dict[ErrorCode, int] = {
     ErrorCode.UNAUTHENTICATED: 401,
@@ -74,6 +74,10 @@ class FarmConfigError(Exception):
 def from_provider_error(error: base.ProviderError) -> ApiError:
     """The client's view of a provider's error."""
     match error:
+        case base.DesktopUnsavable():
+            cause = base.HealthCause.DISK_FULL.value
+            health = DesktopHealthView(alive=False, cause=cause, fault_owner=FaultOwner.POLICY)
+            return ApiError(ErrorCode.DESKTOP_FAILED, str(error), hint=error.hint, desktop=health)
         case base.CapabilityMissing():
             code = ErrorCode.CAPABILITY_MISSING
         case base.ImageMissing():

@@ -27,11 +27,11 @@ from typing import Any
 from dart_server.hostd import dial, images
 from dart_server.hostd.errors import HostdDesktopGone, HostdError, HostdHostFault, HostdSnapshotBroken
 from dart_server.hostd.layout import Layout
-from dart_server.hostd.linux import cgroups, netns, syscalls
+from dart_server.hostd.linux import cgroups, netns, syscalls, trees
 from dart_server.hostd.process_records import DesktopProcess, SnapshotFiles
 from dart_server.hostd.runtime import hardening, oci
 from dart_server.hostd.runtime.runc import CRIU_SETTINGS, Runc, criu_config
-from dart_server.hostd.storage import Storage, file_sizes, tree_bytes
+from dart_server.hostd.storage import Storage, discard, file_sizes
 from dart_server.hostd.verbs import Limits
 
 CLOSE_TIMEOUT_S = 30.0
@@ -130,18 +130,21 @@ class ContainerManager:
             count = cgroups.processes(self._cgroup(desktop.name))
             try:
                 pause_s = self._save(desktop, processes, work, layer_id)
+                layers = (layer_id, *desktop.layers)
+                sizes = file_sizes(processes)
+                snapshot = SnapshotFiles(snapshot_id, desktop.image, layers, desktop.limits, desktop.env, sizes)
+                with self._lock:
+                    self._snapshots[snapshot_id] = snapshot
+                files_bytes = self.storage.measure_layer(layer_id).nbytes
+                processes_bytes = trees.usage(place).nbytes
             except BaseException:  # interrupted, too, half a snapshot is removed; raised again
-                shutil.rmtree(place, ignore_errors=True)
-                shutil.rmtree(self.storage.layer_dir(layer_id), ignore_errors=True)
+                discard(place)
+                self.storage.remove_layer(layer_id)
+                with self._lock:
+                    self._snapshots.pop(snapshot_id, None)
                 raise
-            files_bytes = tree_bytes(self.storage.layer_dir(layer_id))
-            layers = (layer_id, *desktop.layers)
-            sizes = file_sizes(processes)
-            snapshot = SnapshotFiles(snapshot_id, desktop.image, layers, desktop.limits, desktop.env, sizes)
-            with self._lock:
-                self._snapshots[snapshot_id] = snapshot
         return {
-            "bytes": tree_bytes(processes) + files_bytes,
+            "bytes": processes_bytes + files_bytes,
             "files_bytes": files_bytes,
             "processes": count,
             "pause_s": pause_s,
@@ -171,7 +174,7 @@ class ContainerManager:
             if failure is None or wait_s is None:
                 break
             _log.info("%s is saved again in %g s: %s", desktop.name, wait_s, failure)
-            shutil.rmtree(processes)
+            trees.remove(processes)
             processes.mkdir(mode=0o700)
             time.sleep(wait_s)
         return stood_still_s
@@ -220,7 +223,7 @@ class ContainerManager:
             with self._lock:
                 gone = self._snapshots.pop(snapshot_id, None)
             if gone is not None:
-                shutil.rmtree(self.storage.snapshot_dir(snapshot_id), ignore_errors=True)
+                discard(self.storage.snapshot_dir(snapshot_id))
                 self._collect_layers(gone.layers)
         return {}
 
@@ -420,7 +423,7 @@ class ContainerManager:
             os.close(desktop.pidfd)
             desktop.pidfd = -1
         if place.exists():
-            shutil.rmtree(self.runc.state_dir(desktop.name), ignore_errors=True)
+            discard(self.runc.state_dir(desktop.name))
         removed = cgroups.remove(group)
         self.storage.unmount_root(desktop.name)
         with self._lock:
@@ -436,4 +439,4 @@ class ContainerManager:
             used |= {layer for snapshot in self._snapshots.values() for layer in snapshot.layers}
         for layer in candidates:
             if layer not in used:
-                shutil.rmtree(self.storage.layer_dir(layer), ignore_errors=True)
+                self.storage.remove_layer(layer)

@@ -53,3 +53,9 @@ class ConnectionRefused(HostdError):
     """The desktop runs but nothing listens on that port."""
 
     kind = "refused"
+
+
+class HostdDesktopUnsavable(HostdError):
+    """What the desktop's programs made cannot be saved: the desktop is to blame, the host is well."""
+
+    kind = "desktop_unsavable"

@@ -6,12 +6,11 @@ its prefix, those groups, its socket and its directories. Nothing outside the pr
 
 from __future__ import annotations
 
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
 from dart_server.hostd.layout import Layout
-from dart_server.hostd.linux import cgroups
+from dart_server.hostd.linux import cgroups, trees
 
 
 def remove(layout: Layout) -> list[str]:
@@ -35,7 +34,7 @@ def remove_files(layout: Layout) -> list[str]:
     for path in (layout.live, layout.disk):
         if path.is_dir() and not path.is_symlink() and not _holds_a_mount(path):
             removed.append(f"directory {path}")
-            shutil.rmtree(path)
+            trees.remove(path)
     if layout.socket.is_socket():
         layout.socket.unlink()
         removed.append(f"socket {layout.socket}")

@@ -7,16 +7,16 @@ layer on it. All mounts live in the helper's own mount namespace: when the helpe
 
 from __future__ import annotations
 
+import logging
 import os
-import shutil
 import stat
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from dart_server.hostd.errors import HostdHostFault
+from dart_server.hostd.errors import HostdDesktopUnsavable, HostdHostFault
 from dart_server.hostd.layout import Layout
-from dart_server.hostd.linux import syscalls
+from dart_server.hostd.linux import syscalls, trees
 
 OVERLAY_OPTIONS = "index=on,nfs_export=on"
 """File handles on the overlay: without them CRIU cannot save inotify watches."""
@@ -24,8 +24,18 @@ OVERLAY_OPTIONS = "index=on,nfs_export=on"
 MAX_LAYERS = 40
 """Depth of a chain of snapshots; the kernel takes one page of mount options."""
 
+INODES_PER_MIB = 64
+"""Files that a desktop may make for each MiB of its disk: one per 16 KiB, as ext4 has."""
+
+MAX_DEPTH = 1000
+"""Directories inside one another that a desktop may make; one that made more cannot be saved."""
+
+MAX_PATH_NBYTES = 3800
+"""Longest path in a desktop's writable layer that can be copied: the kernel takes 4096 bytes, the place of the layer included."""
+
 _MIN_LAYER_MIB = 16
 _COPY_TIMEOUT_S = 120.0
+_log = logging.getLogger(__name__)
 
 
 class Storage:
@@ -35,6 +45,8 @@ class Storage:
         self._layout = layout
         self._on_disk = on_disk
         self._size_mib = size_mib
+        self._layers: dict[str, trees.TreeUsage] = {}
+        """What each frozen layer costs, by its id; nothing yet for one that is being made."""
 
     @property
     def enforces_disk(self) -> bool:
@@ -62,7 +74,7 @@ class Storage:
             (live / part).mkdir(mode=0o700)
             if self._on_disk:
                 backing = self._layout.disk / part
-                shutil.rmtree(backing, ignore_errors=True)
+                discard(backing)
                 backing.mkdir(mode=0o700, parents=True)
                 syscalls.mount(str(backing), live / part, None, syscalls.MS_BIND)
         _mount_null_device(live / "null")
@@ -73,7 +85,7 @@ class Storage:
         for mounted in sorted(_mounts_below(self._layout.live), reverse=True):
             syscalls.umount(mounted, syscalls.MNT_DETACH)
         if self._on_disk:
-            shutil.rmtree(self._layout.disk, ignore_errors=True)
+            discard(self._layout.disk)
 
     def desktop_dir(self, name: str) -> Path:
         """Where a desktop's mounts and bundle are."""
@@ -102,9 +114,12 @@ class Storage:
         top.mkdir()
         root.mkdir()
         if not self._on_disk:
-            used = sum(tree_bytes(self.layer_dir(layer)) for layer in layers) >> 20
-            room = max(_MIN_LAYER_MIB, disk_mib - used)
-            syscalls.mount("layer", top, "tmpfs", syscalls.MS_NODEV, f"mode=0755,size={room}m")
+            below = [self._layers[layer] for layer in layers]
+            room_mib = max(_MIN_LAYER_MIB, disk_mib - (sum(layer.nbytes for layer in below) >> 20))
+            inodes = disk_mib * INODES_PER_MIB - sum(layer.inodes for layer in below)
+            inodes = max(_MIN_LAYER_MIB * INODES_PER_MIB, inodes)
+            options = f"mode=0755,size={room_mib}m,nr_inodes={inodes}"
+            syscalls.mount("layer", top, "tmpfs", syscalls.MS_NODEV, options)
         else:
             backing = self._layout.disk / "d" / name
             backing.mkdir(mode=0o700, parents=True)
@@ -115,33 +130,54 @@ class Storage:
         return root
 
     def commit_layer(self, name: str, layer_id: str) -> None:
-        """Copy a paused desktop's writable layer, with every attribute, into a new frozen layer."""
-        target = self.layer_dir(layer_id)
+        """Copy a paused desktop's writable layer, with every attribute, into a new frozen layer.
+
+        Raises `HostdDesktopUnsavable` for a layer that cannot be copied because of what the desktop made.
+        """
+        source, target = self.desktop_dir(name) / "t" / "u", self.layer_dir(layer_id)
+        self._layers[layer_id] = trees.TreeUsage()
         target.mkdir(mode=0o755)
-        argv = ["cp", "-a", "--reflink=auto", f"{self.desktop_dir(name) / 't' / 'u'}/.", str(target)]
+        argv = ["cp", "-a", "--reflink=auto", f"{source}/.", str(target)]
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=_COPY_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
         )
         if done.returncode != 0:
-            shutil.rmtree(target, ignore_errors=True)
+            self.remove_layer(layer_id)
+            _refuse_deep(trees.usage(source))
             raise HostdHostFault(
                 f"copying the desktop's files failed: {done.stderr.strip()[-300:]}",
                 hint="free memory or disk for snapshots",
             )
 
+    def measure_layer(self, layer_id: str) -> trees.TreeUsage:
+        """Count a layer that was just made. Raises `HostdDesktopUnsavable` for one that is too deep."""
+        found = self._layers[layer_id] = trees.usage(self.layer_dir(layer_id))
+        _refuse_deep(found)
+        return found
+
+    def remove_layer(self, layer_id: str) -> None:
+        """Remove a frozen layer that nothing stands on, or what there is of it."""
+        discard(self.layer_dir(layer_id))
+        self._layers.pop(layer_id, None)
+
     def usage(self, name: str) -> tuple[int, int]:
-        """(bytes used, bytes free) of a desktop's writable layer."""
+        """(bytes used, bytes free) of a desktop's writable layer; one that can hold no further file is full."""
         room = os.statvfs(self.desktop_dir(name) / "t")
-        return (room.f_blocks - room.f_bfree) * room.f_frsize, room.f_bavail * room.f_frsize
+        used, free = (room.f_blocks - room.f_bfree) * room.f_frsize, room.f_bavail * room.f_frsize
+        if not self._on_disk:
+            inode_nbytes = trees.INODE_NBYTES + trees.NAME_NBYTES
+            used += (room.f_files - room.f_ffree) * inode_nbytes
+            free = min(free, room.f_favail * inode_nbytes)
+        return used, free
 
     def unmount_root(self, name: str) -> None:
         """Undo `mount_root`, also when it was only half done."""
         place = self.desktop_dir(name)
         for mounted in sorted(_mounts_below(place), reverse=True):
             syscalls.umount(mounted, syscalls.MNT_DETACH)
-        shutil.rmtree(place, ignore_errors=True)
+        discard(place)
         if self._on_disk:
-            shutil.rmtree(self._layout.disk / "d" / name, ignore_errors=True)
+            discard(self._layout.disk / "d" / name)
 
 
 def _mount_overlay(place: Path, base: Path, layers: tuple[str, ...]) -> None:
@@ -164,16 +200,20 @@ def _mount_overlay(place: Path, base: Path, layers: tuple[str, ...]) -> None:
         syscalls.umount(lowest, syscalls.MNT_DETACH)
 
 
-def tree_bytes(top: Path) -> int:
-    """Bytes that the files under `top` occupy."""
-    total = 0
-    for path, _, files in os.walk(top):
-        for name in files:
-            try:
-                total += os.lstat(os.path.join(path, name)).st_blocks * 512
-            except OSError:
-                continue
-    return total
+def discard(top: Path) -> None:
+    """Remove a tree, however it was shaped; what cannot be removed is logged."""
+    try:
+        trees.remove(top)
+    except OSError as error:
+        _log.error("%s was not removed: %s", top, error)
+
+
+def _refuse_deep(files: trees.TreeUsage) -> None:
+    if files.depth > MAX_DEPTH or files.longest_path_nbytes > MAX_PATH_NBYTES:
+        raise HostdDesktopUnsavable(
+            f"the desktop's files lie {files.depth} directories deep, on paths of up to {files.longest_path_nbytes} bytes",
+            hint=f"remove what lies deeper than {MAX_DEPTH} directories or has a path of more than {MAX_PATH_NBYTES} bytes",
+        )
 
 
 def file_sizes(directory: Path) -> dict[str, int]:

@@ -54,6 +54,10 @@ class DesktopGone(ProviderError):
     """No live desktop has this id: it was destroyed, it died, or it never existed."""
 
 
+class DesktopUnsavable(ProviderError):
+    """What the desktop's own programs made cannot be saved; the host is not to blame."""
+
+
 class HostFault(ProviderError):
     """The host failed (no memory, no disk, helper process down, time-out); the desktop is not to blame."""
 

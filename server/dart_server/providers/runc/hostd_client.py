@@ -22,6 +22,7 @@ from dart_server.hostd import installation
 from dart_server.providers.base import (
     CapabilityMissing,
     DesktopGone,
+    DesktopUnsavable,
     HostFault,
     ImageMissing,
     ProviderError,
@@ -31,6 +32,7 @@ from dart_server.providers.base import (
 _ERRORS: dict[str, type[ProviderError]] = {
     "capability_missing": CapabilityMissing,
     "desktop_gone": DesktopGone,
+    "desktop_unsavable": DesktopUnsavable,
     "image_missing": ImageMissing,
     "snapshot_broken": SnapshotBroken,
 }
