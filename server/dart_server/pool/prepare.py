@@ -3,6 +3,8 @@
 Rule: a desktop is ready only after the restore *and* a probe of its agent. The booted base of a shape is made once, whoever needs it first;
 the others wait for it and restore it. A snapshot that fails twice is left out and its deepest ancestor that restores is taken, at last the
 image; once that has come up, so that the host is not to blame, the ones left out are quarantined.
+Every call into a desktop that is prepared has one deadline for all of its answer. Whatever else a copy's agent makes go wrong counts
+against its snapshot like a refusal, so that no answer keeps a slot or a permit.
 Where the provider has no memory snapshots every desktop is booted. One of the standby is only woken and probed.
 Non-goals: which claim is served (`pool.claim_queue`).
 """
@@ -11,13 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from dart_server import wire
 from dart_server.database.repository import NewEvent, Repository
 from dart_server.errors import ApiError, from_provider_error
-from dart_server.guest.client import GuestClient, GuestReply, GuestUnreachable
+from dart_server.guest.client import GuestClient, GuestReply, GuestTooLarge, GuestUnreachable
 from dart_server.observability.metrics import Metrics
 from dart_server.providers import base
 from dart_server.records import SHARED_OWNER, BaseKey, DesktopTarget, Slot, SnapshotRecord
@@ -26,10 +30,14 @@ from dart_server.snapshots.service import Snapshots
 from dart_server.wire import Clock
 
 PROBE_TIMEOUT_S = 5.0
+"""Of one call into a desktop, with all of its answer."""
+CLOSE_TIMEOUT_S = 5.0
+MAX_ANSWER_NBYTES = 64 * 1024
 MAX_HOST_FAILURES = 3
 """Tries per desktop before the host is blamed."""
 MAX_RESTORE_FAILURES = 2
 """Tries per snapshot before it is suspected."""
+log = logging.getLogger(__name__)
 
 
 class DesktopNotReady(Exception):
@@ -89,12 +97,11 @@ class DesktopPreparer:
         started = self._clock.monotonic()
         attempts = PrepareAttempts()
         async with self._parallel:
-            restored = await self._prepare_until_ready(slot, target, attempts)
+            wants_clock = prewarm and (target.setup_key is not None or target.snapshot_id is not None)
+            restored = await self._prepare_until_ready(slot, target, attempts, wants_clock=wants_clock)
             self.last_failure = None
             for snapshot, reason in attempts.suspect_snapshots.values():
                 await self._snapshots.quarantine(snapshot, reason)
-            if prewarm and (target.setup_key is not None or target.snapshot_id is not None):
-                slot.declared_clock_s = await self._read_declared_clock(slot)
         duration_s = self._clock.monotonic() - started
         self._metrics.prepared(
             "restore" if restored else "boot", slot.setup_key is not None, duration_s, on_demand=not prewarm
@@ -138,13 +145,23 @@ class DesktopPreparer:
             await self._guest_request(slot, "POST", "/v1/clock", json.dumps({"time_s": slot.declared_clock_s}).encode())
 
     async def _read_declared_clock(self, slot: Slot) -> float | None:
-        """The time of day that the desktop's task has declared; None when there is none, or its agent knows no clock."""
-        try:
-            reply = await self._guest_request(slot, "GET", "/v1/clock")
-            told = json.loads(reply.content) if reply.status == 200 else {}
-            return float(told["time_s"]) if told.get("declared") else None
-        except (DesktopNotReady, ValueError, KeyError, TypeError, AttributeError):
+        """The time of day that the desktop's task has declared; None when there is none, or its agent knows no clock.
+
+        Raises `DesktopNotReady` for an answer that is neither.
+        """
+        reply = await self._guest_request(slot, "GET", "/v1/clock")
+        if reply.status != 200:
             return None
+        try:
+            told = json.loads(reply.content)
+            if not told.get("declared"):
+                return None
+            time_s = float(told["time_s"])
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise DesktopNotReady("the guest agent's clock is not what the protocol says") from error
+        if not math.isfinite(time_s):
+            raise DesktopNotReady("the guest agent's clock is no time")
+        return time_s
 
     async def discard(self, slot: Slot) -> None:
         """Remove the slot's desktop, if there is one."""
@@ -156,12 +173,19 @@ class DesktopPreparer:
         slot.frozen = False
 
     async def close_connections(self, slot: Slot) -> None:
-        """Close every connection into the slot's desktop."""
+        """Close every connection into the slot's desktop; one that does not close is left to the end of the desktop."""
         guest, slot.guest = slot.guest, None
-        if guest is not None:
-            await guest.close_connections()
+        if guest is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await guest.close_connections()
+        except Exception as error:  # noqa: BLE001 - the desktop goes, whatever its connections do
+            log.warning("connections did not close: %r", error, extra={"desktop_id": slot.desktop_id})
 
-    async def _prepare_until_ready(self, slot: Slot, target: DesktopTarget, attempts: PrepareAttempts) -> bool:
+    async def _prepare_until_ready(
+        self, slot: Slot, target: DesktopTarget, attempts: PrepareAttempts, *, wants_clock: bool
+    ) -> bool:
         """True when the desktop was restored, False when it was booted."""
         while True:
             snapshot = None
@@ -170,6 +194,8 @@ class DesktopPreparer:
             try:
                 if snapshot is not None:
                     await self._restore(slot, snapshot)
+                    if wants_clock:
+                        slot.declared_clock_s = await self._read_declared_clock(slot)
                     return True
                 if await self._boot(slot, target, attempts):
                     return False
@@ -180,6 +206,14 @@ class DesktopPreparer:
             except base.ProviderError as error:
                 await self.discard(slot)
                 raise from_provider_error(error) from error
+            except ApiError:
+                raise
+            except Exception as error:
+                log.exception("preparing a desktop failed inside", extra={"desktop_id": slot.desktop_id})
+                unexpected = DesktopNotReady(f"the desktop could not be prepared ({type(error).__name__})")
+                await self._record_failure(slot, snapshot, unexpected, attempts)
+                if snapshot is not None and snapshot.snapshot_id in attempts.suspect_snapshots:
+                    target = self._snapshots.fallback_target(snapshot, target, attempts.suspect_snapshots)
 
     async def _record_failure(
         self, slot: Slot, snapshot: SnapshotRecord | None, error: Exception, attempts: PrepareAttempts
@@ -257,9 +291,12 @@ class DesktopPreparer:
         if slot.guest is None:
             raise DesktopNotReady("the desktop has no connection")
         try:
-            health = await slot.guest.health(PROBE_TIMEOUT_S)
-        except GuestUnreachable as error:
-            raise DesktopNotReady(str(error)) from error
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                health = await slot.guest.health(PROBE_TIMEOUT_S)
+        except (GuestUnreachable, TimeoutError) as error:
+            raise DesktopNotReady(str(error) or f"no answer within {PROBE_TIMEOUT_S:g} s") from error
+        except (RecursionError, ValueError) as error:
+            raise DesktopNotReady("the guest agent's health is not what the protocol says") from error
         if "ready" not in health:
             raise DesktopNotReady("the guest agent's health is not what the protocol says")
         if not health["ready"]:
@@ -269,7 +306,18 @@ class DesktopPreparer:
         """The agent's answer. Raises `DesktopNotReady`."""
         if slot.guest is None:
             raise DesktopNotReady("the desktop has no connection")
+        received_nbytes = 0
+
+        def count(nbytes: int) -> None:
+            nonlocal received_nbytes
+            received_nbytes += nbytes
+            if received_nbytes > MAX_ANSWER_NBYTES:
+                raise GuestTooLarge(f"the answer is larger than {MAX_ANSWER_NBYTES} bytes")
+
         try:
-            return await slot.guest.request(method, path, timeout_s=PROBE_TIMEOUT_S, content=body)
-        except GuestUnreachable as error:
-            raise DesktopNotReady(str(error)) from error
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                return await slot.guest.request(
+                    method, path, timeout_s=PROBE_TIMEOUT_S, content=body, reserve_bytes=count
+                )
+        except (GuestUnreachable, GuestTooLarge, TimeoutError) as error:
+            raise DesktopNotReady(str(error) or f"{path} was not answered within {PROBE_TIMEOUT_S:g} s") from error

@@ -154,7 +154,10 @@ class SlotLifecycle:
     async def _discard_failed(self, slot: Slot, health: wire.DesktopHealthView) -> None:
         async with slot.lock:
             if slot.failure is health:
-                await self._preparer.discard(slot)
+                try:
+                    await self._preparer.discard(slot)
+                except base.ProviderError as error:
+                    log.error("a failed desktop was not removed: %s", error, extra={"desktop_id": slot.desktop_id})
         self.on_change()
 
     def remove(self, slot: Slot) -> None:
@@ -166,8 +169,8 @@ class SlotLifecycle:
         async with slot.lock:
             try:
                 await self._preparer.discard(slot)
-            except base.ProviderError as error:
-                log.error("a desktop could not be removed: %s", error, extra={"desktop_id": slot.desktop_id})
+            except Exception as error:  # noqa: BLE001 - whatever stops it, the slot must be seen again
+                log.error("a desktop could not be removed: %r", error, extra={"desktop_id": slot.desktop_id})
                 self._repository.add_event(NewEvent("destroy_failed", slot.desktop_id, data={"reason": str(error)}))
                 await self._clock.sleep(self._retry_s)
                 slot.state, slot.busy = DesktopState.BROKEN, False

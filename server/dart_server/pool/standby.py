@@ -33,7 +33,7 @@ from dart_server.pool.plan import (
 )
 from dart_server.pool.slot_lifecycle import SlotLifecycle
 from dart_server.pool.slots import CopyKind, Slots
-from dart_server.providers.base import Provider, ProviderError
+from dart_server.providers.base import Provider
 from dart_server.records import SHARED_OWNER, DesktopTarget, Slot
 from dart_server.settings import FarmSettings
 from dart_server.wire import DEFAULT_POOL, Clock, DesktopState
@@ -257,6 +257,11 @@ class Standby:
             self.backoff.failed(kind, error.detail)
             self._lifecycle.remove(slot)
             return
+        except Exception as error:
+            log.exception("a warm desktop could not be made", extra={"desktop_id": slot.desktop_id})
+            self.backoff.failed(kind, f"it failed inside the farm ({type(error).__name__})")
+            self._lifecycle.remove(slot)
+            return
         finally:
             slot.warming, slot.target = False, None
         self.backoff.succeeded(kind)
@@ -266,9 +271,9 @@ class Standby:
     async def _freeze(self, slot: Slot) -> None:
         try:
             await self._lifecycle.freeze(slot)
-        except ProviderError as error:
-            log.warning("a standby could not be frozen: %s", error, extra={"desktop_id": slot.desktop_id})
-            self.backoff.failed(FREEZE_BACKOFF_KEY, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever stops it, the slot must be free again
+            log.warning("a standby could not be frozen: %r", error, extra={"desktop_id": slot.desktop_id})
+            self.backoff.failed(FREEZE_BACKOFF_KEY, str(error) or type(error).__name__)
             self._lifecycle.remove(slot)
             return
         finally:
@@ -278,8 +283,11 @@ class Standby:
         self._lifecycle.on_change()
 
     async def _thaw(self, slot: Slot) -> None:
+        runs = False
         try:
             runs = await self._lifecycle.thaw(slot)
+        except Exception:
+            log.exception("a standby did not wake", extra={"desktop_id": slot.desktop_id})
         finally:
             slot.warming = False
         if not runs:

@@ -10,6 +10,7 @@ Non-goals: who may build a prepared state (`setups`), what a desktop is rebuilt 
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
@@ -264,6 +265,10 @@ class Snapshots:
             await self._provider.delete_snapshot(snapshot_id)
             self._repository.end_snapshot(snapshot_id, "deleted", str(error))
             raise from_provider_error(error) from error
+        except BaseException as error:  # interrupted, too, half a snapshot is neither kept nor counted; raised again
+            await asyncio.shield(self._provider.delete_snapshot(snapshot_id))
+            self._repository.end_snapshot(snapshot_id, "deleted", type(error).__name__)
+            raise
 
     def _expected_bytes(self, slot: Slot) -> int:
         parent = self._records.get(slot.snapshot_id or "")
