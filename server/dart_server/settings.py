@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from dart_server.providers.egress import Destination
+from dart_server.providers.egress import Destination, parse_network
 from dart_server.wire.paths import KEY_FILE, data_dir, default_runtime_dir, default_state_dir
 
 GIB = 1024**3
@@ -69,6 +69,9 @@ class FarmSettings(BaseSettings):
     egress: tuple[str, ...] = ()
     """Destinations outside that desktops may reach, each `HOST:PORT`, by a proxy inside; none by default. JSON in the environment:
     `DART_EGRESS='["pypi.org:443"]'`. Provider runc only."""
+    egress_networks: tuple[str, ...] = ()
+    """Networks that are not public to which names in `egress` may lead, each `ADDRESS/BITS`. An address that `egress` itself names needs
+    none."""
     parallel_provider_calls: int = Field(default=4, ge=1)
     """Boots, restores and snapshots that run at the same time."""
     idle_shutdown_s: float = Field(default=300.0, gt=0)
@@ -155,6 +158,13 @@ class FarmSettings(BaseSettings):
         for text in egress:
             Destination.parse(text)
         return egress
+
+    @field_validator("egress_networks")
+    @classmethod
+    def _networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        for text in networks:
+            parse_network(text)
+        return networks
 
     @model_validator(mode="after")
     def _egress_is_possible(self) -> FarmSettings:

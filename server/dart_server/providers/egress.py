@@ -2,8 +2,9 @@
 
 Role: `Destination` (what a pool allows), `EgressProxy` (one desktop's proxy: HTTP, and CONNECT for everything else). The proxy listens
 inside the desktop's network and runs unprivileged here, outside. Rule: a destination is named as `HOST:PORT`, exactly; its name is looked
-up here, and the address that was looked at is the one that is connected to. Whatever a name leads to, the host's loopback, link-local
-addresses (metadata services) and multicast stay closed. Non-goals: looking into what is sent, caching, names as patterns.
+up here, and the address that was looked at is the one that is connected to. A name leads to public addresses only, also where one IPv6
+address stands for an IPv4 one; a private address has to be named itself, or its network. The host's loopback, link-local addresses,
+metadata services and multicast stay closed whoever names them. Non-goals: looking into what is sent, caching, names as patterns.
 """
 
 from __future__ import annotations
@@ -56,19 +57,61 @@ class Destination:
         return cls(found[1].strip("[]").lower(), int(found[3]))
 
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+METADATA = (ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200"))
+"""Metadata services of clouds that are not link-local."""
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+"""NAT64: the last four bytes are an IPv4 address."""
+_LOCALLY_TRANSLATED = ipaddress.IPv6Network("64:ff9b:1::/48")
+"""NAT64 for a site's own use: where the IPv4 address stands in it is the site's choice."""
+_COMPATIBLE = ipaddress.IPv6Network("::/96")
+
+
+def parse_network(text: str) -> Network:
+    """A network in CIDR notation. Raises ValueError with the fix."""
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no network: write ADDRESS/BITS, like 10.1.0.0/16 ({error})") from error
+
+
+def _meant_addresses(address: str) -> list[Address]:
+    """An address, and the IPv4 addresses that an IPv6 one leads to (mapped, compatible, 6to4, Teredo, NAT64)."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv4Address):
+        return [found]
+    inner: list[Address] = [part for part in (found.ipv4_mapped, found.sixtofour, *(found.teredo or ())) if part]
+    if found in _TRANSLATED or (found in _COMPATIBLE and int(found) > 1):
+        inner.append(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF))
+    return inner if found.ipv4_mapped else [found, *inner]
+
+
 def is_blocked_address(address: str) -> bool:
     """Whether an address stays closed whoever names it."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    found = mapped or found
-    return found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast
+    return any(
+        meant.is_loopback or meant.is_link_local or meant.is_unspecified or meant.is_multicast or meant in METADATA
+        for meant in _meant_addresses(address)
+    )
+
+
+def is_public_address(address: str) -> bool:
+    """Whether an address, and every address that it stands for, is one of the public internet."""
+    if ipaddress.ip_address(address.partition("%")[0]) in _LOCALLY_TRANSLATED:
+        return False
+    meant = _meant_addresses(address)
+    # Of a translated address only what it is translated to tells whether it is public.
+    judged = [one for one in meant if len(meant) == 1 or one not in _TRANSLATED]
+    return all(one.is_global and not (one.version == 6 and one.is_site_local) for one in judged)
 
 
 class EgressProxy:
-    """The proxy of one desktop. `open` serves on a listening socket until `close`."""
+    """The proxy of one desktop. `open` serves on a listening socket until `close`. networks: private ones that names may lead to."""
 
-    def __init__(self, allowed: Iterable[Destination]) -> None:
+    def __init__(self, allowed: Iterable[Destination], networks: Iterable[Network] = ()) -> None:
         self._allowed = frozenset(allowed)
+        self._networks = tuple(networks)
         self._server: asyncio.Server | None = None
         self._running: set[asyncio.Task[None]] = set()
 
@@ -128,6 +171,16 @@ class EgressProxy:
         finally:
             upstream_writer.close()
 
+    def _is_open(self, destination: Destination, address: str) -> bool:
+        """Whether a destination may lead to an address: a public one, or one that is named itself or by its network."""
+        if is_blocked_address(address):
+            return False
+        plain = ipaddress.ip_address(address.partition("%")[0])
+        with contextlib.suppress(ValueError):  # a name
+            if ipaddress.ip_address(destination.host) == plain:
+                return True
+        return any(plain in network for network in self._networks) or is_public_address(address)
+
     async def _connect(self, destination: Destination) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if destination not in self._allowed:
             raise DestinationRefused(
@@ -138,7 +191,7 @@ class EgressProxy:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 found = await loop.getaddrinfo(destination.host, destination.port, type=socket.SOCK_STREAM)
                 addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-                if any(is_blocked_address(address) for address in addresses):
+                if not all(self._is_open(destination, address) for address in addresses):
                     raise DestinationRefused(
                         "403 Forbidden", f"{destination.host} leads to an address that is closed to desktops"
                     )

@@ -32,4 +32,5 @@ def create_provider(settings: FarmSettings) -> Provider:
         runtime_dir=settings.runtime_dir,
         snapshot_dir=settings.snapshot_dir,
         egress=settings.egress,
+        egress_networks=settings.egress_networks,
     )

@@ -97,6 +97,14 @@ def test_open_addresses(address: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "address", ["1.1.1.1", "2606:4700::1111", "64:ff9b::101:101", "2002:101:101::1", "::ffff:1.1.1.1"]
+)
+def test_public_addresses(address: str) -> None:
+    assert egress.is_public_address(address)
+    assert not egress.is_blocked_address(address)
+
+
+@pytest.mark.parametrize(
     "head",
     [
         "GET / HTTP/1.1", "CONNECT pypi.org HTTP/1.1", "CONNECT a:99999 HTTP/1.1", "GET ftp://a/ HTTP/1.1", "nonsense",

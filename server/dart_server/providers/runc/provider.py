@@ -32,7 +32,7 @@ from dart_server.providers.base import (
     SnapshotInfo,
 )
 from dart_server.providers.connections import OpenConnections
-from dart_server.providers.egress import PROXY_PORT, Destination, EgressProxy
+from dart_server.providers.egress import PROXY_PORT, Destination, EgressProxy, parse_network
 from dart_server.providers.health import check_health
 from dart_server.providers.runc.hostd_client import HostdClient, HostdPaths
 
@@ -62,8 +62,10 @@ class RuncProvider:
         snapshot_dir: Path,
         wall_clock: Callable[[], float] = time.time,
         egress: Sequence[str] = (),
+        egress_networks: Sequence[str] = (),
     ) -> None:
         self._allowed = [Destination.parse(text) for text in egress]
+        self._egress_networks = [parse_network(text) for text in egress_networks]
         self._egress_proxies: dict[str, EgressProxy] = {}
         self._wall_clock = wall_clock
         self._images = home / "images"
@@ -229,7 +231,7 @@ class RuncProvider:
         if not self._allowed:
             return
         listener = await self._ask("listen", desktop_id=desktop_id, port=PROXY_PORT)
-        proxy = self._egress_proxies[desktop_id] = EgressProxy(self._allowed)
+        proxy = self._egress_proxies[desktop_id] = EgressProxy(self._allowed, self._egress_networks)
         await proxy.open(listener)
 
     def _close_proxy(self, desktop_id: str) -> None:
