@@ -17,7 +17,8 @@ import typer
 
 from dart_train.config import Recipe, RecipeError, load_recipe
 from dart_train.run.paths import RunPaths
-from dart_train.run.state import check_run_folder, load_resolved_recipe
+from dart_train.run.run_folder import check_run_folder
+from dart_train.run.state import load_resolved_recipe
 
 EXIT_FAILED = 1
 EXIT_WRONG_INPUT = 2

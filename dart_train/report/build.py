@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dart_agent.data_client.client import DataManagerClient
-from dart_agent.data_client.wire import DataManagerStats, EpisodeResult, MaskedEpisodes
+from dart_agent.data_client.wire import DataManagerStats, EpisodeResult, MaskedEpisodes, PhaseStatus
 from dart_train.config import Recipe
 from dart_train.report.examples import SUCCESS_REWARD, read_examples
+from dart_train.report.learning_signal import describe_learning_signal
 from dart_train.report.page import Chart, Curve, Example, MaskedRow, RunReport
 from dart_train.report.paired_evaluation import EvalItem, PairedEvaluation, compare_evaluations
 from dart_train.report.throughput import (
@@ -26,16 +28,10 @@ from dart_train.report.throughput import (
 )
 from dart_train.run.masked_episodes import format_versions
 from dart_train.run.paths import RunPaths
-from dart_train.run.phases import STAGES_BY_PHASE, TRAIN
+from dart_train.run.phases import STAGES_BY_PHASE, TRAIN, first_name
 from dart_train.run.state import RunState
 
 SMOOTHING = 5
-
-
-NO_SIGNAL = (
-    "A group of episodes trains the policy only if their rewards differ. Where all rewards are 0, give more demonstrations "
-    "(demos.per_family, warmup), easier tasks (tasks.families) or larger groups (train.group_size)."
-)
 
 
 def rewards_by_item(results: Sequence[EpisodeResult]) -> dict[EvalItem, float | None]:
@@ -51,7 +47,11 @@ def rewards_by_item(results: Sequence[EpisodeResult]) -> dict[EvalItem, float | 
 
 
 def conclusion(
-    evaluation: PairedEvaluation | None, min_gain_points: float, *, evaluated: bool, trained_nothing: bool = False
+    evaluation: PairedEvaluation | None,
+    min_gain_points: float,
+    *,
+    evaluated: bool,
+    untrained: PhaseStatus | None = None,
 ) -> str:
     """Write the first sentences of the report.
 
@@ -59,13 +59,14 @@ def conclusion(
         evaluation: The paired evaluation, None where there is none.
         min_gain_points: Gain in points that must be exceeded.
         evaluated: Whether the evaluation after training has finished.
-        trained_nothing: Whether training has ended without an update.
+        untrained: The training phase where it has ended without an update.
 
     Returns:
         Whether the policy learned, and what to do where it could not.
     """
-    if trained_nothing:
-        return f"Training made 0 updates. {NO_SIGNAL} {conclusion(evaluation, min_gain_points, evaluated=evaluated)}"
+    if untrained is not None:
+        signal = describe_learning_signal(untrained)
+        return f"Training made 0 updates: {signal} {conclusion(evaluation, min_gain_points, evaluated=evaluated)}"
     if evaluation is None and not evaluated:
         return "The run has no paired evaluation yet."
     if evaluation is None:
@@ -103,9 +104,12 @@ async def build_report(
     before, after = results.pop("before", []), results.pop("after", [])
     evaluation = compare_evaluations(rewards_by_item(before), rewards_by_item(after))
     metrics = read_metrics(paths)
-    episodes, updates = episode_lines(metrics), update_lines(metrics)
+    episodes = [replace(episode, phase=first_name(episode.phase)) for episode in episode_lines(metrics)]
+    updates = update_lines(metrics)
     desktops = recipe.desktops.count
     stats = await client.stats()
+    trained_nothing = TRAIN in state.stages_s and recipe.train.updates and not stats.latest_version
+    untrained = await client.phase(state.phase_name(TRAIN)) if trained_nothing else None
     examples = await read_examples(client, phases["after"], after, recipe.desktops.resolution) if after else []
     return RunReport(
         name=recipe.run.name,
@@ -115,7 +119,7 @@ async def build_report(
             evaluation,
             recipe.eval.min_gain_points,
             evaluated="after" in phases,
-            trained_nothing=bool(TRAIN in state.stages_s and recipe.train.updates and not stats.latest_version),
+            untrained=untrained,
         ),
         baselines={name: _mean_percent(episodes) for name, episodes in results.items() if episodes},
         stages_s=state.stages_s,

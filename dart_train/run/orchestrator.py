@@ -2,7 +2,8 @@
 
 Role: starts the components, tells the data manager what to run, waits for it, and writes the report. Rule: components do not know the
 orchestrator; it connects them by configuration files and sockets and drives them by phases. What is done is marked on disk, so that the
-same command resumes where the last one stopped. Non-goals: scheduling rules, statistics; there is no desktop and no model in this process.
+same command resumes where the last one stopped; a phase that ended without any result is begun anew. Non-goals: scheduling rules,
+statistics; there is no desktop and no model in this process.
 
     stage          runs                                       waits for                    unblocked by
     demos          data manager, rollout worker (oracle)      the phase `demo`             every item has a reward
@@ -35,7 +36,8 @@ from dart_agent.errors import StoreError, WorkerError
 from dart_agent.rollouts.worker_config import PolicyKind
 from dart_agent.types import Purpose
 from dart_train.config import Recipe
-from dart_train.report.build import NO_SIGNAL, build_report
+from dart_train.report.build import build_report
+from dart_train.report.learning_signal import describe_learning_signal
 from dart_train.report.page import RunReport, write_report
 from dart_train.report.paired_evaluation import PairedEvaluation
 from dart_train.run import components, phases
@@ -44,11 +46,14 @@ from dart_train.run.launcher import Component, ComponentFailed, Launcher, LocalL
 from dart_train.run.masked_episodes import MaskedEpisodeGuard, TooManyMaskedEpisodes, format_masked_fractions
 from dart_train.run.paths import RunPaths
 from dart_train.run.progress import Progress
-from dart_train.run.state import RunState, open_run_directory, run_lock
+from dart_train.run.run_folder import open_run_directory
+from dart_train.run.state import RunState, run_lock
 
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
+WAIT_NOTICE_S = 60.0
+"""Seconds without a new update after which a line says why there is none."""
 
 
 class RunFailed(Exception):
@@ -115,7 +120,10 @@ async def rewrite_report(recipe: Recipe, paths: RunPaths) -> Path:
         RunFailed: The database cannot be read.
     """
     with run_lock(paths), _as_run_failed():
-        run = Run(recipe, paths, RunState.load(paths.state), Progress(Console(stderr=True, highlight=False)))
+        state = RunState.load(paths.state)
+        state.note_killed_launcher()
+        state.save(paths.state)
+        run = Run(recipe, paths, state, Progress(Console(stderr=True, highlight=False)))
         async with run.data_manager():
             return (await run.write_report())[1]
 
@@ -159,7 +167,8 @@ class Run:
             await self.faults.start()
             if self.recipe.demos.per_family and self.recipe.warmup.enabled:
                 await self._stage("demos", self._demos)
-            await self._stage("warm-start", self._warm_start)
+            if self.recipe.warmup.enabled:
+                await self._stage("warm-start", self._warm_start)
             if not {phases.EVAL_BEFORE, phases.TRAIN, phases.EVAL_AFTER} <= self.state.stages_s.keys():
                 async with self._policy("vllm"):
                     await self._stage(phases.EVAL_BEFORE, lambda: self._evaluate(phases.EVAL_BEFORE))
@@ -238,27 +247,31 @@ class Run:
 
     async def _demos(self) -> None:
         async with self._policy("oracle"):
-            view = await self._run_phase(phases.demo(self.recipe))
-        if view.mean_reward is None or view.mean_reward <= 0.0:
+            view = await self._run_phase(phases.demo(self.recipe, self.state.phase_name(phases.DEMO)))
+        if not view.mean_reward:
             stats = await self.client.stats()
+            self._begin_anew(phases.DEMO)
             raise RunFailed(
                 f"no demonstration succeeded, so there is nothing to imitate (last fault: {stats.last_masked_cause}): play one with "
-                f"`dart-agent rollout {self.recipe.tasks.suite}/{self.recipe.tasks.families[0]}`, or set warmup.enabled = false"
+                f"`dart-agent rollout {self.recipe.tasks.suite}/{self.recipe.tasks.families[0]}`; any setting of the recipe may be "
+                "changed now"
             )
         if view.mean_reward < 1.0:
-            self.progress.note(f"demonstrations: mean reward {view.mean_reward}, only those with reward 1 are imitated")
+            self.progress.note(
+                f"demonstrations: mean reward {view.mean_reward:.2f}; those that failed are part of the warm start, too"
+            )
 
     async def _warm_start(self) -> None:
         if self.recipe.model.preset is not None and not (self.paths.initial_model / "config.json").exists():
             maker = await self.launcher.start(components.init_model_component(self.recipe, self.paths))
             await maker.wait()
-        if self.recipe.warmup.enabled and not self.paths.warm_start_model.exists():  # what is there is complete
+        if not self.paths.warm_start_model.exists():  # what is there is complete
             component = await self.launcher.start(components.warm_start(self.recipe, self.paths))
             await self._show_progress_until_done(component, "warmup")
 
     async def _evaluate(self, name: str) -> None:
         await self._wait_for_newest_version()
-        view = await self._run_phase(phases.evaluation(self.recipe, name))
+        view = await self._evaluate_phase(name)
         self.progress.note(f"{name}: {100 * (view.mean_reward or 0.0):.1f} % of {view.done} episodes")
         self.progress.note(format_masked_fractions(await self.client.stats()))
 
@@ -276,19 +289,36 @@ class Run:
     async def _train(self) -> None:
         if self.recipe.train.updates == 0:
             return
-        await self.client.start_phase(phases.training(self.recipe))
+        name = self.state.phase_name(phases.TRAIN)
+        await self.client.start_phase(phases.training(self.recipe, name))
         trainer = await self.launcher.start(components.trainer(self.recipe, self.paths))
         await self._show_progress_until_done(trainer, "update", self._describe_wait_for_update)
-        await self.client.stop_phase(phases.TRAIN)
+        view = await self.client.stop_phase(name)
         newest = await self.client.latest_version()
         if newest is None or newest.version == 0:
-            self.progress.note(f"training made no update. {NO_SIGNAL}")
+            self.progress.note(f"training made 0 updates: {describe_learning_signal(view)}")
         self.progress.note(format_masked_fractions(await self.client.stats()))
 
     async def _baselines(self) -> None:
         for name, (kind, _) in phases.BASELINES.items():
             async with self._policy(kind):
-                await self._run_phase(phases.evaluation(self.recipe, name))
+                await self._evaluate_phase(name)
+
+    async def _evaluate_phase(self, name: str) -> PhaseStatus:
+        view = await self._run_phase(phases.evaluation(self.recipe, self.state.phase_name(name)))
+        if view.mean_reward is None:
+            stats = await self.client.stats()
+            self._begin_anew(name)
+            raise RunFailed(
+                f"{name}: none of {view.total} episodes got a reward (last fault: {stats.last_masked_cause}): fix the cause, see the logs "
+                f"in {self.paths.logs}"
+            )
+        return view
+
+    def _begin_anew(self, phase: str) -> None:
+        """Let the next start play a phase again that ended without any result."""
+        self.state.begin_anew(phase)
+        self.state.save(self.paths.state)
 
     async def _run_phase(self, spec: PhaseSpec) -> PhaseStatus:
         """Start a phase and wait until every item has a reward."""
@@ -308,27 +338,29 @@ class Run:
         return view
 
     async def _describe_wait_for_update(self) -> str:
-        view = await self.client.phase(phases.TRAIN)
-        if not view.done:
-            return "no episode has ended yet"
-        text = f"no update yet: {view.done} episodes, mean reward {view.mean_reward or 0.0:.2f}"
-        return text if view.mean_reward else f"{text}. {NO_SIGNAL}"
+        view = await self.client.phase(self.state.phase_name(phases.TRAIN))
+        return describe_learning_signal(view) if view.done or view.masked else "no episode has ended yet"
 
     async def _show_progress_until_done(
         self, component: Component, kind: str, describe_wait: Callable[[], Awaitable[str]] | None = None
     ) -> None:
-        """Wait for a component that ends by itself, showing the newest line of its metrics, or why there is none yet."""
+        """Wait for a component that ends by itself, showing the newest line of its metrics, or after a while why there is none."""
         waiter = asyncio.ensure_future(component.wait())
         tail = components.MetricsTail(self.paths.metrics, kind)
+        waiting_since_s = time.monotonic()
+        nlines = 0
         try:
             while not waiter.done():
                 await asyncio.wait({waiter}, timeout=POLL_S)
                 await self.faults.check_if_due()
                 text = tail.newest()
                 if text is not None:
-                    describe_wait = None
-                elif describe_wait is not None:
-                    text = await describe_wait()
+                    nlines += 1
+                    waiting_since_s = time.monotonic()
+                elif describe_wait is not None and (waited_s := time.monotonic() - waiting_since_s) >= (
+                    WAIT_NOTICE_S if nlines else 0.0
+                ):
+                    text = f"no {kind} for {waited_s:.0f} s: {await describe_wait()}"
                 if text is not None:
                     self.progress.update(text)
             await waiter

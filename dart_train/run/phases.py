@@ -1,10 +1,13 @@
 """From a recipe to the phases that the data manager runs.
 
 Role: pure functions. Rule: demonstrations and training come from the train split, evaluation from the validation split, and both
-evaluations of a run are the same list. Non-goals: scheduling (the data manager's curation).
+evaluations of a run are the same list. A phase that is begun anew has a number behind its name: `eval-after`, `eval-after-2`.
+Non-goals: scheduling (the data manager's curation).
 """
 
 from __future__ import annotations
+
+import re
 
 from dart_agent.data_client.payloads import SamplingPayload
 from dart_agent.data_client.wire import PhaseSpec, TaskSelection
@@ -26,18 +29,34 @@ BASELINES: dict[str, tuple[PolicyKind, str]] = {
 STAGES_BY_PHASE = {DEMO: "demos", **dict.fromkeys(BASELINES, "baselines")}
 """Stage of every phase whose stage has another name."""
 
+PHASES_OF_POLICY = {TRAIN: (TRAIN,), EVAL_AFTER: (EVAL_AFTER,), "baselines": tuple(BASELINES)}
+"""Phases of every stage whose result depends on the last policy version."""
 
-def demo(recipe: Recipe) -> PhaseSpec:
+
+def first_name(phase: str) -> str:
+    """Return the name that a phase had before it was begun anew.
+
+    Args:
+        phase: Name of a phase.
+
+    Returns:
+        The name without a number.
+    """
+    return re.sub(r"-\d+$", "", phase)
+
+
+def demo(recipe: Recipe, name: str = DEMO) -> PhaseSpec:
     """Specify the demonstrations of the oracle.
 
     Args:
         recipe: The recipe.
+        name: Name of the phase.
 
     Returns:
         The phase.
     """
     return PhaseSpec(
-        name=DEMO,
+        name=name,
         purpose=Purpose.DEMO,
         select=TaskSelection(
             suite=recipe.tasks.suite,
@@ -59,7 +78,7 @@ def evaluation(recipe: Recipe, name: str) -> PhaseSpec:
     Returns:
         The phase.
     """
-    episodes = recipe.eval.baseline_episodes if name in BASELINES else recipe.eval.episodes
+    episodes = recipe.eval.baseline_episodes if first_name(name) in BASELINES else recipe.eval.episodes
     return PhaseSpec(
         name=name,
         purpose=Purpose.EVAL,
@@ -71,17 +90,18 @@ def evaluation(recipe: Recipe, name: str) -> PhaseSpec:
     )
 
 
-def training(recipe: Recipe) -> PhaseSpec:
+def training(recipe: Recipe, name: str = TRAIN) -> PhaseSpec:
     """Specify training: endless groups of sampled rollouts on the train split.
 
     Args:
         recipe: The recipe.
+        name: Name of the phase.
 
     Returns:
         The phase.
     """
     return PhaseSpec(
-        name=TRAIN,
+        name=name,
         purpose=Purpose.TRAIN,
         select=TaskSelection(suite=recipe.tasks.suite, split="train", families=list(recipe.tasks.families)),
         rollouts_per_task=recipe.rollout.group_size,
@@ -102,9 +122,9 @@ def report_phases(state: RunState) -> dict[str, str]:
     """
     found = {}
     if EVAL_BEFORE in state.stages_s:
-        found["before"] = EVAL_BEFORE
+        found["before"] = state.phase_name(EVAL_BEFORE)
     if EVAL_AFTER in state.stages_s:
-        found["after"] = EVAL_AFTER
+        found["after"] = state.phase_name(EVAL_AFTER)
     if "baselines" in state.stages_s:
-        found |= {label: name for name, (_, label) in BASELINES.items()}
+        found |= {label: state.phase_name(name) for name, (_, label) in BASELINES.items()}
     return found

@@ -2,7 +2,8 @@
 
 Role: `resolved.json` and `state.json`, two small JSON files that let the same command resume a run. Rule: both carry a format number that
 is checked before anything else in them; they are written atomically; a stage is marked done only after everything it promises is on disk.
-A run folder of another recipe or another format is refused. Non-goals: trajectories and weights (the database and the checkpoints).
+Non-goals: which settings of a run folder may change (`dart_train.run.run_folder`), trajectories and weights (the database and the
+checkpoints).
 """
 
 from __future__ import annotations
@@ -34,11 +35,41 @@ class RunState:
         stages_s: Seconds per finished stage, in the order in which they finished.
         incidents: One sentence per restart of a component and the like.
         launcher_pid: Process that works on the run; None after it has ended in order.
+        restarts: How often a phase was begun anew, by its first name.
     """
 
     stages_s: dict[str, float] = field(default_factory=dict)
     incidents: list[str] = field(default_factory=list)
     launcher_pid: int | None = None
+    restarts: dict[str, int] = field(default_factory=dict)
+
+    def phase_name(self, first_name: str) -> str:
+        """Return the name of a phase in the database, with a number behind it where it was begun anew.
+
+        Args:
+            first_name: Its name without a number.
+
+        Returns:
+            The name.
+        """
+        restarts = self.restarts.get(first_name, 0)
+        return f"{first_name}-{restarts + 1}" if restarts else first_name
+
+    def begin_anew(self, first_name: str) -> None:
+        """Give a phase a new name, because the one in the database has ended.
+
+        Args:
+            first_name: Its name without a number.
+        """
+        self.restarts[first_name] = self.restarts.get(first_name, 0) + 1
+
+    def note_killed_launcher(self) -> None:
+        """Record as an incident that the process noted last was killed; the lock of the run folder is held."""
+        if self.launcher_pid is not None:
+            self.incidents.append(
+                f"dart-train (process {self.launcher_pid}) ended without stopping the run: it was killed, or the host stopped"
+            )
+            self.launcher_pid = None
 
     @contextmanager
     def held_by_launcher(self, path: Path) -> Iterator[None]:
@@ -50,10 +81,7 @@ class RunState:
         Yields:
             Nothing.
         """
-        if self.launcher_pid is not None:
-            self.incidents.append(
-                f"dart-train (process {self.launcher_pid}) ended without stopping the run, which was resumed"
-            )
+        self.note_killed_launcher()
         self.launcher_pid = os.getpid()
         self.save(path)
         try:
@@ -128,54 +156,14 @@ def check_run_format(paths: RunPaths) -> None:
             _read(path)
 
 
-def check_run_folder(recipe: Recipe, paths: RunPaths) -> None:
-    """Refuse a run folder of another recipe or another format; a folder that does not exist yet is accepted.
+def save_resolved_recipe(recipe: Recipe, paths: RunPaths) -> None:
+    """Note the recipe that a run folder belongs to.
 
     Args:
-        recipe: The recipe to run.
+        recipe: The recipe.
         paths: The run folder.
-
-    Raises:
-        RecipeError: The folder belongs to a run with another recipe; the sentence names the settings that differ.
     """
-    check_run_format(paths)
-    if not paths.resolved_recipe.exists():
-        return
-    known = load_resolved_recipe(paths)
-    if known == recipe:
-        return
-    before, now = known.model_dump(mode="json"), recipe.model_dump(mode="json")
-    changed = [
-        f"{section}.{key} {before[section][key]!r} (now {value!r})"
-        for section, values in now.items()
-        for key, value in values.items()
-        if before[section][key] != value
-    ]
-    raise RecipeError(
-        f"{paths.root} holds a run with other settings, {', '.join(changed)}: continue it with its own recipe, start a new run "
-        "with --name, or delete the folder"
-    )
-
-
-def open_run_directory(recipe: Recipe, paths: RunPaths) -> RunState:
-    """Create the run folder, or open the one that was made from the same recipe.
-
-    Args:
-        recipe: The recipe to run.
-        paths: The run folder.
-
-    Returns:
-        The progress so far.
-
-    Raises:
-        RecipeError: The folder belongs to a run with another recipe, or has another format.
-    """
-    check_run_folder(recipe, paths)
-    known = paths.resolved_recipe.exists()
-    paths.make()
-    if not known:
-        _write(paths.resolved_recipe, {"recipe": recipe.model_dump(mode="json")})
-    return RunState.load(paths.state)
+    _write(paths.resolved_recipe, {"recipe": recipe.model_dump(mode="json")})
 
 
 @contextmanager

@@ -97,6 +97,10 @@ class CheckpointStore:
         path = self.root / "trained_s"
         return float(path.read_text(encoding="ascii")) if path.exists() else 0.0
 
+    def updates(self) -> int:
+        """Return the train steps of the newest state; 0 where there is none."""
+        return max((int(match[1]) for path in self._files() if (match := _NAME.fullmatch(path.name))), default=0)
+
     def latest(self) -> TrainerState | None:
         """Load the newest state that can be read.
 

@@ -77,6 +77,7 @@ class TrainerProcess:
         finally:
             waiting.cancel()
         self._save_now()
+        self._checkpoints.save_trained_s(self._trained_s())
 
     async def resume(self) -> None:
         """Load the policy and finish what an earlier process began."""

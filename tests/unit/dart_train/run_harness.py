@@ -32,7 +32,8 @@ from dart_train.run.launcher import Component, ComponentFailed, ComponentSpec
 from dart_train.run.orchestrator import Run
 from dart_train.run.paths import RunPaths
 from dart_train.run.progress import Progress
-from dart_train.run.state import RunState, open_run_directory
+from dart_train.run.run_folder import open_run_directory
+from dart_train.run.state import RunState
 
 RECIPE: dict[str, Any] = {
     "run": {"name": "small"},

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from click.testing import Result
-from run_harness import RunHarness, untrained_then_trained
 from typer.testing import CliRunner
 
 from dart_train.cli import app
@@ -45,14 +43,3 @@ def test_a_run_without_a_verdict_has_not_learned(tmp_path: Path, monkeypatch: py
     assert len(sentences(result.stderr)) == 1
     assert "has no result" in result.stderr
     assert "logs" in result.stderr
-
-
-async def test_an_evaluation_whose_every_episode_fails_gives_no_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    harness = RunHarness(tmp_path, monkeypatch, eval={"episodes": 2})
-    harness.reward = lambda item: None if item.phase == "eval-after" else untrained_then_trained(item)
-    assert await harness.run() is None
-    result = json.loads((harness.paths.report / "result.json").read_text())
-    assert result["paired_evaluation"] is None
-    assert result["conclusion"] == "No evaluation item has a reward both before and after training."

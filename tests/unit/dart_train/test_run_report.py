@@ -19,16 +19,19 @@ from run_harness import PICTURE, STAGES, FakeLauncher, RunHarness, SimulatedCras
 from test_masked_episodes import stats
 from typer.testing import CliRunner
 
-from dart_agent.data_client.wire import MaskedEpisodes
+from dart_agent.data_client.fake_trajectories import fake_trajectory
+from dart_agent.data_client.wire import MaskedEpisodes, PhaseStatus
 from dart_agent.metrics_file import append_metrics
-from dart_agent.types import WorkItem
+from dart_agent.types import Purpose, WorkItem
 from dart_envs.types import EndReason
 from dart_train.cli import app
+from dart_train.config import Recipe
 from dart_train.model.init_model import init_model
 from dart_train.report.build import build_report, masked_rows
 from dart_train.report.examples import embed_image
+from dart_train.report.learning_signal import describe_learning_signal
 from dart_train.report.page import RunReport, write_report
-from dart_train.run import components
+from dart_train.run import components, orchestrator, progress
 from dart_train.run.orchestrator import RunFailed
 from dart_train.run.phases import report_phases
 from dart_train.run.state import RunState, run_lock
@@ -257,8 +260,8 @@ def test_training_without_an_update_says_so_and_what_to_do(tmp_path: Path, monke
     monkeypatch.setattr(FakeLauncher, "trainer", nothing)
     asyncio.run(harness.run())
     result = json.loads((harness.paths.report / "result.json").read_text())
-    assert result["conclusion"].startswith("Training made 0 updates. A group of episodes trains the policy only if")
-    assert "training made no update" in harness.printed.getvalue()
+    assert result["conclusion"].startswith("Training made 0 updates: no episode has a reward")
+    assert "training made 0 updates" in harness.printed.getvalue()
 
 
 def test_without_a_warm_start_no_demonstration_is_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,3 +283,86 @@ def test_demonstrations_that_all_fail_stop_the_run_and_are_not_marked_done(
     with pytest.raises(RunFailed, match=r"no demonstration succeeded.*dart-agent rollout basics/press_nth"):
         asyncio.run(harness.run())
     assert not RunState.load(harness.paths.state).stages_s
+
+
+@pytest.mark.parametrize(
+    ("rewards", "said"),
+    [
+        ([], r"no episode has a reward \(3 are masked"),
+        ([0.0, 0.0], r"all 2 rewards are 0\. A group"),
+        ([1.0, 1.0], r"all 2 rewards are 1\. .*harder tasks"),
+        ([1.0, 0.0], r"the mean of 2 rewards is 0\.50\."),
+    ],
+)
+def test_the_advice_follows_the_rewards_and_names_settings_that_exist(rewards: list[float], said: str) -> None:
+    mean = sum(rewards) / len(rewards) if rewards else None
+    text = describe_learning_signal(
+        PhaseStatus(
+            name="train",
+            purpose=Purpose.TRAIN,
+            state="stopped",
+            total=None,
+            done=len(rewards),
+            failed=0,
+            masked=3,
+            in_flight=0,
+            queued=0,
+            mean_reward=mean,
+            families={},
+        )
+    )
+    assert re.match(said, text)
+    fields = Recipe.model_fields
+    for section, key in re.findall(r"\b([a-z]+)\.([a-z_]+)\b", text):
+        assert key in fields[section].annotation.model_fields  # type: ignore[union-attr]
+
+
+async def test_training_without_an_update_names_the_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = RunHarness(tmp_path, monkeypatch)
+
+    async def wait_for_episodes(self: FakeLauncher) -> None:
+        while (await self.client.phase("train")).done < 4:  # noqa: ASYNC110 - the data manager has no event for it
+            await asyncio.sleep(0.01)
+
+    async def play_everything(self: FakeLauncher) -> None:
+        while True:
+            item = await self.client.acquire("fake worker")
+            if item is None:
+                await asyncio.sleep(0.01)
+                continue
+            trajectory, images = fake_trajectory(item, reward=harness.reward(item), image=PICTURE)
+            await self.client.report(trajectory, images)
+
+    monkeypatch.setattr(FakeLauncher, "trainer", wait_for_episodes)
+    monkeypatch.setattr(FakeLauncher, "rollouts", play_everything)
+    await harness.run()
+    said = r"0 updates: all \d+ rewards are 0\. A group of episodes trains the policy only if their rewards differ\. Give more"
+    assert re.search(said, json.loads((harness.paths.report / "result.json").read_text())["conclusion"])
+    assert re.search(said, harness.printed.getvalue())
+
+
+def test_the_report_of_a_killed_run_has_the_incident(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = RunHarness(tmp_path, monkeypatch)
+    with pytest.raises(SimulatedCrash):
+        asyncio.run(harness.run(crashes_before_marking="train"))
+    killed = RunState.load(harness.paths.state).held_by_launcher(harness.paths.state)
+    killed.__enter__()  # never left, as by SIGKILL
+    assert report_on(harness.paths.root).exit_code == 0
+    (incident,) = json.loads((harness.paths.report / "result.json").read_text())["incidents"]
+    assert "ended without stopping the run" in incident
+    assert RunState.load(harness.paths.state).incidents == [incident]
+
+
+async def test_a_long_wait_between_updates_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = RunHarness(tmp_path, monkeypatch)
+    monkeypatch.setattr(orchestrator, "WAIT_NOTICE_S", 0.0)
+    monkeypatch.setattr(progress, "LOG_INTERVAL_S", 0.0)
+
+    async def one_update_and_a_wait(self: FakeLauncher) -> None:
+        append_metrics(harness.paths.metrics, {"kind": "update", "version": 1, "time_s": 1.0})
+        await asyncio.sleep(0.1)
+
+    monkeypatch.setattr(FakeLauncher, "trainer", one_update_and_a_wait)
+    await harness.run()
+    _, _, after_the_update = harness.printed.getvalue().partition("train: version 1")
+    assert "no update for 0 s: no episode has ended yet" in after_the_update

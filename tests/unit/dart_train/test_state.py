@@ -14,13 +14,28 @@ from dart_train.cli import app
 from dart_train.config import Recipe, RecipeError
 from dart_train.run import preflight
 from dart_train.run.paths import RunPaths
-from dart_train.run.state import RunState, open_run_directory, run_lock
+from dart_train.run.run_folder import check_run_folder, open_run_directory
+from dart_train.run.state import RunState, run_lock
+from dart_train.trainer.checkpoint import CheckpointStore
 
 
-def recipe(**run: object) -> Recipe:
+def recipe(*, train: dict[str, object] | None = None, limits: dict[str, object] | None = None, **run: object) -> Recipe:
     return Recipe.model_validate(
-        {"run": {"name": "r", **run}, "tasks": {"families": ["press_nth"]}, "model": {"preset": "tiny"}}
+        {
+            "run": {"name": "r", **run},
+            "tasks": {"families": ["press_nth"]},
+            "model": {"preset": "tiny"},
+            "train": train or {},
+            "limits": limits or {},
+        }
     )
+
+
+def finish(paths: RunPaths, *stages: str, **settings: dict[str, object]) -> None:
+    """A run folder in which some stages are finished."""
+    state = open_run_directory(recipe(**settings), paths)  # type: ignore[arg-type]
+    state.stages_s.update(dict.fromkeys(stages, 1.0))
+    state.save(paths.state)
 
 
 def test_the_same_recipe_continues(tmp_path: Path) -> None:
@@ -33,9 +48,62 @@ def test_the_same_recipe_continues(tmp_path: Path) -> None:
 
 def test_another_recipe_is_refused_with_the_ways_out(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "r")
-    open_run_directory(recipe(), paths)
-    with pytest.raises(RecipeError, match=r"start a new run with --name"):
+    finish(paths, "demos")
+    with pytest.raises(RecipeError, match=r"run.seed 0 \(now 1\): .* start a new run with --name"):
         open_run_directory(recipe(seed=1), paths)
+
+
+def test_a_recipe_can_be_corrected_while_no_stage_is_finished(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    open_run_directory(recipe(), paths)
+    for left in (paths.database, paths.root / "data.db-wal", paths.metrics, paths.screens / "0.json"):
+        left.parent.mkdir(exist_ok=True)
+        left.write_text("of the earlier settings")
+    (paths.logs / "demos.log").write_text("why it failed")
+    state = open_run_directory(recipe(seed=1), paths)
+    assert state == RunState()
+    assert sorted(path.name for path in paths.root.rglob("*") if path.is_file()) == [
+        "demos.log",
+        "resolved.json",
+        "state.json",
+    ]
+    finish(paths, "demos", seed=1)
+
+
+def test_what_changes_no_result_may_change(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    finish(paths, "demos")
+    assert open_run_directory(recipe(limits={"min_free_disk_gib": 1}), paths).stages_s == {"demos": 1.0}
+
+
+def test_a_finished_run_is_extended_by_more_updates(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    finish(paths, "demos", "train", "eval-after", train={"updates": 2})
+    longer = recipe(train={"updates": 4})
+    state = open_run_directory(longer, paths)
+    assert state.stages_s == {"demos": 1.0}
+    assert [state.phase_name(name) for name in ("train", "eval-after", "eval-before")] == [
+        "train-2",
+        "eval-after-2",
+        "eval-before",
+    ]
+    assert open_run_directory(longer, paths) == state, "the same command again begins nothing anew"
+    with pytest.raises(RecipeError, match=r"train.updates 4 \(now 1\).*can be raised"):
+        check_run_folder(recipe(train={"updates": 1}), paths)
+
+
+def test_an_extension_that_another_limit_would_stop_is_refused_with_the_fix(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    finish(paths, "demos", "train", train={"updates": 2, "max_minutes": 10})
+    CheckpointStore(paths.checkpoints, keep=1).save_trained_s(720.0)
+    (paths.checkpoints / "update00000002.pt").touch()
+    with pytest.raises(
+        RecipeError, match=r"has trained for 12\.0 minutes, and 10 are allowed: raise train.max_minutes, too"
+    ):
+        check_run_folder(recipe(train={"updates": 4, "max_minutes": 10}), paths)
+    with pytest.raises(RecipeError, match=r"has made 2 updates, and 2 are allowed: raise train.updates, too"):
+        check_run_folder(recipe(train={"updates": 2, "max_minutes": 20}), paths)
+    check_run_folder(recipe(train={"updates": 4, "max_minutes": 20}), paths)
 
 
 OLD_FILES = {
@@ -112,7 +180,7 @@ def test_a_dry_run_names_the_settings_that_differ_from_the_run_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "check_recipe", lambda *_: None)
-    open_run_directory(recipe(), RunPaths(tmp_path / "runs" / "r"))
+    finish(RunPaths(tmp_path / "runs" / "r"), "demos")
     file = tmp_path / "r.toml"
     file.write_text('[run]\nname = "r"\nseed = 7\n[tasks]\nfamilies = ["press_nth"]\n[model]\npreset = "tiny"\n')
     result = CliRunner().invoke(app, ["run", str(file), "--dry-run", "--runs-dir", str(tmp_path / "runs")])

@@ -1,0 +1,132 @@
+"""Opening the folder of a run: what may differ from the recipe that it was made from.
+
+Role: `check_run_folder` before a start and in a dry run, `open_run_directory` at the start. Rule: the check changes nothing on disk and
+refuses in one sentence; results of other settings are never mixed. Non-goals: the files themselves (`dart_train.run.state`).
+
+    settings                          may differ
+    of any kind                       while no stage is finished: the run begins anew
+    `train.updates`, `.max_minutes`   at any time, if they are raised: a finished run trains on and is evaluated again
+    `limits`, `eval.min_gain_points`  at any time: they change no result
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+from dart_train.config import Recipe, RecipeError
+from dart_train.run.paths import RunPaths
+from dart_train.run.phases import PHASES_OF_POLICY, TRAIN
+from dart_train.run.state import RunState, check_run_format, load_resolved_recipe, save_resolved_recipe
+from dart_train.trainer.checkpoint import CheckpointStore
+
+Changes = dict[str, tuple[Any, Any]]
+"""Values before and now, by `section.key`."""
+
+EXTENSIONS = ("train.updates", "train.max_minutes")
+RESULT_INDEPENDENT = ("limits.", "eval.min_gain_points")
+
+
+def check_run_folder(recipe: Recipe, paths: RunPaths) -> None:
+    """Refuse a run folder that the recipe cannot continue; a folder that does not exist yet is accepted.
+
+    Args:
+        recipe: The recipe to run.
+        paths: The run folder.
+
+    Raises:
+        RecipeError: The folder has another format, its results belong to other settings (the sentence names them), or a finished run
+            would be extended by one limit of training while the other one holds.
+    """
+    check_run_format(paths)
+    changes = _changes(recipe, paths)
+    state = RunState.load(paths.state)
+    if not changes or not state.stages_s:
+        return
+    refused = [name for name in changes if not name.startswith(RESULT_INDEPENDENT) and not _is_raised(name, changes)]
+    if refused:
+        told = ", ".join(f"{name} {changes[name][0]!r} (now {changes[name][1]!r})" for name in refused)
+        raise RecipeError(
+            f"{paths.root} holds a run with other settings, {told}: continue it with its own recipe, start a new run with --name, or "
+            "delete the folder; only train.updates and train.max_minutes can be raised"
+        )
+    if TRAIN in state.stages_s and any(name in EXTENSIONS for name in changes):
+        _check_extension(recipe, paths)
+
+
+def open_run_directory(recipe: Recipe, paths: RunPaths) -> RunState:
+    """Create the run folder, or open the one that the recipe continues; the lock of the run folder is held.
+
+    Args:
+        recipe: The recipe to run.
+        paths: The run folder.
+
+    Returns:
+        The progress so far.
+
+    Raises:
+        RecipeError: As `check_run_folder`.
+    """
+    check_run_folder(recipe, paths)
+    changes = _changes(recipe, paths)
+    state = RunState.load(paths.state)
+    if changes and not state.stages_s:
+        _remove_results(paths)
+        state = RunState(incidents=state.incidents)
+        state.save(paths.state)
+    elif TRAIN in state.stages_s and any(name in EXTENSIONS for name in changes):
+        for stage, names in PHASES_OF_POLICY.items():
+            if state.stages_s.pop(stage, None) is not None:
+                for name in names:
+                    state.begin_anew(name)
+        state.save(paths.state)
+    paths.make()
+    if changes or not paths.resolved_recipe.exists():
+        save_resolved_recipe(recipe, paths)
+    return state
+
+
+def _changes(recipe: Recipe, paths: RunPaths) -> Changes:
+    if not paths.resolved_recipe.exists():
+        return {}
+    before, now = load_resolved_recipe(paths).model_dump(mode="json"), recipe.model_dump(mode="json")
+    return {
+        f"{section}.{key}": (before[section][key], value)
+        for section, values in now.items()
+        for key, value in values.items()
+        if before[section][key] != value
+    }
+
+
+def _is_raised(name: str, changes: Changes) -> bool:
+    before, now = changes[name]
+    return name in EXTENSIONS and now > before
+
+
+def _check_extension(recipe: Recipe, paths: RunPaths) -> None:
+    checkpoints = CheckpointStore(paths.checkpoints, keep=1)
+    minutes, updates = checkpoints.trained_s() / 60, checkpoints.updates()
+    if minutes >= recipe.train.max_minutes:
+        raise RecipeError(
+            f"train.max_minutes: {paths.root} has trained for {minutes:.1f} minutes, and {recipe.train.max_minutes:g} are allowed: "
+            "raise train.max_minutes, too"
+        )
+    if updates >= recipe.train.updates:
+        raise RecipeError(
+            f"train.updates: {paths.root} has made {updates} updates, and {recipe.train.updates} are allowed: raise train.updates, too"
+        )
+
+
+def _remove_results(paths: RunPaths) -> None:
+    """Remove what an unfinished first stage left; logs are kept."""
+    for folder in (
+        paths.images,
+        paths.screens,
+        paths.initial_model,
+        paths.warm_start_model,
+        paths.weights,
+        paths.checkpoints,
+    ):
+        shutil.rmtree(folder, ignore_errors=True)
+    for file in (paths.metrics, *paths.root.glob(f"{paths.database.name}*")):
+        file.unlink(missing_ok=True)
