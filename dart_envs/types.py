@@ -19,7 +19,18 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_server.wire import A11yElement, DesktopShape, ExecReply, FrameHeader, FrameSpec, InputEvent, SettleSpec
+from dart_server.wire import (
+    A11yElement,
+    DesktopShape,
+    EvidenceAnswer,
+    EvidenceHeader,
+    EvidenceQuery,
+    ExecReply,
+    FrameHeader,
+    FrameSpec,
+    InputEvent,
+    SettleSpec,
+)
 
 RgbImage = NDArray[np.uint8]
 """Screenshot, uint8 [H, W, 3]."""
@@ -268,6 +279,71 @@ class Desktop(Protocol):
 
         Returns:
             False when there is no such window.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the host saw of a desktop at one moment.
+
+    Attributes:
+        header: The answers, one for each query.
+        contents: The contents of files, one after the other.
+    """
+
+    header: EvidenceHeader
+    contents: bytes
+
+    @classmethod
+    def parse(cls, message: bytes) -> Evidence:
+        """Return the evidence of a binary message (`EvidenceHeader` describes it).
+
+        Args:
+            message: The whole message.
+
+        Raises:
+            ValueError: If it is something else.
+        """
+        begin = 4 + int.from_bytes(message[:4], "big")
+        if len(message) < begin:
+            raise ValueError(f"a header of {begin - 4} bytes does not fit into a message of {len(message)}")
+        return cls(EvidenceHeader.model_validate_json(message[4:begin]), message[begin:])
+
+    @property
+    def answers(self) -> list[EvidenceAnswer]:
+        """The answers, in the order of the queries."""
+        return self.header.answers
+
+    def content(self, answer: EvidenceAnswer) -> bytes:
+        """Return the content of a file.
+
+        Args:
+            answer: The answer to a `FileQuery` that has no error.
+
+        Raises:
+            ValueError: If the answer has no content.
+        """
+        if answer.offset is None or answer.content_nbytes is None:
+            raise ValueError("this answer has no content")
+        return self.contents[answer.offset : answer.offset + answer.content_nbytes]
+
+
+@runtime_checkable
+class SupportsEvidence(Protocol):
+    """A desktop that somebody outside can look into: a lease, where the farm's provider can."""
+
+    async def evidence(self, queries: Sequence[EvidenceQuery]) -> Evidence:
+        """Return what the host sees of the desktop at one moment; no program of the desktop takes part in the answer.
+
+        Args:
+            queries: What is asked.
+
+        Returns:
+            The answers, in the order of the queries.
+
+        Raises:
+            FarmError: With code `capability_missing` where nobody can look from outside.
         """
         ...
 

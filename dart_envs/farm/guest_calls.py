@@ -6,22 +6,34 @@ Input and screenshots are in `lease`, credentials and the owners of failures are
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Literal, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from dart_envs.errors import GuestError
+from dart_envs.errors import FarmError, GuestError
 from dart_envs.farm.base import GuestResponse
 from dart_envs.farm.channel import envelope_code
 from dart_envs.farm.lease_base import LeaseBase
 from dart_envs.farm.transport import REPLY_GRACE_S
 from dart_envs.farm.tunnel import open_tunnel
-from dart_server.wire import A11yElement, ClockRequest, ClockView, ErrorCode, ExecReply, ExecRequest
+from dart_envs.types import Evidence
+from dart_server.wire import (
+    A11yElement,
+    ClockRequest,
+    ClockView,
+    ErrorCode,
+    EvidenceQuery,
+    EvidenceRequest,
+    ExecReply,
+    ExecRequest,
+)
 
 A11Y_TIMEOUT_S = 30.0
+EVIDENCE_TIMEOUT_S = 60.0
 _ELEMENTS = TypeAdapter(list[A11yElement])
 _WINDOWS = TypeAdapter(dict[str, list[dict[str, Any]]])
 
@@ -93,6 +105,25 @@ class GuestCalls(LeaseBase):
         if response.status == 404 and envelope_code(response.content) in {None, ErrorCode.GUEST_ERROR}:
             return None
         return await self.content_or_raise(response, "GET /files")
+
+    async def evidence(self, queries: Sequence[EvidenceQuery]) -> Evidence:
+        """Return what the host sees of the desktop at one moment; no program of the desktop takes part in the answer.
+
+        Args:
+            queries: What is asked, at most `MAX_EVIDENCE_QUERIES`.
+
+        Returns:
+            The answers, in the order of the queries.
+
+        Raises:
+            FarmError: With code `capability_missing` where the farm's provider cannot look from outside.
+        """
+        request = EvidenceRequest(queries=list(queries))
+        message = await self.call("POST", "/evidence", body=request, timeout_s=EVIDENCE_TIMEOUT_S)
+        try:
+            return await asyncio.to_thread(Evidence.parse, message)
+        except ValueError as error:
+            raise FarmError(f"The evidence cannot be read: {error}", code="bad_evidence") from error
 
     async def write_file(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
         """Write a file inside the desktop as the desktop's user; missing parent directories are created.

@@ -6,7 +6,7 @@ its docstrings. Use one lease from one thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
@@ -15,13 +15,14 @@ from dart_envs.farm.base import GuestResponse
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.farm.loop import EventLoopThread
 from dart_envs.farm.transport import Address
-from dart_envs.types import Frame
+from dart_envs.types import Evidence, Frame
 from dart_server.wire import (
     A11yElement,
     ClockView,
     DesktopHealthView,
     DesktopShape,
     Event,
+    EvidenceQuery,
     ExecReply,
     FrameSpec,
     InputEvent,
@@ -214,6 +215,10 @@ class Lease:
     def read_file(self, path: str) -> bytes | None:
         """Read a file inside the desktop."""
         return self._loop.run(self.inner.read_file(path))
+
+    def evidence(self, queries: Sequence[EvidenceQuery]) -> Evidence:
+        """Return what the host sees of the desktop at one moment; no program of the desktop takes part in the answer."""
+        return self._loop.run(self.inner.evidence(queries))
 
     def write_file(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
         """Write a file inside the desktop as the desktop's user; missing parent directories are created."""

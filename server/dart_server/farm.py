@@ -328,6 +328,7 @@ class Farm:
                 "restore_in_place": capabilities.restore_in_place,
                 "tunnel": capabilities.tunnel,
                 "freeze": capabilities.freeze,
+                "evidence_from_host": capabilities.evidence == "host",
                 **{f"limit_{name}": True for name in sorted(capabilities.limits)},
             },
             max_desktops=self.settings.max_desktops,

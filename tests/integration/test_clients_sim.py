@@ -20,7 +20,7 @@ from served_farm import served_farm
 
 from dart_envs.errors import ForbiddenError, LeaseLostError, NotFoundError, StaleFencingTokenError
 from dart_envs.farm import AsyncFarmClient, FarmClient
-from dart_server.wire import ClaimState, DesktopShape, KeyScope, PoolSpec
+from dart_server.wire import ClaimState, DesktopShape, FileQuery, KeyScope, PoolSpec, ProcessesQuery, StatQuery
 
 SHAPE = DesktopShape(resolution=(640, 400))
 DESKTOPS = 3
@@ -256,3 +256,16 @@ async def test_leases_and_claims_outlive_a_farm_that_is_killed(killable: Killabl
             await first.release()
             [granted], asked = await waiting, await asking
         assert len({lease.lease_id, granted.lease_id, asked.lease_id}) == 3
+
+
+async def test_what_the_host_sees_of_a_desktop_comes_under_its_lease(farm: AsyncFarmClient, url: str) -> None:
+    lease = await farm.lease(SHAPE)
+    await lease.write_file("/home/user/a", b"1")
+    seen = await lease.evidence([FileQuery(path="/home/user/a"), StatQuery(path="/home/user/b"), ProcessesQuery()])
+    assert seen.content(seen.answers[0]) == b"1"
+    assert seen.answers[1].error == "not_found"
+    assert [process.pid for process in seen.answers[2].processes or []] == [2]
+    async with await AsyncFarmClient.connect(url) as other:
+        await (await other.attach(lease.reference())).reset()
+        with pytest.raises(StaleFencingTokenError):
+            await lease.evidence([ProcessesQuery()])

@@ -14,20 +14,21 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from dart_server import wire
-from dart_server.errors import ApiError
+from dart_server.errors import ApiError, from_provider_error
 from dart_server.guest.client import GuestClient, GuestReply, GuestTooLarge, GuestUnreachable
 from dart_server.guest.tally import StepCounter
 from dart_server.leases.service import LeaseAccess, Leases
 from dart_server.observability.metrics import Metrics
 from dart_server.pool.probes import health_view
 from dart_server.pool.service import Pool
-from dart_server.providers.base import Provider
+from dart_server.providers.base import DesktopGone, Provider, ProviderError, SupportsHostEvidence
 from dart_server.records import LeaseRecord
 from dart_server.wire import ErrorCode
 
 T = TypeVar("T")
 RECHECK_DELAY_S = 0.3
 """A process that was just killed may still be counted as alive; a connection that broke is looked at twice."""
+EVIDENCE_TIMEOUT_S = 30.0
 SESSION_DOWN = "session_down"
 
 
@@ -89,13 +90,43 @@ class GuestAccess:
 
     def client(self, access: LeaseAccess) -> GuestClient:
         """The connection to the leased desktop. Raises `ApiError` when there is none to be had."""
+        guest = self._present(access)
+        access.slot.called = True
+        return guest
+
+    def _present(self, access: LeaseAccess) -> GuestClient:
         self._leases.check(access)
         if access.slot.failure is not None:
             raise desktop_failed(access.slot.failure)
         if access.slot.guest is None:
             raise ApiError(ErrorCode.FENCED, "the desktop is being reset", hint="Wait for the reset's answer.")
-        access.slot.called = True
         return access.slot.guest
+
+    async def evidence(self, access: LeaseAccess, request: wire.EvidenceRequest) -> bytes:
+        """What the host sees of the leased desktop, as the provider's binary message.
+
+        Raises `ApiError`: capability_missing where the provider cannot look from outside, and what `run` raises.
+        """
+        self._present(access)
+        if not isinstance(self._provider, SupportsHostEvidence) or self._provider.capabilities.evidence != "host":
+            hint = "Ask the guest agent, or use the provider `runc` or `docker`."
+            raise ApiError(
+                ErrorCode.CAPABILITY_MISSING, "this provider cannot look into a desktop from outside", hint=hint
+            )
+        queries = [query.model_dump() for query in request.queries]
+        try:
+            async with asyncio.timeout(EVIDENCE_TIMEOUT_S):
+                message = await self._provider.evidence(access.slot.desktop_id, queries)
+        except DesktopGone as error:
+            raise await self.diagnose(access, GuestUnreachable(str(error))) from error
+        except ProviderError as error:
+            raise from_provider_error(error) from error
+        except TimeoutError as error:
+            raise ApiError(
+                ErrorCode.HOST_FAULT, f"the host did not read the desktop within {EVIDENCE_TIMEOUT_S:g} s"
+            ) from error
+        self._leases.check(access)
+        return message
 
     async def diagnose(self, access: LeaseAccess, error: GuestUnreachable) -> ApiError:
         """What to tell the client about a call without an answer."""

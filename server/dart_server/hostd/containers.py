@@ -22,10 +22,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dart_server.hostd import dial, images
 from dart_server.hostd.errors import HostdDesktopGone, HostdError, HostdHostFault, HostdSnapshotBroken
+from dart_server.hostd.evidence.desktop import look
+from dart_server.hostd.evidence.queries import HostdQuery
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import cgroups, netns, syscalls, trees
 from dart_server.hostd.process_records import DesktopProcess, SnapshotFiles
@@ -113,6 +115,12 @@ class ContainerManager:
             if not cgroups.thaw(self._cgroup(self._running(desktop_id).name)):
                 raise HostdHostFault(f"the desktop {desktop_id} could not be thawed")
         return {}
+
+    def evidence(self, desktop_id: str, queries: tuple[HostdQuery, ...]) -> BinaryIO:
+        """Files and processes of a desktop as the host sees them at one moment, in a file in memory."""
+        with self._exclusive(desktop_id):
+            desktop = self._running(desktop_id)
+            return look(desktop, self.storage, self._cgroup(desktop.name), queries)
 
     def checkpoint(self, desktop_id: str, snapshot_id: str) -> dict[str, Any]:
         """Save a running desktop, which goes on; its control connections must be closed."""

@@ -1,4 +1,4 @@
-"""The helper's socket: one request per connection, one JSON line each way, a file descriptor beside it for `dial`.
+"""The helper's socket: one request per connection, one JSON line each way, a file descriptor beside it for `dial`, `listen` and `evidence`.
 
 Only the user that started the helper (and root) is served: the socket is 0600 and the peer's uid is checked again.
 `attach` keeps its connection open: while none is attached for `idle_timeout_s`, the helper removes everything and ends, so a
@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from dart_server.hostd import verbs
 from dart_server.hostd.containers import ContainerManager
@@ -29,8 +29,20 @@ PROTOCOL = 1
 _REQUEST_TIMEOUT_S = 10.0
 _POLL_S = 0.2
 _EMPTY_IDLE_TIMEOUT_S = 1.0
-_UNLOGGED_VERBS = frozenset({"ping", "health", "inventory", "dial", "listen"})
+_UNLOGGED_VERBS = frozenset({"ping", "health", "inventory", "dial", "listen", "evidence"})
 """Verbs that are logged only when they fail."""
+
+
+class PassedDescriptor(Protocol):
+    """What a verb hands over: a socket, or a file in memory."""
+
+    def fileno(self) -> int:
+        """Its descriptor in this process."""
+        ...
+
+    def close(self) -> None:
+        """Close this process's end."""
+        ...
 
 
 class Server:
@@ -92,7 +104,7 @@ class Server:
 
     def _handle_request(self, connection: socket.socket, line: bytes) -> None:
         began = time.monotonic()
-        passed_socket: socket.socket | None = None
+        passed: PassedDescriptor | None = None
         verb = "?"
         try:
             request = verbs.parse(line)
@@ -100,8 +112,8 @@ class Server:
             if verb == "attach":
                 self._serve_attached(connection)
                 return
-            if verb in ("dial", "listen"):
-                passed_socket = getattr(self._host, verb)(**request.arguments)
+            if verb in ("dial", "listen", "evidence"):
+                passed = getattr(self._host, verb)(**request.arguments)
                 reply: dict[str, Any] = {"ok": {}}
             else:
                 reply = {"ok": self._perform(request)}
@@ -114,10 +126,10 @@ class Server:
         if verb not in _UNLOGGED_VERBS or reply.get("error") not in (None, "refused"):
             log.info("%s %.3f s %s", verb, time.monotonic() - began, reply.get("detail", "ok"))
         try:
-            send_line(connection, reply, passed_socket)
+            send_line(connection, reply, passed)
         finally:
-            if passed_socket is not None:
-                passed_socket.close()
+            if passed is not None:
+                passed.close()
 
     def _perform(self, request: verbs.Request) -> Any:
         arguments = dict(request.arguments)
@@ -202,12 +214,12 @@ def read_line(connection: socket.socket) -> bytes:
     return bytes(received)
 
 
-def send_line(connection: socket.socket, reply: dict[str, Any], passed_socket: socket.socket | None = None) -> None:
+def send_line(connection: socket.socket, reply: dict[str, Any], passed: PassedDescriptor | None = None) -> None:
     """Send one JSON line, with a file descriptor beside its first byte when one is handed over."""
     data = json.dumps(reply).encode() + b"\n"
     ancillary = []
-    if passed_socket is not None:
-        ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [passed_socket.fileno()])))
+    if passed is not None:
+        ancillary.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [passed.fileno()])))
     sent = connection.sendmsg([data], ancillary)
     if sent < len(data):
         connection.sendall(data[sent:])

@@ -1,7 +1,8 @@
 """What may be asked of dart-hostd: each verb's arguments, checked field by field before anything happens.
 
 A request is one JSON object `{"verb": NAME, ...arguments}`. Ids and image names are matched against a pattern, numbers
-against a range; unknown verbs and fields are refused. No argument is ever a path, a command or an option.
+against a range; unknown verbs and fields are refused. No argument is ever a path of the host, a command or an option; paths of `evidence`
+are resolved inside the desktop only.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dart_server.hostd.errors import BadRequest
+from dart_server.hostd.evidence import queries
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 IMAGE_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -121,6 +123,7 @@ VERBS: dict[str, dict[str, HostCheck]] = {
     "harden": _DESKTOP,
     "freeze": _DESKTOP,
     "thaw": _DESKTOP,
+    "evidence": {**_DESKTOP, "queries": queries.check},
     "dial": {**_DESKTOP, "port": _port},
     "quarantine": {"snapshot_id": _identifier},
     "listen": {**_DESKTOP, "port": _integer(1, 65535)},

@@ -67,6 +67,7 @@ ERRORS: dict[str, tuple[ErrorCode, ...]] = {
     "screenshot": GUEST_ERRORS,
     "a11y": GUEST_ERRORS,
     "execute": GUEST_ERRORS,
+    "evidence": (*GUEST_ERRORS, ErrorCode.CAPABILITY_MISSING),
     "get_clock": GUEST_ERRORS,
     "set_clock": (*GUEST_ERRORS, ErrorCode.CAPABILITY_MISSING),
     "write_file": GUEST_ERRORS,
@@ -105,6 +106,7 @@ COMMON_ERROR_STATUSES = (413, 422, 431)
 CONTENT: dict[str, dict[str, Any]] = {
     "metrics": {"text/plain": {"schema": {"type": "string"}}},
     "step": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    "evidence": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     "screenshot": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
     "read_file": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     "claim_events": {"text/event-stream": {"schema": {}}},

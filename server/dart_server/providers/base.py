@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from dart_server.hostd.linux.netns import OSWORLD_PORT as OSWORLD_PORT
 
@@ -124,6 +124,8 @@ class Capabilities:
     """`dial` reaches TCP ports inside the desktop."""
     freeze: bool = False
     """Desktops can stand still without using a processor, and go on at once (`SupportsFreeze`)."""
+    evidence: Literal["host", "guest"] = "guest"
+    """Who tells what a desktop holds: `host` for a provider that reads its files and processes from outside (`SupportsHostEvidence`)."""
     limits: frozenset[str] = field(default_factory=frozenset)
     """Names of the limits of `DesktopSpec` that are enforced: of memory, pids, cpus, disk."""
     accelerator: str = ""
@@ -262,4 +264,19 @@ class SupportsFreeze(Protocol):
 
     async def thaw(self, desktop_id: str) -> None:
         """Let it go on. Idempotent. Raises `DesktopGone`, `HostFault`."""
+        ...
+
+
+@runtime_checkable
+class SupportsHostEvidence(Protocol):
+    """A provider that reads a desktop from outside; those that declare `Capabilities.evidence` as `host`.
+
+    Nothing inside the desktop takes part in the answer, and the desktop stands still while it is made.
+    """
+
+    async def evidence(self, desktop_id: str, queries: Sequence[Mapping[str, Any]]) -> bytes:
+        """The binary message of `hostd.evidence.collect`. `queries`: as `hostd.evidence.queries` checks them, all of one moment.
+
+        Raises `DesktopGone`, `HostFault`.
+        """
         ...

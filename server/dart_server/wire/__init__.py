@@ -28,6 +28,7 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     GET    /v1/leases/{lease_id}/a11y            -> list[A11yElement]
     POST   /v1/leases/{lease_id}/execute         ExecRequest -> ExecReply
     PUT    /v1/leases/{lease_id}/files?path=     body = content;  GET the same path reads it
+    POST   /v1/leases/{lease_id}/evidence        EvidenceRequest -> binary        files and processes as the host sees them
     POST   /v1/leases/{lease_id}/snapshot        SnapshotRequest -> SnapshotView  live memory snapshot, optionally published under a key
     GET    /v1/leases/{lease_id}/clock           -> ClockView                     the desktop's time of day
     PUT    /v1/leases/{lease_id}/clock           ClockRequest -> ClockView        declare it
@@ -116,6 +117,20 @@ from dart_server.wire.errors import (
     ErrorCode,
     FaultOwner,
 )
+from dart_server.wire.evidence import (
+    MAX_EVIDENCE_QUERIES,
+    EvidenceAnswer,
+    EvidenceHeader,
+    EvidenceQuery,
+    EvidenceRequest,
+    FileFacts,
+    FileQuery,
+    ListeningPort,
+    ProcessesQuery,
+    ProcessFacts,
+    StatQuery,
+    TreeQuery,
+)
 from dart_server.wire.farm import (
     DesktopState,
     DesktopView,
@@ -152,6 +167,7 @@ __all__ = [
     "FENCING_TOKEN_HEADER",
     "LATEST_CLOCK",
     "LEASE_TOKEN_HEADER",
+    "MAX_EVIDENCE_QUERIES",
     "MAX_GANG",
     "REQUEST_ID_HEADER",
     "A11yElement",
@@ -172,10 +188,16 @@ __all__ = [
     "ErrorBody",
     "ErrorCode",
     "Event",
+    "EvidenceAnswer",
+    "EvidenceHeader",
+    "EvidenceQuery",
+    "EvidenceRequest",
     "ExecReply",
     "ExecRequest",
     "FarmView",
     "FaultOwner",
+    "FileFacts",
+    "FileQuery",
     "FrameHeader",
     "FrameSpec",
     "HeartbeatReply",
@@ -192,12 +214,15 @@ __all__ = [
     "LeaseRequest",
     "LeaseState",
     "LeaseView",
+    "ListeningPort",
     "LiveViewTicket",
     "MoveEvent",
     "NewKey",
     "PoolName",
     "PoolSpec",
     "PoolView",
+    "ProcessFacts",
+    "ProcessesQuery",
     "QuarantineRequest",
     "RenewReply",
     "RenewRequest",
@@ -214,8 +239,10 @@ __all__ = [
     "SnapshotRequest",
     "SnapshotState",
     "SnapshotView",
+    "StatQuery",
     "StepRequest",
     "TextEvent",
+    "TreeQuery",
     "WaitEvent",
     "WireModel",
 ]

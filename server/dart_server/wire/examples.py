@@ -314,6 +314,16 @@ EXAMPLES: dict[str, OpenApiExample] = {
         {"argv": ["uname", "-s"], "timeout_s": 10},
         {"returncode": 0, "stdout": "Linux\n", "stderr": "", "timed_out": False},
     ),
+    "evidence": OpenApiExample(
+        request={
+            "queries": [
+                {"kind": "file", "path": "/home/user/notes.txt", "limit_nbytes": 1048576},
+                {"kind": "stat", "path": "/usr/bin/thunar", "follow": True},
+                {"kind": "tree", "path": "/home/user/Documents", "max_entries": 2000, "max_depth": 32, "digests": True},
+                {"kind": "processes", "code": False},
+            ]
+        }
+    ),
     "get_clock": OpenApiExample(reply={"time": NOW, "declared": False}),
     "set_clock": OpenApiExample({"time": NOW}, {"time": NOW, "declared": True}),
     "write_file": OpenApiExample(),

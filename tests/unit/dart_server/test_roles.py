@@ -66,6 +66,7 @@ ROWS = {
     "set_clock": Row(LEASE, own=True),
     "write_file": Row(LEASE, own=True, query={"path": "/home/user/a"}),
     "read_file": Row(LEASE, own=True, query={"path": "/home/user/a"}),
+    "evidence": Row(LEASE, own=True),
     "desktop_health": Row(LEASE, own=True),
     "guest_get": Row(LEASE, own=True),
     "guest_post": Row(LEASE, own=True),

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,9 +106,14 @@ def members(directory: Path) -> set[int]:
     return found
 
 
+def group_members(group: str) -> set[int]:
+    """Process ids of `/<prefix>/<name>`."""
+    return {pid for root in hierarchies() for pid in members(root / group.lstrip("/"))}
+
+
 def processes(group: str) -> int:
     """How many processes `/<prefix>/<name>` has."""
-    return len({pid for root in hierarchies() for pid in members(root / group.lstrip("/"))})
+    return len(group_members(group))
 
 
 def existing_groups(prefix: str) -> list[Path]:
@@ -146,6 +153,17 @@ def thaw(group: str, timeout_s: float = FREEZE_TIMEOUT_S) -> bool:
         if time.monotonic() > deadline:
             return False
         time.sleep(_FREEZE_POLL_S)
+
+
+@contextmanager
+def standing_still(group: str) -> Iterator[bool]:
+    """Freeze `/<prefix>/<name>` for the time of a context, unless it is frozen already; the value is whether it stands still."""
+    already = is_frozen(group)
+    try:
+        yield already or freeze(group)
+    finally:
+        if not already:
+            thaw(group)
 
 
 def is_frozen(group: str) -> bool:

@@ -1,4 +1,6 @@
-"""The few system calls that Python 3.11 lacks: mount, umount, unshare, setns, prctl, ptrace. Errors are OSError with the path.
+"""The few system calls that Python 3.11 lacks: mount, umount, unshare, setns, prctl, ptrace, openat2, statfs.
+
+Errors are OSError with the path.
 
 What changes a thread (its namespaces, its directory, whom it traces) runs through `run_in_thread`, so that no other work and no child
 process can ever inherit it.
@@ -7,8 +9,10 @@ process can ever inherit it.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
+import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +32,11 @@ CLONE_FS = 0x00000200
 CLONE_NEWNS = 0x00020000
 CLONE_NEWNET = 0x40000000
 PR_SET_CHILD_SUBREAPER = 36
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_IN_ROOT = 0x10
+_NR_OPENAT2 = 437
+_OPENAT2_TRIES = 16
+_STATFS_NBYTES = 256
 
 T = TypeVar("T")
 
@@ -72,6 +81,36 @@ def become_subreaper() -> None:
     _check(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl subreaper")
 
 
+def open_in_root(root_fd: int, path: bytes, flags: int) -> int:
+    """openat2(2): open `path` as a process would whose root directory is `root_fd`.
+
+    Symbolic links and `..` stay inside that root; links of /proc that lead to open files are refused.
+    """
+    how = struct.pack("QQQ", flags | os.O_CLOEXEC, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+    for _ in range(_OPENAT2_TRIES):
+        result = int(
+            _libc.syscall(
+                ctypes.c_long(_NR_OPENAT2),
+                ctypes.c_int(root_fd),
+                ctypes.c_char_p(path),
+                ctypes.c_char_p(how),
+                ctypes.c_size_t(len(how)),
+            )
+        )
+        # The kernel answers EAGAIN when a rename anywhere on the host met the lookup of "..".
+        if result >= 0 or ctypes.get_errno() != errno.EAGAIN:
+            break
+    _check(min(result, 0), f"openat2 {os.fsdecode(path)}")
+    return result
+
+
+def file_system_type(descriptor: int) -> int:
+    """`f_type` of fstatfs(2): the magic number of the file system that an open file is on."""
+    buffer = ctypes.create_string_buffer(_STATFS_NBYTES)
+    _check(_libc.fstatfs(descriptor, buffer), "fstatfs")
+    return int(ctypes.c_long.from_buffer(buffer).value)
+
+
 def ptrace(request: int, pid: int, address: int, data: int) -> int:
     """ptrace(2), its own result for the requests that have one."""
     call = _libc.ptrace
@@ -103,9 +142,14 @@ def run_in_thread(work: Callable[[], T]) -> T:
 def has_pending_kill(pidfd: int) -> bool:
     """Whether a SIGKILL waits for a process: one that is frozen ends only once it is thawed."""
     try:
-        return kill_pending(int(_field(f"/proc/self/fdinfo/{pidfd}", "Pid:")))
+        return kill_pending(process_of(pidfd))
     except (OSError, StopIteration):
         return False
+
+
+def process_of(pidfd: int) -> int:
+    """The process id behind a pidfd; -1 once the process is gone."""
+    return int(_field(f"/proc/self/fdinfo/{pidfd}", "Pid:"))
 
 
 def kill_pending(pid: int) -> bool:

@@ -181,6 +181,14 @@ async def read_file(lease_id: str, path: AbsolutePath, request: Request, access:
     return _in_parts(reply.content, 200, {"content-type": "application/octet-stream"})
 
 
+@router.post("/evidence", operation_id="evidence", response_class=Response)
+async def evidence(lease_id: str, body: wire.EvidenceRequest, request: Request, access: Leased) -> Response:
+    """Files and processes of the desktop as the host sees them at one moment; no program of the desktop takes part in the answer."""
+    message = await farm_of(request).guests.evidence(access, body)
+    byte_reserver_of(request)(len(message))
+    return _in_parts(message, 200, {"content-type": "application/octet-stream"})
+
+
 @router.get("/health", operation_id="desktop_health")
 async def health(lease_id: str, request: Request, access: LeasedUnfenced) -> wire.DesktopHealthView:
     """How the leased desktop is, or why it died and whose fault that was."""

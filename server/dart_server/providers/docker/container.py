@@ -8,10 +8,16 @@ readers.
 from __future__ import annotations
 
 import json
+import os
 import resource
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dart_server.hostd.evidence.collect import collect
+from dart_server.hostd.evidence.layers import ImageLayers
+from dart_server.hostd.evidence.queries import HostdQuery
 from dart_server.hostd.linux import cgroups, syscalls
 from dart_server.hostd.runtime import call_filter, oci
 from dart_server.providers.base import DesktopSpec
@@ -19,6 +25,8 @@ from dart_server.providers.docker.engine import EngineFacts
 
 LABEL_FARM = "rl.dart.farm"
 LABEL_DESKTOP = "rl.dart.desktop"
+OVERLAY_STORAGE = frozenset({"overlay2", "overlay"})
+"""Storage drivers whose layers the host can tell apart."""
 _FILES = 65536
 _PROCESSES = 32768
 """Per user; Podman gives itself no more where the host's kernel counts no further."""
@@ -101,6 +109,44 @@ def control_group(pid: int) -> str:
         if kind in controllers.split(","):
             return group
     return ""
+
+
+def evidence(client: Any, *, name: str, namespace_fd: int, queries: Sequence[HostdQuery]) -> bytes:
+    """The message of `hostd.evidence.collect` about a container; blocks.
+
+    The process is known by its network namespace, which the caller holds open. Raises OSError when the container has ended.
+    """
+    entry = client.api.inspect_container(name)
+    pid = int(entry["State"]["Pid"] or 0)
+    pinned = os.pidfd_open(pid)
+    try:
+        if os.stat(f"/proc/{pid}/ns/net").st_ino != os.fstat(namespace_fd).st_ino:
+            raise ProcessLookupError(f"process {pid} is another")
+        group = control_group(pid)
+
+        @contextmanager
+        def standing_still() -> Iterator[bool]:
+            paused = bool(entry["State"]["Paused"])
+            if not paused:
+                client.api.pause(name)
+            try:
+                yield True
+            finally:
+                if not paused:
+                    client.api.unpause(name)
+
+        return collect(queries, pid, lambda: cgroups.group_members(group), image_layers(entry), standing_still)
+    finally:
+        os.close(pinned)
+
+
+def image_layers(entry: dict[str, Any]) -> ImageLayers:
+    """The layers of a container on overlay storage. Docker has one more, with mount points, between the container's and the image's."""
+    data = (entry.get("GraphDriver") or {}).get("Data") or {}
+    lower = [Path(layer) for layer in str(data.get("LowerDir") or "").split(":") if layer]
+    own = [layer for layer in lower if layer.parent.name.endswith("-init")]
+    above = [Path(data["UpperDir"])] if data.get("UpperDir") else []
+    return ImageLayers([*above, *own], [layer for layer in lower if layer not in own])
 
 
 def health_counters(state: dict[str, Any], group: str) -> dict[str, Any]:

@@ -13,14 +13,15 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dart_server.hostd import images
-from dart_server.hostd.errors import HostdImageMissing
+from dart_server.hostd.errors import HostdError, HostdImageMissing
+from dart_server.hostd.evidence import queries as hostd_queries
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import inotify, netns
 from dart_server.hostd.runtime import hardening
@@ -84,8 +85,15 @@ class DockerProvider:
     def capabilities(self) -> Capabilities:
         """Tunnels, and the limits that the engine enforces here; nothing that needs saved memory."""
         limits = self._facts.limits if self._facts is not None else frozenset[str]()
+        sees_layers = self._facts is not None and self._facts.storage in docker_container.OVERLAY_STORAGE
         return Capabilities(
-            memory_snapshot=False, fork=False, restore_in_place=False, tunnel=True, freeze=True, limits=limits
+            memory_snapshot=False,
+            fork=False,
+            restore_in_place=False,
+            tunnel=True,
+            freeze=True,
+            evidence="host" if sees_layers else "guest",
+            limits=limits,
         )
 
     async def start(self) -> None:
@@ -163,6 +171,17 @@ class DockerProvider:
         if (await self._inspect(desktop_id))["State"]["Paused"]:
             name = docker_container.container_name(self.farm, desktop_id)
             await self._engine.run(lambda client: client.api.unpause(name))
+
+    async def evidence(self, desktop_id: str, queries: Sequence[Mapping[str, Any]]) -> bytes:
+        """See `base.SupportsHostEvidence`; the farm, as root, reads the paused container through the root directory of its init."""
+        checked = hostd_queries.check("queries", [dict(query) for query in queries])
+        running = await self._running_container(desktop_id)
+        name = docker_container.container_name(self.farm, desktop_id)
+        look = partial(docker_container.evidence, name=name, namespace_fd=running.namespace_fd, queries=checked)
+        try:
+            return await self._engine.run(look)
+        except (OSError, HostdError) as error:
+            raise DesktopGone(f"the desktop {desktop_id} has ended ({error})") from error
 
     async def dial(self, desktop_id: str, port: DialPort) -> socket.socket:
         """A connected socket from inside the desktop's network."""

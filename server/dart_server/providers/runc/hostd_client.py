@@ -73,40 +73,45 @@ class HostdClient:
         self._attachment: socket.socket | None = None
 
     async def request(self, verb: str, *, timeout_s: float, **arguments: Any) -> Any:
-        """The verb's answer. Raises the provider error that the helper named, or HostFault when it is not there."""
+        """The verb's answer; of `dial` and `listen` a socket, of `evidence` the descriptor of a file in memory, the caller's to close.
+
+        Raises the provider error that the helper named, or HostFault when it is not there.
+        """
         try:
-            reply, passed_socket = await asyncio.wait_for(self._exchange(verb, arguments), timeout_s)
+            reply, passed = await asyncio.wait_for(self._exchange(verb, arguments), timeout_s)
         except TimeoutError as error:
             raise HostFault(f"dart-hostd did not answer {verb} in {timeout_s:.0f} s", hint=_DOCTOR_HINT) from error
         except OSError as error:
             raise HostFault(f"dart-hostd is not reachable ({error})", hint="start the farm again") from error
         if "error" in reply:
-            if passed_socket is not None:
-                passed_socket.close()
+            if passed is not None:
+                os.close(passed)
             if reply["error"] == "refused":
                 raise ConnectionRefusedError(reply["detail"])
             raise _ERRORS.get(reply["error"], HostFault)(reply["detail"], hint=reply.get("hint", ""))
-        return passed_socket if verb in ("dial", "listen") else reply["ok"]
+        if passed is None:
+            return reply["ok"]
+        return socket.socket(fileno=passed) if verb in ("dial", "listen") else passed
 
-    async def _exchange(self, verb: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], socket.socket | None]:
+    async def _exchange(self, verb: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
         connection = await self._connect()
         with connection:
             request = json.dumps({"verb": verb, **arguments}).encode() + b"\n"
             await asyncio.get_running_loop().sock_sendall(connection, request)
-            received, passed_socket = bytearray(), None
+            received, passed = bytearray(), None
             try:
                 while not received.endswith(b"\n"):
                     await _wait_readable(connection)
                     data, descriptors, _, _ = socket.recv_fds(connection, 65536, 1)
                     if descriptors:
-                        passed_socket = socket.socket(fileno=descriptors[0])
+                        passed = descriptors[0]
                     if not data:
                         raise ConnectionResetError("closed without an answer")
                     received += data
-                return json.loads(received), passed_socket
+                return json.loads(received), passed
             except BaseException:  # cancelled, too, no descriptor may stay; raised again
-                if passed_socket is not None:
-                    passed_socket.close()
+                if passed is not None:
+                    os.close(passed)
                 raise
 
     async def _connect(self) -> socket.socket:

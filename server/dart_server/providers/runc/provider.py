@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,13 @@ class RuncProvider:
     def capabilities(self) -> Capabilities:
         """Everything; the disk limit only while written files are kept in memory."""
         return Capabilities(
-            memory_snapshot=True, fork=True, restore_in_place=True, tunnel=True, freeze=True, limits=self._limits
+            memory_snapshot=True,
+            fork=True,
+            restore_in_place=True,
+            tunnel=True,
+            freeze=True,
+            evidence="host",
+            limits=self._limits,
         )
 
     async def start(self) -> None:
@@ -177,6 +184,11 @@ class RuncProvider:
         """See `base.SupportsFreeze`."""
         await self._ask("thaw", desktop_id=desktop_id)
 
+    async def evidence(self, desktop_id: str, queries: Sequence[Mapping[str, Any]]) -> bytes:
+        """See `base.SupportsHostEvidence`; the helper reads the frozen desktop through the root directory of its init."""
+        descriptor = await self._ask("evidence", desktop_id=desktop_id, queries=list(queries))
+        return await asyncio.to_thread(_read_memory_file, descriptor)
+
     async def destroy(self, desktop_id: str) -> None:
         """Remove the desktop; idempotent."""
         self._connections.shut_down(desktop_id)
@@ -263,3 +275,9 @@ class RuncProvider:
         return await guest_control.notify_restored(
             partial(self.dial, desktop_id, CONTROL), self._wall_clock(), RESTORED_TIMEOUT_S
         )
+
+
+def _read_memory_file(descriptor: int) -> bytes:
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(0)
+        return file.read()

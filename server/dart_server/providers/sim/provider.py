@@ -11,8 +11,9 @@ import copy
 import hashlib
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dart_server.clock import SystemClock
 from dart_server.providers.base import (
@@ -29,6 +30,7 @@ from dart_server.providers.base import (
     SnapshotBroken,
     SnapshotInfo,
 )
+from dart_server.providers.sim import evidence
 from dart_server.providers.sim.guest import GuestState, SimGuest
 from dart_server.providers.sim.screen import ScreenState
 from dart_server.wire import Clock
@@ -68,7 +70,7 @@ class SimProvider:
     """See `base.Provider`.
 
     `faults` counts down injected failures: `provider.faults["restore"] = 2` fails two restores (of create, snapshot, restore,
-    destroy, dial, freeze, thaw).
+    destroy, dial, freeze, thaw, evidence).
     """
 
     name = "sim"
@@ -88,7 +90,9 @@ class SimProvider:
     @property
     def capabilities(self) -> Capabilities:
         """Everything but limits."""
-        return Capabilities(memory_snapshot=True, fork=True, restore_in_place=True, tunnel=True, freeze=True)
+        return Capabilities(
+            memory_snapshot=True, fork=True, restore_in_place=True, tunnel=True, freeze=True, evidence="host"
+        )
 
     async def start(self) -> None:
         """Nothing to make ready."""
@@ -160,6 +164,11 @@ class SimProvider:
         """Undo `freeze`."""
         await self._work("thaw", self.latencies.thaw_s)
         self._alive(desktop_id).guest.running.set()
+
+    async def evidence(self, desktop_id: str, queries: Sequence[Mapping[str, Any]]) -> bytes:
+        """See `base.SupportsHostEvidence`; of the files in memory."""
+        await self._work("evidence", 0.0)
+        return evidence.answer(self._alive(desktop_id).guest.state.files, queries)
 
     async def destroy(self, desktop_id: str) -> None:
         """Forget the desktop."""

@@ -1,0 +1,153 @@
+"""Processes of a desktop as the host's kernel has them.
+
+Rule: what a process is follows from the file that it executes, never from its name or its words: those are its own to choose. The states
+are taken before the desktop is frozen, because a frozen process shows none. Non-goals: which processes are meant (`control groups`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dart_server.hostd.evidence.files import DesktopFiles, readable
+
+MAX_PROCESSES = 4096
+ARGV_LIMIT_NBYTES = 32 << 10
+MAX_OPEN_FILES = 64
+"""Of one process, in the answer."""
+MAX_DESCRIPTORS = 4096
+"""Of one process, looked at."""
+_LISTENING = "0A"
+_SOCKET = re.compile(r"socket:\[(\d+)\]")
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+_KERNEL_NAMES = ("/dev/", "/proc/", "/sys/", "/memfd:")
+
+
+def states(process_ids: Iterable[int]) -> dict[int, str]:
+    """One letter by process id, as ps(1) has them; without those that are gone."""
+    found = {}
+    for pid in process_ids:
+        fields = _stat_fields(pid)
+        if fields:
+            found[pid] = fields[0]
+    return found
+
+
+def facts(
+    process_ids: Iterable[int], before: dict[int, str], files: DesktopFiles, *, network_of: int, code: bool
+) -> list[dict[str, Any]]:
+    """Every process, the oldest first. `before`: their states as they ran. `network_of`: a process in the desktop's network."""
+    pids = sorted(process_ids)[:MAX_PROCESSES]
+    sockets = _listening(network_of)
+    found = []
+    for pid in pids:
+        try:
+            found.append(_one(pid, before.get(pid, "R"), files, sockets, code=code))
+        except (OSError, ValueError, StopIteration):
+            continue
+    return sorted(found, key=lambda process: (process["started_s"], process["pid"]))
+
+
+def _one(
+    pid: int, state: str, files: DesktopFiles, sockets: dict[str, tuple[str, int]], *, code: bool
+) -> dict[str, Any]:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    words = {line.split(":", 1)[0]: line.split()[1:] for line in status.splitlines()}
+    fields = _stat_fields(pid)
+    executable, unchanged = _executable(pid, files)
+    paths, listening = _descriptors(pid, sockets)
+    one: dict[str, Any] = {
+        "pid": int(words["NSpid"][-1]),
+        "uid": files.user(int(words["Uid"][1])),
+        "state": state if fields[:1] != ["Z"] else "Z",
+        "started_s": int(fields[19]) / _CLOCK_TICKS,
+        "argv": _argv(pid),
+        "executable": readable(executable),
+        "from_image": unchanged,
+        "open_files": sorted(paths)[:MAX_OPEN_FILES],
+        "listening": [{"address": address, "port": port} for address, port in sorted(listening)],
+    }
+    if code:
+        one["code_from_image"] = unchanged and all(map(files.from_image, _mapped_code(pid)))
+    return one
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """The words of /proc/PID/stat behind the name, which may hold anything; empty for a process that is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return []
+    return text.rpartition(b")")[2].decode("ascii", "replace").split()
+
+
+def _argv(pid: int) -> list[str]:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        words = file.read(ARGV_LIMIT_NBYTES).rstrip(b"\0")
+    return [word.decode("utf-8", "replace") for word in words.split(b"\0")] if words else []
+
+
+def _executable(pid: int, files: DesktopFiles) -> tuple[str, bool]:
+    """The path of the file that a process executes, and whether that file is the image's: the same one as at the path now, unchanged."""
+    try:
+        path = os.readlink(f"/proc/{pid}/exe")
+        held = os.stat(f"/proc/{pid}/exe")
+    except OSError:
+        return "", False
+    return path, files.from_image(path) and files.identity(path) == (held.st_dev, held.st_ino)
+
+
+def _mapped_code(pid: int) -> set[str]:
+    """Paths of all files that a process has mapped as program code; what the kernel maps itself has none."""
+    paths = set()
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as table:
+        for line in table:
+            words = line.rstrip("\n").split(maxsplit=5)
+            if len(words) == 6 and "x" in words[1] and words[5].startswith("/"):
+                paths.add(words[5])
+    return paths
+
+
+def _descriptors(pid: int, sockets: dict[str, tuple[str, int]]) -> tuple[set[str], set[tuple[str, int]]]:
+    """Paths of the plain files that a process holds open, and where it listens."""
+    paths: set[str] = set()
+    listening: set[tuple[str, int]] = set()
+    for name in os.listdir(f"/proc/{pid}/fd")[:MAX_DESCRIPTORS]:
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+        if target.startswith("/") and not target.startswith(_KERNEL_NAMES):
+            paths.add(readable(target))
+        elif sockets and (match := _SOCKET.fullmatch(target)) and match[1] in sockets:
+            listening.add(sockets[match[1]])
+    return paths, listening
+
+
+def _listening(pid: int) -> dict[str, tuple[str, int]]:
+    """(address, port) of every listening TCP socket of a process's network, by the socket's inode."""
+    found = {}
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            words = line.split()
+            if words[3] == _LISTENING:
+                address, _, port = words[1].partition(":")
+                found[words[9]] = (_address(address), int(port, 16))
+    return found
+
+
+def _address(text: str) -> str:
+    """An address of /proc/net/tcp, which has its words in the byte order of the machine."""
+    raw = bytes.fromhex(text)
+    if sys.byteorder == "little":
+        raw = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
+    return socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)
