@@ -15,7 +15,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -37,6 +37,7 @@ MAX_ATTEMPTS = 5
 INITIAL_BACKOFF_S = 1.0
 """Before the second attempt; doubled for each further one."""
 TIMEOUT_S = 60.0
+REACHABILITY_TIMEOUT_S = 10.0
 HF = "https://huggingface.co"
 
 
@@ -253,6 +254,36 @@ def fetch_task_assets(
     )
 
 
+def unreachable_origins(urls: Iterable[str], *, client: httpx.Client | None = None) -> dict[str, str]:
+    """Ask every server of `urls` once whether it answers at all.
+
+    Args:
+        urls: Addresses of files.
+        client: HTTP client to use; None makes one.
+
+    Returns:
+        The reason by origin (`https://host`), for the servers that cannot be reached.
+    """
+    own = client or httpx.Client(timeout=REACHABILITY_TIMEOUT_S)
+    found: dict[str, str] = {}
+    try:
+        for origin in dict.fromkeys(map(asset_origin, urls)):
+            try:
+                own.head(_download_url(f"{origin}/"))
+            except (httpx.TransportError, httpx.InvalidURL, OSError) as error:
+                found[origin] = str(error) or type(error).__name__
+    finally:
+        if client is None:
+            own.close()
+    return found
+
+
+def asset_origin(url: str) -> str:
+    """Return the server of an address, as `https://host`."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
 def import_assets(folder: Path, task: TaskWithAssets, *, cache_dir: Path | None = None) -> tuple[Asset, ...]:
     """Copy the missing files of a task from a directory.
 
@@ -320,10 +351,15 @@ def _etag_path(part: Path) -> Path:
     return part.with_suffix(".tag")
 
 
+def _download_url(url: str) -> str:
+    """Return the address that is asked: that of `HF_ENDPOINT` for files of Hugging Face."""
+    endpoint = os.environ.get("HF_ENDPOINT")
+    return endpoint.rstrip("/") + url.removeprefix(HF) if endpoint and url.startswith(HF) else url
+
+
 def _download(url: str, part: Path, limit: int, client: httpx.Client | None, pause: Callable[[float], None]) -> None:
     """Fill `part`, going on after breaks; raise _PermanentDownloadError, httpx.HTTPError or OSError."""
-    if url.startswith(HF) and (endpoint := os.environ.get("HF_ENDPOINT")):
-        url = endpoint.rstrip("/") + url.removeprefix(HF)
+    url = _download_url(url)
     own = client or httpx.Client(follow_redirects=True, timeout=TIMEOUT_S)
     try:
         for attempt in range(1, MAX_ATTEMPTS + 1):

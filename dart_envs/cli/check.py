@@ -23,7 +23,7 @@ from dart_envs.envs.config import make_shape
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.evaluators.scorer_choice import parse_scorer, unsupported_parts
 from dart_envs.tasks import Suite, Task, load_file, load_suite, task_shape
-from dart_envs.tasks.requirements import format_refusals, refusal_reason
+from dart_envs.tasks.requirements import format_refusals, refusal_reason, unreachable_files
 from dart_server.wire import DesktopShape
 
 if TYPE_CHECKING:
@@ -225,8 +225,7 @@ def check_files(paths: Sequence[Path]) -> list[Task]:
     """Load every file, and say the first thing that is wrong with each. Returns the tasks that can run here."""
     files = [file for path in paths for file in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
     wrong = 0
-    refused: dict[str, str] = {}
-    runnable: list[Task] = []
+    loaded: dict[Path, Task] = {}
     for file in files:
         try:
             task = load_file(file)
@@ -240,12 +239,15 @@ def check_files(paths: Sequence[Path]) -> list[Task]:
                 f"{file}: neither the builtin metrics nor OSWorld's scorer have {names}.", EXIT_USAGE_ERROR
             )
             continue
-        reason = refusal_reason(task, task_shape(task), local_images=not os.environ.get("DART_FARM_URL"))
+        loaded[file] = task
+    local_images = not os.environ.get("DART_FARM_URL")
+    reasons = {task.id: refusal_reason(task, task_shape(task), local_images=local_images) for task in loaded.values()}
+    reasons |= unreachable_files(task for task in loaded.values() if reasons[task.id] is None)
+    refused = {task_id: reason for task_id, reason in reasons.items() if reason is not None}
+    for file, task in loaded.items():
+        reason = refused.get(task.id)
         print(f"{file}: good" if reason is None else f"{file}: well-formed, but it cannot run here: it {reason}")
-        if reason is not None:
-            refused[task.id] = reason
-        else:
-            runnable.append(task)
+    runnable = [task for task in loaded.values() if task.id not in refused]
     if len(files) > 1 and refused:
         print(format_refusals(refused, len(files)))
     if wrong:

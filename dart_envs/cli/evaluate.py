@@ -36,7 +36,7 @@ from dart_envs.evaluation.run import (
 from dart_envs.evaluators import INFEASIBLE, parse_scorer
 from dart_envs.farm.base import FarmLike
 from dart_envs.tasks import Task, load, task_shape
-from dart_envs.tasks.requirements import format_refusals, refusal_reason
+from dart_envs.tasks.requirements import format_refusals, refusal_reason, unreachable_files
 from dart_server.wire import DesktopShape
 
 EPISODES_FILE, SETTINGS_FILE, REPORT_JSON, REPORT_HTML = "episodes.jsonl", "settings.json", "report.json", "report.html"
@@ -115,6 +115,7 @@ def evaluate(
                 or ("has no oracle" if policy == "oracle" and not has_oracle(task) else None)
             )
         }
+        refused |= unreachable_files(task for task in named if task.id not in refused)
         tasks = spread([task for task in named if task.id not in refused], limit)
         if not tasks:
             raise TaskError(f"None of the {len(named)} tasks can run here: {next(iter(refused.values()))}.")
@@ -168,7 +169,7 @@ def evaluate(
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
         if any(part.has_results for part in parts):
-            write_report(out, parts, tasks, title, settings)
+            write_report(out, parts, tasks, title, settings, refused)
     errors = [one for part in parts for one in part.masked.values() if one.end == POLICY_ERROR]
     if errors:
         raise runtime_error(
@@ -222,9 +223,23 @@ class _BudgetRun:
 
 
 def write_report(
-    out: Path, parts: Sequence[_BudgetRun], tasks: Sequence[Task], title: str, settings: Mapping[str, Any]
+    out: Path,
+    parts: Sequence[_BudgetRun],
+    tasks: Sequence[Task],
+    title: str,
+    settings: Mapping[str, Any],
+    refused: Mapping[str, str],
 ) -> None:
-    """`report.json` and `report.html` of all step budgets together, and of each where there are several."""
+    """`report.json` and `report.html` of all step budgets together, and of each where there are several.
+
+    Args:
+        out: The folder of the run.
+        parts: The step budgets.
+        tasks: The tasks that can run.
+        title: The head of the page.
+        settings: What the run was started with.
+        refused: Why tasks were left out, by id.
+    """
     reports = [BudgetReport(part.budget, part.of(tasks), len(tasks)) for part in parts]
     folders = [
         (out, reports),
@@ -235,7 +250,7 @@ def write_report(
         content = {"settings": dict(settings), **(summaries[0] if len(shown) == 1 else {"budgets": summaries})}
         folder.mkdir(parents=True, exist_ok=True)
         (folder / REPORT_JSON).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        (folder / REPORT_HTML).write_text(to_html(shown, title, settings), encoding="utf-8")
+        (folder / REPORT_HTML).write_text(to_html(shown, title, settings, refused), encoding="utf-8")
     for one in reports:
         if one.episodes:
             print("" if one.budget is None else f"\nat most {one.name}")

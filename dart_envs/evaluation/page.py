@@ -13,6 +13,7 @@ from typing import Any
 
 from dart_envs.evaluation.report import ALL, INFEASIBLE, EvaluationSummary, ReportRow, summarise
 from dart_envs.evaluation.run import POLICY_ERROR, EvaluationEpisode
+from dart_envs.tasks.requirements import group_refusals
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --line: #d9dee5; --ground: #fff; --raised: #f5f7fa; --good: #1a7f37;
@@ -68,8 +69,17 @@ class BudgetReport:
         return "the tasks' own budgets" if self.budget is None else f"{self.budget} steps"
 
 
-def to_html(parts: Sequence[BudgetReport], title: str, settings: Mapping[str, Any]) -> str:
-    """The whole page."""
+def to_html(
+    parts: Sequence[BudgetReport], title: str, settings: Mapping[str, Any], refused: Mapping[str, str] | None = None
+) -> str:
+    """The whole page.
+
+    Args:
+        parts: The step budgets with their episodes.
+        title: The head of the page.
+        settings: What the run was started with.
+        refused: Why tasks were left out, by id.
+    """
     reports = [(part, summarise(part.episodes)) for part in parts]
     shown = {name: value for name, value in settings.items() if value is not None}
     facts = "".join(
@@ -79,6 +89,8 @@ def to_html(parts: Sequence[BudgetReport], title: str, settings: Mapping[str, An
     body = [f"<h1>{html.escape(title)}</h1>", f"<dl>{facts}</dl>", _cards(reports)]
     if any(part.episodes for part in parts):
         body += [_domains(reports), "<h2>Episodes</h2>", _episodes_table(parts)]
+    if refused:
+        body.append(_refused_table(refused))
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -241,6 +253,21 @@ def _episodes_table(parts: Sequence[BudgetReport]) -> str:
             lines.append(f"<tr>{first}{budget}{seen}{_cells(episode)}</tr>")
     table = f"<thead><tr><th scope='col'>task</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
     return f'<p class="soft">What was not solved comes first.</p><div class="wide"><table>{table}</table></div>'
+
+
+def _refused_table(refused: Mapping[str, str]) -> str:
+    """The tasks that cannot run here: a fold for each reason, with what is known of each task."""
+    folds = []
+    for reason, ids in group_refusals(refused):
+        lines = "".join(
+            f'<tr><td class="id">{html.escape(one)}</td><td class="cause">{html.escape(refused[one])}</td></tr>'
+            for one in sorted(ids)
+        )
+        folds.append(
+            f"<details><summary>{len(ids)}: {html.escape(reason)}</summary>"
+            f'<div class="wide"><table><tbody>{lines}</tbody></table></div></details>'
+        )
+    return f'<h2>Left out</h2><p class="soft">{len(refused)} tasks cannot run here.</p>{"".join(folds)}'
 
 
 def _trajectory_link(part: BudgetReport, episode: EvaluationEpisode, several: bool) -> str:

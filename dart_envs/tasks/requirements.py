@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import httpx
+
 from dart_envs import assets
 from dart_envs.errors import TaskError
 from dart_envs.setup.applications import APPLICATION_PROGRAMS
@@ -140,6 +142,29 @@ def refusal_reason(
     return None
 
 
+def unreachable_files(tasks: Iterable[TaskWithRequirements], *, client: httpx.Client | None = None) -> dict[str, str]:
+    """Return which tasks need files that are neither in the asset cache nor to be had now; each server is asked once.
+
+    Args:
+        tasks: The tasks.
+        client: HTTP client to use; None makes one.
+
+    Returns:
+        One clause by task id.
+    """
+    absent = {task.id: missing for task in tasks if (missing := assets.missing_assets(task))}
+    lost = assets.unreachable_origins((asset.url for missing in absent.values() for asset in missing), client=client)
+    found: dict[str, str] = {}
+    for task_id, missing in absent.items():
+        asset = next((one for one in missing if assets.asset_origin(one.url) in lost), None)
+        if asset is not None:
+            origin = assets.asset_origin(asset.url)
+            found[task_id] = (
+                f"needs files that are not in the asset cache, and {origin} cannot be reached ({lost[origin]}; the first is {asset.url})"
+            )
+    return found
+
+
 def format_refusals(refused: Mapping[str, str], total: int) -> str:
     """Write the tasks that cannot run here as a table by reason, the most frequent first.
 
@@ -150,13 +175,24 @@ def format_refusals(refused: Mapping[str, str], total: int) -> str:
     Returns:
         The table, for a terminal.
     """
+    lines = [f"{len(refused)} of {total} tasks cannot run here and are left out:"]
+    lines += [
+        f"  {len(ids):>4}  {reason}  ({ids[0]}{', ...' if len(ids) > 1 else ''})"
+        for reason, ids in group_refusals(refused)
+    ]
+    return "\n".join(lines)
+
+
+def group_refusals(refused: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Return reasons without their details, each with its task ids, the most frequent first.
+
+    Args:
+        refused: Reasons by task id.
+    """
     by_reason: dict[str, list[str]] = {}
     for task_id, reason in refused.items():
         by_reason.setdefault(reason.partition(" (")[0], []).append(task_id)
-    rows = sorted(by_reason.items(), key=lambda row: (-len(row[1]), row[0]))
-    lines = [f"{len(refused)} of {total} tasks cannot run here and are left out:"]
-    lines += [f"  {len(ids):>4}  {reason}  ({ids[0]}{', ...' if len(ids) > 1 else ''})" for reason, ids in rows]
-    return "\n".join(lines)
+    return sorted(by_reason.items(), key=lambda row: (-len(row[1]), row[0]))
 
 
 def web_addresses(task: TaskWithRequirements) -> tuple[str, ...]:

@@ -423,11 +423,17 @@ def test_a_folder_of_osworlds_tasks_starts_and_says_what_cannot_run(
     judged = {"func": "exact_match", "result": {"type": "vm_command_line", "command": ["x"]}}
     judged["expected"] = {"type": "rule", "rules": {"expected": "x"}}
     _osworld_file(examples, "os", "unsolved", evaluator=judged)
+    file = {"url": "http://127.0.0.1:9/a.png", "path": "a.png"}
+    _osworld_file(examples, "chrome", "files", config=[{"type": "download", "parameters": {"files": [file]}}])
     result = CliRunner().invoke(
         app, ["eval", str(examples), "--out", str(out), "--only", "os/28cc", "--only", "chrome"]
     )
-    assert "2 of 4 tasks cannot run here" in result.output
+    assert "3 of 5 tasks cannot run here" in result.output
     refused = json.loads((out / "refused.json").read_text())
+    assert "http://127.0.0.1:9 cannot be reached" in refused.pop("files")
+    page = (out / "report.html").read_text()
+    assert "3 tasks cannot run here" in page
+    assert "needs the live web (https://www.drugs.com/)" in page
     assert refused == {
         "drive": "cannot run: no setup step 'googledrive'",
         "web": "needs the live web (https://www.drugs.com/)",
@@ -438,7 +444,7 @@ def test_a_folder_of_osworlds_tasks_starts_and_says_what_cannot_run(
     assert "None of the 1 tasks can run here: has no oracle" in none.stderr
     unknown = CliRunner().invoke(app, ["eval", str(examples), "--out", str(tmp_path / "x"), "--only", "os/ffff"])
     assert unknown.exit_code == 2
-    assert "--only os/ffff: none of the 6 tasks" in unknown.stderr
+    assert "--only os/ffff: none of the 7 tasks" in unknown.stderr
 
 
 async def test_a_farm_with_fewer_desktops_is_enough(farm: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> None:

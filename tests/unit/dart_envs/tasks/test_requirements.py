@@ -7,14 +7,16 @@ import subprocess
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pytest
 
+from dart_envs.assets import task_assets
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import AssetError, TaskError
 from dart_envs.evaluators import GETTERS
 from dart_envs.setup.applications import APPLICATION_PROGRAMS
 from dart_envs.tasks import BUNDLED_SUITES, Task, load_suite, parse_task
-from dart_envs.tasks.requirements import missing_apps, normalize_app_name
+from dart_envs.tasks.requirements import missing_apps, normalize_app_name, unreachable_files
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.testing.fake_farm import FakeFarm
 from dart_server.wire import DesktopShape, ExecReply
@@ -163,3 +165,34 @@ async def test_a_screen_that_is_too_small_is_told() -> None:
 
 async def test_an_unknown_metric_is_told() -> None:
     assert "no metric 'no_such'" in str(await requirements_error(task(evaluator={"func": "no_such"})))
+
+
+def _with_files(name: str, *urls: str) -> Task:
+    files = [{"url": url, "path": f"/home/user/{number}.txt"} for number, url in enumerate(urls)]
+    return task(id=f"mine/{name}", config=[{"type": "download", "parameters": {"files": files}}])
+
+
+def test_files_of_a_server_that_cannot_be_reached_leave_tasks_out_and_it_is_asked_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("DART_OFFLINE")
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        if request.url.host == "gone.invalid":
+            raise httpx.ConnectError("Name or service not known")
+        return httpx.Response(404)
+
+    here, there = "https://here.invalid/a.txt", "https://gone.invalid/b.txt"
+    cached = _with_files("cached", "https://gone.invalid/c.txt")
+    folder = tmp_path / "assets" / cached.id
+    folder.mkdir(parents=True)
+    (folder / task_assets(cached)[0].name).touch()
+    tasks = [_with_files("reached", here), _with_files("lost", here, there), _with_files("too", there), cached, task()]
+    with httpx.Client(transport=httpx.MockTransport(answer)) as client:
+        found = unreachable_files(tasks, client=client)
+    assert set(found) == {"mine/lost", "mine/too"}
+    assert "https://gone.invalid cannot be reached (Name or service not known" in found["mine/lost"]
+    assert there in found["mine/lost"]
+    assert asked == ["https://here.invalid/", "https://gone.invalid/"]
