@@ -21,6 +21,7 @@ app = typer.Typer()
 def setup(
     image: Annotated[list[str] | None, typer.Option("--image", help="Desktop image to build; repeat for more.")] = None,
     no_image: Annotated[bool, typer.Option("--no-image", help="Build no desktop image.")] = False,
+    user: Annotated[str | None, typer.Option(help="As root: the ordinary user who may start the root helper.")] = None,
 ) -> None:
     """Install what live desktops need on this host: packages, root helper, CRIU, the image `basic`, the viewer."""
     from dart_server.process import host_setup
@@ -31,7 +32,7 @@ def setup(
     started = time.monotonic()
     try:
         built_before = (home / "images").is_dir()
-        host_setup.prepare(home, [] if no_image else image or ["basic"], check_disk=not built_before)
+        host_setup.prepare(home, [] if no_image else image or ["basic"], check_disk=not built_before, user=user)
     except host_setup.SetupFailed as error:
         fail(str(error))
     host_setup.say(f"ready after {time.monotonic() - started:.0f} s")

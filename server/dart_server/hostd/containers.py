@@ -81,7 +81,7 @@ class ContainerManager:
         proxy_port: int | None,
     ) -> dict[str, Any]:
         """Boot a desktop; returns as soon as its init runs. The id must be free."""
-        found = images.find(self.layout.images_dir, image)
+        found = images.find(self.layout.images_dir, image, self.layout.user)
         env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
         env["DART_RESOLUTION"] = f"{resolution[0]}x{resolution[1]}"
         if font_size is not None:

@@ -51,7 +51,7 @@ def run_checks(state_dir: Path, home: Path | None = None, tools_dir: Path = INST
     return [
         _kernel(),
         _overlay(),
-        _privilege(),
+        _privilege(tools_dir),
         _program("runc", "install the package runc"),
         _helper(tools_dir),
         _criu(tools_dir),
@@ -81,21 +81,30 @@ def _overlay() -> HostCheck:
     return _check("overlayfs", known, "known to the kernel" if known else "not loaded", "run `sudo modprobe overlay`")
 
 
-def _privilege() -> HostCheck:
+def _privilege(tools_dir: Path) -> HostCheck:
     if os.geteuid() == 0:
         able = rlimits.has_capability(_CAP_SYS_ADMIN)
         detail = "running as root" if able else "running as a root that may not mount"
         return _check("root", able, detail, "run outside this container, or start it with --privileged")
     sudo = find_program("sudo")
     if sudo is None:
-        return HostCheck("root", False, "not root, and no sudo", "run as root, or install sudo and allow this user")
-    done = subprocess.run(
-        [str(sudo), "-n", "true"], capture_output=True, stdin=subprocess.DEVNULL, start_new_session=True, check=False
+        return HostCheck(
+            "root", False, "not root, and no sudo", "run as root, or install sudo and run `dart-farm setup`"
+        )
+    try:
+        starter = installation.command(installation.STARTER, tools_dir)
+    except (installation.HelperNotInstalled, OSError) as error:
+        return HostCheck("root", False, str(error), "run `dart-farm setup`")
+    asked = subprocess.run(
+        [str(sudo), "-n", "-l", *starter],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        check=False,
     )
-    fix = "run as root, or allow this user to sudo without a password"
-    return _check(
-        "root", done.returncode == 0, "sudo works" if done.returncode == 0 else "sudo asks for a password", fix
-    )
+    ok = asked.returncode == 0
+    detail = "sudo starts the root helper" if ok else "sudo does not start the root helper for this user"
+    return _check("root", ok, detail, "let an administrator run `sudo dart-farm setup --user NAME --no-image`")
 
 
 def _program(name: str, fix: str) -> HostCheck:

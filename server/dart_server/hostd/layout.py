@@ -1,7 +1,9 @@
 """Names and places: everything dart-hostd makes carries one prefix and lies in one directory.
 
-`Layout` is computed once from the command line. Paths under `live` exist only inside the helper's own mount namespace
-and vanish with it; what the host can see is the socket, the log, and the control groups named `prefix`.
+`Layout` is computed once, from root's command line or for an ordinary user (`layout_of_user`). What root makes for an ordinary user lies in
+`RUN_DIR`, where only root may change anything: a directory of the user's is a place in which he can exchange what root works on.
+Paths under `live` exist only inside the helper's own mount namespace and vanish with it; what the host can see is the socket, the log, and
+the control groups named `prefix`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,11 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from dart_server.hostd.linux.credentials import HostUser
+
+RUN_DIR = Path("/run/dart-hostd")
+"""Sockets and state of the helpers that work for ordinary users; root's own, and open to all for looking up a socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +29,18 @@ class Layout:
     images_dir: Path
     store_dir: Path
     """Snapshots and written files are kept here when this is on a disk; on a tmpfs the helper mounts its own."""
+    user: HostUser | None = None
+    """The ordinary user with whose rights the paths that he named are opened; None where root works for itself."""
+    user_store: Path | None = None
+    """The directory that this user named for `store_dir`."""
+    name: str = ""
+    """The prefix where it is not that of `state_dir`."""
 
     @property
     def prefix(self) -> str:
         """Ownership prefix: differs for every (user, state directory) pair."""
+        if self.name:
+            return self.name
         digest = hashlib.sha256(os.fsencode(self.state_dir.resolve())).hexdigest()[:8]
         return f"dart-{self.owner_uid}-{digest}"
 
@@ -53,3 +68,18 @@ class Layout:
     def disk(self) -> Path:
         """Where snapshots and written files go when they are kept on disk instead of memory."""
         return self.store_dir / self.prefix
+
+
+def layout_of_user(
+    owner_uid: int, runtime_dir: Path, images_dir: Path, store_dir: Path, user: HostUser | None = None
+) -> Layout:
+    """Return where the helper of a farm keeps its things, by the farm's own runtime directory.
+
+    For root that is a part of this directory; for an ordinary user a directory of root's that is named after it.
+    """
+    own = Layout(owner_uid, runtime_dir / "hostd", runtime_dir, images_dir, store_dir)
+    if owner_uid == 0:
+        return own
+    place = RUN_DIR / own.prefix
+    store = place / "state" / "store"
+    return Layout(owner_uid, place / "state", place, images_dir, store, user, store_dir, own.prefix)

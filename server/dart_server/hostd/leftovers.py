@@ -13,8 +13,11 @@ from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import cgroups, trees
 
 
-def remove(layout: Layout) -> list[str]:
-    """Remove everything of a helper that no longer runs (the caller holds its lock); one line per thing removed."""
+def remove(layout: Layout, *, keep_socket: bool = False) -> list[str]:
+    """Remove everything of a helper that no longer runs (the caller holds its lock); one line per thing removed.
+
+    `keep_socket`: the caller listens there for the next helper.
+    """
     removed = []
     found = cgroups.existing_groups(layout.prefix)
     if found:
@@ -25,17 +28,17 @@ def remove(layout: Layout) -> list[str]:
         cgroups.kill(f"/{layout.prefix}")
         cgroups.remove(f"/{layout.prefix}")
         removed.append(f"control group {layout.prefix} with {len(names)} desktops and {count} processes")
-    return removed + remove_files(layout)
+    return removed + remove_files(layout, keep_socket=keep_socket)
 
 
-def remove_files(layout: Layout) -> list[str]:
+def remove_files(layout: Layout, *, keep_socket: bool = False) -> list[str]:
     """Remove the helper's directories and socket; nothing may be mounted there any more."""
     removed = []
     for path in (layout.live, layout.disk):
         if path.is_dir() and not path.is_symlink() and not _holds_a_mount(path):
             removed.append(f"directory {path}")
             trees.remove(path)
-    if layout.socket.is_socket():
+    if layout.socket.is_socket() and not keep_socket:
         layout.socket.unlink()
         removed.append(f"socket {layout.socket}")
     return removed

@@ -56,7 +56,9 @@ class Server:
         owner_uid: int,
         idle_timeout_s: float | None,
         doctor: Callable[[], Any],
+        attached: socket.socket | None = None,
     ) -> None:
+        """Serve a listener and, where there is one, a connection that is attached already."""
         self._listener = listener
         self._host = host
         self._owner_uid = owner_uid
@@ -67,6 +69,7 @@ class Server:
         self._used = False
         self._attached_lock = threading.Lock()
         self._idle_since: float | None = time.monotonic()
+        self._first = attached
 
     def stop(self) -> None:
         """Make `serve` return soon; safe from a signal handler."""
@@ -75,6 +78,8 @@ class Server:
     def serve(self) -> None:
         """Run until `stop`, the verb `stop`, or until nobody was attached for `idle_timeout_s`."""
         self._listener.settimeout(_POLL_S)
+        if self._first is not None:
+            threading.Thread(target=self._serve_first, args=(self._first,), name="attached", daemon=True).start()
         while not self._stopping.is_set() and not self._is_idle():
             try:
                 connection, _ = self._listener.accept()
@@ -162,6 +167,13 @@ class Server:
             case _:
                 raise BadRequest(f"unknown verb {request.verb!r}")
 
+    def _serve_first(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                self._serve_attached(connection)
+            except OSError as error:
+                log.info("the first connection ended early: %s", error)
+
     def _serve_attached(self, connection: socket.socket) -> None:
         """Count this connection as a user of the helper until it closes."""
         with self._attached_lock:
@@ -181,7 +193,9 @@ class Server:
 
 
 def listen(path: Path, owner_uid: int) -> socket.socket:
-    """Bind the 0600 socket for its owner, replacing a dead one (the caller holds the state lock)."""
+    """Bind the 0600 socket for its owner, replacing a dead one (the caller holds the state lock).
+
+    Its directory is root's own, or the caller is the owner."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
@@ -189,7 +203,7 @@ def listen(path: Path, owner_uid: int) -> socket.socket:
         listener.bind(str(path))
     finally:
         os.umask(before)
-    os.chown(path, owner_uid, -1)
+    os.chown(path, owner_uid, -1, follow_symlinks=False)
     listener.listen(128)
     return listener
 

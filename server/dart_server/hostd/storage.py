@@ -17,6 +17,7 @@ from pathlib import Path
 from dart_server.hostd.errors import HostdDesktopUnsavable, HostdHostFault
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import syscalls, trees
+from dart_server.hostd.users import store as user_store
 
 OVERLAY_OPTIONS = "index=on,nfs_export=on"
 """File handles on the overlay: without them CRIU cannot save inotify watches."""
@@ -60,11 +61,13 @@ class Storage:
         """
         live = self._layout.live
         live.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._on_disk:
-            self._layout.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", Path("/"), None, syscalls.MS_REC | syscalls.MS_SLAVE)
+        if self._on_disk:
+            user_store.mount(self._layout)
+            self._layout.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
         _mount_private_tmp(self._layout, programs)
+        _mount_criu_cache(self._layout)
         options = f"mode=0700,size={self._size_mib}m"
         syscalls.mount(self._layout.prefix, live, "tmpfs", syscalls.MS_NOSUID, options)
         syscalls.mount("none", live, None, syscalls.MS_PRIVATE)
@@ -78,7 +81,6 @@ class Storage:
                 backing.mkdir(mode=0o700, parents=True)
                 syscalls.mount(str(backing), live / part, None, syscalls.MS_BIND)
         _mount_null_device(live / "null")
-        _mount_criu_cache(self._layout)
 
     def close(self) -> None:
         """Remove what `open` and the desktops left; every desktop must have been torn down."""
@@ -86,6 +88,7 @@ class Storage:
             syscalls.umount(mounted, syscalls.MNT_DETACH)
         if self._on_disk:
             discard(self._layout.disk)
+            user_store.unmount(self._layout)
 
     def desktop_dir(self, name: str) -> Path:
         """Where a desktop's mounts and bundle are."""
@@ -263,9 +266,9 @@ def _mount_null_device(place: Path) -> None:
 def _mount_criu_cache(layout: Layout) -> None:
     """CRIU caches what it learnt about the kernel in /run, but only on a tmpfs; give it one that nobody else sees."""
     run = Path("/run")
-    if os.path.ismount(run) or any(path.is_relative_to(run) for path in (layout.state_dir, layout.runtime_dir)):
+    if os.path.ismount(run):
         return
-    syscalls.mount("dart-run", run, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=0755,size=4m")
+    _mount_private(run, (layout.state_dir, layout.runtime_dir), "mode=0755,size=4m")
 
 
 def _mount_private_tmp(layout: Layout, programs: Iterable[Path]) -> None:
@@ -276,10 +279,17 @@ def _mount_private_tmp(layout: Layout, programs: Iterable[Path]) -> None:
     tmp = Path("/tmp")
     if tmp in (layout.state_dir.parent, layout.disk.parent):
         return
-    needed = (layout.state_dir, layout.runtime_dir, layout.images_dir, layout.disk, *programs)
-    tops = {tmp / path.relative_to(tmp).parts[0] for path in needed if path.is_relative_to(tmp)}
+    needed = [layout.state_dir, layout.runtime_dir, layout.images_dir, layout.disk, *programs]
+    if layout.user_store is not None:
+        needed.append(layout.user_store)
+    _mount_private(tmp, needed, "mode=0711,size=4m")
+
+
+def _mount_private(place: Path, needed: Iterable[Path], options: str) -> None:
+    """Cover a directory with a tmpfs of the helper's own, on which the entries that lead to `needed` keep their place."""
+    tops = {place / path.relative_to(place).parts[0] for path in needed if path.is_relative_to(place)}
     held = {top: os.open(top, os.O_PATH | os.O_DIRECTORY) for top in tops if top.is_dir()}
-    syscalls.mount("dart-tmp", tmp, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=0700,size=4m")
+    syscalls.mount(f"dart-{place.name}", place, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
     for top, descriptor in held.items():
         top.mkdir()
         syscalls.mount(f"/proc/self/fd/{descriptor}", top, None, syscalls.MS_BIND | syscalls.MS_REC)

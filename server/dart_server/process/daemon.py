@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dart_server.observability import tracing
+from dart_server.process import privileges
 from dart_server.process.instance import note_address
 from dart_server.process.listening import bind, certificate_of, effective_max_connections
 from dart_server.settings import FarmSettings
@@ -137,6 +138,7 @@ async def serve(
             await asyncio.wait({starting})
             return
         starting.result()
+        privileges.confine()
         noted = note_address(settings, listening)
         freeze_gc()
         log.info("the farm serves on %s with provider %s", noted["url"], settings.provider)

@@ -70,7 +70,7 @@ def as_root(argv: list[str]) -> list[str]:
 
 
 def check_sudo() -> None:
-    """Raise `SetupFailed` where sudo asks for a password: the farm starts its root helper where nobody can type one."""
+    """Raise `SetupFailed` where sudo asks for a password: the setup installs packages and the root helper where nobody can type one."""
     if os.geteuid() == 0:
         return
     asked = subprocess.run(
@@ -79,8 +79,9 @@ def check_sudo() -> None:
     if asked.returncode != 0:
         user = pwd.getpwuid(os.geteuid()).pw_name
         raise SetupFailed(
-            "Live desktops need root rights while nobody is there to type a password: run this as root, or allow "
-            f"`sudo` without one (as root: echo '{user} ALL=(root) NOPASSWD: ALL' > /etc/sudoers.d/dart)."
+            "The setup needs root rights for packages and the root helper, and sudo asks for a password here. Type it once before "
+            f"(`sudo -v`), or let an administrator run `sudo dart-farm setup --user {user} --no-image`: the farm itself needs no more than "
+            "the one line that the setup writes to /etc/sudoers.d/dart."
         )
 
 
@@ -141,17 +142,33 @@ def install_system_packages() -> None:
         say("system packages: up to date")
 
 
-def install_root_helper() -> None:
-    """Install dart-hostd for root, and CRIU beside it, in `/usr/local/lib/dart-hostd`."""
+def served_uid(user: str | None) -> int:
+    """Return the uid of the ordinary user whose farm the setup is for: the one named, who ran sudo, or who runs this; 0 for root's own."""
+    if user is not None:
+        try:
+            return pwd.getpwnam(user).pw_uid
+        except KeyError as error:
+            raise SetupFailed(f"This host has no user {user!r}.") from error
+    return os.geteuid() or int(os.environ.get("SUDO_UID", "0"))
+
+
+def install_root_helper(uid: int = 0) -> None:
+    """Install dart-hostd for root, and CRIU beside it, in `/usr/local/lib/dart-hostd`.
+
+    Args:
+        uid: The ordinary user who may start it by one exact line in `/etc/sudoers.d/dart`; 0: nobody but root.
+    """
     script = _PACKAGE / "hostd" / "installation.py"
-    say("root helper")
-    result = subprocess.run(as_root([SYSTEM_PYTHON, "-I", str(script)]), text=True, capture_output=True, check=False)
+    say(f"root helper; user {uid} may start it" if uid else "root helper")
+    allowed = ["--allow-uid", str(uid)] if uid else []
+    argv = as_root([SYSTEM_PYTHON, "-I", str(script), *allowed])
+    result = subprocess.run(argv, text=True, capture_output=True, check=False)
     if result.returncode != 0:
         raise SetupFailed(f"The root helper could not be installed: {result.stderr.strip()[-500:]}")
     version = Path(result.stdout.strip())
     print(version, flush=True)
     say("CRIU")
-    run(as_root([SYSTEM_PYTHON, "-I", str(version / "dart-criu"), "install"]), quiet=False)
+    run(as_root([SYSTEM_PYTHON, "-IS", str(version / "dart-criu"), "install"]), quiet=False)
 
 
 def default_home() -> Path:
@@ -188,22 +205,24 @@ def install_novnc(python: Path, home: Path) -> None:
     run([str(python), "-m", "dart_server.dashboard.novnc", "--home", str(home)], quiet=False)
 
 
-def prepare(home: Path, images: list[str], *, check_disk: bool = True) -> None:
+def prepare(home: Path, images: list[str], *, check_disk: bool = True, user: str | None = None) -> None:
     """Run every step for a farm on this host.
 
     Args:
         home: DART's home directory.
         images: Names of the desktop images to build; none: system packages, helper and CRIU only.
         check_disk: Refuse a disk that has too little room.
+        user: The ordinary user whose farm it is; None: who runs this, also through sudo.
 
     Raises:
         SetupFailed: One step failed.
     """
     python = Path(sys.executable)
+    uid = served_uid(user)
     check_host([home], check_disk=check_disk)
     check_sudo()
     install_system_packages()
-    install_root_helper()
+    install_root_helper(uid)
     for image in images:
         build_image(python, image, home)
     try:

@@ -8,14 +8,17 @@ Non-goals: stopping a running farm (`daemon.stop_running`).
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from dart_server.clock import SystemClock
 from dart_server.database.repository import NewEvent, Repository
 from dart_server.database.write_queue import Database
+from dart_server.hostd.layout import layout_of_user
 from dart_server.process.instance import exclusive_farm, running_pid
 from dart_server.process.state_directory import make_directories, migrate_legacy_layout
 from dart_server.providers.factory import create_provider
@@ -44,7 +47,7 @@ async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
         await provider.start()
         removed = list(await provider.reap(set()))
         await provider.aclose()
-        await asyncio.to_thread(_wait_for_helper, settings.runtime_dir / "hostd.sock")
+        await asyncio.to_thread(_wait_for_helper, helper_socket(settings))
         if _has_database(settings):
             await _record_reap(settings, removed)
         for path in _dead_files(settings, farm_runs=False):
@@ -101,7 +104,13 @@ def _wait_for_helper(path: Path) -> None:
         if not path.exists():
             return
         time.sleep(POLL_S)
-    path.unlink(missing_ok=True)
+    with suppress(PermissionError):  # the directory of an ordinary user's helper is root's
+        path.unlink(missing_ok=True)
+
+
+def helper_socket(settings: FarmSettings) -> Path:
+    """Where the root helper of this user's farm listens."""
+    return layout_of_user(os.geteuid(), settings.runtime_dir.resolve(), settings.home, settings.snapshot_dir).socket
 
 
 async def _record_reap(settings: FarmSettings, removed: list[str]) -> None:

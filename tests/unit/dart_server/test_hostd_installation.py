@@ -23,7 +23,7 @@ def test_the_installed_helper_runs_isolated_from_every_users_environment(directo
     version = installation.install(directory)
     assert installation.install(directory) == version
     command = installation.command(directory=directory)
-    assert command == ["/usr/bin/python3", "-I", str(version / "dart-hostd")]
+    assert command == ["/usr/bin/python3", "-IS", str(version / "dart-hostd")]
     usage = subprocess.run(
         [*command, "--help"], capture_output=True, text=True, env={"PYTHONPATH": "/nonexistent"}, check=True
     )

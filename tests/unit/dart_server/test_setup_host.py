@@ -60,7 +60,7 @@ def test_a_sudo_that_asks_for_a_password_is_refused_with_the_cure(
     program(programs, "sudo", "exit 0")
     host_setup.check_sudo()
     program(programs, "sudo", "exit 1")
-    with pytest.raises(SetupFailed, match="NOPASSWD"):
+    with pytest.raises(SetupFailed, match="dart-farm setup --user"):
         host_setup.check_sudo()
 
 

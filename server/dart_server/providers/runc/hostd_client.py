@@ -1,7 +1,8 @@
 """Client of dart-hostd: one request per connection over its Unix socket, without threads; starts the helper on demand.
 
-Rule: unprivileged; the only thing run as root is the installed helper (`hostd.installation`), through `sudo -n`
-when this process is not root.
+Rule: unprivileged. Root's farm starts the installed helper (`hostd.installation`) itself. An ordinary user's farm runs one command through
+sudo, once: the installed starter, without arguments, with a socket as its standard input, over which it says what it wants. That socket is
+the first connection to the helper. When it closes, the helper has died, and the starter brings up the next one at the same address.
 Non-goals: knowing what the verbs mean (`runc` does).
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import shutil
 import socket
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_server.hostd import installation
+from dart_server.hostd.layout import Layout, layout_of_user
 from dart_server.providers.base import (
     CapabilityMissing,
     DesktopGone,
@@ -42,21 +45,27 @@ STOP_TIMEOUT_S = 60.0
 IDLE_TIMEOUT_S = 15.0
 _POLL_S = 0.05
 _DOCTOR_HINT = "see `dart-farm doctor`"
+_STARTER_FIX = "run `dart-farm setup` as a user who may use sudo, or run the farm as root"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class HostdPaths:
-    """Directories of one helper; `store` is memory-backed or on disk, as it lies."""
+    """Directories of one farm; `store` is memory-backed or on disk, as it lies."""
 
-    state: Path
     runtime: Path
     images: Path
     store: Path
 
     @property
+    def layout(self) -> Layout:
+        """Where the helper of this process's user keeps its things."""
+        return layout_of_user(os.geteuid(), self.runtime.resolve(), self.images.resolve(), self.store.resolve())
+
+    @property
     def socket(self) -> Path:
         """Where the helper listens."""
-        return self.runtime / "hostd.sock"
+        return self.layout.socket
 
     @property
     def log(self) -> Path:
@@ -69,8 +78,10 @@ class HostdClient:
 
     def __init__(self, paths: HostdPaths) -> None:
         self._paths = paths
+        self._socket = paths.socket
         self._process: subprocess.Popen[bytes] | None = None
         self._attachment: socket.socket | None = None
+        self._following: asyncio.Task[None] | None = None
 
     async def request(self, verb: str, *, timeout_s: float, **arguments: Any) -> Any:
         """The verb's answer; of `dial` and `listen` a socket, of `evidence` the descriptor of a file in memory, the caller's to close.
@@ -117,7 +128,7 @@ class HostdClient:
     async def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            await asyncio.get_running_loop().sock_connect(connection, str(self._paths.socket))
+            await asyncio.get_running_loop().sock_connect(connection, str(self._socket))
         except BaseException:  # cancelled, too, no descriptor may stay; raised again
             connection.close()
             raise
@@ -130,12 +141,18 @@ class HostdClient:
                 await self._attach()
             except OSError:
                 await self._launch()
+        if self._following is None and os.geteuid() != 0:
+            self._following = asyncio.get_running_loop().create_task(self._follow())
         answer: dict[str, Any] = await self.request("ping", timeout_s=10.0)
         return answer
 
     async def detach(self) -> None:
         """Let go; a helper that this client started is told to remove everything and end."""
         started, self._process = self._process, None
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait({self._following})
+            self._following = None
         if started is not None:
             with suppress(HostFault):
                 await self.request("stop", timeout_s=10.0)
@@ -157,9 +174,37 @@ class HostdClient:
             raise
         self._attachment = connection
 
+    async def _follow(self) -> None:
+        """Attach again whenever the helper has died and the starter has brought up the next one; give up when none comes."""
+        loop = asyncio.get_running_loop()
+        while self._attachment is not None:
+            await _wait_readable(self._attachment)
+            with suppress(BlockingIOError, ConnectionError):
+                if self._attachment.recv(4096):
+                    continue
+            log.warning("the root helper has ended: its desktops and snapshots are gone; waiting for the next one")
+            self._attachment.close()
+            self._attachment = None
+            deadline = loop.time() + START_TIMEOUT_S
+            while self._attachment is None and loop.time() < deadline:
+                with suppress(OSError):
+                    await self._attach()
+                if self._attachment is None:
+                    await asyncio.sleep(_POLL_S)
+            if self._attachment is None:
+                log.error("no root helper came up again in %.0f s: start the farm again", START_TIMEOUT_S)
+            else:
+                log.warning("attached to the next root helper")
+
     async def _launch(self) -> None:
+        if os.geteuid() == 0:
+            await self._launch_as_root()
+        else:
+            await self._launch_by_starter()
+
+    async def _launch_as_root(self) -> None:
         paths = self._paths
-        process, offset = await asyncio.to_thread(_spawn, paths)
+        process, offset = await asyncio.to_thread(_spawn, paths, _root_command(paths), subprocess.DEVNULL)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + START_TIMEOUT_S
         while True:
@@ -177,49 +222,92 @@ class HostdClient:
                     ) from error
             await asyncio.sleep(_POLL_S)
 
+    async def _launch_by_starter(self) -> None:
+        paths, command = self._paths, starter_command()
+        channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with theirs:
+                process, offset = await asyncio.to_thread(_spawn, paths, command, theirs.fileno())
+            channel.setblocking(False)
+            request = {
+                "runtime_dir": str(paths.runtime.resolve()),
+                "images_dir": str(paths.images.resolve()),
+                "store_dir": str(paths.store.resolve()),
+                "idle_timeout_s": IDLE_TIMEOUT_S,
+            }
+            loop = asyncio.get_running_loop()
+            try:
+                with suppress(ConnectionError):
+                    await loop.sock_sendall(channel, json.dumps(request).encode() + b"\n")
+                reply = await asyncio.wait_for(_read_line(channel), START_TIMEOUT_S)
+            except (TimeoutError, ConnectionError) as error:
+                raise HostFault(
+                    f"the starter of dart-hostd did not answer in {START_TIMEOUT_S:.0f} s", hint=f"see {paths.log}"
+                ) from error
+            if not reply:
+                said = await asyncio.to_thread(_last_log_line, paths.log, offset)
+                raise CapabilityMissing(f"the root helper was not started: {said}", hint=_STARTER_FIX)
+            answer = json.loads(reply.splitlines()[0])
+            if "error" in answer:
+                raise CapabilityMissing(answer["error"], hint=_DOCTOR_HINT)
+        except BaseException:  # cancelled, too, no descriptor may stay; raised again
+            channel.close()
+            raise
+        self._attachment, self._process = channel, process
 
-def _spawn(paths: HostdPaths) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the helper; returns it and where its words begin in the log."""
-    command = _command(paths)
-    paths.runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
-    log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+def starter_command() -> list[str]:
+    """Return the one command that an ordinary user's farm runs through sudo. Raises `CapabilityMissing` where it cannot be run."""
     try:
-        offset = os.fstat(log).st_size
-        process = subprocess.Popen(
-            command, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    finally:
-        os.close(log)
-    return process, offset
+        start = installation.command(installation.STARTER)
+    except (installation.HelperNotInstalled, OSError) as error:
+        raise CapabilityMissing(str(error), hint="run `dart-farm setup`") from error
+    sudo = shutil.which("sudo")
+    if sudo is None:
+        raise CapabilityMissing("live desktops need root, and there is no sudo here", hint=_STARTER_FIX)
+    return [sudo, "-n", *start]
 
 
-def _command(paths: HostdPaths) -> list[str]:
+def _root_command(paths: HostdPaths) -> list[str]:
+    layout = paths.layout
     arguments = {
-        "--state-dir": str(paths.state),
-        "--runtime-dir": str(paths.runtime),
-        "--images-dir": str(paths.images),
-        "--store-dir": str(paths.store),
+        "--state-dir": str(layout.state_dir),
+        "--runtime-dir": str(layout.runtime_dir),
+        "--images-dir": str(layout.images_dir),
+        "--store-dir": str(layout.store_dir),
         "--idle-timeout-s": str(IDLE_TIMEOUT_S),
     }
     try:
-        if os.geteuid() == 0:
-            installation.install()
+        installation.install()
         start = installation.command()
     except (installation.HelperNotInstalled, OSError) as error:
         raise CapabilityMissing(str(error), hint="run `dart-farm setup`") from error
-    command = [*start, *(word for pair in arguments.items() for word in pair)]
-    if os.geteuid() == 0:
-        return command
-    sudo = shutil.which("sudo")
-    fix = "run as root, or allow this user to sudo without a password"
-    if sudo is None:
-        raise CapabilityMissing("live desktops need root, and there is no sudo here", hint=fix)
-    asked = subprocess.run(
-        [sudo, "-n", "true"], capture_output=True, stdin=subprocess.DEVNULL, start_new_session=True, check=False
-    )
-    if asked.returncode != 0:
-        raise CapabilityMissing("live desktops need root, and sudo asks for a password", hint=fix)
-    return [sudo, "-n", *command]
+    return [*start, *(word for pair in arguments.items() for word in pair)]
+
+
+def _spawn(paths: HostdPaths, command: list[str], stdin: int) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a program that says what it does in the helper's log; returns it and where its words begin there."""
+    paths.runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log_file = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        offset = os.fstat(log_file).st_size
+        process = subprocess.Popen(
+            command, cwd="/", stdin=stdin, stdout=log_file, stderr=log_file, start_new_session=True
+        )
+    finally:
+        os.close(log_file)
+    return process, offset
+
+
+async def _read_line(connection: socket.socket) -> bytes:
+    """Read until the end of the first line; empty when the other side closed first."""
+    received = bytearray()
+    while b"\n" not in received:
+        data = await asyncio.get_running_loop().sock_recv(connection, 65536)
+        if not data:
+            return b""
+        received += data
+    return bytes(received)
 
 
 def _last_log_line(log: Path, offset: int) -> str:

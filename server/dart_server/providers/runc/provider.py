@@ -70,8 +70,7 @@ class RuncProvider:
         self._egress_proxies: dict[str, EgressProxy] = {}
         self._wall_clock = wall_clock
         self._images = home / "images"
-        paths = HostdPaths(state=runtime_dir / "hostd", runtime=runtime_dir, images=self._images, store=snapshot_dir)
-        self._hostd = HostdClient(paths)
+        self._hostd = HostdClient(HostdPaths(runtime=runtime_dir, images=self._images, store=snapshot_dir))
         self._limits = frozenset({"memory", "pids", "cpus", "disk"})
         self._connections = OpenConnections()
 
