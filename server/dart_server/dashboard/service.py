@@ -47,7 +47,7 @@ class Dashboard:
         self._pool = pool
         self._leases = leases
         self._clock = clock
-        self.sessions = Sessions(keys, clock)
+        self.sessions = Sessions(keys, clock, str(settings.state_dir.resolve()))
         self.login_limiter = LoginRateLimiter(clock)
         self.captures = ScreenCaptures(clock)
         self.tickets = LoginTickets(clock)

@@ -1,12 +1,14 @@
 """Who is logged in to the page: random session tokens in memory, each bound to the key that logged in.
 
 Rule: a session ends by time, by log-out, and with its key; every request asks whether the key still holds. State changes carry the
-session's second secret (`csrf`), which other sites cannot read. Non-goals: keys themselves (`keys`).
+session's second secret (`csrf`), which other sites cannot read. A browser sends a host's cookies to every port of it, so that each farm has
+a name of its own for its cookie, and over TLS one that nothing without TLS can set (`__Host-`). Non-goals: keys themselves (`keys`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +20,8 @@ from dart_server.keys import KeyStore, Principal
 from dart_server.wire import Clock, ErrorCode
 
 COOKIE = "dart_session"
+SECURE_PREFIX = "__Host-"
+"""Browsers take a cookie of this name only over TLS, for one host and for all its paths."""
 CSRF_HEADER = "x-dart-csrf"
 SESSION_TTL_S = 12 * 3600.0
 """How long a log-in holds."""
@@ -44,12 +48,22 @@ class Session:
 
 
 class Sessions:
-    """All log-ins of one farm."""
+    """All log-ins of one farm. instance: what tells it from other farms of its host."""
 
-    def __init__(self, keys: KeyStore, clock: Clock) -> None:
+    def __init__(self, keys: KeyStore, clock: Clock, instance: str = "") -> None:
         self._keys = keys
         self._clock = clock
+        self._cookie_name = f"{COOKIE}_{hashlib.sha256(instance.encode()).hexdigest()[:12]}"
         self._sessions: OrderedDict[str, Session] = OrderedDict()
+
+    def cookie_name(self, *, secure: bool) -> str:
+        """The name of this farm's cookie; `secure`: the browser came over TLS."""
+        return f"{SECURE_PREFIX if secure else ''}{self._cookie_name}"
+
+    def cookie_in(self, cookies: Mapping[str, str], *, secure: bool) -> str | None:
+        """This farm's cookie among those of a request; `secure`: only one that was set over TLS counts."""
+        found = cookies.get(self.cookie_name(secure=True))
+        return found if found is not None or secure else cookies.get(self.cookie_name(secure=False))
 
     async def log_in(self, key: str) -> tuple[str, Session, Principal]:
         """(cookie, session, who it is). Raises `unauthenticated`."""

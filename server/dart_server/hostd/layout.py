@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,3 +85,34 @@ def layout_of_user(
     place = RUN_DIR / own.prefix
     store = place / "state" / "store"
     return Layout(owner_uid, place / "state", place, images_dir, store, user, store_dir, own.prefix)
+
+
+def ownership_problem(place: Path, owner_uid: int) -> str | None:
+    """Why others could put something of theirs in a place of this user's, None when they cannot.
+
+    Every directory up to the root must belong to the user or to root, and be closed to others' writing or sticky, as /tmp is. Of a place
+    that does not exist yet those above it are looked at.
+    """
+    place = place.absolute()
+    while not place.exists():
+        if place.is_symlink():
+            return f"{place} is a link that leads nowhere"
+        place = place.parent
+    for directory in (place.resolve(), *place.resolve().parents):
+        status = directory.stat()
+        if not stat.S_ISDIR(status.st_mode):
+            return f"{directory} is no directory"
+        if status.st_uid not in (0, owner_uid):
+            return f"{directory} belongs to another user"
+        open_to = stat.S_IWOTH | (0 if status.st_gid in _own_groups(owner_uid) else stat.S_IWGRP)
+        if status.st_mode & open_to and not status.st_mode & stat.S_ISVTX:
+            return f"{directory} may be written by others"
+    return None
+
+
+def _own_groups(owner_uid: int) -> set[int]:
+    """Root's group, the user's own, and those that this process was given."""
+    try:
+        return {0, pwd.getpwuid(owner_uid).pw_gid, *os.getgroups()}
+    except KeyError:
+        return {0, *os.getgroups()}

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dart_server.hostd.errors import HostdDesktopUnsavable, HostdHostFault
-from dart_server.hostd.layout import Layout
+from dart_server.hostd.layout import Layout, ownership_problem
 from dart_server.hostd.linux import syscalls, trees
 from dart_server.hostd.users import store as user_store
 
@@ -64,8 +64,7 @@ class Storage:
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", Path("/"), None, syscalls.MS_REC | syscalls.MS_SLAVE)
         if self._on_disk:
-            user_store.mount(self._layout)
-            self._layout.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_disk()
         _mount_private_tmp(self._layout, programs)
         _mount_criu_cache(self._layout)
         options = f"mode=0700,size={self._size_mib}m"
@@ -81,6 +80,22 @@ class Storage:
                 backing.mkdir(mode=0o700, parents=True)
                 syscalls.mount(str(backing), live / part, None, syscalls.MS_BIND)
         _mount_null_device(live / "null")
+
+    def _make_disk(self) -> None:
+        """Make the directory for what is kept on disk. Raises OSError when others could shape it.
+
+        Of an ordinary user's directory the store itself is opened with that user's rights and checked there.
+        """
+        if self._layout.user is None:
+            problem = ownership_problem(self._layout.store_dir, self._layout.owner_uid)
+            if problem is not None:
+                raise OSError(f"{problem}; set DART_SNAPSHOT_DIR to a directory of your own")
+        user_store.mount(self._layout)
+        disk = self._layout.disk
+        disk.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = disk.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, self._layout.owner_uid):
+            raise OSError(f"{disk} is not this helper's; remove it")
 
     def close(self) -> None:
         """Remove what `open` and the desktops left; every desktop must have been torn down."""

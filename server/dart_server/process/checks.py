@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from dart_server.errors import FarmConfigError
+from dart_server.hostd.layout import ownership_problem
 from dart_server.http.ingress.certificate import EXPIRY_WARNING_PERIOD, certificate_expiry
 from dart_server.process import instance, listening
 from dart_server.settings import FarmSettings
@@ -43,7 +44,7 @@ def of_process(settings: FarmSettings) -> list[Check]:
     return [
         _place("runtime directory", settings.runtime_dir, "DART_RUNTIME_DIR"),
         _place("state directory", settings.state_dir, "DART_STATE_DIR"),
-        _snapshot_place(settings),
+        snapshot_place(settings),
         _address(settings),
         _certificate(settings),
         _descriptors(settings),
@@ -71,8 +72,13 @@ def _place(name: str, path: Path, variable: str) -> Check:
     return Check(name, os.access(path, os.W_OK), str(path), fix)
 
 
-def _snapshot_place(settings: FarmSettings) -> Check:
+def snapshot_place(settings: FarmSettings) -> Check:
+    """Whether snapshots can be kept where they should be, and nobody else can put something there."""
     path = settings.snapshot_dir
+    fix = "Set DART_SNAPSHOT_DIR to a directory of your own."
+    problem = None if settings.provider in ("sim", "docker") else ownership_problem(path, os.getuid())
+    if problem is not None:
+        return Check("snapshot directory", False, f"{problem}.", fix)
     place = nearest_existing(path)
     kind = file_system_of(place)
     able = os.access(place, os.W_OK | os.X_OK) or settings.provider == "sim"

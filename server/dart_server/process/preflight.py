@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 from dart_server.errors import FarmConfigError
 from dart_server.pool.admission import HostReadings, SystemHostMonitor, estimate_capacity
-from dart_server.process.checks import Check, nearest_existing, of_process
+from dart_server.process.checks import Check, nearest_existing, of_process, snapshot_place
 from dart_server.settings import FarmSettings
 
 MIB = 1024**2
@@ -22,7 +22,8 @@ HOST_RESERVE_MIB = 512
 
 def require(settings: FarmSettings) -> None:
     """Raises `FarmConfigError` with the first thing that is missing."""
-    for check in _own_checks(settings):
+    on_disk = [snapshot_place(settings)] if settings.provider not in ("sim", "docker") else []
+    for check in (*on_disk, *_own_checks(settings)):
         if not check.ok:
             raise FarmConfigError(f"{check.name}: {check.detail} {check.fix}")
 

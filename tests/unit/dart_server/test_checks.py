@@ -17,7 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_server.cli import app
-from dart_server.process import checks, instance
+from dart_server.errors import FarmConfigError
+from dart_server.hostd.layout import ownership_problem
+from dart_server.process import checks, instance, preflight
 from dart_server.settings import FarmSettings
 
 NAMES = [
@@ -68,6 +70,25 @@ def test_where_snapshots_lie_is_told(place: Path) -> None:
     assert checks.file_system_of(Path("/proc")) == "proc"
     detail = look(settings(place))["snapshot directory"].detail
     assert ("in memory" in detail) == (checks.file_system_of(place) == "tmpfs")
+
+
+def test_a_place_for_snapshots_that_others_can_shape_is_refused(place: Path) -> None:
+    shared = place / "shared"
+    shared.mkdir()
+    for mode, fine in ((0o700, True), (0o777, False), (0o1777, True)):
+        shared.chmod(mode)
+        for snapshots in (shared, shared / "not" / "there"):
+            chosen = settings(place, provider="libvirt", snapshot_dir=snapshots)
+            assert look(chosen)["snapshot directory"].ok is fine, (mode, snapshots)
+    shared.chmod(0o777)
+    with pytest.raises(FarmConfigError, match="may be written by others"):
+        preflight.require(settings(place, provider="runc", snapshot_dir=shared))
+    shared.chmod(0o700)
+    (shared / "link").symlink_to(shared / "nowhere")
+    assert "link" in str(ownership_problem(shared / "link", os.getuid()))
+    if os.getuid() == 0:
+        os.chown(shared, 65534, 65534)
+    assert "another user" in str(ownership_problem(shared / "deeper", os.getuid() and os.getuid() + 1))
 
 
 def test_a_port_in_use_is_told_with_the_way_out(place: Path) -> None:

@@ -23,7 +23,7 @@ from dart_server.dashboard import views
 from dart_server.dashboard.camera import ImageUnavailable, ViewClosed
 from dart_server.dashboard.live import MAX_VIEWS, LiveView
 from dart_server.dashboard.novnc import INSTALL_COMMAND
-from dart_server.dashboard.sessions import COOKIE, CSRF_HEADER, SESSION_TTL_S, Session, check_csrf, check_origin
+from dart_server.dashboard.sessions import CSRF_HEADER, SESSION_TTL_S, Session, check_csrf, check_origin
 from dart_server.errors import ApiError
 from dart_server.http.dependencies import farm_of
 from dart_server.http.middleware import deny_websocket
@@ -79,7 +79,13 @@ class ControlBody(BaseModel):
 
 async def session_of(connection: HTTPConnection) -> tuple[Session, Principal]:
     """Who is logged in. Raises `unauthenticated`."""
-    return await farm_of(connection).dashboard.sessions.require(connection.cookies.get(COOKIE))
+    return await farm_of(connection).dashboard.sessions.require(_cookie_of(connection))
+
+
+def _cookie_of(connection: HTTPConnection) -> str | None:
+    """The session cookie that a request carries; where the farm itself speaks TLS, only one that was set over TLS."""
+    sessions = farm_of(connection).dashboard.sessions
+    return sessions.cookie_in(connection.cookies, secure=connection.url.scheme in ("https", "wss"))
 
 
 async def _looking(connection: HTTPConnection) -> Principal:
@@ -197,25 +203,33 @@ async def _enter(request: Request, key: Callable[[], str]) -> Response:
     cookie, session, principal = await board.sessions.log_in(key())
     board.login_limiter.succeeded(client)
     answer = no_store_response(await _session_view(request, session, principal))
+    secure = scheme == "https"
     answer.set_cookie(
-        COOKIE,
+        board.sessions.cookie_name(secure=secure),
         cookie,
         max_age=int(SESSION_TTL_S),
-        path="/dashboard",
-        secure=scheme == "https",
+        path=_cookie_path(secure=secure),
+        secure=secure,
         httponly=True,
         samesite="strict",
     )
     return answer
 
 
+def _cookie_path(*, secure: bool) -> str:
+    """Where the session cookie is sent: a name with `SECURE_PREFIX` needs all paths."""
+    return "/" if secure else "/dashboard"
+
+
 @router.post("/api/logout")
 async def log_out(request: Request) -> Response:
     """End the session."""
-    check_origin(request.headers)
-    farm_of(request).dashboard.sessions.log_out(request.cookies.get(COOKIE))
+    secure = check_origin(request.headers) == "https"
+    sessions = farm_of(request).dashboard.sessions
+    sessions.log_out(_cookie_of(request))
     answer = no_store_response({})
-    answer.delete_cookie(COOKIE, path="/dashboard", httponly=True, samesite="strict")
+    name, path = sessions.cookie_name(secure=secure), _cookie_path(secure=secure)
+    answer.delete_cookie(name, path=path, secure=secure, httponly=True, samesite="strict")
     return answer
 
 

@@ -30,6 +30,30 @@ async def test_a_key_is_traded_for_a_cookie_that_scripts_and_other_sites_cannot_
     assert (said["name"], said["scope"]) == ("admin", "admin")
 
 
+async def test_farms_of_one_host_do_not_share_a_cookie(api: Api, clock: ManualClock) -> None:
+    one, other = (Sessions(api.farm.keys, clock, place) for place in ("/srv/one", "/srv/other"))
+    cookie, _, _ = await one.log_in(api.key)
+    sent = {one.cookie_name(secure=False): cookie}
+    assert one.cookie_in(sent, secure=False) == cookie
+    assert other.cookie_in(sent, secure=False) is None
+    assert one.cookie_in(sent, secure=True) is None, "what was set without TLS opens nothing over TLS"
+    assert Sessions(api.farm.keys, clock, "/srv/one").cookie_in(sent, secure=False) == cookie, "after a restart, too"
+
+
+async def test_over_tls_the_cookie_has_a_name_that_only_tls_can_set(api: Api, page: Page) -> None:
+    secure = f"https://{HOST}"
+    reply = await page.client.post(f"{secure}/dashboard/api/login", json={"key": api.key}, headers={"origin": secure})
+    cookie = reply.headers["set-cookie"]
+    assert cookie.startswith("__Host-dart_session_")
+    assert "; Path=/;" in cookie
+    assert "Secure" in cookie
+    name, value = cookie.split(";")[0].split("=", 1)
+    page.client.cookies.clear()
+    for sent, allowed in ((name, 200), (name.removeprefix("__Host-"), 401)):
+        answer = await page.client.get(f"{secure}/dashboard/api/overview", headers={"cookie": f"{sent}={value}"})
+        assert answer.status_code == allowed
+
+
 async def test_a_wrong_key_gets_no_cookie(page: Page) -> None:
     reply = await page.log_in("dart_wrong")
     assert reply.status_code == 401
