@@ -197,7 +197,7 @@ class FarmAdmin(FarmReader):
             name: Name of the key.
             scope: What the key may do.
             expires_at: When the key ends, with a time zone; None is never.
-            max_leases: Limit of leases at the same time; None sets no limit.
+            max_leases: Limit of leases at the same time; None is the farm's limit for such keys.
             max_waiting: Limit of waiting claims; None sets no limit.
             weight: Share of the farm's desktops against other keys.
             max_priority: The highest priority that its claims may have.

@@ -28,7 +28,7 @@ from dart_server.errors import ApiError, DatabaseUnavailableError, from_provider
 from dart_server.guest.access import GuestAccess
 from dart_server.guest.client import GuestClient
 from dart_server.http.ingress.hosts import HostPolicy
-from dart_server.http.ingress.limits import RequestLimiter
+from dart_server.http.ingress.limits import PeerLimiter, RequestLimiter
 from dart_server.keys import KeyStore, Principal, Scope, read_or_create_secret
 from dart_server.leases.claims import Claims
 from dart_server.leases.service import LeaseAccess, Leases
@@ -72,6 +72,7 @@ class Farm:
         self.hosts = HostPolicy(
             (settings.host, *settings.allowed_hosts), settings.cors_origins, tls=settings.tls_cert is not None
         )
+        self.peers = PeerLimiter(clock, requests_per_s=settings.requests_per_s_without_key)
         self.limits = RequestLimiter(
             clock,
             requests_per_key=settings.max_requests_per_key,

@@ -175,6 +175,11 @@ class KeyStore:
         )
         raise ApiError(ErrorCode.UNAUTHENTICATED, "a valid key is needed", hint=hint)
 
+    def knows(self, authorization: str | None) -> bool:
+        """Whether this `Authorization` header carries a key that was found valid; looks into memory only."""
+        kind, _, secret = (authorization or "").partition(" ")
+        return kind.lower() == "bearer" and hash_secret(secret.strip()) in self._known
+
     async def _ask(self, digest: str) -> Principal | None:
         """Look a key up in the database; one at a time, so that guessing keeps nobody else from it.
 

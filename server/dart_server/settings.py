@@ -114,6 +114,10 @@ class FarmSettings(BaseSettings):
     """Requests of one key under way at the same time, long polls included."""
     requests_per_s_per_key: float = Field(default=1000.0, gt=0)
     """Keys of scope `admin` have no limit of their own."""
+    requests_per_s_without_key: float = Field(default=100.0, gt=0)
+    """Of one address, requests that bring no valid key, after ten seconds' worth at once; eight times as many of all addresses together."""
+    max_leases_per_key: int = Field(default=64, ge=1)
+    """Leases that a key without a number of its own (`max_leases`) may hold at a time. Keys of scope `admin` have no limit."""
     db_url: str | None = None
     """None: SQLite in the state directory."""
     history_days: float = Field(default=30.0, ge=0)

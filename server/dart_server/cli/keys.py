@@ -65,7 +65,10 @@ def add(
     scope: ScopeOption = "lease",
     expires_at: Annotated[str | None, typer.Option(help="Refused from then on, as 2030-01-31T12:00:00Z.")] = None,
     expires_in_days: Annotated[float | None, typer.Option(help="The same, counted from now.")] = None,
-    max_leases: Annotated[int | None, typer.Option(help="Leases that it may hold at a time.")] = None,
+    max_leases: Annotated[
+        int | None,
+        typer.Option(help="Leases that it may hold at a time; by default DART_MAX_LEASES_PER_KEY of the farm."),
+    ] = None,
     max_waiting: Annotated[int | None, typer.Option(help="Claims that may wait at a time.")] = None,
     weight: Annotated[float, typer.Option(help="Its share against other keys when claims wait.")] = 1.0,
     max_priority: Annotated[int, typer.Option(help="The highest priority that its claims may have.")] = 0,

@@ -7,11 +7,11 @@ not held up by the failures of others. Non-goals: bearer keys of the API (`http.
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from dart_server.errors import ApiError
+from dart_server.http.ingress.limits import network_of
 from dart_server.wire import Clock, ErrorCode
 
 ADDRESS_BURST, ADDRESS_INTERVAL_S = 5, 12.0
@@ -20,8 +20,6 @@ ALL_BURST, ALL_INTERVAL_S = 50, 1.0
 """All addresses together that never logged in."""
 MAX_ADDRESSES = 4096
 """Remembered; those that tried longest ago are forgotten first."""
-NO_ADDRESS = "socket"
-"""Whoever comes over a Unix socket: through a proxy or a tunnel, or a user of this host."""
 
 
 @dataclass(slots=True)
@@ -71,19 +69,6 @@ class LoginRateLimiter:
         now_s = self._clock.monotonic()
         bucket.tries = min(burst, bucket.tries + (now_s - bucket.counted_at_s) / every_s)
         bucket.counted_at_s = now_s
-
-
-def network_of(host: str | None) -> str:
-    """Who counts as one: an IPv4 address, the /64 of an IPv6 one, everybody on a Unix socket."""
-    try:
-        address = ipaddress.ip_address(host or "")
-    except ValueError:
-        return NO_ADDRESS
-    if address.version == 4:
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((int(address), 64), strict=False))
 
 
 def _rate_limited_error(where: str, wait_s: float) -> ApiError:

@@ -96,6 +96,11 @@ class Sessions:
             self._sessions.move_to_end(digest)
         return session, principal
 
+    def knows(self, cookies: Mapping[str, str]) -> bool:
+        """Whether a request with these cookies carries a session that was not ended; who it is is asked by `require`."""
+        given = self.cookie_in(cookies, secure=False)
+        return given is not None and hash_secret(given) in self._sessions
+
     def log_out(self, cookie: str | None) -> None:
         """End a session. One that has ended already is no error."""
         session = self._sessions.pop(hash_secret(cookie or ""), None)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import FastAPI
 
 from dart_server.farm import Farm, package_version
 from dart_server.http import openapi
+from dart_server.http.dependencies import is_known
 from dart_server.http.middleware import FarmMiddleware, install_exception_handlers
 from dart_server.http.routes import claims, history, keys
 from dart_server.http.routes import dashboard as dashboard_routes
@@ -51,6 +54,8 @@ def create_app(farm: Farm) -> FastAPI:
         metrics=farm.metrics,
         hosts=farm.hosts,
         limits=farm.limits,
+        peers=farm.peers,
+        is_known=partial(is_known, farm),
         json_limit_bytes=farm.settings.json_body_limit_bytes,
         file_limit_bytes=farm.settings.file_body_limit_bytes,
     )

@@ -14,6 +14,7 @@ from starlette.requests import HTTPConnection
 
 from dart_server import wire
 from dart_server.errors import ApiError
+from dart_server.http.ingress.limits import AUTHENTICATED
 from dart_server.keys import Principal, Scope
 from dart_server.leases.service import LeaseAccess
 from dart_server.observability import logs
@@ -44,6 +45,11 @@ def farm_of(connection: HTTPConnection) -> Farm:
     return farm
 
 
+def is_known(farm: Farm, connection: HTTPConnection) -> bool:
+    """Whether a request carries a key or a session that was found valid before; looks into memory only."""
+    return farm.keys.knows(connection.headers.get("authorization")) or farm.dashboard.sessions.knows(connection.cookies)
+
+
 async def principal_of(connection: HTTPConnection, scope: Scope) -> Principal:
     """The caller, if its key has the scope and is within its limits; from here on the log names the lease and the desktop of the route.
 
@@ -53,6 +59,7 @@ async def principal_of(connection: HTTPConnection, scope: Scope) -> Principal:
     logs.bind(lease_id=path.get("lease_id"), desktop_id=path.get("desktop_id"))
     farm = farm_of(connection)
     principal = await farm.keys.principal(connection.headers.get("authorization"))
+    connection.scope["state"][AUTHENTICATED] = True
     principal.require(scope)
     if "active_request" not in connection.scope["state"]:
         stream, unlimited = connection.scope["type"] == "websocket", principal.scope is Scope.ADMIN

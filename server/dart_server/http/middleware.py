@@ -11,7 +11,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, WebSocket
@@ -28,7 +28,7 @@ from dart_server.errors import ApiError, from_provider_error
 from dart_server.http.ingress.bodies import find_json_problem
 from dart_server.http.ingress.connections import MAX_HEADER_BYTES
 from dart_server.http.ingress.hosts import HostPolicy
-from dart_server.http.ingress.limits import ActiveRequest, RequestLimiter
+from dart_server.http.ingress.limits import AUTHENTICATED, ActiveRequest, PeerLimiter, RequestLimiter
 from dart_server.ids import new_id
 from dart_server.observability import logs, tracing
 from dart_server.observability.metrics import METHODS, Metrics, label_or_other
@@ -63,6 +63,8 @@ class FarmMiddleware:
         metrics: Metrics,
         hosts: HostPolicy,
         limits: RequestLimiter,
+        peers: PeerLimiter,
+        is_known: Callable[[HTTPConnection], bool],
         json_limit_bytes: int,
         file_limit_bytes: int,
     ) -> None:
@@ -70,6 +72,8 @@ class FarmMiddleware:
         self._metrics = metrics
         self._hosts = hosts
         self._limits = limits
+        self._peers = peers
+        self._is_known = is_known
         self._json_limit_bytes = json_limit_bytes
         self._file_limit_bytes = file_limit_bytes
 
@@ -90,6 +94,7 @@ class FarmMiddleware:
     async def _websocket(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         try:
             self._check(scope)
+            self._enter(scope)
         except ApiError as error:
             await receive()
             await error_response(error, request_id)(scope, receive, send)
@@ -125,6 +130,7 @@ class FarmMiddleware:
         limit_s = request_timeout_of(scope["path"])
         try:
             self._check(scope)
+            self._enter(scope)
             if self._hosts.is_cors_preflight(scope):
                 await Response(status_code=204)(scope, receive, answer)
             else:
@@ -206,7 +212,16 @@ class FarmMiddleware:
 
         return limited
 
+    def _enter(self, scope: Scope) -> None:
+        """Who brings no key that is known pays with its address first. Raises `too_many_requests`."""
+        if not self._is_known(HTTPConnection(scope)):
+            client = scope.get("client")
+            scope["state"]["paying_peer"] = self._peers.acquire(client[0] if client else None)
+
     def _leave(self, scope: Scope) -> None:
+        peer: str | None = scope["state"].pop("paying_peer", None)
+        if peer is not None and scope["state"].get(AUTHENTICATED):
+            self._peers.give_back(peer)
         active_request: ActiveRequest | None = scope["state"].pop("active_request", None)
         if active_request is not None:
             self._limits.release(active_request)

@@ -20,7 +20,7 @@ from dart_server.clock import utc, wait_for
 from dart_server.database.repository import NewEvent, Repository
 from dart_server.errors import ApiError, from_provider_error
 from dart_server.ids import new_id
-from dart_server.keys import Principal
+from dart_server.keys import Principal, Scope
 from dart_server.leases.admission_limiter import AdmissionLimiter, Permit
 from dart_server.leases.service import Leases, request_id_reused_error
 from dart_server.observability import tracing
@@ -159,10 +159,10 @@ class Claims:
 
     def _known(self, request: wire.ClaimRequest, principal: Principal) -> QueuedClaim | None:
         self._leases.touch()
-        owner = principal.key_id
-        self._pool.queue.fair_queue.set_quota(
-            owner, KeyQuota(principal.weight, principal.max_leases, principal.max_waiting)
-        )
+        owner, max_leases = principal.key_id, principal.max_leases
+        if max_leases is None and principal.scope is not Scope.ADMIN:
+            max_leases = self._settings.max_leases_per_key
+        self._pool.queue.fair_queue.set_quota(owner, KeyQuota(principal.weight, max_leases, principal.max_waiting))
         claim_id = self._by_request.get((owner, request.client_request_id))
         if claim_id is not None and claim_id not in self._claims:
             raise request_id_reused_error(request.client_request_id)

@@ -24,12 +24,14 @@ class KeyScope(StrEnum):
 
 
 class KeyRequest(WireModel):
-    """Make a key. A quota of None is no quota."""
+    """Make a key. A quota of None is the farm's own for keys, if it has one."""
 
     name: KeyName = Field(description="whom it is for")
     scope: KeyScope = KeyScope.LEASE
     expires_at: AwareDatetime | None = Field(default=None, description="refused from then on; None: good until revoked")
-    max_leases: Quota | None = Field(default=None, description="leases that it may hold at a time")
+    max_leases: Quota | None = Field(
+        default=None, description="leases that it may hold at a time; none: the farm's DART_MAX_LEASES_PER_KEY"
+    )
     max_waiting: Quota | None = Field(default=None, description="claims that may wait at a time")
     weight: Number = Field(default=1.0, ge=0.01, le=100, description="its share against other keys when claims wait")
     max_priority: Int = Field(

@@ -1,6 +1,6 @@
 """How much one key may do at a time: requests under way, open WebSockets, requests per second, bytes of files in the farm's memory.
 
-And how many WebSockets and bytes there are in all.
+And how many WebSockets and bytes there are in all, and how many requests without a valid key an address may send.
 
 Rule: what is over a limit is refused at once with `too_many_requests` and Retry-After, before any work is done; keys of scope `admin`
 have no limit of their own. When a key ends, whatever runs under it ends (`cancel_key`). Non-goals: leases and claims (their quotas are
@@ -10,6 +10,8 @@ the key's).
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from dart_server.errors import ApiError
@@ -38,6 +40,78 @@ class _KeyUsage:
     active_requests: set[ActiveRequest] = field(default_factory=set)
     streams: int = 0
     nbytes: int = 0
+
+
+AUTHENTICATED = "authenticated"
+"""In the state of a request whose key or session was found valid."""
+MAX_PEERS = 4096
+"""Addresses remembered; those that called longest ago are forgotten first."""
+PEER_BURST_S = 10.0
+"""An address that was silent may send this many seconds' worth of requests without a key at once."""
+ALL_PEERS = 8
+"""All addresses together may send as much as so many."""
+NO_ADDRESS = "socket"
+"""Whoever comes over a Unix socket: through a proxy or a tunnel, or a user of this host."""
+
+
+@dataclass(slots=True)
+class _Bucket:
+    allowance: float
+    counted_at_s: float
+
+    def refill(self, now_s: float, per_s: float, burst: float) -> None:
+        self.allowance = min(burst, self.allowance + (now_s - self.counted_at_s) * per_s)
+        self.counted_at_s = now_s
+
+
+class PeerLimiter:
+    """Requests without a valid key, by address and in all. One is paid for before it is looked at, and given back when its key is valid."""
+
+    def __init__(self, clock: Clock, *, requests_per_s: float) -> None:
+        self._clock = clock
+        self._per_s = requests_per_s
+        self._burst = requests_per_s * PEER_BURST_S
+        self._all = _Bucket(self._burst * ALL_PEERS, clock.monotonic())
+        self._peers: OrderedDict[str, _Bucket] = OrderedDict()
+
+    def acquire(self, host: str | None) -> str:
+        """Pay for one; returns who pays. Raises `too_many_requests`."""
+        now_s, peer = self._clock.monotonic(), network_of(host)
+        bucket = self._peers.pop(peer, None) or _Bucket(self._burst, now_s)
+        self._peers[peer] = bucket
+        while len(self._peers) > MAX_PEERS:
+            self._peers.popitem(last=False)
+        bucket.refill(now_s, self._per_s, self._burst)
+        self._all.refill(now_s, self._per_s * ALL_PEERS, self._burst * ALL_PEERS)
+        if min(bucket.allowance, self._all.allowance) < 1:
+            raise ApiError(
+                ErrorCode.TOO_MANY_REQUESTS,
+                "too many requests without a valid key came from this address",
+                hint="Wait as long as Retry-After tells, then send a valid key.",
+            )
+        bucket.allowance -= 1
+        self._all.allowance -= 1
+        return peer
+
+    def give_back(self, peer: str) -> None:
+        """The request brought a valid key."""
+        bucket = self._peers.get(peer)
+        if bucket is not None:
+            bucket.allowance = min(self._burst, bucket.allowance + 1)
+        self._all.allowance = min(self._burst * ALL_PEERS, self._all.allowance + 1)
+
+
+def network_of(host: str | None) -> str:
+    """Who counts as one: an IPv4 address, the /64 of an IPv6 one, everybody on a Unix socket."""
+    try:
+        address = ipaddress.ip_address(host or "")
+    except ValueError:
+        return NO_ADDRESS
+    if address.version == 4:
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((int(address), 64), strict=False))
 
 
 class RequestLimiter:

@@ -26,6 +26,7 @@ from dart_server.dashboard.novnc import INSTALL_COMMAND
 from dart_server.dashboard.sessions import CSRF_HEADER, SESSION_TTL_S, Session, check_csrf, check_origin
 from dart_server.errors import ApiError
 from dart_server.http.dependencies import farm_of
+from dart_server.http.ingress.limits import AUTHENTICATED
 from dart_server.http.middleware import deny_websocket
 from dart_server.keys import Principal, Scope
 from dart_server.wire import ErrorCode
@@ -79,7 +80,9 @@ class ControlBody(BaseModel):
 
 async def session_of(connection: HTTPConnection) -> tuple[Session, Principal]:
     """Who is logged in. Raises `unauthenticated`."""
-    return await farm_of(connection).dashboard.sessions.require(_cookie_of(connection))
+    found = await farm_of(connection).dashboard.sessions.require(_cookie_of(connection))
+    connection.scope["state"][AUTHENTICATED] = True
+    return found
 
 
 def _cookie_of(connection: HTTPConnection) -> str | None:
@@ -202,6 +205,7 @@ async def _enter(request: Request, key: Callable[[], str]) -> Response:
     client = board.login_limiter.acquire(request.client.host if request.client else None)
     cookie, session, principal = await board.sessions.log_in(key())
     board.login_limiter.succeeded(client)
+    request.scope["state"][AUTHENTICATED] = True
     answer = no_store_response(await _session_view(request, session, principal))
     secure = scheme == "https"
     answer.set_cookie(
