@@ -2,16 +2,19 @@
 
 This module lists the files of a task (`task_assets`), returns one of them as a path (`fetch_asset`) and imports an
 existing cache (`import_assets`). A file appears in the cache complete or not at all, also when several processes fetch
-it. A broken download is continued. With `DART_OFFLINE=1` the network is not used, and a missing file is an
-`AssetError` with the task, the address and the fix. The directory has OSWorld's layout, `<task id>/<name>`, so that
-OSWorld's code can use it as its cache. Bringing files into a desktop is in `dart_envs.setup`.
+it. A file whose task declares its sha256 is checked when it is fetched, imported and used. A broken download is
+continued. With `DART_OFFLINE=1` the network is not used, and a missing file is an `AssetError` with the task, the
+address and the fix. The directory has OSWorld's layout, `<task id>/<name>`, so that OSWorld's code can use it as its
+cache. Bringing files into a desktop is in `dart_envs.setup`.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
+import re
 import shutil
 import time
 import uuid
@@ -69,12 +72,14 @@ class Asset:
         kind: Kind of the step or getter that needs the file.
         url: Where the file comes from.
         name: Name in the cache directory of the task.
+        sha256: What the task declares as the file's digest (hex), if it does.
     """
 
     task_id: str
     kind: str
     url: str
     name: str
+    sha256: str | None = None
 
     @property
     def cache_name(self) -> str:
@@ -105,7 +110,7 @@ def task_assets(task: TaskWithAssets) -> tuple[Asset, ...]:
         The files in order, each cache name once.
 
     Raises:
-        TaskError: If a step or getter has not the fields that it needs.
+        TaskError: If a step or getter has not the fields that it needs, or a digest is none.
     """
     found: dict[str, Asset] = {}
     try:
@@ -113,25 +118,53 @@ def task_assets(task: TaskWithAssets) -> tuple[Asset, ...]:
             if step.type == "download":
                 for file in step.parameters["files"]:
                     url = str(file["url"])
-                    asset = Asset(task.id, "download", url, download_name(url, str(file["path"])))
+                    name, digest = download_name(url, str(file["path"])), _declared(file.get("sha256"))
+                    asset = Asset(task.id, "download", url, name, digest)
                     found.setdefault(asset.name, asset)
         for config in (*task.evaluator.result_configs, *task.evaluator.expected_configs):
             if config and config["type"] == "cloud_file":
-                for url, name in _cloud_files(config):
-                    found.setdefault(name, Asset(task.id, "cloud_file", url, name))
+                for url, name, digest in cloud_files(config):
+                    found.setdefault(name, Asset(task.id, "cloud_file", url, name, digest))
     except (KeyError, TypeError) as error:
         raise TaskError(f"Task {task.id}: a download step or a cloud_file getter lacks {error}.") from error
     return tuple(found.values())
 
 
-def _cloud_files(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    urls, names = config["path"], config["dest"]
-    if isinstance(urls, str) != isinstance(names, str):
-        raise TypeError("as many 'dest' as 'path'")
+def cloud_files(config: Mapping[str, Any]) -> Iterator[tuple[str, str, str | None]]:
+    """List the files of a `cloud_file` getter.
+
+    Args:
+        config: The getter: `path` and `dest`, each a text or a list, and perhaps `sha256` in the same form.
+
+    Yields:
+        Address, name in the cache, and declared digest of each file.
+
+    Raises:
+        TypeError: If the lists do not belong together.
+        TaskError: If a digest is none.
+    """
+    urls, names, digests = config["path"], config["dest"], config.get("sha256")
+    if isinstance(urls, str) != isinstance(names, str) or (
+        digests and isinstance(urls, str) != isinstance(digests, str)
+    ):
+        raise TypeError("as many 'dest' and 'sha256' as 'path'")
     if isinstance(urls, str):
-        yield urls, str(names)
+        yield urls, str(names), _declared(digests)
     else:
-        yield from zip(map(str, urls), map(str, names), strict=True)
+        declared = map(_declared, digests) if digests else [None] * len(urls)
+        try:
+            yield from zip(map(str, urls), map(str, names), declared, strict=True)
+        except ValueError as error:
+            raise TypeError("as many 'dest' and 'sha256' as 'path'") from error
+
+
+def _declared(digest: object) -> str | None:
+    """A declared digest. Raises TaskError for what is none."""
+    if digest is None:
+        return None
+    if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
+        raise TaskError(f"sha256: {digest!r} is no digest; write 64 lower-case hexadecimal digits.")
+    return digest
 
 
 def is_offline() -> bool:
@@ -177,9 +210,36 @@ def missing_assets(task: TaskWithAssets, cache_dir: Path | None = None) -> tuple
         cache_dir: The cache; None is the default directory.
 
     Returns:
-        The missing files.
+        The missing files; one that has another digest than its task declares is missing, too.
     """
-    return tuple(asset for asset in task_assets(task) if not cache_path(asset.cache_name, cache_dir).is_file())
+    return tuple(
+        asset for asset in task_assets(task) if not _is_sound(cache_path(asset.cache_name, cache_dir), asset.sha256)
+    )
+
+
+def file_sha256(path: Path) -> str:
+    """Return the sha256 (hex) of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+_sound_files: set[tuple[str, int, int, str]] = set()
+"""Path, size, time of change and digest of files that this process has checked."""
+
+
+def _is_sound(path: Path, sha256: str | None) -> bool:
+    """Whether a file is there and has the declared digest, if there is one."""
+    if not path.is_file():
+        return False
+    if sha256 is None:
+        return True
+    status = path.stat()
+    identity = (str(path), status.st_size, status.st_mtime_ns, sha256)
+    if identity not in _sound_files:
+        if file_sha256(path) != sha256:
+            return False
+        _sound_files.add(identity)
+    return True
 
 
 def fetch_asset(
@@ -187,6 +247,7 @@ def fetch_asset(
     cache_name: str,
     *,
     task_id: str = "",
+    sha256: str | None = None,
     cache_dir: Path | None = None,
     max_nbytes: int | None = None,
     client: httpx.Client | None = None,
@@ -200,6 +261,7 @@ def fetch_asset(
         url: Where the file comes from.
         cache_name: Path inside the cache (`Asset.cache_name`).
         task_id: Id of the task, for the error.
+        sha256: Digest (hex) that the file must have; None takes any.
         cache_dir: The cache; None is the default directory.
         max_nbytes: Size limit in bytes; None takes `DART_ASSET_MAX_BYTES`, or 4 GiB.
         client: HTTP client to use; None makes one.
@@ -209,11 +271,11 @@ def fetch_asset(
         Path of the complete file.
 
     Raises:
-        AssetError: If the file is missing and cannot be fetched.
+        AssetError: If the file is missing and cannot be fetched, or has another digest.
         TaskError: If the name leads out of the cache.
     """
     path = cache_path(cache_name, cache_dir)
-    if path.is_file():
+    if _is_sound(path, sha256):
         return path
     if is_offline():
         raise _asset_error(url, path, task_id, f"{OFFLINE_VARIABLE} is set")
@@ -222,9 +284,10 @@ def fetch_asset(
     path.parent.mkdir(parents=True, exist_ok=True)
     limit = max_nbytes or int(os.environ.get(MAX_BYTES_VARIABLE) or MAX_BYTES)
     with _locked(path) as part:
-        if not path.is_file():
+        if not _is_sound(path, sha256):
             try:
                 _download(url, part, limit, client, pause)
+                _require_digest(part, sha256)
             except (_PermanentDownloadError, httpx.HTTPError, OSError) as error:
                 raise _asset_error(url, path, task_id, str(error) or type(error).__name__) from error
             part.replace(path)
@@ -249,7 +312,9 @@ def fetch_task_assets(
         AssetError: If a file is missing and cannot be fetched.
     """
     return tuple(
-        fetch_asset(asset.url, asset.cache_name, task_id=task.id, cache_dir=cache_dir, client=client)
+        fetch_asset(
+            asset.url, asset.cache_name, task_id=task.id, sha256=asset.sha256, cache_dir=cache_dir, client=client
+        )
         for asset in task_assets(task)
     )
 
@@ -309,8 +374,11 @@ def import_assets(folder: Path, task: TaskWithAssets, *, cache_dir: Path | None 
             path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(path) as part:
                 shutil.copyfile(source, part)
+                _require_digest(part, asset.sha256)
                 part.replace(path)
                 _etag_path(part).unlink(missing_ok=True)
+        except _PermanentDownloadError as error:
+            raise _asset_error(asset.url, path, task.id, f"{source} is not it: {error}") from error
         except OSError as error:
             raise _asset_error(asset.url, path, task.id, f"{source} cannot be copied: {error.strerror}") from error
         taken.append(asset)
@@ -327,6 +395,17 @@ def _import_candidates(folder: Path, asset: Asset) -> Iterator[Path]:
 
 class _PermanentDownloadError(Exception):
     """A failure that another attempt would not change."""
+
+
+def _require_digest(part: Path, sha256: str | None) -> None:
+    """Raise _PermanentDownloadError for a file that is not the declared one, and remove it."""
+    if sha256 is None:
+        return
+    found = file_sha256(part)
+    if found != sha256:
+        part.unlink()
+        _etag_path(part).unlink(missing_ok=True)
+        raise _PermanentDownloadError(f"its sha256 is {found}, and the task declares {sha256}")
 
 
 def _asset_error(url: str, path: Path, task_id: str, why: str) -> AssetError:

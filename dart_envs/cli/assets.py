@@ -86,19 +86,23 @@ def check(
         for asset in assets.missing_assets(task, cache):
             print(f"missing {asset.cache_name}  {asset.url}")
     if json_file is not None:
-        listed = [
-            {
-                "task": asset.task_id,
-                "kind": asset.kind,
-                "url": asset.url,
-                "cache_name": asset.cache_name,
-                "cached": assets.cache_path(asset.cache_name, cache).is_file(),
-            }
-            for task in tasks
-            for asset in assets.task_assets(task)
-        ]
+        listed = [_listed(asset, cache) for task in tasks for asset in assets.task_assets(task)]
         json_file.write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
     _print_summary(tasks, cache)
+
+
+def _listed(asset: assets.Asset, cache: Path | None) -> dict[str, str | bool | None]:
+    """One file of a task; `sha256` is what the cache has, for a task to declare, `declared` what the task does."""
+    path = assets.cache_path(asset.cache_name, cache)
+    return {
+        "task": asset.task_id,
+        "kind": asset.kind,
+        "url": asset.url,
+        "cache_name": asset.cache_name,
+        "cached": path.is_file(),
+        "sha256": assets.file_sha256(path) if path.is_file() else None,
+        "declared": asset.sha256,
+    }
 
 
 def _tasks(targets: list[str]) -> list[Task]:

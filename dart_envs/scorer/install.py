@@ -1,7 +1,8 @@
 """Makes the osworld scorer's environment.
 
-Role: `install(folder, extras)`. Rule: from PyPI alone (or the index that pip is configured with), pinned, without the release's own
-dependencies; what is there already is not fetched again; the record is written last, so that an interrupted run is gone on with.
+Role: `install(folder, extras)`. Rule: from PyPI alone (or the index that pip is configured with), pinned by version and sha256, without
+the release's own dependencies; what is there already is not fetched again; the record is written last, so that an interrupted run is gone
+on with.
 Non-goals: running the scorer.
 """
 
@@ -83,14 +84,10 @@ def _install(folder: Path, extras: tuple[str, ...], python: str, on_message: Cal
     if not _environment_works(inner):
         on_message(f"Making a Python environment in {environment}.")
         _run([python, "-m", "venv", "--clear", str(environment)], "the environment")
-    pip = [str(inner), "-m", "pip", "install", "--no-deps", "--disable-pip-version-check", "--no-input"]
     on_message(f"Installing {DISTRIBUTION}.")
-    _run([*pip, "--quiet", DISTRIBUTION], DISTRIBUTION)
     for file in paths.pin_files(wanted):
         on_message(f"Installing the packages of {file.stem}.")
-        # An extra without pins of everything needs its dependencies too.
-        options = [one for one in pip if one != "--no-deps"] if file.stem == "ocr" else pip
-        _run([*options, "--quiet", "-r", str(file)], f"the packages of {file.stem}")
+        _run(pip_command(inner, file), f"the packages of {file.stem}")
     on_message("Starting it once.")
     with ScorerWorker(folder) as worker:
         hello = worker.request({"op": "hello"}, timeout_s=120.0)
@@ -98,6 +95,16 @@ def _install(folder: Path, extras: tuple[str, ...], python: str, on_message: Cal
     paths.write_record(folder, record)
     on_message(f"OSWorld's scorer {record.release} is in {folder}.")
     return record
+
+
+def pip_command(inner: Path, file: Path) -> list[str]:
+    """How the packages of a requirement file are installed: nothing beside them, and each checked by its sha256.
+
+    What cannot be locked needs its dependencies too.
+    """
+    locked = ["--no-deps", "--require-hashes"] if paths.is_hash_locked(file) else []
+    pip = [str(inner), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet"]
+    return [*pip, *locked, "-r", str(file)]
 
 
 def _environment_works(inner: Path) -> bool:

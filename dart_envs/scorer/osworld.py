@@ -96,13 +96,10 @@ def copy_expected_files(folder: Path, evaluator: EvaluatorLike, task_id: str) ->
     for config in (*evaluator.result_configs, *evaluator.expected_configs):
         if config is None or config.get("type") != "cloud_file":
             continue
-        several = bool(config.get("multi"))
-        paths = config["path"] if several else [config["path"]]
-        names = config["dest"] if several else [config["dest"]]
-        for url, name in zip(paths, names, strict=True):
-            place = _cache_path(folder, str(name))
+        for url, name, digest in assets.cloud_files(config):
+            place = _cache_path(folder, name)
             if not place.exists():
-                source = assets.fetch_asset(str(url), f"{task_id or 'tasks'}/{name}", task_id=task_id)
+                source = assets.fetch_asset(url, f"{task_id or 'tasks'}/{name}", task_id=task_id, sha256=digest)
                 shutil.copyfile(source, place)
 
 

@@ -61,13 +61,18 @@ def record_path(folder: Path) -> Path:
 
 
 def pin_files(extras: Iterable[str]) -> list[Path]:
-    """The requirement files of the base and of `extras`."""
-    return [PINS / "base.txt", *(PINS / f"{extra}.txt" for extra in sorted(extras))]
+    """The requirement files of the release, of the base and of `extras`."""
+    return [PINS / "release.txt", PINS / "base.txt", *(PINS / f"{extra}.txt" for extra in sorted(extras))]
+
+
+def is_hash_locked(file: Path) -> bool:
+    """Whether a requirement file names the sha256 of every file that may be installed; that of OCR cannot, because of torch."""
+    return file.stem != "ocr"
 
 
 def pins_digest(extras: Iterable[str]) -> str:
     """sha256 (hex) of what `extras` installs."""
-    digest = hashlib.sha256(DISTRIBUTION.encode())
+    digest = hashlib.sha256()
     for file in pin_files(extras):
         digest.update(file.read_bytes())
     return digest.hexdigest()

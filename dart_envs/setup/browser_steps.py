@@ -20,7 +20,7 @@ async def download(context: SetupContext, step: params.DownloadParameters) -> No
     """Put files from the asset cache, fetched first where it has them not, into the desktop."""
     for file in step.files:
         name = f"{context.task_id or 'tasks'}/{assets.download_name(file.url, file.path)}"
-        path = await asyncio.to_thread(assets.fetch_asset, file.url, name, task_id=context.task_id)
+        path = await asyncio.to_thread(assets.fetch_asset, file.url, name, task_id=context.task_id, sha256=file.sha256)
         await write_and_verify(context, file.path, await asyncio.to_thread(path.read_bytes), 0o644)
 
 

@@ -144,10 +144,11 @@ class WriteBinaryParameters(StepParameters):
 
 
 class DownloadedFile(StepParameters):
-    """One address and where its file goes inside the desktop."""
+    """One address and where its file goes inside the desktop. sha256: the digest (hex) that the file must have."""
 
     url: str = Field(min_length=1)
     path: GuestPath
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
 
 
 class DownloadParameters(StepParameters):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -192,6 +193,53 @@ def test_a_cache_of_ones_own_is_imported_and_a_dataset_too(tmp_path: Path) -> No
     assert [one.kind for one in assets.import_assets(theirs, task)] == ["cloud_file"]
     assert not assets.missing_assets(task)
     assert assets.fetch_task_assets(task)[1].read_bytes() == b"gold"
+
+
+GOOD, BAD = hashlib.sha256(CONTENT).hexdigest(), "0" * 64
+
+
+def test_a_file_with_another_digest_than_declared_is_refused(site: FileServer, place: Path) -> None:
+    with pytest.raises(AssetError, match=f"its sha256 is {GOOD}, and the task declares {BAD}"):
+        fetch(site.url, sha256=BAD)
+    assert [path.name for path in (place / "task").iterdir()] == [".lock"], "nothing of it stays"
+    assert fetch(site.url, sha256=GOOD).read_bytes() == CONTENT
+    asked = len(site.ranges)
+    fetch(site.url, sha256=GOOD)
+    assert len(site.ranges) == asked
+
+
+def test_a_file_that_was_changed_in_the_cache_is_fetched_again(site: FileServer) -> None:
+    path = fetch(site.url, sha256=GOOD)
+    path.write_bytes(b"changed")
+    assert fetch(site.url, sha256=GOOD).read_bytes() == CONTENT
+
+
+def test_a_task_declares_digests_of_all_its_files(site: FileServer, tmp_path: Path) -> None:
+    data = task_with(site.url).model_dump(by_alias=True, mode="json", exclude={"oracle_script"})
+    data["config"][0]["parameters"]["files"][0]["sha256"] = GOOD
+    data["evaluator"]["expected"]["sha256"] = BAD
+    task = parse_task(data, name="task")
+    assert [asset.sha256 for asset in assets.task_assets(task)] == [GOOD, BAD]
+    with pytest.raises(AssetError, match=BAD):
+        assets.fetch_task_assets(task)
+    assert [asset.sha256 for asset in assets.missing_assets(task)] == [BAD]
+    theirs = tmp_path / "theirs" / "task"
+    theirs.mkdir(parents=True)
+    (theirs / "gold.xlsx").write_bytes(b"gold")
+    with pytest.raises(AssetError, match="is not it"):
+        assets.import_assets(tmp_path / "theirs", task)
+    data["evaluator"]["expected"]["sha256"] = "sha"
+    with pytest.raises(TaskError, match="64 lower-case"):
+        assets.task_assets(parse_task(data, name="task"))
+
+
+def test_digests_of_several_files_belong_to_them() -> None:
+    config = {"type": "cloud_file", "multi": True, "path": ["http://a", "http://b"], "dest": ["a", "b"]}
+    assert [digest for _, _, digest in assets.cloud_files(config)] == [None, None]
+    assert [digest for _, _, digest in assets.cloud_files({**config, "sha256": [GOOD, BAD]})] == [GOOD, BAD]
+    for wrong in ([GOOD], GOOD):
+        with pytest.raises(TypeError):
+            list(assets.cloud_files({**config, "sha256": wrong}))
 
 
 def test_the_command_checks_fetches_and_imports(site: FileServer, tmp_path: Path) -> None:
