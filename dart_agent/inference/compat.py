@@ -4,8 +4,9 @@ Role: `patch_torch_extras()` makes transformers and vLLM importable beside torch
 torch. Such a wheel cannot load its operator library. For torchvision it is enough to declare the schemas that its import looks up: resizing
 and normalising images use none of them. torchaudio and torchcodec are not used at all, so they are hidden and importers see them as not
 installed. `register_legacy_processors()` registers a class name that Qwen2.5-VL checkpoints of early 2025 use and transformers renamed.
-Rule: a package that loads, or is not installed, is left alone; checkpoints with the new name are not touched. `dart_train.model` calls
-both, vLLM's processes do through the general plugin.
+Rule: a package that loads, or is not installed, is left alone; checkpoints with the new name are not touched. `import torch` calls the
+first (entry point `torch.backends`), so that programs of users need nothing of ours; `dart_train.model` and vLLM's general plugin call
+both.
 Non-goals: implementing the operators. Calling one of them still fails, with torch's own error.
 """
 
@@ -21,7 +22,13 @@ _TORCHVISION_SCHEMAS = {
     "nms": "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms": "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 }
-_HIDDEN_IF_BROKEN = {"torchaudio": "lib/_torchaudio*.so", "torchcodec": "libtorchcodec_image.so"}
+_LIBRARIES = {
+    "torchvision": "_C*.so",
+    "torchaudio": "lib/_torchaudio*.so",
+    "torchcodec": "libtorchcodec_image.so",
+}
+"""What a package loads when it is imported, as a pattern in its folder."""
+_HIDDEN_IF_BROKEN = ("torchaudio", "torchcodec")
 _OLD_NAME = "Qwen2_5_VLImageProcessor"
 # A torch library must stay referenced: its declarations vanish with it.
 _declared: list[Any] = []
@@ -29,16 +36,26 @@ _declared: list[Any] = []
 
 def patch_torch_extras() -> None:
     """Declare torchvision's operators, hide torchaudio and torchcodec, where their own libraries do not load; idempotent."""
-    if "torchvision" not in sys.modules and not _declared and _library_is_broken("torchvision", "_C*.so"):
+    # Looking for a library imports torch, which calls this function: what it declared there is not declared again.
+    if (
+        "torchvision" not in sys.modules
+        and _library_is_broken("torchvision", _LIBRARIES["torchvision"])
+        and not _declared
+    ):
         from torch.library import Library
 
         library = Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
         for schema in _TORCHVISION_SCHEMAS.values():
             library.define(schema)  # type: ignore[no-untyped-call]
         _declared.append(library)
-    for package, pattern in _HIDDEN_IF_BROKEN.items():
-        if package not in sys.modules and _library_is_broken(package, pattern):
+    for package in _HIDDEN_IF_BROKEN:
+        if package not in sys.modules and _library_is_broken(package, _LIBRARIES[package]):
             sys.modules[package] = None  # type: ignore[assignment]
+
+
+def broken_torch_extras() -> list[str]:
+    """Return which of torchvision, torchaudio and torchcodec are installed, but built for another torch than the one that is."""
+    return [package for package, pattern in _LIBRARIES.items() if _library_is_broken(package, pattern)]
 
 
 def _library_is_broken(package: str, pattern: str) -> bool:

