@@ -23,7 +23,7 @@ help:
 	@echo "make test-postgres the tests of the database on a PostgreSQL server of their own"
 	@echo "make test-slow     proofs too long for the tests above, on what those have set up: about half an hour"
 	@echo "make test-ecosystem  every wrapper of Gymnasium and the examples of docs/examples (RLlib, TRL, ...) on live desktops; installs those libraries in .ecosystem"
-	@echo "make quickstart    runs README's quickstart as it is written, with the wheel of this checkout"
+	@echo "make quickstart    runs README's quickstart as it is written, in a copy of this checkout"
 	@echo "make test-wheel    builds sdist and wheel, checks what they contain, and installs them without a checkout"
 	@echo "make osworld-client  OSWorld's own client (desktop-env) in .osworld-client, for the tests that run it unchanged"
 	@echo "make scorer        OSWorld's official evaluators (desktop-env) in an environment of their own, for the tests that compare with them"

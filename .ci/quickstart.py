@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Run the quickstart of README.md exactly as it is written, in an empty directory, with the wheel of this checkout.
+"""Run the quickstart of README.md exactly as it is written, in a fresh copy of this checkout.
 
-`make quickstart` runs this script. It builds the wheel and makes it the package that pip finds under the name `dart-rl`. Then it executes
-the code blocks of the section Quickstart in order: `sh` blocks with bash, `python` blocks with the environment that the first block made.
+`make quickstart` runs this script. It unpacks the source distribution, as a clone has it. There it executes the code blocks
+of the section Quickstart in order: `sh` blocks with bash, `python` blocks with the environment that the first block made.
 Exit code 1: a block failed, or the quickstart took longer than its limit.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,15 @@ def blocks() -> list[tuple[str, str]]:
     return re.findall(r"```(sh|python)\n(.*?)```", section, re.S)
 
 
+def unpack_sources(place: Path) -> Path:
+    """Return a folder with what the source distribution of this checkout holds."""
+    build = [sys.executable, "-m", "build", "--sdist", "--outdir", str(place / "dist"), str(ROOT)]
+    subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
+    (archive,) = (place / "dist").glob("*.tar.gz")
+    shutil.unpack_archive(archive, place, filter="data")
+    return place / archive.name.removesuffix(".tar.gz")
+
+
 def main() -> int:
     """Run all blocks; return the exit code."""
     found = blocks()
@@ -36,25 +46,23 @@ def main() -> int:
         return 1
     with tempfile.TemporaryDirectory(prefix="dart-quickstart-") as name:
         place = Path(name)
-        build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(place / "dist"), str(ROOT)]
-        subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
-        links = " ".join(filter(None, (os.environ.get("PIP_FIND_LINKS"), str(place / "dist"))))
+        clone = unpack_sources(place)
         environment = {key: value for key, value in os.environ.items() if key not in ("DART_FARM_URL", "PYTHONPATH")}
-        environment |= {"PIP_FIND_LINKS": links, "DART_RUNTIME_DIR": str(place / "run"), "PIP_NO_CACHE_DIR": "0"}
+        environment |= {"DART_RUNTIME_DIR": str(place / "run"), "PIP_NO_CACHE_DIR": "0"}
         started = time.monotonic()
         try:
             for language, code in found:
-                file = place / ("first_episode.py" if language == "python" else "setup.sh")
+                file = clone / ("first_episode.py" if language == "python" else "setup.sh")
                 file.write_text(code, encoding="utf-8")
                 program = (
-                    [str(place / "dart-venv/bin/python")] if language == "python" else ["bash", "-euo", "pipefail"]
+                    [str(clone / "dart-venv/bin/python")] if language == "python" else ["bash", "-euo", "pipefail"]
                 )
-                subprocess.run([*program, file.name], cwd=place, env=environment, check=True)
+                subprocess.run([*program, file.name], cwd=clone, env=environment, check=True)
         except subprocess.CalledProcessError as error:
             print(f"quickstart: {error.cmd[-1]} failed with exit code {error.returncode}.", file=sys.stderr)
             return 1
         finally:
-            farm = place / "dart-venv/bin/dart-farm"
+            farm = clone / "dart-venv/bin/dart-farm"
             if farm.exists():
                 subprocess.run([farm, "stop"], cwd=place, env=environment, check=False)
         seconds = time.monotonic() - started

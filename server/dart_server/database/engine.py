@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from dart_server.database.checkpoints import AUTOCHECKPOINT_PAGES
 from dart_server.errors import FarmConfigError
+from dart_server.wire.extras import install_command
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_MS = 2000
@@ -98,7 +99,7 @@ def parse_url(url: str) -> URL:
         try:
             import psycopg  # noqa: F401 - its absence is told before anything starts
         except ImportError:
-            raise FarmConfigError("PostgreSQL needs its driver: pip install 'dart-rl[postgres]'.") from None
+            raise FarmConfigError(f"PostgreSQL needs its driver: {install_command('postgres')}.") from None
     return parsed
 
 

@@ -16,6 +16,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dart_server.errors import FarmConfigError
+from dart_server.wire.extras import install_command
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -53,7 +54,7 @@ def configure(
         else:
             processor = SimpleSpanProcessor(exporter)
     except ImportError as error:
-        raise FarmConfigError(f"DART_TRACES needs OpenTelemetry ({error}): pip install 'dart-rl[otel]'.") from error
+        raise FarmConfigError(f"DART_TRACES needs OpenTelemetry ({error}): {install_command('otel')}.") from error
     provider = TracerProvider(resource=Resource.create({"service.name": "dart-farm", "service.version": version}))
     provider.add_span_processor(processor)
     _tracer = provider.get_tracer("dart_server", version)

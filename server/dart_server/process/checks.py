@@ -19,6 +19,7 @@ from dart_server.hostd.layout import ownership_problem
 from dart_server.http.ingress.certificate import EXPIRY_WARNING_PERIOD, certificate_expiry
 from dart_server.process import instance, listening
 from dart_server.settings import FarmSettings
+from dart_server.wire.extras import install_command
 
 EARLIEST_S = datetime(2024, 1, 1, tzinfo=UTC).timestamp()
 CLOCK_SLACK_S = 5.0
@@ -185,7 +186,7 @@ def _database_and_clock(settings: FarmSettings) -> list[Check]:
         finally:
             engine.dispose()
     except (ImportError, NoSuchModuleError) as error:
-        return [Check(name, False, f"{shown}: {error}.", "Install its driver: pip install 'dart-rl[postgres]'.")]
+        return [Check(name, False, f"{shown}: {error}.", f"Install its driver: {install_command('postgres')}.")]
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
         fix = "Start the database, or correct DART_DB_URL." if local is None else f"Restore {local}, or move it away."

@@ -1,15 +1,17 @@
-"""The extra of the distribution that brings a missing module, for a sentence instead of a traceback.
+"""The extra of the distribution that brings a missing module, and the command that installs it, for a sentence instead of a traceback.
 
-Role: `exit_without_module`, which the entry points of all command lines use. It reads the metadata of the installed
-distribution, so it cannot disagree with `pyproject.toml`.
+Role: `exit_without_module`, which the entry points of all command lines use, and `install_command`, which names no package of an index
+for an installation that came from a folder. Both read the metadata of the installed distribution, so they cannot disagree with it.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, distribution, requires
 from typing import NoReturn
+from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "dart-rl"
 _MODULES = {
@@ -44,23 +46,56 @@ def extras_of(module: str) -> list[str]:
     return found
 
 
-def exit_without_module(error: ModuleNotFoundError, program: str, extra: str, hint: str = "") -> NoReturn:
+def install_command(*extras: str) -> str:
+    """Return the command that adds extras to this installation.
+
+    Args:
+        extras: Their names.
+
+    Returns:
+        A command line for pip: by the folder of an editable installation, by the address that the distribution was
+        installed from (PEP 610), else by its name.
+    """
+    chosen = f"[{','.join(extras)}]"
+    try:
+        origin = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
+        url = str(origin.get("url") or "")
+        editable = bool(origin.get("dir_info", {}).get("editable"))
+    except (PackageNotFoundError, ValueError, AttributeError):
+        url, editable = "", False
+    if editable:
+        return f"pip install -e '{unquote(urlsplit(url).path)}{chosen}'"
+    return f"pip install '{DISTRIBUTION}{chosen}{f' @ {url}' if url else ''}'"
+
+
+def missing_module(error: ModuleNotFoundError, extra: str) -> str:
+    """Return the sentence that names the extra to install, without its full stop.
+
+    Args:
+        error: The failed import.
+        extra: The extra to name, where several install the module.
+
+    Raises:
+        ModuleNotFoundError: The same error, where no extra installs the module: it is a defect then.
+    """
+    found = extras_of(error.name or "")
+    if not found:
+        raise error
+    name = extra if extra in found else found[0]
+    return f"this command needs the extra {name} ({error.name} is not installed): {install_command(name)}"
+
+
+def exit_without_module(error: ModuleNotFoundError, program: str, extra: str) -> NoReturn:
     """End a command with exit code 1 and one sentence that names the extra to install.
 
     Args:
         error: The failed import.
         program: Name of the command.
         extra: The extra to name, where several install the module.
-        hint: A second sentence.
 
     Raises:
         ModuleNotFoundError: The same error, where no extra installs the module: it is a defect then.
         SystemExit: Otherwise.
     """
-    found = extras_of(error.name or "")
-    if not found:
-        raise error
-    name = extra if extra in found else found[0]
-    what = f"this command needs the extra {name} ({error.name} is not installed)"
-    print(f"{program}: {what}: pip install '{DISTRIBUTION}[{name}]'. {hint}".rstrip(), file=sys.stderr)
+    print(f"{program}: {missing_module(error, extra)}.", file=sys.stderr)
     raise SystemExit(1)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from dart_server.hostd.linux import rlimits
 from dart_server.providers.base import CapabilityMissing, DesktopGone, HostFault, ProviderError
+from dart_server.wire.extras import install_command
 
 T = TypeVar("T")
 CALL_TIMEOUT_S = 60
@@ -61,7 +62,7 @@ def connect(timeout_s: int = CALL_TIMEOUT_S) -> Any:
     try:
         import docker
     except ImportError as error:
-        raise CapabilityMissing("the docker SDK is not installed", hint="pip install 'dart-rl[docker]'") from error
+        raise CapabilityMissing("the docker SDK is not installed", hint=install_command("docker")) from error
     address = os.environ.get("DOCKER_HOST") or _USUAL_ADDRESS
     try:
         if address.startswith(_UNIX):

@@ -22,6 +22,7 @@ from xml.etree import ElementTree
 from dart_server.providers.base import CapabilityMissing, DesktopGone, HostFault, ProviderError
 from dart_server.providers.docker.engine import EngineCheck
 from dart_server.providers.libvirt.kvm import kvm_fault
+from dart_server.wire.extras import install_command
 
 T = TypeVar("T")
 THREADS = 16
@@ -52,7 +53,7 @@ def connect(uri: str | None) -> Any:
     try:
         import libvirt
     except ImportError as error:
-        raise CapabilityMissing("libvirt-python is not installed", hint="pip install 'dart-rl[libvirt]'") from error
+        raise CapabilityMissing("libvirt-python is not installed", hint=install_command("libvirt")) from error
     libvirt.registerErrorHandler(lambda *_: None, None)
     try:
         return libvirt.open(address(uri))
