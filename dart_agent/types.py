@@ -19,12 +19,13 @@ PolicyVersion = int
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are drawn. `temperature` 0 is greedy."""
+    """How tokens are drawn. `temperature` 0 is greedy. `stop`: texts that end the answer and are left out of its text."""
 
     temperature: float = 1.0
     top_p: float = 1.0
     max_tokens: int = 64
     seed: int | None = None
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

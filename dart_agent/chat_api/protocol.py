@@ -1,7 +1,8 @@
 """Requests and answers of OpenAI's `POST /v1/chat/completions`.
 
 Role: `ChatRequest` checks a body and becomes a `PolicyRequest`; `chat_answer` writes the completions as the API does. Rule: a field that
-would change the answer and is not supported is refused by name, never ignored. Images come inside the request as data URLs; no address is
+would change the answer and is not supported is refused by name, never ignored; an empty field (null, []) asks for nothing, so that a
+message of an answer can be sent again as it came. Images come inside the request as data URLs; no address is
 fetched. Non-goals: routes (`dart_agent.chat_api.server`), tokens (the engine's).
 
 Source: OpenAI's API reference, "Create chat completion". `return_token_ids`, `prompt_token_ids` and `token_ids` are named as
@@ -28,6 +29,7 @@ from dart_envs.types import RgbImage
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")
 MAX_IMAGE_PIXELS = 64 * 2**20
 MAX_CHOICES = 64
+MAX_STOPS = 16
 INERT_FIELDS = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
 """Say nothing about the answer."""
 NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
@@ -35,7 +37,6 @@ NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (0, None),
     "presence_penalty": (0, None),
     "logit_bias": ({}, None),
-    "stop": ([], None),
     "tools": ([], None),
     "tool_choice": ("none", "auto", None),
     "parallel_tool_calls": (True, False, None),
@@ -93,6 +94,7 @@ class ChatRequest(_Body):
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     seed: int | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
     logprobs: bool | None = None
     return_token_ids: bool | None = None
@@ -121,6 +123,7 @@ class ChatRequest(_Body):
                     images.append(read_data_url(part.image_url.url, f"messages.{index}.content.{number}"))
                     content.append({"type": "image"})
             messages.append({"role": "system" if message.role == "developer" else message.role, "content": content})
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         limit = self.max_completion_tokens or self.max_tokens or max_tokens
         return [
             PolicyRequest(
@@ -131,6 +134,7 @@ class ChatRequest(_Body):
                     top_p=1.0 if self.top_p is None else self.top_p,
                     max_tokens=limit,
                     seed=None if self.seed is None else self.seed + choice,
+                    stop=stop,
                 ),
                 request_id=f"{request_id}-{choice}",
             )
@@ -151,11 +155,20 @@ def read_request(body: Any) -> ChatRequest:
                 raise ChatRequestError(f"{name} is not supported; leave it out.", name)
             continue
         kept[name] = value
+    if isinstance(kept.get("messages"), list):
+        kept["messages"] = [_without_empty(message) for message in kept["messages"]]
     try:
         return ChatRequest.model_validate(kept)
     except ValidationError as error:
         param = ".".join(str(part) for part in error.errors(include_url=False)[0]["loc"])
         raise ChatRequestError(f"{format_validation_error(error)}.", param) from error
+
+
+def _without_empty(message: Any) -> Any:
+    """A message without its empty fields, such as `refusal` and `tool_calls` of an answer that is sent again."""
+    if not isinstance(message, Mapping):
+        return message
+    return {name: value for name, value in message.items() if name == "content" or value not in (None, [])}
 
 
 def read_data_url(url: str, param: str) -> RgbImage:

@@ -40,6 +40,7 @@ def encode_request(request: PolicyRequest) -> bytes:
             "top_p": sampling.top_p,
             "max_tokens": sampling.max_tokens,
             "seed": sampling.seed,
+            "stop": list(sampling.stop),
         },
     }
     text = json.dumps(header, ensure_ascii=False).encode()
@@ -55,7 +56,8 @@ def decode_request(body: bytes) -> PolicyRequest:
     offset = _LENGTH.size + length
     try:
         header = json.loads(body[_LENGTH.size : offset])
-        sampling = SamplingParams(**header["sampling"])
+        given = header["sampling"]
+        sampling = SamplingParams(**{**given, "stop": tuple(given["stop"])})
         sizes = [(int(height), int(width)) for height, width in header["images_hw"]]
         messages, request_id = tuple(header["messages"]), str(header["request_id"])
     except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:

@@ -103,6 +103,7 @@ class InferenceEngine:
                 top_p=sampling.top_p,
                 max_tokens=sampling.max_tokens,
                 seed=sampling.seed,
+                stop=list(sampling.stop) or None,
                 logprobs=0,
                 logit_bias=self._suppressed_logit_bias or None,
             )

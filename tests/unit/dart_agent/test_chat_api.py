@@ -19,6 +19,7 @@ from dart_agent.chat_api.protocol import ChatRequestError, read_request
 from dart_agent.chat_api.server import KEY_VARIABLE, MAX_BODY_BYTES, ChatApiSettings, build_chat_app
 from dart_agent.cli import app
 from dart_agent.errors import ConfigError, PolicyUnavailableError, RequestRejected
+from dart_agent.inference.wire import decode_request, encode_request
 from dart_agent.types import Completion, FinishReason, PolicyRequest, VersionSpan
 
 KEY = "secret"
@@ -108,6 +109,26 @@ async def test_messages_images_and_sampling_reach_the_policy(client: httpx.Async
     assert [choice["index"] for choice in answer.json()["choices"]] == [0, 1]
 
 
+async def test_an_answer_is_sent_again_as_it_came(client: httpx.AsyncClient, policy: FakePolicy) -> None:
+    """As OpenAI's client keeps the message: with every field of its class, empty ones too."""
+    said = (await client.post("/v1/chat/completions", json=HELLO)).json()["choices"][0]["message"]
+    kept = {**said, "annotations": [], "audio": None, "function_call": None, "tool_calls": None}
+    again = {**HELLO, "messages": [*HELLO["messages"], kept, {"role": "user", "content": "And?"}]}
+    answer = await client.post("/v1/chat/completions", json=again)
+    assert answer.status_code == 200, answer.text
+    assert policy.requests[-1].messages[1] == {"role": "assistant", "content": [{"type": "text", "text": "Hi."}]}
+
+
+@pytest.mark.parametrize(("stop", "read"), [("\n", ("\n",)), (["a", "b"], ("a", "b")), ([], ()), (None, ())])
+async def test_texts_that_end_the_answer_reach_the_policy(
+    client: httpx.AsyncClient, policy: FakePolicy, stop: object, read: tuple[str, ...]
+) -> None:
+    answer = await client.post("/v1/chat/completions", json={**HELLO, "stop": stop})
+    assert answer.status_code == 200, answer.text
+    (request,) = policy.requests
+    assert decode_request(encode_request(request)).sampling.stop == read
+
+
 async def test_defaults_are_openais(client: httpx.AsyncClient, policy: FakePolicy) -> None:
     answer = (await client.post("/v1/chat/completions", json=HELLO)).json()
     sampling = policy.requests[0].sampling
@@ -138,7 +159,7 @@ async def test_log_probs_and_token_ids_are_those_of_the_sampled_tokens(client: h
     ("change", "param", "words"),
     [
         ({"stream": True}, "stream", "not supported"),
-        ({"stop": ["x"]}, "stop", "not supported"),
+        ({"messages": [{"role": "user", "content": "x", "tool_calls": [{}]}]}, "messages.0.tool_calls", "tool_calls"),
         ({"tools": [{}]}, "tools", "not supported"),
         ({"top_logprobs": 3}, "top_logprobs", "not supported"),
         ({"best_of": 3}, "best_of", "best_of"),
