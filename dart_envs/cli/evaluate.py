@@ -102,12 +102,13 @@ def evaluate(
     own_prompt: str | None = None
     try:
         budgets = parse_step_budgets(max_steps)
-        named = select_by_id(tasks_from_arguments(targets, split), only or ())
+        unreadable: dict[str, str] = {}
+        named = select_by_id(tasks_from_arguments(targets, split, unreadable), only or ())
         if policy == "oracle":
             named = [with_oracle(task) for task in named]
         shapes = {task.id: evaluation_shape(task, image, resolution) for task in named}
         local_images = not os.environ.get("DART_FARM_URL")
-        refused = {
+        refused = unreadable | {
             task.id: reason
             for task in named
             if (
@@ -155,7 +156,7 @@ def evaluate(
     except (TaskError, ValueError, EvaluatorError, OSError) as error:
         raise usage_error(str(error) if str(error).endswith(".") else f"{error}.") from None
     if refused:
-        print(format_refusals(refused, len(named)), flush=True)
+        print(format_refusals(refused, len(named) + len(unreadable)), flush=True)
         out.mkdir(parents=True, exist_ok=True)
         (out / REFUSED_FILE).write_text(json.dumps(refused, indent=1) + "\n", encoding="utf-8")
     title = f"{policy} on {', '.join(targets)}"
@@ -383,13 +384,30 @@ def spread(tasks: Sequence[Task], limit: int | None) -> list[Task]:
     return [tasks[index * len(tasks) // limit] for index in range(limit)]
 
 
-def tasks_from_arguments(targets: Sequence[str], split: str | None) -> list[Task]:
-    """The tasks that the arguments name, in order, without repeats. Raises `TaskError`."""
+def tasks_from_arguments(
+    targets: Sequence[str], split: str | None, unreadable: dict[str, str] | None = None
+) -> list[Task]:
+    """Load the tasks that the arguments name, in order, without repeats.
+
+    Args:
+        targets: Suites, families, task ids, task files, folders of task files.
+        split: Of suites and families.
+        unreadable: Takes the files of folders that are no tasks, with the reason by path; None makes each an error.
+
+    Returns:
+        The tasks.
+
+    Raises:
+        TaskError: If one of the arguments names no task.
+    """
     ids: dict[str, None] = {}
+    in_folders: set[str] = set()
     for target in targets:
         path = Path(target)
         if path.is_dir():
-            ids.update(dict.fromkeys(str(file) for file in sorted(path.rglob("*.json"))))
+            files = [str(file) for file in sorted(path.rglob("*.json"))]
+            in_folders.update(files)
+            ids.update(dict.fromkeys(files))
         elif target.endswith(".json"):
             ids[target] = None
         else:
@@ -397,4 +415,14 @@ def tasks_from_arguments(targets: Sequence[str], split: str | None) -> list[Task
     names = list(ids)
     if not names:
         raise TaskError(f"{', '.join(targets)}: there is no task in it.")
-    return [load(name) for name in names]
+    tasks: list[Task] = []
+    for name in names:
+        try:
+            tasks.append(load(name))
+        except TaskError as error:
+            if unreadable is None or name not in in_folders:
+                raise
+            unreadable[name] = f"is no task: {error}".rstrip(".")
+    if not tasks:
+        raise TaskError(f"{', '.join(targets)}: there is no task in it; {next(iter((unreadable or {}).values()))}.")
+    return tasks

@@ -102,8 +102,8 @@ def make_policy(name: str) -> EpisodePolicyFactory:
         made = importlib.import_module(module)
         for part in attribute.split("."):
             made = getattr(made, part)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{name} cannot be imported: {error}") from error
+    except Exception as error:
+        raise ValueError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(made):
         raise ValueError(f"{name} is not callable")
     return _policy_from_callable(made)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -185,9 +185,9 @@ async def _run_episode(
         return ended(None, "not_started", f"{type(error).__name__}: {error}")
     codec = make_codec(action_space, env.shape.resolution)
     digest = hashlib.sha256(f"{seed}/{task.id}".encode()).digest()
-    act = policy(env, codec, np.random.default_rng(int.from_bytes(digest[:8], "big")))
+    rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
     try:
-        result = await episode.run(act, codec, observation)
+        result = await episode.run(policy, rng, codec, observation)
     except _PolicyError as failed:
         done = await saved(ended(None, POLICY_ERROR, str(failed)))
         await env.release_lease()
@@ -213,6 +213,17 @@ class _PolicyError(Exception):
     """The policy raised."""
 
 
+@contextmanager
+def _policy_errors() -> Iterator[None]:
+    """What the policy's code raises becomes `_PolicyError`; a `DartEnvError` is its own."""
+    try:
+        yield
+    except DartEnvError:
+        raise
+    except Exception as error:
+        raise _PolicyError(f"{type(error).__name__}: {error}") from error
+
+
 class _RejectedActionsError(Exception):
     """Actions of the policy were refused again and again."""
 
@@ -228,19 +239,19 @@ class _Episode:
         self.steps = 0
         self.rejected_actions = 0
 
-    async def run(self, act: EpisodePolicy, codec: Any, observation: Observation) -> StepResult:
+    async def run(
+        self, policy: EpisodePolicyFactory, rng: np.random.Generator, codec: Any, observation: Observation
+    ) -> StepResult:
         """Until the end. Raises `_PolicyError`, `_RejectedActionsError`, `DartEnvError`."""
         in_a_row = 0
+        with _policy_errors():
+            act: EpisodePolicy = policy(self._env, codec, rng)
         self.started = True
         if self._folder is not None:
             await self._folder.start(self._env.lease, observation)
         while True:
-            try:
+            with _policy_errors():
                 action = await act(PolicyInput(observation, self.steps, self._env.max_steps))
-            except DartEnvError:
-                raise
-            except Exception as error:
-                raise _PolicyError(f"{type(error).__name__}: {error}") from error
             try:
                 decoded = codec.decode(action, self._env.pointer)
                 codec.commit()

@@ -111,6 +111,11 @@ def raises(seen: PolicyInput) -> Action:
     raise KeyError("no idea")
 
 
+class CannotBeMade:
+    def __init__(self) -> None:
+        raise OSError("no weights")
+
+
 def babbles(seen: PolicyInput) -> str:
     return "import os"
 
@@ -121,6 +126,8 @@ async def test_policies_of_users(farm: FakeFarm) -> None:
     failing = (await play(farm, "test_evaluation:raises"))["toy/a/0000"]
     assert (failing.reward, failing.end) == (None, "policy_error")
     assert "no idea" in (failing.cause or "")
+    unmade = (await play(farm, "test_evaluation:CannotBeMade"))["toy/a/0000"]
+    assert (unmade.reward, unmade.end, unmade.cause) == (None, "policy_error", "OSError: no weights")
     babble = (await play(farm, "test_evaluation:babbles", action_space="pyautogui"))["toy/a/0000"]
     assert (babble.reward, babble.end, babble.rejected_actions, babble.steps) == (0.0, "rejected_actions", 3, 0)
     for wrong in ("nobody", "no_such_module:x", "test_evaluation:nothing", "test_evaluation:TASKS"):
@@ -255,7 +262,7 @@ def _farm_of(farm: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> None:
         return Connected()
 
     monkeypatch.setattr(AsyncFarmClient, "connect", connect)
-    monkeypatch.setattr(evaluate, "tasks_from_arguments", lambda targets, split: TASKS)
+    monkeypatch.setattr(evaluate, "tasks_from_arguments", lambda *_targets: TASKS)
     monkeypatch.setattr(evaluate, "evaluation_shape", lambda task, image, resolution: SHAPE)
 
 
@@ -398,6 +405,15 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(tmp_path: Path, arguments: 
     assert not (tmp_path / "out").exists()
 
 
+def test_a_policys_module_that_raises_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "raises_at_import.py").write_text("1 / 0\n")
+    (tmp_path / "is_no_python.py").write_text("def (\n")
+    for module, words in (("raises_at_import", "ZeroDivisionError: division by zero"), ("is_no_python", "SyntaxError")):
+        with pytest.raises(ValueError, match=f"{module}:act cannot be imported: {words}"):
+            make_policy(f"{module}:act")
+
+
 def _osworld_file(folder: Path, domain: str, task_id: str, **fields: Any) -> None:
     content = {"id": task_id, "instruction": "Do it.", "evaluator": {"func": "infeasible"}, **fields}
     (folder / domain).mkdir(parents=True, exist_ok=True)
@@ -445,6 +461,23 @@ def test_a_folder_of_osworlds_tasks_starts_and_says_what_cannot_run(
     unknown = CliRunner().invoke(app, ["eval", str(examples), "--out", str(tmp_path / "x"), "--only", "os/ffff"])
     assert unknown.exit_code == 2
     assert "--only os/ffff: none of the 7 tasks" in unknown.stderr
+
+
+def test_a_file_of_a_folder_that_is_no_task_is_left_out(
+    farm: FakeFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = evaluate.tasks_from_arguments
+    _farm_of(farm, monkeypatch)
+    monkeypatch.setattr(evaluate, "tasks_from_arguments", choose)
+    _osworld_file(tmp_path / "tasks", "os", "28cc3b7e")
+    (tmp_path / "tasks" / "notes.json").write_text("[]")
+    command = ["eval", str(tmp_path / "tasks"), "--out", str(tmp_path / "out"), "--policy", "fail", "--image", "basic"]
+    done = CliRunner().invoke(app, command)
+    assert "1 of 2 tasks cannot run here" in done.output
+    assert "is no task" in done.output
+    assert "1 tasks, 0 of them done already" in done.output
+    alone = CliRunner().invoke(app, ["eval", str(tmp_path / "tasks" / "notes.json"), "--out", str(tmp_path / "other")])
+    assert alone.exit_code == 2
 
 
 async def test_a_farm_with_fewer_desktops_is_enough(farm: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> None:
