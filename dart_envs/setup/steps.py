@@ -24,15 +24,22 @@ WINDOW_SETTLE = SettleSpec(quiet_ms=700, cap_ms=10_000)
 CLIENT_PASSWORD = "password"
 HOME = "/home/user"
 CAPTURE_ROOT = "/var/lib/dart/captured"
+CAPTURE_GID = 61_017
+"""No account and no file of an image has this group."""
 
 CAPTURE_SCRIPT = """umask 077
 rm -rf "$1" && mkdir -p "$1" && cd "$1" || exit 1
 shift
-setpriv --reuid=user --regid=user --init-groups env HOME=/home/user USER=user LOGNAME=user "$@" >stdout 2>/dev/null </dev/null
+export HOME=/home/user USER=user LOGNAME=user
+/usr/bin/setpriv --reuid=user --regid=CAPTURE_GID --init-groups "$@" >stdout 2>/dev/null </dev/null
 echo $? >code.new
 mv code.new code
+""".replace("CAPTURE_GID", str(CAPTURE_GID))
+"""Runs `$2…` as the user with its output and exit code in the root-only folder `$1`.
+
+The program's group is one that no other process has, so that the kernel lets none of the user's other programs trace it, write to its
+memory or take its output: all that is allowed among processes of the same user and group only. Ending it they can; the exit code tells.
 """
-"""Runs `$2…` as the user with its output and exit code in the root-only folder `$1`."""
 
 
 class StepFailedError(Exception):

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 
 import numpy as np
 
-from dart_envs.errors import DesktopFailedError
-from dart_envs.types import Frame, RgbImage
+from dart_envs.errors import DesktopFailedError, FarmError
+from dart_envs.types import Evidence, Frame, RgbImage
 from dart_server.wire import (
     A11yElement,
     DesktopHealthView,
+    ErrorCode,
+    EvidenceAnswer,
+    EvidenceHeader,
+    EvidenceQuery,
     ExecReply,
     FaultOwner,
+    FileFacts,
+    FileQuery,
     FrameHeader,
     FrameSpec,
     InputEvent,
     MoveEvent,
+    ProcessesQuery,
     SettleSpec,
     TextEvent,
 )
@@ -64,12 +73,14 @@ class FakeDesktop:
     """A desktop in memory. Tests set `state`, `programs` and `on_events`, and read what was done to it.
 
     on_events: called after each step with the events, to play the application. programs: by name; others are "not found".
+    seen_from_outside: the host's answers by path, and by `processes`; beside them `state.files` is seen. None: nobody looks from outside.
     """
 
     def __init__(self, resolution: tuple[int, int] = (320, 200), *, on_events: OnEvents | None = None) -> None:
         self._resolution = resolution
         self.state = FakeDesktopState()
         self.programs: dict[str, Program] = dict(PROGRAMS)
+        self.seen_from_outside: dict[str, EvidenceAnswer] | None = None
         self.on_events = on_events
         self.calls: list[str] = []
         self._faults: dict[str, list[Exception]] = {}
@@ -147,7 +158,9 @@ class FakeDesktop:
                 if too_long and not detach
                 else _detached(fake_reply(), detach)
             )
-        program = self.programs.get(argv[0])
+        if argv[:2] == ["/usr/bin/env", "-i"]:
+            argv = list(itertools.dropwhile(lambda word: "=" in word, argv[2:]))
+        program = self.programs.get(argv[0]) or self.programs.get(PurePosixPath(argv[0]).name)
         if program is None:
             return fake_reply(returncode=127, stderr=f"{argv[0]}: not found")
         return _detached(program(self, argv[1:], stdin or ""), detach)
@@ -155,6 +168,34 @@ class FakeDesktop:
     async def read_file(self, path: str) -> bytes | None:
         self._enter("read_file")
         return self.state.files.get(path)
+
+    async def evidence(self, queries: Sequence[EvidenceQuery]) -> Evidence:
+        self._enter("evidence")
+        if self.seen_from_outside is None:
+            raise FarmError("Nobody looks into this desktop from outside.", code=ErrorCode.CAPABILITY_MISSING)
+        contents: list[bytes] = []
+        answers = [self._seen(query, contents) for query in queries]
+        header = EvidenceHeader(source="host", frozen=True, pause_s=0.0, answers=answers)
+        return Evidence(header, b"".join(contents))
+
+    def _seen(self, query: EvidenceQuery, contents: list[bytes]) -> EvidenceAnswer:
+        """The scripted answer, else that of `state.files`."""
+        known = self.seen_from_outside or {}
+        if isinstance(query, ProcessesQuery):
+            return known.get("processes", EvidenceAnswer(processes=[]))
+        if query.path in known:
+            return known[query.path]
+        if query.path not in self.state.files:
+            return EvidenceAnswer(error="not_found")
+        content = self.state.files[query.path]
+        facts = FileFacts(
+            kind="file", nbytes=len(content), mode=0o644, uid=1000, gid=1000, modified_s=0.0, from_image=False
+        )
+        if not isinstance(query, FileQuery):
+            return EvidenceAnswer(facts=facts)
+        offset = sum(map(len, contents))
+        contents.append(content)
+        return EvidenceAnswer(facts=facts, offset=offset, content_nbytes=len(content))
 
     async def write_file(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
         self._enter("write_file")

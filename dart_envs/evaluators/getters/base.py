@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dart_envs.errors import EvaluatorError, GuestError
-from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
+from dart_envs.errors import EvaluatorError
+from dart_envs.evaluators.artifacts import GuestFile
+from dart_envs.evaluators.evidence import read_content
 from dart_envs.setup.steps import fill_placeholders, guest_path
 from dart_envs.types import Desktop
 from dart_server.wire import Clock
@@ -42,22 +43,7 @@ def required_text(config: GetterConfig, key: str) -> str:
 async def read_guest_file(context: GetterContext, path: str) -> GuestFile:
     """One regular file of the desktop. Raises InvalidArtifact when it is missing, too large, or not a regular file."""
     path = guest_path(fill_placeholders(path, context.desktop.resolution))
-    stat = await context.desktop.exec(["stat", "-L", "-c", "%s %F", path], timeout_s=10.0, user="root")
-    size, _, kind = stat.stdout.strip().partition(" ")
-    if stat.returncode != 0:
-        raise InvalidArtifact(f"{path} does not exist")
-    if kind not in ("regular file", "regular empty file"):
-        raise InvalidArtifact(f"{path} is a {kind}, not a file")
-    if int(size) > MAX_FILE_BYTES:
-        raise InvalidArtifact(f"{path} has {size} bytes, more than any answer needs")
-    try:
-        content = await context.desktop.read_file(path)
-    except GuestError as error:
-        if error.code in ("not_found", "not_regular_file"):
-            raise InvalidArtifact(f"{path} cannot be read: {error}") from error
-        raise
-    if content is None:
-        raise InvalidArtifact(f"{path} does not exist")
+    content = await read_content(context.desktop, path, MAX_FILE_BYTES)
     return GuestFile(path, content)
 
 

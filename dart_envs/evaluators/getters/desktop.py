@@ -7,23 +7,28 @@ Role: one coroutine per getter, and `GETTERS` of this module. Names and paramete
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dart_envs.errors import EvaluatorError
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
+from dart_envs.evaluators.evidence import list_tree, look, require
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, read_guest_file, required_text
 from dart_envs.setup import windows
 from dart_envs.setup.steps import CAPTURE_ROOT, POLL_S, command_argv
-from dart_server.wire import A11yElement, ExecReply
+from dart_server.wire import A11yElement, ExecReply, FileQuery, StatQuery
 
 COMMAND_TIMEOUT_S = 60.0
+MAX_LISTED = 20_000
 EXIT_GRACE_S = 3.0
 """How long after its window closed a captured program may take to end."""
 EXIT_STILL_RUNNING = 4
+KILLED_CODE = 126
+"""From here on an exit code tells of a program that could not be run or was ended by a signal."""
 
 READ_CAPTURE_SCRIPT = """cd "$1" 2>/dev/null || exit 3
 [ -f code ] || exit 4
-cat code stdout
+/usr/bin/stat --format=%.9Y code && /bin/cat code stdout
 """
 
 
@@ -87,11 +92,8 @@ async def list_directory(context: GetterContext, config: GetterConfig) -> list[s
     Raises InvalidArtifact when it is no folder.
     """
     path = required_text(config, "path")
-    argv = ["find", path, "-mindepth", "1", "(", "-type", "d", "-printf", "%P/\\0", "-o", "-printf", "%P\\0", ")"]
-    reply = await context.desktop.exec(argv, timeout_s=COMMAND_TIMEOUT_S, user="root")
-    if reply.returncode != 0:
-        raise InvalidArtifact(f"{path} cannot be listed: {reply.stderr.strip()[:200]}")
-    return sorted(name for name in reply.stdout.split("\0") if name)
+    entries = await list_tree(context.desktop, path, max_entries=MAX_LISTED)
+    return sorted(f"{entry.path}/" if entry.kind == "folder" else str(entry.path) for entry in entries)
 
 
 async def file_names(context: GetterContext, config: GetterConfig) -> list[str]:
@@ -105,38 +107,89 @@ async def window_titles(context: GetterContext, config: GetterConfig) -> list[st
     return [w.title for w in await windows.list_windows(context.desktop) if wanted in w.wm_class.lower()]
 
 
-async def captured(context: GetterContext, config: GetterConfig) -> str:
-    """{name[, window_name]}: what a program of `launch_captured` printed, without the last line end; "" while it still runs.
+@dataclass(frozen=True, slots=True)
+class _Capture:
+    """How a captured program ended: when, with which code, and what it had printed."""
 
-    A program whose window is gone gets `EXIT_GRACE_S` to end, so that a click on the last step counts.
+    ended_s: float
+    code: int
+    printed: str
+
+    @property
+    def answer(self) -> str:
+        """What it printed, without the last line end; nothing of a program that was killed or never ran."""
+        return self.printed.removesuffix("\n") if self.code < KILLED_CODE else ""
+
+
+async def captured(context: GetterContext, config: GetterConfig) -> str:
+    """{name[, window_name]}: what a program of `launch_captured` printed, without the last line end.
+
+    "" while it still runs, and of one that was killed. A program whose window is gone gets `EXIT_GRACE_S` to end, so that a click on the
+    last step counts.
     """
-    folder = f"{CAPTURE_ROOT}/{required_text(config, 'name')}"
-    argv = ["/bin/sh", "-c", READ_CAPTURE_SCRIPT, "read", folder]
-    limit_s = context.clock.monotonic() + EXIT_GRACE_S
-    while True:
-        reply = await context.desktop.exec(argv, timeout_s=10.0, user="root")
-        if reply.returncode == 0:
-            return reply.stdout.partition("\n")[2].removesuffix("\n")
-        if reply.returncode != EXIT_STILL_RUNNING:
-            raise EvaluatorError(f"Nothing was captured under {config.get('name')!r}: {reply.stderr.strip()[:200]}")
-        window_name = config.get("window_name")
-        still_open = window_name is None or await windows.find_window(context.desktop, window_name) is not None
-        if still_open or context.clock.monotonic() >= limit_s:
-            return ""
-        await context.clock.sleep(POLL_S)
+    capture = await _wait_captured(context, config)
+    return "" if capture is None else capture.answer
 
 
 async def captured_in_turn(context: GetterContext, config: GetterConfig) -> list[list[str]]:
     """{captures: [{name[, window_name]}, ...]}: [name, printed] of those that have ended, the first to end first."""
     ended: list[tuple[float, list[str]]] = []
-    for capture in config["captures"]:
-        printed = await captured(context, capture)
-        name = required_text(capture, "name")
-        argv = ["stat", "--format=%.9Y", f"{CAPTURE_ROOT}/{name}/code"]
-        reply = await context.desktop.exec(argv, timeout_s=10.0, user="root")
-        if reply.returncode == 0:
-            ended.append((float(reply.stdout), [name, printed]))
+    for each in config["captures"]:
+        capture = await _wait_captured(context, each)
+        if capture is not None:
+            ended.append((capture.ended_s, [required_text(each, "name"), capture.answer]))
     return [pair for _, pair in sorted(ended)]
+
+
+async def _wait_captured(context: GetterContext, config: GetterConfig) -> _Capture | None:
+    """What is captured under a name; None where the program still runs at the end of its time."""
+    folder = f"{CAPTURE_ROOT}/{required_text(config, 'name')}"
+    limit_s = context.clock.monotonic() + EXIT_GRACE_S
+    while True:
+        capture = await _read_captured(context, folder)
+        if capture is not None:
+            return capture
+        window_name = config.get("window_name")
+        still_open = window_name is None or await windows.find_window(context.desktop, window_name) is not None
+        if still_open or context.clock.monotonic() >= limit_s:
+            return None
+        await context.clock.sleep(POLL_S)
+
+
+async def _read_captured(context: GetterContext, folder: str) -> _Capture | None:
+    """How a captured program ended, None while it runs. Raises InvalidArtifact where what was captured has been taken away."""
+    code, printed = FileQuery(path=f"{folder}/code"), FileQuery(path=f"{folder}/stdout")
+    seen = await look(context.desktop, StatQuery(path=folder), code, printed)
+    if seen is None:
+        return await _ask_captured(context, folder)
+    require(seen.answers[0], folder)
+    if seen.answers[1].error == "not_found":
+        return None
+    ended = require(seen.answers[1], code.path)
+    said = seen.content(require(seen.answers[2], printed.path)).decode("utf-8", "replace")
+    return _parse_captured(
+        ended.facts.modified_s if ended.facts else 0.0, seen.content(ended).decode("ascii", "replace"), said
+    )
+
+
+async def _ask_captured(context: GetterContext, folder: str) -> _Capture | None:
+    """The same by programs of the desktop, where nobody looks from outside."""
+    reply = await context.desktop.exec(
+        ["/bin/sh", "-c", READ_CAPTURE_SCRIPT, "read", folder], timeout_s=10.0, user="root"
+    )
+    if reply.returncode == EXIT_STILL_RUNNING:
+        return None
+    if reply.returncode != 0:
+        raise EvaluatorError(f"Nothing was captured in {folder}: {reply.stderr.strip()[:200]}")
+    when, _, rest = reply.stdout.partition("\n")
+    code, _, said = rest.partition("\n")
+    return _parse_captured(float(when), code, said)
+
+
+def _parse_captured(ended_s: float, code: str, printed: str) -> _Capture:
+    if not code.strip().isdecimal():
+        raise InvalidArtifact("what a captured program left was changed")
+    return _Capture(ended_s, int(code), printed)
 
 
 async def a11y_elements(context: GetterContext, config: GetterConfig) -> list[A11yElement]:

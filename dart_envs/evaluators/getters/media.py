@@ -11,8 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from dart_envs.evaluators.artifacts import InvalidArtifact
+from dart_envs.evaluators.evidence import look, require_listener, run_program
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext
+from dart_envs.types import Desktop
+from dart_server.wire import StatQuery
 
+VLC_PORT = 8080
+VLC_PROGRAM = "/usr/bin/vlc"
+VLC_USER_SCRIPTS = "/home/user/.local/share/vlc/lua"
 VLC_STATUS_URL = "http://127.0.0.1:8080/requests/status.json"
 VLC_PASSWORD = "password"
 TIMEOUT_S = 10.0
@@ -21,16 +27,26 @@ TIMEOUT_S = 10.0
 async def vlc_state(context: GetterContext, config: GetterConfig) -> Any:
     """What VLC says of itself by its web interface (state, loop, repeat, random, rate, …), and `file`: the name of what it plays.
 
-    Raises InvalidArtifact where no player answers.
+    Raises InvalidArtifact where no player answers, or something else does: another program, or VLC with scripts of the user's, which can
+    answer anything.
     """
-    argv = ["curl", "--silent", "--fail", "--max-time", "5", "--user", f":{VLC_PASSWORD}", VLC_STATUS_URL]
-    reply = await context.desktop.exec(argv, timeout_s=TIMEOUT_S)
+    desktop = context.desktop
+    if await require_listener(desktop, VLC_PORT, VLC_PROGRAM) is not None:
+        await _require_own_scripts(desktop)
+    argv = ["/usr/bin/curl", "--disable", "--silent", "--fail", "--max-time", "5", "--user", f":{VLC_PASSWORD}"]
+    reply = await run_program(desktop, [*argv, VLC_STATUS_URL], timeout_s=TIMEOUT_S)
     try:
         said = json.loads(reply.stdout)
         meta = said.get("information", {}).get("category", {}).get("meta", {})
         return said | {"file": meta.get("filename", "")}
     except (json.JSONDecodeError, AttributeError, TypeError) as error:
         raise InvalidArtifact(f"VLC does not answer (curl ended with {reply.returncode})") from error
+
+
+async def _require_own_scripts(desktop: Desktop) -> None:
+    seen = await look(desktop, StatQuery(path=VLC_USER_SCRIPTS, follow=False))
+    if seen is not None and seen.answers[0].error != "not_found":
+        raise InvalidArtifact("the player has scripts of its user's that answer for it")
 
 
 GETTERS: Mapping[str, Getter] = {"vlc_state": vlc_state}

@@ -27,7 +27,7 @@ def end_process(random: Random) -> TaskDraft:
         ],
         evaluator={
             "func": "contains_names",
-            "result": {"type": "processes", "matching": f"^[a-z]+{COMMAND_SUFFIX}$"},
+            "result": {"type": "processes", "matching": f"^[a-z]+{COMMAND_SUFFIX}$", "executable": "/usr/bin/sleep"},
             "expected": {
                 "type": "rule",
                 "rules": {"exactly": sorted(f"{word}{COMMAND_SUFFIX}" for word in words if word != goal)},

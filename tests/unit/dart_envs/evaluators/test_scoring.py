@@ -10,7 +10,7 @@ from dart_envs.evaluators import evaluate
 from dart_envs.tasks import Evaluator
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.types import EndReason, Outcome
-from dart_server.wire import ExecReply, FaultOwner
+from dart_server.wire import EvidenceAnswer, ExecReply, FaultOwner, FileFacts
 
 FILE = {"type": "vm_file", "path": "/home/user/a.txt"}
 HOLDS_A = {"type": "rule", "rules": {"expected": "a"}}
@@ -155,7 +155,7 @@ async def test_command_getters(desktop: FakeWindowDesktop) -> None:
 
 
 async def test_listing_getters(desktop: FakeWindowDesktop) -> None:
-    desktop.programs["find"] = lambda *_: reply("b/\0a.txt\0b/c.txt\0")
+    desktop.programs["find"] = lambda *_: reply(FOUND)
     names = {"type": "rule", "rules": {"exactly": ["a.txt", "b/"]}}
     listed = await judge(desktop, func="contains_names", result={"type": "file_names", "path": "/w"}, expected=names)
     assert listed.reward == 1.0
@@ -180,11 +180,14 @@ async def test_window_getters(desktop: FakeWindowDesktop) -> None:
     assert (await judge(desktop, func="exact_match", result=none, expected=wanted)).reward == 0.0
 
 
+FOUND = "".join(
+    f"{kind}\t644\t1\t0\t0\t1.5\t\t{name}\0" for kind, name in (("d", "b"), ("f", "a.txt"), ("f", "b/c.txt"))
+)
 CAPTURED = {"type": "captured", "name": "answer", "window_name": "Question"}
 
 
 async def test_captured_answer(desktop: FakeWindowDesktop) -> None:
-    desktop.other_script = lambda: reply("0\na\n")
+    desktop.other_script = lambda: reply("12.5\n0\na\n")
     assert (await judge(desktop, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 1.0
     assert desktop.ran[-1][0] == "root"
 
@@ -199,7 +202,7 @@ async def test_a_dialog_that_is_still_open_has_no_answer_and_costs_no_time(deskt
 
 async def test_a_dialog_that_just_closed_gets_a_moment_to_answer(desktop: FakeWindowDesktop) -> None:
     clock = ManualClock()
-    desktop.other_script = lambda: reply("0\na\n") if clock.now_s > 100.5 else reply(returncode=4)
+    desktop.other_script = lambda: reply("12.5\n0\na\n") if clock.now_s > 100.5 else reply(returncode=4)
     assert (await judge(desktop, clock=clock, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 1.0
     desktop.other_script = lambda: reply(returncode=4)
     assert (await judge(desktop, clock=clock, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 0.0
@@ -208,21 +211,52 @@ async def test_a_dialog_that_just_closed_gets_a_moment_to_answer(desktop: FakeWi
 
 async def test_nothing_captured_is_our_failure(desktop: FakeWindowDesktop) -> None:
     desktop.other_script = lambda: reply(returncode=3)
-    with pytest.raises(EvaluatorError, match="Nothing was captured under 'answer'"):
+    with pytest.raises(EvaluatorError, match=r"Nothing was captured in .*/answer"):
         await judge(desktop, func="exact_match", result=CAPTURED, expected=HOLDS_A)
 
 
 async def test_captures_in_turn_are_told_in_the_order_they_ended(desktop: FakeWindowDesktop) -> None:
-    desktop.other_script = lambda: reply("0\na\n")
     ended_s = {"one": "12.5", "two": "11.25", "three": ""}
-    desktop.programs["stat"] = lambda _desktop, args, _stdin: reply(
-        ended_s[args[-1].split("/")[-2]], returncode=0 if ended_s[args[-1].split("/")[-2]] else 1
-    )
     result = {"type": "captured_in_turn", "captures": [{"name": name} for name in ended_s]}
     wanted = {"type": "rule", "rules": {"expected": [["two", "a"], ["one", "a"]]}}
+
+    def scripted() -> None:
+        left = iter(ended_s.values())
+
+        def said() -> ExecReply:
+            when = next(left)
+            return reply(f"{when}\n0\na\n") if when else reply(returncode=4)
+
+        desktop.other_script = said
+
+    scripted()
     assert (await judge(desktop, func="exact_match", result=result, expected=wanted)).reward == 1.0
     ended_s["two"] = "13.0"
+    scripted()
     assert (await judge(desktop, func="exact_match", result=result, expected=wanted)).reward == 0.0
+
+
+async def test_a_program_that_was_killed_has_answered_nothing(desktop: FakeWindowDesktop) -> None:
+    desktop.other_script = lambda: reply("12.5\n1\na\n")
+    assert (await judge(desktop, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 1.0
+    for code in (126, 137, 143):
+        desktop.other_script = lambda code=code: reply(f"12.5\n{code}\na\n")
+        assert (await judge(desktop, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 0.0
+
+
+async def test_a_captured_answer_is_read_from_outside(desktop: FakeWindowDesktop) -> None:
+    folder = "/var/lib/dart/captured/answer"
+    there = EvidenceAnswer(facts=FileFacts(kind="folder", nbytes=0, mode=0o700, uid=0, gid=0, modified_s=0.0))
+    desktop.seen_from_outside = {folder: there}
+    desktop.other_script = lambda: pytest.fail("a program of the desktop was asked")
+    desktop.fake_windows = [FakeWindow("Question")]
+    assert (await judge(desktop, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 0.0
+    desktop.state.files |= {f"{folder}/code": b"0\n", f"{folder}/stdout": b"a\n"}
+    assert (await judge(desktop, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 1.0
+    desktop.state.files[f"{folder}/code"] = b"137\n"
+    assert (await judge(desktop, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 0.0
+    desktop.seen_from_outside = {folder: EvidenceAnswer(error="not_found")}
+    assert (await judge(desktop, func="exact_match", result=CAPTURED, expected=HOLDS_A)).reward == 0.0
 
 
 async def test_today_is_what_the_desktop_says(desktop: FakeWindowDesktop) -> None:

@@ -123,7 +123,8 @@ def context(desktop: FakeWindowDesktop) -> GetterContext:
 
 async def test_a_tree_is_read_with_kinds_modes_targets_and_sums() -> None:
     desktop = FakeWindowDesktop()
-    listing = "f\t644\t\ta b.txt\0d\t755\t\tbox\0l\t777\t/x\tlink\0"
+    facts = "3\t1000\t1000\t1.5"
+    listing = f"f\t644\t{facts}\t\ta b.txt\0d\t755\t{facts}\t\tbox\0l\t777\t{facts}\t/x\tlink\0"
     desktop.programs["find"] = lambda _desktop, _args, _stdin: reply(listing)
     desktop.other_script = lambda: reply(f"{sha('one')}  ./a b.txt\0")
     assert await GETTERS["file_tree"](context(desktop), {"type": "file_tree", "path": "/w"}) == {
@@ -135,7 +136,7 @@ async def test_a_tree_is_read_with_kinds_modes_targets_and_sums() -> None:
     with pytest.raises(InvalidArtifact, match="cannot be listed"):
         await GETTERS["file_tree"](context(desktop), {"type": "file_tree", "path": "/w"})
     desktop.programs["find"] = lambda _desktop, _args, _stdin: reply(
-        "f\t644\t\tx\0" * 2 + "".join(f"f\t6\t\t{n}\0" for n in range(2001))
+        "".join(f"f\t6\t{facts}\t\t{n}\0" for n in range(2001))
     )
     with pytest.raises(InvalidArtifact, match="more than any answer"):
         await GETTERS["file_tree"](context(desktop), {"type": "file_tree", "path": "/w"})

@@ -49,7 +49,7 @@ async def test_the_log_in_order_by_name_or_its_last() -> None:
     assert await get(held, "web_log", path="/log", name="a") == [events[0], events[2]]
     assert await get(held, "web_log", path="/log", name="a", last=True) == events[2]
     assert await get(held, "web_log", path="/log", name="c", last=True) is None
-    with pytest.raises(InvalidArtifact, match="gone"):
+    with pytest.raises(InvalidArtifact, match="does not exist"):
         await get(held, "web_log", path="/none")
     with pytest.raises(InvalidArtifact, match="damaged"):
         await get(desktop(log="{"), "web_log", path="/log")

@@ -1,0 +1,187 @@
+"""Getters take what the host sees of a desktop, and nothing that a program inside says of it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from dart_envs.clock import SYSTEM_CLOCK
+from dart_envs.errors import FarmError
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
+from dart_envs.evaluators.evidence import run_program
+from dart_envs.evaluators.getters import GETTERS, GetterContext
+from dart_envs.testing.fake_desktop import FakeDesktop, fake_reply
+from dart_server.wire import EvidenceAnswer, FileFacts, ListeningPort, ProcessFacts
+
+SLEEP = "/usr/bin/sleep"
+
+
+def facts(kind: str, path: str, **more: Any) -> FileFacts:
+    return FileFacts(kind=kind, path=path, nbytes=1, mode=0o640, uid=1000, gid=1000, modified_s=1.0, **more)
+
+
+def process(pid: int, executable: str, *argv: str, **more: Any) -> ProcessFacts:
+    known = {"uid": 1000, "state": "S", "started_s": 1.0, "from_image": True, "code_from_image": True}
+    return ProcessFacts(pid=pid, executable=executable, argv=list(argv), **known | more)
+
+
+def seen(**answers: EvidenceAnswer) -> FakeDesktop:
+    """A desktop whose programs all lie."""
+    desktop = FakeDesktop()
+    desktop.seen_from_outside = dict(answers)
+    for name in ("stat", "find", "cat", "ps", "sh", "sha256sum"):
+        desktop.programs[name] = lambda *_: pytest.fail("a program of the desktop was asked")
+    return desktop
+
+
+def path_seen(path: str, answer: EvidenceAnswer) -> FakeDesktop:
+    desktop = seen()
+    assert desktop.seen_from_outside is not None
+    desktop.seen_from_outside[path] = answer
+    return desktop
+
+
+async def get(desktop: FakeDesktop, type: str, **config: Any) -> Any:
+    return await GETTERS[type](GetterContext(desktop, SYSTEM_CLOCK), {"type": type, **config})
+
+
+async def test_a_file_is_what_the_host_reads() -> None:
+    desktop = seen()
+    desktop.state.files["/home/user/a"] = b"real"
+    assert await get(desktop, "vm_file", path="/home/user/a") == GuestFile("/home/user/a", b"real")
+    with pytest.raises(InvalidArtifact, match="/home/user/b does not exist"):
+        await get(desktop, "vm_file", path="/home/user/b")
+    for error in ("not_regular_file", "not_readable", "too_large", "too_slow"):
+        with pytest.raises(InvalidArtifact, match="/x"):
+            await get(path_seen("/x", EvidenceAnswer(error=error)), "vm_file", path="/x")
+
+
+async def test_a_folder_is_what_the_host_lists() -> None:
+    entries = [
+        facts("folder", "b"),
+        facts("file", "b/c", sha256="00"),
+        facts("pipe", "p"),
+        facts("link", "l", target="/z"),
+    ]
+    desktop = path_seen("/w", EvidenceAnswer(entries=entries))
+    assert await get(desktop, "list_directory", path="/w") == ["b/", "b/c", "l", "p"]
+    assert await get(desktop, "file_names", path="/w") == ["b/", "l", "p"]
+    assert await get(desktop, "file_tree", path="/w") == {
+        "b": {"kind": "folder", "mode": "640"},
+        "b/c": {"kind": "file", "mode": "640", "sha256": "00"},
+        "p": {"kind": "other", "mode": "640"},
+        "l": {"kind": "link", "mode": "640", "target": "/z"},
+    }
+    with pytest.raises(InvalidArtifact, match="too_many_entries"):
+        await get(path_seen("/w", EvidenceAnswer(error="too_many_entries")), "file_tree", path="/w")
+
+
+async def test_the_trash_is_read_from_outside() -> None:
+    trash = "/home/user/.local/share/Trash"
+    digest = hashlib.sha256(b"x").hexdigest()
+    desktop = path_seen(f"{trash}/info", EvidenceAnswer(entries=[facts("file", "a b.trashinfo"), facts("file", "odd")]))
+    assert desktop.seen_from_outside is not None
+    desktop.seen_from_outside[f"{trash}/files"] = EvidenceAnswer(entries=[facts("file", "a b", sha256=digest)])
+    desktop.state.files[f"{trash}/info/a b.trashinfo"] = b"[Trash Info]\nPath=/home/user/a%20b\nDeletionDate=x\n"
+    assert await get(desktop, "trash") == {"/home/user/a b": {"kind": "file", "mode": "640", "sha256": digest}}
+    assert await get(path_seen(f"{trash}/info", EvidenceAnswer(error="not_found")), "trash") == {}
+
+
+async def test_a_process_is_what_it_executes() -> None:
+    running = [
+        process(2, SLEEP, "kite-worker", "9"),
+        process(3, "/tmp/sleep", "drum-worker", "9", from_image=False),
+        process(4, "/usr/bin/python3.11", "moon-worker", "9"),
+        process(5, SLEEP, "wolf-worker", "9", state="Z"),
+        process(6, SLEEP, "lamp-worker", "9", state="T"),
+    ]
+    desktop = seen(processes=EvidenceAnswer(processes=running))
+    assert await get(desktop, "processes", matching="-worker 9$", executable=SLEEP) == [
+        "kite-worker 9",
+        "lamp-worker 9",
+    ]
+    assert len(await get(desktop, "processes", matching="-worker 9$")) == 4
+
+
+async def test_a_program_is_run_by_its_path_without_the_sessions_environment_and_only_unchanged() -> None:
+    ran: list[list[str]] = []
+
+    class Recording(FakeDesktop):
+        async def exec(self, argv: list[str], **more: Any) -> Any:
+            ran.append(argv)
+            return await super().exec(argv, **more)
+
+    desktop = Recording()
+    desktop.programs["true"] = lambda *_: fake_reply("done")
+    desktop.seen_from_outside = {"/usr/bin/true": EvidenceAnswer(facts=facts("file", "true", from_image=True))}
+    assert (await run_program(desktop, ["/usr/bin/true", "x"])).stdout == "done"
+    assert ran[0][:2] == ["/usr/bin/env", "-i"]
+    assert ran[0][-2:] == ["/usr/bin/true", "x"]
+    assert all("=" in word for word in ran[0][2:-2])
+    for answer in (EvidenceAnswer(facts=facts("file", "true", from_image=False)), EvidenceAnswer(error="not_found")):
+        desktop.seen_from_outside = {"/usr/bin/true": answer}
+        with pytest.raises(InvalidArtifact):
+            await run_program(desktop, ["/usr/bin/true"])
+    assert len(ran) == 1
+
+
+VLC = process(7, "/usr/bin/vlc", "vlc", listening=[ListeningPort(address="127.0.0.1", port=8080)])
+
+
+@pytest.mark.parametrize(
+    ("running", "scripts", "good"),
+    [
+        ([VLC], False, True),
+        ([VLC], True, False),
+        ([], False, False),
+        ([VLC.model_copy(update={"executable": "/usr/bin/python3.11"})], False, False),
+        ([VLC.model_copy(update={"code_from_image": False})], False, False),
+        ([VLC, VLC.model_copy(update={"pid": 8})], False, False),
+    ],
+)
+async def test_only_the_player_itself_answers_for_the_player(
+    running: list[ProcessFacts], scripts: bool, good: bool
+) -> None:
+    desktop = seen(processes=EvidenceAnswer(processes=running))
+    desktop.programs["curl"] = lambda *_: fake_reply('{"state": "playing", "information": {}}')
+    assert desktop.seen_from_outside is not None
+    desktop.seen_from_outside["/usr/bin/curl"] = EvidenceAnswer(facts=facts("file", "curl", from_image=True))
+    if scripts:
+        desktop.seen_from_outside["/home/user/.local/share/vlc/lua"] = EvidenceAnswer(facts=facts("folder", "lua"))
+    if good:
+        assert (await get(desktop, "vlc_state"))["state"] == "playing"
+    else:
+        with pytest.raises(InvalidArtifact):
+            await get(desktop, "vlc_state")
+
+
+@pytest.mark.parametrize(
+    ("executable", "code", "good"),
+    [
+        ("/usr/lib/x86_64-linux-gnu/xfce4/xfconf/xfconfd", True, True),
+        ("/usr/lib/x86_64-linux-gnu/xfce4/xfconf/xfconfd", False, False),
+        ("/home/user/usr/lib/x/xfce4/xfconf/xfconfd", True, False),
+        ("/usr/bin/python3.11", True, False),
+    ],
+)
+async def test_only_the_settings_daemon_answers_for_settings(executable: str, code: bool, good: bool) -> None:
+    desktop = seen(processes=EvidenceAnswer(processes=[process(35, executable, "xfconfd", code_from_image=code)]))
+    assert desktop.seen_from_outside is not None
+    for name in ("dbus-send", "xfconf-query"):
+        desktop.seen_from_outside[f"/usr/bin/{name}"] = EvidenceAnswer(facts=facts("file", name, from_image=True))
+    desktop.programs["dbus-send"] = lambda *_: fake_reply("   uint32 35\n")
+    desktop.programs["xfconf-query"] = lambda *_: fake_reply("4\n")
+    if good:
+        assert await get(desktop, "xfconf", channel="xfwm4", property="/a") == "4"
+    else:
+        with pytest.raises(InvalidArtifact):
+            await get(desktop, "xfconf", channel="xfwm4", property="/a")
+
+
+async def test_a_farm_that_fails_is_not_a_desktop_without_evidence() -> None:
+    desktop = seen()
+    desktop.fail_next("evidence", FarmError("away", code="unreachable"))
+    with pytest.raises(FarmError, match="away"):
+        await get(desktop, "vm_file", path="/home/user/a")
