@@ -1,0 +1,70 @@
+"""The escalation book: no attempt of the farm server's uid, an ordinary user, makes anything as root.
+
+What an attempt has reached is looked for from outside, as root, and the same look finds the holes that the test plants.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import escalation_attempts
+import pytest
+from escalation_scene import Scene
+
+pytestmark = [pytest.mark.desktop, pytest.mark.timeout(120)]
+ATTEMPTS = escalation_attempts.BOOK
+PLANTED = sorted(name for name in ATTEMPTS if name.startswith("planted_"))
+REAL = sorted(set(ATTEMPTS) - set(PLANTED))
+QUICK = {
+    "helper_of_another_user",
+    "image_is_the_host",
+    "image_link_leads_to_roots",
+    "image_manifest_is_a_secret",
+    "request_for_directories_of_roots",
+    "request_with_other_fields",
+    "squats_in_run",
+    "sudo_another_program",
+    "sudo_helper_instead_of_starter",
+    "sudo_more_arguments",
+    "sudo_path_of_the_script",
+    "verbs_with_paths",
+}
+"""The guard in the default targets; the whole book is slow."""
+OPEN = {
+    "directory_handed_to_root_inside": "root of a desktop is root of the host where desktops have no user namespace",
+    "directory_handed_through_a_shared_socket": "root of a desktop is root of the host where desktops have no user namespace",
+}
+"""Attempts that are known to succeed, and why."""
+
+
+def param(name: str) -> object:
+    """An attempt as a case of the test."""
+    marks = [] if name in QUICK else [pytest.mark.slow]
+    if name in OPEN:
+        marks.append(pytest.mark.xfail(reason=OPEN[name], strict=False))
+    return pytest.param(name, marks=marks)
+
+
+def test_the_book_is_long_enough() -> None:
+    assert len(REAL) >= 25
+    assert all(function.__doc__ for function in ATTEMPTS.values())
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_hole_is_seen(scene: Scene, name: str) -> None:
+    hole = scene.place / "hole"
+    shutil.copy("/usr/bin/install", hole)
+    hole.chmod(0o4755)
+    try:
+        output = scene.run(name, hole)
+        hole.unlink()
+        assert scene.traces(output), output
+    finally:
+        hole.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("name", [param(name) for name in REAL])
+def test_no_attempt_becomes_root(scene: Scene, name: str) -> None:
+    output = scene.run(name)
+    print(output)
+    assert scene.traces(output) == [], f"{ATTEMPTS[name].__doc__}\n{output}"
