@@ -1,4 +1,4 @@
-"""Vector environments on live desktops: steps per second, what a straggler costs, against Gymnasium's AsyncVectorEnv, trajectories.
+"""Steps per second on live desktops: one in lock-step, vectors, stragglers, against Gymnasium's AsyncVectorEnv, trajectories.
 
 Role: a farm of its own, then `vector_rates` and oracle episodes on it. Rule: ratios are taken within one run, the kinds one after the
 other, repeated, medians told. Non-goals: policies.
@@ -23,7 +23,7 @@ from dart_envs.errors import DartEnvError
 from dart_envs.farm.client import AsyncFarmClient
 from dart_server.wire import DesktopShape
 
-PARTS = ("steps", "straggler", "gym", "trajectories")
+PARTS = ("lockstep", "steps", "straggler", "gym", "trajectories")
 SIZES = (1, 4, 8)
 SLOWER = 20
 SIGMA = 1.0
@@ -57,6 +57,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def _measure(args: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {}
+    if "lockstep" in args.only:
+        rates = [vector_rates.grid_rate(args.window_s, seed) for seed in range(args.repeats)]
+        figures["lockstep_discrete_grid_84x84_steps_per_s"] = _told("one desktop in lock-step", rates)
     if "steps" in args.only:
         for size in SIZES:
             rates = [vector_rates.agent_rate(size, args.window_s) for _ in range(args.repeats)]

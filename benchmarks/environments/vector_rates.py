@@ -1,7 +1,8 @@
 """Rates of vector environments whose steps take set times: ours, first come first served, and Gymnasium's in lock-step.
 
-Role: `throughput` of either kind on live desktops. Rule: what a step takes is a wait inside the desktop, drawn beforehand from a seed, the
-same for both kinds; rates count answers within a window of wall time, the first answers left out. Non-goals: how fast a real step is.
+Role: rates of either kind, and of one environment, on live desktops. Rule: what a step of a vector takes is a wait inside the desktop,
+drawn beforehand from a seed, the same for both kinds; rates count answers within a window of wall time, the first answers left out.
+Non-goals: how fast a real step of a vector is.
 """
 
 from __future__ import annotations
@@ -112,3 +113,28 @@ def agent_rate(num_envs: int, window_s: float) -> float:
         return steps / (now_s - start_s)
     finally:
         envs.close()
+
+
+def grid_rate(window_s: float, seed: int) -> float:
+    """Steps per second of a random agent of `discrete-grid` that sees pixels of 84x84, on one desktop and with the default settling."""
+    env = gym.make(
+        "DartOSWorld-v0",
+        task="basics/press_nth",
+        action_space="discrete-grid",
+        observation={"pixels": True, "screenshot_wh": (84, 84), "color_mode": "gray", "frames": 4, "layout": "CHW"},
+        max_steps=STEPS,
+    )
+    rng = np.random.default_rng(seed)
+    assert isinstance(env.action_space, gym.spaces.Discrete)
+    choices = int(env.action_space.n) - 1  # all but `done`, which is the last one
+    try:
+        env.reset(seed=seed)
+        for _ in range(WARM_UP):
+            env.step(int(rng.integers(choices)))
+        steps, start_s = 0, time.perf_counter()
+        while (now_s := time.perf_counter()) - start_s < window_s:
+            env.step(int(rng.integers(choices)))
+            steps += 1
+        return steps / (now_s - start_s)
+    finally:
+        env.close()
