@@ -248,7 +248,7 @@ class AsyncDesktopEnv:
 
     # Step.
 
-    async def step(self, action: Action | DecodedAction) -> StepResult:
+    async def step(self, action: Action | DecodedAction, *, last: bool | None = None) -> StepResult:
         """Perform one action and observe; judge the episode when the action ends it or uses up the step budget.
 
         Faults of the farm and of the desktop do not raise. They end the episode, and the result names their owner.
@@ -256,6 +256,8 @@ class AsyncDesktopEnv:
         Args:
             action: An `Action`, or a `DecodedAction`, which is performed as it is. After an action with code,
                 `info["code"]` says how the code ended.
+            last: Whether a limit outside the environment ends the episode after this step; such a limit holds in place of the
+                one given to `reset` and of the task's own. None where there is none.
 
         Returns:
             The transition.
@@ -292,7 +294,8 @@ class AsyncDesktopEnv:
         finally:
             self.timings_s["act"] = self._clock.monotonic() - started_s
         self._steps += 1
-        if decoded.end is None and self._steps < self.max_steps:
+        budget = self.max_steps if last is None else self.config.max_steps
+        if decoded.end is None and not last and (budget is None or self._steps < budget):
             return StepResult(
                 self._last_observation, 0.0, terminated=False, truncated=False, end=None, info=self._info() | code_info
             )

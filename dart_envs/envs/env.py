@@ -13,7 +13,7 @@ import os
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, ClassVar, Unpack
 
 import gymnasium as gym
@@ -112,7 +112,9 @@ class DartOSWorldEnv(gym.Env[Any, Any]):
         chosen = (options or {}).get("task")
         task = self.tasks.sample(self.np_random) if chosen is None else load_task(chosen)
         held = self._open_session()
-        self._warn_of_unfinished_episode(held.core.unfinished_steps)
+        if (nsteps := held.core.unfinished_steps) and not self._warned:
+            self._warned = True
+            warn_of_unfinished_episode(nsteps)
         step_limit = outer_time_limit(sys._getframe(1))
         observation, info = held.loop.run(held.core.reset(task, seed, step_limit=step_limit))
         if self.render_mode == "human":
@@ -137,17 +139,18 @@ class DartOSWorldEnv(gym.Env[Any, Any]):
         """
         if self._session is None:
             raise DartEnvError("No episode is running; call reset() first.")
+        last = is_last_step(sys._getframe(1))
         reward = 0.0
         error_info: dict[str, Any] = {}
         try:
             decoded = self._codec.decode(action, self._session.core.pointer)
             self._codec.commit()
-            result = self._session.loop.run(self._session.core.step(decoded))
+            result = self._session.loop.run(self._session.core.step(decoded, last=last))
         except ActionError as error:
             if self.config.on_action_error == "raise":
                 raise
             reward, error_info = self.config.rejected_action(error)
-            result = self._session.loop.run(self._session.core.step(DecodedAction()))
+            result = self._session.loop.run(self._session.core.step(DecodedAction(), last=last))
         self._screen = result.observation.screenshot
         element = self._observation_encoder.encode(result.observation)
         info = dict(result.info) | error_info
@@ -222,17 +225,6 @@ class DartOSWorldEnv(gym.Env[Any, Any]):
             )
         return self.__dict__
 
-    def _warn_of_unfinished_episode(self, nsteps: int) -> None:
-        """Say once that an episode was given up before its end, so that nobody takes its rewards for a verdict."""
-        if nsteps and not self._warned:
-            self._warned = True
-            log.warning(
-                "An episode was reset after %d steps, before its end, so it was not judged and its reward is 0. If a limit "
-                "of steps outside the environment did this, pass max_steps=%d to the environment instead.",
-                nsteps,
-                nsteps,
-            )
-
     def _open_session(self) -> _EnvSession:
         if self._session is None or self._session.pid != os.getpid():
             self._session = _EnvSession(self.config, self.shape)
@@ -289,6 +281,20 @@ class _EnvSession:
             await self._own_farm.aclose()
 
 
+def warn_of_unfinished_episode(nsteps: int) -> None:
+    """Say that an episode was given up before its end, so that nobody takes its rewards for a verdict.
+
+    Args:
+        nsteps: Steps of the episode.
+    """
+    log.warning(
+        "An episode was reset after %d steps, before its end, so it was not judged and its reward is 0. If a limit of steps "
+        "outside the environment did this, pass max_steps=%d to the environment instead.",
+        nsteps,
+        nsteps,
+    )
+
+
 def outer_time_limit(frame: FrameType | None) -> int | None:
     """Find the limit of steps of the `TimeLimit` wrappers that call a `reset`, also those that `gym.make` adds.
 
@@ -301,12 +307,32 @@ def outer_time_limit(frame: FrameType | None) -> int | None:
     Returns:
         The lowest limit; None where there is none.
     """
-    limits = []
+    return min((limit._max_episode_steps for limit in _callers(frame, TimeLimit.reset.__code__)), default=None)
+
+
+def is_last_step(frame: FrameType | None) -> bool | None:
+    """Find out whether a `TimeLimit` wrapper that calls a `step` ends the episode after it.
+
+    The wrapper is asked at each step, because a wrapper between it and the environment may repeat or skip steps.
+
+    Args:
+        frame: The frame that called `step`.
+
+    Returns:
+        None where no such wrapper calls.
+    """
+    limits = _callers(frame, TimeLimit.step.__code__)
+    return any(limit._elapsed_steps + 1 >= limit._max_episode_steps for limit in limits) if limits else None
+
+
+def _callers(frame: FrameType | None, method: CodeType) -> list[Any]:
+    """Return the objects whose method is on the call stack, the innermost first."""
+    found = []
     while frame is not None:
-        if frame.f_code is TimeLimit.reset.__code__:
-            limits.append(int(frame.f_locals["self"]._max_episode_steps))
+        if frame.f_code is method:
+            found.append(frame.f_locals["self"])
         frame = frame.f_back
-    return min(limits, default=None)
+    return found
 
 
 def check_reset_options(options: Mapping[str, Any] | None, known: Sequence[str]) -> None:

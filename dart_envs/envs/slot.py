@@ -99,6 +99,7 @@ class SubEnv:
         self._episode_over = True
         self._episode = 0
         self._pending_reset: asyncio.Task[Transition] | None = None
+        self._verdict: Outcome | DartEnvError | None = None
 
     @property
     def never_reset(self) -> bool:
@@ -109,6 +110,11 @@ class SubEnv:
     def episode_over(self) -> bool:
         """True where no episode runs, or where the next one has begun and its first observation was not returned yet."""
         return self._episode_over or self._pending_reset is not None
+
+    @property
+    def unfinished_steps(self) -> int:
+        """Number of steps of an episode that is running; 0 where none is."""
+        return 0 if self.episode_over else self._core.unfinished_steps
 
     @property
     def pointer(self) -> tuple[int, int]:
@@ -130,7 +136,7 @@ class SubEnv:
         Returns:
             The first observation, with a reward of 0.0.
         """
-        ahead, self._pending_reset = self._pending_reset, None
+        ahead, self._pending_reset, self._verdict = self._pending_reset, None, None
         if ahead is not None:
             if seed is None and task is None:
                 return await ahead
@@ -206,26 +212,37 @@ class SubEnv:
     async def _finish_transition(self, last: Transition) -> Transition:
         """Return the answer to an episode's last action, and begin the next episode where the autoreset mode asks for it."""
         self._episode_over = True
+        self._verdict = await self._recorded_verdict(last.info)
         if self._spec.autoreset is AutoresetMode.NEXT_STEP:
             self._pending_reset = asyncio.create_task(self._start_episode(), name=f"dart-reset-ahead-{self.index}")
         if self._spec.autoreset is not AutoresetMode.SAME_STEP:
             return last
+        self._verdict = None
         first = await self._start_episode()
         info = {**first.info, "final_obs": last.element, "final_info": last.info}
         return replace(last, element=first.element, info=info, error=first.error)
+
+    async def _recorded_verdict(self, info: Mapping[str, Any]) -> Outcome | DartEnvError:
+        """Return the verdict of an episode that has ended, which the next reset would forget."""
+        if info["masked"]:
+            return DartEnvError(f"The episode ended without a verdict ({info['cause']}).")
+        return await self._core.evaluate()
 
     async def evaluate(self) -> Outcome:
         """Judge the running episode's desktop as it is now, on a copy.
 
         Returns:
-            The verdict of the evaluator.
+            The verdict of the evaluator. After the end of an episode it is the verdict of that end, until the first
+            observation of the next one has been returned.
 
         Raises:
-            DartEnvError: If no episode is running, and as `AsyncDesktopEnv.evaluate`.
+            DartEnvError: If there was no episode yet, or the last one ended without a verdict, and as `AsyncDesktopEnv.evaluate`.
         """
-        if self.episode_over:
-            raise DartEnvError("No episode is running; its next observation has not been shown yet.")
-        return await self._core.evaluate()
+        if not self.episode_over:
+            return await self._core.evaluate()
+        if isinstance(self._verdict, Outcome):
+            return self._verdict
+        raise self._verdict or DartEnvError("No episode is running; call reset() first.")
 
     async def current(self) -> Transition:
         """Return the last observation again, for desktops that a masked reset leaves alone."""
@@ -246,6 +263,8 @@ class SubEnv:
             width, height = self._core.shape.resolution
             self._last_observation = Observation(np.zeros((height, width, 3), dtype=np.uint8), "")
         tagged = {**info, "episode_number": self._episode}
+        if "pointer" in info:
+            tagged["pointer"] = np.array(info["pointer"], dtype=np.int64)
         return Transition(
             self.index,
             self._observation_encoder.encode(self._last_observation),

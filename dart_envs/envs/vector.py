@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from dart_envs.action_spaces import make_codec
 from dart_envs.envs.config import EnvConfig, EnvOptions
-from dart_envs.envs.env import RESET_OPTIONS, check_reset_options
+from dart_envs.envs.env import RESET_OPTIONS, check_reset_options, warn_of_unfinished_episode
 from dart_envs.envs.slot import (
     SubEnv,
     SubEnvSpec,
@@ -136,6 +136,7 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._waiting_for: str | None = None
         self._tags: dict[int, int] = {}
         self._next_tag = 0
+        self._warned = False
         atexit.register(_close_if_alive, weakref.ref(self))
 
     # Everybody together.
@@ -168,6 +169,10 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._run(self._make_sub_envs())
         self._waiting_for = None
         wanted = [index for index in range(self.num_envs) if mask[index] or self._sub_envs[index].never_reset]
+        nsteps = max((self._sub_envs[index].unfinished_steps for index in wanted), default=0)
+        if nsteps and not self._warned:
+            self._warned = True
+            warn_of_unfinished_episode(nsteps)
         transitions = self._run(self._reset_all(wanted, seeds, chosen.get("task")))
         failed = [transition.error for transition in transitions if transition.error is not None]
         if failed and len(failed) == len(wanted):
@@ -278,7 +283,8 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     def evaluate(self, env_ids: Sequence[int] | None = None) -> tuple[NDArray[np.float64], list[dict[str, Any]]]:
         """Judge desktops as they are now, at any step: this gives dense rewards.
 
-        Each verdict is made on a copy, for which the farm needs a free desktop; the episodes go on.
+        Each verdict is made on a copy, for which the farm needs a free desktop; the episodes go on. After the end of an episode it
+        is the verdict of that end, until the next episode's first observation has been returned.
 
         Args:
             env_ids: Indices of k desktops without an action in flight; None is all of them.
@@ -320,11 +326,14 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         return tuple(sorted(self._running))
 
     def close_extras(self, **_kwargs: Any) -> None:
-        """Cancel what is in flight, give all desktops back and disconnect.
+        """Cancel what is in flight, give all desktops back and disconnect; a fork of the process that holds them forgets them.
 
         Args:
             **_kwargs: Not used; Gymnasium passes the arguments of `close`.
         """
+        if self._loop.pid != os.getpid():  # the desktops stay with the process that forked this one
+            self._sub_envs, self._running, self._own_farm = [], {}, None
+            return
         self._run(self._aclose())
 
     def __getstate__(self) -> dict[str, Any]:

@@ -207,12 +207,23 @@ class Transport:
     def __init__(self, address: Address, api_key: str | None) -> None:
         self.address = address
         self._key = api_key
-        self._http = httpx.AsyncClient(
-            base_url=address.base_url,
-            transport=httpx.AsyncHTTPTransport(uds=address.socket_path) if address.socket_path else None,
+        self._pool = self._new_pool()
+        self._pid = os.getpid()
+
+    def _new_pool(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=self.address.base_url,
+            transport=httpx.AsyncHTTPTransport(uds=self.address.socket_path) if self.address.socket_path else None,
             headers=self.auth_headers(),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
         )
+
+    @property
+    def _http(self) -> httpx.AsyncClient:
+        """The connections of this process: a fork must not write to those of the process that made them."""
+        if self._pid != os.getpid():
+            self._pool, self._pid = self._new_pool(), os.getpid()
+        return self._pool
 
     def set_api_key(self, api_key: str | None) -> None:
         """Send another key from now on.

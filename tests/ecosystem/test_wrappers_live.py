@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from gym_wrappers import PIXEL_WRAPPERS, WRAPPERS
+from gym_wrappers import BOX_ACTION_WRAPPERS, PIXEL_WRAPPERS, VECTOR_WRAPPERS, WRAPPERS
 from gymnasium.wrappers import vector as vector_wrappers
 from served_farm import served_farm
 
@@ -52,6 +52,22 @@ def test_wrappers_of_images_take_pixels(url: str, name: str) -> None:
     if name in ("ResizeObservation", "GrayscaleObservation"):
         pytest.importorskip("cv2")
     play(PIXEL_WRAPPERS[name](gym.make("DartOSWorld-v0", farm=url, observation="pixels", **OPTIONS)))
+
+
+@pytest.mark.parametrize("name", BOX_ACTION_WRAPPERS)
+def test_wrappers_of_actions_in_a_box_take_the_normalized_space(url: str, name: str) -> None:
+    play(BOX_ACTION_WRAPPERS[name](gym.make("DartOSWorld-v0", farm=url, **{**OPTIONS, "action_space": "normalized"})))
+
+
+@pytest.mark.parametrize("name", VECTOR_WRAPPERS)
+def test_wrappers_of_vector_environments_take_the_default_observation(url: str, name: str) -> None:
+    envs = VECTOR_WRAPPERS[name](gym.make_vec("DartOSWorld-v0", num_envs=2, farm=url, **OPTIONS))
+    try:
+        assert envs.reset(seed=1)[0] in envs.observation_space
+        for _ in range(3):
+            assert envs.step(envs.action_space.sample())[0] in envs.observation_space
+    finally:
+        envs.close()
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "vector_entry_point"])

@@ -1,4 +1,8 @@
-"""Every wrapper of Gymnasium that makes sense around a desktop, by name: those of any observation, and those of images alone."""
+"""Every wrapper of Gymnasium that makes sense around a desktop, by name.
+
+They are those of any observation, of images alone, of actions in a box, and of vector environments. `LEFT_OUT` says why the others
+are not among them.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import wrappers
+from gymnasium.wrappers import vector
 
 WRAPPERS: dict[str, Callable[[Any], gym.Env[Any, Any]]] = {
     "FrameStackObservation": lambda env: wrappers.FrameStackObservation(env, 3),
@@ -24,6 +29,12 @@ WRAPPERS: dict[str, Callable[[Any], gym.Env[Any, Any]]] = {
     "Autoreset": wrappers.Autoreset,
     "TimeLimit": lambda env: wrappers.TimeLimit(env, 2),
     "PassiveEnvChecker": wrappers.PassiveEnvChecker,
+    "RenderCollection": wrappers.RenderCollection,
+    "RepeatAction": lambda env: wrappers.RepeatAction(env, 2),
+    "StickyAction": lambda env: wrappers.StickyAction(env, 0.5),
+    "TransformAction": lambda env: wrappers.TransformAction(env, lambda action: action, None),
+    "TransformObservation": lambda env: wrappers.TransformObservation(env, lambda observation: observation, None),
+    "TransformReward": lambda env: wrappers.TransformReward(env, lambda reward: reward),
     "OrderEnforcing": wrappers.OrderEnforcing,
 }
 
@@ -36,4 +47,35 @@ PIXEL_WRAPPERS: dict[str, Callable[[Any], gym.Env[Any, Any]]] = {
     "MaxAndSkipObservation": lambda env: wrappers.MaxAndSkipObservation(env, 2),
     "FlattenObservation": wrappers.FlattenObservation,
     "FrameStackObservation": lambda env: wrappers.FrameStackObservation(env, 4),
+    "NormalizeObservation": wrappers.NormalizeObservation,
+    "AddWhiteNoise": lambda env: wrappers.AddWhiteNoise(env, probability_of_noise_per_pixel=0.1),
+    "ObstructView": lambda env: wrappers.ObstructView(env, 0.1, 3),
+}
+
+BOX_ACTION_WRAPPERS: dict[str, Callable[[Any], gym.Env[Any, Any]]] = {
+    "ClipAction": wrappers.ClipAction,
+    "RescaleAction": lambda env: wrappers.RescaleAction(env, np.float32(-2), np.float32(2)),
+    "DiscretizeAction": lambda env: wrappers.DiscretizeAction(env, 2),
+}
+
+VECTOR_WRAPPERS: dict[str, Callable[[Any], gym.vector.VectorEnv[Any, Any, Any]]] = {
+    "RecordEpisodeStatistics": vector.RecordEpisodeStatistics,
+    "FilterObservation": lambda envs: vector.FilterObservation(envs, ["screenshot"]),
+    "FlattenObservation": vector.FlattenObservation,
+    "ClipReward": lambda envs: vector.ClipReward(envs, 0, 1),
+    "NormalizeReward": vector.NormalizeReward,
+    "TransformObservation": lambda envs: vector.TransformObservation(envs, lambda observation: observation),
+    "TransformReward": lambda envs: vector.TransformReward(envs, lambda reward: reward),
+}
+
+LEFT_OUT = {
+    "ArrayConversion": "arrays of other libraries",
+    "AtariPreprocessing": "the console of an Atari",
+    "DiscretizeObservation": "a table of all screens",
+    "HumanRendering": "render_mode human has the live view",
+    "JaxToNumpy": "arrays of other libraries",
+    "JaxToTorch": "arrays of other libraries",
+    "NumpyToTorch": "arrays of other libraries",
+    "RecordVideo": "needs moviepy",
+    "vector": "a package",
 }

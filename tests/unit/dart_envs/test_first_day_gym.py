@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gym_wrappers import PIXEL_WRAPPERS, WRAPPERS
+from gym_wrappers import BOX_ACTION_WRAPPERS, LEFT_OUT, PIXEL_WRAPPERS, VECTOR_WRAPPERS, WRAPPERS
 from gymnasium import wrappers
 from toy_task import ToyTask
 
@@ -27,6 +27,10 @@ from dart_server.wire import FaultOwner
 SMALL = (80, 64)
 DONE = Action(ActionType.DONE)
 WAIT = Action(ActionType.WAIT)
+
+
+def make_pixels(farm: FakeFarm, task: ToyTask) -> DartOSWorldEnv:
+    return DartOSWorldEnv(task, resolution=SMALL, farm=farm, observation="pixels")
 
 
 def make(farm: FakeFarm, max_steps: int = 3, **options: Any) -> DartOSWorldEnv:
@@ -49,6 +53,27 @@ def test_wrappers_of_images_take_pixels(farm: FakeFarm, name: str) -> None:
     with PIXEL_WRAPPERS[name](make(farm, observation="pixels")) as env:
         assert env.reset(seed=1)[0] in env.observation_space
         assert env.step(WAIT)[0] in env.observation_space
+
+
+@pytest.mark.parametrize("name", BOX_ACTION_WRAPPERS)
+def test_wrappers_of_actions_in_a_box_take_the_normalized_space(farm: FakeFarm, name: str) -> None:
+    with BOX_ACTION_WRAPPERS[name](make(farm, action_space="normalized")) as env:
+        env.reset(seed=1)
+        env.action_space.seed(1)
+        assert env.step(env.action_space.sample())[0] in env.observation_space
+
+
+@pytest.mark.parametrize("name", VECTOR_WRAPPERS)
+def test_wrappers_of_vector_environments_take_the_default_observation(farm: FakeFarm, name: str) -> None:
+    envs = VECTOR_WRAPPERS[name](DartVectorEnv(2, ToyTask(), resolution=SMALL, farm=farm))
+    assert envs.reset(seed=1)[0] in envs.observation_space
+    assert envs.step([WAIT, WAIT])[0] in envs.observation_space
+    envs.close()
+
+
+def test_every_wrapper_of_gymnasium_is_tried_or_left_out_for_a_reason() -> None:
+    tried = {name.partition(",")[0] for name in (*WRAPPERS, *PIXEL_WRAPPERS, *BOX_ACTION_WRAPPERS)}
+    assert set(wrappers.__all__) == tried | set(LEFT_OUT)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +171,33 @@ def test_a_limit_that_is_not_seen_is_reported_once(farm: FakeFarm, caplog: pytes
         for _ in range(3):
             env.reset()
             env.step(WAIT)
-    assert [record for record in caplog.messages if "max_steps=1" in record].__len__() == 1
+        vector = DartVectorEnv(2, ToyTask(max_steps=9), resolution=SMALL, farm=farm)
+        for _ in range(3):
+            vector.reset()
+            vector.step([WAIT, WAIT])
+            vector.step([WAIT, WAIT])
+        vector.close()
+    assert [sum(f"max_steps={limit} " in message for message in caplog.messages) for limit in (1, 2)] == [1, 1]
+
+
+def test_a_time_limit_counts_the_steps_of_the_wrapper_that_repeats_actions(farm: FakeFarm) -> None:
+    task = ToyTask(max_steps=1)
+    with wrappers.TimeLimit(wrappers.MaxAndSkipObservation(make_pixels(farm, task), 3), 2) as env:
+        env.reset()
+        assert env.step(WAIT)[2:4] == (False, False)
+        *_, truncated, info = env.step(WAIT)
+    assert (truncated, info["end"], info["steps"]) == (True, "max_steps", 4)
+
+
+def test_a_time_limit_holds_for_episodes_that_a_wrapper_began(farm: FakeFarm) -> None:
+    """`Autoreset` resets without the wrapper outside it."""
+    with wrappers.TimeLimit(wrappers.Autoreset(make(farm, max_steps=9)), 4) as env:
+        env.reset()
+        env.step(DONE)
+        env.step(WAIT)
+        env.step(WAIT)
+        *_, truncated, info = env.step(env.unwrapped.oracle()[0])
+    assert (truncated, info["end"]) == (True, "max_steps")
 
 
 def test_the_verdict_can_be_read_after_the_end(farm: FakeFarm) -> None:
@@ -161,6 +212,28 @@ def test_the_verdict_can_be_read_after_the_end(farm: FakeFarm) -> None:
             env.evaluate()
 
 
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "DISABLED"])
+def test_the_verdicts_of_a_vector_can_be_read_after_the_end(farm: FakeFarm, mode: str) -> None:
+    vector = DartVectorEnv(3, ToyTask(), resolution=SMALL, farm=farm, autoreset_mode=mode)
+    vector.reset()
+    farm.leases[2].kill(FaultOwner.HOST, "chaos")
+    vector.step([Action(ActionType.TYPE, text="hello"), DONE, WAIT])
+    vector.send([DONE], [0])
+    vector.recv()
+    rewards, infos = vector.evaluate()
+    assert rewards.tolist()[:2] == [1.0, 0.0]
+    assert "without a verdict (chaos" in infos[2]["cause"]
+    vector.close()
+
+
+def test_pointers_of_a_vector_are_one_array(farm: FakeFarm) -> None:
+    vector = DartVectorEnv(2, ToyTask(), resolution=SMALL, farm=farm)
+    assert vector.reset()[1]["pointer"].shape == (2, 2)
+    *_, infos = vector.step([Action(ActionType.CLICK, x=30, y=20), WAIT])
+    assert infos["pointer"].tolist() == [[30, 20], [0, 0]]
+    vector.close()
+
+
 def test_a_fork_is_told_instead_of_hanging(farm: FakeFarm) -> None:
     env = make(farm)
     vector = DartVectorEnv(1, ToyTask(), resolution=SMALL, farm=farm)
@@ -169,16 +242,22 @@ def test_a_fork_is_told_instead_of_hanging(farm: FakeFarm) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        said = []
-        for step in (lambda: env.step(WAIT), lambda: env.evaluate(), lambda: vector.step([WAIT])):
-            try:
-                step()
-            except DartEnvError as error:
-                said.append("in its fork" in str(error))
-        os.write(writer, repr(said).encode())
-        os._exit(0)
+        try:
+            said = []
+            for step in (lambda: env.step(WAIT), lambda: env.evaluate(), lambda: vector.step([WAIT])):
+                try:
+                    step()
+                except DartEnvError as error:
+                    said.append("in its fork" in str(error))
+            env.close()
+            vector.close()
+            os.write(writer, repr(said).encode())
+        finally:
+            os._exit(0)
     os.waitpid(child, 0)
+    os.close(writer)
     assert os.read(reader, 100) == b"[True, True, True]"
+    os.close(reader)
     env.step(WAIT)
     env.close()
     vector.close()
