@@ -107,6 +107,10 @@ class StepRecord:
     env_s: float
 
 
+SOLVED_REWARD = 1.0
+"""Reward of a task that is solved as a whole."""
+
+
 class Purpose(StrEnum):
     """What a trajectory is for. Only `train` trajectories may reach the trainer's batches; only `demo` the warm start."""
 

@@ -1,7 +1,7 @@
 """Annotated screens of demonstrations: the warm start's extra supervision.
 
-Role: `AnnotatedScreenWriter` keeps the steps of demonstrations that a rollout worker plays. Rule: demonstrations only; rollouts and
-evaluation never come here. Non-goals: the form of the files (`dart_envs.observations.annotated_screens`), reading them
+Role: `AnnotatedScreenWriter` keeps the steps of successful demonstrations that a rollout worker plays. Rule: demonstrations only; rollouts
+and evaluation never come here. Non-goals: the form of the files (`dart_envs.observations.annotated_screens`), reading them
 (`dart_train.warmup`).
 """
 

@@ -26,7 +26,7 @@ from dart_agent.rollouts.annotated_screens import AnnotatedScreenWriter
 from dart_agent.rollouts.episode_loop import Episode, EpisodeEnv, ObservedStep, OnParseError, run_episode
 from dart_agent.rollouts.policies import BlankScreenshotPolicy, OraclePolicy, RandomPolicy
 from dart_agent.rollouts.worker_config import WorkerConfig, load_worker_config
-from dart_agent.types import Policy, WorkItem, WorkSource
+from dart_agent.types import SOLVED_REWARD, Policy, WorkItem, WorkSource
 from dart_envs.clock import SystemClock
 from dart_envs.errors import DartEnvError
 from dart_envs.observations.geometry import Coordinates
@@ -60,8 +60,8 @@ PolicyFactory = Callable[[Task, WorkerEnv], Policy]
 class RolloutWorker:
     """Plays episodes on `desktops` environments until it is cancelled.
 
-    make_env: called once per slot. make_policy: called once per episode. on_episode: told about every finished episode. on_step: called
-    with the task's id and each step, before its action is performed.
+    make_env: called once per slot. make_policy: called once per episode. on_episode: told about every finished episode. on_solved_step:
+    called with the task's id and each step of an episode that solved its task, after its end.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RolloutWorker:
         on_parse_error: OnParseError = OnParseError.NO_ACTION,
         idle_poll_s: float = 0.2,
         on_episode: Callable[[Episode], None] | None = None,
-        on_step: Callable[[str, ObservedStep], Awaitable[None]] | None = None,
+        on_solved_step: Callable[[str, ObservedStep], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
         self._source = source
@@ -91,7 +91,7 @@ class RolloutWorker:
         self._on_parse_error = on_parse_error
         self._idle_poll_s = idle_poll_s
         self._on_episode = on_episode
-        self._on_step = on_step
+        self._on_solved_step = on_solved_step
 
     async def run(self) -> None:
         """Play until cancelled. Raises what is a defect, or a StoreError when the data manager stays away."""
@@ -140,8 +140,12 @@ class RolloutWorker:
         task = self._load_task(item.task_id)
         if item.max_steps < task.max_steps:
             task = task.model_copy(update={"max_steps": item.max_steps})
-        on_step = None if self._on_step is None else functools.partial(self._on_step, item.task_id)
-        return await run_episode(
+        seen: list[ObservedStep] = []
+
+        async def keep(step: ObservedStep) -> None:
+            seen.append(step)
+
+        episode = await run_episode(
             env,
             self._make_policy(task, env),
             task,
@@ -149,8 +153,12 @@ class RolloutWorker:
             self._builder,
             clock=self._clock,
             on_parse_error=self._on_parse_error,
-            on_step=on_step,
+            on_step=None if self._on_solved_step is None else keep,
         )
+        if self._on_solved_step is not None and episode.trajectory.reward == SOLVED_REWARD:
+            for step in seen:
+                await self._on_solved_step(item.task_id, step)
+        return episode
 
     async def _abandon(self, item: WorkItem, error: BaseException) -> None:
         cause = (
@@ -220,7 +228,7 @@ async def run_worker(config: WorkerConfig) -> None:
             on_parse_error=config.on_parse_error,
             idle_poll_s=config.idle_poll_s,
             on_episode=functools.partial(_record, config.metrics),
-            on_step=None if screens is None else screens.write,
+            on_solved_step=None if screens is None else screens.write,
         )
         beat = asyncio.create_task(_heartbeat(data.heartbeat, config), name="heartbeat")
         try:

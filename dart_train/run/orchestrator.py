@@ -34,7 +34,7 @@ from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import PhaseSpec, PhaseStatus, VersionRecord
 from dart_agent.errors import StoreError, WorkerError
 from dart_agent.rollouts.worker_config import PolicyKind
-from dart_agent.types import Purpose
+from dart_agent.types import SOLVED_REWARD, Purpose
 from dart_train.config import Recipe
 from dart_train.report.build import build_report
 from dart_train.report.learning_signal import describe_learning_signal
@@ -246,9 +246,11 @@ class Run:
             await asyncio.gather(task, return_exceptions=True)  # also takes up the exception of a task that failed too
 
     async def _demos(self) -> None:
+        name = self.state.phase_name(phases.DEMO)
         async with self._policy("oracle"):
-            view = await self._run_phase(phases.demo(self.recipe, self.state.phase_name(phases.DEMO)))
-        if not view.mean_reward:
+            view = await self._run_phase(phases.demo(self.recipe, name))
+        nsolved = sum(result.reward == SOLVED_REWARD for result in await self.client.results(name))
+        if not nsolved:
             stats = await self.client.stats()
             self._begin_anew(phases.DEMO)
             raise RunFailed(
@@ -256,10 +258,8 @@ class Run:
                 f"`dart-agent rollout {self.recipe.tasks.suite}/{self.recipe.tasks.families[0]}`; any setting of the recipe may be "
                 "changed now"
             )
-        if view.mean_reward < 1.0:
-            self.progress.note(
-                f"demonstrations: mean reward {view.mean_reward:.2f}; those that failed are part of the warm start, too"
-            )
+        if nsolved < (view.total or 0):
+            self.progress.note(f"demonstrations: {nsolved} of {view.total} succeeded, and only those are imitated")
 
     async def _warm_start(self) -> None:
         if self.recipe.model.preset is not None and not (self.paths.initial_model / "config.json").exists():
@@ -310,8 +310,8 @@ class Run:
             stats = await self.client.stats()
             self._begin_anew(name)
             raise RunFailed(
-                f"{name}: none of {view.total} episodes got a reward (last fault: {stats.last_masked_cause}): fix the cause, see the logs "
-                f"in {self.paths.logs}"
+                f"{name}: none of {view.total} episodes got a reward (last fault: {stats.last_masked_cause}): fix the cause (logs: "
+                f"{self.paths.logs}); `dart-train report {self.paths.root}` shows what there is"
             )
         return view
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from dart_agent.errors import ConfigError
 from dart_agent.prompts.builder import PromptBuilder, preset
+from dart_agent.rollouts.episode_loop import ObservedStep
 from dart_agent.rollouts.worker import RolloutWorker, format_episode
 from dart_agent.rollouts.worker_config import load_worker_config
 from dart_agent.types import Completion, Policy, PolicyRequest
@@ -22,7 +23,12 @@ DONE = "Action: finished(content='')"
 
 
 def worker(
-    source: FakeWorkSource, envs: list[ScriptedEnv], policy: Callable[[], Policy], *, max_steps: int = 5
+    source: FakeWorkSource,
+    envs: list[ScriptedEnv],
+    policy: Callable[[], Policy],
+    *,
+    max_steps: int = 5,
+    on_solved_step: Callable[[str, ObservedStep], Awaitable[None]] | None = None,
 ) -> RolloutWorker:
     waiting = list(envs)
     return RolloutWorker(
@@ -34,6 +40,7 @@ def worker(
         builder=PromptBuilder(preset("tiny")),
         load_task=lambda task_id: task(max_steps),
         clock=FakeClock(),
+        on_solved_step=on_solved_step,
     )
 
 
@@ -52,6 +59,19 @@ async def test_all_claimed_work_is_reported_and_desktops_are_given_back() -> Non
     assert ended == {f"roll_{index}" for index in range(7)}
     assert [trajectory.reward for trajectory, _ in source.reported] == [1.0] * len(source.reported)
     assert all(env.closed for env in envs)
+
+
+async def test_only_steps_of_demonstrations_that_succeeded_are_kept() -> None:
+    kept: list[int] = []
+
+    async def keep(task_id: str, step: ObservedStep) -> None:
+        kept.append(step.index)
+
+    for env, steps in ((ScriptedEnv(), [0, 1]), (ScriptedEnv(goal=(1, 1)), [])):
+        kept.clear()
+        source = FakeWorkSource([item("roll")])
+        await run_until_empty(worker(source, [env], lambda: ScriptedPolicy([CLICK, DONE]), on_solved_step=keep), source)
+        assert kept == steps
 
 
 async def test_a_slow_episode_holds_up_no_other_desktop() -> None:

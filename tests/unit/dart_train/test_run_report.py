@@ -279,7 +279,7 @@ def test_demonstrations_that_all_fail_stop_the_run_and_are_not_marked_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = RunHarness(tmp_path, monkeypatch)
-    harness.reward = lambda item: 0.0
+    harness.reward = lambda item: 0.5
     with pytest.raises(RunFailed, match=r"no demonstration succeeded.*dart-agent rollout basics/press_nth"):
         asyncio.run(harness.run())
     assert not RunState.load(harness.paths.state).stages_s
