@@ -10,11 +10,12 @@ RERUNS := $(if $(DART_TEST_RERUNS),--reruns $(DART_TEST_RERUNS) -raR)
 JOBS ?= 2
 SHARED := -n $(JOBS) --dist loadfile
 
-.PHONY: chaos ecosystem test-ecosystem help setup demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser test-slow .test-slow-libvirt test-wheel quickstart lint image image-desktop osworld-client scorer clean reap
+.PHONY: chaos ecosystem test-ecosystem help setup setup-locked demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser test-slow .test-slow-libvirt test-wheel quickstart lint image image-desktop osworld-client scorer clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image, noVNC"
 	@echo "make demo          the main job: a small policy learns tasks on live desktops (about 40 minutes)"
+	@echo "make setup-locked  the same for a farm alone, from packages that are checked by their sha256"
 	@echo "make test          lint, types, unit, contract and integration tests (about 20 minutes)"
 	@echo "make lint          ruff and mypy"
 	@echo "make image         (re)build the image basic; make image-desktop: the image desktop"
@@ -33,6 +34,9 @@ help:
 
 setup:
 	@$(PYTHON_BOOT) server/deploy/setup_host.py
+
+setup-locked:
+	@$(PYTHON_BOOT) server/deploy/setup_host.py --locked
 
 demo: setup
 	@$(VENV)/bin/dart-train run dart_train/recipes/demo.toml $(ARGS)

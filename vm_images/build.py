@@ -26,6 +26,7 @@ from imagebuild.manifest import (
     guest_digest,
     image_digest,
     installed_packages,
+    package_digests,
     packages_digest,
     recipe_digest,
     write_manifest,
@@ -142,6 +143,7 @@ def build(file: Path, home: Path, force: bool) -> int:
             lay_guest(rootfs, GUEST)
             size, files = measure(rootfs)
             installed = installed_packages(rootfs / "var/lib/dpkg/status")
+            lists = store.packages_layer(name, packages_digest(recipe)) / "rootfs" / "var/lib/apt/lists"
             manifest = Manifest(
                 name=name,
                 digest=digest,
@@ -156,6 +158,7 @@ def build(file: Path, home: Path, force: bool) -> int:
                 build_s=round(progress.seconds(), 1),
                 packages={name: version for name, (version, _) in installed.items()},
                 package_bytes={name: size for name, (_, size) in installed.items()},
+                package_sha256=package_digests(lists, installed),
             )
             write_manifest(manifest, work / "manifest.json")
             store.publish(work, name, digest)

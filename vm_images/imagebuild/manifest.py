@@ -7,8 +7,9 @@ Rule: the digest covers what goes in, never when or where it was built.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -42,6 +43,9 @@ class Manifest:
 
     package_bytes: dict[str, int] = field(default_factory=dict)
     """Package name -> installed size that the package states."""
+
+    package_sha256: dict[str, str] = field(default_factory=dict)
+    """Package name -> sha256 of the file that it was installed from, as the signed lists of the archive state it."""
 
     artefacts: dict[str, dict[str, str | int]] = field(default_factory=dict)
     """Kind (docker, qcow2, kernel, initrd) -> {file, bytes, sha256}; files lie beside the manifest."""
@@ -121,4 +125,23 @@ def installed_packages(status_file: Path) -> dict[str, tuple[str, int]]:
         )
         if fields.get("Status", "").endswith(" installed"):
             found[fields["Package"]] = (fields["Version"], int(fields.get("Installed-Size", "0")) * 1024)
+    return dict(sorted(found.items()))
+
+
+def package_digests(lists: Path, installed: Mapping[str, tuple[str, int]]) -> dict[str, str]:
+    """Name -> sha256 of the files of installed packages, from apt's lists (`*_Packages`), against which apt checked them."""
+    found: dict[str, str] = {}
+    for file in sorted(lists.glob("*_Packages")):
+        with file.open(encoding="utf-8") as lines:
+            fields: dict[str, str] = {}
+            for line in itertools.chain(lines, ("\n",)):
+                if line != "\n":
+                    name, _, value = line.partition(": ")
+                    if name in ("Package", "Version", "SHA256"):
+                        fields[name] = value.strip()
+                    continue
+                package = fields.get("Package", "")
+                if package in installed and installed[package][0] == fields.get("Version") and "SHA256" in fields:
+                    found[package] = fields["SHA256"]
+                fields = {}
     return dict(sorted(found.items()))

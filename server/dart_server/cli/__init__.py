@@ -19,6 +19,7 @@ from dart_server.cli import (
     leases,
     pools,
     process,
+    sbom,
     setup,
     snapshots,
     status,
@@ -34,7 +35,7 @@ app = typer.Typer(
     add_completion=False,
     callback=terminal.reset_output_mode,
 )
-for family in (process, setup, doctor, status):
+for family in (process, setup, doctor, sbom, status):
     app.add_typer(family.app)
 app.add_typer(pools.app, name="pools")
 app.add_typer(leases.leases, name="leases")

@@ -115,6 +115,7 @@ def verify(
         fail(
             f"there is no image {name!r} (there is {', '.join(known) or 'none'}); build it: `dart-farm images build {name}`."
         )
+    check_packages(settings.home / "images" / name / "current")
     own = None if request(settings, "/v1/farm") is not None else _start_farm(settings)
     url = address(settings)
     look = [sys.executable, str(_program("verify.py")), name, "--farm", url]
@@ -135,6 +136,19 @@ def verify(
         found = [line for one in ended for line in (*one.stdout.splitlines(), *one.stderr.splitlines())]
         show({"verified": name, "ok": code == 0, "found": found}, "", as_json)
     raise typer.Exit(code)
+
+
+def check_packages(place: Path) -> None:
+    """End with exit code 1 when the packages of an image are not those that its manifest recorded when it was built."""
+    from dart_server.process.sbom import image_packages
+
+    try:
+        problems = image_packages(place).problems
+    except (OSError, ValueError) as error:
+        fail(f"the image's manifest cannot be read ({error}); build it again with --force.", 1)
+    if problems:
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+        fail(f"the image is not what was built: {problems[0]}{more}; build it again with --force.", 1)
 
 
 def _kept(as_json: bool) -> int | None:

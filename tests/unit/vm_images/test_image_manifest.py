@@ -10,6 +10,7 @@ from imagebuild.manifest import (
     guest_files,
     image_digest,
     installed_packages,
+    package_digests,
     read_manifest,
     recipe_digest,
     write_manifest,
@@ -88,3 +89,13 @@ def test_the_files_of_a_recipe_are_part_of_its_digest(tmp_path: Path) -> None:
     one = recipe_digest(recipe, tmp_path / "files")
     (tmp_path / "files" / "a").write_text("2", encoding="utf-8")
     assert len({bare, one, recipe_digest(recipe, tmp_path / "files")}) == 3
+
+
+def test_the_digests_of_packages_are_those_of_the_installed_versions(tmp_path: Path) -> None:
+    main = "Package: a\nVersion: 0.1\nFilename: pool/a\nSHA256: {}\n\nPackage: b\nVersion: 1\nSHA256: {}\n\n"
+    (tmp_path / "archive_main_binary-amd64_Packages").write_text(main.format("1" * 64, "2" * 64), encoding="utf-8")
+    newer = f"Package: b\nVersion: 2\nDescription: words\n more: words\nSHA256: {'3' * 64}\n"
+    (tmp_path / "security_main_binary-amd64_Packages").write_text(newer, encoding="utf-8")
+    installed = {"a": ("0.1", 0), "b": ("2", 0), "c": ("1", 0)}
+    assert package_digests(tmp_path, installed) == {"a": "1" * 64, "b": "3" * 64}
+    assert package_digests(tmp_path / "none", installed) == {}
