@@ -172,7 +172,7 @@ def make_directories(layout: Layout) -> None:
 def supervise(layout: Layout, options: helper.HelperOptions, listener: socket.socket, channel: socket.socket) -> int:
     """Run one helper after another, until one ends by itself or they die too fast; returns the exit code.
 
-    The first one answers the request and keeps the channel.
+    The first one answers the request and serves the channel; the end of the channel tells the farm of that helper's end.
     """
     attached: socket.socket | None = channel
     deaths: list[float] = []
@@ -180,11 +180,14 @@ def supervise(layout: Layout, options: helper.HelperOptions, listener: socket.so
         pid = os.fork()
         if pid == 0:
             os._exit(_become_helper(layout, options, listener, attached))
-        if attached is not None:
-            attached.close()
-            attached = None
         with _signals_go_to(pid):
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if attached is not None:
+            # sudo has a copy of it: only this tells the farm that its helper is gone.
+            with suppress(OSError):
+                attached.shutdown(socket.SHUT_RDWR)
+            attached.close()
+            attached = None
         if code in (0, 1, 2):
             return code
         now_s = time.monotonic()

@@ -179,9 +179,13 @@ class HostdClient:
         loop = asyncio.get_running_loop()
         while self._attachment is not None:
             await _wait_readable(self._attachment)
-            with suppress(BlockingIOError, ConnectionError):
+            try:
                 if self._attachment.recv(4096):
                     continue
+            except BlockingIOError:
+                continue
+            except ConnectionError as error:
+                log.info("the connection to the root helper broke: %s", error)
             log.warning("the root helper has ended: its desktops and snapshots are gone; waiting for the next one")
             self._attachment.close()
             self._attachment = None
