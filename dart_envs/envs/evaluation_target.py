@@ -9,6 +9,7 @@ and the verdict says so. This module does not judge (`TaskLike.evaluate`) and do
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
@@ -18,6 +19,10 @@ from dart_envs.farm.base import LeaseLike
 from dart_envs.types import Outcome
 
 log = logging.getLogger(__name__)
+
+
+class NoCopyWarning(UserWarning):
+    """A verdict that was to be given on a copy is given on the desktop itself, which the evaluator may change."""
 
 
 class EvaluateOn(StrEnum):
@@ -82,6 +87,9 @@ async def evaluation_desktop(lease: LeaseLike, on: EvaluateOn, wait_s: float) ->
     Yields:
         The desktop to judge, and what it is: `desktop`, `copy`, or the reason why there is no copy.
 
+    Warns:
+        NoCopyWarning: If a copy was asked for and the desktop itself is judged; it has the farm's reason and fix.
+
     Raises:
         DesktopFailedError: If the evaluator failed on a copy that turns out to be dead.
     """
@@ -92,6 +100,7 @@ async def evaluation_desktop(lease: LeaseLike, on: EvaluateOn, wait_s: float) ->
                 desktop, judged_on = await stack.enter_async_context(forked_copy(lease, wait_s)), str(EvaluateOn.COPY)
             except (FarmError, GuestError, HostFaultError) as error:
                 log.warning("The episode is judged on its own desktop: %s", error)
+                warnings.warn(NoCopyWarning(f"The desktop itself is judged, not a copy: {error}"), stacklevel=2)
                 reason = error.cause if isinstance(error, HostFaultError) else error.code
                 judged_on = f"desktop, since there is no copy: {reason}"
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -9,6 +10,7 @@ from toy_task import ToyTask
 
 from dart_envs.actions import Action
 from dart_envs.envs.core import AsyncDesktopEnv
+from dart_envs.envs.evaluation_target import NoCopyWarning
 from dart_envs.errors import EvaluatorError, GuestError, HostFaultError, UnsupportedCapabilityError
 from dart_envs.testing.fake_farm import FakeFarm, FakeLease
 from dart_envs.types import ActionType, Desktop, EndReason, Outcome
@@ -61,7 +63,8 @@ async def test_without_a_copy_the_desktop_itself_is_judged_and_the_verdict_says_
         await env.reset(ToyTask())
         await env.step(TYPE)
         farm.leases[0].fail_next("fork", error)
-        result = await env.step(DONE)
+        with pytest.warns(NoCopyWarning, match=re.escape(str(error))):
+            result = await env.step(DONE)
     assert result.reward == 1.0
     assert result.info["outcome"]["evaluated_on"] == f"desktop, since there is no copy: {said}"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dart_envs.envs.evaluation_target import NoCopyWarning
 from dart_envs.errors import ActionError, DartEnvError, TaskError
 from dart_envs.osworld import DesktopEnv
 from dart_envs.testing.fake_desktop import FakeDesktop
@@ -91,7 +92,8 @@ def test_a_verdict_in_the_middle_of_an_episode_is_made_on_a_copy(env: DesktopEnv
     desktop, copy = farm.leases
     assert (copy.released, "saved" in desktop.state.files) == (True, False)
     farm.max_desktops = 1
-    outcome = env.evaluate_outcome()
+    with pytest.warns(NoCopyWarning, match="desktop itself is judged"):
+        outcome = env.evaluate_outcome()
     assert (outcome.reward, outcome.details["evaluated_on"]) == (1.0, "desktop, since there is no copy: no_capacity")
     farm.max_desktops = 2
     env.step("DONE")
