@@ -159,6 +159,7 @@ def build(file: Path, home: Path, force: bool) -> int:
                 packages={name: version for name, (version, _) in installed.items()},
                 package_bytes={name: size for name, (_, size) in installed.items()},
                 package_sha256=package_digests(lists, installed),
+                applications=list(recipe.applications),
             )
             write_manifest(manifest, work / "manifest.json")
             store.publish(work, name, digest)

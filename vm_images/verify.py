@@ -1,7 +1,7 @@
 """Proves an image on a live desktop: `python vm_images/verify.py basic` (needs a running farm: `dart-farm serve --embedded`).
 
-Role: lease a desktop of the image, start each application that it has, check that a person could see and use it, and, where the farm
-takes live snapshots, that one with it comes back with the same picture.
+Role: lease a desktop of the image, start each application that it has of those known here, and those that its recipe names (`--manifest`).
+Check that a person could see and use each, and, where the farm takes live snapshots, that one with it comes back with the same picture.
 Rule: speaks the farm's REST only (`--farm`, else DART_FARM_URL: `http://` or `unix://`; `--key`, else DART_FARM_KEY, else the farm.key
 in its state directory); standard library; releases what it leased.
 Exit code 0: all checks passed, 1: some failed, 2: there is no farm to ask.
@@ -19,7 +19,7 @@ import socket
 import sys
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,15 @@ APPLICATIONS = (
     Application(("evince",), "push button", "Open…"),
     Application(("eog",), "toggle button", "Properties"),
 )
+
+
+def recipe_applications(manifest: Path) -> list[Application]:
+    """The programs that the recipe of an image names; raises FarmFailure where its manifest cannot be read."""
+    try:
+        told = json.loads(manifest.read_text(encoding="utf-8")).get("applications", [])
+        return [Application(tuple(one["command"]), one["role"], one["name"]) for one in told]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FarmFailure(f"{manifest} is not a readable manifest: {error}") from error
 
 
 class FarmFailure(Exception):
@@ -200,6 +209,8 @@ class Farm:
 def check_application(farm: Farm, application: Application, bare: bytes, start_limit_s: float) -> str:
     """Empty when it is well, else what is wrong; leaves a fresh desktop."""
     farm.beat()
+    if farm.execute("which", application.argv[0])["returncode"]:
+        return "it is not in the image"
     start_s = time.monotonic()
     farm.execute(*application.argv, detach=True)
     found: dict[str, Any] | None = None
@@ -258,14 +269,15 @@ def _in_time(happened: Callable[[], bool]) -> bool:
     return True
 
 
-def verify(farm: Farm, image: str, start_limit_s: float) -> int:
-    """Run all checks; the number that failed."""
+def verify(farm: Farm, image: str, start_limit_s: float, of_recipe: Sequence[Application] = ()) -> int:
+    """Run all checks; the number that failed. of_recipe: programs that must be in the image."""
     failed = 0
     size, font_size = SMALL if image == "basic" else FULL
     farm.lease(image, size, font_size)
     try:
         bare = farm.frame()
         installed = [one for one in APPLICATIONS if farm.execute("which", one.argv[0])["returncode"] == 0]
+        installed = list(dict.fromkeys((*installed, *of_recipe)))
         checks: list[tuple[str, Callable[[], str]]] = [
             (" ".join(one.argv), functools.partial(check_application, farm, one, bare, start_limit_s))
             for one in installed
@@ -290,13 +302,15 @@ def main() -> int:
     parser.add_argument(
         "--start-limit-s", type=float, default=START_LIMIT_S, help="seconds an application may take to show"
     )
+    parser.add_argument("--manifest", type=Path, help="the image's manifest.json, which names its recipe's programs")
     options = parser.parse_args()
     try:
         if not options.farm:
             raise FarmFailure(
                 "no farm to ask: start one with 'dart-farm serve --embedded' and give its socket with --farm unix:///PATH"
             )
-        return 1 if verify(Farm(options.farm, options.key), options.image, options.start_limit_s) else 0
+        own = [] if options.manifest is None else recipe_applications(options.manifest)
+        return 1 if verify(Farm(options.farm, options.key), options.image, options.start_limit_s, own) else 0
     except FarmFailure as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

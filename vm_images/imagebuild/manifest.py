@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from imagebuild.errors import BuildError
-from imagebuild.recipe import Recipe
+from imagebuild.recipe import Application, Recipe
 
 BUILDER_FORMAT = 1
 """Raised when the builder itself makes something different of the same recipe."""
@@ -46,6 +46,9 @@ class Manifest:
 
     package_sha256: dict[str, str] = field(default_factory=dict)
     """Package name -> sha256 of the file that it was installed from, as the signed lists of the archive state it."""
+
+    applications: list[Application] = field(default_factory=list)
+    """What `verify` starts beside the programs that it knows."""
 
     artefacts: dict[str, dict[str, str | int]] = field(default_factory=dict)
     """Kind (docker, qcow2, kernel, initrd) -> {file, bytes, sha256}; files lie beside the manifest."""
@@ -111,8 +114,12 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
 def read_manifest(path: Path) -> Manifest:
     """Read; raises BuildError when it is missing or broken."""
     try:
-        return Manifest(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        applications = [
+            Application(tuple(one["command"]), one["role"], one["name"]) for one in told.pop("applications", ())
+        ]
+        return Manifest(**told, applications=applications)
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise BuildError(f"{path} is not a readable manifest; build the image again with --force") from error
 
 

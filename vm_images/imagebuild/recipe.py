@@ -20,7 +20,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 SESSION_USER = re.compile("user")
 """The account that the guest agent starts the session as."""
-OPTIONAL = ("warm",)
+OPTIONAL = ("warm", "applications")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,20 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
+class Application:
+    """A program that `verify` starts, and role and name of an accessible element that shows that it is up."""
+
+    command: tuple[str, ...]
+    role: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """One image: Debian suite, packages (sorted, each once), paths left out, user.
 
-    `warm` are commands that the user runs once while the image is made, so that programs find their profiles.
+    `warm` are commands that the user runs once while the image is made, so that programs find their profiles. `applications` are what
+    `verify` starts in a desktop of the image.
     """
 
     name: str
@@ -49,6 +59,7 @@ class Recipe:
     include_paths: tuple[str, ...]
     user: User
     warm: tuple[tuple[str, ...], ...] = ()
+    applications: tuple[Application, ...] = ()
 
     def canonical(self) -> str:
         """The recipe as text in which equal recipes are equal."""
@@ -57,7 +68,7 @@ class Recipe:
 
     def packages_canonical(self) -> str:
         """What decides the packages layer, as text."""
-        return replace(self, user=User("", 0, "", ()), warm=()).canonical()
+        return replace(self, user=User("", 0, "", ()), warm=(), applications=()).canonical()
 
     def sources(self, keyring: Path) -> list[str]:
         """APT source lines: the suite, its updates, its security fixes."""
@@ -111,6 +122,23 @@ class Fields:
             raise self.fail(key, "a list of argument lists")
         return tuple(tuple(one) for one in value)
 
+    def applications(self, key: str) -> tuple[Application, ...]:
+        """A list of tables with command, role and name, or nothing."""
+        if key not in self.table:
+            return ()
+        tables = self.take(key, list, "a list of tables")
+        if not all(isinstance(one, dict) for one in tables):
+            raise self.fail(key, "a list of tables")
+        found = []
+        for index, table in enumerate(tables):
+            fields = Fields(self.file, f"{self.where}{key}.{index}.", table)
+            command = fields.texts("command")
+            if not command:
+                raise fields.fail("command", "a list of strings that begins with a program")
+            found.append(Application(command, fields.text("role"), fields.text("name")))
+            fields.finish()
+        return tuple(found)
+
     def inner(self, key: str) -> Fields:
         """A required table."""
         return Fields(self.file, f"{self.where}{key}.", self.take(key, dict, "a table"))
@@ -159,6 +187,7 @@ def read_recipe(file: Path) -> Recipe:
         include_paths=exclude.texts("except"),
         user=user,
         warm=top.commands("warm"),
+        applications=top.applications("applications"),
     )
     for fields in (account, exclude, groups, top):
         fields.finish()

@@ -110,7 +110,8 @@ def verify(
     from dart_server.process.preflight import installed_images
 
     settings = load_settings()
-    known = [row["name"] for row in installed_images(settings)]
+    places = {row["name"]: Path(row["path"]) for row in installed_images(settings)}
+    known = list(places)
     if name not in known:
         fail(
             f"there is no image {name!r} (there is {', '.join(known) or 'none'}); build it: `dart-farm images build {name}`."
@@ -118,7 +119,15 @@ def verify(
     check_packages(settings.home / "images" / name / "current")
     own = None if request(settings, "/v1/farm") is not None else _start_farm(settings)
     url = address(settings)
-    look = [sys.executable, str(_program("verify.py")), name, "--farm", url]
+    look = [
+        sys.executable,
+        str(_program("verify.py")),
+        name,
+        "--farm",
+        url,
+        "--manifest",
+        str(places[name] / "manifest.json"),
+    ]
     look += [] if start_limit_s is None else ["--start-limit-s", str(start_limit_s)]
     suite = [sys.executable, "-m", CONFORMANCE, name, "--farm", url]
     try:

@@ -103,7 +103,8 @@ def test_an_image_is_verified_by_the_conformance_suite_and_a_look_at_its_program
     suite, look = ran
     assert suite == ["-m", "dart_envs.testing.image_conformance", "small", "--farm", "http://127.0.0.1:1"]
     assert look[0].endswith("verify.py")
-    assert look[1:] == ["small", "--farm", "http://127.0.0.1:1", "--start-limit-s", "9.0"]
+    manifest = str((home / "images" / "small" / "current").resolve() / "manifest.json")
+    assert look[1:] == ["small", "--farm", "http://127.0.0.1:1", "--manifest", manifest, "--start-limit-s", "9.0"]
     ran.clear()
     result = CliRunner().invoke(app, ["images", "verify", "small", "--json"])
     assert result.exit_code == expected

@@ -1,5 +1,7 @@
 """Digests follow what goes into an image and nothing else."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from imagebuild.manifest import (
     recipe_digest,
     write_manifest,
 )
-from imagebuild.recipe import Recipe, User
+from imagebuild.recipe import Application, Recipe, User
 
 
 def guest(tmp_path: Path) -> Path:
@@ -60,8 +62,13 @@ def test_image_digest_needs_both_halves() -> None:
 
 def test_manifest_survives_the_disk(tmp_path: Path) -> None:
     made = Manifest("n", "d", "r", "g", "1", "bookworm", "amd64", 5, 2, "2026-01-01T00:00:00+00:00", 1.5, {"a": "1"})
+    made = replace(made, applications=[Application(("xpad", "--new"), "push button", "New")])
     write_manifest(made, tmp_path / "manifest.json")
     assert read_manifest(tmp_path / "manifest.json") == made
+    told = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))
+    del told["applications"]
+    (tmp_path / "manifest.json").write_text(json.dumps(told), encoding="utf-8")
+    assert read_manifest(tmp_path / "manifest.json") == replace(made, applications=[]), "an image of an earlier builder"
 
 
 def test_a_broken_manifest_says_how_to_go_on(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from imagebuild.errors import UsageError
-from imagebuild.recipe import read_recipe
+from imagebuild.manifest import packages_digest, recipe_digest
+from imagebuild.recipe import Application, read_recipe
 
 RECIPES = Path(__file__).resolve().parents[3] / "vm_images" / "recipes"
 
@@ -100,3 +101,32 @@ def test_sources_are_signed_and_cover_updates_and_security(tmp_path: Path) -> No
     lines = read_recipe(written(tmp_path, GOOD)).sources(Path("/keys"))
     assert [line.split()[3] for line in lines] == ["bookworm", "bookworm-updates", "bookworm-security"]
     assert all("[signed-by=/keys]" in line for line in lines)
+
+
+APPLICATIONS = """
+[[applications]]
+command = ["xpad", "--new"]
+role = "push button"
+name = "New"
+"""
+
+
+def test_a_recipe_names_the_programs_that_verify_starts(tmp_path: Path) -> None:
+    bare = read_recipe(written(tmp_path, GOOD))
+    recipe = read_recipe(written(tmp_path, GOOD + APPLICATIONS))
+    assert recipe.applications == (Application(("xpad", "--new"), "push button", "New"),)
+    assert packages_digest(recipe) == packages_digest(bare), "the packages are taken over"
+    assert recipe_digest(recipe, tmp_path / "none") != recipe_digest(bare, tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "words"),
+    [
+        ('command = ["xpad", "--new"]', "command = []", r"applications\.0\.command"),
+        ('role = "push button"', "", r"applications\.0\.role must be"),
+        ('name = "New"', 'name = "New"\nx = 1', r"unknown key applications\.0\.x"),
+    ],
+)
+def test_a_wrong_program_names_its_field(tmp_path: Path, line: str, instead: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        read_recipe(written(tmp_path, GOOD + APPLICATIONS.replace(line, instead)))

@@ -1,0 +1,76 @@
+"""What `verify` starts: the programs that it knows where the image has them, and those of the recipe, which must be there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import verify
+
+
+class FakeFarm(verify.Farm):
+    """A desktop with some programs, of which each shows one element when it is started."""
+
+    def __init__(self, programs: dict[str, tuple[str, str]]) -> None:
+        self.programs = programs
+        self.size = (1920, 1080)
+        self.started: list[str] = []
+
+    def lease(self, image: str, size: tuple[int, int], font_size: int) -> None: ...
+    def release(self) -> None: ...
+    def beat(self) -> None: ...
+    def takes_snapshots(self) -> bool:
+        return False
+
+    def execute(self, *argv: str, detach: bool = False) -> dict[str, Any]:
+        if argv[0] == "which":
+            return {"returncode": int(argv[1] not in self.programs), "stdout": ""}
+        self.started.append(argv[0])
+        return {"returncode": 0, "stdout": ""}
+
+    def elements(self) -> list[dict[str, Any]]:
+        shown = [self.programs[name] for name in self.started]
+        return [{"role": role, "name": name, "x": 1, "y": 1, "w": 5, "h": 5} for role, name in shown]
+
+    def frame(self, *events: dict[str, Any]) -> bytes:
+        return bytes([len(self.started)])
+
+    def still(self) -> bytes:
+        return self.frame()
+
+    def reset(self) -> None:
+        self.started = []
+
+
+@pytest.fixture(autouse=True)
+def programs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "check_rest", lambda farm: "")
+    monkeypatch.setattr(verify, "check_typing", lambda farm: "")
+
+
+def manifest(folder: Path, *applications: tuple[str, str, str]) -> Path:
+    told = [{"command": [program], "role": role, "name": name} for program, role, name in applications]
+    (folder / "manifest.json").write_text(json.dumps({"applications": told}), encoding="utf-8")
+    return folder / "manifest.json"
+
+
+def test_the_recipes_programs_are_started_and_must_be_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = verify.recipe_applications(
+        manifest(tmp_path, ("xpad", "push button", "New"), ("absent", "menu", "File"), ("gimp", "menu", "Nothing"))
+    )
+    farm = FakeFarm({"mousepad": ("menu", "File"), "xpad": ("push button", "New"), "gimp": ("menu", "Filters")})
+    assert verify.verify(farm, "kiosk", 0.05, own) == 2
+    said = capsys.readouterr().out
+    for line in (
+        "ok     mousepad", "ok     xpad", "FAILED absent: it is not in the image", "ok     gimp", "FAILED gimp: no menu",
+    ):  # fmt: skip
+        assert line in said
+
+
+def test_a_manifest_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"applications": [{}]}', encoding="utf-8")
+    for path in (tmp_path / "manifest.json", tmp_path / "absent.json"):
+        with pytest.raises(verify.FarmFailure, match="not a readable manifest"):
+            verify.recipe_applications(path)
