@@ -37,6 +37,9 @@ CLEAN_ENVIRONMENT = {
     "DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/user/1000/bus",
 }
 """What a program gets instead of the session's environment."""
+CLEAN_START = "/usr/bin/env"
+PRELOADED = "/etc/ld.so.preload"
+"""Names libraries that the loader puts into every program."""
 _KINDS = {"f": "file", "d": "folder", "l": "link"}
 _SUMS_SCRIPT = 'cd "$1" && /usr/bin/find . -type f -size -32769k -exec /usr/bin/sha256sum -z {} +'
 """sha256 of every file of at most 32 MiB below `$1`."""
@@ -147,18 +150,21 @@ async def run_program(
 ) -> ExecReply:
     """Run a program of the image by its absolute path, without anything of the session's environment.
 
-    Raises InvalidArtifact when the program is not as the image has it.
+    Raises InvalidArtifact when the program, or what every program is started with, is not as the image has it.
     """
-    seen = await look(desktop, StatQuery(path=argv[0]))
-    if seen is not None:
-        facts = require(seen.answers[0], argv[0]).facts
+    paths = (argv[0], CLEAN_START, PRELOADED)
+    seen = await look(desktop, *(StatQuery(path=path) for path in paths))
+    for path, answer in zip(paths, seen.answers if seen is not None else (), strict=False):
+        if path == PRELOADED and answer.error == "not_found":
+            continue
+        facts = require(answer, path).facts
         if facts is None or not facts.from_image:
-            raise InvalidArtifact(f"{argv[0]} is not the image's own any more")
+            raise InvalidArtifact(f"{path} is not the image's own any more")
     return await _ask_guest(desktop, argv, user=user, timeout_s=timeout_s)
 
 
 async def _ask_guest(
     desktop: Desktop, argv: Sequence[str], *, user: str = "root", timeout_s: float = PROGRAM_TIMEOUT_S
 ) -> ExecReply:
-    clean = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in CLEAN_ENVIRONMENT.items())]
+    clean = [CLEAN_START, "-i", *(f"{name}={value}" for name, value in CLEAN_ENVIRONMENT.items())]
     return await desktop.exec([*clean, *argv], timeout_s=timeout_s, user=user)

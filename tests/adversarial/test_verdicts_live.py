@@ -19,7 +19,7 @@ from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.tasks.model import Task
 from dart_envs.types import ActionType
-from dart_server.wire import DesktopShape
+from dart_server.wire import DesktopShape, KeyEvent, SettleSpec, TextEvent
 
 pytestmark = pytest.mark.desktop
 SHAPE = DesktopShape(resolution=(800, 600))
@@ -154,3 +154,33 @@ async def test_a_name_makes_no_program(episode: Episode) -> None:
             break
         await asyncio.sleep(0.05)
     assert await GETTERS["processes"](context, {**config, "executable": "/usr/bin/sleep"}) == ["kite-worker 600"]
+
+
+LOOK_ALIKES = (
+    "wmctrl -r Work -N '{title}'",
+    "zenity --info --text x --class=Thunar --name=thunar --title '{title}' >/dev/null 2>&1 &",
+)
+
+
+@pytest.mark.parametrize("line", LOOK_ALIKES)
+async def test_a_window_that_looks_alike_shows_no_folder(episode: Episode, line: str) -> None:
+    task = await episode.begin("basics/open_folder/0001")
+    goal = task.instruction.removeprefix("Open the folder ").removesuffix(".")
+    await episode.run(line.format(title=f"{goal} - Thunar", goal=goal))
+    for _ in range(100):
+        if goal in await episode.run("wmctrl -l"):
+            break
+        await asyncio.sleep(0.05)
+    assert await episode.reward() == 0.0
+
+
+async def test_a_folder_that_is_opened_is_shown(episode: Episode) -> None:
+    task = await episode.begin("basics/open_folder/0001")
+    goal = task.instruction.removeprefix("Open the folder ").removesuffix(".")
+    await episode.run("wmctrl -a Work; sleep 0.5")
+    for actions in (
+        [TextEvent(text=goal)],
+        [KeyEvent(type="key_down", key="enter"), KeyEvent(type="key_up", key="enter")] * 2,
+    ):
+        await episode.lease.step(list(actions), SettleSpec(quiet_ms=300, cap_ms=3000))
+    assert await episode.reward() == 1.0

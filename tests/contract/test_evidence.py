@@ -67,6 +67,8 @@ cp /usr/bin/python3 /tmp/thunar
 bash -c 'exec -a /usr/bin/xterm /tmp/thunar -c "import time; time.sleep(600)"' >/dev/null 2>&1 &
 python3 -m http.server 8123 --bind 127.0.0.1 >/dev/null 2>&1 &
 printf 'password\\n' | sudo -S sh -c 'cp /usr/bin/true /usr/bin/true.new; mv /usr/bin/true.new /usr/bin/true'
+python3 -c "import ctypes as c, time
+c = c.CDLL(None); c.inotify_add_watch(c.inotify_init(), b'/home/user', 2); time.sleep(600)" >/dev/null 2>&1 &
 mkfifo /home/user/pipe; ln -s /proc/1/root/etc/shadow /home/user/magic; echo 1 > /dev/shm/one
 """
 
@@ -78,11 +80,14 @@ async def test_what_is_faked_inside_shows_outside(case: Case) -> None:
     assert done["returncode"] == 0, done
     stat = {"kind": "stat", "follow": True}
 
-    async def both_run() -> bool:
+    async def all_run() -> bool:
         found = (await look(case, {"kind": "processes", "code": True})).answers[0].processes or []
-        return any(one.executable == "/tmp/thunar" for one in found) and any(one.listening for one in found)
+        watching = any(one.watched and one.argv[:1] == ["python3"] for one in found)
+        return (
+            watching and any(one.executable == "/tmp/thunar" for one in found) and any(one.listening for one in found)
+        )
 
-    await eventually(both_run)
+    await eventually(all_run)
     seen = await look(
         case,
         {"kind": "processes", "code": True},
@@ -93,6 +98,7 @@ async def test_what_is_faked_inside_shows_outside(case: Case) -> None:
         file("/home/user/magic"),
         file("/dev/shm/one"),
         file("/proc/1/status"),
+        {**stat, "path": "/home/user"},
     )
     processes = seen.answers[0].processes or []
     fake = next(one for one in processes if one.argv[:1] == ["/usr/bin/xterm"])
@@ -103,6 +109,8 @@ async def test_what_is_faked_inside_shows_outside(case: Case) -> None:
     assert serving.from_image
     assert serving.code_from_image
     assert (serving.uid, next(one for one in processes if one.pid == 1).uid) == (1000, 0)
+    assert seen.answers[8].facts is not None
+    assert [one.argv[0] for one in processes if seen.answers[8].facts.identity in one.watched] == ["python3"]
     assert [answer.facts and answer.facts.from_image for answer in seen.answers[1:4]] == [False, False, True]
     assert [answer.error for answer in seen.answers[4:6]] == ["not_regular_file", "not_found"]
     assert seen.content(seen.answers[6]) == b"1\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dart_envs.evaluators.getters import apps, chrome, desktop, media, system, web
+from dart_envs.evaluators.getters import apps, chrome, desktop, media, system, web, windows
 from dart_envs.evaluators.getters.base import Getter, GetterContext
 
 __all__ = ["GETTERS", "Getter", "GetterContext"]
@@ -20,4 +20,5 @@ GETTERS: Mapping[str, Getter] = {
     **media.GETTERS,
     **system.GETTERS,
     **web.GETTERS,
+    **windows.GETTERS,
 }

@@ -1,7 +1,7 @@
-"""Getters that read the desktop itself: files, programs' output, windows, the accessibility tree.
+"""Getters that read the desktop itself: files, programs' output, the accessibility tree.
 
 Role: one coroutine per getter, and `GETTERS` of this module. Names and parameters are OSWorld's; `captured`, `captured_in_turn`,
-`window_titles`, `file_names`, `a11y_elements` and `desktop_time` are ours. Non-goals: comparing.
+`file_names`, `a11y_elements` and `desktop_time` are ours. Non-goals: comparing.
 """
 
 from __future__ import annotations
@@ -101,12 +101,6 @@ async def file_names(context: GetterContext, config: GetterConfig) -> list[str]:
     return [name for name in await list_directory(context, config) if "/" not in name.rstrip("/")]
 
 
-async def window_titles(context: GetterContext, config: GetterConfig) -> list[str]:
-    """Titles of all windows, oldest first; {by_class} keeps those whose WM_CLASS contains it."""
-    wanted = str(config.get("by_class", "")).lower()
-    return [w.title for w in await windows.list_windows(context.desktop) if wanted in w.wm_class.lower()]
-
-
 @dataclass(frozen=True, slots=True)
 class _Capture:
     """How a captured program ended: when, with which code, and what it had printed."""
@@ -204,19 +198,6 @@ async def vm_screen_size(context: GetterContext, config: GetterConfig) -> dict[s
     return {"width": width, "height": height}
 
 
-async def vm_window_size(context: GetterContext, config: GetterConfig) -> dict[str, int]:
-    """{app_class_name}: width and height of that application's window, without its frame.
-
-    Raises InvalidArtifact when there is none.
-    """
-    name = required_text(config, "app_class_name")
-    window = await windows.find_window(context.desktop, name, by_class=True)
-    frame = None if window is None else await windows.measure(context.desktop, window)
-    if frame is None:
-        raise InvalidArtifact(f"there is no window of {name}")
-    return {"width": frame.w - frame.left - frame.right, "height": frame.h - frame.top - frame.bottom}
-
-
 async def rule(context: GetterContext, config: GetterConfig) -> Any:
     """{rules}: the expected value itself; it stays on this side."""
     if "rules" not in config:
@@ -231,13 +212,11 @@ GETTERS: Mapping[str, Getter] = {
     "content_from_vm_file": content_from_vm_file,
     "list_directory": list_directory,
     "file_names": file_names,
-    "window_titles": window_titles,
     "captured": captured,
     "captured_in_turn": captured_in_turn,
     "a11y_elements": a11y_elements,
     "accessibility_tree": a11y_elements,
     "desktop_time": desktop_time,
     "vm_screen_size": vm_screen_size,
-    "vm_window_size": vm_window_size,
     "rule": rule,
 }

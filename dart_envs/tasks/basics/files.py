@@ -1,7 +1,7 @@
 """Thunar, a file manager.
 
-Role: families about opening, renaming, removing and making files and folders. Rule: the verdict is what is in the
-folder afterwards, or which folder a window shows. Files are listed in detail, one per line.
+Role: families about opening, renaming, removing and making files and folders. Rule: the verdict is what is in the folder afterwards, or
+which folder a window shows: its title says it, and the program watches that folder for changes. Files are listed in detail, one per line.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from random import Random
 from dart_envs.tasks.basics.parts import (
     DONE,
     JsonDict,
+    all_of,
     click,
     folder_names_are,
     key,
@@ -25,6 +26,7 @@ from dart_envs.tasks.suite import Family, TaskDraft
 
 FOLDER = "/home/user/Work"
 TITLE = "Work"
+PROGRAM = "/usr/bin/thunar"
 SIZE = (560, 300)
 
 
@@ -56,11 +58,18 @@ def open_folder(random: Random) -> TaskDraft:
     return TaskDraft(
         instruction=f"Open the folder {goal}.",
         config=open_app(random, folders=names),
-        evaluator={
-            "func": "check_list",
-            "result": {"type": "window_titles", "by_class": "thunar"},
-            "expected": {"type": "rule", "rules": {"expect": [f"^{goal} "]}},
-        },
+        evaluator=all_of(
+            {
+                "func": "check_list",
+                "result": {"type": "window_titles", "by_class": "thunar", "executable": PROGRAM},
+                "expected": {"type": "rule", "rules": {"expect": [f"^{goal} "]}},
+            },
+            {
+                "func": "contains_names",
+                "result": {"type": "watched_folders", "path": FOLDER, "executable": PROGRAM},
+                "expected": {"type": "rule", "rules": {"exactly": [goal]}},
+            },
+        ),
         oracle=[row(goal, do="double_click"), DONE],
         near_miss=[row(wrong, do="double_click"), DONE],
     )

@@ -109,6 +109,7 @@ class FileFacts(_Answer):
         uid: Number of its owner inside the desktop.
         gid: Number of its group inside the desktop.
         modified_s: When it was changed last, seconds since 1970 on the host's clock.
+        identity: Device and inode, by which `ProcessFacts.watched` names it.
         target: What a link says.
         real_path: Its path without links; not in a tree.
         from_image: Whether it is unchanged from the image; not in a tree.
@@ -122,6 +123,7 @@ class FileFacts(_Answer):
     uid: int
     gid: int
     modified_s: float
+    identity: str | None = None
     target: str | None = None
     real_path: str | None = None
     from_image: bool | None = None
@@ -150,6 +152,7 @@ class ProcessFacts(_Answer):
         code_from_image: Whether all program code that it mapped is, too; None where not asked for.
         open_files: Paths of files that it holds open, the first 64.
         listening: Where it waits for connections.
+        watched: Identities of files and folders of which it wants to be told changes (inotify), the first 256.
     """
 
     pid: int
@@ -162,6 +165,7 @@ class ProcessFacts(_Answer):
     code_from_image: bool | None = None
     open_files: list[str] = Field(default_factory=list)
     listening: list[ListeningPort] = Field(default_factory=list)
+    watched: list[str] = Field(default_factory=list)
 
 
 class EvidenceAnswer(_Answer):

@@ -208,6 +208,7 @@ class DesktopFiles:
             "uid": self._uids.inside(found.st_uid),
             "gid": self._gids.inside(found.st_gid),
             "modified_s": found.st_mtime_ns / 1e9,
+            "identity": f"{found.st_dev}:{found.st_ino}",
         }
         if kind == "link":
             facts["target"] = readable(os.readlink("", dir_fd=descriptor))

@@ -20,9 +20,14 @@ MAX_PROCESSES = 4096
 ARGV_LIMIT_NBYTES = 32 << 10
 MAX_OPEN_FILES = 64
 """Of one process, in the answer."""
+MAX_WATCHES = 256
+"""Of one process, in the answer."""
 MAX_DESCRIPTORS = 4096
 """Of one process, looked at."""
 _LISTENING = "0A"
+_WATCH = re.compile(r"inotify wd:\S+ ino:([0-9a-f]+) sdev:([0-9a-f]+)")
+_MINOR_BITS = 20
+"""Of the kernel's own number of a device; stat(2) has another form."""
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _KERNEL_NAMES = ("/dev/", "/proc/", "/sys/", "/memfd:")
@@ -60,7 +65,7 @@ def _one(
     words = {line.split(":", 1)[0]: line.split()[1:] for line in status.splitlines()}
     fields = _stat_fields(pid)
     executable, unchanged = _executable(pid, files)
-    paths, listening = _descriptors(pid, sockets)
+    paths, listening, watched = _descriptors(pid, sockets)
     one: dict[str, Any] = {
         "pid": int(words["NSpid"][-1]),
         "uid": files.user(int(words["Uid"][1])),
@@ -71,6 +76,7 @@ def _one(
         "from_image": unchanged,
         "open_files": sorted(paths)[:MAX_OPEN_FILES],
         "listening": [{"address": address, "port": port} for address, port in sorted(listening)],
+        "watched": sorted(watched)[:MAX_WATCHES],
     }
     if code:
         one["code_from_image"] = unchanged and all(map(files.from_image, _mapped_code(pid)))
@@ -113,20 +119,33 @@ def _mapped_code(pid: int) -> set[str]:
     return paths
 
 
-def _descriptors(pid: int, sockets: dict[str, tuple[str, int]]) -> tuple[set[str], set[tuple[str, int]]]:
-    """Paths of the plain files that a process holds open, and where it listens."""
+def _descriptors(pid: int, sockets: dict[str, tuple[str, int]]) -> tuple[set[str], set[tuple[str, int]], set[str]]:
+    """Paths of the plain files that a process holds open, where it listens, and identities of the files and folders that it watches."""
     paths: set[str] = set()
     listening: set[tuple[str, int]] = set()
+    watched: set[str] = set()
     for name in os.listdir(f"/proc/{pid}/fd")[:MAX_DESCRIPTORS]:
         try:
             target = os.readlink(f"/proc/{pid}/fd/{name}")
+            if "inotify" in target and not target.startswith("/"):
+                watched |= _watches(Path(f"/proc/{pid}/fdinfo/{name}").read_text(encoding="ascii"))
         except OSError:
             continue
         if target.startswith("/") and not target.startswith(_KERNEL_NAMES):
             paths.add(readable(target))
         elif sockets and (match := _SOCKET.fullmatch(target)) and match[1] in sockets:
             listening.add(sockets[match[1]])
-    return paths, listening
+    return paths, listening, watched
+
+
+def _watches(text: str) -> set[str]:
+    """What an inotify instance watches, in the form of a file's `identity`."""
+    found = set()
+    for inode, device in _WATCH.findall(text):
+        number = int(device, 16)
+        device_number = os.makedev(number >> _MINOR_BITS, number & ((1 << _MINOR_BITS) - 1))
+        found.add(f"{device_number}:{int(inode, 16)}")
+    return found
 
 
 def _listening(pid: int) -> dict[str, tuple[str, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 import pytest
@@ -27,10 +28,14 @@ def process(pid: int, executable: str, *argv: str, **more: Any) -> ProcessFacts:
     return ProcessFacts(pid=pid, executable=executable, argv=list(argv), **known | more)
 
 
+IMAGE_PROGRAM = EvidenceAnswer(facts=facts("file", "program", from_image=True))
+PROGRAMS = ("curl", "dbus-send", "xfconf-query", "python3", "true", "env")
+
+
 def seen(**answers: EvidenceAnswer) -> FakeDesktop:
     """A desktop whose programs all lie."""
     desktop = FakeDesktop()
-    desktop.seen_from_outside = dict(answers)
+    desktop.seen_from_outside = {f"/usr/bin/{name}": IMAGE_PROGRAM for name in PROGRAMS} | answers
     for name in ("stat", "find", "cat", "ps", "sh", "sha256sum"):
         desktop.programs[name] = lambda *_: pytest.fail("a program of the desktop was asked")
     return desktop
@@ -115,15 +120,24 @@ async def test_a_program_is_run_by_its_path_without_the_sessions_environment_and
 
     desktop = Recording()
     desktop.programs["true"] = lambda *_: fake_reply("done")
-    desktop.seen_from_outside = {"/usr/bin/true": EvidenceAnswer(facts=facts("file", "true", from_image=True))}
+    desktop.seen_from_outside = {"/usr/bin/true": IMAGE_PROGRAM, "/usr/bin/env": IMAGE_PROGRAM}
     assert (await run_program(desktop, ["/usr/bin/true", "x"])).stdout == "done"
     assert ran[0][:2] == ["/usr/bin/env", "-i"]
     assert ran[0][-2:] == ["/usr/bin/true", "x"]
     assert all("=" in word for word in ran[0][2:-2])
     for answer in (EvidenceAnswer(facts=facts("file", "true", from_image=False)), EvidenceAnswer(error="not_found")):
-        desktop.seen_from_outside = {"/usr/bin/true": answer}
-        with pytest.raises(InvalidArtifact):
-            await run_program(desktop, ["/usr/bin/true"])
+        for path in ("/usr/bin/true", "/usr/bin/env"):
+            desktop.seen_from_outside = {"/usr/bin/true": IMAGE_PROGRAM, "/usr/bin/env": IMAGE_PROGRAM, path: answer}
+            with pytest.raises(InvalidArtifact):
+                await run_program(desktop, ["/usr/bin/true"])
+    changed = EvidenceAnswer(facts=facts("file", "ld.so.preload", from_image=False))
+    desktop.seen_from_outside = {
+        "/usr/bin/true": IMAGE_PROGRAM,
+        "/usr/bin/env": IMAGE_PROGRAM,
+        "/etc/ld.so.preload": changed,
+    }
+    with pytest.raises(InvalidArtifact):
+        await run_program(desktop, ["/usr/bin/true"])
     assert len(ran) == 1
 
 
@@ -147,7 +161,6 @@ async def test_only_the_player_itself_answers_for_the_player(
     desktop = seen(processes=EvidenceAnswer(processes=running))
     desktop.programs["curl"] = lambda *_: fake_reply('{"state": "playing", "information": {}}')
     assert desktop.seen_from_outside is not None
-    desktop.seen_from_outside["/usr/bin/curl"] = EvidenceAnswer(facts=facts("file", "curl", from_image=True))
     if scripts:
         desktop.seen_from_outside["/home/user/.local/share/vlc/lua"] = EvidenceAnswer(facts=facts("folder", "lua"))
     if good:
@@ -168,9 +181,6 @@ async def test_only_the_player_itself_answers_for_the_player(
 )
 async def test_only_the_settings_daemon_answers_for_settings(executable: str, code: bool, good: bool) -> None:
     desktop = seen(processes=EvidenceAnswer(processes=[process(35, executable, "xfconfd", code_from_image=code)]))
-    assert desktop.seen_from_outside is not None
-    for name in ("dbus-send", "xfconf-query"):
-        desktop.seen_from_outside[f"/usr/bin/{name}"] = EvidenceAnswer(facts=facts("file", name, from_image=True))
     desktop.programs["dbus-send"] = lambda *_: fake_reply("   uint32 35\n")
     desktop.programs["xfconf-query"] = lambda *_: fake_reply("4\n")
     if good:
@@ -185,3 +195,33 @@ async def test_a_farm_that_fails_is_not_a_desktop_without_evidence() -> None:
     desktop.fail_next("evidence", FarmError("away", code="unreachable"))
     with pytest.raises(FarmError, match="away"):
         await get(desktop, "vm_file", path="/home/user/a")
+
+
+THUNAR = "/usr/bin/thunar"
+
+
+async def test_a_window_belongs_to_the_program_that_opened_it() -> None:
+    running = [
+        process(5, THUNAR, "thunar"),
+        process(6, "/usr/bin/python3.11", "thunar"),
+        process(7, THUNAR, code_from_image=False),
+    ]
+    desktop = seen(processes=EvidenceAnswer(processes=running))
+    listed = [["Kite - Thunar", "thunar.Thunar", pid] for pid in (5, 6, 7, 0)] + [["Kite", "xterm.XTerm", 5]]
+    desktop.programs["python3"] = lambda *_: fake_reply(json.dumps(listed))
+    config = {"by_class": "thunar", "executable": THUNAR}
+    assert await get(desktop, "window_titles", **config) == ["Kite - Thunar"]
+    desktop.programs["python3"] = lambda *_: fake_reply("Traceback")
+    with pytest.raises(InvalidArtifact):
+        await get(desktop, "window_titles", **config)
+
+
+async def test_a_folder_that_is_shown_is_watched_by_the_program_itself() -> None:
+    folders = [facts("folder", name, identity=f"9:{n}") for n, name in enumerate(("Drum", "Drum/Kite", "Kite", "Moon"))]
+    running = [process(5, THUNAR, watched=["9:1", "9:2"]), process(6, "/usr/bin/python3.11", watched=["9:3"])]
+    desktop = seen(processes=EvidenceAnswer(processes=running))
+    assert desktop.seen_from_outside is not None
+    desktop.seen_from_outside["/w"] = EvidenceAnswer(entries=folders)
+    assert await get(desktop, "watched_folders", path="/w", executable=THUNAR) == ["Kite"]
+    with pytest.raises(InvalidArtifact):
+        await get(desktop, "watched_folders", path="/none", executable=THUNAR)
