@@ -1,9 +1,10 @@
 """Judges a live desktop with OSWorld's own evaluators.
 
-Role: tunnels to the desktop's server, its browser's debugging port and VLC's, a cache folder of this evaluation's own with the files that
-the task expects and what the post-configuration printed, one request to a worker. Rule: expected values stay on this side; what a worker
-could not judge is an `EvaluatorError` that says why; the folder goes when the evaluation ends. Non-goals: post-configuration and
-infeasible tasks (`dart_envs.evaluators.scoring`), which scorer judges (`dart_envs.evaluators.scorer_choice`).
+Role: tunnels to the desktop's server (whose files the host reads, `file_proxy`), its browser's debugging port and VLC's, a cache folder of
+this evaluation's own with the files that the task expects and what the post-configuration printed, one request to a worker. Rule: expected
+values stay on this side; what a worker could not judge is an `EvaluatorError` that says why; the folder goes when the evaluation ends.
+Non-goals: post-configuration and infeasible tasks (`dart_envs.evaluators.scoring`), which scorer judges
+(`dart_envs.evaluators.scorer_choice`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 from dart_envs import assets
 from dart_envs.errors import EvaluatorError
+from dart_envs.scorer.file_proxy import serve_files_from_outside
 from dart_envs.scorer.worker_process.parent_watch import FOLDER_PREFIX
 from dart_envs.scorer.workers import INSTALL_HINT, ScorerNotInstalledError, ScorerPool, shared_pool
 from dart_envs.setup.steps import CLIENT_PASSWORD
@@ -52,7 +54,8 @@ async def evaluate(
             _cache_path(folder, name).write_text(text, encoding="utf-8")
         await asyncio.to_thread(copy_expected_files, folder, evaluator, task_id)
         async with AsyncExitStack() as stack:
-            host, server_port = await stack.enter_async_context(desktop.tunnel(SERVER_PORT))
+            tunnel = await stack.enter_async_context(desktop.tunnel(SERVER_PORT))
+            host, server_port = await stack.enter_async_context(serve_files_from_outside(desktop, tunnel))
             _, chromium_port = await stack.enter_async_context(desktop.tunnel(CHROMIUM_PORT))
             _, vlc_port = await stack.enter_async_context(desktop.tunnel(VLC_PORT))
             ports = {"server_port": server_port, "chromium_port": chromium_port, "vlc_port": vlc_port}
