@@ -17,7 +17,7 @@ from dart_server.hostd import images, installation, layout
 from dart_server.hostd.__main__ import StartupError
 from dart_server.hostd.errors import HostdImageMissing
 from dart_server.hostd.layout import layout_of_user
-from dart_server.hostd.linux.credentials import HostUser, as_user, lies_with_root, open_directory
+from dart_server.hostd.linux.credentials import NEEDLESS_CAPABILITIES, HostUser, as_user, lies_with_root, open_directory
 from dart_server.hostd.users import starter
 
 REQUEST = {
@@ -206,3 +206,22 @@ late.start(); late.join()
 def test_every_thread_of_the_server_gives_up_new_privileges() -> None:
     done = subprocess.run([sys.executable, "-c", GIVE_UP], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["5", "0", "0"]
+
+
+DROP = """
+import subprocess
+from dart_server.hostd.linux.credentials import drop_capabilities
+drop_capabilities()
+print(open("/proc/self/status").read())
+print(subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True).stdout)
+"""
+
+
+@root_only
+def test_what_the_helper_starts_has_no_capability_that_it_does_not_need() -> None:
+    done = subprocess.run([sys.executable, "-c", DROP], capture_output=True, text=True, check=True)
+    held = [int(word, 16) for word in re.findall(r"Cap(?:Prm|Eff|Bnd):\s*([0-9a-f]+)", done.stdout)]
+    assert len(held) == 6
+    for mask in held:
+        assert not [number for number in NEEDLESS_CAPABILITIES if mask >> number & 1]
+        assert mask >> 21 & 1, "runc and CRIU need SYS_ADMIN"

@@ -229,6 +229,7 @@ def _become_helper(
             _answer(attached, {"socket": str(layout.socket)})
 
     try:
+        credentials.drop_capabilities()
         return helper.serve(layout, options, listener=listener, attached=attached, on_ready=ready)
     except helper.StartupError as error:
         if attached is not None:
