@@ -19,6 +19,7 @@ from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.tasks.model import parse_task
 from dart_envs.types import Action, ActionType
+from dart_server.hostd.storage import SHARED_MOUNT_POINT
 from dart_server.wire import DesktopShape, ErrorCode, SnapshotState
 
 pytestmark = pytest.mark.desktop
@@ -154,7 +155,7 @@ def lower_layers(runtime: Path) -> list[tuple[str, ...]]:
     found = []
     for line in Path(f"/proc/{helper}/mountinfo").read_text().splitlines():
         options = line.partition(" - overlay ")[2]
-        if str(runtime) in line and options:
+        if f"{SHARED_MOUNT_POINT}/d/" in line and options:
             found.append(tuple(options.partition("lowerdir=")[2].partition(",")[0].split(":")))
     return found
 

@@ -25,7 +25,7 @@ from dart_server.hostd.containers import ContainerManager
 from dart_server.hostd.errors import HostdError
 from dart_server.hostd.installation import INSTALL_DIR
 from dart_server.hostd.layout import Layout
-from dart_server.hostd.linux import cgroups, inotify, syscalls
+from dart_server.hostd.linux import cgroups, inotify, rlimits, syscalls
 from dart_server.hostd.runtime import criu_installation as tools
 from dart_server.hostd.runtime.runc import Runc
 from dart_server.hostd.storage import Storage, is_memory_backed
@@ -147,6 +147,7 @@ def serve(
     runc, criu = find_programs(options.tools_dir)
     syscalls.become_subreaper()
     inotify.raise_limit()
+    rlimits.lift_signal_limit()
     if listener is None:
         listener = _listen(layout)
     total_mib = (os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) >> 20
@@ -167,7 +168,13 @@ def serve(
         host,
         owner_uid=layout.owner_uid,
         idle_timeout_s=options.idle_timeout_s,
-        doctor=lambda: [check.as_dict() for check in doctor.run_checks(layout.state_dir, tools_dir=options.tools_dir)],
+        doctor=lambda: [
+            check.as_dict()
+            for check in (
+                *doctor.run_checks(layout.state_dir, tools_dir=options.tools_dir),
+                doctor.user_ids_check(storage.shares_ids_because),
+            )
+        ],
         attached=attached,
     )
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -24,15 +24,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dart_server.hostd import dial, images
+from dart_server.hostd import dial, images, starting
 from dart_server.hostd.errors import HostdDesktopGone, HostdError, HostdHostFault, HostdSnapshotBroken
 from dart_server.hostd.evidence.desktop import look
 from dart_server.hostd.evidence.queries import HostdQuery
 from dart_server.hostd.layout import Layout
-from dart_server.hostd.linux import cgroups, netns, syscalls, trees
+from dart_server.hostd.linux import cgroups, syscalls, trees
 from dart_server.hostd.process_records import DesktopProcess, SnapshotFiles
-from dart_server.hostd.runtime import hardening, oci
-from dart_server.hostd.runtime.runc import CRIU_SETTINGS, Runc, criu_config
+from dart_server.hostd.runtime import hardening
+from dart_server.hostd.runtime.runc import Runc
 from dart_server.hostd.storage import Storage, discard, file_sizes
 from dart_server.hostd.verbs import Limits
 
@@ -170,7 +170,9 @@ class ContainerManager:
             began_s, failure = time.monotonic(), None
             self.runc.pause(desktop.name, work)
             try:
-                self.runc.checkpoint(desktop.name, processes, work)
+                self.runc.checkpoint(
+                    desktop.name, processes, work, supervised=desktop.restored and bool(desktop.first_id)
+                )
                 self.storage.commit_layer(desktop.name, layer_id)
             except HostdHostFault as error:
                 if wait_s is None or CREDENTIALS_IN_QUEUE not in str(error):
@@ -353,35 +355,13 @@ class ContainerManager:
         return desktop
 
     def _start(self, desktop: DesktopProcess, snapshot: SnapshotFiles | None) -> None:
-        place = self.storage.desktop_dir(desktop.name)
         try:
-            root = self.storage.mount_root(desktop.name, desktop.image.rootfs, desktop.layers, desktop.limits.disk_mib)
-            netns.create(place / "net")
-            criu_config(place).write_text(CRIU_SETTINGS, encoding="ascii")
-            config = oci.runtime_config(
-                rootfs=root,
-                argv=desktop.image.init,
-                env=desktop.env,
-                cgroup=self._cgroup(desktop.name),
-                netns=place / "net",
-                criu_config=criu_config(place),
-                limits=desktop.limits,
-            )
-            (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
-            if snapshot is None:
-                pid = self.runc.run(desktop.name, place)
-            else:
-                processes = self.storage.snapshot_dir(snapshot.snapshot_id) / "images"
-                if file_sizes(processes) != snapshot.sizes:
-                    raise HostdSnapshotBroken(f"files of the snapshot {snapshot.snapshot_id} are missing or cut short")
-                pid = self.runc.restore(desktop.name, place, processes, place)
-            desktop.pidfd = os.pidfd_open(pid)
+            starting.start(self.storage, self.runc, desktop, snapshot, self._cgroup(desktop.name))
         except BaseException as error:
-            if snapshot is not None and (place / "restore.log").exists():
+            log = self.storage.desktop_dir(desktop.name) / "restore.log"
+            if snapshot is not None and log.exists():
                 with suppress(OSError):
-                    shutil.copyfile(
-                        place / "restore.log", self.storage.snapshot_dir(snapshot.snapshot_id) / "restore.log"
-                    )
+                    shutil.copyfile(log, self.storage.snapshot_dir(snapshot.snapshot_id) / "restore.log")
             self._tear_down(desktop)
             if isinstance(error, HostdError):
                 raise
@@ -434,6 +414,8 @@ class ContainerManager:
             discard(self.runc.state_dir(desktop.name))
         removed = cgroups.remove(group)
         self.storage.unmount_root(desktop.name)
+        if desktop.first_id and self.storage.user_ids is not None and killed and removed:
+            self.storage.user_ids.give_back(desktop.first_id)
         with self._lock:
             self._by_name.pop(desktop.name, None)
         self._collect_layers(desktop.layers)

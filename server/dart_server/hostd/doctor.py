@@ -23,6 +23,7 @@ MIN_MEMORY_MIB = 4096
 MIN_DISK_MIB = 6144
 _MIN_KERNEL = (5, 13)
 _CAP_SYS_ADMIN = 21
+_APPARMOR = Path("/sys/module/apparmor/parameters/enabled")
 _ACTIONS = Path("/proc/sys/kernel/seccomp/actions_avail")
 
 
@@ -56,6 +57,7 @@ def run_checks(state_dir: Path, home: Path | None = None, tools_dir: Path = INST
         _helper(tools_dir),
         _criu(tools_dir),
         _filter(),
+        _apparmor(),
         _cgroups(),
         _watches(),
         _memory(),
@@ -141,6 +143,16 @@ def _filter() -> HostCheck:
     return _check("system-call filter", needed in actions, detail, "use a kernel with CONFIG_SECCOMP_FILTER")
 
 
+def _apparmor() -> HostCheck:
+    try:
+        enabled = _APPARMOR.read_text(encoding="ascii").strip() == "Y"
+    except OSError:
+        enabled = False
+    return HostCheck(
+        "AppArmor", True, "on; desktops run without a profile of their own" if enabled else "not on this host"
+    )
+
+
 def _cgroups() -> HostCheck:
     if cgroups.is_unified():
         have = set((cgroups.ROOT / "cgroup.controllers").read_text(encoding="ascii").split())
@@ -162,6 +174,15 @@ def _watches() -> HostCheck:
         else ""
     )
     return HostCheck("inotify instances", True, detail + more)
+
+
+def user_ids_check(shares_because: str) -> HostCheck:
+    """Whether desktops have user ids of their own; what they share otherwise is no fault, but worth knowing."""
+    own = "every desktop has a range of its own"
+    detail = (
+        f"shared by all desktops, with what the kernel counts per user: {shares_because}" if shares_because else own
+    )
+    return HostCheck("user ids", True, detail)
 
 
 def _memory() -> HostCheck:

@@ -2,7 +2,7 @@
 
 `Layout` is computed once, from root's command line or for an ordinary user (`layout_of_user`). What root makes for an ordinary user lies in
 `RUN_DIR`, where only root may change anything: a directory of the user's is a place in which he can exchange what root works on.
-Paths under `live` exist only inside the helper's own mount namespace and vanish with it; what the host can see is the socket, the log, and
+Mounts of desktops exist only inside the helper's own mount namespace and vanish with it; what the host can see is the socket, the log, and
 the control groups named `prefix`.
 """
 

@@ -18,6 +18,9 @@ class DesktopProcess:
     layers: tuple[str, ...]
     limits: Limits
     env: dict[str, str]
+    first_id: int = 0
+    """Where its range of user ids begins on the host; 0: it shares the host's ids."""
+    restored: bool = False
     pidfd: int = -1
     exit_status: str | None = None
     """How init ended ("signal 9", "exit 0"), None while it runs."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dart_server.hostd.errors import HostdDesktopUnsavable, HostdHostFault
 from dart_server.hostd.layout import Layout, ownership_problem
-from dart_server.hostd.linux import syscalls, trees
+from dart_server.hostd.linux import syscalls, trees, user_ids
 from dart_server.hostd.users import store as user_store
 
 OVERLAY_OPTIONS = "index=on,nfs_export=on"
@@ -34,18 +34,24 @@ MAX_DEPTH = 1000
 MAX_PATH_NBYTES = 3800
 """Longest path in a desktop's writable layer that can be copied: the kernel takes 4096 bytes, the place of the layer included."""
 
+SHARED_MOUNT_POINT = Path("/run/dart-desktops")
 _MIN_LAYER_MIB = 16
 _COPY_TIMEOUT_S = 120.0
 _log = logging.getLogger(__name__)
 
 
 class Storage:
-    """Owns `layout.live`: `d/` desktops, `l/` frozen layers, `s/` snapshot images, `runc/` runc's own state, `null/` a device."""
+    """Owns the directory `live`: `d/` desktops, `l/` frozen layers, `s/` snapshot images, `runc/` runc's own state, `null/` a device."""
 
     def __init__(self, layout: Layout, *, on_disk: bool, size_mib: int) -> None:
         self._layout = layout
         self._on_disk = on_disk
         self._size_mib = size_mib
+        self._live = layout.live
+        self.user_ids: user_ids.UserIds | None = None
+        """Ranges of user ids for desktops; None where this host cannot give them any."""
+        self.shares_ids_because = ""
+        """Why it cannot."""
         self._layers: dict[str, trees.TreeUsage] = {}
         """What each frozen layer costs, by its id; nothing yet for one that is being made."""
 
@@ -59,27 +65,47 @@ class Storage:
 
         `programs`: what the helper runs, wherever it lies.
         """
-        live = self._layout.live
-        live.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ids, self.shares_ids_because = _reserve_ids()
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", Path("/"), None, syscalls.MS_REC | syscalls.MS_SLAVE)
         if self._on_disk:
             self._make_disk()
         _mount_private_tmp(self._layout, programs)
         _mount_criu_cache(self._layout)
-        options = f"mode=0700,size={self._size_mib}m"
+        live = self._layout.live
+        live.mkdir(mode=0o700, parents=True, exist_ok=True)
+        options = f"mode=0711,size={self._size_mib}m"
         syscalls.mount(self._layout.prefix, live, "tmpfs", syscalls.MS_NOSUID, options)
         syscalls.mount("none", live, None, syscalls.MS_PRIVATE)
         for part in ("d", "runc"):
-            (live / part).mkdir(mode=0o700)
+            (live / part).mkdir(mode=0o711)
         for part in ("l", "s"):
-            (live / part).mkdir(mode=0o700)
+            (live / part).mkdir(mode=0o711)
             if self._on_disk:
                 backing = self._layout.disk / part
                 discard(backing)
                 backing.mkdir(mode=0o700, parents=True)
                 syscalls.mount(str(backing), live / part, None, syscalls.MS_BIND)
         _mount_null_device(live / "null")
+        self._live = _reachable(live)
+        self.shares_ids_because = self.shares_ids_because or self._try_ids()
+        if self.shares_ids_because:
+            _log.warning("The desktops share the user ids of the host: %s", self.shares_ids_because)
+        else:
+            self.user_ids = ids
+
+    def _try_ids(self) -> str:
+        """Why desktops cannot have ranges of user ids; empty where they can."""
+        if self._live != SHARED_MOUNT_POINT:
+            return f"{SHARED_MOUNT_POINT} cannot be made"
+        scratch, images = (self._layout.disk if self._on_disk else self._live) / "try", self._layout.images_dir
+        while not images.is_dir():
+            images = images.parent
+        scratch.mkdir()
+        try:
+            return user_ids.refusal(scratch, images)
+        finally:
+            discard(scratch)
 
     def _make_disk(self) -> None:
         """Make the directory for what is kept on disk. Raises OSError when others could shape it.
@@ -99,35 +125,39 @@ class Storage:
 
     def close(self) -> None:
         """Remove what `open` and the desktops left; every desktop must have been torn down."""
-        for mounted in sorted(_mounts_below(self._layout.live), reverse=True):
-            syscalls.umount(mounted, syscalls.MNT_DETACH)
+        for top in (self._live, self._layout.live):
+            for mounted in sorted(_mounts_below(top), reverse=True):
+                syscalls.umount(mounted, syscalls.MNT_DETACH)
         if self._on_disk:
             discard(self._layout.disk)
             user_store.unmount(self._layout)
 
     def desktop_dir(self, name: str) -> Path:
         """Where a desktop's mounts and bundle are."""
-        return self._layout.live / "d" / name
+        return self._live / "d" / name
 
     def layer_dir(self, layer_id: str) -> Path:
         """A frozen layer's files."""
-        return self._layout.live / "l" / layer_id
+        return self._live / "l" / layer_id
 
     def snapshot_dir(self, snapshot_id: str) -> Path:
         """A snapshot's process images."""
-        return self._layout.live / "s" / snapshot_id
+        return self._live / "s" / snapshot_id
 
     @property
     def runc_root(self) -> Path:
         """Where runc and CRIU keep what is theirs."""
-        return self._layout.live / "runc"
+        return self._live / "runc"
 
-    def mount_root(self, name: str, base: Path, layers: tuple[str, ...], disk_mib: int) -> Path:
-        """Make a desktop's directory and mount its root over [layers..., base]; returns the root."""
+    def mount_root(self, name: str, base: Path, layers: tuple[str, ...], disk_mib: int, first_id: int = 0) -> Path:
+        """Make a desktop's directory and mount its root over [layers..., base]; returns the root.
+
+        `first_id`: where the desktop's range of user ids begins; 0: files belong to the host's ids.
+        """
         if len(layers) > MAX_LAYERS:
             raise HostdHostFault(f"a chain of more than {MAX_LAYERS} snapshots", hint="snapshot from an earlier state")
         place = self.desktop_dir(name)
-        place.mkdir(mode=0o700)
+        place.mkdir(mode=0o711)
         top, root = place / "t", place / "m"
         top.mkdir()
         root.mkdir()
@@ -144,7 +174,8 @@ class Storage:
             syscalls.mount(str(backing), top, None, syscalls.MS_BIND)
         (top / "u").mkdir(mode=0o755)
         (top / "w").mkdir(mode=0o700)
-        syscalls.run_in_thread(lambda: _mount_overlay(place, base, layers))
+        namespace = self.user_ids.namespace(first_id) if self.user_ids is not None and first_id else None
+        syscalls.run_in_thread(lambda: _mount_overlay(place, base, layers, first_id, namespace))
         return root
 
     def commit_layer(self, name: str, layer_id: str) -> None:
@@ -198,24 +229,36 @@ class Storage:
             discard(self._layout.disk / "d" / name)
 
 
-def _mount_overlay(place: Path, base: Path, layers: tuple[str, ...]) -> None:
-    """Mount `place/m`, naming every directory relative to `place`: a desktop reads these names in its own list of mounts."""
-    lowest = place / "b"
-    lowest.mkdir()
-    syscalls.mount(str(base), lowest, None, syscalls.MS_BIND)
+def _mount_overlay(place: Path, base: Path, layers: tuple[str, ...], first_id: int, namespace: int | None) -> None:
+    """Mount `place/m`, naming every directory relative to `place`: a desktop reads these names in its own list of mounts.
+
+    `namespace`: translates the owners of all files to the desktop's range.
+    """
+    parts = {"b": base, "f": place / ".." / ".." / "l", "h": place / "t"}
+    mounted = []
     try:
+        for name, source in parts.items():
+            (place / name).mkdir()
+            if namespace is None:
+                syscalls.mount(str(source), place / name, None, syscalls.MS_BIND)
+            else:
+                user_ids.mount_shifted(source, place / name, namespace)
+            mounted.append(place / name)
         syscalls.unshare(syscalls.CLONE_FS)
         os.chdir(place)
-        lower = ":".join([*(f"../../l/{layer}" for layer in layers), "b"])
+        if namespace is not None:
+            user_ids.act_as_root_of(first_id)
+        lower = ":".join([*(f"f/{layer}" for layer in layers), "b"])
         syscalls.mount(
             "overlay",
             Path("m"),
             "overlay",
             syscalls.MS_NODEV,
-            f"lowerdir={lower},upperdir=t/u,workdir=t/w,{OVERLAY_OPTIONS}",
+            f"lowerdir={lower},upperdir=h/u,workdir=h/w,{OVERLAY_OPTIONS}",
         )
     finally:
-        syscalls.umount(lowest, syscalls.MNT_DETACH)
+        for part in reversed(mounted):
+            syscalls.umount(part, syscalls.MNT_DETACH)
 
 
 def discard(top: Path) -> None:
@@ -278,6 +321,26 @@ def _mount_null_device(place: Path) -> None:
     syscalls.mount(str(device), Path("/dev/null"), None, syscalls.MS_BIND)
 
 
+def _reserve_ids() -> tuple[user_ids.UserIds | None, str]:
+    """Ranges of user ids, or why there are none. Before the helper has a /run of its own: all helpers of the host lock one file."""
+    try:
+        return user_ids.UserIds(), ""
+    except OSError as error:
+        return None, str(error)
+
+
+def _reachable(live: Path) -> Path:
+    """Mount the tree a second time, where every user may pass the directories above it: a desktop's root, who is nobody on the host, must
+    reach his. Other helpers use the same directory, each in its own mount namespace, so nobody removes it."""
+    try:
+        SHARED_MOUNT_POINT.mkdir(mode=0o755, exist_ok=True)
+        syscalls.mount(str(live), SHARED_MOUNT_POINT, None, syscalls.MS_BIND | syscalls.MS_REC)
+    except OSError as error:
+        _log.warning("%s cannot be mounted: %s", SHARED_MOUNT_POINT, error)
+        return live
+    return SHARED_MOUNT_POINT
+
+
 def _mount_criu_cache(layout: Layout) -> None:
     """CRIU caches what it learnt about the kernel in /run, but only on a tmpfs; give it one that nobody else sees."""
     run = Path("/run")
@@ -287,7 +350,8 @@ def _mount_criu_cache(layout: Layout) -> None:
 
 
 def _mount_private_tmp(layout: Layout, programs: Iterable[Path]) -> None:
-    """CRIU makes directories in /tmp, and one that is killed leaves them there; give it a /tmp that ends with this helper.
+    """CRIU makes directories in /tmp, as the desktop's root, and one that is killed leaves them there; give it a /tmp that ends with
+    this helper.
 
     What the helper needs below /tmp keeps its place. Nothing is done when it could not remove its own directories any more.
     """
@@ -297,7 +361,7 @@ def _mount_private_tmp(layout: Layout, programs: Iterable[Path]) -> None:
     needed = [layout.state_dir, layout.runtime_dir, layout.images_dir, layout.disk, *programs]
     if layout.user_store is not None:
         needed.append(layout.user_store)
-    _mount_private(tmp, needed, "mode=0711,size=4m")
+    _mount_private(tmp, needed, "mode=1777,size=4m")
 
 
 def _mount_private(place: Path, needed: Iterable[Path], options: str) -> None:

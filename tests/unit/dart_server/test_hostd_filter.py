@@ -90,23 +90,27 @@ def test_limits_of_others_are_told_and_never_set() -> None:
     assert rlimits.answer(os.getpid(), parent, 7, 1, ctypes.addressof(room), {}) is None
 
 
-ARCHITECTURE, PRLIMIT, _, PTRACE = supervisor._MACHINES[platform.machine()]
+ARCHITECTURE, PRLIMIT, _, PTRACE, SETNS = supervisor._MACHINES[platform.machine()]
 
 
 @pytest.mark.parametrize(
-    ("number", "first", "fourth", "asked"),
+    ("number", "first", "second", "fourth", "asked"),
     [
-        (PRLIMIT, 1, 0, True),
-        (PTRACE, syscall_filter.GET_FILTER, 0, True),
-        (PTRACE, syscall_filter.GET_METADATA, 0, True),
-        (PTRACE, syscall_filter.SETOPTIONS, syscall_filter.SUSPEND | 1, True),
-        (PTRACE, syscall_filter.SETOPTIONS, 1, False),
-        (PTRACE, 0x4206, syscall_filter.SUSPEND, False),
-        (PTRACE + 1, syscall_filter.GET_FILTER, 0, False),
+        (PRLIMIT, 1, 0, 0, True),
+        (PTRACE, syscall_filter.GET_FILTER, 0, 0, True),
+        (PTRACE, syscall_filter.GET_METADATA, 0, 0, True),
+        (PTRACE, syscall_filter.SETOPTIONS, 0, syscall_filter.SUSPEND | 1, True),
+        (PTRACE, syscall_filter.SETOPTIONS, 0, 1, False),
+        (PTRACE, 0x4206, 0, syscall_filter.SUSPEND, False),
+        (PTRACE + 1, syscall_filter.GET_FILTER, 0, 0, False),
+        (SETNS, 3, 0x10000000, 0, True),
+        (SETNS, 3, 0x40000000, 0, False),
     ],
 )
-def test_only_these_calls_are_taken_from_the_kernel(number: int, first: int, fourth: int, asked: bool) -> None:
-    data = struct.pack("=IIQ6Q", number, ARCHITECTURE, 0, first, 0, 0, fourth, 0, 0)
+def test_only_these_calls_are_taken_from_the_kernel(
+    number: int, first: int, second: int, fourth: int, asked: bool
+) -> None:
+    data = struct.pack("=IIQ6Q", number, ARCHITECTURE, 0, first, second, 0, fourth, 0, 0)
     assert run(supervisor.filter_program(), data) == (0x7FC00000 if asked else 0x7FFF0000)
 
 

@@ -29,19 +29,21 @@ def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "max_user_instances"
     file.write_text("128\n")
     monkeypatch.setattr(inotify, "INSTANCES", file)
+    (tmp_path / "max_user_watches").write_text("8192\n")
+    monkeypatch.setattr(inotify, "WATCHES", tmp_path / "max_user_watches")
     return file
 
 
 def test_the_limit_is_raised_and_never_lowered(limit: Path) -> None:
     assert inotify.desktop_capacity() == 10
     inotify.raise_limit()
-    assert inotify.instance_limit() == 8192
+    assert inotify.instance_limit() == int(inotify.WATCHES.read_text()) == inotify.TARGET_INSTANCES
     limit.unlink()
     inotify.raise_limit()
     assert not limit.exists()
-    limit.write_text("100000\n")
+    limit.write_text("2000000000\n")
     inotify.raise_limit()
-    assert inotify.instance_limit() == 100_000
+    assert inotify.instance_limit() == 2_000_000_000
 
 
 def test_a_host_that_does_not_let_us_is_told_of_with_the_cure(
@@ -55,14 +57,14 @@ def test_a_host_that_does_not_let_us_is_told_of_with_the_cure(
         inotify.raise_limit()
     (said,) = [record.getMessage() for record in caplog.records]
     assert "enough for about 10 desktops" in said
-    assert said.endswith("sudo sysctl fs.inotify.max_user_instances=8192")
+    assert said.endswith("sudo sysctl fs.inotify.max_user_instances=134217728")
 
 
 def test_the_doctor_says_for_how_many_desktops_they_are_enough(limit: Path, tmp_path: Path) -> None:
     (check,) = [check for check in doctor.run_checks(tmp_path, None) if check.name == "inotify instances"]
     assert "128 inotify instances, enough for about 10 desktops" in check.detail
     assert inotify.FIX_COMMAND in check.detail
-    limit.write_text("8192\n")
+    limit.write_text("134217728\n")
     (check,) = [check for check in doctor.run_checks(tmp_path, None) if check.name == "inotify instances"]
     assert inotify.FIX_COMMAND not in check.detail
 

@@ -1,8 +1,9 @@
-"""Inotify instances: the kernel counts them per user of the host, and all desktops' users are one.
+"""Inotify instances and watches: the kernel counts them for the user who made a user namespace, and that is root for every desktop.
 
 Role: how many there may be, and more of them. An idle desktop holds six, a busy one a dozen, and Debian allows 128: sixteen desktops use
-them up, and the next restore fails. Rule: the host's limit is raised and never lowered; that costs no memory until they are used, and
-another farm may rely on it, so it stays. Non-goals: watches, of which there are enough; a desktop that uses up the host's on purpose.
+them up, and the next restore fails. Rule: the host's limits are raised and never lowered; that costs no memory until they are used, and
+another farm may rely on it, so it stays. They are raised so far that a desktop which makes as many as it can reaches its own limit of
+memory first, which these count against. Non-goals: limits of one user inside a desktop.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
-TARGET_INSTANCES = 8192
+WATCHES = Path("/proc/sys/fs/inotify/max_user_watches")
+TARGET_INSTANCES = 1 << 27
+"""More than fit into the memory of a desktop, at a kilobyte each."""
 INSTANCES_PER_DESKTOP = 12
 FIX_COMMAND = f"sudo sysctl fs.inotify.max_user_instances={TARGET_INSTANCES}"
 _REFUSED = re.compile(
@@ -28,26 +31,24 @@ def instance_limit() -> int:
 
 
 def raise_limit() -> None:
-    """Raise the limit to `TARGET_INSTANCES`, as root. Where the host does not let us (a container's /proc/sys), the log says so with the
-    fix."""
-    try:
-        have = instance_limit()
-    except FileNotFoundError:
-        return  # a kernel without inotify counts none
-    if have >= TARGET_INSTANCES:
-        return
-    try:
-        INSTANCES.write_text(f"{TARGET_INSTANCES}\n", encoding="ascii")
-    except OSError as error:
-        log.warning(
-            "inotify instances stay at %d, enough for about %d desktops (%s): %s",
-            have,
-            desktop_capacity(),
-            error,
-            FIX_COMMAND,
-        )
-    else:
-        log.info("raised fs.inotify.max_user_instances from %d to %d", have, TARGET_INSTANCES)
+    """Raise both limits to `TARGET_INSTANCES`, as root. Where the host does not let us (a container's /proc/sys), the log says so with
+    the fix."""
+    for limit in (WATCHES, INSTANCES):
+        try:
+            have = int(limit.read_text(encoding="ascii"))
+        except FileNotFoundError:
+            continue  # a kernel without inotify counts none
+        if have >= TARGET_INSTANCES:
+            continue
+        try:
+            limit.write_text(f"{TARGET_INSTANCES}\n", encoding="ascii")
+        except OSError as error:
+            have, enough = instance_limit(), desktop_capacity()
+            log.warning(
+                "inotify instances stay at %d, enough for about %d desktops (%s): %s", have, enough, error, FIX_COMMAND
+            )
+            return
+        log.info("raised fs.inotify.%s from %d to %d", limit.name, have, TARGET_INSTANCES)
 
 
 def desktop_capacity() -> int:

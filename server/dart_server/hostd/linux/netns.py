@@ -28,25 +28,49 @@ def create(bind_to: Path) -> None:
 
     def work() -> None:
         syscalls.unshare(syscalls.CLONE_NEWNET)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-            request = struct.pack("16sH14x", b"lo", 0)
-            flags = struct.unpack("16sH14x", fcntl.ioctl(control, _SIOCGIFFLAGS, request))[1]
-            fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
+        _raise_loopback()
         syscalls.mount("/proc/thread-self/ns/net", bind_to, None, syscalls.MS_BIND)
 
     bind_to.touch(mode=0o600)
     syscalls.run_in_thread(work)
 
 
+def hold(pid: int, bind_to: Path) -> None:
+    """Hold the network namespace of a process by a bind mount on the (new) file `bind_to`."""
+    bind_to.touch(mode=0o600)
+    syscalls.mount(f"/proc/{pid}/ns/net", bind_to, None, syscalls.MS_BIND)
+
+
+def raise_loopback_of(pid: int) -> None:
+    """Bring the loopback up in the network namespace of a process. Raises OSError."""
+
+    def work() -> None:
+        _enter(Path(f"/proc/{pid}/ns/net"))
+        _raise_loopback()
+
+    syscalls.run_in_thread(work)
+
+
+def _raise_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        request = struct.pack("16sH14x", b"lo", 0)
+        flags = struct.unpack("16sH14x", fcntl.ioctl(control, _SIOCGIFFLAGS, request))[1]
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
+
+
+def _enter(namespace: Path) -> None:
+    fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        syscalls.setns(fd, syscalls.CLONE_NEWNET)
+    finally:
+        os.close(fd)
+
+
 def _socket_in(namespace: Path, family: socket.AddressFamily) -> socket.socket:
     """A fresh stream socket of a namespace."""
 
     def work() -> socket.socket:
-        fd = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            syscalls.setns(fd, syscalls.CLONE_NEWNET)
-        finally:
-            os.close(fd)
+        _enter(namespace)
         return socket.socket(family, socket.SOCK_STREAM)
 
     return syscalls.run_in_thread(work)

@@ -5,12 +5,15 @@ There the kernel refuses prlimit(2) on a process of another user, although /proc
 
 from __future__ import annotations
 
+import resource
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 _CAP_SYS_RESOURCE = 24
 _INFINITY = (1 << 64) - 1
 
+_RLIMIT_SIGPENDING = 11
 LimitCache = dict[int, list[tuple[int, int]]]
 """(soft, hard) by resource number, by process: what was read already."""
 
@@ -28,6 +31,13 @@ def is_needed() -> bool:
     return not has_capability(_CAP_SYS_RESOURCE)
 
 
+def lift_signal_limit() -> None:
+    """Let this process queue any number of signals, where it may: what it was allowed when it made a user namespace bounds what the users
+    of all such namespaces queue together."""
+    with suppress(OSError, ValueError):
+        resource.setrlimit(_RLIMIT_SIGPENDING, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
 def read_limits(text: str) -> list[tuple[int, int]]:
     """(soft, hard) by resource number, from the text of /proc/PID/limits."""
     limits = []
@@ -41,14 +51,14 @@ def _limit(word: str) -> int:
     return _INFINITY if word == "unlimited" else int(word)
 
 
-def answer(caller: int, target: int, resource: int, new: int, old: int, known: LimitCache) -> int | None:
+def answer(caller: int, target: int, kind: int, new: int, old: int, known: LimitCache) -> int | None:
     """What the prlimit call of `caller` returns, the limit written where it asked; None: let the kernel answer."""
     if new or not target or not old:
         return None
     try:
         if target not in known:
             known[target] = read_limits(Path(f"/proc/{target}/limits").read_text(encoding="ascii"))
-        soft, hard = known[target][resource]
+        soft, hard = known[target][kind]
         with open(f"/proc/{caller}/mem", "r+b", buffering=0) as memory:
             memory.seek(old)
             memory.write(struct.pack("=QQ", soft, hard))

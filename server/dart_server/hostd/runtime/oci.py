@@ -11,7 +11,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
-from dart_server.hostd.linux import cgroups
+from dart_server.hostd.linux import cgroups, user_ids
 from dart_server.hostd.runtime import call_filter
 from dart_server.hostd.verbs import Limits
 
@@ -38,6 +38,10 @@ _MASKED = (
 _READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 _CPU_PERIOD_US = 100_000
 SHM_MIB = 256
+TERMINALS = 128
+"""Pseudo-terminals of one desktop; the host has 4096 of them for all."""
+QUEUED_SIGNALS = 1024
+"""Signals and timers that one user of a desktop may have waiting: far more than programs use, few of what the host has for all."""
 
 
 def runtime_config(
@@ -46,18 +50,34 @@ def runtime_config(
     argv: tuple[str, ...],
     env: dict[str, str],
     cgroup: str,
-    netns: Path,
+    netns: Path | None,
     criu_config: Path,
     limits: Limits,
+    first_id: int = 0,
+    hooks: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The OCI configuration of one desktop. `cgroup` is `/<prefix>/<name>`."""
+    """The OCI configuration of one desktop.
+
+    Args:
+        rootfs: Its root, mounted.
+        argv: Its first process.
+        env: That process's environment.
+        cgroup: `/<prefix>/<name>`.
+        netns: Its network namespace; None: a new one, which belongs to its user namespace.
+        criu_config: CRIU's settings for it.
+        limits: What it may use.
+        first_id: Where its range of user ids begins on the host; 0: it shares the host's ids.
+        hooks: Programs that runc runs on the way, in the form of the OCI.
+    """
     memory_bytes = limits.memory_mib << 20
     files = min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     granted = list(CAPABILITIES)
+    ids = [{"containerID": 0, "hostID": first_id, "size": user_ids.COUNT}]
     return {
         "ociVersion": "1.0.2",
         "hostname": "desktop",
         "root": {"path": str(rootfs), "readonly": False},
+        **({"hooks": hooks} if hooks else {}),
         "annotations": {"org.criu.config": str(criu_config)},
         "process": {
             "terminal": False,
@@ -70,13 +90,23 @@ def runtime_config(
             "rlimits": [
                 {"type": "RLIMIT_NOFILE", "soft": min(4096, files), "hard": files},
                 {"type": "RLIMIT_CORE", "soft": 0, "hard": 0},
+                {"type": "RLIMIT_SIGPENDING", "soft": QUEUED_SIGNALS, "hard": QUEUED_SIGNALS},
             ],
         },
         "mounts": [
             _mount("/proc", "proc", "proc", "nosuid", "noexec", "nodev"),
             _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=64k"),
             _mount(
-                "/dev/pts", "devpts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"
+                "/dev/pts",
+                "devpts",
+                "devpts",
+                "nosuid",
+                "noexec",
+                "newinstance",
+                "ptmxmode=0666",
+                "mode=0620",
+                "gid=5",
+                f"max={TERMINALS}",
             ),
             _mount("/dev/shm", "tmpfs", "shm", "nosuid", "noexec", "nodev", "mode=1777", f"size={SHM_MIB}m"),
             _mount("/dev/mqueue", "mqueue", "mqueue", "nosuid", "noexec", "nodev"),
@@ -86,8 +116,10 @@ def runtime_config(
             "cgroupsPath": cgroup,
             "namespaces": [
                 *({"type": kind} for kind in ("pid", "ipc", "uts", "mount", "cgroup")),
-                {"type": "network", "path": str(netns)},
+                {"type": "network", **({} if netns is None else {"path": str(netns)})},
+                *([{"type": "user"}] if first_id else []),
             ],
+            **({"uidMappings": ids, "gidMappings": ids} if first_id else {}),
             "maskedPaths": list(_MASKED),
             "readonlyPaths": list(_READONLY),
             "resources": {

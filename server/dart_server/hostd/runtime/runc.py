@@ -48,7 +48,7 @@ class Runc:
     restore_timeout_s: float = 30.0
     """CRIU waits for ever on some damage; a desktop that was not brought back in this time is not coming."""
     _filters: list[syscall_filter.Filter] = field(default_factory=list)
-    """The desktops' filter as the kernel has it, once one has run; read only where CRIU needs it told."""
+    """The desktops' filter as the kernel has it, once one has run."""
 
     def run(self, name: str, bundle: Path) -> int:
         """Start a container from its bundle; returns the host pid of its init."""
@@ -57,7 +57,7 @@ class Runc:
             ["run", "--detach", "--bundle", str(bundle), "--pid-file", str(pid_file), name], bundle, HostdHostFault
         )
         pid = int(pid_file.read_text(encoding="ascii"))
-        if rlimits.is_needed() and not self._filters:
+        if not self._filters:
             self._filters.append(syscall_filter.read(pid))
         return pid
 
@@ -69,10 +69,20 @@ class Runc:
         """Undo `pause`."""
         self._call(["resume", name], work, HostdHostFault)
 
-    def checkpoint(self, name: str, images: Path, work: Path) -> None:
-        """Write the container's processes and memory to `images`; it stays frozen or running as it was."""
+    def checkpoint(self, name: str, images: Path, work: Path, *, supervised: bool) -> None:
+        """Write the container's processes and memory to `images`; it stays frozen or running as it was.
+
+        `supervised`: CRIU needs answers that the kernel refuses it (`supervisor`); it gets them anyway where the host's root lacks rights.
+        """
         arguments = ["--image-path", str(images), "--work-path", str(work), "--leave-running"]
-        self._call(["checkpoint", *arguments, *self._checkpoint_options(), name], work, HostdHostFault, "dump.log")
+        self._call(
+            ["checkpoint", *arguments, *self._checkpoint_options(), name],
+            work,
+            HostdHostFault,
+            "dump.log",
+            None,
+            supervised,
+        )
 
     def restore(self, name: str, bundle: Path, images: Path, work: Path) -> int:
         """Bring the processes in `images` to life in a new container; returns the host pid of its init.
@@ -118,6 +128,7 @@ class Runc:
         failure: type[HostdError],
         tool_log: str | None = None,
         timeout_s: float | None = None,
+        supervised: bool = False,
     ) -> None:
         limit_s = timeout_s or self.timeout_s
         runc_log = work / "runc.log"
@@ -132,7 +143,7 @@ class Runc:
             *command,
         ]
         environment = {"PATH": f"{self.criu.parent}:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
-        helped = command[0] == "checkpoint" and rlimits.is_needed()
+        helped = supervised or (command[0] == "checkpoint" and rlimits.is_needed())
         try:
             known = self._filters[0] if self._filters else None
             with supervisor.supervised(argv, known) if helped else nullcontext((argv, None)) as (started, inherited):
