@@ -13,6 +13,7 @@ from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.wire import Batch, BatchReply, BatchReport, VersionRecord
 from dart_train.trainer.__main__ import main
+from dart_train.trainer.checkpoint import CheckpointStore
 from dart_train.trainer.process import WAIT_FOR_BATCH_S, TrainerProcess
 
 
@@ -88,6 +89,18 @@ async def test_a_round_is_saved_then_published_then_told(harness: TrainerHarness
     assert process.trainer.version == 3
     lines = [json.loads(line) for line in harness.config.metrics.read_text().splitlines()]
     assert [(line["kind"], line["version"], line["update"]) for line in lines] == [("update", n, n) for n in (1, 2, 3)]
+
+
+async def test_more_updates_train_on_where_the_first_limit_ended(harness: TrainerHarness) -> None:
+    await harness.run(max_updates=2)
+    store = CheckpointStore(harness.config.checkpoints, keep=1)
+    saved = store.latest()
+    assert saved is not None
+    assert store.updates() == 2
+    assert store.trained_s() >= round(saved.trained_s, 1), "the last train step counts"
+    process = await harness.run(max_updates=3)
+    assert (process.trainer.updates, process.trainer.version) == (3, 3)
+    assert harness.client.done == {"b0": 1, "b1": 2, "b2": 3}
 
 
 async def test_the_limit_of_minutes_counts_the_whole_run_and_not_each_process(harness: TrainerHarness) -> None:
