@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 
-from dart_envs.errors import DesktopFailedError, EvaluatorError, FarmError, GuestError, HostFaultError
+from dart_envs.errors import DesktopFailedError, EvaluatorError, FarmError, GuestError
 from dart_envs.farm.base import LeaseLike
 from dart_envs.types import Outcome
 
@@ -56,6 +56,8 @@ def parse_evaluate_on(name: EvaluateOn | str) -> EvaluateOn:
 async def forked_copy(lease: LeaseLike, wait_s: float) -> AsyncIterator[LeaseLike]:
     """Fork a copy of a desktop and give it back when the context ends.
 
+    A copy is asked for its health first: one that came up dead is a failed restore of the host, and no deed of the policy.
+
     Args:
         lease: The desktop to copy.
         wait_s: Seconds to wait for a free desktop.
@@ -70,6 +72,7 @@ async def forked_copy(lease: LeaseLike, wait_s: float) -> AsyncIterator[LeaseLik
     fork = await lease.fork(1, wait_s=wait_s)
     (copy,) = fork.leases
     try:
+        await check_alive(copy)
         yield copy
     finally:
         await copy.release()
@@ -98,10 +101,10 @@ async def evaluation_desktop(lease: LeaseLike, on: EvaluateOn, wait_s: float) ->
         if on is EvaluateOn.COPY:
             try:
                 desktop, judged_on = await stack.enter_async_context(forked_copy(lease, wait_s)), str(EvaluateOn.COPY)
-            except (FarmError, GuestError, HostFaultError) as error:
+            except (FarmError, GuestError, DesktopFailedError) as error:
                 log.warning("The episode is judged on its own desktop: %s", error)
                 warnings.warn(NoCopyWarning(f"The desktop itself is judged, not a copy: {error}"), stacklevel=2)
-                reason = error.cause if isinstance(error, HostFaultError) else error.code
+                reason = error.cause if isinstance(error, DesktopFailedError) else error.code
                 judged_on = f"desktop, since there is no copy: {reason}"
         try:
             yield desktop, judged_on

@@ -54,7 +54,7 @@ class SlotLifecycle:
                 slot.state = DesktopState.CREATING
                 self._repository.save_desktop(slot, NewEvent("desktop_creating", slot.desktop_id))
             await self._preparer.prepare(slot, target, prewarm=prewarm)
-            slot.unused, slot.state = True, DesktopState.READY
+            slot.unused, slot.called, slot.state = True, False, DesktopState.READY
             self._repository.save_desktop(slot)
 
     async def _ensure_running(self, slot: Slot) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from toy_task import ToyTask
@@ -11,7 +12,7 @@ from toy_task import ToyTask
 from dart_envs.actions import Action
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.envs.evaluation_target import NoCopyWarning
-from dart_envs.errors import EvaluatorError, GuestError, HostFaultError, UnsupportedCapabilityError
+from dart_envs.errors import DesktopFailedError, EvaluatorError, GuestError, HostFaultError, UnsupportedCapabilityError
 from dart_envs.testing.fake_farm import FakeFarm, FakeLease
 from dart_envs.types import ActionType, Desktop, EndReason, Outcome
 from dart_server.wire import DesktopShape, FaultOwner
@@ -82,6 +83,28 @@ async def test_a_copy_that_dies_follows_its_owner(farm: FakeFarm, owner: FaultOw
         await env.reset(Killer())
         await env.step(CLICK)
         assert (await env.step(DONE)).end is end
+
+
+async def test_a_copy_that_came_up_dead_is_no_fault_of_the_policy(
+    farm: FakeFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork = FakeLease.fork
+
+    async def dead_copy(self: FakeLease, count: int = 1, **options: Any) -> Any:
+        made = await fork(self, count, **options)
+        made.leases[0].kill(FaultOwner.HOST, "session_dead")
+        return made
+
+    monkeypatch.setattr(FakeLease, "fork", dead_copy)
+    async with AsyncDesktopEnv(farm, shape=SHAPE, evaluate_on="copy") as env:
+        await env.reset(ToyTask())
+        await env.step(TYPE)
+        with pytest.raises(DesktopFailedError, match="session_dead"):
+            await env.evaluate()
+        with pytest.warns(NoCopyWarning, match="session_dead"):
+            result = await env.step(DONE)
+    assert (result.reward, result.end) == (1.0, EndReason.DONE)
+    assert result.info["outcome"]["evaluated_on"] == "desktop, since there is no copy: session_dead"
 
 
 async def test_the_scorer_is_handed_to_the_task() -> None:

@@ -54,11 +54,17 @@ async def test_a_connection_that_breaks_in_a_living_desktop_is_a_guest_error(api
     assert reply.status_code == 200
 
 
-async def test_health_finds_a_dead_session(api: Api, provider: FakeProvider) -> None:
+@pytest.mark.parametrize(("called", "owner"), [(True, "policy"), (False, "host")])
+async def test_health_finds_a_dead_session_and_who_can_have_killed_it(
+    api: Api, provider: FakeProvider, called: bool, owner: str
+) -> None:
+    """A desktop that nobody called into since it was made, with or without a reset, came up like that."""
     lease = await api.create_lease()
+    if called:
+        await api.call("POST", f"/v1/leases/{lease['lease_id']}/execute", lease=lease, json={"argv": ["ls"]})
     provider.desktops[lease["desktop_id"]].session_alive = False
     health = (await api.call("GET", f"/v1/leases/{lease['lease_id']}/health", lease=lease)).json()
-    assert (health["cause"], health["fault_owner"]) == ("session_dead", "policy")
+    assert (health["cause"], health["fault_owner"]) == ("session_dead", owner)
 
 
 async def test_a_host_that_fails_during_a_reset_is_told_and_the_next_reset_may_work(
