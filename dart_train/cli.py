@@ -59,7 +59,10 @@ def run(
         bool, typer.Option("--dry-run", help="check everything, print the resolved recipe, start nothing")
     ] = False,
 ) -> None:
-    """Run the whole loop: demonstrations, warm start, evaluation, GRPO, evaluation, report. The same command resumes."""
+    """Run the whole loop: demonstrations, warm start, evaluation, GRPO, evaluation, report. The same command resumes.
+
+    With a higher train.updates or train.max_minutes a finished run trains on and is evaluated again.
+    """
     checked = _recipe(recipe, [*(overrides or ()), *([] if name is None else [f"run.name={json.dumps(name)}"])])
     paths = RunPaths(runs_dir.resolve() / checked.run.name)
     from dart_train.run.orchestrator import Interrupted, RunFailed, run_recipe
