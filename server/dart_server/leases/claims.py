@@ -238,7 +238,9 @@ class Claims:
             self._metrics.lease("refused")
         else:
             claim.leases = task.result()
-            claim.state = ClaimState.CANCELLED if claim.cancel_requested else ClaimState.GRANTED
+            # What was cancelled after its last look is granted: whoever cancelled it gives the leases back.
+            ended = all(lease.state is not LeaseState.ACTIVE for lease in claim.leases)
+            claim.state = ClaimState.CANCELLED if claim.cancel_requested and ended else ClaimState.GRANTED
         claim.task = None
         claim.ended_at = self._clock.time()
         self._metrics.claim_ended(claim.state.value, claim.ended_at - claim.created_at)

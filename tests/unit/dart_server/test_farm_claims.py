@@ -13,6 +13,8 @@ from farm_harness import Api, MakeApi, ManualClock, advance_until_done, wait_unt
 from test_farm_failures import abandon
 
 from dart_server.keys import Scope
+from dart_server.leases.claims import QueuedClaim
+from dart_server.records import LeaseRecord
 
 
 async def key_for(api: Api, name: str, **quota: Any) -> Api:
@@ -238,6 +240,26 @@ async def test_a_cancelled_claim_gives_everything_back(
         provider.gate.set()
     for lease in held:
         await release(api, lease)
+    await nothing_is_left(api)
+
+
+async def test_a_claim_that_is_cancelled_as_its_grant_ends_gives_its_leases_back(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = api.farm.claims
+    grant = claims._granted
+
+    async def cancelled_late(claim: QueuedClaim) -> list[LeaseRecord]:
+        leases = await grant(claim)
+        # Runs when the grant has ended, before the claim is told so.
+        asyncio.get_running_loop().call_soon(claims._cancel, claim)
+        return leases
+
+    monkeypatch.setattr(claims, "_granted", cancelled_late)
+    claim = await submit(api)
+    await claims._claims[claim["claim_id"]].ended.wait()
+    assert (await api.call("DELETE", f"/v1/claims/{claim['claim_id']}")).status_code == 204
+    assert api.farm.leases.active == []
     await nothing_is_left(api)
 
 
