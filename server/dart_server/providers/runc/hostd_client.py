@@ -149,10 +149,10 @@ class HostdClient:
     async def detach(self) -> None:
         """Let go; a helper that this client started is told to remove everything and end."""
         started, self._process = self._process, None
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait({self._following})
-            self._following = None
+        following, self._following = self._following, None
+        if following is not None and not following.done():
+            following.cancel()
+            await asyncio.wait({following})
         if started is not None:
             with suppress(HostFault):
                 await self.request("stop", timeout_s=10.0)
