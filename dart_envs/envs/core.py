@@ -44,7 +44,7 @@ from dart_envs.errors import (
 )
 from dart_envs.evaluators.scorer_choice import parse_scorer
 from dart_envs.farm.base import FarmLike, LeaseLike
-from dart_envs.farm.transport import NON_RETRYABLE_CODES
+from dart_envs.farm.transport import NO_DESKTOP_CODES, NON_RETRYABLE_CODES
 from dart_envs.types import (
     Action,
     ActionType,
@@ -462,4 +462,4 @@ async def _a11y_xml(lease: LeaseLike) -> str:
 
 
 def _is_retryable(error: DartEnvError) -> bool:
-    return not (isinstance(error, FarmError) and (error.code in NON_RETRYABLE_CODES or error.code == "no_capacity"))
+    return not (isinstance(error, FarmError) and error.code in NON_RETRYABLE_CODES | NO_DESKTOP_CODES)

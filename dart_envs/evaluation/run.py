@@ -26,6 +26,7 @@ from dart_envs.errors import ActionError, DartEnvError, FarmError
 from dart_envs.evaluation.policies import EndpointError, EpisodePolicy, EpisodePolicyFactory, PolicyInput
 from dart_envs.evaluation.trajectories import TrajectoryFolder
 from dart_envs.farm.base import FarmLike
+from dart_envs.farm.transport import NO_DESKTOP_CODES
 from dart_envs.tasks.model import Task
 from dart_envs.types import Observation, StepResult
 from dart_server.wire import Clock, DesktopShape
@@ -178,7 +179,7 @@ async def _run_episode(
     try:
         observation, _ = await env.reset(task, seed)
     except FarmError as error:
-        if error.code == "no_capacity":
+        if error.code in NO_DESKTOP_CODES:
             raise WorkerUnavailable(str(error)) from error
         raise
     except DartEnvError as error:

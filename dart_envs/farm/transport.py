@@ -48,6 +48,8 @@ NON_RETRYABLE_CODES = frozenset(
     }
 )
 """Refusals that the same request meets again, whatever the time."""
+NO_DESKTOP_CODES = frozenset({ErrorCode.NO_CAPACITY, ErrorCode.QUOTA_EXCEEDED})
+"""Refusals after the whole waiting time: all desktops of the farm, or all that the key may hold, are in use."""
 
 
 @dataclass(frozen=True, slots=True)

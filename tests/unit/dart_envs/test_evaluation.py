@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from dart_envs.cli import evaluate
 from dart_envs.cli.evaluate import check_settings, evaluation_shape, spread, tasks_from_arguments
 from dart_envs.cli.main import app
-from dart_envs.errors import NoCapacityError, SetupError
+from dart_envs.errors import FarmError, NoCapacityError, QuotaExceededError, SetupError
 from dart_envs.evaluation import (
     BudgetReport,
     EvaluationEpisode,
@@ -480,19 +480,34 @@ def test_a_file_of_a_folder_that_is_no_task_is_left_out(
     assert alone.exit_code == 2
 
 
-async def test_a_farm_with_fewer_desktops_is_enough(farm: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        NoCapacityError("The claim was not granted in time.", code="no_capacity"),
+        QuotaExceededError("This key still holds 1 of the 1 desktops that it may.", code="quota_exceeded"),
+    ],
+)
+async def test_a_farm_with_fewer_desktops_is_enough(
+    farm: FakeFarm, monkeypatch: pytest.MonkeyPatch, refusal: FarmError
+) -> None:
     lease, given = farm.lease, 0
+    all_claimed = asyncio.Event()
 
     async def one_desktop(*args: Any, **options: Any) -> Any:
         nonlocal given
         given += 1
-        if given > 1:
-            raise NoCapacityError("The claim was not granted in time.", code="no_capacity")
+        refused = given in (2, 3)
+        if given == 3:
+            all_claimed.set()
+        await all_claimed.wait()  # every worker claims before the first one plays
+        if refused:
+            raise refusal
         return await lease(*args, **options)
 
     monkeypatch.setattr(farm, "lease", one_desktop)
     episodes = run_episodes(farm, list(TASKS), make_policy("noop"), desktops=3, shape=SHAPE)
     assert len([one async for one in episodes]) == len(TASKS)
+    assert given in (3, 4), "a claim that waited in vain is not made again by the same reset"
 
 
 async def test_a_farm_without_any_desktop_is_an_error(farm: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> None:
