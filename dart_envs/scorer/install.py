@@ -98,11 +98,11 @@ def _install(folder: Path, extras: tuple[str, ...], python: str, on_message: Cal
 
 
 def pip_command(inner: Path, file: Path) -> list[str]:
-    """How the packages of a requirement file are installed: nothing beside them, and each checked by its sha256.
+    """How the packages of a requirement file are installed: nothing beside them, each checked by its sha256, and built by locked tools.
 
     What cannot be locked needs its dependencies too.
     """
-    locked = ["--no-deps", "--require-hashes"] if paths.is_hash_locked(file) else []
+    locked = ["--no-deps", "--require-hashes", "--no-build-isolation"] if paths.is_hash_locked(file) else []
     pip = [str(inner), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet"]
     return [*pip, *locked, "-r", str(file)]
 

@@ -61,8 +61,13 @@ def record_path(folder: Path) -> Path:
 
 
 def pin_files(extras: Iterable[str]) -> list[Path]:
-    """The requirement files of the release, of the base and of `extras`."""
-    return [PINS / "release.txt", PINS / "base.txt", *(PINS / f"{extra}.txt" for extra in sorted(extras))]
+    """The requirement files in their order: what builds others, the release, the base, and those of `extras`."""
+    return [
+        PINS / "build.txt",
+        PINS / "release.txt",
+        PINS / "base.txt",
+        *(PINS / f"{extra}.txt" for extra in sorted(extras)),
+    ]
 
 
 def is_hash_locked(file: Path) -> bool:

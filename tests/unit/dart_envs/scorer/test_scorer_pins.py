@@ -35,7 +35,9 @@ def test_the_release_itself_is_locked() -> None:
 def test_locked_packages_are_installed_with_hashes_only(tmp_path: Path) -> None:
     for file in FILES:
         command = install.pip_command(Path("python"), file)
-        assert ("--require-hashes" in command) == ("--no-deps" in command) == (file in LOCKED)
+        for option in ("--require-hashes", "--no-deps", "--no-build-isolation"):
+            assert (option in command) == (file in LOCKED)
+    assert FILES[0].stem == "build"
 
 
 def test_a_changed_file_is_refused(tmp_path: Path) -> None:
