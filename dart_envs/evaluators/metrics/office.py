@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
+from dart_envs.evaluators.formulas import FormulaCells, NotComputable
 from dart_envs.evaluators.metrics.base import Metric, Options, binary_score
 from dart_envs.evaluators.opendocument import Cell, OpenDocument, Paragraph, Sheet, Slide
 
@@ -77,6 +78,8 @@ def check_spreadsheet(result: Any, rules: Mapping[str, Any], options: Options) -
 
     names: of all sheets in order. The rest is about one sheet (`sheet`, else the first). rows: all it holds. formula: whether the
     cell is computed from others. looks: exactly these of bold, italic, underline. hidden: numbers of hidden rows, from 1.
+    Formulas are computed here: one that gives another value than the file says fails, and so does one that a rule asks for and that cannot
+    be computed.
     """
     document = _open_document(result, "spreadsheet")
     sheets = document.sheets()
@@ -89,6 +92,8 @@ def check_spreadsheet(result: Any, rules: Mapping[str, Any], options: Options) -
 
 
 def _sheet_matches(document: OpenDocument, sheet: Sheet, rules: Mapping[str, Any]) -> bool:
+    if not _formulas_hold(sheet, rules):
+        return False
     if "rows" in rules and not _equal_rows(sheet.rows(), rules["rows"]):
         return False
     if "hidden" in rules and sheet.hidden_rows != {row - 1 for row in rules["hidden"]}:
@@ -97,6 +102,26 @@ def _sheet_matches(document: OpenDocument, sheet: Sheet, rules: Mapping[str, Any
         _cell_matches(document, sheet.cells.get(parse_cell(name)), rule)
         for name, rule in rules.get("cells", {}).items()
     )
+
+
+def _formulas_hold(sheet: Sheet, rules: Mapping[str, Any]) -> bool:
+    """Whether every formula gives the value that the file says it gave."""
+    needed = {
+        parse_cell(name) for name, rule in rules.get("cells", {}).items() if rule.get("formula") or "function" in rule
+    }
+    computed = FormulaCells(sheet.cells)
+    for place, cell in sheet.cells.items():
+        if not cell.formula:
+            continue
+        try:
+            value = computed.value(place)
+        except NotComputable:
+            if place in needed:
+                return False
+            continue
+        if not _equal_values(cell.value, value):
+            return False
+    return True
 
 
 def check_text_document(result: Any, rules: Mapping[str, Any], options: Options) -> float:

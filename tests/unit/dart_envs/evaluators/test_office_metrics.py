@@ -87,6 +87,23 @@ def test_what_a_cell_holds_and_how_it_looks(cell: str, rule: dict[str, Any], wan
     assert score("check_spreadsheet", saved("spreadsheet", TABLE, STYLES), cells={cell: rule}) == wanted
 
 
+@pytest.mark.parametrize(
+    ("formula", "said", "wanted"),
+    [
+        ("of:=SUM([.B1:.B1])", "0.25", 1),
+        ("of:=SUM([.B1:.B1])", "99", 0),
+        ("of:=SUM([.B1:.B1])*0", "0.25", 0),
+        ("of:=IF([.B1]&gt;0;[.B1];0)", "0.25", 0),
+    ],
+)
+def test_the_value_that_a_file_says_its_formula_gave_is_computed_again(formula: str, said: str, wanted: float) -> None:
+    given = 'table:formula="of:=SUM([.B1:.B1])" office:value-type="float"\n office:value="0.25"'
+    assert given in TABLE
+    table = TABLE.replace(given, f'table:formula="{formula}" office:value-type="float" office:value="{said}"')
+    file = saved("spreadsheet", table, STYLES)
+    assert score("check_spreadsheet", file, cells={"A2": {"formula": True, "value": float(said)}}) == wanted
+
+
 def test_hidden_rows() -> None:
     file = saved("spreadsheet", TABLE, STYLES)
     assert score("check_spreadsheet", file, hidden=[2]) == 1
