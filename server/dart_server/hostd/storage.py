@@ -90,15 +90,21 @@ class Storage:
         self._live = _reachable(live)
         self.shares_ids_because = self.shares_ids_because or self._try_ids()
         if self.shares_ids_because:
+            self._refuse_shared_ids()
             _log.warning("The desktops share the user ids of the host: %s", self.shares_ids_because)
         else:
             self.user_ids = ids
 
     def _try_ids(self) -> str:
-        """Why desktops cannot have ranges of user ids; empty where they can."""
+        """Why desktops cannot have ranges of user ids; empty where they can.
+
+        What an ordinary user named decides nothing here: images that cannot be translated are refused when a desktop is made.
+        """
         if self._live != SHARED_MOUNT_POINT:
             return f"{SHARED_MOUNT_POINT} cannot be made"
         scratch, images = (self._layout.disk if self._on_disk else self._live) / "try", self._layout.images_dir
+        if self._layout.user is not None:
+            images = Path("/usr")
         while not images.is_dir():
             images = images.parent
         scratch.mkdir()
@@ -106,6 +112,18 @@ class Storage:
             return user_ids.refusal(scratch, images)
         finally:
             discard(scratch)
+
+    def _refuse_shared_ids(self) -> None:
+        """Refuse to serve an ordinary user with shared ids where the kernel can do without. Raises OSError.
+
+        Root of a desktop would be root of the host for a user who controls both, and that user can make the trial fail: by a directory, by
+        the limits of his control group, by the load of the host.
+        """
+        if self._layout.user is not None and user_ids.kernel_can():
+            raise OSError(
+                f"desktops would share the user ids of the host ({self.shares_ids_because}), which an ordinary user's may not: "
+                "set DART_SNAPSHOT_DIR to another file system, or run the farm as root"
+            )
 
     def _make_disk(self) -> None:
         """Make the directory for what is kept on disk. Raises OSError when others could shape it.

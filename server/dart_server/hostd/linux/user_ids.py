@@ -11,7 +11,9 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import platform
 import random
+import re
 import struct
 import subprocess
 import threading
@@ -122,6 +124,12 @@ def _call(number: int, *arguments: object) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
+
+
+def kernel_can() -> bool:
+    """Return whether this kernel translates the ids of every file system that desktops use (Linux 6.3: tmpfs)."""
+    numbers = re.match(r"(\d+)\.(\d+)", platform.release())
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (6, 3)
 
 
 def refusal(scratch: Path, images: Path) -> str:
