@@ -9,6 +9,7 @@ actions (`dart_envs.envs.env`) or call models (`dart_agent`).
                                    └─► build: boot, run the setup, publish, restore ──┘
     step:   action ─► events ─► frame ─► DONE, FAIL or last step? ─► health ─► evaluate ─► reward
     faults: policy broke it: terminated, 0.0 · farm or host: truncated, masked, lease replaced · evaluator: truncated, masked
+    owner:  after the first action the policy, unless the farm knows better or the evaluator fails on an untouched desktop
 """
 
 from __future__ import annotations
@@ -118,6 +119,9 @@ class AsyncDesktopEnv:
         self._step_limit: int | None = None
         self._waited_for_desktop = False
         self._acted = False
+        self._share_setup: bool | None = None
+        self._judged_untouched: set[str] = set()
+        """Ids of tasks whose evaluator gave a verdict on a desktop that no policy had touched."""
         self._end: StepResult | None = None
         self._last_observation: Observation | None = None
         self._pointer = (0, 0)
@@ -185,6 +189,7 @@ class AsyncDesktopEnv:
         """
         self._episode_over, self._task, self._steps, self._last_observation = True, task, 0, None
         self._step_limit, self._end, self._waited_for_desktop, self._acted = step_limit, None, False, False
+        self._share_setup = share_setup
         self.timings_s = {}
         if isinstance(task, SupportsRequirements):
             await task.check_requirements(self.shape, local_images=getattr(self._farm, "embedded", False))
@@ -285,7 +290,7 @@ class AsyncDesktopEnv:
         except GuestError as error:
             if error.code in REFUSED_EVENT_CODES:
                 raise ActionError(f"The desktop refused the action: {error}") from error
-            return self._end_with_fault(error)
+            return await self._end_with_guest_error(error)
         except (DesktopFailedError, LeaseLostError, FarmError) as error:
             return self._end_with_fault(error)
         except BaseException:  # of a cancelled action nobody knows the effect; raised again
@@ -379,17 +384,55 @@ class AsyncDesktopEnv:
         return self._end_episode(end, reward=float(outcome.reward), details=details)
 
     async def _end_with_evaluator_error(self, error: Exception) -> StepResult:
-        """End the episode after an evaluator error, or with the owner of a dead desktop that caused the error."""
+        """End the episode after an evaluator error.
+
+        A dead desktop names the owner of the fault. On a live one it is the policy's if the evaluator gives a verdict on
+        a desktop that no policy has touched: nothing else differs. Before the first action it is the evaluator's.
+        """
         assert self._lease is not None
         try:
             await check_alive(self._lease)
         except (DesktopFailedError, LeaseLostError, FarmError) as fault:
             return self._end_with_fault(fault)
         what = str(error) if isinstance(error, EvaluatorError) else f"{type(error).__name__}: {error}"
+        if self._acted and await self._judges_untouched_desktop():
+            return self._end_episode(EndReason.BROKE_DESKTOP, cause=f"evaluator: {what}")
         log.warning("The evaluator of %s failed: %s", self._task.id if self._task else "?", what)
         return self._end_episode(EndReason.EVALUATOR_ERROR, cause=f"evaluator: {what}")
 
+    async def _judges_untouched_desktop(self) -> bool:
+        """Reset the episode's desktop to the begin of the task and return whether the evaluator gives a verdict there."""
+        assert self._lease is not None
+        assert self._task is not None
+        if self._task.id in self._judged_untouched:
+            return True
+        self._lease_unusable = True
+        try:
+            async with asyncio.timeout(self.config.evaluate_timeout_s + self.config.setup_wait_s):
+                await self._setup_preparer.prepare(self._lease, self._task, fresh=False, share=self._share_setup)
+                self._lease_unusable = False
+                check_outcome(await self._task.evaluate(self._lease, end=EndReason.DONE, **self._evaluate_options))
+        except Exception as error:  # noqa: BLE001 - whatever is raised here is not the policy's doing
+            log.warning("The evaluator of %s fails on an untouched desktop, too: %s", self._task.id, error)
+            return False
+        self._judged_untouched.add(self._task.id)
+        return True
+
     # Ends.
+
+    async def _end_with_guest_error(self, error: GuestError) -> StepResult:
+        """End the episode: a desktop that lives and does not do what is asked after the first action was broken by the policy."""
+        assert self._lease is not None
+        try:
+            await check_alive(self._lease)
+        except (DesktopFailedError, LeaseLostError, FarmError) as fault:
+            return self._end_with_fault(fault)
+        except GuestError as second:
+            error = second
+        if not self._acted:
+            return self._end_with_fault(error)
+        self._lease_unusable = True
+        return self._end_episode(EndReason.BROKE_DESKTOP, cause=f"{error.code}: {error}")
 
     def _end_with_fault(self, error: DesktopFailedError | LeaseLostError | FarmError | GuestError) -> StepResult:
         """End the episode: a desktop that died before the first action is the host's fault whatever the cause."""

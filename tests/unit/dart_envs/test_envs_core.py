@@ -159,7 +159,6 @@ HOST_FAULTS = [
     LeaseLostError("expired"),
     FarmError("unreachable", code="unreachable"),
     FarmError("late", code="timeout"),
-    GuestError("internal", code="guest_error"),
 ]
 
 
@@ -228,6 +227,77 @@ async def test_an_evaluator_that_fails_on_a_dead_desktop_is_not_to_blame(env: As
     await env.reset(Killer())
     await env.step(CLICK)
     assert (await env.step(DONE)).end is EndReason.BROKE_DESKTOP
+
+
+class Confused(ToyTask):
+    """Its evaluator cannot judge a desktop on which something was typed."""
+
+    async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
+        outcome = await super().evaluate(desktop, end=end)
+        if outcome.details["typed"]:
+            raise EvaluatorError("the tree never came")
+        return outcome
+
+
+TYPE = Action(ActionType.TYPE, text="x")
+
+
+async def test_an_evaluator_that_only_the_policy_can_have_confused_scores_zero(
+    env: AsyncDesktopEnv, farm: FakeFarm
+) -> None:
+    task = Confused()
+    for evaluations in (2, 3):
+        await env.reset(task)
+        await env.step(TYPE)
+        result = await env.step(DONE)
+        assert (result.end, result.reward, result.terminated) == (EndReason.BROKE_DESKTOP, 0.0, True)
+        assert (result.info["masked"], result.info["cause"]) == (False, "evaluator: the tree never came")
+        assert task.evaluations == evaluations, "what is known is not tried again"
+    assert len(farm.leases) == 1
+
+
+async def test_an_evaluator_that_fails_on_an_untouched_desktop_is_masked(env: AsyncDesktopEnv) -> None:
+    task = ToyTask(evaluate_error=EvaluatorError("no getter"))
+    await env.reset(task)
+    await env.step(TYPE)
+    assert (await env.step(DONE)).end is EndReason.EVALUATOR_ERROR
+    assert task.evaluations == 2
+
+
+async def test_a_farm_that_cannot_prepare_an_untouched_desktop_is_to_blame(
+    env: AsyncDesktopEnv, farm: FakeFarm
+) -> None:
+    await env.reset(Confused())
+    await env.step(TYPE)
+    farm.leases[0].fail_next("reset", FarmError("full", code="no_capacity"))
+    assert (await env.step(DONE)).end is EndReason.EVALUATOR_ERROR
+    await env.reset(Confused())
+    assert len(farm.leases) == 2
+
+
+async def test_a_living_desktop_that_does_not_do_what_is_asked_was_broken_by_the_policy(
+    env: AsyncDesktopEnv, farm: FakeFarm
+) -> None:
+    await env.reset(ToyTask())
+    await env.step(CLICK)
+    farm.leases[0].fail_next("step", GuestError("no answer", code="guest_error"))
+    result = await env.step(CLICK)
+    assert (result.end, result.info["cause"]) == (EndReason.BROKE_DESKTOP, "guest_error: no answer")
+    await env.reset(ToyTask())
+    assert len(farm.leases) == 2
+
+
+@pytest.mark.parametrize("owner", [FaultOwner.POLICY, FaultOwner.HOST])
+async def test_what_a_dead_desktop_does_not_do_follows_its_owner(
+    env: AsyncDesktopEnv, farm: FakeFarm, owner: FaultOwner
+) -> None:
+    await env.reset(ToyTask())
+    await env.step(CLICK)
+    died = DesktopFailedError("died", fault_owner=owner, cause="x")
+    farm.leases[0].fail_next("step", GuestError("no answer", code="guest_error"))
+    farm.leases[0].fail_next("health", died)
+    end = (await env.step(CLICK)).end
+    assert end is (EndReason.BROKE_DESKTOP if owner is FaultOwner.POLICY else EndReason.FARM_FAULT)
 
 
 @pytest.mark.parametrize("reward", [1.5, -0.1, float("nan")])
