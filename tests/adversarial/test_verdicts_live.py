@@ -19,7 +19,7 @@ from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.tasks.model import Task
 from dart_envs.types import ActionType
-from dart_server.wire import DesktopShape, KeyEvent, SettleSpec, TextEvent
+from dart_server.wire import DesktopShape, KeyEvent, ProcessesQuery, SettleSpec, TextEvent
 
 pytestmark = pytest.mark.desktop
 SHAPE = DesktopShape(resolution=(800, 600))
@@ -137,9 +137,12 @@ async def test_a_service_on_the_players_port_is_not_the_player(episode: Episode)
     await episode.lease.exec(["/usr/bin/python3", "-c", server], detach=True)
     context = GetterContext(episode.lease, SYSTEM_CLOCK)
     for _ in range(100):
-        if (await episode.lease.exec(["/usr/bin/curl", "-s", "http://127.0.0.1:8080/"])).stdout:
+        processes = (await episode.lease.evidence([ProcessesQuery()])).answers[0].processes or []
+        if any(socket.port == 8080 for process in processes for socket in process.listening):
             break
         await asyncio.sleep(0.05)
+    else:
+        pytest.fail("the service does not listen")
     with pytest.raises(InvalidArtifact, match="not /usr/bin/vlc"):
         await GETTERS["vlc_state"](context, {"type": "vlc_state"})
 
